@@ -33,7 +33,11 @@ SUITE = (
     Expectation(kind="not_null", column="raw_uri"),
     Expectation(kind="not_null", column="run_id"),
     Expectation(kind="not_null", column="licence"),
-    Expectation(kind="in_set", column="kind", values=("image", "video", "audio", "text", "other")),
+    Expectation(
+        kind="in_set",
+        column="kind",
+        values=("image", "video", "audio", "text", "other"),
+    ),
     Expectation(kind="not_null", column="kind"),
 )
 """Expectations for every dataset: unique keys, provenance down to raw object, licence and run."""

@@ -71,7 +71,12 @@ def strangers(format: str) -> tuple[Callable[[str], str], Callable[[str], bool]]
     return partial(table_log, format), partial(is_no_table_file, format)
 
 
-def check_format(whose: str, format: str, in_place: bool, options: "ColumnarOptions") -> None:
+def check_format(
+    whose: str,
+    format: str,
+    in_place: bool,
+    options: "ColumnarOptions",
+) -> None:
     """Raise ValueError for an unsupported format of raw objects or its options. whose: name of the source."""
     from penstock.formats.importer import check_options
     from penstock.formats.registry import importer_named

@@ -57,7 +57,9 @@ def in_groups(spec: DatasetSpec, assets: Iterable[Asset]) -> list[Asset]:
     def place_asset(asset: dg.AssetSpec) -> dg.AssetSpec:
         group = GROUPS.get(asset.key.path[-1], FEATURES)
         return asset.replace_attributes(
-            group_name=group, owners=list(spec.upkeep.owners), tags={**asset.tags, **tags}
+            group_name=group,
+            owners=list(spec.upkeep.owners),
+            tags={**asset.tags, **tags},
         )
 
     return [mapped for asset in assets for mapped in dg.map_asset_specs(place_asset, [asset])]

@@ -88,7 +88,10 @@ def dataset_jobs(
     ]
     return [
         dg.define_asset_job(
-            job_name(spec, what), selection=dg.AssetSelection.assets(*assets), tags=tags, description=text
+            job_name(spec, what),
+            selection=dg.AssetSelection.assets(*assets),
+            tags=tags,
+            description=text,
         )
         for what, assets, tags, text in jobs
         if assets
@@ -251,5 +254,9 @@ _UNFINISHED = [
 
 
 def _is_under_way(instance: dg.DagsterInstance, job: str, batch: str) -> bool:
-    unfinished = dg.RunsFilter(job_name=job, tags={PARTITION: batch}, statuses=_UNFINISHED)
+    unfinished = dg.RunsFilter(
+        job_name=job,
+        tags={PARTITION: batch},
+        statuses=_UNFINISHED,
+    )
     return bool(instance.get_runs(unfinished, limit=1))

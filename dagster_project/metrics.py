@@ -170,9 +170,20 @@ def main(arguments: list[str] | None = None) -> int:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--listen", type=read_by(parse_address), metavar="HOST:PORT")
     where.add_argument("--textfile", metavar="FILE", help="write one file, for node_exporter's collector")
-    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="further host name")
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="further host name",
+    )
     parser.add_argument("--cost", action="store_true", help="also the cost of datasets, read once an hour")
-    parser.add_argument("--prices", type=_prices, metavar="FILE", help="with --cost: TOML file of prices")
+    parser.add_argument(
+        "--prices",
+        type=_prices,
+        metavar="FILE",
+        help="with --cost: TOML file of prices",
+    )
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     failed = list[str]()

@@ -61,7 +61,10 @@ class OwnDataset:
     def broken(self, error: str) -> BrokenDataset:
         """Return the entry for an unusable spec that loaded, at the line of `SPEC`."""
         return BrokenDataset(
-            name=self.name, file=self.file, line=_line_of_spec(self.file), error=redact(error)
+            name=self.name,
+            file=self.file,
+            line=_line_of_spec(self.file),
+            error=redact(error),
         )
 
 

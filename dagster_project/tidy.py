@@ -23,13 +23,24 @@ _PAGE = 1_000
 class Retention(dg.Config):
     """Settings of the tidy job."""
 
-    keep_days: float = Field(default=30.0, gt=0, description="Keep all runs that ended later.")
-    max_runs: int = Field(default=5_000, gt=0, description="Runs to check, oldest first.")
+    keep_days: float = Field(
+        default=30.0,
+        gt=0,
+        description="Keep all runs that ended later.",
+    )
+    max_runs: int = Field(
+        default=5_000,
+        gt=0,
+        description="Runs to check, oldest first.",
+    )
     dry_run: bool = Field(default=False, description="Only count.")
 
 
 def superfluous(
-    instance: dg.DagsterInstance, before_s: float, max_runs: int, label: str = ""
+    instance: dg.DagsterInstance,
+    before_s: float,
+    max_runs: int,
+    label: str = "",
 ) -> Iterator[str]:
     """Yield ids of superfluous runs that ended before `before_s`, oldest first. Checks the oldest `max_runs`.
 
@@ -45,7 +56,10 @@ def superfluous(
 
 
 def _old_runs(
-    instance: dg.DagsterInstance, before_s: float, max_runs: int, label: str
+    instance: dg.DagsterInstance,
+    before_s: float,
+    max_runs: int,
+    label: str,
 ) -> Iterator[dg.RunRecord]:
     cursor = None
     n_checked = 0
@@ -118,7 +132,10 @@ def tidy_job() -> None:
 
 
 tidy_schedule = dg.ScheduleDefinition(
-    name="penstock_tidy_weekly", job=tidy_job, cron_schedule="30 5 * * 0", execution_timezone="UTC"
+    name="penstock_tidy_weekly",
+    job=tidy_job,
+    cron_schedule="30 5 * * 0",
+    execution_timezone="UTC",
 )
 
 
@@ -167,5 +184,8 @@ def collect_job() -> None:
 
 
 collect_schedule = dg.ScheduleDefinition(
-    name="penstock_collect_weekly", job=collect_job, cron_schedule="0 6 * * 0", execution_timezone="UTC"
+    name="penstock_collect_weekly",
+    job=collect_job,
+    cron_schedule="0 6 * * 0",
+    execution_timezone="UTC",
 )

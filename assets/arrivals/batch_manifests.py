@@ -171,7 +171,10 @@ class Book:
         Raises: AlreadyExists if another writer was faster; call `read_new_manifests`, then retry.
         """
         manifest = Manifest(
-            dataset=self._dataset, number=self.newest + 1, landing=landing, objects=tuple(objects)
+            dataset=self._dataset,
+            number=self.newest + 1,
+            landing=landing,
+            objects=tuple(objects),
         )
         self._store.put_if_absent(manifest.path, manifest.to_json())
         self.newest += 1
@@ -289,7 +292,11 @@ def _read(store: Store, dataset: str, number: int) -> Manifest | None:
         if body.get("redacted") is True:
             named = str(body["batch"])
         manifest = Manifest(
-            dataset=dataset, number=number, landing=str(body["landing"]), objects=objects, named=named
+            dataset=dataset,
+            number=number,
+            landing=str(body["landing"]),
+            objects=objects,
+            named=named,
         )
     except DAMAGED as error:
         if isinstance(error, FormatTooNew):
@@ -338,7 +345,11 @@ def opener(landing: LandingResource) -> Callable[[Source], AbstractContextManage
 
 @contextmanager
 def place_of_batch(
-    landing: LandingResource, sources: Sequence[Source], store: Store, dataset: str, batch: str
+    landing: LandingResource,
+    sources: Sequence[Source],
+    store: Store,
+    dataset: str,
+    batch: str,
 ) -> Iterator[Store]:
     """Yield the store in which a batch was discovered. store: the root's store.
 

@@ -106,7 +106,13 @@ def parse_message(name: str, lines: Sequence[bytes | str]) -> Message:
     return Message(name=name, notices=tuple(notices), unreadable=tuple(unreadable))
 
 
-def set_aside(store: Store, dataset: str, source: str, message: Message, feed_url: str) -> None:
+def set_aside(
+    store: Store,
+    dataset: str,
+    source: str,
+    message: Message,
+    feed_url: str,
+) -> None:
     """Store a message's unreadable lines once, as a table in tables/<dataset>/arrivals/<source>/."""
     # A queue gives a message a new receipt handle at each delivery, which would store the lines again.
     name = ""
@@ -178,7 +184,11 @@ class _Queue:
             settings = {"region_name": region}
         settings |= options
         profile = settings.pop("profile_name", None)
-        quick = botocore.config.Config(connect_timeout=5, read_timeout=20, retries={"total_max_attempts": 3})
+        quick = botocore.config.Config(
+            connect_timeout=5,
+            read_timeout=20,
+            retries={"total_max_attempts": 3},
+        )
         try:
             session = boto3.Session(profile_name=profile)
             self._client = session.client("sqs", config=quick, **settings)

@@ -61,7 +61,12 @@ def discover(
 
 
 def make_batches(
-    book: Book, landing: str, objects: Sequence[RawObject], limits: BatchLimits, *, rest: bool
+    book: Book,
+    landing: str,
+    objects: Sequence[RawObject],
+    limits: BatchLimits,
+    *,
+    rest: bool,
 ) -> tuple[list[str], list[RawObject]]:
     """Write manifests for objects, in order; return (keys of the new batches, objects left over).
 
@@ -131,7 +136,12 @@ def unseen(identities: Sequence[Identity], seen: "pl.DataFrame") -> list[int]:
     table = pl.DataFrame(
         {"uri": [uri for uri, _ in identities], "etag": [etag for _, etag in identities]}, schema
     )
-    fresh = table.with_row_index("position").join(seen, on=["uri", "etag"], how="anti", maintain_order="left")
+    fresh = table.with_row_index("position").join(
+        seen,
+        on=["uri", "etag"],
+        how="anti",
+        maintain_order="left",
+    )
     return fresh["position"].to_list()
 
 
@@ -149,7 +159,11 @@ def is_there(landing: Store, info: ObjectInfo) -> bool:
 
 
 def _new_objects(
-    landing: Store, book: Book, source: Source, denied: DeniedObjects, now_us: int
+    landing: Store,
+    book: Book,
+    source: Source,
+    denied: DeniedObjects,
+    now_us: int,
 ) -> Iterator[RawObject]:
     import polars as pl
 
@@ -183,7 +197,12 @@ def rebuild_of(spec: DatasetSpec, name: str, **changes: Any) -> DatasetSpec:
 
 
 def copy_batches(
-    store: Store, of: str, name: str, denies: Sequence[Deny] = (), *, by_subject: bool = False
+    store: Store,
+    of: str,
+    name: str,
+    denies: Sequence[Deny] = (),
+    *,
+    by_subject: bool = False,
 ) -> list[str]:
     """Copy the batches of dataset `of` to dataset `name`, in order; return the new keys, oldest first.
 

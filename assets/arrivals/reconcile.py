@@ -94,7 +94,12 @@ def _s3_files(url: str, options: Mapping[str, str]) -> Iterator["pl.DataFrame"]:
         store.close()
 
 
-def _parse_listing(data: bytes, name: str, url: str, header: Sequence[str] | None = None) -> "pl.DataFrame":
+def _parse_listing(
+    data: bytes,
+    name: str,
+    url: str,
+    header: Sequence[str] | None = None,
+) -> "pl.DataFrame":
     # An S3 CSV has no header row, and its keys are URL-encoded.
     import io
 
@@ -106,7 +111,11 @@ def _parse_listing(data: bytes, name: str, url: str, header: Sequence[str] | Non
         if header is None and not name.endswith((".csv", ".csv.gz")):
             raise InvalidStore(f"{url}: expected manifest.json, .parquet, .csv or .csv.gz")
         table = pl.read_csv(
-            data, has_header=header is None, new_columns=header, infer_schema=False, raise_if_empty=False
+            data,
+            has_header=header is None,
+            new_columns=header,
+            infer_schema=False,
+            raise_if_empty=False,
         )
         if header is None:
             return table
@@ -201,7 +210,12 @@ class Reconciled:
 
 
 def reconcile(
-    dataset: TickDataset, source: Source, place: Store, *, inventory: str = "", write: bool = True
+    dataset: TickDataset,
+    source: Source,
+    place: Store,
+    *,
+    inventory: str = "",
+    write: bool = True,
 ) -> Reconciled:
     """Compare a source with the manifests, and batch the objects that are in no batch.
 
@@ -254,7 +268,12 @@ def reconcile(
 
 
 def _write_batches(
-    dataset: TickDataset, place: Store, report: Reconciled, why: Sieve, *, confirm: bool
+    dataset: TickDataset,
+    place: Store,
+    report: Reconciled,
+    why: Sieve,
+    *,
+    confirm: bool,
 ) -> Reconciled:
     changed = report.differences.filter(report.differences["status"] != "vanished")
     if confirm:
@@ -311,7 +330,13 @@ def _sift(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict[s
         "why",
         [
             # An inventory may lack sizes, so `_confirm_absence` checks these objects again.
-            why(ObjectInfo(key=key, nbytes=source.min_bytes if nbytes is None else nbytes, etag=""))
+            why(
+                ObjectInfo(
+                    key=key,
+                    nbytes=source.min_bytes if nbytes is None else nbytes,
+                    etag="",
+                )
+            )
             for key, nbytes in zip(keys, sizes, strict=True)
         ],
         dtype=pl.String,

@@ -176,7 +176,13 @@ class _RefusedNames:
         self._waiting = list[tuple[str, str, str]]()
 
     def __call__(self, name: str, reason: str) -> None:
-        own = self._why(ObjectInfo(key=name, nbytes=self._work.source.min_bytes, etag=""))
+        own = self._why(
+            ObjectInfo(
+                key=name,
+                nbytes=self._work.source.min_bytes,
+                etag="",
+            )
+        )
         self._waiting.append((name, own or "not_listed", reason))
 
     def count(self, cursor: str | None) -> None:
@@ -191,7 +197,12 @@ class _RefusedNames:
                 self._work.step.unlisted.append(f"{name!r}: {reason}")
 
 
-def _admit_chunk(work: SourceTick, chunk: Sequence[ObjectInfo], why: Sieve, room: int) -> int:
+def _admit_chunk(
+    work: SourceTick,
+    chunk: Sequence[ObjectInfo],
+    why: Sieve,
+    room: int,
+) -> int:
     reasons = [why(info) for info in chunk]
     positions = [position for position, reason in enumerate(reasons) if not reason]
     n_admitted = work.admit([chunk[position] for position in positions], room)
@@ -240,7 +251,12 @@ def _make_batches(work: SourceTick, *, hold: bool) -> None:
         progress.held = []  # read these messages again, and acknowledge any without waiting objects
 
 
-def _is_due(progress: Progress, waiting: Sequence[Waiting], limits: BatchLimits, now_us: int) -> bool:
+def _is_due(
+    progress: Progress,
+    waiting: Sequence[Waiting],
+    limits: BatchLimits,
+    now_us: int,
+) -> bool:
     """Return whether a batch is made of objects that do not fill one."""
     due_us = now_us - int(limits.max_wait_s * 1_000_000)
     if not any(one.arrived_us <= due_us for one in waiting):

@@ -189,14 +189,25 @@ def _wrong_types(
         type_ = types.get(item.column)
         if item.kind == "column" and item.type and type_ not in (None, item.type):
             observed = f"{item.column} is {type_}"
-            yield number, ExpectationResult(expectation=item, status="failed", observed=observed)
+            yield (
+                number,
+                ExpectationResult(
+                    expectation=item,
+                    status="failed",
+                    observed=observed,
+                ),
+            )
 
 
 def _of_no_rows(suite: Sequence[Expectation], frame: "pl.DataFrame") -> dict[int, ExpectationResult]:
     conditions = {item.where for item in suite if item.where and item.where[0] in frame.columns}
     none = {(name, value) for name, value in conditions if not (frame[name] == value).any()}
     return {
-        number: ExpectationResult(expectation=item, status="passed", observed="there are no such rows")
+        number: ExpectationResult(
+            expectation=item,
+            status="passed",
+            observed="there are no such rows",
+        )
         for number, item in enumerate(suite)
         if item.where in none and item.kind in _MAPS
     }
@@ -224,7 +235,11 @@ def _validate(frame: "pl.DataFrame", suite: Mapping[int, Expectation]) -> dict[i
         result_format={"result_format": "SUMMARY", "partial_unexpected_count": _N_SHOWN},
     )
     unanswered = {
-        number: ExpectationResult(expectation=item, status="error", observed="no result came back")
+        number: ExpectationResult(
+            expectation=item,
+            status="error",
+            observed="no result came back",
+        )
         for number, item in suite.items()
     }
     numbers = [int(result.expectation_config.meta["number"]) for result in answer.results]
@@ -258,7 +273,11 @@ def _translate(number: int, item: Expectation) -> Any:
 def _result(item: Expectation, answer: Any) -> ExpectationResult:
     """Success=False may hide an exception inside a metric."""
     if raised := _first_error(answer.exception_info or {}):
-        return ExpectationResult(expectation=item, status="error", observed=raised[:300])
+        return ExpectationResult(
+            expectation=item,
+            status="error",
+            observed=raised[:300],
+        )
     status: Status = "failed"
     if answer.success:
         status = "passed"

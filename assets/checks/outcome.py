@@ -112,7 +112,12 @@ def run_checks(named: Mapping[str, Callable[[], CheckResult]]) -> tuple[tuple[Ch
                 raise TypeError(f"it returned {result!r}; accepted: a CheckResult of assets.checks")
         except Exception as error:  # noqa: BLE001 - a user's check; whatever it raises closes the gate
             reason = f"the check could not run: {type(error).__name__}: {error}"[:500]
-            result = CheckResult(name=name, passed=False, explanation=reason, approvable=False)
+            result = CheckResult(
+                name=name,
+                passed=False,
+                explanation=reason,
+                approvable=False,
+            )
             broken = True
         results.append(replace(result, name=name))  # Dagster shows it under this name
     return tuple(results), broken

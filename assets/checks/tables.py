@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 def reject_rate(
-    n_landed: int, rejected: Mapping[str, int], max_rate: float, *, severity: Severity = "error"
+    n_landed: int,
+    rejected: Mapping[str, int],
+    max_rate: float,
+    *,
+    severity: Severity = "error",
 ) -> CheckResult:
     """Check the share of a batch's objects that were rejected. rejected: code -> objects; max_rate: 0 to 1."""
     n_rejected = sum(rejected.values())
@@ -189,7 +193,12 @@ def schema(
     )
 
 
-def _absent(name: str, column: str, table: "pl.DataFrame", severity: Severity) -> CheckResult:
+def _absent(
+    name: str,
+    column: str,
+    table: "pl.DataFrame",
+    severity: Severity,
+) -> CheckResult:
     return CheckResult(
         name=name,
         passed=False,
@@ -282,7 +291,12 @@ def nearest_samples(
     return {str(own.keys[one]): (str(filed.keys[other]), int(bits)) for one, other, bits in nearest}
 
 
-def _nearest_pairs(new: Candidates, others: Candidates, max_distance: int, mirrored: bool) -> dict[int, Pair]:
+def _nearest_pairs(
+    new: Candidates,
+    others: Candidates,
+    max_distance: int,
+    mirrored: bool,
+) -> dict[int, Pair]:
     filed = index_images(others.pictures, max_distance)
     nearest: dict[int, Pair] = {}
     for first in range(0, len(new), _AT_ONCE):
@@ -302,7 +316,12 @@ def _nearest_pairs(new: Candidates, others: Candidates, max_distance: int, mirro
     return nearest
 
 
-def _result(value: int, explanation: str, severity: Severity, table_markdown: str = "") -> CheckResult:
+def _result(
+    value: int,
+    explanation: str,
+    severity: Severity,
+    table_markdown: str = "",
+) -> CheckResult:
     return CheckResult(
         name=NAME,
         passed=not value,

@@ -148,7 +148,14 @@ def build(hashes: UInt64s, max_distance: int) -> HashIndex:
         starts = np.zeros(n_values + 1, np.int32)
         counts = np.bincount(values, minlength=n_values)
         np.cumsum(counts, out=starts[1:])
-        tables.append(ChunkTable(chunk=chunk, rows=rows, hashes=first[rows], starts=starts))
+        tables.append(
+            ChunkTable(
+                chunk=chunk,
+                rows=rows,
+                hashes=first[rows],
+                starts=starts,
+            )
+        )
     return HashIndex(hashes=hashes, max_distance=max_distance, tables=tuple(tables))
 
 

@@ -74,7 +74,10 @@ class Published:
 
 
 def published_samples(
-    root: loader.Root, dataset: str, policy: NearDuplicates, but: Sequence[str] = ()
+    root: loader.Root,
+    dataset: str,
+    policy: NearDuplicates,
+    but: Sequence[str] = (),
 ) -> Published:
     """Return the newest version's photos and clips, in O(n log n). but: keys to leave out.
 
@@ -260,7 +263,10 @@ def _image_copies(
 
 
 def _embeddings_of_parts(
-    store: Store, parts: Sequence[loader.Part], keys: Sequence[str], name: str
+    store: Store,
+    parts: Sequence[loader.Part],
+    keys: Sequence[str],
+    name: str,
 ) -> Embeddings:
     decode = find_decoder(name)
     chosen = set(keys)

@@ -186,7 +186,12 @@ def find(forms: dict[int, IndexedForm], queries: ImageHashes, *, mirrored: bool)
     return merge_pairs(*pairs)
 
 
-def _find(forms: dict[int, IndexedForm], query_forms: Int64s, hashes: UInt64s, by: int) -> NearPairs:
+def _find(
+    forms: dict[int, IndexedForm],
+    query_forms: Int64s,
+    hashes: UInt64s,
+    by: int,
+) -> NearPairs:
     pairs = [no_matches()]
     for form, filed in forms.items():
         members = np.flatnonzero(query_forms == form)

@@ -166,7 +166,12 @@ class Settled:
     """Row of a published sample -> superseding sample."""
 
 
-def match_rows(samples: Candidates, rows: Int64s, others: Candidates, policy: NearDuplicates) -> NearPairs:
+def match_rows(
+    samples: Candidates,
+    rows: Int64s,
+    others: Candidates,
+    policy: NearDuplicates,
+) -> NearPairs:
     """Return near pairs (position in `rows`, row of `others`) of the same kind and different raw objects."""
     pictures = samples.pictures.take(rows)
     pairs_ = [find(index_images(others.pictures, policy.max_distance), pictures, mirrored=policy.mirrored)]
@@ -181,7 +186,12 @@ def match_rows(samples: Candidates, rows: Int64s, others: Candidates, policy: Ne
     return pairs.take((kind == other_kind) & (kind >= 0) & ~same_object.astype(bool))
 
 
-def settle(new: Candidates, published: Candidates, among: NearPairs, policy: NearDuplicates) -> Settled:
+def settle(
+    new: Candidates,
+    published: Candidates,
+    among: NearPairs,
+    policy: NearDuplicates,
+) -> Settled:
     """Decide which new samples stay and which published samples they supersede.
 
     new: in landing order. among: sorted near pairs (row of `new`, row of `published`). O(n log n + near pairs).
@@ -203,7 +213,11 @@ class _Course:
     """State of `settle`. order: rows of `new`, best first; stays: bool [n]."""
 
     def __init__(
-        self, new: Candidates, published: Candidates, among: NearPairs, policy: NearDuplicates
+        self,
+        new: Candidates,
+        published: Candidates,
+        among: NearPairs,
+        policy: NearDuplicates,
     ) -> None:
         self._new = new
         self._published = published
@@ -223,7 +237,13 @@ class _Course:
         self.copies: dict[str, DuplicateOf] = {}
         self.superseded: dict[int, DuplicateOf] = {}
 
-    def decide(self, sample: int, here: NearPairs, rows: Int64s, there: NearPairs) -> None:
+    def decide(
+        self,
+        sample: int,
+        here: NearPairs,
+        rows: Int64s,
+        there: NearPairs,
+    ) -> None:
         """Decide on a sample after all better ones. here, rows: near new samples; there: near published ones."""
         nearest: list[tuple[int, float, int, int, int]] = []
         for by, distance, other in zip(here.by.tolist(), here.distance.tolist(), rows.tolist(), strict=True):
@@ -257,7 +277,10 @@ class _Course:
         for by, distance, other in worse:
             reason = why(self._new.measured[sample], self._published.measured[other])
             self.superseded[other] = DuplicateOf(
-                of=key, by=_BY[by], distance=distance, why=f"the other {reason}"
+                of=key,
+                by=_BY[by],
+                distance=distance,
+                why=f"the other {reason}",
             )
 
     def _why(self, sample: int, other: int) -> str:

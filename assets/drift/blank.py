@@ -43,7 +43,11 @@ def blank_media(samples: "pl.DataFrame", media: "pl.DataFrame", limit: float) ->
     import polars as pl
 
     if "raw_key" not in samples.columns or not {"key", "kind"} <= set(media.columns):
-        return CheckResult(name=NAME, passed=True, explanation="the batch has no images, videos or audio")
+        return CheckResult(
+            name=NAME,
+            passed=True,
+            explanation="the batch has no images, videos or audio",
+        )
     first_samples = samples.group_by("raw_key").agg(pl.col("key").first().alias("sample"))
     objects = with_source(media, "key").join(first_samples, left_on="key", right_on="raw_key")
     objects = _with_state(objects)

@@ -61,7 +61,10 @@ def object_texts(objects: Sequence[Mapping[str, Any]], durations_s: Mapping[str,
 
 
 def caption_findings(
-    now: Texts, batches: Sequence[Texts], thresholds: Thresholds, alpha: float
+    now: Texts,
+    batches: Sequence[Texts],
+    thresholds: Thresholds,
+    alpha: float,
 ) -> list[DriftFinding]:
     """Find texts that fit another row better than their own, or fit worse than the baseline's texts do."""
     labels: Any = {"column": "text", "keys": now.keys[1:4]}
@@ -134,7 +137,13 @@ def _shifted_lengths(now: Texts, alpha: float, labels: Any) -> list[DriftFinding
 
 
 def _of_another_row(before: str, now: str, labels: Any) -> DriftFinding:
-    return DriftFinding(what="texts of another row", certain=True, before=before, now=now, **labels)
+    return DriftFinding(
+        what="texts of another row",
+        certain=True,
+        before=before,
+        now=now,
+        **labels,
+    )
 
 
 def _words(text: str) -> frozenset[str]:
@@ -147,7 +156,12 @@ def _own_words(row: Mapping[str, Any]) -> frozenset[str]:
     return _words(" ".join(names))
 
 
-def _is_shared(words: frozenset[str], own: Sequence[frozenset[str]], i: int, shift: int) -> bool:
+def _is_shared(
+    words: frozenset[str],
+    own: Sequence[frozenset[str]],
+    i: int,
+    shift: int,
+) -> bool:
     # Of three neighbouring rows, the text must share a word with only row `i + shift`.
     first, second = (own[i + step] for step in (-1, 0, 1) if step != shift)
     only_there = own[i + shift] - first - second
@@ -177,7 +191,11 @@ def _correlation_difference(now: Texts, before: Texts, alpha: float) -> EffectSi
     usual_z = math.atanh(usual)
     edge = math.tanh(usual_z - _chance(alpha, n, m))  # lowest correlation by chance
     one_sigma = math.tanh(usual_z - _chance(_ONE_SIGMA, n, m))
-    return EffectSize(effect=abs(usual - current), chance=abs(usual - one_sigma), noise=abs(usual - edge))
+    return EffectSize(
+        effect=abs(usual - current),
+        chance=abs(usual - one_sigma),
+        noise=abs(usual - edge),
+    )
 
 
 def _chance(alpha: float, n: int, m: int) -> float:

@@ -62,7 +62,10 @@ def with_source(table: "pl.DataFrame", key: str = "raw_key") -> "pl.DataFrame":
 
 
 def strata(
-    now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], within: Sequence[str], min_batches: int
+    now: "pl.DataFrame",
+    batches: Sequence["pl.DataFrame"],
+    within: Sequence[str],
+    min_batches: int,
 ) -> Iterator[Stratum]:
     """Yield a stratum per kind, then one per kind and value of each column in `within`.
 
@@ -146,7 +149,11 @@ def column_findings(
 
 
 def _column(
-    stratum: Stratum, name: str, thresholds: Thresholds, alpha: float, known: Any
+    stratum: Stratum,
+    name: str,
+    thresholds: Thresholds,
+    alpha: float,
+    known: Any,
 ) -> Iterator[DriftFinding]:
     labels: Any = {"column": name, "of": stratum.of}
     current, *earlier = zip((stratum.now, *stratum.batches), stratum.objects, strict=True)
@@ -155,7 +162,11 @@ def _column(
         return
     tables = [current, *earlier]  # (table, its objects), the batch first
     counts_of_missing = [count_missing(table, name, objects) for table, objects in tables]
-    missing = Comparison(now=counts_of_missing[0], batches=counts_of_missing[1:], alpha=alpha)
+    missing = Comparison(
+        now=counts_of_missing[0],
+        batches=counts_of_missing[1:],
+        alpha=alpha,
+    )
     if missing.now.share > missing.before.share:
         yield from missing.findings(thresholds.missing, what="missing values", **labels)
     if name not in stratum.now.columns:
@@ -180,7 +191,11 @@ def _column(
 
 
 def _number_findings(
-    numbers: Sequence[Floats], objects: Sequence[float], thresholds: Thresholds, alpha: float, labels: Any
+    numbers: Sequence[Floats],
+    objects: Sequence[float],
+    thresholds: Thresholds,
+    alpha: float,
+    labels: Any,
 ) -> Iterator[DriftFinding]:
     """Compare zeros and distribution. numbers, objects: per table, the batch first."""
     counts = [count_zeros(values, n) for values, n in zip(numbers, objects, strict=True)]
@@ -272,7 +287,14 @@ def categories(table: "pl.DataFrame", name: str, objects: float) -> dict[str, Co
     """Return value -> its count among the known values."""
     counted = Counter(table[name].to_list())
     n = len(table) - counted.pop(None, 0)
-    return {str(value): Counted(k=k, n=n, objects=min(n, objects)) for value, k in counted.items()}
+    return {
+        str(value): Counted(
+            k=k,
+            n=n,
+            objects=min(n, objects),
+        )
+        for value, k in counted.items()
+    }
 
 
 def finite_draw(known: Floats, objects: float) -> Drawn:
@@ -316,13 +338,24 @@ def _respelled_values(
         old = spelled.get(_plain(name))
         if old is not None:
             words: Any = {"before": f"{old!r}", "now": f"{name!r} ({round(counts[name].k)} samples)"}
-            yield DriftFinding(what="renamed", **labels, **words, effect=counts[name].share, certain=True)
+            yield DriftFinding(
+                what="renamed",
+                **labels,
+                **words,
+                effect=counts[name].share,
+                certain=True,
+            )
     if not new:
         return
     for name in sorted(earlier - set(counts)):
         compared = comparison(name, counts, before, alpha)
         column = f"{labels['column']} = {name!r} (new: {new[0]!r})"
-        yield from compared.findings(0.0, what="renamed", of=labels["of"], column=column)
+        yield from compared.findings(
+            0.0,
+            what="renamed",
+            of=labels["of"],
+            column=column,
+        )
 
 
 def _plain(name: str) -> str:

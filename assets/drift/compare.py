@@ -104,7 +104,11 @@ def version_baseline(root: loader.Root, version: loader.Version) -> Baseline:
 
 
 def batch_facts(
-    store: Store, record: StageRecord, samples: "pl.DataFrame", *, latest: bool = False
+    store: Store,
+    record: StageRecord,
+    samples: "pl.DataFrame",
+    *,
+    latest: bool = False,
 ) -> BatchFacts:
     """Return a batch's facts from its samples record. latest: also read its featurizers' current records."""
     import polars as pl
@@ -156,7 +160,10 @@ def _identities(records: Mapping[str, StageRecord | None]) -> dict[str, Mapping[
 
 
 def _published_facts(
-    store: Store, records: Mapping[str, StageRecord], batch: str, samples: "pl.DataFrame"
+    store: Store,
+    records: Mapping[str, StageRecord],
+    batch: str,
+    samples: "pl.DataFrame",
 ) -> BatchFacts:
     import polars as pl
 
@@ -247,7 +254,11 @@ def drift(compared: GateInputs) -> CheckResult:
     baseline = compared.baseline
     thresholds = compared.thresholds
     if baseline is None or not baseline.batches:
-        return CheckResult(name="drift", passed=True, explanation="there is no version to compare with")
+        return CheckResult(
+            name="drift",
+            passed=True,
+            explanation="there is no version to compare with",
+        )
     batches = [with_source(one.samples) for one in baseline.batches]
     now = with_source(compared.now.samples)
     share = thresholds.alpha / _PARTS

@@ -373,7 +373,13 @@ def featurizer_findings(
         if announced:
             what = "featurizer changed"
         findings.append(
-            DriftFinding(what=what, column=name, before=before_words, now=now_words, certain=not announced)
+            DriftFinding(
+                what=what,
+                column=name,
+                before=before_words,
+                now=now_words,
+                certain=not announced,
+            )
         )
     return findings
 
@@ -401,7 +407,14 @@ def schema_findings(now: Mapping[str, str], before: Mapping[str, str]) -> list[D
         ):
             continue
         words: Any = {"before": published, "now": current}
-        findings.append(DriftFinding(what="another type", column=name, **words, certain=True))
+        findings.append(
+            DriftFinding(
+                what="another type",
+                column=name,
+                **words,
+                certain=True,
+            )
+        )
     return findings
 
 
@@ -413,5 +426,12 @@ def non_finite_findings(samples: "pl.DataFrame", known: Sequence[str]) -> list[D
             n = int(samples[name].is_infinite().sum() or 0)
             if n:
                 words: Any = {"before": "finite numbers", "now": f"{n} infinite"}
-                findings.append(DriftFinding(what="infinite", column=name, **words, certain=True))
+                findings.append(
+                    DriftFinding(
+                        what="infinite",
+                        column=name,
+                        **words,
+                        certain=True,
+                    )
+                )
     return findings

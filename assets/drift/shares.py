@@ -39,10 +39,18 @@ class Counted:
         return hits, trials
 
     def __add__(self, other: "Counted") -> "Counted":
-        return Counted(k=self.k + other.k, n=self.n + other.n, objects=self.objects + other.objects)
+        return Counted(
+            k=self.k + other.k,
+            n=self.n + other.n,
+            objects=self.objects + other.objects,
+        )
 
     def __sub__(self, other: "Counted") -> "Counted":
-        return Counted(k=self.k - other.k, n=self.n - other.n, objects=self.objects - other.objects)
+        return Counted(
+            k=self.k - other.k,
+            n=self.n - other.n,
+            objects=self.objects - other.objects,
+        )
 
 
 NONE = Counted(k=0, n=0, objects=0)
@@ -73,7 +81,13 @@ def share_difference(now: Counted, before: Counted, alpha: float) -> EffectSize:
 
 
 @lru_cache(maxsize=65_536)
-def _hits_by_chance(objects: int, hits: int, drawn: int, alpha: float, most: bool) -> float:
+def _hits_by_chance(
+    objects: int,
+    hits: int,
+    drawn: int,
+    alpha: float,
+    most: bool,
+) -> float:
     from scipy.stats import hypergeom
 
     if most:
@@ -180,7 +194,10 @@ def rare_values(batches: Sequence[Mapping[str, Counted]], alpha: float) -> list[
 
 
 def comparison(
-    name: str, now: Mapping[str, Counted], batches: Sequence[Mapping[str, Counted]], alpha: float
+    name: str,
+    now: Mapping[str, Counted],
+    batches: Sequence[Mapping[str, Counted]],
+    alpha: float,
 ) -> Comparison:
     """Return the comparison of one value; its share is 0 in a batch without it."""
     counts = [_value_count(one, name) for one in batches if one]

@@ -32,7 +32,10 @@ class Outcomes:
 
 
 def outcome_findings(
-    now: Outcomes, batches: Sequence[Outcomes], thresholds: Thresholds, alpha: float
+    now: Outcomes,
+    batches: Sequence[Outcomes],
+    thresholds: Thresholds,
+    alpha: float,
 ) -> list[DriftFinding]:
     """Find more rejected objects, or fewer used ones, than in the baseline."""
     known = [one for one in batches if one.landed]
@@ -56,7 +59,10 @@ def outcome_findings(
 
 
 def units_findings(
-    now: Tables, batches: Sequence[Tables], thresholds: Thresholds, alpha: float
+    now: Tables,
+    batches: Sequence[Tables],
+    thresholds: Thresholds,
+    alpha: float,
 ) -> list[DriftFinding]:
     """Compare samples per used object, for each kind; objects are the evidence.
 
@@ -177,4 +183,8 @@ def _sizes(table: "pl.DataFrame") -> dict[str, int]:
 
 
 def _size(n: int, usual: float) -> EffectSize:
-    return EffectSize(effect=abs(math.log(n / usual)) if n else math.inf, chance=0.0, noise=0.0)
+    return EffectSize(
+        effect=abs(math.log(n / usual)) if n else math.inf,
+        chance=0.0,
+        noise=0.0,
+    )

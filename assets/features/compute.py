@@ -78,7 +78,12 @@ class SampleRange:
         starts = range(self.start, self.stop, length)
         stops = [min(start + length, self.stop) for start in starts]
         return [
-            replace(self, start=start, stop=stop, removed=self.removed.intersection(range(start, stop)))
+            replace(
+                self,
+                start=start,
+                stop=stop,
+                removed=self.removed.intersection(range(start, stop)),
+            )
             for start, stop in zip(starts, stops, strict=True)
         ]
 
@@ -231,7 +236,13 @@ def compute_part(compute: Compute, part: SampleRange, timeout_s: float) -> Itera
 
     def outcomes(work: Sequence[SampleRange]) -> Iterator[Outcome[RangeResult]]:
         try:
-            yield from compute.map(featurize, work, timeout_s=timeout_s, variables=variables, gpus=gpus)
+            yield from compute.map(
+                featurize,
+                work,
+                timeout_s=timeout_s,
+                variables=variables,
+                gpus=gpus,
+            )
         except WorkerFailed as error:
             raise WorkerFailed(f"featurizer {featurizer.name!r}: {error}") from error
 
@@ -288,7 +299,11 @@ def _one_by_one(keys: Sequence[str], outcomes: Iterable[Outcome[RangeResult]]) -
         if outcome.value is not None:
             yield from rows_or_raise(outcome.value)
         elif outcome.error is not None:
-            yield FeatureRow(key=key, code=outcome.error.code, reason=outcome.error.summary[:500])
+            yield FeatureRow(
+                key=key,
+                code=outcome.error.code,
+                reason=outcome.error.summary[:500],
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,7 +383,10 @@ def model_here(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float) 
 
 
 def _record_rows(
-    featurizer: Featurizer, kind: str, rows: Iterator[FeatureRow], table: list[dict[str, Any]]
+    featurizer: Featurizer,
+    kind: str,
+    rows: Iterator[FeatureRow],
+    table: list[dict[str, Any]],
 ) -> Iterator[FeatureRow]:
     for row in rows:
         if row.features is not None:

@@ -64,7 +64,11 @@ def stored_facts(featurizer: Featurizer, names: FeatureNames) -> dict[str, dict[
 
 
 def batch_feature_names(
-    root: loader.Root, dataset: str, stage: str, featurizer: Featurizer, partition: str
+    root: loader.Root,
+    dataset: str,
+    stage: str,
+    featurizer: Featurizer,
+    partition: str,
 ) -> FeatureNames:
     """Return the names of a featurizer's fields for a batch. A version new to the dataset gets its own.
 
@@ -105,7 +109,13 @@ def _generation(store: Store, dataset: str, featurizer: Featurizer) -> int | Non
     return None
 
 
-def _claim(root: loader.Root, dataset: str, stage: str, featurizer: Featurizer, partition: str) -> None:
+def _claim(
+    root: loader.Root,
+    dataset: str,
+    stage: str,
+    featurizer: Featurizer,
+    partition: str,
+) -> None:
     owners = _owners(_records(root.store, dataset, featurizer.name))
     published = []
     for name, record in current_records(root.store, dataset, stage).items():
@@ -126,7 +136,12 @@ def _claim(root: loader.Root, dataset: str, stage: str, featurizer: Featurizer, 
     _append(root.store, dataset, featurizer.name, featurizer.version, generation)
 
 
-def _is_published(root: loader.Root, dataset: str, featurizer: Featurizer, generation: int) -> bool:
+def _is_published(
+    root: loader.Root,
+    dataset: str,
+    featurizer: Featurizer,
+    generation: int,
+) -> bool:
     newest = root.state.newest(dataset)
     if newest:
         groups = root.open(newest.id).manifest["groups"]
@@ -135,6 +150,12 @@ def _is_published(root: loader.Root, dataset: str, featurizer: Featurizer, gener
     return generation_names(featurizer, generation).group in groups
 
 
-def _append(store: Store, dataset: str, featurizer: str, version: str, generation: int) -> None:
+def _append(
+    store: Store,
+    dataset: str,
+    featurizer: str,
+    version: str,
+    generation: int,
+) -> None:
     stage = PipelineStage(store, dataset, GENERATIONS, featurizer, run_id="", code_version=version)
     stage.append(fingerprint="", body={"generation": generation})

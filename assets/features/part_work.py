@@ -164,7 +164,9 @@ def part_features(task: PartTask, node: Node) -> PartFeatures:
     except FeaturizerFailed as error:
         return PartFeatures(code_fault=str(error))
     return PartFeatures(
-        shards=stored.shards, table=[list(row.items()) for row in stored.table], ran_on=ran_on
+        shards=stored.shards,
+        table=[list(row.items()) for row in stored.table],
+        ran_on=ran_on,
     )
 
 
@@ -300,7 +302,11 @@ class BatchFeatures:
         return stored
 
     def publish(
-        self, root: loader.Root, inputs: Sequence[FeatureInput], run_id: str, max_reject_rate: float
+        self,
+        root: loader.Root,
+        inputs: Sequence[FeatureInput],
+        run_id: str,
+        max_reject_rate: float,
     ) -> tuple[StageRecord, list[dict[str, Any]]]:
         """Compute and store the features of parts, then append their record; return it and its rows.
 

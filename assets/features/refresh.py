@@ -12,6 +12,7 @@ import numpy as np
 import loader
 from loader.dataset.log.state import State
 from loader.dataset.publishing.extension import open_published_part
+from loader.dataset.shards.part import Part
 from loader.dataset.tables.manifest import read_manifest
 from loader.dataset.tables.parquet import get_table
 from loader.errors import ObjectNotFound
@@ -59,15 +60,20 @@ def published_parts(version: loader.Version, units: StageRecord) -> list[tuple[s
 
 
 def _select_parts(published: frozenset[str], units: StageRecord) -> list[tuple[str, str]]:
-    parts = [(entry["kind"], entry["part"]["id"]) for entry in units.body["parts"]]
-    return [(kind, part) for kind, part in parts if part in published]
+    parts = []
+    for entry in units.body["parts"]:
+        part = entry["part"]["id"]
+        if part in published:
+            parts.append((entry["kind"], part))
+    return parts
 
 
 class StaleCache:
     """Cache for `stale`."""
 
     def __init__(self, spec: DatasetSpec) -> None:
-        self.records = KnownRecords(spec.name, [UNITS, *(feature.stage for feature in spec.features)])
+        stages = [feature.stage for feature in spec.features]
+        self.records = KnownRecords(spec.name, [UNITS, *stages])
         self.lists: dict[str, Mapping[str, Mapping[str, int]] | None] = {}
         self.came: set[str] = set()
 
@@ -88,14 +94,13 @@ def stale(root: loader.Root, spec: DatasetSpec, before: StaleCache | None = None
     version = root.open(newest.id)
     included = Included(root, cache)
     part_ids = frozenset(version.parts.ids.to_pylist())
-    published = {
-        name: records
-        for name, records in cache.records.newest(root.store).items()
-        if (units := records.get(UNITS)) is not None
-        and units.verdict == "published"
-        and is_published(state, units)
-        and _select_parts(part_ids, units)
-    }
+    published = {}
+    for name, records in cache.records.newest(root.store).items():
+        units = records.get(UNITS)
+        if units is None or units.verdict != "published":
+            continue
+        if is_published(state, units) and _select_parts(part_ids, units):
+            published[name] = records
     stale_features: list[Stale] = []
     for feature in spec.features:
         featurizer = pin_weights(feature.build())
@@ -103,11 +108,13 @@ def stale(root: loader.Root, spec: DatasetSpec, before: StaleCache | None = None
         current = featurizer.version
         for name, records in published.items():
             record = records.get(stage)
-            if record is None or not (record.body["version"] == current and _is_done(included, record)):
-                was = ""
-                if record:
-                    was = str(record.body["version"])
-                stale_features.append(Stale(stage=stage, partition=name, was=was, version=current))
+            was = ""
+            if record is not None:
+                was = record.body["version"]
+                if was == current and _is_done(included, record):
+                    continue
+            item = Stale(stage=stage, partition=name, was=str(was), version=current)
+            stale_features.append(item)
     return sorted(stale_features, key=lambda item: (item.partition, item.stage))
 
 
@@ -128,14 +135,11 @@ class Included:
     def __init__(self, root: loader.Root, looked: StaleCache | None = None) -> None:
         self._store = root.store
         self._state = root.state
+        self._lists: dict[str, Mapping[str, Mapping[str, int]] | None] = {}
+        self._came = set[str]()
         if looked:
             self._lists = looked.lists
-        else:
-            self._lists = {}
-        if looked:
             self._came = looked.came
-        else:
-            self._came = set[str]()
 
     def __call__(self, record: StageRecord) -> bool:
         txn = record.body.get("refresh")
@@ -147,16 +151,19 @@ class Included:
         if txn not in self._lists:
             self._lists[txn] = self._batch_list(txn)
         listed = self._lists[txn]
-        # None: that version was garbage-collected, and later versions have its features.
-        return listed is None or listed.get(record.stage, {}).get(record.partition) == record.r
+        if listed is None:  # that version was garbage-collected, and later versions have its features
+            return True
+        of_stage = listed.get(record.stage, {})
+        return of_stage.get(record.partition) == record.r
 
     def _came_with_its_batch(self, record: StageRecord) -> bool:
         if record.r == 1 or record.path in self._came:
             return True
         samples = current_record(self._store, record.dataset, "samples", record.partition)
-        if samples is None or not any(
-            (one.stage, one.r) == (record.stage, record.r) for one in samples.upstream
-        ):
+        if samples is None:
+            return False
+        upstream = [(one.stage, one.r) for one in samples.upstream]
+        if (record.stage, record.r) not in upstream:
             return False
         self._came.add(record.path)
         return True
@@ -205,20 +212,13 @@ def refresh_stage(
             return newest, stored_rows
     version = root.open(f"{spec.name}@latest")
     featurizer = featurizer.of_fields(version.facts)
-    published = [(kind, open_published_part(version, part)) for kind, part in published_parts(version, units)]
-    parts = [(feature_kind(featurizer, kind, part), part) for kind, part in published]
-    inputs = [(kind, part) for kind, part in parts if part_inputs(featurizer, kind, part)]
+    inputs = _inputs(version, featurizer, units)
     names = batch_feature_names(root, spec.name, stage, featurizer, units.partition)
     owned = _own_columns(root, newest, featurizer, spec.name)
+    columns = set(version.manifest["columns"]) - owned
     for kind, part in inputs:
-        others = [shard for shard in part.shards if shard.group != names.group]
-        check_new_names(
-            featurizer,
-            kind,
-            groups=(),
-            fields={name for shard in others for name in shard.field_nbytes} & set(names.fields.values()),
-            columns=set(version.manifest["columns"]) - owned,
-        )
+        fields = _other_fields(part, names.group) & set(names.fields.values())
+        check_new_names(featurizer, kind, groups=(), fields=fields, columns=columns)
     txn = transaction(root, spec.name)
     of = FeaturesOf(
         store=store,
@@ -232,14 +232,41 @@ def refresh_stage(
         timeout_s=spec.work_timeout_s,
         txn=txn,
     )
-    features = [
-        FeatureInput(kind=kind, part=part, removed=_removed_rows(version, part.id)) for kind, part in inputs
-    ]
+    features = []
+    for kind, part in inputs:
+        removed = _removed_rows(version, part.id)
+        features.append(FeatureInput(kind=kind, part=part, removed=removed))
     return BatchFeatures(compute, of).publish(root, features, run_id, spec.max_reject_rate)
 
 
+def _inputs(
+    version: loader.Version,
+    featurizer: Featurizer,
+    units: StageRecord,
+) -> list[tuple[str, Part]]:
+    """Return (kind, part) of the batch's published parts that the featurizer reads."""
+    inputs = []
+    for kind, part_id in published_parts(version, units):
+        part = open_published_part(version, part_id)
+        kind = feature_kind(featurizer, kind, part)
+        if part_inputs(featurizer, kind, part):
+            inputs.append((kind, part))
+    return inputs
+
+
+def _other_fields(part: Part, group: str) -> set[str]:
+    """Return the fields of all groups but one."""
+    fields = set[str]()
+    for shard in part.shards:
+        if shard.group != group:
+            fields.update(shard.field_nbytes)
+    return fields
+
+
 def _can_stand(root: loader.Root, record: StageRecord, version: str) -> bool:
-    return record.verdict == "published" and record.body["version"] == version and Included(root)(record)
+    if record.verdict != "published" or record.body["version"] != version:
+        return False
+    return Included(root)(record)
 
 
 def _removed_rows(version: loader.Version, part: str) -> frozenset[int]:
@@ -248,7 +275,10 @@ def _removed_rows(version: loader.Version, part: str) -> frozenset[int]:
 
 
 def _own_columns(
-    root: loader.Root, newest: StageRecord | None, featurizer: Featurizer, dataset: str
+    root: loader.Root,
+    newest: StageRecord | None,
+    featurizer: Featurizer,
+    dataset: str,
 ) -> set[str]:
     # If this version computed the last batch, its declared columns passed the check against the units. Otherwise the
     # columns are in its record of this batch, or of the last one.
@@ -258,7 +288,7 @@ def _own_columns(
     if names:
         last = current_record(root.store, dataset, stage, names[-1])
     if last is not None and last.body["version"] == featurizer.version:
-        return {name for columns in featurizer.columns.values() for name in columns}
+        return set().union(*featurizer.columns.values())
     known = newest or last
     if known:
         return set(get_table(root.store, known.files[stage]).column_names)

@@ -118,11 +118,25 @@ def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refres
             reason = f"{type(error).__name__}: {error}"
         else:
             named = tuple(f"{one.stage} {one.partition}" for one in selected)
-            return Refresh(version=version_, published=named, left_out=len(exclude), results=results)
+            return Refresh(
+                version=version_,
+                published=named,
+                left_out=len(exclude),
+                results=results,
+            )
     verdict = _append_verdict(root, spec, txn, selected, results, run_id, reason)
     root.abort(txn, f"the gate before a refresh: {reason}"[:500])
     for record in selected:
-        append_record(root.store, replace(record, verdict="failed", reason=reason[:2000], run_id=run_id, r=0))
+        append_record(
+            root.store,
+            replace(
+                record,
+                verdict="failed",
+                reason=reason[:2000],
+                run_id=run_id,
+                r=0,
+            ),
+        )
     raise StageNotPublished(
         f"nothing was refreshed: {reason} ({verdict.path}). {len(selected)} batches of features were dropped; repair "
         "the featurizer or the gate, and materialize their feature assets again"
@@ -150,7 +164,10 @@ def _words(results: Sequence[CheckResult]) -> str:
 
 
 def _batches(
-    spec: DatasetSpec, root: loader.Root, version: loader.Version, records: Sequence[StageRecord]
+    spec: DatasetSpec,
+    root: loader.Root,
+    version: loader.Version,
+    records: Sequence[StageRecord],
 ) -> list[RefreshedBatch]:
     live = pa.array(scan_samples(version, ["key"]).collect()["key"].to_list(), pa.string())
     columns = {one.name: one.columns for one in (feature.build() for feature in spec.features)}
@@ -243,7 +260,11 @@ def _extension(
                 by_column.setdefault(what, []).append(values.select(names))
     rows = [
         (
-            AnnotationOptions(name=f"refresh-{name}"[:64], author=f"{name} {made_by}", nulls="remove"),
+            AnnotationOptions(
+                name=f"refresh-{name}"[:64],
+                author=f"{name} {made_by}",
+                nulls="remove",
+            ),
             pa.concat_tables(tables, promote_options="permissive"),
         )
         for (name, made_by, _), tables in sorted(by_column.items(), key=lambda item: item[0])
@@ -254,7 +275,11 @@ def _extension(
 
 
 def _producer(
-    root: loader.Root, spec: DatasetSpec, records: Sequence[StageRecord], verdict: StageRecord, run_id: str
+    root: loader.Root,
+    spec: DatasetSpec,
+    records: Sequence[StageRecord],
+    verdict: StageRecord,
+    run_id: str,
 ) -> dict[str, Any]:
     listed: dict[str, dict[str, int]] = {}
     for record in records:
@@ -311,7 +336,14 @@ def refresh_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
         key=key,
         deps=[dg.AssetKey([spec.name, feature.stage]) for feature in spec.features],
         kinds={"webdataset", "parquet"},
-        check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_DESCRIPTION)],
+        check_specs=[
+            dg.AssetCheckSpec(
+                CHECK,
+                asset=key,
+                blocking=True,
+                description=_CHECK_DESCRIPTION,
+            )
+        ],
         description="A version with recomputed features of published batches; older versions stay.",
     )
     def refresh(context: dg.AssetExecutionContext, root: RootResource) -> Iterator[RefreshEvent]:
@@ -319,9 +351,17 @@ def refresh_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
             try:
                 published = publish_refresh(opened, spec, context.run.run_id)
             except StageNotPublished as error:
-                yield dg.AssetCheckResult(check_name=CHECK, passed=False, metadata={"reason": str(error)})
+                yield dg.AssetCheckResult(
+                    check_name=CHECK,
+                    passed=False,
+                    metadata={"reason": str(error)},
+                )
                 raise dg.Failure(str(error), allow_retries=False) from error
-        yield dg.AssetCheckResult(check_name=CHECK, passed=True, metadata=_results(published))
+        yield dg.AssetCheckResult(
+            check_name=CHECK,
+            passed=True,
+            metadata=_results(published),
+        )
         yield dg.MaterializeResult(metadata=_metadata(published))
 
     return refresh

@@ -81,7 +81,12 @@ def frames(sample: Mapping[str, bytes], field: str, pick: Callable[[int], Sequen
         raise rejected(STAGE, "undecodable", error) from error
 
 
-def small_frames(sample: Mapping[str, bytes], field: str, size: tuple[int, int], max_frames: int) -> Array:
+def small_frames(
+    sample: Mapping[str, bytes],
+    field: str,
+    size: tuple[int, int],
+    max_frames: int,
+) -> Array:
     """Return every frame, shrunk to `size` (height, width) in px: uint8 [T, h, w, 3] RGB.
 
     Raises: Unusable, also if there are more than `max_frames`.
@@ -175,7 +180,10 @@ _WIDEST = 8
 
 
 def sample_images(
-    kind: str, sample: Mapping[str, bytes], field: str, pick: Callable[[int], Sequence[int]]
+    kind: str,
+    sample: Mapping[str, bytes],
+    field: str,
+    pick: Callable[[int], Sequence[int]],
 ) -> Sequence[Array]:
     """Return the photo, or a clip's frames numbered `pick(n_frames)`, each uint8 [H, W, 3]. Raises: Unusable."""
     if kind == "image":
@@ -208,7 +216,10 @@ def whole_blocks(pixels: Array, block_px: int) -> Array:
 
 
 def normalise_pixels(
-    pixels: "torch.Tensor", mean: "torch.Tensor", std: "torch.Tensor", dtype: "torch.dtype"
+    pixels: "torch.Tensor",
+    mean: "torch.Tensor",
+    std: "torch.Tensor",
+    dtype: "torch.dtype",
 ) -> "torch.Tensor":
     """Return (pixels / 255 - mean) / std as [N, 3, H, W], computed in float32, cast to `dtype`."""
     scaled = (pixels.permute(0, 3, 1, 2).float() / 255 - mean.view(3, 1, 1)) / std.view(3, 1, 1)

@@ -117,7 +117,13 @@ class EpisodeSync(Featurizer):
                 "n_gaps": len(gaps),
                 "longest_gap_ns": min(int(gaps.max(initial=0)), INT64_MAX),
             }
-        moving = moving_rows(rows, clock, still=self.still, idle_ms=self.idle_ms, idle_rows=self.idle_rows)
+        moving = moving_rows(
+            rows,
+            clock,
+            still=self.still,
+            idle_ms=self.idle_ms,
+            idle_rows=self.idle_rows,
+        )
         columns["idle_ratio"] = round(float((~moving).mean()), 6)
         columns["n_frozen"] = sum(map(_n_frozen, tables.values()))
         return Features(fields={"keep.npy": moving}, columns=columns)

@@ -115,7 +115,12 @@ class Featurizer(ABC):
 
 def version_of(code: int, parameters: Mapping[str, Any], *weights: str) -> str:
     """Return '<code>-<8 hex>': the code version, and a hash of the parameters (JSON) and weights' sha256."""
-    stated = json.dumps([dict(parameters), *weights], sort_keys=True, ensure_ascii=False, allow_nan=False)
+    stated = json.dumps(
+        [dict(parameters), *weights],
+        sort_keys=True,
+        ensure_ascii=False,
+        allow_nan=False,
+    )
     return f"{code}-{hashlib.sha256(stated.encode()).hexdigest()[:8]}"
 
 

@@ -68,22 +68,24 @@ class Mel(Featurizer):
 
     def __post_init__(self) -> None:
         highest = self.sample_rate_hz / 2
-        for setting, accepted in (
-            (f"sample_rate_hz={self.sample_rate_hz}", 1_000 <= self.sample_rate_hz <= 384_000),
-            (f"n_fft={self.n_fft}", 16 <= self.n_fft <= 65_536),
-            (f"hop={self.hop}", 1 <= self.hop <= self.n_fft),
-            (f"n_mels={self.n_mels}", 1 <= self.n_mels <= self.n_fft // 2),
-            (f"fmin_hz={self.fmin_hz}", 0 <= self.fmin_hz < (self.fmax_hz or highest)),
-            (f"fmax_hz={self.fmax_hz}", self.fmax_hz is None or 0 < self.fmax_hz <= highest),
-            (f"scale={self.scale!r}", self.scale in ("slaney", "htk")),
-            (f"norm={self.norm!r}", self.norm in ("slaney", "none")),
-            (f"power={self.power}", self.power in (1, 2)),
-            (f"log={self.log!r}", self.log in ("none", "ln", "log10", "db", "whisper")),
-            (f"floor={self.floor}", 0 < self.floor < 1),
-            (f"pad={self.pad!r}", self.pad in ("reflect", "constant")),
-        ):
+        is_accepted = {
+            "sample_rate_hz": 1_000 <= self.sample_rate_hz <= 384_000,
+            "n_fft": 16 <= self.n_fft <= 65_536,
+            "hop": 1 <= self.hop <= self.n_fft,
+            "n_mels": 1 <= self.n_mels <= self.n_fft // 2,
+            "fmin_hz": 0 <= self.fmin_hz < (self.fmax_hz or highest),
+            "fmax_hz": self.fmax_hz is None or 0 < self.fmax_hz <= highest,
+            "scale": self.scale in ("slaney", "htk"),
+            "norm": self.norm in ("slaney", "none"),
+            "power": self.power in (1, 2),
+            "log": self.log in ("none", "ln", "log10", "db", "whisper"),
+            "floor": 0 < self.floor < 1,
+            "pad": self.pad in ("reflect", "constant"),
+        }
+        for name, accepted in is_accepted.items():
             if not accepted:
-                raise ValueError(f"mel({setting}): see the class for accepted values")
+                value = getattr(self, name)
+                raise ValueError(f"mel({name}={value!r}): see the class for accepted values")
 
     @property
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
@@ -137,7 +139,13 @@ class Mel(Featurizer):
             magnitudes = np.sqrt(magnitudes)
         fmax_hz = self.fmax_hz or self.sample_rate_hz / 2
         filters = mel_filters(
-            self.sample_rate_hz, self.n_fft, self.n_mels, self.fmin_hz, fmax_hz, self.scale, self.norm
+            self.sample_rate_hz,
+            self.n_fft,
+            self.n_mels,
+            self.fmin_hz,
+            fmax_hz,
+            self.scale,
+            self.norm,
         )
         bands = []
         for weights in filters:
@@ -172,7 +180,13 @@ def _logarithm(bands: Array, mel: Mel) -> Array:
 
 @cache
 def mel_filters(
-    sample_rate_hz: int, n_fft: int, n_mels: int, fmin_hz: float, fmax_hz: float, scale: str, norm: str
+    sample_rate_hz: int,
+    n_fft: int,
+    n_mels: int,
+    fmin_hz: float,
+    fmax_hz: float,
+    scale: str,
+    norm: str,
 ) -> Array:
     """Return each frequency's weight in each band: float64 [n_mels, 1 + n_fft // 2]."""
     to_mel, to_hz = _SCALES[scale]

@@ -11,7 +11,7 @@ from .decoding import Array, frames, kind_field, photo, shrink, small_frames, th
 from .featurizer import Column, Features, Featurizer
 
 SERIES = (36, 64)
-"""Height and width in px to which images are shrunk; only sharpness uses more."""
+"""Height and width in px to which images are shrink; only sharpness uses more."""
 
 SHARPNESS_PX = 256
 """Shorter side in px at which sharpness is measured."""
@@ -23,7 +23,8 @@ LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 """Weights of R'G'B' in luma, from ITU-R BT.601-7, 2.5.1."""
 
 # FFmpeg's blackdetect: a pixel is black up to 0.10 of full luma, a frame when 0.98 of its pixels are.
-_BLACK_PIXEL, _BLACK_SHARE = 0.10, 0.98
+_BLACK_PIXEL = 0.10
+_BLACK_SHARE = 0.98
 # FFmpeg's freezedetect: frozen when the mean absolute difference is at most -60 dB of full scale.
 _FROZEN = 0.001
 
@@ -60,16 +61,22 @@ class Picture(Featurizer):
 
     @property
     def columns(self) -> Mapping[str, tuple[str, ...]]:
-        return {kind: STILL if kind == "image" else (*STILL, *MOVING) for kind in self.inputs}
+        columns: dict[str, tuple[str, ...]] = dict.fromkeys(self.inputs, (*STILL, *MOVING))
+        if "image" in columns:
+            columns["image"] = STILL
+        return columns
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = kind_field(self.inputs, kind)
         if kind == "image":
             pixels = photo(sample, field)
-            return Features(fields={}, columns=_still(shrink(pixels, SERIES)[None], [pixels]))
+            small = shrink(pixels, SERIES)
+            return Features(fields={}, columns=_still(small[None], [pixels]))
         series = small_frames(sample, field, SERIES, MAX_FRAMES)
         full_size = frames(sample, field, three_frames)
-        return Features(fields={}, columns={**_still(series, full_size), **_moving(luma_of(series))})
+        columns = _still(series, full_size)
+        columns |= _moving(luma_of(series))
+        return Features(fields={}, columns=columns)
 
 
 def luma_of(pixels: Array) -> Array:
@@ -83,34 +90,50 @@ def laplacian_variance(luma: Array) -> float | None:
     if min(luma.shape) < 3:
         return None
     y = luma * np.float32(255)
-    edges = y[:-2, 1:-1] + y[2:, 1:-1] + y[1:-1, :-2] + y[1:-1, 2:] - 4 * y[1:-1, 1:-1]
+    above = y[:-2, 1:-1]
+    below = y[2:, 1:-1]
+    before = y[1:-1, :-2]
+    after = y[1:-1, 2:]
+    edges = above + below + before + after - 4 * y[1:-1, 1:-1]  # [H - 2, W - 2]
     return float(edges.var(dtype=np.float64))
 
 
 def _still(series: Array, full_size: Sequence[Array] | Array) -> dict[str, Column]:
+    """Return the columns of `STILL`. series: uint8 [frames, 36, 64, 3]; full_size: frames for sharpness."""
     luma = luma_of(series)
     low, high = np.percentile(luma, (5, 95))
-    chroma = (series.max(axis=-1) - series.min(axis=-1)).mean(dtype=np.float64) / 255
-    measured = [laplacian_variance(_at_most(luma_of(pixels))) for pixels in full_size]
-    sharpness = [value for value in measured if value is not None]
+    chroma = series.max(axis=-1) - series.min(axis=-1)  # [frames, 36, 64]
+    sharpness = []
+    for pixels in full_size:
+        variance = laplacian_variance(_at_most(luma_of(pixels)))
+        if variance is not None:
+            sharpness.append(variance)
+    mean_sharpness = None
+    if sharpness:
+        mean_sharpness = _round_six(np.mean(sharpness))
     values = (
         _round_six(luma.mean(dtype=np.float64)),
         _round_six(luma.std(dtype=np.float64)),
         _round_six(high - low),
-        _round_six(chroma),
-        _round_six(np.mean(sharpness)) if sharpness else None,
+        _round_six(chroma.mean(dtype=np.float64) / 255),
+        mean_sharpness,
     )
     return dict(zip(STILL, values, strict=True))
 
 
 def _moving(luma: Array) -> dict[str, Column]:
-    black = (luma <= _BLACK_PIXEL).mean(axis=(1, 2)) >= _BLACK_SHARE
+    """Return the columns of `MOVING`. luma: float32 [frames, 36, 64]."""
+    black_share = (luma <= _BLACK_PIXEL).mean(axis=(1, 2))  # [frames]
+    is_black = black_share >= _BLACK_SHARE
+    # Pair by pair: the differences of all frames at once would double the memory.
     motion = np.array([np.abs(after - before).mean() for before, after in pairwise(luma)])
-    values = (
-        _round_six(motion.mean()) if motion.size else None,
-        _round_six((motion <= _FROZEN).mean()) if motion.size else None,
-        _round_six(black.mean()),
-    )
+    mean_motion = None
+    frozen = None
+    if motion.size:
+        is_frozen = motion <= _FROZEN
+        mean_motion = _round_six(motion.mean())
+        frozen = _round_six(is_frozen.mean())
+    values = (mean_motion, frozen, _round_six(is_black.mean()))
     return dict(zip(MOVING, values, strict=True))
 
 
@@ -120,8 +143,10 @@ def _at_most(luma: Array) -> Array:
     scale = SHARPNESS_PX / min(luma.shape)
     if scale >= 1:
         return luma
-    height, width = (round(side * scale) for side in luma.shape)
-    return np.asarray(Image.fromarray(luma).resize((width, height), Image.Resampling.LANCZOS))
+    height = round(luma.shape[0] * scale)
+    width = round(luma.shape[1] * scale)
+    image = Image.fromarray(luma)
+    return np.asarray(image.resize((width, height), Image.Resampling.LANCZOS))
 
 
 def _round_six(value: Any) -> float:

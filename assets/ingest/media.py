@@ -304,7 +304,12 @@ def media_asset(
 ) -> dg.AssetsDefinition:
     key = dg.AssetKey([spec.name, MEDIA])
     raw_objects_key = dg.AssetKey([spec.name, RAW_OBJECTS])
-    check_spec = dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_DESCRIPTION)
+    check_spec = dg.AssetCheckSpec(
+        CHECK,
+        asset=key,
+        blocking=True,
+        description=_CHECK_DESCRIPTION,
+    )
 
     @dg.asset(
         key=key,

@@ -359,7 +359,12 @@ def units_asset(
 ) -> dg.AssetsDefinition:
     key = dg.AssetKey([spec.name, UNITS])
     media_key = dg.AssetKey([spec.name, MEDIA])
-    check_spec = dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_DESCRIPTION)
+    check_spec = dg.AssetCheckSpec(
+        CHECK,
+        asset=key,
+        blocking=True,
+        description=_CHECK_DESCRIPTION,
+    )
 
     @dg.asset(
         key=key,

@@ -127,7 +127,12 @@ def _box(image: "Image") -> "Image":
     return image.resize((64, 64), Image.Resampling.BOX)
 
 
-def audit_units(path: str, kind: Kind, units: Sequence[Unit], row: Mapping[str, Any]) -> None:
+def audit_units(
+    path: str,
+    kind: Kind,
+    units: Sequence[Unit],
+    row: Mapping[str, Any],
+) -> None:
     """Audit all units of the raw object at `path`. row: its media row.
 
     Raises: Unusable, stage `cut_audit`, with a code of `findings`.

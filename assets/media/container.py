@@ -104,7 +104,12 @@ def open_container(path: str) -> Iterator["InputContainer"]:
 
 
 def ffmpeg_refusal(
-    error: "FFmpegError", path: str, stage: str, code: str, text: object, at_frame: int | None = None
+    error: "FFmpegError",
+    path: str,
+    stage: str,
+    code: str,
+    text: object,
+    at_frame: int | None = None,
 ) -> Unusable:
     """Return an FFmpeg error as a refusal: damaged, or not supported.
 

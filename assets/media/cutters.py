@@ -53,7 +53,13 @@ class Cutter:
     takes_known: bool
     """True if the function also takes `Known`."""
 
-    def cut(self, path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
+    def cut(
+        self,
+        path: str,
+        scratch: Path,
+        policy: CutPolicy,
+        known: Known = NOTHING,
+    ) -> list[Unit]:
         """Cut one file. Raises: Unusable; StoreError."""
         module, _, name = self.function.partition(":")
         function = getattr(import_module(module), name)
@@ -63,16 +69,28 @@ class Cutter:
 
 CUTTERS: Mapping[Kind, Cutter] = {
     "image": Cutter(
-        function="assets.media.image.cut:cut_image", facts="photo.json", has_label=True, takes_known=False
+        function="assets.media.image.cut:cut_image",
+        facts="photo.json",
+        has_label=True,
+        takes_known=False,
     ),
     "video": Cutter(
-        function="assets.media.clips.cut:cut_video", facts="clip.json", has_label=False, takes_known=True
+        function="assets.media.clips.cut:cut_video",
+        facts="clip.json",
+        has_label=False,
+        takes_known=True,
     ),
     "audio": Cutter(
-        function="assets.media.audio.cut:cut_audio", facts="speech.json", has_label=False, takes_known=True
+        function="assets.media.audio.cut:cut_audio",
+        facts="speech.json",
+        has_label=False,
+        takes_known=True,
     ),
     "text": Cutter(
-        function="assets.media.text:cut_text", facts="document.json", has_label=False, takes_known=False
+        function="assets.media.text:cut_text",
+        facts="document.json",
+        has_label=False,
+        takes_known=False,
     ),
 }
 

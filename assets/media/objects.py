@@ -125,7 +125,11 @@ def cut_object(request: CutRequest) -> CutResult:
 
     def work(path: str) -> CutResult:
         kind = file_kind(path, request.mime, request.kinds)
-        known = Known(audit=request.audit, segments=request.segments, staging=request.staging)
+        known = Known(
+            audit=request.audit,
+            segments=request.segments,
+            staging=request.staging,
+        )
         units = CUTTERS[kind].cut(path, scratch, request.policy, known)
         audit_units(path, kind, units, request.audit)
         return CutResult(key=request.key, kind=kind, units=tuple(units))

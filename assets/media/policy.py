@@ -84,7 +84,12 @@ class Buckets:
 
 
 @lru_cache(maxsize=4096)
-def image_bucket(buckets: Buckets, width_px: int, height_px: int, n_frames: int | None = None) -> str | None:
+def image_bucket(
+    buckets: Buckets,
+    width_px: int,
+    height_px: int,
+    n_frames: int | None = None,
+) -> str | None:
     """Return the bucket of an image, or of a clip of `n_frames`; None if no bucket fits.
 
     Chooses the largest base that the image fills, the nearest aspect ratio and the longest length, with fractions. The

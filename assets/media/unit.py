@@ -39,7 +39,12 @@ class Unusable(Exception):
     """
 
     def __init__(
-        self, outcome: Outcome, stage: str, code: str, reason: str, at_frame: int | None = None
+        self,
+        outcome: Outcome,
+        stage: str,
+        code: str,
+        reason: str,
+        at_frame: int | None = None,
     ) -> None:
         super().__init__(outcome, stage, code, reason, at_frame)  # all arguments, so that it pickles
         self.outcome: Outcome = outcome
@@ -52,29 +57,46 @@ class Unusable(Exception):
         return self.reason
 
 
-def rejected(stage: str, code: str, reason: object, at_frame: int | None = None) -> Unusable:
+def rejected(
+    stage: str,
+    code: str,
+    reason: object,
+    at_frame: int | None = None,
+) -> Unusable:
     """Return the refusal of a damaged object.
 
     stage: such as probe, decode or cut. reason: cut to a line of 500 characters.
     """
-    return Unusable("rejected", stage, code, " ".join(str(reason).split())[:500], at_frame)
+    line = _short(reason)
+    return Unusable("rejected", stage, code, line, at_frame)
 
 
 def not_supported(stage: str, code: str, reason: object) -> Unusable:
     """Return the refusal of an object in an unsupported format or codec, damaged or not."""
-    return Unusable("not_supported", stage, code, " ".join(str(reason).split())[:500])
+    line = _short(reason)
+    return Unusable("not_supported", stage, code, line)
 
 
 def not_media(stage: str, code: str, reason: object) -> Unusable:
     """Return the refusal of an object that is not media, despite its name."""
-    return Unusable("not_media", stage, code, " ".join(str(reason).split())[:500])
+    line = _short(reason)
+    return Unusable("not_media", stage, code, line)
 
 
 def dropped(stage: str, code: str, reason: object) -> Unusable:
     """Return the refusal of a healthy object that this dataset does not accept."""
-    return Unusable("dropped", stage, code, " ".join(str(reason).split())[:500])
+    line = _short(reason)
+    return Unusable("dropped", stage, code, line)
+
+
+def _short(reason: object) -> str:
+    text = str(reason)
+    words = text.split()
+    line = " ".join(words)
+    return line[:500]  # a library's message may hold a whole file
 
 
 def at(ticks: int, time_base: tuple[int, int]) -> str:
     """Return a position in a stream as text: 1280@1/12800 is a tenth of a second."""
-    return f"{ticks}@{time_base[0]}/{time_base[1]}"
+    numerator, denominator = time_base
+    return f"{ticks}@{numerator}/{denominator}"

@@ -42,23 +42,32 @@ def plot_findings(compared: "GateInputs", results: Sequence[CheckResult]) -> str
     if compared.baseline is None:
         return ""
     shown: dict[str, tuple[list[Any], list[Any]]] = {}
-    for finding in (one for result in results for one in result.findings):
+    for finding in _all_findings(results):
         name = str(finding["column"]).partition(" =")[0]
         of = str(finding["of"])
         kind = of.removeprefix("objects: ").partition(",")[0]
-        media = of.startswith("objects")
-        now = compared.now
-        before = compared.baseline.batches
-        current = _values(now.media if media else now.samples, name, kind)
-        earlier = [
-            value for one in before for value in _values(one.media if media else one.samples, name, kind)
-        ]
+        title = kind or "all"
+        table = "samples"
+        if of.startswith("objects"):
+            title = f"objects, {title}"
+            table = "media"
+        current = _values(getattr(compared.now, table), name, kind)
+        earlier = []
+        for batch in compared.baseline.batches:
+            earlier += _values(getattr(batch, table), name, kind)
         if current and earlier and len(shown) < MAX_PLOTS:
-            shown.setdefault(f"{name} ({'objects, ' if media else ''}{kind or 'all'})", (earlier, current))
+            shown.setdefault(f"{name} ({title})", (earlier, current))
     try:
         return plots.before_and_after(shown)
     except MissingDependency:
         return ""
+
+
+def _all_findings(results: Sequence[CheckResult]) -> list[Mapping[str, Any]]:
+    findings: list[Mapping[str, Any]] = []
+    for result in results:
+        findings += result.findings
+    return findings
 
 
 def _values(frame: "pl.DataFrame", name: str, kind: str) -> list[Any]:
@@ -94,35 +103,43 @@ def render(
 
 
 def _by_words(shown: Sequence[tuple[str, Example]]) -> list[tuple[str, list[Example]]]:
-    return [
-        (words, [example for _, example in pairs])
-        for words, pairs in groupby(shown, key=lambda pair: pair[0])
-    ]
+    groups = []
+    for words, pairs in groupby(shown, key=lambda pair: pair[0]):
+        examples = [example for _, example in pairs]
+        groups.append((words, examples))
+    return groups
 
 
 def _findings(result: CheckResult) -> list[list[object]]:
-    return [
-        [
-            *(finding[name] for name in ("what", "column", "of", "before", "now")),
-            f"{float(str(finding['effect'])):.4g}",
-            "" if finding["certain"] else f"{float(str(finding['limit'])):.4g}",
-            ", ".join(map(str, finding["keys"])),
-        ]
-        for finding in result.findings
-    ]
+    """Return a row of texts for each finding."""
+    rows: list[list[object]] = []
+    for finding in result.findings:
+        row = [finding[name] for name in ("what", "column", "of", "before", "now")]
+        effect = float(str(finding["effect"]))
+        row.append(f"{effect:.4g}")
+        limit = ""  # what is certain has none
+        if not finding["certain"]:
+            limit = f"{float(str(finding['limit'])):.4g}"
+        row.append(limit)
+        row.append(", ".join(map(str, finding["keys"])))
+        rows.append(row)
+    return rows
 
 
 def save(store: Store, dataset: str, batch: str, html: str) -> str:
     """Write the page; return its path in the root."""
     data = html.encode()
-    path = f"gates/{dataset}/{batch}-{hashlib.sha256(data).hexdigest()[:16]}.html"
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    path = f"gates/{dataset}/{batch}-{digest}.html"
     with suppress(AlreadyExists):  # the same page is already there
         store.put_if_absent(path, data)
     return path
 
 
-MAX_EXAMPLES, MAX_OF_FINDING = 12, 3
-"""Most examples on a page, and for a finding."""
+MAX_EXAMPLES = 12
+"""Most examples on a page."""
+MAX_OF_FINDING = 3
+"""Most examples for a finding."""
 MAX_NBYTES = 2**20
 """Most bytes of all images on a page."""
 MAX_KINDS = 3
@@ -132,7 +149,10 @@ _log = logging.getLogger(__name__)
 
 
 def finding_examples(
-    root: loader.Root, samples: StageRecord, table: "pl.DataFrame", results: Sequence[CheckResult]
+    root: loader.Root,
+    samples: StageRecord,
+    table: "pl.DataFrame",
+    results: Sequence[CheckResult],
 ) -> Shown:
     """Return (text of the finding, example), each sample once; [] without the packages for drawing.
 
@@ -140,10 +160,11 @@ def finding_examples(
     """
     parts = {part.id: part for part in map(loader.Part.from_json, samples.body["parts"])}
     store = record_reader(root.store, samples)
+    live = _live(root, samples.dataset, table)
     examples: Shown = []
     nbytes = 0
     try:
-        for words, row in _choose_examples(results, _live(root, samples.dataset, table)):
+        for words, row in _choose_examples(results, live):
             example = _example(store, parts[row["part"]], row)
             nbytes += len(example.picture)
             if nbytes > MAX_NBYTES or len(examples) == MAX_EXAMPLES:
@@ -162,7 +183,8 @@ def baseline_examples(root: loader.Root, baseline: Baseline, shown: Shown) -> Sh
     """
     examples: Shown = []
     nbytes = 0
-    for kind in list(dict.fromkeys(example.kind for _, example in shown))[:MAX_KINDS]:
+    kinds = dict.fromkeys(example.kind for _, example in shown)
+    for kind in list(kinds)[:MAX_KINDS]:
         for row in _earlier(root, baseline, kind):
             try:
                 example = _example_of_version(root, baseline.version, row)
@@ -183,14 +205,16 @@ def _earlier(root: loader.Root, baseline: Baseline, kind: str) -> list[dict[str,
         table = _live(root, baseline.version.dataset, batch.samples)
         if "kind" in table.columns:
             table = table.filter(pl.col("kind") == kind)
-        if len(table):
-            names = [name for name in ("key", "raw_key") if name in table.columns]
-            rows = sorted(table.select(names).iter_rows(named=True), key=lambda row: _hash(row["key"]))
-            keys = [row["key"] for row in _different(rows)[:MAX_OF_FINDING]]
-            by_key = {
-                row["key"]: row for row in table.filter(pl.col("key").is_in(keys)).iter_rows(named=True)
-            }
-            return [by_key[key] for key in keys]
+        if not len(table):
+            continue
+        # All keys first, then the whole rows of the chosen ones: a table has many columns.
+        names = [name for name in ("key", "raw_key") if name in table.columns]
+        rows = table.select(names).rows(named=True)
+        rows.sort(key=lambda row: _hash(row["key"]))
+        keys = [row["key"] for row in _different(rows)[:MAX_OF_FINDING]]
+        chosen = table.filter(pl.col("key").is_in(keys))
+        by_key = {row["key"]: row for row in chosen.iter_rows(named=True)}
+        return [by_key[key] for key in keys]
     return []
 
 
@@ -199,25 +223,36 @@ def _hash(key: str) -> bytes:
 
 
 def _different(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    firsts = set({row.get("raw_key"): row["key"] for row in reversed(rows)}.values())
+    """Return the rows with the first one of each object in front."""
+    first_of_object: dict[Any, str] = {}
+    for row in rows:
+        first_of_object.setdefault(row.get("raw_key"), row["key"])
+    firsts = set(first_of_object.values())
     return sorted(rows, key=lambda row: row["key"] not in firsts)
 
 
 def _choose_examples(
     results: Sequence[CheckResult], table: "pl.DataFrame"
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    rows = _rows(table, {str(key) for one in results for each in one.findings for key in each["keys"]})
-    seen: set[str] = set()
-    for finding in (each for one in results for each in one.findings):
-        named = [rows[str(key)] for key in finding["keys"] if str(key) in rows]
-        unseen = {row["key"]: row for row in named if row["key"] not in seen}
-        fresh = _different(list(unseen.values()))[:MAX_OF_FINDING]
-        seen |= {row["key"] for row in fresh}
-        of = ""
+    findings = _all_findings(results)
+    names = set[str]()
+    for finding in findings:
+        names.update(map(str, finding["keys"]))
+    rows = _rows(table, names)
+    shown: set[str] = set()
+    for finding in findings:
+        fresh: dict[str, dict[str, Any]] = {}
+        for key in map(str, finding["keys"]):
+            if key in rows and rows[key]["key"] not in shown:
+                row = rows[key]
+                fresh[row["key"]] = row
+        chosen = _different(list(fresh.values()))[:MAX_OF_FINDING]
+        shown |= {row["key"] for row in chosen}
+        text = f"{finding['what']}: {finding['column']}"
         if finding["of"]:
-            of = f" of {finding['of']}"
-        for row in fresh:
-            yield f"{finding['what']}: {finding['column']}{of}", row
+            text += f" of {finding['of']}"
+        for row in chosen:
+            yield text, row
 
 
 def _rows(table: "pl.DataFrame", names: set[str]) -> dict[str, dict[str, Any]]:
@@ -226,9 +261,8 @@ def _rows(table: "pl.DataFrame", names: set[str]) -> dict[str, dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for column in ("raw_key", "key"):
         if names and column in table.columns:
-            matching = table.filter(pl.col(column).is_in(sorted(names))).unique(
-                column, keep="first", maintain_order=True
-            )
+            matching = table.filter(pl.col(column).is_in(sorted(names)))
+            matching = matching.unique(column, keep="first", maintain_order=True)
             rows |= {row[column]: row for row in matching.iter_rows(named=True)}
     return rows
 
@@ -243,19 +277,23 @@ def _live(root: loader.Root, dataset: str, table: "pl.DataFrame") -> "pl.DataFra
     tests = DenyList(denies, dataset)
     known = [name for name in tests.columns if name in table.columns]
     keys = pa.table({name: pa.array(table[name].to_list(), pa.string()) for name in known})
-    return table.filter(pl.Series(tests.denying_entries(keys) == 0))
+    is_live = tests.denying_entries(keys) == 0
+    return table.filter(pl.Series(is_live))
 
 
 def _example(store: RangeReader, part: loader.Part, row: dict[str, Any]) -> Example:
-    fields = {name for shard in part.shards for name in shard.field_nbytes}
-    return _read_example(store, fields, partial(part_address, store, part, int(row["row"])), row)
+    fields = set[str]()
+    for shard in part.shards:
+        fields.update(shard.field_nbytes)
+    find = partial(part_address, store, part, int(row["row"]))
+    return _read_example(store, fields, find, row)
 
 
 def _example_of_version(root: loader.Root, version: loader.Version, row: dict[str, Any]) -> Example:
-    place = version.parts.position(row["part"]), int(row["row"])
-    return _read_example(
-        version.placed or root.store, part_fields(version, place[0]), partial(address_at, version, place), row
-    )
+    position = version.parts.position(row["part"])
+    find = partial(address_at, version, (position, int(row["row"])))
+    fields = part_fields(version, position)
+    return _read_example(version.placed or root.store, fields, find, row)
 
 
 def _read_example(
@@ -265,4 +303,5 @@ def _read_example(
     row: dict[str, Any],
 ) -> Example:
     modality = modality_of(fields)
-    return example_of(store, str(row.get("kind") or modality), modality, fields, find, row)
+    kind = str(row.get("kind") or modality)
+    return example_of(store, kind, modality, fields, find, row)

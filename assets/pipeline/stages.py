@@ -66,7 +66,12 @@ _RELATIVE_NAMES = frozenset({"", ".", ".."})
 _FORGERY_REMEDY = "Find out who may write to jobs/, then run penstock jobs clear, and run the stage again"
 
 
-def require_published(store: Store, dataset: str, stage: str, partition: str) -> StageRecord:
+def require_published(
+    store: Store,
+    dataset: str,
+    stage: str,
+    partition: str,
+) -> StageRecord:
     """Return the current record. Raises: StageNotPublished, with the remedy, if it is not published."""
     record = current_record(store, dataset, stage, partition)
     description = f"stage {stage} of {dataset}, partition {partition}"

@@ -121,7 +121,11 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 
 
 def write_table(
-    store: Store, dataset: str, table: str, partition: str, rows: Sequence[Mapping[str, Any]]
+    store: Store,
+    dataset: str,
+    table: str,
+    partition: str,
+    rows: Sequence[Mapping[str, Any]],
 ) -> TableFile:
     """Write rows as a new file of a lifecycle table, which a stage record makes current."""
     path = f"tables/{dataset}/{table}/{check_partition(partition)}/{secrets.token_hex(8)}.parquet"
@@ -135,7 +139,11 @@ def read_table(store: Store, file: TableFile) -> list[dict[str, Any]]:
 
 
 def write_wide_table(
-    store: Store, dataset: str, table: str, partition: str, rows: Sequence[Mapping[str, Any]]
+    store: Store,
+    dataset: str,
+    table: str,
+    partition: str,
+    rows: Sequence[Mapping[str, Any]],
 ) -> TableFile:
     """Write rows with arbitrary columns, such as a featurizer's scores. Missing values are null.
 

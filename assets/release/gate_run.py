@@ -171,7 +171,12 @@ class _BatchAudit:
         reason = f"its parts were given up ({given_up}) and collected: cut it again"
         results = list[CheckResult]()
         for name in self.gate.names:
-            result = CheckResult(name=name, passed=False, explanation=reason, approvable=False)
+            result = CheckResult(
+                name=name,
+                passed=False,
+                explanation=reason,
+                approvable=False,
+            )
             results.append(result)
         record = self.stage.append(
             fingerprint=self.fingerprint,

@@ -67,7 +67,13 @@ def read_again(reading: ReadingTask) -> Judgement:
 
     def judgement(verdict: Verdict, code: str = "", reason: object = "") -> Judgement:
         words = " ".join(str(reason).split())[:500]
-        return Judgement(verdict=verdict, code=code, reason=words, part=at.part, row=at.row)
+        return Judgement(
+            verdict=verdict,
+            code=code,
+            reason=words,
+            part=at.part,
+            row=at.row,
+        )
 
     try:
         (data,) = read_fields(reading.store, [at])
@@ -138,7 +144,13 @@ def _crash_judgement(at: SampleAddress, outcome: Outcome[Judgement]) -> Judgemen
         if error:
             summary = error.summary
         raise StoreError(f"{at.describe()} could not be judged: {summary}; run this again")
-    return Judgement(verdict="corrupt", code=error.code, reason=error.summary[:500], part=at.part, row=at.row)
+    return Judgement(
+        verdict="corrupt",
+        code=error.code,
+        reason=error.summary[:500],
+        part=at.part,
+        row=at.row,
+    )
 
 
 def _addresses(version: loader.Version, claims: Mapping[str, Sequence[str]]) -> dict[str, SampleAddress]:

@@ -38,7 +38,11 @@ Row = dict[str, Any]
 
 
 def samples_stage(
-    root: loader.Root, spec: DatasetSpec, *, partition: str, run_id: str
+    root: loader.Root,
+    spec: DatasetSpec,
+    *,
+    partition: str,
+    run_id: str,
 ) -> tuple[StageRecord, list[Row]]:
     """Assemble a batch and store the verdict; return the record, and a row per landed object.
 
@@ -118,7 +122,10 @@ def samples_stage(
 
 
 def _body(
-    spec: DatasetSpec, units: StageRecord, features: Sequence[StageRecord], assembled: Assembled
+    spec: DatasetSpec,
+    units: StageRecord,
+    features: Sequence[StageRecord],
+    assembled: Assembled,
 ) -> dict[str, Any]:
     body: dict[str, Any] = {"txn": units.body["txn"], "labels": units.body["labels"]}
     for name in ("foreign", "replaces", "keyed_by_place", "columns"):
@@ -198,7 +205,10 @@ def _find_copies(
 
 
 def lineage(
-    assembled: Assembled, upstream: Sequence[StageRecord], data_version: str, run_id: str
+    assembled: Assembled,
+    upstream: Sequence[StageRecord],
+    data_version: str,
+    run_id: str,
 ) -> list[Row]:
     """Return a batch's lineage: sample <- unit <- raw object, and stage <- stage, in O(samples + stages) rows.
 
@@ -276,7 +286,14 @@ def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> d
         partitions_def=batches,
         code_version=CODE_VERSION,
         kinds={"parquet"},
-        check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],
+        check_specs=[
+            dg.AssetCheckSpec(
+                CHECK,
+                asset=key,
+                blocking=True,
+                description=_CHECK_SAYS,
+            )
+        ],
         description="Parts, features and score columns together; filtered, with every object accounted for.",
     )
     def samples(context: dg.AssetExecutionContext, root: RootResource) -> Iterator[SamplesEvent]:

@@ -50,7 +50,11 @@ class Alarm:
 
 
 def alarms(
-    dataset: str, batches: Sequence[IngestBatch], published_s: float | None, limits: Limits, now_s: float
+    dataset: str,
+    batches: Sequence[IngestBatch],
+    published_s: float | None,
+    limits: Limits,
+    now_s: float,
 ) -> list[Alarm]:
     """Return the dataset's current alarms. published_s: Unix time of its newest version, None before the first."""
     stopped = [(batch.key, batch.stopped_by) for batch in batches if batch.standing == "stopped"]
@@ -59,7 +63,11 @@ def alarms(
     oldest: WaitingBatch | None = None
     if waiting:
         batch = min(waiting, key=lambda each: each.landed_at_us)
-        oldest = WaitingBatch(batch=batch.key, landed_s=batch.landed_at_us / 1e6, standing=batch.standing)
+        oldest = WaitingBatch(
+            batch=batch.key,
+            landed_s=batch.landed_at_us / 1e6,
+            standing=batch.standing,
+        )
     n_objects = sum(batch.objects for batch in waiting)
     facts = DatasetFacts(
         dataset=dataset,
@@ -292,7 +300,12 @@ def _alarm(job: UnattendedJob) -> Alarm:
     )
     dataset = job.about.partition("/")[0]
     condition = BY_NAME["job-left"]
-    alert = Alert(name=condition.name, severity=condition.severity, dataset=dataset, what=what)
+    alert = Alert(
+        name=condition.name,
+        severity=condition.severity,
+        dataset=dataset,
+        what=what,
+    )
     return Alarm(alert=alert, subject=job.folder.id)
 
 

@@ -144,7 +144,12 @@ def end_orphans(instance: dg.DagsterInstance, now_s: float, here: CodeLocation |
     return ended
 
 
-def lost_runs(instance: dg.DagsterInstance, job: str, now_s: float, label: str = "") -> list[dg.DagsterRun]:
+def lost_runs(
+    instance: dg.DagsterInstance,
+    job: str,
+    now_s: float,
+    label: str = "",
+) -> list[dg.DagsterRun]:
     """Return the last day's lost runs that are the newest of their job and partition, and due for a repetition.
 
     label: the code location's; "" for all.

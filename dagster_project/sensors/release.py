@@ -75,7 +75,12 @@ def _request(dataset: str, event: int, attempt: int) -> dg.RunRequest:
     return dg.RunRequest(run_key=_key(dataset, event, attempt), tags=tags)
 
 
-def _failure_time(instance: dg.DagsterInstance, job: str, key: str, label: str) -> float | None:
+def _failure_time(
+    instance: dg.DagsterInstance,
+    job: str,
+    key: str,
+    label: str,
+) -> float | None:
     """Return when the release failed, in Unix seconds; None if it may still succeed or is superseded."""
     tags = location_tags(label)
     of_key = dg.RunsFilter(tags={_RUN_KEY: key, **tags}, statuses=LAUNCHED)

@@ -27,8 +27,10 @@ from ..run.recipe.window_reads import WindowReads
 from ..run.recipe.windowed_episodes import WindowedEpisode
 from ..storage.threads import DaemonPool
 
-TOGETHER, TOGETHER_BYTES = 64, 16 * 2**20
-"""Episodes that are read together, and bytes of them, or of a block of one."""
+TOGETHER = 64
+"""Episodes that are read together."""
+TOGETHER_BYTES = 16 * 2**20
+"""Bytes of them, or of a block of one."""
 PLACES = 2**20
 """Most values of a field that are picked together: about 32 MiB."""
 WAITING = 2**24
@@ -42,21 +44,26 @@ Totals = dict[str, dict[str, FieldTotals]]
 
 
 def add_windows(
-    totals: Totals, windows: WindowView, fields: Sequence[str], transform: Transform | None, by: str | None
+    totals: Totals,
+    windows: WindowView,
+    fields: Sequence[str],
+    transform: Transform | None,
+    by: str | None,
 ) -> None:
     """Add the values of all windows, without padding. Raises: Corrupt; FieldMismatch; InvalidPlan for a null."""
     arrays = [field for field in windows.layout.at if is_array(field)]
+    read = list(fields)
     if transform is not None:
         read = arrays
-    else:
-        read = list(fields)
-    if by is None:
-        groups = None
-    else:
+    groups = None
+    if by is not None:
         groups = episode_groups(windows, by)
     waiting = 0
     for batch in _windows(windows, read):
-        own = totals.setdefault("" if groups is None else groups[batch.number], {})
+        group = ""
+        if groups is not None:
+            group = groups[batch.number]
+        own = totals.setdefault(group, {})
         if transform is None:
             each = batch.with_blocks(partial(_rows_of_fields, batch, fields))
         else:
@@ -88,11 +95,14 @@ def episode_groups(windows: WindowView, by: str) -> list[str]:
     assert isinstance(windows.episodes, View)
     view = windows.episodes
     ordinals = view.version_ordinals(np.arange(len(view), dtype=np.int64))
-    values = column_values(view.version, [by])[by].gather(ordinals).to_list()
-    if missing := [number for number, value in enumerate(values) if value is None]:
+    column = column_values(view.version, [by])[by]
+    values = column.gather(ordinals).to_list()
+    missing = [number for number, value in enumerate(values) if value is None]
+    if missing:
         keys = view.keys(ordinals[missing[:3]])
+        examples = ", ".join(map(repr, keys))
         raise InvalidPlan(
-            f"norm(by={by!r}): {len(missing)} episodes, such as {', '.join(map(repr, keys))}, have no value there: "
+            f"norm(by={by!r}): {len(missing)} episodes, such as {examples}, have no value there: "
             f'leave them out with where("{by} IS NOT NULL")'
         )
     return [str(value) for value in values]
@@ -153,34 +163,41 @@ def _windows(windows: WindowView, read: Sequence[str]) -> Iterator[_Windows]:
         with_windows = np.flatnonzero(np.diff(windows.first))
         for first in range(0, len(with_windows), TOGETHER):
             numbers = with_windows[first : first + TOGETHER]
-            addresses = version.address(windows.episodes.version_ordinals(numbers), view.fields, pool.map)
+            ordinals = windows.episodes.version_ordinals(numbers)
+            addresses = version.address(ordinals, view.fields, pool.map)
             for group in _within_memory(addresses):
                 episodes = reads.episodes(addresses[group], readers)
                 for number, address in zip(numbers[group].tolist(), addresses[group], strict=True):
                     episode = episodes.pop(address.ordinal)
                     if isinstance(episode, Corrupt):
                         raise episode
-                    reads.check_count(episode, int(windows.counts(windows.first[[number]])[0]), address)
+                    counts = windows.counts(windows.first[[number]])
+                    reads.check_count(episode, int(counts[0]), address)
                     for rows in _rows_together(own, number, episode):
                         yield _Windows(number, address, episode, rows, reads, readers)
 
 
 def _rows_together(windows: WindowView, number: int, episode: WindowedEpisode) -> Iterator[I64]:
     """Yield the rows of an episode's windows, as many as take about `TOGETHER_BYTES`."""
-    counts = [len(offsets.values) for offsets in windows.layout.at.values()]
-    sizes = {
-        field: stream.dtype.itemsize * prod(stream.shape[1:]) for field, stream in episode.streams.items()
-    }
-    of_window = max(
-        (nbytes * len(windows.layout.at[field].values) for field, nbytes in sizes.items()), default=1
-    )
-    together = max(1, min(PLACES // max(counts, default=1), TOGETHER_BYTES // max(1, of_window)))
-    of_row = max((sizes[field] * len(episode.streams[field]) for field in sizes), default=0) / episode.n_rows
-    span = max(1, int(TOGETHER_BYTES / max(1, of_row)))
+    counts = {field: len(offsets.values) for field, offsets in windows.layout.at.items()}
+    window_nbytes = 1  # of the field with the largest windows
+    stream_nbytes = 0  # of the largest stream
+    for field, stream in episode.streams.items():
+        value_nbytes = stream.dtype.itemsize * prod(stream.shape[1:])
+        window_nbytes = max(window_nbytes, value_nbytes * counts[field])
+        stream_nbytes = max(stream_nbytes, value_nbytes * len(stream))
+    most_values = max(counts.values(), default=1)
+    together = min(PLACES // most_values, TOGETHER_BYTES // window_nbytes)
+    together = max(1, together)
+    # Windows that are far apart share no rows: a span of the episode bounds what they read.
+    row_nbytes = max(1, stream_nbytes / episode.n_rows)
+    span = max(1, int(TOGETHER_BYTES / row_nbytes))
     start, stop = windows.first[[number, number + 1]].tolist()
     while start < stop:
-        rows = windows.rows(np.arange(start, min(start + together, stop)))
-        rows = rows[: max(1, int(np.searchsorted(rows, rows[0] + span)))]
+        end = min(start + together, stop)
+        rows = windows.rows(np.arange(start, end))
+        n_within = int(np.searchsorted(rows, rows[0] + span))
+        rows = rows[: max(1, n_within)]
         yield rows
         start += len(rows)
 
@@ -209,9 +226,12 @@ def _field_rows(windows: _Windows, field: str) -> Values:
         return windows.values(field, picked)[~picked.is_pad], None
     numbers = picked.number[~picked.is_pad]
     first = int(numbers.min(initial=len(stream)))
-    often = np.bincount(numbers - first).astype(np.int64, copy=False)
-    if isinstance(stream, np.ndarray) and len(often) == len(stream) and (often == 1).all():
-        return stream, None
+    often = np.bincount(numbers - first).astype(
+        np.int64, copy=False
+    )  # [rows from `first`]: windows with each
+    is_whole = isinstance(stream, np.ndarray) and len(often) == len(stream)
+    if is_whole and (often == 1).all():
+        return stream, None  # the stream itself, without a copy
     rows_read = np.flatnonzero(often)
     return stream[first + rows_read], often[rows_read]
 
@@ -222,13 +242,17 @@ def _transform_windows(
     values: dict[str, list[NDArray[Any]]] = {field: [] for field in fields}
 
     def read_windows() -> dict[str, tuple[Picked, NDArray[Any]]]:
+        # All picks before the first value: the blocks that they need are read at once.
         picks = {field: windows.pick(field) for field in read}
         return {field: (picked, windows.values(field, picked)) for field, picked in picks.items()}
 
     of_fields = windows.with_blocks(read_windows)
     for window in range(len(windows.rows)):
-        sample: dict[str, Any] = {field: value[window] for field, (_, value) in of_fields.items()}
-        sample |= {f"{field}.{IS_PAD}": own.is_pad[window] for field, (own, _) in of_fields.items()}
+        sample: dict[str, Any] = {}
+        for field, (_, field_values) in of_fields.items():
+            sample[field] = field_values[window]
+        for field, (pick, _) in of_fields.items():
+            sample[f"{field}.{IS_PAD}"] = pick.is_pad[window]
         result = dict(transform(sample))
         for field in fields:
             if field not in result:
@@ -238,7 +262,9 @@ def _transform_windows(
             if field in of_fields:
                 own_pad = of_fields[field][0].is_pad[window]
             is_pad = result.get(f"{field}.{IS_PAD}", own_pad)
-            values[field].append(value if is_pad is None else value[~np.asarray(is_pad)])
+            if is_pad is not None:
+                value = value[~np.asarray(is_pad)]
+            values[field].append(value)
     try:
         return {field: (np.concatenate(parts), None) for field, parts in values.items()}
     except ValueError as error:
@@ -247,7 +273,10 @@ def _transform_windows(
 
 def _floats(field: str, values: NDArray[Any], weights: I64 | None) -> tuple[NDArray[np.floating], I64 | None]:
     kind = values.dtype.kind
-    if kind not in "biuf" or (kind in "iu" and values.size and int(np.abs(values).max()) > 2**53):
+    is_exact = True
+    if kind in "iu" and values.size:
+        is_exact = int(np.abs(values).max()) <= 2**53  # larger ones are no float64
+    if kind not in "biuf" or not is_exact:
         raise FieldMismatch(
             f"norm: {field!r} holds {values.dtype}; floats, truth values or whole numbers are needed"
         )
@@ -258,8 +287,9 @@ def _floats(field: str, values: NDArray[Any], weights: I64 | None) -> tuple[NDAr
         )
     is_finite = np.isfinite(floats).all(axis=0)  # [dims]
     if not is_finite.all():
+        dimension = int(np.argmin(is_finite))
         raise FieldMismatch(
-            f"norm: {field!r} holds values that are not finite in dimension {int(np.argmin(is_finite))}; leave such "
+            f"norm: {field!r} holds values that are not finite in dimension {dimension}; leave such "
             "episodes out with where()"
         )
     if weights is not None and len(weights) and int(weights.max()) > WEIGHT_MAX:

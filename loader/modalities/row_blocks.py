@@ -55,16 +55,21 @@ class RowBlocks:
 
     def part(self, block: int) -> tuple[int, int, int]:
         rows = self.block_range(block)
-        width = self.layout.nbytes // len(self)
-        return len(self.layout.head) + rows.start * width, len(rows) * width, int(self.crcs[block])
+        row_nbytes = self.layout.nbytes // len(self)
+        begin = len(self.layout.head) + rows.start * row_nbytes
+        return begin, len(rows) * row_nbytes, int(self.crcs[block])
 
     def array(self, block: int, data: Buffer) -> np.ndarray:
         """Return a block's rows from its bytes, read-only. Raises: DecodeFailed for a clock that does not ascend."""
         rows = self.block_range(block)
-        array = np.frombuffer(bytes(data), self.layout.dtype).reshape(len(rows), *self.layout.shape[1:])
-        if self.times is not None and (
-            array[0] != self.times[block] or (rows.stop == len(self) and array[-1] != self.times[-1])
-        ):
+        values = np.frombuffer(bytes(data), self.layout.dtype)
+        array = values.reshape(len(rows), *self.layout.shape[1:])
+        if self.times is None:
+            return array
+        is_right = array[0] == self.times[block]
+        if rows.stop == len(self):
+            is_right = is_right and array[-1] == self.times[-1]
+        if not is_right:
             raise DecodeFailed(
                 f"row blocks: block {block} does not start or end where the header states; recompute them"
             )
@@ -79,7 +84,8 @@ class RowIndexer:
         self._layout = layout
         self._head_left = len(layout.head)
         self._waiting = b""
-        self._step = _block_rows(layout) * (layout.nbytes // layout.shape[0])
+        row_nbytes = layout.nbytes // layout.shape[0]
+        self._step = _block_rows(layout) * row_nbytes
         self._crc32c = 0
         self._crcs = list[int]()
         self._times = list[int]()
@@ -90,10 +96,11 @@ class RowIndexer:
         in_head = min(self._head_left, len(view))
         self._head_left -= in_head
         body = self._waiting + view[in_head:]
-        whole = len(body) // self._step * self._step
-        for at in range(0, whole, self._step):
-            self._block(body[at : at + self._step])
-        self._waiting = body[whole:]
+        n_whole = len(body) // self._step
+        for block in range(n_whole):
+            begin = block * self._step
+            self._block(body[begin : begin + self._step])
+        self._waiting = body[n_whole * self._step :]
 
     def blocks(self) -> RowBlocks:
         if self._waiting:
@@ -118,26 +125,28 @@ def index_rows(data: Buffer) -> bytes:
     """
     view = memoryview(data)
     layout = npy_layout(view)
-    if len(view) != len(layout.head) + layout.nbytes:
-        raise DecodeFailed(f"npy: {len(view)} bytes, its header describes {len(layout.head) + layout.nbytes}")
+    nbytes = len(layout.head) + layout.nbytes
+    if len(view) != nbytes:
+        raise DecodeFailed(f"npy: {len(view)} bytes, its header describes {nbytes}")
     if not has_rows(layout):
         return b""
     indexer = RowIndexer(layout)
     indexer.add(view)
     blocks = indexer.blocks()
-    if blocks.times is None:
-        times = b""
-    else:
+    times = b""
+    if blocks.times is not None:
         times = blocks.times.astype("<i8").tobytes()
-    return b"".join([MAGIC, layout.head, np.array([blocks.crc32c, *blocks.crcs], "<u4").tobytes(), times])
+    crcs = np.array([blocks.crc32c, *blocks.crcs], "<u4")
+    return b"".join([MAGIC, layout.head, crcs.tobytes(), times])
 
 
 def read_rows(data: Buffer) -> RowBlocks:
     """Return row blocks from a field's verified bytes. Raises: DecodeFailed."""
     view = memoryview(data)
-    if bytes(view[: len(MAGIC)]) != MAGIC:
+    magic = bytes(view[: len(MAGIC)])
+    if magic != MAGIC:
         raise DecodeFailed(
-            f"row blocks: begin with {bytes(view[: len(MAGIC)])!r}, not {MAGIC!r}: damaged, or of a later penstock"
+            f"row blocks: begin with {magic!r}, not {MAGIC!r}: damaged, or of a later penstock"
         )
     layout = npy_layout(view[len(MAGIC) :])
     if not has_rows(layout):
@@ -146,15 +155,18 @@ def read_rows(data: Buffer) -> RowBlocks:
         )
     rest = view[len(MAGIC) + len(layout.head) :]
     n_blocks = -(-layout.shape[0] // _block_rows(layout))
-    sums = 4 * (1 + n_blocks)
-    if len(rest) != sums + (8 * (n_blocks + 1) if _is_clock(layout) else 0):
+    crcs_nbytes = 4 * (1 + n_blocks)
+    times_nbytes = 0
+    if _is_clock(layout):
+        times_nbytes = 8 * (n_blocks + 1)
+    if len(rest) != crcs_nbytes + times_nbytes:
         raise DecodeFailed(
             f"row blocks: {len(rest)} bytes of checksums for {n_blocks} blocks; recompute them"
         )
-    crcs = np.frombuffer(rest[:sums], "<u4")
+    crcs = np.frombuffer(rest[:crcs_nbytes], "<u4")
     times = None
-    if _is_clock(layout):
-        times = np.frombuffer(rest[sums:], "<i8")
+    if times_nbytes:
+        times = np.frombuffer(rest[crcs_nbytes:], "<i8")
     blocks = RowBlocks(layout, int(crcs[0]), crcs[1:], times)
     if _blocks_crc(blocks) != blocks.crc32c:
         raise DecodeFailed("row blocks: header and blocks belong to another array; recompute them")
@@ -164,7 +176,10 @@ def read_rows(data: Buffer) -> RowBlocks:
 def with_row_blocks(fields: Mapping[str, bytes]) -> dict[str, bytes]:
     out = dict(fields)
     for field, data in fields.items():
-        if has_row_blocks(field, len(data)) and (rows := index_rows(data)):
+        if not has_row_blocks(field, len(data)):
+            continue
+        rows = index_rows(data)
+        if rows:
             out[field + SUFFIX] = rows
     return out
 
@@ -176,14 +191,19 @@ def has_row_blocks(field: str, nbytes: int) -> bool:
 
 
 def _blocks_crc(blocks: RowBlocks) -> int:
-    crcs = np.append(np.uint32(crc32c(blocks.layout.head)), blocks.crcs[:-1])
-    shift = _shift_factor(blocks.part(0)[1])
+    """Return the CRC-32C of the whole field from its header's and its blocks' CRCs, in log2(blocks) rounds."""
+    head_crc = np.uint32(crc32c(blocks.layout.head))
+    crcs = np.append(head_crc, blocks.crcs[:-1])  # the last block may be shorter
+    _, nbytes, _ = blocks.part(0)
+    shift = _shift_factor(nbytes)
     while len(crcs) > 1:  # in pairs; zeros in front change nothing
-        crcs = np.append(np.zeros(len(crcs) % 2, np.uint32), crcs)
+        padding = np.zeros(len(crcs) % 2, np.uint32)
+        crcs = np.append(padding, crcs)
         crcs = _times(shift, crcs[::2]) ^ crcs[1::2]
-        shift = _times(shift, shift)
+        shift = _times(shift, shift)  # a pair is twice as long
     last = len(blocks.crcs) - 1
-    return crc_appended(int(crcs[0]), int(blocks.crcs[last]), blocks.part(last)[1])
+    _, last_nbytes, last_crc = blocks.part(last)
+    return crc_appended(int(crcs[0]), last_crc, last_nbytes)
 
 
 def crc_appended(crc: int, part_crc: int, nbytes: int) -> int:
@@ -218,12 +238,16 @@ def _shift_factor(nbytes: int) -> int:
 
 
 def has_rows(layout: NpyLayout) -> bool:
-    is_apart = layout.fortran and len(layout.shape) > 1
-    return bool(layout.shape and layout.nbytes) and not is_apart and layout.dtype.subdtype is None
+    if not layout.shape or not layout.nbytes:
+        return False
+    if layout.fortran and len(layout.shape) > 1:  # a row's values are apart
+        return False
+    return layout.dtype.subdtype is None
 
 
 def _block_rows(layout: NpyLayout) -> int:
-    return max(1, BLOCK_BYTES // max(1, layout.nbytes // layout.shape[0]))
+    row_nbytes = max(1, layout.nbytes // layout.shape[0])
+    return max(1, BLOCK_BYTES // row_nbytes)
 
 
 def _is_clock(layout: NpyLayout) -> bool:

@@ -28,7 +28,8 @@ def damaged(data: bytes, seed: int, n: int = 100) -> Iterator[bytes]:
     n: number of truncations, 2 or more.
     """
     for share in range(n):
-        yield data[: (len(data) - 1) * share // (n - 1)]
+        length = (len(data) - 1) * share // (n - 1)
+        yield data[:length]
     rng = np.random.default_rng(seed)
     for _ in range(n):
         copy = bytearray(data)
@@ -66,7 +67,7 @@ class ModalityConformance:
             return
         with pytest.raises(DecodeFailed) as caught:
             modality.decode(modality.garbage, None)
-        assert len(str(caught.value)) > 10
+        assert len(str(caught.value)) > 10  # a reason, not a bare name
 
     def test_damaged_bytes_are_decoded_or_refused(self, modality: Modality) -> None:
         for data in damaged(modality.samples[0], seed=1, n=20):
@@ -78,20 +79,23 @@ class ModalityConformance:
         for data in modality.samples:
             expected = modality.decode(data, None)
             path.write_bytes(data)
+            for buffer in (bytearray(data), memoryview(data)):
+                assert same(modality.decode(buffer, None), expected), type(buffer)
+            # The loader maps files of local stores.
             with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                for buffer in (bytearray(data), memoryview(data), mapped):
-                    assert same(modality.decode(buffer, None), expected), type(buffer)
+                assert same(modality.decode(mapped, None), expected), type(mapped)
 
     def test_value_outlives_its_bytes(self, modality: Modality) -> None:
         for data in modality.samples:
             buffer = bytearray(data)
             value = modality.decode(buffer, None)
-            buffer[:] = bytes(len(buffer))
+            buffer[:] = bytes(len(buffer))  # the caller may reuse its buffer
             assert same(value, modality.decode(data, None))
 
     def test_same_bytes_and_numbers_give_the_same_value(self, modality: Modality) -> None:
         for data in modality.samples:
-            first, second = (modality.decode(data, np.random.default_rng(7)) for _ in range(2))
+            first = modality.decode(data, np.random.default_rng(7))
+            second = modality.decode(data, np.random.default_rng(7))
             assert same(first, second)
 
     def test_many_threads_decode_alike(self, modality: Modality) -> None:
@@ -110,6 +114,7 @@ class ModalityConformance:
         for value in modality.values:
             assert modality.encode is not None
             data = bytes(modality.encode(FIELD, value))
+            # A rerun must store the same bytes.
             assert data == bytes(modality.encode(FIELD, value))
             assert same(modality.decode(data, None), value)
 
@@ -125,9 +130,15 @@ def same(first: object, other: object) -> bool:
     if type(first) is not type(other):
         return False
     if isinstance(first, np.ndarray) and isinstance(other, np.ndarray):
-        return (first.dtype, first.shape) == (other.dtype, other.shape) and first.tobytes() == other.tobytes()
+        if first.dtype != other.dtype or first.shape != other.shape:
+            return False
+        return first.tobytes() == other.tobytes()  # NaN equals itself
     if isinstance(first, Mapping) and isinstance(other, Mapping):
-        return first.keys() == other.keys() and all(same(first[name], other[name]) for name in first)
+        if first.keys() != other.keys():
+            return False
+        return all(same(first[name], other[name]) for name in first)
     if isinstance(first, list | tuple) and isinstance(other, list | tuple):
-        return len(first) == len(other) and all(map(same, first, other))
+        if len(first) != len(other):
+            return False
+        return all(map(same, first, other))
     return first == other

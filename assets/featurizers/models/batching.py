@@ -228,7 +228,11 @@ WAITING_BYTES = 256 << 20
 
 
 def gather_features(
-    samples: Iterable[Sample], prepare: Prepare, batches: ModelBatches, finish: Finish, readers: int
+    samples: Iterable[Sample],
+    prepare: Prepare,
+    batches: ModelBatches,
+    finish: Finish,
+    readers: int,
 ) -> list[Features | Unusable]:
     """Return each sample's features or refusal, in order. Raises: ModelFailed."""
     work = _Gathering(batches=batches, finish=finish)

@@ -98,7 +98,10 @@ def repeatable() -> Iterator[None]:
         torch.use_deterministic_algorithms(True)
         torch.set_float32_matmul_precision("highest")
         flags = torch.backends.cudnn.flags(
-            enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+            enabled=True,
+            benchmark=False,
+            deterministic=True,
+            allow_tf32=False,
         )
         try:
             with torch.inference_mode(), flags:

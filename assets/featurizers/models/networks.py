@@ -66,7 +66,11 @@ class ClipEmbedder:
             )
         length = self.model.config.text_config.max_position_embeddings
         ids = self.tokenizer(
-            text, padding="max_length", truncation=True, max_length=length, return_tensors="np"
+            text,
+            padding="max_length",
+            truncation=True,
+            max_length=length,
+            return_tensors="np",
         )
         return {name: np.asarray(ids[name][0], np.int64) for name in ("input_ids", "attention_mask")}
 
@@ -155,7 +159,11 @@ def _check_type(path: Path, accepted: Mapping[str, str]) -> str:
 def _load_network(kind: Any, path: Path, dtype: torch.dtype, place: str) -> Any:
     try:
         model, info = kind.from_pretrained(
-            path, dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
+            path,
+            dtype=dtype,
+            use_safetensors=True,
+            local_files_only=True,
+            output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise InvalidWeights(f"{path.name} does not fit {kind.__name__}: {error_text(error)}") from error

@@ -189,7 +189,12 @@ MIN_TAIL_S = 0.5
 """Shorter remainder is added to the previous segment."""
 
 
-def cut_audio(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
+def cut_audio(
+    path: str,
+    scratch: Path,
+    policy: CutPolicy,
+    known: Known = NOTHING,
+) -> list[Unit]:
     """Return units with the fields `flac` and `json`, and `caption.txt` if a given segment has a caption.
 
     Only given segments may overlap. `left_out` lists the uncovered samples before a unit, and after the last one.
@@ -250,7 +255,11 @@ class _Spooled:
 
 
 def _units(
-    spooled: _Spooled, timeline: AudioTimeline, raw: Mapping[str, Any], policy: AudioPolicy, known: Known
+    spooled: _Spooled,
+    timeline: AudioTimeline,
+    raw: Mapping[str, Any],
+    policy: AudioPolicy,
+    known: Known,
 ) -> list[Unit]:
     pieces = _pieces(spooled, policy, known)
     gain = safe_gain(spooled.peak)
@@ -374,7 +383,12 @@ def _unit(
     )
 
 
-def audible_segments(levels: Levels, frame: int, n_samples: int, policy: AudioPolicy) -> list[Span]:
+def audible_segments(
+    levels: Levels,
+    frame: int,
+    n_samples: int,
+    policy: AudioPolicy,
+) -> list[Span]:
     """Return each segment's [start, end) in samples. levels: dBFS per `frame` samples."""
     if policy.segments == "fixed":
         return _fixed_spans(n_samples, policy)

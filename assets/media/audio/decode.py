@@ -134,7 +134,11 @@ class LoudnessMeter:
 
         graph = av.filter.Graph()
         try:
-            source = graph.add_abuffer(sample_rate=self._rate_hz, format="flt", layout=self._layout)
+            source = graph.add_abuffer(
+                sample_rate=self._rate_hz,
+                format="flt",
+                layout=self._layout,
+            )
             meter = graph.add("ebur128", "metadata=1:framelog=quiet")
             sink = graph.add("abuffersink")
             source.link_to(meter)
@@ -177,7 +181,11 @@ class AudioTimeline:
     """
 
     def __init__(
-        self, container: "InputContainer", stream: "AudioStream", rate_hz: int, channels: Channels = "mono"
+        self,
+        container: "InputContainer",
+        stream: "AudioStream",
+        rate_hz: int,
+        channels: Channels = "mono",
     ) -> None:
         self.heard = Heard(stream_ends(container, stream))
         self.mix: Mix | None = None

@@ -204,7 +204,10 @@ def canonical_clips(
 
 
 def _encode_clips(
-    order: _Order, audit: Mapping[str, Any], quality: Mapping[str, str], seeks: bool
+    order: _Order,
+    audit: Mapping[str, Any],
+    quality: Mapping[str, str],
+    seeks: bool,
 ) -> list[Clip | None]:
     import av
 
@@ -306,7 +309,11 @@ class ClipMaker:
 
 
 def finish_clip(
-    encoder: ClipEncoder, span: ClipSpan, index: PacketIndex, n_deinterlaced: int, tables: PacketTables
+    encoder: ClipEncoder,
+    span: ClipSpan,
+    index: PacketIndex,
+    n_deinterlaced: int,
+    tables: PacketTables,
 ) -> Clip:
     """Return a span's clip after its last frame was encoded. Raises: Unusable; av.error.FFmpegError."""
     end = max(encoder.pts[-1] + 1, min(span.end, index.end_pts))
@@ -394,7 +401,10 @@ class Deinterlacer:
         graph = av.filter.Graph()
         graph.threads = 1  # there is a worker per core, so more threads would only wait
         source = graph.add_buffer(
-            template=self._stream, width=frame.width, height=frame.height, format=frame.format
+            template=self._stream,
+            width=frame.width,
+            height=frame.height,
+            format=frame.format,
         )
         source.link_to(fields := graph.add("bwdif", _BWDIF))
         fields.link_to(graph.add("buffersink"))

@@ -33,7 +33,10 @@ Columns = Mapping[str, MetadataValue]
 
 
 def write_clip_audio(
-    path: str, spans: Sequence[tuple[Fraction, Fraction]], targets: Sequence[Path], rate_hz: int
+    path: str,
+    spans: Sequence[tuple[Fraction, Fraction]],
+    targets: Sequence[Path],
+    rate_hz: int,
 ) -> list[Columns]:
     """Write each span's mono audio, if it has any, and return each span's columns.
 
@@ -69,7 +72,12 @@ class _Video:
     facts: Mapping[str, Any]
 
 
-def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
+def cut_video(
+    path: str,
+    scratch: Path,
+    policy: CutPolicy,
+    known: Known = NOTHING,
+) -> list[Unit]:
     """Return units with the fields `mp4`, `mp4.packets` and `json`, which holds every frame's source pts.
 
     Units with audio also have `sound.flac`, of the clip's start and length; segments with a caption, `caption.txt`.
@@ -103,7 +111,11 @@ def _index(path: str, audit: Mapping[str, Any]) -> PacketIndex:
 
 
 def _sounds(
-    path: str, clips: Sequence[Clip], index: PacketIndex, policy: VideoPolicy, known: Known
+    path: str,
+    clips: Sequence[Clip],
+    index: PacketIndex,
+    policy: VideoPolicy,
+    known: Known,
 ) -> list[Columns]:
     if known.audit.get("audio_error"):
         return [{"has_sound": False, "sound_missing_s": None} for _ in clips]
@@ -116,15 +128,29 @@ def _sounds(
 def _plan_clips(index: PacketIndex, policy: VideoPolicy, known: Known) -> _Video:
     facts: dict[str, Any] = {"time_base": list(index.time_base), "max_gop_frames": index.max_gop_frames}
     if policy.units == "windows":
-        return _Video(index=index, spans=windows(index, policy), facts={**facts, "clip_s": policy.clip_s})
+        return _Video(
+            index=index,
+            spans=windows(index, policy),
+            facts={**facts, "clip_s": policy.clip_s},
+        )
     if policy.units == "segments":
-        return _Video(index=index, spans=segment_spans(index, known.segments), facts=facts)
+        return _Video(
+            index=index,
+            spans=segment_spans(index, known.segments),
+            facts=facts,
+        )
     by_shot = shots(index, policy, audit_cuts(known.audit))
     counts = {"clip_s": policy.clip_s, "n_shots": by_shot.n_shots, "n_short_shots": by_shot.n_short}
     return _Video(index=index, spans=by_shot.spans, facts={**facts, **counts})
 
 
-def _clips(path: str, video: _Video, scratch: Path, policy: VideoPolicy, known: Known) -> list[Clip | None]:
+def _clips(
+    path: str,
+    video: _Video,
+    scratch: Path,
+    policy: VideoPolicy,
+    known: Known,
+) -> list[Clip | None]:
     index = video.index
     audit = known.audit
     if known.staging is not None:

@@ -245,7 +245,10 @@ class EarlyClips:
 
 
 def put_clips(
-    staging: ClipStaging, clips: Sequence[Clip | None], extent: tuple[int, int], scratch: Path
+    staging: ClipStaging,
+    clips: Sequence[Clip | None],
+    extent: tuple[int, int],
+    scratch: Path,
 ) -> None:
     """Upload the clips, then their facts, and delete their files.
 
@@ -280,7 +283,10 @@ def _pack_clip(clip: Clip, out: BinaryIO) -> Mapping[str, Any]:
 
 
 def get_clips(
-    staging: ClipStaging, spans: Sequence[ClipSpan], extent: tuple[int, int], scratch: Path
+    staging: ClipStaging,
+    spans: Sequence[ClipSpan],
+    extent: tuple[int, int],
+    scratch: Path,
 ) -> list[Clip | None] | None:
     """Download clips to scratch; None unless all are intact and match the spans and extent.
 
@@ -299,7 +305,13 @@ def get_clips(
         return None
 
 
-def _clip(staging: ClipStaging, place: int, facts: Mapping[str, Any], span: ClipSpan, scratch: Path) -> Clip:
+def _clip(
+    staging: ClipStaging,
+    place: int,
+    facts: Mapping[str, Any],
+    span: ClipSpan,
+    scratch: Path,
+) -> Clip:
     if facts["span"] != [span.start, span.end, span.shot]:
         raise ValueError("a clip of another span")
     target = scratch / f"clip-{place:04d}.mp4"

@@ -200,7 +200,13 @@ def _try_header(stream: "VideoStream") -> None:
 
 
 class _Mp4Writer:
-    def __init__(self, cut: GopCut, target: Path, stream: "VideoStream", packets: Packets) -> None:
+    def __init__(
+        self,
+        cut: GopCut,
+        target: Path,
+        stream: "VideoStream",
+        packets: Packets,
+    ) -> None:
         import av
 
         base = stream.time_base
@@ -356,7 +362,11 @@ def _source_crcs(path: str, spans: Sequence[ClipSpan], audit: Mapping[str, Any])
 
 
 def _decode_crcs(
-    path: str, spans: Sequence[ClipSpan], audit: Mapping[str, Any], *, seeks: bool
+    path: str,
+    spans: Sequence[ClipSpan],
+    audit: Mapping[str, Any],
+    *,
+    seeks: bool,
 ) -> Mapping[int, int]:
     import av
 
@@ -373,7 +383,12 @@ def _decode_crcs(
     return crcs
 
 
-def _same(target: Path, pts: Sequence[int], base: Fraction, expected: Mapping[int, int]) -> bool:
+def _same(
+    target: Path,
+    pts: Sequence[int],
+    base: Fraction,
+    expected: Mapping[int, int],
+) -> bool:
     import av
 
     source = [((at - pts[0]) * base, expected.get(at)) for at in pts]
@@ -387,7 +402,13 @@ def _same(target: Path, pts: Sequence[int], base: Fraction, expected: Mapping[in
     return shown == source
 
 
-def _clip(span: ClipSpan, target: Path, pts: list[int], end: int, shape: _Shape) -> Clip:
+def _clip(
+    span: ClipSpan,
+    target: Path,
+    pts: list[int],
+    end: int,
+    shape: _Shape,
+) -> Clip:
     inside = [number for number, at in enumerate(pts) if span.start <= at < span.end]
     return Clip(
         path=target,

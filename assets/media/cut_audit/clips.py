@@ -55,15 +55,22 @@ def audit_clips(path: str, units: Sequence[Unit], n_frames_decoded: int | None) 
         timed = has_display_times(container)
         times = _packet_times(container, stream)
     complete = n_frames_decoded == len(times)
+    shown_times = None
+    if timed:
+        shown_times = times
     for unit in units:
         stored, base = clip_times(unit)
-        check_times(unit, stored, base, times if timed else None, complete)
+        check_times(unit, stored, base, shown_times, complete)
     if units:
         _check_frames(path, units[len(units) // 2])
 
 
 def check_times(
-    unit: Unit, stored: Sequence[int], base: Fraction, source: Sequence[int] | None, complete: bool
+    unit: Unit,
+    stored: Sequence[int],
+    base: Fraction,
+    source: Sequence[int] | None,
+    complete: bool,
 ) -> None:
     """Check that the clip has exactly its source's frames, at their times.
 
@@ -78,19 +85,23 @@ def check_times(
         raise finding(findings.FRAMES_MISSING, f"{len(stored)} frames stored, {len(cut)} cut")
     # Convert both to a common tick, so that times are integers.
     second = source_base.denominator * base.denominator
-    expected = [(pts - cut[0]) * source_base.numerator * base.denominator for pts in cut]
-    actual = [(ticks - stored[0]) * base.numerator * source_base.denominator for ticks in stored]
+    expected_tick = source_base.numerator * base.denominator
+    stored_tick = base.numerator * source_base.denominator
+    expected = [(pts - cut[0]) * expected_tick for pts in cut]
+    actual = [(ticks - stored[0]) * stored_tick for ticks in stored]
     if expected != actual:
         if _is_even(actual) and not _is_even(expected):
             name = findings.VFR
         else:
             name = findings.TIMESTAMPS
-        pairs = enumerate(zip(expected, actual, strict=True))
-        first = next(number for number, (time, stored_time) in pairs if time != stored_time)
+        first = 0
+        while actual[first] == expected[first]:
+            first += 1
+        stored_s = actual[first] / second
+        expected_s = expected[first] / second
         raise finding(
             name,
-            f"frame {first} is stored {actual[first] / second:.6f} s after the first, the source has it "
-            f"{expected[first] / second:.6f} s after",
+            f"frame {first} is stored {stored_s:.6f} s after the first, the source has it {expected_s:.6f} s after",
         )
     if any(later <= earlier for earlier, later in pairwise(cut)):
         raise finding(findings.TIMESTAMPS, "the times of the frames do not ascend")
@@ -118,38 +129,47 @@ def clip_times(unit: Unit) -> tuple[list[int], Fraction]:
     table = read_packets(unit.fields[PACKETS_FIELD].read_bytes())
     data = mp4.read_bytes()
     if (table.facts.nbytes, table.facts.crc32c) == (len(data), crc32c(data)):
-        return np.sort(table.pts[~table.discard]).tolist(), table.facts.time_base
+        shown = table.pts[~table.discard]
+        return np.sort(shown).tolist(), table.facts.time_base
     with open_container(str(mp4)) as container:
         stream = container.streams.video[0]
         return _packet_times(container, stream), Fraction(stream.time_base or 1)
 
 
 def _packet_times(container: "InputContainer", stream: "VideoStream") -> list[int]:
-    return sorted(
-        packet.pts for packet in container.demux(stream) if packet.pts is not None and not packet.is_discard
-    )
+    shown = [packet for packet in container.demux(stream) if not packet.is_discard]
+    return sorted(packet.pts for packet in shown if packet.pts is not None)
 
 
 def _is_even(times: Sequence[int]) -> bool:
-    return len({later - earlier for earlier, later in pairwise(times)}) <= 1
+    gaps = {later - earlier for earlier, later in pairwise(times)}
+    return len(gaps) <= 1
 
 
 def _check_frames(path: str, unit: Unit) -> None:
     mp4 = unit.fields["mp4"].read_bytes()
     times: list[int] = unit.fields["json"]["pts"]
     numbers = sorted({0, len(times) // 2})
-    stored = {times[number]: loader.video(frames=1, start=number, bits=8)(mp4)[0] for number in numbers}
+    stored: dict[int, np.ndarray[Any, Any]] = {}
+    for number in numbers:
+        decoder = loader.video(frames=1, start=number, bits=8)
+        stored[times[number]] = decoder(mp4)[0]
     height, width = stored[times[0]].shape[:2]
-    looks = [
-        (frames, size_px) for frames in (_seek_frames, _decode_frames) for size_px in (None, (width, height))
+    size_px = (width, height)
+    # The cheapest comparison first; only a frame that fails all four differs.
+    attempts = [
+        (_seek_frames, None),
+        (_seek_frames, size_px),
+        (_decode_frames, None),
+        (_decode_frames, size_px),
     ]
-    for frames, size_px in looks:
-        source = frames(path, sorted(stored), size_px)
+    for frames, clip_size_px in attempts:
+        source = frames(path, sorted(stored), clip_size_px)
         try:
             for number, pts in zip(numbers, sorted(stored), strict=True):
                 _check_frame(stored[pts], source.get(pts), f"frame {number}")
         except Unusable:
-            if (frames, size_px) == looks[-1]:
+            if (frames, clip_size_px) == attempts[-1]:
                 raise
         else:
             return
@@ -162,7 +182,9 @@ def _check_frame(pixels: "np.ndarray[Any, Any]", source: SourceFrame | None, whe
     turn = display_matrix(source.frame)
     height, width = pixels.shape[:2]
     shape = (float(frame.width * source.aspect), float(frame.height))
-    check_aspect((width, height), shape[::-1] if is_sideways(turn) else shape, where)
+    if is_sideways(turn):
+        shape = shape[::-1]
+    check_aspect((width, height), shape, where)
     actual = pixel_grid(pixels)
     stored = _colours(frame, source.size_px)
     expected = upright(stored, turn)
@@ -170,18 +192,19 @@ def _check_frame(pixels: "np.ndarray[Any, Any]", source: SourceFrame | None, whe
         check_structure(actual, expected, where)
         return
     readings = [Misreading(findings.WRONG_FRAME, upright(grid, turn)) for grid in source.neighbours]
-    readings += [
-        Misreading(findings.ROTATION, turned(expected, turns, mirrored))
-        for turns in range(4)
-        for mirrored in (False, True)
-        if turns or mirrored
-    ]
+    for turns in range(4):
+        if turns:
+            readings.append(Misreading(findings.ROTATION, turned(expected, turns, False)))
+        readings.append(Misreading(findings.ROTATION, turned(expected, turns, True)))
     planes = frame_planes(frame, _own_size(frame, source.size_px))
     if planes is not None:
+        other_range = planes.with_other_range().rgb()
+        other_matrix = planes.with_other_matrix().rgb()
+        squeezed = _squeeze(planes.rgb())
         readings += [
-            Misreading(findings.COLOUR_RANGE, upright(planes.with_other_range().rgb(), turn)),
-            Misreading(findings.COLOUR_MATRIX, upright(planes.with_other_matrix().rgb(), turn)),
-            Misreading(findings.COLOUR_RANGE, upright(_squeeze(planes.rgb()), turn)),
+            Misreading(findings.COLOUR_RANGE, upright(other_range, turn)),
+            Misreading(findings.COLOUR_MATRIX, upright(other_matrix, turn)),
+            Misreading(findings.COLOUR_RANGE, upright(squeezed, turn)),
         ]
     compare(actual, expected, readings, where)
 
@@ -196,9 +219,11 @@ def check_aspect(size_px: tuple[int, int], shape: tuple[float, float], where: st
 
     Raises: Unusable.
     """
-    (width, height), (source_width, source_height) = size_px, shape
-    slack = 1.5 / width + 1.5 / height
-    if abs(width / height * source_height / source_width - 1) > slack:
+    width, height = size_px
+    source_width, source_height = shape
+    slack = 1.5 / width + 1.5 / height  # rounding to even numbers moves each side by up to 1.5 px
+    ratio = width / height * source_height / source_width
+    if abs(ratio - 1) > slack:
         raise finding(
             findings.ASPECT_RATIO,
             f"{where}: {width} x {height} px stored of a picture that is {source_width:.0f} x {source_height:.0f}",
@@ -239,12 +264,19 @@ def upright(grid: Grid, matrix: tuple[int, ...] | None) -> Grid:
     """Move each cell from (x, y) to (a x + c y, b x + d y) by the display matrix (ISO/IEC 14496-12, 6.2.2)."""
     if matrix is None:
         return grid
-    (a, b), (c, d) = (np.sign(np.round(np.array(matrix[at : at + 2]) / 65536)) for at in (0, 3))
-    y, x = (2 * axis - (len(grid) - 1) for axis in np.indices(grid.shape[:2]))  # odd offsets from the middle
-    out = np.empty_like(grid)
+    # Fixed point with 16 bits after the point; only the signs of quarter turns and mirrors matter.
+    a, b, _, c, d = np.sign(np.round(np.array(matrix[:5]) / 65536))
+    last = len(grid) - 1
+    rows, columns = np.indices(grid.shape[:2])  # [16, 16] each
+    # Odd offsets from the middle, so that a turn is a product.
+    y = 2 * rows - last
+    x = 2 * columns - last
     to_x = a * x + c * y
     to_y = b * x + d * y
-    out[((to_y + len(grid) - 1) // 2).astype(int), ((to_x + len(grid) - 1) // 2).astype(int)] = grid
+    to_row = ((to_y + last) // 2).astype(int)
+    to_column = ((to_x + last) // 2).astype(int)
+    out = np.empty_like(grid)
+    out[to_row, to_column] = grid
     return out
 
 
@@ -296,7 +328,11 @@ def _find(
         if waiting and at == waiting[-1]:
             earlier = [_colours(earlier_frame, size_px) for earlier_frame in before]
             frames_found[waiting.pop()] = SourceFrame(
-                frame, aspect, earlier, len(earlier) + _N_NEIGHBOURS, size_px
+                frame=frame,
+                aspect=aspect,
+                neighbours=earlier,
+                n_neighbours=len(earlier) + _N_NEIGHBOURS,
+                size_px=size_px,
             )
         while waiting and at is not None and at > waiting[-1]:
             waiting.pop()

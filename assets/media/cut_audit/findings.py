@@ -23,10 +23,18 @@ Grid = np.ndarray[Any, np.dtype[np.float64]]
 Plane = np.ndarray[Any, np.dtype[np.float64]]
 
 CELLS = 16
-BT601, BT709 = (0.299, 0.114), (0.2126, 0.0722)
+BT601 = (0.299, 0.114)
+BT709 = (0.2126, 0.0722)
+BT2020 = (0.2627, 0.0593)
 MATRICES: Mapping[int, tuple[float, float]] = {
-    1: BT709, 4: (0.30, 0.11), 5: BT601, 6: BT601, 7: (0.212, 0.087), 9: (0.2627, 0.0593), 10: (0.2627, 0.0593),
-}  # fmt: skip
+    1: BT709,
+    4: (0.30, 0.11),
+    5: BT601,
+    6: BT601,
+    7: (0.212, 0.087),
+    9: BT2020,
+    10: BT2020,
+}
 """Matrix number in H.273 -> (Kr, Kb)."""
 
 _FULL = 2  # AVCOL_RANGE_JPEG
@@ -89,7 +97,12 @@ def frame_planes(frame: "VideoFrame", size_px: tuple[int, int] | None = None) ->
     bits = pixels.components[0].bits
     means = [_means(_plane(frame, index, bits), size_px, index) for index in range(3)]
     full = pixels.name.startswith("yuvj") or int(frame.color_range) == _FULL
-    return Planes(means=np.stack(means, axis=-1), bits=bits, matrix=matrix, full_range=full)
+    return Planes(
+        means=np.stack(means, axis=-1),
+        bits=bits,
+        matrix=matrix,
+        full_range=full,
+    )
 
 
 def _means(plane: np.ndarray[Any, Any], size_px: tuple[int, int] | None, index: int) -> Plane:
@@ -98,6 +111,7 @@ def _means(plane: np.ndarray[Any, Any], size_px: tuple[int, int] | None, index: 
     width, height = size_px
     if not index:
         return cell_means(plane, height, width)
+    # Chroma has half the size: each of its pixels covers four of luma.
     small = cell_means(plane, -(-height // 2), -(-width // 2))
     return small.repeat(2, axis=0).repeat(2, axis=1)[:height, :width]
 
@@ -115,14 +129,23 @@ def cell_means(plane: np.ndarray[Any, Any], rows: int = CELLS, columns: int = CE
 
 
 def _cell_sums(lines: np.ndarray[Any, Any], n_cells: int) -> Plane:
+    """Return the sums of equal stretches of lines: [n_cells, line's length]."""
     edges = np.arange(n_cells + 1) * len(lines) / n_cells
     first = edges.astype(int)
     sums: Plane = np.empty((n_cells, lines.shape[1]))
     for cell in range(n_cells):
-        lines[first[cell] : first[cell + 1]].sum(axis=0, dtype=np.float64, out=sums[cell])
-        for edge, sign in ((cell, -1), (cell + 1, 1)):
-            if share := edges[edge] - first[edge]:
-                sums[cell] += sign * share * lines[first[edge]]
+        lines[first[cell] : first[cell + 1]].sum(
+            axis=0,
+            dtype=np.float64,
+            out=sums[cell],
+        )
+        # A line on an edge belongs to two cells in proportion.
+        before = edges[cell] - first[cell]
+        if before:
+            sums[cell] -= before * lines[first[cell]]
+        after = edges[cell + 1] - first[cell + 1]
+        if after:
+            sums[cell] += after * lines[first[cell + 1]]
     return sums
 
 
@@ -131,7 +154,8 @@ def _plane(frame: "VideoFrame", index: int, bits: int) -> np.ndarray[Any, Any]:
     width = 2
     if bits <= 8:
         width = 1
-    rows = np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, plane.line_size)
+    data = np.frombuffer(memoryview(plane), np.uint8)
+    rows = data.reshape(plane.height, plane.line_size)  # FFmpeg pads lines
     visible = np.ascontiguousarray(rows[:, : plane.width * width])
     if bits <= 8:
         return visible
@@ -181,7 +205,11 @@ def finding(name: str, reason: str) -> Unusable:
 
 
 def compare(
-    actual: Grid, expected: Grid, wrong: Iterable[Misreading], where: str, far_levels: float = FAR_LEVELS
+    actual: Grid,
+    expected: Grid,
+    wrong: Iterable[Misreading],
+    where: str,
+    far_levels: float = FAR_LEVELS,
 ) -> None:
     """Check that `actual` is the expected image.
 
@@ -207,4 +235,6 @@ def distance(first: Grid, second: Grid) -> float:
 
 def turned(grid: Grid, quarter_turns: int, mirrored: bool) -> Grid:
     """Return the grid mirrored left to right, then turned clockwise."""
-    return np.rot90(grid[:, ::-1] if mirrored else grid, -quarter_turns)
+    if mirrored:
+        grid = grid[:, ::-1]
+    return np.rot90(grid, -quarter_turns)

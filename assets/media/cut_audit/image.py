@@ -86,7 +86,11 @@ def audit_photo(path: str, unit: Unit) -> None:
 
 
 def _check_decoders(
-    path: str, actual: Grid, expected: Grid, original: Original, ground: tuple[float, float, float]
+    path: str,
+    actual: Grid,
+    expected: Grid,
+    original: Original,
+    ground: tuple[float, float, float],
 ) -> None:
     # Raises: Unusable if Pillow and FFmpeg differ and the photo matches Pillow
     pillow = _by_pillow(path, ground)

@@ -136,7 +136,11 @@ _SAME_LEVELS = 8  # JPEG decoders differ by at most this; another image differs 
 
 
 def reference_bytes(
-    data: bytes, opened: Photo, shown: "Image", alpha: Alpha, strip: bool
+    data: bytes,
+    opened: Photo,
+    shown: "Image",
+    alpha: Alpha,
+    strip: bool,
 ) -> tuple[bytes, str]:
     """Return (bytes, ""), or (b"", why the source's bytes cannot be used).
 
@@ -269,7 +273,12 @@ def _stored_facts(photo: _StoredPhoto, rules: ImagePolicy) -> dict[str, Any]:
     return stored
 
 
-def _reference(data: bytes, opened: Photo, colours: "Image", rules: ImagePolicy) -> _StoredPhoto:
+def _reference(
+    data: bytes,
+    opened: Photo,
+    colours: "Image",
+    rules: ImagePolicy,
+) -> _StoredPhoto:
     flat, alpha = apply_alpha(colours, rules.alpha)
     upright_image = upright(flat, opened.orientation.pending)
     same, because = reference_bytes(data, opened, upright_image, alpha, rules.strip_gps)
@@ -278,7 +287,12 @@ def _reference(data: bytes, opened: Photo, colours: "Image", rules: ImagePolicy)
     return _StoredPhoto(opened.kind, same, "reference", *upright_image.size, alpha)
 
 
-def _encode_photo(image: "Image", alpha: Alpha, rules: ImagePolicy, because: str = "") -> _StoredPhoto:
+def _encode_photo(
+    image: "Image",
+    alpha: Alpha,
+    rules: ImagePolicy,
+    because: str = "",
+) -> _StoredPhoto:
     sink = io.BytesIO()
     if max(image.size) > MAX_JPEG_PX and not because and alpha != "kept":
         raise dropped(
@@ -288,7 +302,13 @@ def _encode_photo(image: "Image", alpha: Alpha, rules: ImagePolicy, because: str
         image.save(sink, "PNG")
         form = "PNG"
     else:
-        image.save(sink, "JPEG", quality=rules.jpeg_quality, subsampling="4:2:0", optimize=False)
+        image.save(
+            sink,
+            "JPEG",
+            quality=rules.jpeg_quality,
+            subsampling="4:2:0",
+            optimize=False,
+        )
         form = "JPEG"
     mode = "canonical"
     if because:

@@ -51,7 +51,12 @@ class RgbSpace:
 
 
 SRGB = RgbSpace(red=(0.64, 0.33), green=(0.30, 0.60), blue=(0.15, 0.06))
-ADOBE_RGB = RgbSpace(red=(0.64, 0.33), green=(0.21, 0.71), blue=(0.15, 0.06), gamma=563 / 256)
+ADOBE_RGB = RgbSpace(
+    red=(0.64, 0.33),
+    green=(0.21, 0.71),
+    blue=(0.15, 0.06),
+    gamma=563 / 256,
+)
 """Adobe RGB (1998), 4.3."""
 
 _P3 = {"red": (0.680, 0.320), "green": (0.265, 0.690), "blue": (0.150, 0.060)}

@@ -306,7 +306,11 @@ def prepare_strict(stream: "VideoStream") -> bool:
 
 class _FrameAudit:
     def __init__(
-        self, stream: "VideoStream", index: PacketIndex, policy: VideoPolicy, watcher: FrameWatcher | None
+        self,
+        stream: "VideoStream",
+        index: PacketIndex,
+        policy: VideoPolicy,
+        watcher: FrameWatcher | None,
     ) -> None:
         self.n = 0
         self._stream = stream

@@ -323,7 +323,11 @@ def frame_rendering(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
     assumed = UNTAGGED in (matrix, primaries, transfer)
     if primaries in WIDE_PRIMARIES:
         return Rendering(
-            treatment="gamut", signal=_signal(frame), primaries=_BT709, transfer=_BT709, assumed=assumed
+            treatment="gamut",
+            signal=_signal(frame),
+            primaries=_BT709,
+            transfer=_BT709,
+            assumed=assumed,
         )
     return Rendering(
         treatment="reduced" if bits > 8 else "",

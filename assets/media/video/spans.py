@@ -103,7 +103,13 @@ def segment_spans(index: PacketIndex, segments: Sequence[Segment]) -> list[ClipS
                 f"the segment from {segment.start_s} to {segment.end_s} s lies outside of the video, which is "
                 f"{index.duration_s:.3f} s long; correct the _segments table and land the batch again",
             )
-        spans.append(ClipSpan(start=start, end=max(start + 1, min(end, index.end_pts)), segment=segment))
+        spans.append(
+            ClipSpan(
+                start=start,
+                end=max(start + 1, min(end, index.end_pts)),
+                segment=segment,
+            )
+        )
     return spans
 
 
@@ -248,7 +254,10 @@ def frames_in_order(
 
 
 def frames_sought(
-    container: "InputContainer", stream: "VideoStream", spans: Sequence[ClipSpan], times: Times
+    container: "InputContainer",
+    stream: "VideoStream",
+    spans: Sequence[ClipSpan],
+    times: Times,
 ) -> Iterator[TimedFrame]:
     """Yield the frames of all spans in order, without repeats. Raises: CannotSeek; av.error.FFmpegError."""
     frames: Iterator[TimedFrame] = iter(())

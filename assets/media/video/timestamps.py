@@ -196,7 +196,11 @@ def seek_ok(path: str, hashes: Mapping[int, int], index: PacketIndex) -> bool:
 
 
 def _is_found(
-    container: "InputContainer", stream: "VideoStream", pts: int, crc: int, index: PacketIndex
+    container: "InputContainer",
+    stream: "VideoStream",
+    pts: int,
+    crc: int,
+    index: PacketIndex,
 ) -> bool:
     """Return whether a seek finds the frame: first skipping others, then from increasingly far back."""
     second = max(1, round(1 / Fraction(*index.time_base)))
@@ -222,7 +226,11 @@ def _is_found(
 
 
 def _decode_onwards(
-    container: "InputContainer", stream: "VideoStream", pts: int, *, skips: bool
+    container: "InputContainer",
+    stream: "VideoStream",
+    pts: int,
+    *,
+    skips: bool,
 ) -> "Iterator[VideoFrame]":
     """Decode from the current position. skips: skip unreferenced frames before `pts` (about half)."""
     for packet in demux_packets(container, stream):

@@ -23,6 +23,9 @@ _AAC_FRAMES = (960, 1024, 1920, 2048)
 _XING_AT = {(True, False): 36, (True, True): 21, (False, False): 21, (False, True): 13}
 """(MPEG-1, mono) -> bytes from a frame's start to its Xing header."""
 
+_XING_SIZES = {1: 4, 2: 4, 4: 100, 8: 4}
+"""Flag of a Xing header -> bytes of its field: frames, bytes, table of contents, quality."""
+
 _MAX_BOXES = 10_000
 
 
@@ -82,7 +85,7 @@ def edit_end(data: Buffer, track_id: int) -> tuple[Fraction, Fraction] | None:
 
 
 def _edits(data: Buffer, track_id: int) -> tuple[int, list[int]] | None:
-    moov = next((span for name, *span in _boxes(data, 0, len(data)) if name == b"moov"), None)
+    moov = _first_box(data, (0, len(data)), b"moov")
     if moov is None:
         return None
     inside = list(_boxes(data, *moov))
@@ -91,26 +94,53 @@ def _edits(data: Buffer, track_id: int) -> tuple[int, list[int]] | None:
         if name == b"mvex":
             return None
         if name == b"mvhd" and end - start >= 24:
-            timescale = _u32(data, start + (20 if data[start] == 1 else 12))
+            timescale = _after_times(data, start)
     for name, start, end in inside:
         if name != b"trak":
             continue
         parts = {part: (at, stop) for part, at, stop in _boxes(data, start, end)}
         head = parts.get(b"tkhd")
-        if head is None or head[1] - head[0] < 24:
+        edits = parts.get(b"edts")
+        if head is None or edits is None or head[1] - head[0] < 24:
             continue
-        if _u32(data, head[0] + (20 if data[head[0]] == 1 else 12)) == track_id and b"edts" in parts:
-            lists = [(at, stop) for part, at, stop in _boxes(data, *parts[b"edts"]) if part == b"elst"]
-            if lists:
-                return (timescale, _durations(data, *lists[0]))
+        if _after_times(data, head[0]) != track_id:
+            continue
+        edit_list = _first_box(data, edits, b"elst")
+        if edit_list is None:
             return None
+        return timescale, _durations(data, *edit_list)
     return None
 
 
+def _first_box(data: Buffer, span: tuple[int, int], kind: bytes) -> tuple[int, int] | None:
+    """Return (start, end) of the first box of a kind."""
+    for name, start, end in _boxes(data, *span):
+        if name == kind:
+            return start, end
+    return None
+
+
+def _after_times(data: Buffer, start: int) -> int:
+    """Return the number after the two times of a header: a movie's clock, or a track's number."""
+    if data[start] == 1:  # version 1 has times of 64 bits
+        return _u32(data, start + 20)
+    return _u32(data, start + 12)
+
+
 def _durations(data: Buffer, start: int, end: int) -> list[int]:
-    form, step = (">Q", 20) if data[start] == 1 else (">I", 12)
-    count = min(_u32(data, start + 4), (end - start - 8) // step)
-    return [struct.unpack_from(form, data, start + 8 + step * n)[0] for n in range(count)]
+    form = ">I"
+    step = 12
+    if data[start] == 1:
+        form = ">Q"
+        step = 20
+    first = start + 8
+    n_stated = _u32(data, start + 4)
+    n_inside = (end - first) // step
+    durations = []
+    for n in range(min(n_stated, n_inside)):
+        (duration,) = struct.unpack_from(form, data, first + step * n)
+        durations.append(duration)
+    return durations
 
 
 def _boxes(data: Buffer, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
@@ -146,7 +176,9 @@ def flac_samples(data: Buffer) -> int | None:
     at = _behind_id3(data)
     if bytes(data[at : at + 4]) != b"fLaC" or len(data) < at + 26:
         return None
-    return int.from_bytes(data[at + 18 : at + 26], "big") & (2**36 - 1) or None
+    word = int.from_bytes(data[at + 18 : at + 26], "big")
+    n_samples = word & (2**36 - 1)  # the last 36 of 64 bits
+    return n_samples or None
 
 
 def _behind_id3(data: Buffer) -> int:
@@ -179,8 +211,14 @@ def mp3_samples(data: Buffer) -> int | None:
     flags = _u32(head, xing + 4)
     if not flags & 1:
         return None
-    n_samples = _u32(head, xing + 8) * (1152 if is_mpeg1 else 576)
-    lame = xing + 8 + sum(size for bit, size in ((1, 4), (2, 4), (4, 100), (8, 4)) if flags & bit)
+    per_frame = 576
+    if is_mpeg1:
+        per_frame = 1152
+    n_samples = _u32(head, xing + 8) * per_frame
+    lame = xing + 8
+    for bit, size in _XING_SIZES.items():
+        if flags & bit:
+            lame += size
     if head[lame : lame + 4] in (b"LAME", b"Lavf", b"Lavc"):
         gaps = int.from_bytes(head[lame + 21 : lame + 24], "big")
         delay = gaps >> 12
@@ -248,12 +286,13 @@ def check_w64(data: Buffer) -> None:
     while at + 24 <= len(data):
         identity = bytes(data[at : at + 16])
         (nbytes,) = struct.unpack("<Q", bytes(data[at + 16 : at + 24]))
-        if identity == _W64_DATA and 24 < nbytes < _W64_UNKNOWN_FROM and at + nbytes > len(data):
+        is_known = 24 < nbytes < _W64_UNKNOWN_FROM
+        if identity == _W64_DATA and is_known and at + nbytes > len(data):
             remaining = len(data) - at - 24
             raise DecodeFailed(f"w64: truncated: {remaining} of {nbytes - 24} bytes of samples are there")
         if identity == _W64_DATA or nbytes < 24:
             return
-        at += (nbytes + 7) // 8 * 8
+        at += (nbytes + 7) // 8 * 8  # chunks begin at multiples of 8
 
 
 def check_ogg(data: Buffer) -> None:

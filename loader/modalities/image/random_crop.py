@@ -20,7 +20,8 @@ from .request import MAX_SIZE_PX, Alpha, GivenSize, parse_frames, parse_size
 
 _BITS = 32
 """Fractions are whole numbers of 2**-32."""
-_UNIT, _HALF = 2.0**_BITS, 1 << _BITS - 1
+_UNIT = 2.0**_BITS
+_HALF = 1 << _BITS - 1
 _CELL_BITS = 8
 _WITHIN_CELL = (1 << _BITS - _CELL_BITS) - 1
 _ATTEMPTS = 10  # as torchvision
@@ -81,8 +82,11 @@ def _fixed_point_range(ends: Range) -> tuple[int, int]:
 def _ratios(ends: Range) -> tuple[int, ...]:
     ratios = [fixed_point(ends[0]), fixed_point(ends[1])]
     for _ in range(_CELL_BITS):
-        means = [isqrt(low * high) for low, high in pairwise(ratios)]
-        ratios = [one for pair in zip(ratios, means, strict=False) for one in pair] + ratios[-1:]
+        # The logarithm is even: each round puts the geometric mean between two neighbours.
+        finer = []
+        for low, high in pairwise(ratios):
+            finer += [low, isqrt(low * high)]
+        ratios = [*finer, ratios[-1]]
     return tuple(ratios)
 
 
@@ -125,7 +129,9 @@ class RandomResizedCrop(PlacingDecoder):
     """As of `ImageDecoder`."""
 
     def __post_init__(self) -> None:
-        if min(self.size) < 1 or max(self.size) > MAX_SIDE or self.size[0] * self.size[1] > MAX_SIZE_PX:
+        height, width = self.size
+        is_inside = min(height, width) >= 1 and max(height, width) <= MAX_SIDE
+        if not is_inside or height * width > MAX_SIZE_PX:
             self._refuse("size", f"(height, width) in px, 1 to {MAX_SIDE}, together at most {MAX_SIZE_PX} px")
         if not 0 < self.area[0] <= self.area[1] <= 1:
             self._refuse("area", "(smallest, largest) share of the image's area, above 0 and at most 1")
@@ -142,7 +148,10 @@ class RandomResizedCrop(PlacingDecoder):
         raise InvalidRuntime(f"random_resized_crop({name}={getattr(self, name)!r}): {accepted}")
 
     def __call__(
-        self, data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere
+        self,
+        data: Buffer,
+        rng: np.random.Generator | None = None,
+        place: Place = nowhere,
     ) -> np.ndarray:
         """Return the crop, in memory from `place` if offered.
 

@@ -57,7 +57,10 @@ def packet_run(
     packets = RunPackets(bodies=span.bodies, pts=span.pts, dts=span.decoded, key=span.key, end=span.end)
     table = table_of_run(video[1].codec_context, packets, span.time_base)
     facts = table.facts
-    if because := facts.whole_because or ("" if facts.codec in CONFIGURATION else f"codec {facts.codec}"):
+    because = facts.whole_because
+    if not because and facts.codec not in CONFIGURATION:
+        because = f"codec {facts.codec}"
+    if because:
         raise _refusal(what, because)
     return PacketRun(int(places[0]), facts.nbytes, facts.crc32c, packets_bytes(table))
 
@@ -76,26 +79,31 @@ def open_run(
     """Yield ((open file, stream) of the run's kind, the run's packets). Raises: DecodeFailed; Corrupt."""
     table = read_packets(packets)
     whole = memoryview(data)
-    if len(whole) != table.facts.nbytes or table.facts.codec not in CONFIGURATION:
+    facts = table.facts
+    if len(whole) != facts.nbytes or facts.codec not in CONFIGURATION:
+        codecs = ", ".join(sorted(CONFIGURATION))
         raise DecodeFailed(
-            f"{what}: {len(whole)} bytes of {table.facts.codec}; its packet table is of {table.facts.nbytes} bytes, "
-            f"and runs are of {', '.join(sorted(CONFIGURATION))}"
+            f"{what}: {len(whole)} bytes of {facts.codec}; its packet table is of {facts.nbytes} bytes, "
+            f"and runs are of {codecs}"
         )
-    places = zip(table.pos.tolist(), table.size.tolist(), strict=True)
-    bodies = [bytes(whole[pos : pos + size]) for pos, size in places]
-    with open_video(io.BytesIO(_first_packet(table, bodies[0])), what) as video:
-        yield (
-            video,
-            PacketSpan(
-                bodies=bodies,
-                pts=table.pts.tolist(),
-                key=table.key.tolist(),
-                end=last_frame_end(table.pts.tolist(), table.facts.end_pts),
-                places=table.pos.tolist(),
-                time_base=table.facts.time_base,
-                kind=stream_kind(video[1]),
-            ),
+    pts = table.pts.tolist()
+    places = table.pos.tolist()
+    bodies = []
+    for begin, size in zip(places, table.size.tolist(), strict=True):
+        bodies.append(bytes(whole[begin : begin + size]))
+    # FFmpeg opens no bare packets: a file of the first one gives the stream's settings.
+    first = io.BytesIO(_first_packet(table, bodies[0]))
+    with open_video(first, what) as video:
+        span = PacketSpan(
+            bodies=bodies,
+            pts=pts,
+            key=table.key.tolist(),
+            end=last_frame_end(pts, facts.end_pts),
+            places=places,
+            time_base=facts.time_base,
+            kind=stream_kind(video[1]),
         )
+        yield video, span
 
 
 def mp4_of_run(data: Buffer, packets: Buffer, what: str) -> bytes:
@@ -105,29 +113,37 @@ def mp4_of_run(data: Buffer, packets: Buffer, what: str) -> bytes:
 
 
 def _first_packet(table: PacketTable, body: bytes) -> bytes:
-    ticks = table.facts.time_base.denominator
+    """Return an mp4 file with one packet (boxes: ISO/IEC 14496-12)."""
+    facts = table.facts
+    ticks = facts.time_base.denominator
     kind = _box(b"ftyp", b"isom", 512, b"isomiso2")
 
     def moov(at: int) -> bytes:
-        samples = (
+        """Return the header of a file whose packet begins at byte `at`."""
+        samples = _box(
+            b"stbl",
             _full(b"stsd", 1, _entry(table)),
             _full(b"stts", 1, 1, 1),
             _full(b"stsc", 1, 1, 1, 1),
             _full(b"stsz", len(body), 1),
             _full(b"stco", 1, at),
         )
-        here = _full(b"dref", 1, struct.pack(">I4sI", 12, b"url ", 1))
-        info = _box(b"minf", _box(b"vmhd", bytes(12)), _box(b"dinf", here), _box(b"stbl", *samples))
+        same_file = struct.pack(">I4sI", 12, b"url ", 1)
+        references = _box(b"dinf", _full(b"dref", 1, same_file))
+        info = _box(b"minf", _box(b"vmhd", bytes(12)), references, samples)
         handler = _full(b"hdlr", 0, b"vide", bytes(13))
-        media = _box(b"mdia", _full(b"mdhd", 0, 0, ticks, 1, 0x55C40000), handler, info)
-        matrix = struct.pack(">9i", *(table.facts.display_matrix or _UPRIGHT))
-        sides = (table.facts.width_px % 2**16 << 16, table.facts.height_px % 2**16 << 16)
-        track = _full(b"tkhd", 0, 0, 1, 0, 1, bytes(16), matrix, *sides)
-        header = _full(
-            b"mvhd", 0, 0, ticks, 1, 0x10000, bytes(12), struct.pack(">9i", *_UPRIGHT), bytes(24), 2
-        )
+        clock = _full(b"mdhd", 0, 0, ticks, 1, 0x55C40000)  # language "und"
+        media = _box(b"mdia", clock, handler, info)
+        matrix = struct.pack(">9i", *(facts.display_matrix or _UPRIGHT))
+        # Fixed point with 16 bits before the point.
+        width = facts.width_px % 2**16 << 16
+        height = facts.height_px % 2**16 << 16
+        track = _full(b"tkhd", 0, 0, 1, 0, 1, bytes(16), matrix, width, height)
+        upright = struct.pack(">9i", *_UPRIGHT)
+        header = _full(b"mvhd", 0, 0, ticks, 1, 0x10000, bytes(12), upright, bytes(24), 2)
         return _box(b"moov", header, _box(b"trak", track, media))
 
+    # The header's length does not depend on where the packet begins.
     start = len(kind) + len(moov(0)) + 8
     return kind + moov(start) + _box(b"mdat", body)
 
@@ -154,5 +170,11 @@ def _full(kind: bytes, *content: bytes | int) -> bytes:
 
 
 def _box(kind: bytes, *content: bytes | int) -> bytes:
-    data = b"".join(struct.pack(">I", one) if isinstance(one, int) else one for one in content)
+    """Return a box; an int in its content takes four bytes."""
+    data = bytearray()
+    for part in content:
+        if isinstance(part, int):
+            data += struct.pack(">I", part)
+        else:
+            data += part
     return struct.pack(">I4s", 8 + len(data), kind) + data

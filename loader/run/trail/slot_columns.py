@@ -75,7 +75,10 @@ def array_bytes(value: Any) -> "np.ndarray[Any, np.dtype[np.uint8]]":
 
         if not value.numel():  # torch views no empty tensor from numpy as bytes: its stride is 0
             return np.zeros(0, np.uint8)
-        return np.asarray(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        host = value.detach().cpu().contiguous()
+        # As bytes: numpy lacks some of torch's dtypes.
+        octets = host.reshape(-1).view(torch.uint8)
+        return np.asarray(octets.numpy())
     array = None
     if hasattr(value, "__array__"):
         array = np.ascontiguousarray(value)
@@ -162,44 +165,56 @@ class SlotColumns:
 
         A field that a sample lacks is None.
         """
-        converted: dict[int, dict[str, Any]] = {slot: {} for slot in sorted(self._slots) if slot != EXAMPLE}
+        slots = sorted(self._slots - {EXAMPLE})
+        converted: dict[int, dict[str, Any]] = {slot: {} for slot in slots}
         for name, dropped in self._dropped.items():
-            if dropped:
-                column = None
-            else:
+            if not dropped:
                 column = self._column(name)
+                for slot, values in converted.items():
+                    values[name] = column[slot]
+                continue
             for slot, values in converted.items():
                 if slot not in dropped:
                     kept = self._kept[name].get(slot)
-                    values[name] = self._convert(name, kept) if column is None else column[slot]
+                    values[name] = self._convert(name, kept)
         return converted
 
     def _convert(self, name: str, value: Any) -> Any:
-        return as_framework({name: [value]}, np.ones(1, bool), self.framework)[0][name][0]
+        """Return a value as the list of a batch holds it."""
+        fields, _ = as_framework({name: [value]}, np.ones(1, bool), self.framework)
+        return fields[name][0]
 
     def _column(self, name: str) -> Any:
         kept = self._kept[name]
-        values = [kept.get(slot) if slot in self._slots else PADDED for slot in range(self._n)]
+        values: list[Any] = [PADDED] * self._n
+        for slot in self._slots - {EXAMPLE}:
+            values[slot] = kept.get(slot)
         examples = [kept.get(slot) for slot in sorted(self._slots)]
         column = collate_field(values, examples, self.framework)
-        return as_framework({name: column}, np.ones(1, bool), self.framework)[0][name]
+        fields, _ = as_framework({name: column}, np.ones(1, bool), self.framework)
+        return fields[name]
 
     def _crc(self, name: str) -> int | None:
         dropped = self._dropped[name]
         kept = self._kept[name]
         if not dropped:
             return tensor_crcs({name: self._column(name)}).get(name)
-        is_list = name in self.list_fields
-        if not is_list and dropped.keys() == self._slots and (column := self._rows(list(dropped.values()))):
-            zeros = bytes(dropped[min(dropped)].data[1])
-            padding = crc32c(zeros), len(zeros)
-            return _join_crcs(column, (dropped[i].data if i in dropped else padding for i in range(self._n)))
-        if dropped.keys() == self._slots:
-            kinds = {one.kind for one in dropped.values()}
-        else:
-            kinds = set()
+        has_all = dropped.keys() == self._slots
+        column = None
+        if has_all and name not in self.list_fields:
+            column = self._rows(list(dropped.values()))
+        if column is not None:
+            _, row_nbytes = dropped[min(dropped)].data
+            padding = (crc32c(bytes(row_nbytes)), row_nbytes)
+            rows = [padding] * self._n
+            for slot in dropped.keys() - {EXAMPLE}:
+                rows[slot] = dropped[slot].data
+            return _join_crcs(column, rows)
+        kinds = set()
+        if has_all:
+            kinds = {value.kind for value in dropped.values()}
         padded = _value_crc(self._padding.get(name, padding_value(kinds)))
-        parts = []
+        parts: list[tuple[int, int] | None] = []
         for slot in range(self._n):
             if slot not in self._slots:
                 parts.append(padded)
@@ -231,15 +246,15 @@ def _is_tensor(value: Any) -> bool:
 def _drop(value: Any, converted: Any, framework: str) -> _Dropped:
     is_array = isinstance(value, np.ndarray) and not value.dtype.hasobject
     if not (is_array or (_is_tensor(value) and framework == "torch")):
+        kind: type = object
         if type(value) in (bytes, str):
             kind = type(value)
-        else:
-            kind = object
         return _Dropped(kind, (), "", (0, 0), _value_crc(converted))
     head, values = pieces(converted)
-    data = crc32c(values), len(values)
-    whole = crc_appended(crc32c(head), *data), len(head) + len(values)
-    alike = not is_array, value.dtype, tuple(value.shape)
+    data = (crc32c(values), len(values))
+    whole_crc = crc_appended(crc32c(head), *data)
+    whole = (whole_crc, len(head) + len(values))
+    alike = (not is_array, value.dtype, tuple(value.shape))
     return _Dropped(object, alike, str(converted.dtype), data, whole)
 
 

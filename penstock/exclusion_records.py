@@ -206,7 +206,8 @@ def parse(data: bytes | memoryview, path: str) -> Exclusion | Withdrawal:
     except FormatTooNew:
         raise
     except DAMAGED as error:
-        raise Corrupt(f"{path} is no record of an exclusion ({error}); restore it from a mirror") from error
+        message = f"{path} is no record of an exclusion ({error}); restore it from a mirror"
+        raise Corrupt(message, where=path, given=error, accepted="a record of an exclusion") from error
 
 
 def _texts(body: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:

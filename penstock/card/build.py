@@ -57,7 +57,8 @@ def build_card(root: Root, version: Version, *, n_examples: int = EXAMPLES) -> C
     Raises: Corrupt; StoreError; MissingDependency (Pillow, av); InvalidRuntime if `n_examples` is out of range.
     """
     if not 0 <= n_examples <= MAX_EXAMPLES:
-        raise InvalidRuntime(f"{n_examples} examples of each kind; accepted: 0 to {MAX_EXAMPLES}")
+        message = f"{n_examples} examples of each kind; accepted: 0 to {MAX_EXAMPLES}"
+        raise InvalidRuntime(message, what="examples", given=n_examples, accepted=f"0 to {MAX_EXAMPLES}")
     scanned = scan(version, n_examples=n_examples)
     past = history(root, version)
     n = len(version)
@@ -304,9 +305,11 @@ def read_card(store: Store, version: Version) -> dict[str, Any]:
     number = document["card"]
     of = document["version"]
     if number > FORMAT:
-        raise FormatTooNew(f"{store.url}/{path} has format {number}; this penstock reads up to {FORMAT}")
+        message = f"{store.url}/{path} has format {number}; this penstock reads up to {FORMAT}"
+        raise FormatTooNew(message, what="format", where=f"{store.url}/{path}", given=number, accepted=FORMAT)
     if of != version.id:
-        raise Corrupt(f"{store.url}/{path} is the card of {of}; delete it, penstock makes it again")
+        message = f"{store.url}/{path} is the card of {of}; delete it, penstock makes it again"
+        raise Corrupt(message, where=f"{store.url}/{path}", given=of, accepted=version.name)
     return document
 
 
@@ -315,7 +318,8 @@ def _parsed(data: bytes, place: str) -> dict[str, Any]:
         document = parse_json_object(data)
         int(document["card"]), document["version"]
     except DAMAGED as error:
-        raise Corrupt(f"{place} is not a card ({error}); delete it, penstock makes it again") from error
+        message = f"{place} is not a card ({error}); delete it, penstock makes it again"
+        raise Corrupt(message, where=place, accepted="a card") from error
     return document
 
 

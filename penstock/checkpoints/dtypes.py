@@ -51,9 +51,8 @@ def dtype_name(name: str, dtype: torch.dtype) -> str:
     """Return safetensors' name. Raises: InvalidField if there is none."""
     if dtype not in _NAMES:
         accepted = ", ".join(str(known).removeprefix("torch.") for known in _NAMES)
-        raise InvalidField(
-            f"{name} has elements of {dtype}; a checkpoint holds {accepted}: save it as one of these"
-        )
+        message = f"{name} has elements of {dtype}; a checkpoint holds {accepted}: save it as one of these"
+        raise InvalidField(message, what=name, given=dtype, accepted=accepted)
     return _NAMES[dtype]
 
 

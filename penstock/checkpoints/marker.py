@@ -149,7 +149,11 @@ def read(store: Store, run: str, step: int) -> Checkpoint:
     except ObjectNotFound as error:
         have = ", ".join(map(str, steps(store, run)[-5:])) or "none"
         raise CheckpointNotFound(
-            f"{store.url}: run {run!r} has no checkpoint of step {step}; the newest are: {have}"
+            f"{store.url}: run {run!r} has no checkpoint of step {step}; the newest are: {have}",
+            what=f"step {step}",
+            where=f"{store.url}: run {run!r}",
+            given=step,
+            accepted=have,
         ) from error
     if (checkpoint.run, checkpoint.step) != (run, step):
         raise damaged(

@@ -213,7 +213,8 @@ class Checkpoints:
     def writer(self, step: int, batches: BatchPosition | None = None) -> "CheckpointWriter":
         """Return a writer for torch.distributed.checkpoint.save. Raises: MissingDependency; InvalidRuntime."""
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**12:
-            raise InvalidRuntime(f"step = {step!r}; a whole number from 0 to 10^12 - 1 is needed")
+            message = f"step = {step!r}; a whole number from 0 to 10^12 - 1 is needed"
+            raise InvalidRuntime(message, what="step", given=step, accepted="0 to 10^12 - 1")
         _check_torch_is_installed()
         from .writer import CheckpointWriter
 
@@ -316,9 +317,8 @@ class Checkpoints:
 
         if batches is not None:
             if checkpoint.loader is None:
-                raise InvalidRuntime(
-                    f"{self!r}: step {checkpoint.step} was saved without a loader; leave batches out"
-                )
+                message = f"{self!r}: step {checkpoint.step} was saved without a loader; leave batches out"
+                raise InvalidRuntime(message, what="batches", given=checkpoint.step, accepted="None")
             batches.load_state_dict(checkpoint.loader)
         reader = self._reader(checkpoint, contents, partial, reads)
         with patient(), _quiet(how), names_apart(state):  # every rank of a fleet loads at once

@@ -79,7 +79,10 @@ def set_aside(
         data = store.get(key).data
     except ObjectNotFound as error:
         raise CheckpointNotFound(
-            f"{store.url}: run {run!r} has no checkpoint of step {step} to set aside: penstock checkpoints ls {run}"
+            f"{store.url}: run {run!r} has no checkpoint of step {step} to set aside: penstock checkpoints ls {run}",
+            what="step",
+            where=f"{store.url}: run {run!r}",
+            given=step,
         ) from error
     sizes = {info.key.rpartition("/")[2]: info.nbytes for info in store.list(part_key(run, step, ""))}
     names = [name for name in sorted(sizes) if not name.startswith("~")]
@@ -92,7 +95,11 @@ def set_aside(
     if automatic and any(record.is_automatic for record in earlier):
         raise Corrupt(
             f"{store.url}: a checkpoint of step {step} of run {run!r} was set aside before, and the one saved since is "
-            f"damaged, too. Find what damages them; then penstock checkpoints set-aside {run}@{step}"
+            f"damaged, too. Find what damages them; then penstock checkpoints set-aside {run}@{step}",
+            what="step",
+            where=f"{store.url}: run {run!r}",
+            given=step,
+            accepted="a checkpoint that was not set aside",
         )
     others = set[str]().union(*(record.names for record in earlier))
     body = {

@@ -23,7 +23,10 @@ def names_apart(state: Mapping[str, Any]) -> Iterator[None]:
             if other != path:
                 raise InvalidField(
                     f"the state's values at {_subscripts(other)} and {_subscripts(path)} would both be stored as "
-                    f"{name!r}, because torch joins the keys of nested dicts with dots: rename one of them"
+                    f"{name!r}, because torch joins the keys of nested dicts with dots: rename one of them",
+                    what=name,
+                    given=[_subscripts(other), _subscripts(path)],
+                    accepted="one value of a name",
                 ) from error
         raise
 

@@ -84,9 +84,8 @@ class CheckpointWriter(StorageWriter):
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Raise InvalidRuntime if torch's checkpoint id names another step."""
         if checkpoint_id is not None and str(checkpoint_id) != str(self._step):
-            raise InvalidRuntime(
-                f"checkpoint_id = {checkpoint_id!r}; this writer saves step {self._step}: leave it out"
-            )
+            message = f"checkpoint_id = {checkpoint_id!r}; this writer saves step {self._step}: leave it out"
+            raise InvalidRuntime(message, what="checkpoint_id", given=checkpoint_id, accepted=self._step)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Raise InvalidRuntime if collectives are disabled."""
@@ -262,10 +261,11 @@ def check_value(name: str, data: bytes) -> None:
     try:
         torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, ValueError, EOFError) as error:
-        raise InvalidField(
+        message = (
             f"{name} is not a tensor, number, text, list or dict: checkpoints hold nothing that runs code "
             f"when it is loaded ({str(error).splitlines()[0]}); save its state_dict() instead"
-        ) from error
+        )
+        raise InvalidField(message, what=name, accepted="a tensor, number, text, list or dict") from error
 
 
 def _boxes(item: WriteItem, part_bytes: int) -> Iterator[TensorPiece]:
@@ -273,7 +273,8 @@ def _boxes(item: WriteItem, part_bytes: int) -> Iterator[TensorPiece]:
     data = item.tensor_data
     assert data is not None
     if data.properties.layout != torch.strided:
-        raise InvalidField(f"{name} has the layout {data.properties.layout}; save it as a dense tensor")
+        message = f"{name} has the layout {data.properties.layout}; save it as a dense tensor"
+        raise InvalidField(message, what=name, given=data.properties.layout, accepted="a dense tensor")
     dtype = dtype_name(name, data.properties.dtype)
     width = ITEM_BYTES[dtype]
     for within, sizes in contiguous_boxes(data.chunk.sizes, max(1, part_bytes // width)):

@@ -176,7 +176,6 @@ CONTROLS: Mapping[str, Callable[[Cluster], NodeControl]] = {
 def control_of(cluster: Cluster) -> NodeControl:
     """Return the nodes of a cluster. Raises: InvalidCluster."""
     if cluster.engine not in CONTROLS:
-        raise InvalidCluster(
-            f"engine = {cluster.engine!r} drains no nodes; accepted: {', '.join(sorted(CONTROLS))}"
-        )
+        message = f"engine = {cluster.engine!r} drains no nodes; accepted: {', '.join(sorted(CONTROLS))}"
+        raise InvalidCluster(message, what="engine", given=cluster.engine, accepted=sorted(CONTROLS))
     return CONTROLS[cluster.engine](cluster)

@@ -224,10 +224,13 @@ class NodeProver:
         if not prefix:
             raise InvalidCluster(
                 'train.on_node is missing in the cluster\'s file: how to run a command on a node, such as ["ssh", '
-                '"{node}", "{command}"]'
+                '"{node}", "{command}"]',
+                what="train.on_node",
             )
         if not is_node(node):
-            raise InvalidCluster(f"{node!r} is no name of a node")
+            raise InvalidCluster(
+                f"{node!r} is no name of a node", what="node", given=node, accepted="the name of a node"
+            )
         named = [word.replace("{node}", node) for word in prefix]
         if "{command}" in prefix:  # for ssh, which gives a shell one text
             return [shlex.join(words) if word == "{command}" else word for word in named]

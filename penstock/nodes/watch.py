@@ -281,7 +281,13 @@ def drain_by_hand(store: Store, control: NodeControl, node: str, reason: str, by
     Raises: InvalidRuntime without a reason; Conflict if the node is unknown or out of service.
     """
     if not reason.strip():
-        raise InvalidRuntime(f"the reason for draining {node} is {reason!r}; pass text for the next operator")
+        raise InvalidRuntime(
+            f"the reason for draining {node} is {reason!r}; pass text for the next operator",
+            what="reason",
+            where=node,
+            given=reason,
+            accepted="text for the next operator",
+        )
     state = _state(control, node)
     if not state.in_service:
         raise Conflict(f"{node} is out of service already: {state.reason or 'no reason'}")
@@ -319,7 +325,8 @@ def _state(control: NodeControl, node: str) -> NodeState:
         raise Conflict(f"the cluster has no node {node!r}; it has {', '.join(sorted(states)[:10])}")
     state = states[node]
     if state.problem:
-        raise Conflict(f"{node} cannot be read, and penstock neither drains nor returns it: {state.problem}")
+        message = f"{node} cannot be read, and penstock neither drains nor returns it: {state.problem}"
+        raise Conflict(message, what=node, given=state.problem)
     return state
 
 

@@ -64,7 +64,8 @@ def pack_documents(
     _check_names(request)
     documents = root.open(ref)
     if documents.dataset == dataset:
-        raise Conflict(f"the documents are in {dataset!r}; name another dataset for their sequences")
+        message = f"the documents are in {dataset!r}; name another dataset for their sequences"
+        raise Conflict(message, what="dataset", given=dataset, accepted="another dataset")
     view = documents.select(*request.fields)
     packed = view.packed(request)
     parent = _parent(root, dataset)
@@ -79,9 +80,8 @@ def _check_names(request: PackBy) -> None:
         if name in (STARTS, MEMBERS):
             raise InvalidPlan(f"pack: {name!r} is a field of every stored sequence; name another field")
     if request.ragged or request.columns:
-        raise InvalidPlan(
-            "stored sequences have no columns and no ragged fields of documents; leave them out"
-        )
+        message = "stored sequences have no columns and no ragged fields of documents; leave them out"
+        raise InvalidPlan(message, what="columns and ragged fields", accepted="none")
 
 
 def _parent(root: Root, dataset: str) -> Version | None:
@@ -127,13 +127,18 @@ def _check_request(
     field_facts = parent.facts.get(request.field, {})
     earlier = field_facts.get(FACT)
     if earlier is None:
-        raise Conflict(f"{parent.name} was not packed from {request.field!r}; choose another name")
+        message = f"{parent.name} was not packed from {request.field!r}; choose another name"
+        raise Conflict(message, what="field", where=parent.name, given=request.field)
     asked = facts[request.field][FACT]
     for name in sorted(earlier.keys() | asked.keys()):
         if earlier.get(name) != asked.get(name):
             raise Conflict(
                 f"{parent.name} was packed with {name} = {earlier.get(name)!r}, not {asked.get(name)!r}; repeat its "
-                "arguments, or choose another name"
+                "arguments, or choose another name",
+                what=name,
+                where=parent.name,
+                given=asked.get(name),
+                accepted=earlier.get(name),
             )
 
 

@@ -211,7 +211,10 @@ def _embedding_how(version: Version, reader: VectorReader, field: str) -> How:
     numbers = _width(version, reader, field)
     if not numbers:
         raise FieldMismatch(
-            f"{version.name} has no readable embedding in {field!r}: arrays of floats with one dimension are needed"
+            f"{version.name} has no readable embedding in {field!r}: arrays of floats with one dimension are needed",
+            what=field,
+            where=version.name,
+            accepted="arrays of floats with one dimension",
         )
     how = how_of_field(
         version,
@@ -234,7 +237,10 @@ def _embedding_how(version: Version, reader: VectorReader, field: str) -> How:
             high = np.maximum(high, valid.max(axis=0))
     if not np.isfinite(low).all():
         raise FieldMismatch(
-            f"{version.name} has no usable embedding in {field!r}: all are zero or not finite"
+            f"{version.name} has no usable embedding in {field!r}: all are zero or not finite",
+            what=field,
+            where=version.name,
+            accepted="vectors that are finite and not zero",
         )
     # The ranges of both ends are the ranges of all vectors between them.
     low, high = code_ranges(np.stack([low, high]))

@@ -116,7 +116,10 @@ def batch_source(batches: "BatchSource | Iterable[loader.Batch]") -> BatchSource
     if isinstance(dataset, PlanDataset):
         return DatasetBatches(batches, dataset)
     raise InvalidRuntime(
-        f"run.steps() got a {type(batches).__name__}, which has no position to save; accepted: {ACCEPTED}"
+        f"run.steps() got a {type(batches).__name__}, which has no position to save; accepted: {ACCEPTED}",
+        what="run.steps()",
+        given=type(batches).__name__,
+        accepted=ACCEPTED,
     )
 
 

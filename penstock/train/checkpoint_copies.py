@@ -73,7 +73,12 @@ def _copy(source: Store, target: Store, checkpoint: Checkpoint) -> CheckpointCop
     step = checkpoint.step
     data = marker.encode(checkpoint)
     if odd := [part.name for part in checkpoint.objects if "/" in part.name]:
-        raise Corrupt(f"{source.url}: step {step} of run {run!r} names {odd[0]!r}, which is no part's name")
+        raise Corrupt(
+            f"{source.url}: step {step} of run {run!r} names {odd[0]!r}, which is no part's name",
+            what="name of a part",
+            where=f"{source.url}: step {step} of run {run!r}",
+            given=odd[0],
+        )
     key = marker.marker_key(run, step)
     claim = marker.part_key(run, step, COPYING)
     if is_there(target, key):
@@ -130,7 +135,9 @@ def _missing(target: Store, checkpoint: Checkpoint, transfer: Transfer) -> list[
 def _check_same(target: Store, key: str, data: bytes) -> None:
     if target.get(key).data != data:
         raise Conflict(
-            f"{target.url}/{key} is another checkpoint of this step: copy to another root, or delete it there"
+            f"{target.url}/{key} is another checkpoint of this step: copy to another root, or delete it there",
+            where=f"{target.url}/{key}",
+            accepted="the same checkpoint",
         )
 
 
@@ -139,7 +146,11 @@ def _check_newest(target: Store, checkpoint: Checkpoint) -> None:
     if newest > checkpoint.step:
         raise Conflict(
             f"{target.url}: run {checkpoint.run!r} has a checkpoint of step {newest}, and its steps only go up; step "
-            f"{checkpoint.step} was not copied: copy it to another root"
+            f"{checkpoint.step} was not copied: copy it to another root",
+            what="step",
+            where=f"{target.url}: run {checkpoint.run!r}",
+            given=checkpoint.step,
+            accepted=f"above {newest}",
         )
 
 

@@ -92,7 +92,11 @@ def _node(folder: RunFolder, name: str) -> str:
     if not _HOST.fullmatch(name):
         raise Corrupt(
             f"a window of {folder.store.url}/{folder.key('windows/')} names the node {name[:64]!r}, which is no host "
-            "name; pass --not-on NODE"
+            "name; pass --not-on NODE",
+            what="node",
+            where=f"{folder.store.url}/{folder.key('windows/')}",
+            given=name[:64],
+            accepted="a host name",
         )
     return name
 

@@ -375,7 +375,10 @@ class RunFolder:
             if number == MOST_OBJECTS or nbytes > MOST_EVENT_BYTES:
                 raise Corrupt(
                     f"{self.store.url}/{self.key(folder)} has more than {MOST_OBJECTS:,} objects or "
-                    f"{MOST_EVENT_BYTES:,} bytes; a run has fewer"
+                    f"{MOST_EVENT_BYTES:,} bytes; a run has fewer",
+                    what=folder,
+                    where=self.store.url,
+                    accepted=[MOST_OBJECTS, MOST_EVENT_BYTES],
                 )
             yield name, info
 

@@ -117,9 +117,8 @@ def checked_record(steps: tuple[int, int], record: str | None) -> str:
     """Return the root of the record that takes the trace. Raises: InvalidRuntime for wrong steps or without one."""
     checked_steps(steps)
     if record is None:
-        raise InvalidRuntime(
-            f"profile={steps!r} without a record: Run.joined(record=URL), or `record` of its TOML file"
-        )
+        message = f"profile={steps!r} without a record: Run.joined(record=URL), or `record` of its TOML file"
+        raise InvalidRuntime(message, what="record", given=steps)
     return record
 
 
@@ -128,7 +127,10 @@ def checked_steps(steps: tuple[int, int]) -> tuple[int, int]:
     first, end = steps
     if not 0 <= first < end:
         raise InvalidRuntime(
-            f"profile={steps!r}; accepted: (first step, step after the last), such as (100, 110)"
+            f"profile={steps!r}; accepted: (first step, step after the last), such as (100, 110)",
+            what="profile",
+            given=steps,
+            accepted="(first step, step after the last)",
         )
     return first, end
 

@@ -39,10 +39,11 @@ GOES_ON = ("saved", "stopped", "ended")
 def launcher_of(record: str, cluster: Cluster) -> Launcher:
     """Return the launcher of a cluster for the runs of a record. Raises: InvalidCluster."""
     if cluster.engine not in LAUNCHERS:
-        raise InvalidCluster(
+        message = (
             f"engine = {cluster.engine!r} starts no trainings; accepted: {', '.join(sorted(LAUNCHERS))}. Inside a "
             "TorchTrainer of Ray use Run itself (docs/training.md)"
         )
+        raise InvalidCluster(message, what="engine", given=cluster.engine, accepted=sorted(LAUNCHERS))
     return LAUNCHERS[cluster.engine](record, cluster)
 
 
@@ -158,7 +159,8 @@ def submit(spec: RunSpec, launcher: Launcher, nodes: int | None = None, *, moved
     """
     folder, key = _stored(spec, nodes)
     if folder.is_to_stop():
-        raise Conflict(f"{spec.run} was stopped or cancelled: penstock train resume continues it")
+        message = f"{spec.run} was stopped or cancelled: penstock train resume continues it"
+        raise Conflict(message, what="state", where=spec.run, given="stopped or cancelled")
     claimed = ""
     try:
         claimed = claim(folder, launcher, moved=moved)
@@ -180,7 +182,8 @@ def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None, *, moved
     try:
         status = launcher.status(spec.run)
         if status.is_ending or (status.state == "running" and folder.is_to_stop()):
-            raise Conflict(f"{spec.run} is still stopping: resume it when it has ended")
+            message = f"{spec.run} is still stopping: resume it when it has ended"
+            raise Conflict(message, what="state", where=spec.run, given="stopping")
         claimed = claim(folder, launcher, moved=moved)
         folder.withdraw_stop()
         return launcher.submit(sized(spec, nodes))

@@ -240,7 +240,8 @@ def window_sum(
 ) -> WindowSum:
     """Return the sums of a stored window. Raises: Corrupt."""
     if not all(np.isfinite(columns[name]).all() for name in ("wait_s", "step_s")):
-        raise Corrupt(f"{where} is not a table of windows: its seconds are not numbers")
+        message = f"{where} is not a table of windows: its seconds are not numbers"
+        raise Corrupt(message, what="seconds", where=where, accepted="numbers")
     return WindowSum(
         attempt=attempt,
         end_step=end_step,
@@ -272,7 +273,8 @@ def window_columns(tables: Mapping[int, list[bytes]], where: str) -> dict[str, N
             table = _table(data, where, _column_names())
             nbytes += table.nbytes
             if nbytes > MOST_ROW_BYTES:
-                raise TooManyRows(f"{where} has windows of more than {MOST_ROW_BYTES:,} bytes in memory")
+                message = f"{where} has windows of more than {MOST_ROW_BYTES:,} bytes in memory"
+                raise TooManyRows(message, what="windows", where=where, accepted=MOST_ROW_BYTES)
             parsed.append(table.append_column("attempt", pa.array([attempt] * len(table), pa.int64())))
     return _columns(pa.concat_tables(parsed)) if parsed else {}
 
@@ -291,7 +293,8 @@ def _table(data: bytes, where: str, names: list[str]) -> "pa.Table":
     except (KeyError, pa.ArrowException) as error:
         raise Corrupt(f"{where} is not a table of windows: {error}") from error
     if not len(table) or any(column.null_count for column in table.columns):
-        raise Corrupt(f"{where} is not a table of windows: it has no row, or a row without a value")
+        message = f"{where} is not a table of windows: it has no row, or a row without a value"
+        raise Corrupt(message, what="rows", where=where, accepted="rows with a value each")
     return table
 
 

@@ -82,7 +82,7 @@ def exclude(
             whole_objects=whole_objects,
         )
     if missing := [key for key in checked_keys if key not in samples]:
-        raise SampleNotFound(_missing(version.name, missing, stands))
+        raise _not_live(version.name, missing, stands)
     record = Exclusion(
         dataset=version.dataset,
         samples=tuple(samples[key] for key in sorted(samples)),
@@ -182,7 +182,11 @@ def withdraw(
     if missing := [key for key in checked_keys if key not in stands]:
         raise SampleNotFound(
             f"{_named(missing)} of {dataset}: no exclusion stands, so nothing was withdrawn. Name keys "
-            "with a standing exclusion"
+            "with a standing exclusion",
+            what="keys",
+            where=dataset,
+            given=missing,
+            accepted="keys with a standing exclusion",
         )
     record = Withdrawal(
         dataset=dataset,
@@ -198,11 +202,16 @@ def withdraw(
 
 def _checked(keys: Collection[str], reason: str, by: str, page: str) -> list[str]:
     if isinstance(keys, str):
-        raise InvalidKey(f"a list of keys is needed, got the str {keys!r}; pass [{keys!r}]")
+        message = f"a list of keys is needed, got the str {keys!r}; pass [{keys!r}]"
+        raise InvalidKey(message, what="keys", given=keys, accepted="a list of keys")
     if strange := [key for key in keys if not is_text(key)]:
-        raise InvalidKey(f"a key is UTF-8 text, got {strange[0]!r}")
+        raise InvalidKey(
+            f"a key is UTF-8 text, got {strange[0]!r}", what="key", given=strange[0], accepted="UTF-8 text"
+        )
     if not keys:
-        raise InvalidRuntime("no key is given; name at least one")
+        raise InvalidRuntime(
+            "no key is given; name at least one", what="keys", given=[], accepted="at least one"
+        )
     for name, words in (("reason", reason), ("name", by)):
         if not is_text(words) or not words.strip():
             raise InvalidRuntime(
@@ -252,13 +261,16 @@ def _samples(version: "Version", keys: Sequence[str], whole_objects: bool) -> di
     return samples
 
 
-def _missing(version: str, keys: Sequence[str], stands: Mapping[str, Sequence[Exclusion]]) -> str:
+def _not_live(version: str, keys: Sequence[str], stands: Mapping[str, Sequence[Exclusion]]) -> SampleNotFound:
     message = f"{version} has no live sample {_named(keys)}; nothing was excluded"
     excluded = [(key, stands[key][-1]) for key in keys if key in stands]
     if excluded:
         key, record = excluded[0]
         message += f". {key!r} was excluded already, by {record.by}: {record.reason}"
-    return f"{message}. List keys with version.samples()"
+    message += ". List keys with version.samples()"
+    return SampleNotFound(
+        message, what="keys", where=version, given=list(keys), accepted="keys of live samples"
+    )
 
 
 def _named(keys: Sequence[str]) -> str:
@@ -278,7 +290,11 @@ def _newest(root: "Root", dataset: str) -> "Version":
 def _check_some_stay(newest: "Version", keys: Sequence[str]) -> None:
     if len(_live(newest, keys)) == len(newest):
         raise EmptyVersion(
-            f"these {len(keys)} keys are all samples of {newest.name}; nothing was excluded: keep at least one"
+            f"these {len(keys)} keys are all samples of {newest.name}; nothing was excluded: keep at least one",
+            what="keys",
+            where=newest.name,
+            given=len(keys),
+            accepted="not all samples",
         )
 
 

@@ -331,10 +331,8 @@ def columns_nbytes(lines: Sequence[LanguageLine], ns: I64) -> int:
         document = json.dumps(_struct(line), ensure_ascii=False)
         nbytes += repeats * (_TEXT_BYTES + len(document.encode()))
     if nbytes > MOST_BYTES:
-        message = (
-            f"language of {nbytes} bytes, as LeRobot repeats {n_repeated} texts in each of {len(ns)} rows; up to "
-            f"{MOST_BYTES} are written"
-        )
+        size = f"language of {nbytes} bytes, as LeRobot repeats {n_repeated} texts in each of {len(ns)} rows"
+        message = f"{size}; up to {MOST_BYTES} are written"
         raise InvalidSample(message, what="language", given=nbytes, accepted=MOST_BYTES)
     return nbytes
 

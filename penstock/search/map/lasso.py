@@ -36,24 +36,46 @@ Places = np.ndarray[Any, np.dtype[np.uint16]]
 def parse_lasso(text: str) -> Corners:
     """Return the corners of a polygon such as "100,100;900,100;500,800". Raises: InvalidRuntime."""
     if len(text) > _MOST_CHARACTERS:
+        message = f"the lasso has {len(text):,} characters, accepted are {_MOST_CHARACTERS}: {_FORM}"
         raise InvalidRuntime(
-            f"the lasso has {len(text):,} characters, accepted are {_MOST_CHARACTERS}: {_FORM}"
+            message,
+            what="lasso",
+            given=len(text),
+            accepted=_MOST_CHARACTERS,
         )
     stated = text.strip().removesuffix(";").split(";")
     if not FEWEST_CORNERS <= len(stated) <= MOST_CORNERS:
-        raise InvalidRuntime(f"the lasso {text!r:.60} has {len(stated)} corners: {_FORM}")
+        message = f"the lasso {text!r:.60} has {len(stated)} corners: {_FORM}"
+        raise InvalidRuntime(
+            message,
+            what="corners",
+            given=len(stated),
+            accepted="3 to 64",
+        )
     corners = []
     for corner in stated:
         x, comma, y = corner.partition(",")
         if not comma:
-            raise InvalidRuntime(f"the corner {corner!r:.40} of the lasso is not X,Y: {_FORM}")
+            message = f"the corner {corner!r:.40} of the lasso is not X,Y: {_FORM}"
+            raise InvalidRuntime(
+                message,
+                what="corner",
+                given=corner,
+                accepted="X,Y",
+            )
         corners.append((_coordinate(x), _coordinate(y)))
     return tuple(corners)
 
 
 def _coordinate(text: str) -> int:
     if not _NUMBER.fullmatch(text.strip()) or int(text) >= MAP_UNITS:
-        raise InvalidRuntime(f"the lasso has the number {text!r:.40}: {_FORM}")
+        message = f"the lasso has the number {text!r:.40}: {_FORM}"
+        raise InvalidRuntime(
+            message,
+            what="coordinate",
+            given=text,
+            accepted="0 to 65,535",
+        )
     return int(text)
 
 

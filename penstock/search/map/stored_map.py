@@ -150,7 +150,10 @@ def _sampled_vectors(
     sampled = np.concatenate(blocks)
     if not len(sampled):
         raise FieldMismatch(
-            f"{version.name} has no usable vector in {how.field!r}: all are zero or not finite"
+            f"{version.name} has no usable vector in {how.field!r}: all are zero or not finite",
+            what=how.field,
+            where=version.name,
+            accepted="vectors that are finite and not zero",
         )
     return sampled
 

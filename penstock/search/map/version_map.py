@@ -75,10 +75,11 @@ def read_map(version: Version, field: str | None = None) -> VersionMap:
     name = similarity_field(version, field)
     how = map_how(version, name)
     if how is None or read_fit(version.store, how) is None:
-        raise NotIndexed(
+        message = (
             f"{version.name} has no map of {name!r}: run penstock index {version.name} --map (35 s per million "
             "samples, and 30 s for the first)"
         )
+        raise NotIndexed(message, what=name, where=version.name)
     n = len(version)
     places = VersionMap(
         field=name,

@@ -88,9 +88,11 @@ def find_overlaps(
     Raises: InvalidRuntime; FieldNotFound; VersionNotFound; VersionRetired; InvalidPlan; DecodeFailed; Corrupt.
     """
     if not protected:
-        raise InvalidRuntime("nothing to compare with: name a version, such as --protected gsm8k@1")
+        message = "nothing to compare with: name a version, such as --protected gsm8k@1"
+        raise InvalidRuntime(message, what="--protected", accepted="a version")
     if not 0 <= min_ratio <= 1:
-        raise InvalidRuntime(f"--min {min_ratio}: a share of a sample's words is needed, 0 to 1")
+        message = f"--min {min_ratio}: a share of a sample's words is needed, 0 to 1"
+        raise InvalidRuntime(message, what="--min", given=min_ratio, accepted="0 to 1")
     version = root.open(ref)
     fields = _text_fields(version, field)
     comparisons = _comparisons(root, protected, min_ratio)
@@ -187,7 +189,11 @@ def _text_fields(version: Version, field: str | None) -> list[str]:
     if not fields:
         names = ", ".join(version.fields)
         raise FieldNotFound(
-            f"{version.name} has no texts: its fields are {names}, and none ends in txt, json or jsonl"
+            f"{version.name} has no texts: its fields are {names}, and none ends in txt, json or jsonl",
+            what="texts",
+            where=version.name,
+            given=names,
+            accepted="txt, json or jsonl",
         )
     return fields
 

@@ -220,7 +220,11 @@ class _Shingles:
         if self._n > MOST_SHINGLES:
             raise InvalidPlan(
                 f"{self._name} has more than {MOST_SHINGLES:,} shingles of {WIDTH} words, up to its sample number "
-                f"{ordinal}: protect a version with fewer samples, or several"
+                f"{ordinal}: protect a version with fewer samples, or several",
+                what="shingles",
+                where=self._name,
+                given=ordinal,
+                accepted=MOST_SHINGLES,
             )
         self._hashes.append(hashes)
         word_hashes = quick_word_hashes(run)

@@ -37,7 +37,10 @@ def text_fields(version: Version, field: str | None = None) -> list[str]:
     if field not in fields:
         names = ", ".join(fields) or "none"
         raise FieldNotFound(
-            f"{version.name} has no text field {field!r}. Its fields ending in txt, json or jsonl: {names}"
+            f"{version.name} has no text field {field!r}. Its fields ending in txt, json or jsonl: {names}",
+            what=field,
+            where=version.name,
+            accepted=names,
         )
     return [field]
 

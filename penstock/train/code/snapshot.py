@@ -55,7 +55,11 @@ def pack(root: Path) -> bytes:
             if number >= MOST_FILES or nbytes > MOST_BYTES:
                 raise InvalidSpec(
                     f"--snapshot: {root} has more than {MOST_FILES:,} files or {MOST_BYTES:,} bytes up to {path}; put "
-                    "what is no code into .gitignore"
+                    "what is no code into .gitignore",
+                    what="--snapshot",
+                    where=root,
+                    given=path,
+                    accepted=[MOST_FILES, MOST_BYTES],
                 )
             with file.open("rb") as data:
                 archive.addfile(member, data)
@@ -69,7 +73,11 @@ def _inside(root: Path, path: str) -> Path | None:
         return None
     if not file.is_file() or not file.is_relative_to(root.resolve()):
         raise InvalidSpec(
-            f"--snapshot: {path} is no file of {root}: a link out of it, a submodule or a pipe; put it into .gitignore"
+            f"--snapshot: {path} is no file of {root}: a link out of it, a submodule or a pipe; put it into .gitignore",
+            what="--snapshot",
+            where=root,
+            given=path,
+            accepted="a file of the folder",
         )
     return file
 
@@ -132,7 +140,9 @@ def unpacked(store: Store, run: str, sha256: str) -> Path:
         data = store.get(key).data
     if hashlib.sha256(data).hexdigest() != sha256:
         raise Corrupt(
-            f"{store.url}/{key} is not the code that was submitted: its SHA-256 differs; submit it again"
+            f"{store.url}/{key} is not the code that was submitted: its SHA-256 differs; submit it again",
+            what="SHA-256",
+            where=f"{store.url}/{key}",
         )
     unfinished = Path(tempfile.mkdtemp(dir=folders.folder))
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:

@@ -241,20 +241,25 @@ class JobSets:
         nodes = spec.node_range[1]
         if nodes > 1 and not cluster.queue:
             raise InvalidCluster(
-                f"queue is missing for a run on {nodes} nodes: name a LocalQueue; Kueue starts all pods or none"
+                f"queue is missing for a run on {nodes} nodes: name a LocalQueue; Kueue starts all pods or none",
+                what="queue",
+                given=nodes,
+                accepted="a LocalQueue",
             )
         if spec.srun:
             raise InvalidSpec(
                 f"{spec.run}: srun = {list(spec.srun)} needs Slurm; remove it, or name Slurm's file"
             )
         if cluster.cpus < spec.ranks_per_node:
-            raise InvalidCluster(
-                f"slot.cpus = {cluster.cpus}; accepted: {spec.ranks_per_node} (ranks_per_node) or more"
-            )
+            message = f"slot.cpus = {cluster.cpus}; accepted: {spec.ranks_per_node} (ranks_per_node) or more"
+            raise InvalidCluster(message, what="slot.cpus", given=cluster.cpus, accepted=spec.ranks_per_node)
         if spec.priority and spec.priority not in cluster.priorities:
             raise InvalidSpec(
                 f"priority = {spec.priority!r}; accepted: {', '.join(sorted(cluster.priorities)) or 'none'}, as "
-                "[priorities] of the cluster's file has them"
+                "[priorities] of the cluster's file has them",
+                what="priority",
+                given=spec.priority,
+                accepted=sorted(cluster.priorities),
             )
         share = KubernetesCluster(
             slots=nodes,

@@ -195,7 +195,8 @@ class LocalRanks:
                 kill_all(_descendants(pid))
             kill_all(holders(self._path(run, RANKS_KIND)))
             if time.monotonic() > until_s:
-                raise EngineUnreachable(f"{pid or self._ranks(run)} of {run} does not end; cancel again")
+                message = f"{pid or self._ranks(run)} of {run} does not end; cancel again"
+                raise EngineUnreachable(message, what="processes", where=run, given=pid)
             time.sleep(0.05)
 
     def withdraw(self, run: str) -> None:
@@ -302,10 +303,12 @@ def spans_of_loop(lines: Iterable[str], *, is_alive: bool) -> list[Span]:
 def _refuse(spec: RunSpec) -> None:
     """Raise InvalidSpec for a key that this machine cannot honour."""
     if spec.node_range[0] > 1:
-        raise InvalidSpec(f"{spec.run}: nodes = {spec.nodes!r}, and this machine is one node; {_ELSEWHERE}")
+        message = f"{spec.run}: nodes = {spec.nodes!r}, and this machine is one node; {_ELSEWHERE}"
+        raise InvalidSpec(message, what="nodes", where=spec.run, given=spec.nodes, accepted=1)
     for name in ("gpus_per_node", "priority", "walltime_s", "srun"):
         if value := getattr(spec, name):
-            raise InvalidSpec(f"{spec.run}: {name} = {value!r} needs a scheduler; {_ELSEWHERE}")
+            message = f"{spec.run}: {name} = {value!r} needs a scheduler; {_ELSEWHERE}"
+            raise InvalidSpec(message, what=name, where=spec.run, given=value)
 
 
 _ELSEWHERE = "remove it, or pass --cluster FILE of a Slurm or Kubernetes"

@@ -32,7 +32,8 @@ def read_object(
     """
     size = store.head(key).nbytes if nbytes is None else nbytes
     if size > most:
-        raise Corrupt(f"{store.url}/{key} is no {what}: it has {size:,} bytes; accepted: at most {most:,}")
+        message = f"{store.url}/{key} is no {what}: it has {size:,} bytes; accepted: at most {most:,}"
+        raise Corrupt(message, what=what, where=f"{store.url}/{key}", given=size, accepted=most)
     data = store.get(key).data
     try:
         return parse(parse_json_object(data))

@@ -87,11 +87,12 @@ def check_change(old: RunSpec, new: RunSpec, where: str) -> None:
             fixed.append(str(change))
     if fixed:
         words = ", ".join(fixed)
-        raise RunTaken(
+        message = (
             f"{where} differs in {words}, which a run keeps: submit the file that it was started from, or "
             "give the run another name. To begin at this run's weights, use Checkpoints(root, run).load(state) in "
             "the script of the new one"
         )
+        raise RunTaken(message, what=words, where=where)
 
 
 def put_change(store: Store, prefix: str, old: RunSpec, new: RunSpec, by: str) -> str:

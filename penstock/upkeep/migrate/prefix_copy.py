@@ -55,10 +55,11 @@ def check_places(source: Store, target: Store) -> None:
     with in_background(next, objects(source), None) as first:
         for store in (source, target):
             if read(store, MARKER) is not None:
-                raise Conflict(
+                message = (
                     f"{store.url} is a root, whose log is copied last: penstock migrate run without --from, and its "
                     "URL as --root, makes a mirror of it; give other places here"
                 )
+                raise Conflict(message, what="log", where=store.url, accepted="a location that is no root")
         note = read(target, SOURCE)
         if note is None and first.result() is None:  # a source emptied since an earlier copy is accepted
             raise InvalidStore(
@@ -67,10 +68,11 @@ def check_places(source: Store, target: Store) -> None:
     if note is not None:
         noted = _noted_source(target, note)
         if noted != source.url:
-            raise Conflict(
+            message = (
                 f"{target.url} was filled from {noted} (by its {SOURCE}), not from {source.url}: keys of both "
                 "would lie on each other; give another place"
             )
+            raise Conflict(message, what=SOURCE, where=target.url, given=source.url, accepted=noted)
 
 
 def objects(store: Store, refuse: Refuse | None = None) -> Iterator[ObjectInfo]:
@@ -91,10 +93,11 @@ def _noted_source(target: Store, note: bytes) -> str:
     try:
         return str(parse_json_object(note)["source"])
     except DAMAGED as error:
-        raise Corrupt(
+        message = (
             f"{target.url}/{SOURCE} is not what a migration wrote: it was edited; delete it, and give the source "
             "that the target was filled from"
-        ) from error
+        )
+        raise Corrupt(message, what=SOURCE, where=target.url, accepted="what a migration wrote") from error
 
 
 UNREAD = "unknown"
@@ -299,11 +302,12 @@ def _without_roots(store: Store, refuse: Refuse | None) -> Iterator[ObjectInfo]:
     # Raises: Conflict at a root, which would get a second writable copy
     for info in objects(store, refuse):
         if info.key.endswith(f"/{MARKER}") and _is_root(store, info.key):
-            raise Conflict(
+            message = (
                 f"{store.url}/{info.key} makes a root of what lies beside it, and a copy of that would be a second "
                 "primary: copy the other folders each by itself, and that one by penstock migrate run without --from, "
                 "with its URL as --root"
             )
+            raise Conflict(message, what=info.key, where=store.url, accepted="no root inside")
         yield info
 
 

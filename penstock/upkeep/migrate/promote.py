@@ -80,10 +80,11 @@ def promote(
     moved = state.primary
     if is_verified := is_primary(source, state):
         if not copied_entries(source, target):  # a mistyped URL would close the primary for good
-            raise Conflict(
+            message = (
                 f"{target.url} is no mirror of {source.url} yet: check the URL, or run penstock migrate run "
                 f"{target.url} first; nothing was moved"
             )
+            raise Conflict(message, what="target", where=target.url, accepted=f"a mirror of {source.url}")
         if not _copied(done, migrate(root, target, pace, at_once=at_once, scratch=scratch)):
             return done
         if not _verified(done, target):
@@ -91,17 +92,19 @@ def promote(
         prove_create_only(target)  # as at a root's first publish; the next line cannot be undone
         moved = root.log.move(target.url)
     elif moved is None:
-        raise Conflict(
+        message = (
             f"{source.url} is a mirror of {root.mirror_of}: give the primary as --root; where it is gone for good, "
             "--primary-is-gone"
         )
+        raise Conflict(message, what="root", where=source.url, given=root.mirror_of, accepted="the primary")
     done.closed = moved.n
     if not _is_promoted(target):
         if moved.url != target.url:
-            raise Conflict(
+            message = (
                 f"{source.url} is on its way to {moved.url} (log entry {moved.n}) and not to {target.url}: run "
                 f"penstock migrate promote {moved.url}"
             )
+            raise Conflict(message, what="target", where=source.url, given=target.url, accepted=moved.url)
         if not _copied(done, migrate(root, target, pace, at_once=at_once, scratch=scratch)):
             return done
         if target.get(entry_key(moved.n)).data != source.get(entry_key(moved.n)).data:
@@ -126,7 +129,8 @@ def promote_alone(target: Store) -> Promotion:
     done = Promotion(target=target.url, former=target.url)
     moved = state.primary
     if MIRROR_OF not in marker and not (moved is not None and is_primary(target, state)):
-        raise Conflict(f"{target.url} is no mirror: its marker names no primary")
+        message = f"{target.url} is no mirror: its marker names no primary"
+        raise Conflict(message, what="marker", where=target.url, accepted="a mirror")
     if MIRROR_OF in marker:
         if moved is None or moved.url != target.url:  # otherwise it was already moving here
             for problem in check_log(target, set(), set())[1]:  # other lost objects stay lost

@@ -76,10 +76,11 @@ def _common_entries(source: Store, target: Store) -> int:
         last = entry.n
     # Each entry has its predecessor's hash, so comparing the last one suffices. Either copy may be misread once.
     if last and not any(target.get(entry_key(last)).data == _entry(source, last) for _ in range(3)):
-        raise Conflict(
+        message = (
             f"{target.url}/{entry_key(last)} is not the entry of {source.url}: the mirror was written to, or the "
             "primary was restored from an older copy; make a new mirror in another place"
         )
+        raise Conflict(message, what=entry_key(last), where=target.url, accepted=source.url)
     return last
 
 

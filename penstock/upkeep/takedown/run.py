@@ -86,9 +86,8 @@ def deny_entry(root: Root, n: int) -> Deny:
         if deny.n == n:
             return deny
     there = ", ".join(str(deny.n) for deny in root.state.denies) or "none"
-    raise TakedownNotFound(
-        f"{root.url} has no takedown {n}; it has {there}. penstock takedown request makes one"
-    )
+    message = f"{root.url} has no takedown {n}; it has {there}. penstock takedown request makes one"
+    raise TakedownNotFound(message, what="takedown", where=root.url, given=n, accepted=there)
 
 
 def keys_tables(root: Root, deny: Deny, cluster: "Cluster | None") -> KeysTables:

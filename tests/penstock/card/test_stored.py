@@ -11,6 +11,7 @@ import loader
 from loader.dataset.names import card_folder
 from loader.errors import Corrupt, FormatTooNew, InvalidRuntime
 from penstock.card.build import build_card, card_files, read_card, save_card, write_card, write_html
+from tests.refusals import refusal
 
 
 @pytest.fixture
@@ -50,18 +51,18 @@ def test_each_version_has_its_own(own, media):
 
 
 @pytest.mark.parametrize(
-    ("data", "error", "said"),
+    ("data", "error", "fault"),
     [
-        (b"{", Corrupt, "is not a card"),
-        (b"[]", Corrupt, "is not a card"),
-        (b'{"card": 2, "version": "v-x"}', FormatTooNew, "reads up to 1"),
-        (b'{"card": 1, "version": "v-x"}', Corrupt, "the card of v-x"),
+        (b"{", Corrupt, {"accepted": "a card"}),
+        (b"[]", Corrupt, {"accepted": "a card"}),
+        (b'{"card": 2, "version": "v-x"}', FormatTooNew, {"what": "format", "given": 2, "accepted": 1}),
+        (b'{"card": 1, "version": "v-x"}', Corrupt, {"given": "v-x", "accepted": "d@1"}),
     ],
 )
-def test_another_file_in_its_place_is_refused(own, data, error, said):
+def test_another_file_in_its_place_is_refused(own, data, error, fault):
     version = own.open("d")
     own.store.put_if_absent(f"{card_folder('d', 1, version.id)}/card.json", data)
-    with pytest.raises(error, match=said):
+    with refusal(error, **fault):
         read_card(own.store, version)
 
 

@@ -24,6 +24,7 @@ from penstock.checkpoints.parts import (
 )
 from penstock.checkpoints.ranks import several
 from penstock.checkpoints.retention import CheckpointRetention
+from tests.refusals import refusal
 
 SIZES = st.lists(st.integers(0, 6), max_size=4).map(tuple)
 
@@ -137,7 +138,13 @@ def test_marker_edited_by_hand_or_of_another_step_or_newer_is_refused():
     store.put(marker.marker_key("run", 6), json.dumps(body).encode())
     with pytest.raises(FormatTooNew, match="newer penstock"):
         marker.read(store, "run", 6)
-    with pytest.raises(CheckpointNotFound, match="step 7; the newest are: 2, 3, 4, 5, 6"):
+    with refusal(
+        CheckpointNotFound,
+        what="step 7",
+        where="memory://markers-refused: run 'run'",
+        given=7,
+        accepted="2, 3, 4, 5, 6",
+    ):
         marker.read(store, "run", 7)
     for name in ("", "a/b", "../x", "-a", "a" * 129):
         with pytest.raises(InvalidName):

@@ -15,6 +15,7 @@ from penstock.search.map.placement import place
 from penstock.search.map.stored_fit import fit_bytes, fit_path, map_folder, parse_fit, put_fit, read_fit
 from penstock.search.map.stored_map import drop_map, make_map
 from penstock.search.map.version_map import MAP_KIND, VersionMap, map_how, read_map
+from tests.refusals import refusal
 
 Array = np.ndarray[Any, np.dtype[Any]]
 WIDTH = 12
@@ -125,14 +126,14 @@ def test_samples_without_a_usable_vector_have_no_place(tmp_path: Path) -> None:
 
 
 def test_version_without_vectors_or_without_a_map_is_refused(root: loader.Root) -> None:
-    with pytest.raises(NotIndexed, match=r"d@1 has no map of 'appearance.npy': run penstock index d@1 --map"):
+    with refusal(NotIndexed, what="appearance.npy", where="d@1"):
         read_map(root.open("d"))
     with pytest.raises(FieldNotFound):
         make_map(root, "d", "smell.npy")
     with root.write("zeros") as writer:
         writer.add("a", {"appearance.npy": np.zeros(4, np.float16)})
-    with pytest.raises(
-        FieldMismatch, match=r"no usable vector in 'appearance.npy': all are zero or not finite"
+    with refusal(
+        FieldMismatch, what="appearance.npy", where="zeros@1", accepted="vectors that are finite and not zero"
     ):
         make_map(root, "zeros")
     assert paths(root) == []

@@ -17,6 +17,7 @@ from penstock.train import Run, windows
 from penstock.train.run import AGAIN
 from penstock.train.run_folder import RunFolder
 from penstock.train.stop import Stop
+from tests.refusals import refusal
 from tests.servers.processes import python
 
 STEPS = 8
@@ -163,9 +164,9 @@ def test_windows_of_a_followed_run_go_on_under_a_new_version(
 
 def test_iterable_without_a_position_is_refused(root: str) -> None:
     with loader.Loader(a_plan(root), 0, 1, steps=STEPS) as batches, Run.joined(name="points") as run:
-        with pytest.raises(InvalidRuntime, match="got a generator, which has no position"):
+        with refusal(InvalidRuntime, what="run.steps()", given="generator"):
             next(run.steps(batches.with_status()))
-        with pytest.raises(InvalidRuntime, match=r"accepted: loader\.Loader"):
+        with refusal(InvalidRuntime, what="run.steps()", given="DataLoader"):
             next(run.steps(DataLoader([1, 2, 3])))  # type: ignore[arg-type]
 
 

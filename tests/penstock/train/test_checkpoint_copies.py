@@ -12,6 +12,7 @@ from loader.storage import Store, open_store
 from penstock.checkpoints import Checkpoints, marker, retention
 from penstock.checkpoints.marker import Checkpoint, StoredObject
 from penstock.train.checkpoint_copies import copy_checkpoints
+from tests.refusals import refusal
 from tests.servers.processes import python
 
 REPOSITORY = Path(__file__).parents[3]
@@ -139,15 +140,26 @@ def test_other_checkpoints_of_the_target_stay(source: Store, target: loader.Root
     target.create()
     save(target.store, 15)
     before = objects(target.store)
-    with pytest.raises(Conflict, match="has a checkpoint of step 15, and its steps only go up"):
+    with refusal(Conflict, what="step", where=f"{tmp_path}/target: run 'big'", given=10, accepted="above 15"):
         list(copy_checkpoints(source, target, "big", 10))
     target.store.put(marker.marker_key("big", 20), b"{}")
-    with pytest.raises(Conflict, match="is another checkpoint of this step"):
+    with refusal(
+        Conflict,
+        where=f"{tmp_path}/target/checkpoints/big/steps/000000000020.json",
+        accepted="the same checkpoint",
+    ):
         list(copy_checkpoints(source, target, "big", 20))
     assert before.items() <= objects(target.store).items()
-    with pytest.raises(CheckpointNotFound, match="step 30"):
+    with refusal(
+        CheckpointNotFound, what="step 30", where=f"{tmp_path}/source: run 'big'", given=30, accepted="10, 20"
+    ):
         list(copy_checkpoints(source, target, "big", 30))
-    with pytest.raises(InvalidStore, match="one lies in the other"):
+    with refusal(
+        InvalidStore,
+        what="locations",
+        given=[f"{tmp_path}/source", f"{tmp_path}/source"],
+        accepted="locations apart",
+    ):
         list(copy_checkpoints(source, loader.Root(tmp_path / "source"), "big"))
 
 
@@ -169,7 +181,7 @@ def test_step_saved_meanwhile_withdraws_the_marker(source: Store, target: loader
 
     root = loader.Root(target.url)
     root._use(Saving())  # type: ignore[arg-type]
-    with pytest.raises(Conflict, match="step 99"):
+    with refusal(Conflict, what="step", given=10, accepted="above 99"):
         list(copy_checkpoints(source, root, "big", 10))
     assert marker.steps(target.store, "big") == [99]
 

@@ -28,6 +28,7 @@ from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec, read_spec
 from penstock.train.submitting import cancel, resume, stop, submit
 from penstock.train.windows import ROW, window_bytes
+from tests.refusals import refusal
 
 Penstock = Callable[..., tuple[int, str, str]]
 S = 1_000_000
@@ -419,10 +420,10 @@ def test_run_is_resumed_only_when_its_cancelled_start_has_ended(tmp_path: Path) 
         RunSpec(run="big-7", command=("true",), record=root),
         RunFolder(loader.Root(root).store, "big-7"),
     )
-    with pytest.raises(Conflict, match="big-7 is still stopping: resume it when it has ended"):
+    with refusal(Conflict, what="state", where="big-7", given="stopping"):
         resume(run, launcher)
     folder.ask_to_stop("scancel")  # as the script does
-    with pytest.raises(Conflict, match="still stopping"):
+    with refusal(Conflict, what="state", where="big-7", given="stopping"):
         resume(run, launcher)
     assert folder.is_to_stop()
     assert resume(run, launcher) == "Slurm job 13"

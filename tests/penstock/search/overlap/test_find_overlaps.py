@@ -24,6 +24,7 @@ from penstock.search.overlap.find_overlaps import find_overlaps
 from penstock.search.overlap.protected_texts import distinct_shingles, protected_path
 from penstock.search.overlap.sample_texts import SampleTexts
 from tests.api.test_online_records import without_write_access
+from tests.refusals import refusal
 
 QUESTION = "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May."
 FILLER = "The committee met again on Tuesday to discuss the budget for the coming year without any result. "
@@ -241,15 +242,15 @@ def test_a_short_answer_beside_a_question_matches_nothing(tmp_path: Path) -> Non
 
 
 def test_bad_input_is_named(root: loader.Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidRuntime, match="--protected"):
+    with refusal(InvalidRuntime, what="--protected", accepted="a version"):
         find_overlaps(root, "docs@1", [])
     for share in (-0.1, 1.1, float("nan")):
         with pytest.raises(InvalidRuntime, match="--min"):
             find_overlaps(root, "docs@1", ["exam@1"], min_ratio=share)
-    with pytest.raises(FieldNotFound, match=r"docs@1 has no text field 'text'\. .*: txt"):
+    with refusal(FieldNotFound, what="text", where="docs@1", accepted="txt"):
         find_overlaps(root, "docs@1", ["exam@1"], field="text")
     write(root, "numbers", {"n": 3}, "cls")
-    with pytest.raises(FieldNotFound, match="numbers@1 has no texts"):
+    with refusal(FieldNotFound, what="texts", where="numbers@1", given="cls", accepted="txt, json or jsonl"):
         find_overlaps(root, "docs@1", ["numbers@1"])
     write(root, "latin", {"fine": "text", "bad-one": "caf\u00e9".encode("latin-1")})
     with pytest.raises(
@@ -257,11 +258,11 @@ def test_bad_input_is_named(root: loader.Root, monkeypatch: pytest.MonkeyPatch) 
     ):
         find_overlaps(root, "latin@1", ["exam@1"])
     monkeypatch.setattr(protected_texts, "MOST_SHINGLES", 10)
-    with pytest.raises(InvalidPlan, match="docs@1 has more than 10 shingles"):
+    with refusal(InvalidPlan, what="shingles", where="docs@1", given=1, accepted=10):
         find_overlaps(root, "exam@1", ["docs@1"])
     write(root, "exam", {"new": "another question"})
     root.retire("exam@1", reason="replaced")
-    with pytest.raises(VersionRetired, match=r"exam@1 .* retired: replaced; exam has versions 1\.\.2"):
+    with refusal(VersionRetired, what="exam@1", given="replaced"):
         find_overlaps(root, "docs@1", ["exam@1"])
 
 

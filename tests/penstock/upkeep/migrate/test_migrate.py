@@ -30,6 +30,7 @@ from penstock.upkeep.migrate.run import copied_entries, migrate
 from penstock.upkeep.verify.root import verify_root
 from penstock.upkeep.verify.version import verify
 from tests.proxy_stores import ObservedStore
+from tests.refusals import refusal
 
 
 def write(root, numbers, fill=2000):
@@ -391,7 +392,12 @@ def test_target_that_fails_for_good_is_named(root, place):
 
 
 def test_other_places_are_refused(root, place, tmp_path):
-    with pytest.raises(InvalidStore, match="one lies in the other"):
+    with refusal(
+        InvalidStore,
+        what="locations",
+        given=[f"{tmp_path}/primary", f"{tmp_path}/primary"],
+        accepted="locations apart",
+    ):
         migrate(root, root.store, Pace())
     other = loader.Root(str(tmp_path / "other"))
     write(other, range(3))
@@ -404,7 +410,9 @@ def test_other_places_are_refused(root, place, tmp_path):
     migrate(root, place, Pace())
     last = max(info.key for info in place.list("log/") if "state" not in info.key)
     place.put(last, place.get(last).data.replace(b'"nonce":"', b'"nonce":"f'))
-    with pytest.raises(Conflict, match="is not the entry"):
+    with refusal(
+        Conflict, what="log/000000000005.json", where=f"{tmp_path}/mirror", accepted=f"{tmp_path}/primary"
+    ):
         migrate(root, place, Pace())
 
 

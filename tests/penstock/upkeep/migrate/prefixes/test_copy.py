@@ -27,6 +27,7 @@ from penstock.upkeep.migrate.plan import plan_prefix
 from penstock.upkeep.migrate.prefix_copy import FOLDER, migrate_prefix, prefix_status
 from penstock.upkeep.migrate.prefix_verify import AT_ONCE, verify_prefix
 from tests.proxy_stores import ObservedStore
+from tests.refusals import refusal
 from tests.servers.s3 import client_of
 
 
@@ -228,17 +229,28 @@ def test_objects_that_are_there_already_are_told_apart(places):
 def test_other_places_are_refused(places, tmp_path):
     source, target = places
     fill(source, 3)
-    with pytest.raises(InvalidStore, match="lies in the other"):
+    with refusal(
+        InvalidStore,
+        what="locations",
+        given=[f"{tmp_path}/from/inside", f"{tmp_path}/from"],
+        accepted="locations apart",
+    ):
         migrate_prefix(source, open_store(f"{source.url}/inside"), Pace())
     root = loader.Root(str(tmp_path / "root"))
     root.create()
     for pair in ((root.store, target), (source, root.store)):
-        with pytest.raises(Conflict, match="is a root"):
+        with refusal(Conflict, what="log", where=f"{tmp_path}/root", accepted="a location that is no root"):
             migrate_prefix(*pair, Pace())
     migrate_prefix(source, target, Pace())
     other = open_store(str(tmp_path / "other"))
     fill(other, 3)
-    with pytest.raises(Conflict, match="was filled from"):
+    with refusal(
+        Conflict,
+        what=".penstock-migration/source.json",
+        where=f"{tmp_path}/to",
+        given=f"{tmp_path}/other",
+        accepted=f"{tmp_path}/from",
+    ):
         migrate_prefix(other, target, Pace())
     (piece,) = [info.key for info in target.list(FOLDER) if info.key.endswith(".parquet")]
     target.put(piece, b"PAR1 by hand")
@@ -279,7 +291,7 @@ def test_source_that_somebody_edited_is_corrupt(places, text, capsys):
     source, target = places
     source.put("k", b"x")
     target.put(f"{FOLDER}source.json", text)
-    with pytest.raises(Corrupt, match=r"source.json is not what a migration wrote"):
+    with refusal(Corrupt, what=".penstock-migration/source.json", accepted="what a migration wrote"):
         migrate_prefix(source, target, Pace())
     assert main(["migrate", "plan", target.url, "--from", source.url]) == 1
     assert "Corrupt" in capsys.readouterr().err
@@ -296,7 +308,7 @@ def test_root_inside_is_refused_and_named(places):
     with loader.Root(f"{source.url}/v/deep").write("d") as writer:
         writer.add("k", {"x": b"1"})
     for attempt in (plan_prefix, prefix_status, lambda *both: migrate_prefix(*both, Pace())):
-        with pytest.raises(Conflict, match=r"v/deep/penstock\.json makes a root"):
+        with refusal(Conflict, what="v/deep/penstock.json", accepted="no root inside"):
             attempt(source, target)
     assert not [key for key in there(target) if key.endswith("penstock.json")]
     shutil.rmtree(Path(source.url) / "v" / "deep")

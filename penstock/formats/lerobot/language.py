@@ -324,9 +324,7 @@ def columns_nbytes(lines: Sequence[LanguageLine], ns: I64) -> int:
     for line in lines:
         if line.style == TASK:
             continue
-        repeats = 1
-        if not _is_event(line, times):
-            repeats = len(ns)
+        repeats = 1 if _is_event(line, times) else len(ns)
         n_repeated += repeats > 1
         document = json.dumps(_struct(line), ensure_ascii=False)
         nbytes += repeats * (_TEXT_BYTES + len(document.encode()))

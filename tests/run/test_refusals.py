@@ -9,6 +9,7 @@ import pytest
 
 import loader
 from loader.errors import FieldNotFound, InvalidPlan, InvalidRuntime, Unpicklable
+from tests.refusals import refusal
 from tests.servers.patience import PATIENCE_S
 from tests.servers.processes import python
 
@@ -19,21 +20,21 @@ def plan(versions):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "wanted"),
+    ("arguments", "what", "given"),
     [
-        ((3, 3), "rank = 3 with world_size = 3"),
-        ((-1, 3), "rank = -1"),
-        ((0, 0), "world_size = 0"),
-        ((0, 7), "world_size = 7 is more than global_batch = 6"),
-        ((0, None), "pass both, or neither"),
-        ((None, 2), "pass both, or neither"),
-        ((0.0, 1), "rank = 0.0 is a float"),
-        ((True, 2), "rank = True is a bool"),
-        (("0", "1"), "rank = '0' is a str"),
+        ((3, 3), "rank", 3),
+        ((-1, 3), "rank", -1),
+        ((0, 0), "world_size", 0),
+        ((0, 7), "world_size", 7),
+        ((0, None), "rank", [0, None]),
+        ((None, 2), "rank", [None, 2]),
+        ((0.0, 1), "rank", 0.0),
+        ((True, 2), "rank", True),
+        (("0", "1"), "rank", "0"),
     ],
 )
-def test_rank_and_world_size(plan, arguments, wanted):
-    with pytest.raises(InvalidRuntime, match=wanted):
+def test_rank_and_world_size(plan, arguments, what, given):
+    with refusal(InvalidRuntime, what=what, given=given):
         loader.Loader(plan, *arguments)
 
 
@@ -54,9 +55,9 @@ def test_rank_and_world_size(plan, arguments, wanted):
     ],
 )
 def test_runtime_options(plan, options):
-    (name,) = options
+    ((name, value),) = options.items()
     before = set(threading.enumerate())
-    with pytest.raises(InvalidRuntime, match=f"{name} = "):
+    with refusal(InvalidRuntime, what=name, given=value):
         loader.Loader(plan, 0, 1, **options)
     assert set(threading.enumerate()) <= before
 

@@ -351,7 +351,9 @@ def check_word(name: str, value: object, accepted: Sequence[str]) -> None:
     """Raise InvalidRuntime for an argument that is none of the accepted words."""
     if value not in accepted:
         words = ", ".join(map(repr, accepted))
-        raise InvalidRuntime(f"{name} = {value!r}; accepted: {words}")
+        raise InvalidRuntime(
+            f"{name} = {value!r}; accepted: {words}", what=name, given=value, accepted=list(accepted)
+        )
 
 
 def whole_number(name: str, value: object, low: int) -> int:

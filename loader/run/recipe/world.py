@@ -47,11 +47,15 @@ class World:
         for name, value in (("rank", self.rank), ("world_size", self.world_size)):
             if isinstance(value, bool) or not hasattr(value, "__index__"):
                 raise InvalidRuntime(
-                    f"{name} = {value!r} is a {type(value).__name__}; a whole number is needed"
+                    f"{name} = {value!r} is a {type(value).__name__}; a whole number is needed",
+                    what=name,
+                    given=value,
+                    accepted="a whole number",
                 )
             object.__setattr__(self, name, int(value))  # accepts numpy's integers
         if self.world_size < 1:
-            raise InvalidRuntime(f"world_size = {self.world_size}; at least 1 is needed")
+            text = f"world_size = {self.world_size}; at least 1 is needed"
+            raise InvalidRuntime(text, what="world_size", given=self.world_size, accepted="at least 1")
         if not 0 <= self.rank < self.world_size:
             raise InvalidRuntime(
                 f"rank = {self.rank} with world_size = {self.world_size}; ranks are numbered 0 to "
@@ -159,7 +163,12 @@ def check_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
     if hasattr(micro_batch, "__index__"):
         number = micro_batch.__index__()
     if isinstance(micro_batch, bool) or number < 1:
-        raise InvalidRuntime(f"micro_batch = {micro_batch!r}; a whole number of at least 1 is needed")
+        raise InvalidRuntime(
+            f"micro_batch = {micro_batch!r}; a whole number of at least 1 is needed",
+            what="micro_batch",
+            given=micro_batch,
+            accepted="a whole number of at least 1",
+        )
     for name, source in plan.sources.items():
         view = source.view
         if isinstance(view, ItemsView) and view.source is not None and view.source.collate is not None:

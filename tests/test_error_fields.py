@@ -17,6 +17,7 @@ from loader.errors import (
     VersionNotFound,
     plain_value,
 )
+from loader.order.random.plan_hash import check_int
 from loader.run.workers.batch_message import PickledError
 from tests.refusals import refusal
 
@@ -105,3 +106,9 @@ def test_refusal_passes_an_error_of_another_type_on():
 def test_refusal_needs_a_field():
     with pytest.raises(TypeError, match="needs a field"), refusal(InvalidPlan):
         raise InvalidPlan("batch = 1")
+
+
+@pytest.mark.parametrize("value", [0, 5, True, 1.0, "2", None])
+def test_whole_number_that_is_refused_is_stated(value):
+    with refusal(InvalidPlan, what="batch", given=value, accepted="a whole number from 1 to 4"):
+        check_int("batch", value, 1, 4)

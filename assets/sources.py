@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 JOINED = frozenset({"lance", "lerobot", "rosbag"})
-"""Formats whose raw objects consist of several files (`joined_objects`)."""
+"""Formats whose raw objects consist of several files (`composite_objects`)."""
 KEYED_BY_PLACE = frozenset({"lance"})
 """Formats whose keys are unique in a source, since rows move between its objects."""
 

@@ -109,7 +109,7 @@ def save(root: str, layers: int) -> None:
 def load(options: dict[str, str], layers: int, rank: int) -> RankReads:
     """Load on this rank, and check what came."""
     import loader
-    from loader.storage.requests import Traffic, counted
+    from loader.storage.requests import Traffic, count_requests
     from penstock.checkpoints import Checkpoints
 
     tensors = state(layers, 0.0)
@@ -124,7 +124,7 @@ def load(options: dict[str, str], layers: int, rank: int) -> RankReads:
 
     root.store.get_ranges = get_ranges  # type: ignore[method-assign]
     traffic = Traffic()
-    with Checkpoints(root, "run") as run, counted(traffic):
+    with Checkpoints(root, "run") as run, count_requests(traffic):
         run.load(tensors)
     assert all((tensor.to_local() == 1).all() for tensor in tensors.values())
     share = sum(tensor.to_local().nbytes for tensor in tensors.values())

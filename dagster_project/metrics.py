@@ -26,7 +26,7 @@ from loader.errors import InvalidRuntime
 from penstock.metrics.exporter import parse_address, serve, write_textfile
 from penstock.metrics.families import RootCollector
 from penstock.usage.prices import PriceTable, read_prices
-from penstock.verbs.verb import read_by
+from penstock.verbs.verb import argument_type
 
 PREFIX = "penstock_pipeline_"
 _GAUGES = {
@@ -168,7 +168,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--root", help="path or URL (default: PENSTOCK_ROOT)")
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--listen", type=read_by(parse_address), metavar="HOST:PORT")
+    where.add_argument("--listen", type=argument_type(parse_address), metavar="HOST:PORT")
     where.add_argument("--textfile", metavar="FILE", help="write one file, for node_exporter's collector")
     parser.add_argument(
         "--allow-host",

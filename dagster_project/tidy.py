@@ -145,11 +145,11 @@ tidy_schedule = dg.ScheduleDefinition(
 )
 def record_condemned(context: dg.OpExecutionContext, root: RootResource) -> None:
     """Condemn unneeded objects; write their number and bytes per dataset as metadata."""
-    from penstock.denied.record import condemned
+    from penstock.denied.record import condemned_versions
     from penstock.upkeep.gc import Options, collect
 
     with root.opened() as opened:
-        options = Options(condemned=condemned(opened.store, opened.state.denies))
+        options = Options(condemned=condemned_versions(opened.store, opened.state.denies))
         report = collect(opened, options)
     summary = report.to_json()
     rows = [tuple(row.values()) for row in summary["datasets"]]

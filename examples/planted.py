@@ -26,7 +26,7 @@ from examples.demo.pipeline import DATASET, Pipeline, Places
 from examples.demo.publishing import publish_source
 from examples.demo.show import DemoFailed, Report, line
 from examples.train import augment, build_model
-from penstock.class_names import class_names_of
+from penstock.class_names import find_class_names
 
 STEPS, GLOBAL_BATCH, SEED = 160, 4, 11
 
@@ -81,7 +81,7 @@ def train(root: loader.Root, run: str) -> None:
     view = version.select("jpg", "cls", where_present=True)
     plan = loader.plan({"photos": view}, seed=SEED, global_batch=GLOBAL_BATCH, allow_repeats=True)
     torch.manual_seed(SEED)
-    model = build_model(len(class_names_of(version) or ()))
+    model = build_model(len(find_class_names(version) or ()))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     trail = loader.Trail(root, run, recipe="examples.planted:recipe", tensors_every=1)
     with loader.Loader(plan, **recipe(), steps=STEPS, trail=trail) as batches:

@@ -27,7 +27,7 @@ from torch.nn import functional
 
 import loader
 from penstock.checkpoints import Checkpoints, TrainingState
-from penstock.class_names import class_names_of
+from penstock.class_names import find_class_names
 from penstock.train import Run
 
 CROP_PX = 128
@@ -102,7 +102,7 @@ def open_plan(root: loader.Root, options: argparse.Namespace) -> tuple[loader.Pl
         allow_repeats=True,
     )
     plan.save(root)
-    return plan, len(class_names_of(version) or ()) or options.classes
+    return plan, len(find_class_names(version) or ()) or options.classes
 
 
 def train(run: Run, options: argparse.Namespace) -> None:

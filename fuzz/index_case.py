@@ -19,7 +19,7 @@ from loader.errors import PenstockError
 from penstock.search.make import drop_index, make_index
 from penstock.search.map.stored_map import drop_map, make_map
 from penstock.search.map.version_map import read_map
-from penstock.upkeep.gc.derived_segments import FOLDERS, segment_kind, stored_kind
+from penstock.upkeep.gc.derived_segments import FOLDERS, read_kind, segment_kind
 from penstock.upkeep.verify.root import verify_root
 
 from .case import Report, begin_case, held, left_behind, peak_mib
@@ -227,7 +227,7 @@ def _drop(root: loader.Root, drop: Any) -> None:
 
 def _forge(root: loader.Root, path: str, rng: random.Random) -> None:
     """Replace a segment by one with wrong values and parts that agrees with its own digest and name."""
-    kind = stored_kind(root.store, path)
+    kind = read_kind(root.store, path)
     own = [part.own for part in version_parts(root.open("d"), "embedding.npy")]
     own += [part.own for part in version_parts(root.open("d"), "caption.txt")]
     foreign = version_parts(root.open("other"), "embedding.npy")[0].own

@@ -138,13 +138,13 @@ def _plain(alert: Alert) -> dict[str, str]:
 # https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
 def _slack(alert: Alert) -> dict[str, str]:
     lines = [
-        f"{_SIGNS[alert.severity]} *{_escaped(alert.name)}* {_escaped(alert.dataset)}",
-        _escaped(alert.what),
+        f"{_SIGNS[alert.severity]} *{_escape(alert.name)}* {_escape(alert.dataset)}",
+        _escape(alert.what),
     ]
-    lines += [f"```{_escaped(alert.details)[:2000]}```"] if alert.details else []
+    lines += [f"```{_escape(alert.details)[:2000]}```"] if alert.details else []
     lines += [f"<{alert.url}|Dagster page>"] if alert.url else []
     return {"text": "\n".join([*lines, f"Handbook: {alert.handbook}"])}
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -22,7 +22,7 @@ from .stages import (
     newest_listed,
     partitions,
 )
-from .units import shortened
+from .units import shorten_list
 
 if TYPE_CHECKING:
     from loader import Root
@@ -65,7 +65,7 @@ class StoppedBatch:
         }
 
 
-def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> list[StoppedBatch]:
+def halted_batches(root: "Root", dataset: str, batch: str | None = None) -> list[StoppedBatch]:
     """Return the batches that the gate stopped, or only `batch`.
 
     Raises: InvalidRuntime without a verdict; Conflict if `batch` was not stopped; Corrupt.
@@ -74,14 +74,14 @@ def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> lis
     if not known or (batch is not None and batch not in known):
         verdicts = "the gate has judged no batch"
         if known:
-            verdicts = f"verdicts exist for {shortened(known)}"
+            verdicts = f"verdicts exist for {shorten_list(known)}"
         datasets = ", ".join(root.datasets()) or "none"
         earlier = "".join(f". {sentence}" for sentence in stops_before_the_gate(root, dataset, batch))
         raise InvalidRuntime(
             f"there is no verdict on {dataset} {batch or ''}: {verdicts}; the datasets with versions are "
             f"{datasets}{earlier}"
         )
-    batches = [_stopped(root.store, dataset, name) for name in (known if batch is None else [batch])]
+    batches = [_halted_batch(root.store, dataset, name) for name in (known if batch is None else [batch])]
     stopped = [one for one in batches if one is not None]
     if batch is not None and not stopped:
         raise Conflict(f"batch {batch} of {dataset} was not stopped by the gate: there is nothing to approve")
@@ -118,7 +118,7 @@ def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, rea
         raise InvalidRuntime(
             "an approval needs a name and a reason: both are stored in the version's manifest"
         )
-    (stopped,) = stopped_batches(root, dataset, batch)
+    (stopped,) = halted_batches(root, dataset, batch)
     if stopped.record.r != record:
         raise Conflict(
             f"verdict {record} on batch {batch} of {dataset} is not the newest, which is {stopped.record.r}; review "
@@ -182,7 +182,7 @@ def covering_approval(
     return record
 
 
-def _stopped(store: Store, dataset: str, batch: str) -> StoppedBatch | None:
+def _halted_batch(store: Store, dataset: str, batch: str) -> StoppedBatch | None:
     verdict = current_record(store, dataset, VERDICTS, batch)
     if verdict is None or verdict.verdict == "published":
         return None

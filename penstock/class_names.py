@@ -27,7 +27,7 @@ def class_names(store: Store, versions: Sequence[VersionRecord]) -> list[str] | 
 _KNOWN: "WeakKeyDictionary[Version, list[str] | None]" = WeakKeyDictionary()
 
 
-def class_names_of(version: "Version") -> list[str] | None:
+def find_class_names(version: "Version") -> list[str] | None:
     """Return the class names of a version or its newest ancestor with some, or None. Cached.
 
     Raises: StoreError.

@@ -68,7 +68,7 @@ def _run(argv: Sequence[str] | None) -> int:
         try:
             body, text, status = verb(arguments)
         except ModuleNotFoundError as error:
-            if (extra := extra_with(error.name or "")) is None:
+            if (extra := find_extra(error.name or "")) is None:
                 raise
             raise errors.MissingDependency(
                 f"{error.name} is not installed: pip install 'penstock-data[{extra}]'"
@@ -107,7 +107,7 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def extra_with(module: str) -> str | None:
+def find_extra(module: str) -> str | None:
     """Return the distribution's first extra that installs a module, or None."""
     from importlib.metadata import requires
 
@@ -143,16 +143,21 @@ def parser() -> "Parser":
         epilog=COMPLETION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=installed_version())
+    top.add_argument("--version", action="version", version=version_text())
     several = top.add_subparsers(
         required=True,
         metavar="VERB",
         title="verbs, by user",
-        description="\n\n".join(_listed(group, verbs) for group, verbs in GROUPS.items()),
+        description="\n\n".join(_list_verbs(group, verbs) for group, verbs in GROUPS.items()),
         help="penstock VERB --help lists its arguments",
     )
     for name, verb in VERBS.items():
-        _add(name, verb, several.add_parser(name, description=verb.text, parents=_of(verb, shared)), shared)
+        _add(
+            name,
+            verb,
+            several.add_parser(name, description=verb.text, parents=_verb_parents(verb, shared)),
+            shared,
+        )
     return top
 
 
@@ -207,7 +212,7 @@ class Parser(argparse.ArgumentParser):
         return [option for action in parser._actions for option in action.option_strings]
 
 
-def installed_version() -> str:
+def version_text() -> str:
     """Return "penstock 0.1.0", with Python's version and the package's folder."""
     from importlib.metadata import PackageNotFoundError, version
 
@@ -220,7 +225,7 @@ def installed_version() -> str:
     return f"penstock {number} (Python {platform.python_version()}, {os.path.dirname(__file__)})"
 
 
-def _listed(group: str, verbs: "Mapping[str, Verb]") -> str:
+def _list_verbs(group: str, verbs: "Mapping[str, Verb]") -> str:
     width = max(shutil.get_terminal_size().columns - 4, 40)
     lines = [
         textwrap.fill(f"  {name:<12} {verb.text}", width, subsequent_indent=" " * 15)
@@ -229,7 +234,7 @@ def _listed(group: str, verbs: "Mapping[str, Verb]") -> str:
     return "\n".join([f"{group}:", *lines])
 
 
-def _of(verb: "Verb", shared: "Parser") -> "list[Parser]":
+def _verb_parents(verb: "Verb", shared: "Parser") -> "list[Parser]":
     return [shared] if verb.run else []
 
 
@@ -253,7 +258,9 @@ def _add(words: str, verb: "Verb", parser: argparse.ArgumentParser, shared: Pars
         return
     several = parser.add_subparsers(required=True, metavar="VERB")
     for name, inner in verb.verbs.items():
-        added = several.add_parser(name, parents=_of(inner, shared), help=inner.text, description=inner.text)
+        added = several.add_parser(
+            name, parents=_verb_parents(inner, shared), help=inner.text, description=inner.text
+        )
         _add(f"{words} {name}", inner, added, shared)
 
 
@@ -286,7 +293,7 @@ def _actions(parser: ArgumentParser) -> Iterator[Action]:
 
 def _completions(prefix: str, action: Action, parsed_args: Namespace, **_: Any) -> list[str]:
     with suppress(Exception):
-        return names_below(parsed_args.root, prefix, versions=action.dest in REFS)
+        return local_names(parsed_args.root, prefix, versions=action.dest in REFS)
     return []
 
 
@@ -297,7 +304,7 @@ def _local(root: str) -> Path:
     return Path(path)
 
 
-def names_below(root: str | None, prefix: str, *, versions: bool) -> list[str]:
+def local_names(root: str | None, prefix: str, *, versions: bool) -> list[str]:
     """Return the datasets under a local root; for 'photos@', that dataset's versions, tags and aliases.
 
     Reads only the log: `loader.Root` imports slowly. Raises: OSError; ValueError; errors of a damaged log.

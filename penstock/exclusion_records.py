@@ -174,7 +174,7 @@ def standing_exclusions(store: Store, dataset: str) -> Exclusions:
     }
 
 
-def stay_out(version: "Version", parent: "Version | None") -> list[str]:
+def exclusion_line(version: "Version", parent: "Version | None") -> list[str]:
     """Return the report's line about the exclusions that a new version applied; none without any."""
     is_new = parent is None or version.id != parent.id
     if not is_new or "exclusions" not in version.manifest["producer"]:

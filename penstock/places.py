@@ -8,7 +8,7 @@ from typing import Any
 from loader.dataset.log.marker import BEFORE_A_ROOT, MARKER, PROBES
 from loader.errors import InvalidStore, NotARoot
 from loader.storage import Store, is_there
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 from loader.storage.spec import Opened, bucket_and_prefix
 
 
@@ -95,7 +95,7 @@ def local_folder(store: Store) -> Path | None:
 
 def _location(store: Store) -> tuple[str, str]:
     """Return server and path. The server of a local folder is "". A path ends with "/"."""
-    own = primary_of(store)
+    own = primary_store(store)
     url = own.url
     scheme, _, rest = url.partition("://")
     if not rest or scheme in ("file", "local"):

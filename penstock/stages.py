@@ -241,7 +241,7 @@ def record_path(dataset: str, stage: str, partition: str, r: int) -> str:
     return f"{_folder(dataset, stage)}{check_partition(partition)}/{r:0{_DIGITS}d}.json"
 
 
-def settled_path(dataset: str) -> str:
+def settlement_path(dataset: str) -> str:
     """Return the key of the table of settled batches, a cache without sample names."""
     return f"tables/{check_dataset_name(dataset)}/version/settled.parquet"
 

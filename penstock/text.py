@@ -54,7 +54,7 @@ def html_text(text: object) -> str:
 
 def markdown_text(text: object) -> str:
     """Escape text so that Markdown shows it literally: in a line, a table cell or alternative text."""
-    line = _ADDRESS.sub(_broken, clean(text))
+    line = _ADDRESS.sub(_break_link, clean(text))
     escaped = "".join(
         _ENTITIES.get(letter) or (f"\\{letter}" if letter in _BACKSLASHED else letter) for letter in line
     )
@@ -84,7 +84,7 @@ def lines_text(lines: Iterable[object]) -> str:
 _LINE_ENDS = {ord(one): one.encode("unicode_escape").decode() for one in "\t\n\x85\u2028\u2029"}
 
 
-def _broken(match: re.Match[str]) -> str:
+def _break_link(match: re.Match[str]) -> str:
     address = match.group()
     if address == "://":
         return f":{WORD_JOINER}//"

@@ -10,7 +10,7 @@ WEEK_US = 7 * DAY_US
 _YEAR_10000_US = 253_402_300_800 * 10**6
 
 
-def elapsed_us(begun_s: float) -> int:
+def microseconds_since_start(begun_s: float) -> int:
     """Return the microseconds since a value of `perf_counter`."""
     return round((time.perf_counter() - begun_s) * 1e6)
 
@@ -100,7 +100,7 @@ def parse_size(text: str) -> int:
     return int(min(float(number) * units.get(unit, 1), 2**63 - 1))
 
 
-def shortened(values: Sequence[int] | Sequence[str], most: int = 12) -> str:
+def shorten_list(values: Sequence[int] | Sequence[str], most: int = 12) -> str:
     """List the first numbers or names, and count the others."""
     listed = ", ".join(map(str, values[:most]))
     if len(values) > most:

@@ -103,8 +103,8 @@ BROKEN = {  # section, file -> test that finds it -> what the file says, what it
         ),
         "test_rubbish_is_rejected": (
             "import field_of, photo\n",
-            "import field_of\nfrom loader.modalities import decoder_for\n\n"
-            "def photo(sample, field):\n    return decoder_for(field)(sample[field], None)\n",
+            "import field_of\nfrom loader.modalities import find_decoder\n\n"
+            "def photo(sample, field):\n    return find_decoder(field)(sample[field], None)\n",
         ),
     },
     ("model", "liking.py"): {"test_same_bits_in_any_batch": ("sigmoid()", "softmax(0)")},

@@ -197,13 +197,13 @@ class JoinedObjects:
         return self._read_names(infos)
 
     def _read_names(self, infos: Sequence[ObjectInfo]) -> _Listed:
-        from penstock.formats.importer import files_of
+        from penstock.formats.importer import group_files
         from penstock.formats.registry import joining_importer
 
         importer = joining_importer(self._format)
         names = importer.names_in(self.place, infos, self._options)
         by_key = {info.key: info for info in infos}
-        files, waiting = files_of(names, by_key)
+        files, waiting = group_files(names, by_key)
         listed = _Listed(infos=infos, files=files, waiting=waiting)
         with self._lock:
             self._listed = listed

@@ -10,7 +10,7 @@ from loader.dataset.versions.samples_table import scan_samples
 from loader.dataset.writing.part_extension import read_part
 from loader.modalities import find_decoder
 from loader.storage import Store
-from penstock.card.classes import modality_of
+from penstock.card.classes import fields_modality
 
 from ..featurizers.texts.minhash import N_VALUES, NO_WORD
 from .band_index import DOCUMENTS_AT_ONCE, check_signature, documents_with_bands, stored_signatures
@@ -198,6 +198,6 @@ def _document_counts(
                 fields |= fields_of_group[name]
         if field_name in fields:
             n_compared += n
-        elif modality_of(fields) == TEXT:
+        elif fields_modality(fields) == TEXT:
             n_unhashed += n
     return n_compared, n_unhashed

@@ -15,7 +15,7 @@ from loader.dataset.writing.part_extension import read_part
 from loader.errors import DecodeFailed
 from loader.storage import RangeReader
 from penstock.search.overlap.compare import ProtectedIndex, overlaps
-from penstock.search.overlap.protected_texts import checked_texts
+from penstock.search.overlap.protected_texts import compute_texts
 from penstock.search.overlap.sample_texts import field_texts, is_text, text_fields, undecodable
 from penstock.search.overlap.shingles import WIDTH
 
@@ -149,7 +149,7 @@ def text_contaminations(
     if not documents.has_texts:
         return []
     versions = [version for version in protected if text_fields(version)]
-    indexes = [ProtectedIndex(checked_texts(version)) for version in versions]
+    indexes = [ProtectedIndex(compute_texts(version)) for version in versions]
     shared: list[list[SharedSample]] = [[] for _ in versions]
     # A batch's parts have the samples that a filter left out, too.
     keys = frozenset(batch["key"])

@@ -18,7 +18,7 @@ from loader.errors import (
 )
 from loader.storage import RangeReader, Store
 from penstock.compute.job import Job, store_url
-from penstock.compute.local_blocks import Jobs, blocks_of, discard
+from penstock.compute.local_blocks import Jobs, discard, job_blocks
 from penstock.compute.plain import from_json, from_mapping, to_json
 from penstock.compute.pool import Compute
 from penstock.compute.work import Node, Resources, Work
@@ -393,7 +393,7 @@ class BatchFeatures:
             for one in inputs
         ]
         computed = list[PartFeatures | None]()
-        for block in blocks_of(self._compute, self._job, lambda: tasks):
+        for block in job_blocks(self._compute, self._job, lambda: tasks):
             for item, outcome in zip(inputs[block.first :], block.outcomes, strict=False):
                 features = outcome.value
                 why = ""

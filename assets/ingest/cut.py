@@ -6,7 +6,7 @@ from typing import Any
 
 from loader.dataset.shards.part import Part
 from penstock.compute.job import Job, store_url
-from penstock.compute.local_blocks import blocks_of
+from penstock.compute.local_blocks import job_blocks
 from penstock.compute.pool import Outcome
 from penstock.stages import fingerprint
 
@@ -79,7 +79,7 @@ def cut_objects(
     refusals = list[Row]()
     short_shots = 0
     # An object's failure or refusal is in its outcome; units, and refusals for foreign files, are in the block's part.
-    for block in blocks_of(batch.compute, job, lambda: tasks):
+    for block in job_blocks(batch.compute, job, lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
             refusal = _refusal(audits[number], limits[number], outcome)
             if refusal is not None:

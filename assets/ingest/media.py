@@ -11,7 +11,7 @@ import loader
 from loader.errors import StageNotPublished
 from loader.storage import Store
 from penstock.compute.job import Job, store_url
-from penstock.compute.local_blocks import blocks_of, discard
+from penstock.compute.local_blocks import discard, job_blocks
 from penstock.compute.pool import Compute, Outcome
 from penstock.stages import StageRecord, fingerprint
 from resources.compute import ComputeResource
@@ -186,7 +186,7 @@ def audit_objects(
     limits = _limits(batch, readable, tell)
     tasks = _tasks(batch, readable, limits)
     admitted = list[Row]()
-    for block in blocks_of(batch.compute, _job(batch), lambda: tasks):
+    for block in job_blocks(batch.compute, _job(batch), lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
             audited = _audit_result(readable[number], limits[number], outcome)
             if audited.refusal is not None:

@@ -15,7 +15,7 @@ from loader.json_text import DamagedJson, is_text, parse_json_object
 from loader.storage import Store
 from loader.storage.threads import DaemonPool
 from penstock.compute.job import Job, store_url
-from penstock.compute.local_blocks import Jobs, blocks_of, discard
+from penstock.compute.local_blocks import Jobs, discard, job_blocks
 from penstock.compute.pool import Compute
 from penstock.stages import StageRecord, fingerprint
 from resources.compute import ComputeResource
@@ -145,7 +145,7 @@ def _hash_on_nodes(
     """Yield the objects' contents, once nodes have read all of them. Raises: StoreError if one could not be read."""
     tasks = [_task(landing, item) for item in objects]
     contents = list[Hashed]()
-    for block in blocks_of(compute, job, lambda: tasks):
+    for block in job_blocks(compute, job, lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
             if outcome.value is None:
                 discard(compute, job)  # otherwise the next run would find the same failure

@@ -16,8 +16,8 @@ from loader.dataset.shards.address import SampleAddress
 from loader.dataset.writing.part_extension import part_address
 from loader.errors import AlreadyExists, MissingDependency, StoreError
 from loader.storage import RangeReader, Store
-from penstock.card.classes import modality_of, part_fields
-from penstock.card.examples import address_at, example_of
+from penstock.card.classes import fields_modality, part_fields
+from penstock.card.examples import build_example, sample_address
 from penstock.card.render import templates
 from penstock.card.value import Example
 from penstock.stages import StageRecord
@@ -291,7 +291,7 @@ def _example(store: RangeReader, part: loader.Part, row: dict[str, Any]) -> Exam
 
 def _example_of_version(root: loader.Root, version: loader.Version, row: dict[str, Any]) -> Example:
     position = version.parts.position(row["part"])
-    find = partial(address_at, version, (position, int(row["row"])))
+    find = partial(sample_address, version, (position, int(row["row"])))
     fields = part_fields(version, position)
     return _read_example(version.placed or root.store, fields, find, row)
 
@@ -302,6 +302,6 @@ def _read_example(
     find: Callable[[Sequence[str]], SampleAddress],
     row: dict[str, Any],
 ) -> Example:
-    modality = modality_of(fields)
+    modality = fields_modality(fields)
     kind = str(row.get("kind") or modality)
-    return example_of(store, kind, modality, fields, find, row)
+    return build_example(store, kind, modality, fields, find, row)

@@ -14,7 +14,7 @@ from loader.dataset.log.state import State
 from loader.dataset.tables.parquet import parse_table, table_bytes
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound, StoreError
 from loader.storage import ObjectInfo, Store
-from penstock.stages import StageRecord, current_record, existing_records, newest_listed, settled_path
+from penstock.stages import StageRecord, current_record, existing_records, newest_listed, settlement_path
 
 from ..pipeline.stages import SAMPLES
 
@@ -91,7 +91,7 @@ def is_published(state: State, record: StageRecord) -> bool:
 
 def _read_settled(store: Store, dataset: str) -> dict[str, str]:
     """Return record path -> etag; {} if no readable table exists."""
-    path = settled_path(dataset)
+    path = settlement_path(dataset)
     try:
         data = store.get(path).data
         table = parse_table(data, path)
@@ -126,6 +126,6 @@ def _add_settled(
     table = pa.table(columns, schema=_SCHEMA)
     data = table_bytes(table, _KIND)
     try:
-        store.put(settled_path(dataset), data)
+        store.put(settlement_path(dataset), data)
     except StoreError as error:
         _log.warning("settled batches were not saved; the next run reads them again: %s", error)

@@ -15,7 +15,7 @@ from loader.errors import Corrupt, DecodeFailed, StoreError
 from loader.modalities.fields import last_word
 from loader.run.recipe.decode import decode_sample, decoders
 from loader.storage import RangeReader
-from loader.storage.disk.scratch import held_folder
+from loader.storage.disk.scratch import scratch_folder
 from penstock.compute.pool import Compute, Outcome
 from penstock.compute.pool.environment import store_variables
 
@@ -93,7 +93,7 @@ def read_again(reading: ReadingTask) -> Judgement:
 
 
 def _decode_whole(data: bytes, mime: str) -> None:
-    with held_folder("judge") as scratch:
+    with scratch_folder("judge") as scratch:
         path = os.path.join(scratch, "video")
         with open(path, "wb") as file:
             file.write(data)

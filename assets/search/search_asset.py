@@ -10,7 +10,7 @@ import loader
 from loader.errors import Corrupt, FieldMismatch, FieldNotFound, PenstockError
 from penstock.search.make import make_index
 from penstock.search.map.stored_map import make_map
-from penstock.search.recall import measured_recall
+from penstock.search.recall import measure_recall
 from resources.storage import RootResource
 
 from ..pipeline.stages import SEARCH, VERSION
@@ -96,7 +96,7 @@ def index_newest(root: loader.Root, dataset: str, search: Search) -> IndexedVers
             damaged |= index.damaged
         seconds += report.seconds
         if name in search.like:
-            recall[name] = measured_recall(version, name)
+            recall[name] = measure_recall(version, name)
     if search.map:
         try:
             placed = make_map(root, version.name)

@@ -19,7 +19,7 @@ from penstock.compute.attach import attach
 from penstock.compute.cluster import Cluster, read_cluster
 from penstock.compute.job import Head, Job, StoredOutcome
 from penstock.compute.pool import LocalCompute
-from penstock.compute.submit import submitted
+from penstock.compute.submit import submit_job
 from penstock.compute.work import Work
 
 from ..view.rows import Row
@@ -168,7 +168,7 @@ def _own_ms(begun_s: float, n_units: int, at_once: int) -> float:
 
 def _pretend(job: Job[Number, Number], n_units: int, n_done: int) -> None:
     """Submit a job, and write outcomes of its first blocks as a runner would."""
-    there, first = submitted(job, _units(n_units)), 0
+    there, first = submit_job(job, _units(n_units)), 0
     for block, (n, *_) in enumerate(there.description.blocks[:n_done]):
         outcomes = [StoredOutcome(result={"n": first + i}) for i in range(n)]
         there.folder.put_done(block, Head(), outcomes)

@@ -8,12 +8,12 @@ import numpy as np
 
 import loader
 from loader.order.digests import slot_identities
-from penstock.train.goodput import PARTS, goodput, matched, totals
+from penstock.train.goodput import PARTS, goodput, match_attempts, totals
 from penstock.train.launch.launcher import Span
-from penstock.train.launch.slurm_job import spans_of
+from penstock.train.launch.slurm_job import start_spans
 from penstock.train.run_usage import slurm_usage
 from penstock.usage.sacct import AccountedJob, parse_jobs
-from penstock.usage.totals import usage_by
+from penstock.usage.totals import group_usage
 
 from ..page import judged
 from .jobs import DAY_S, GPUS, Job, us
@@ -69,12 +69,12 @@ def _goodput(week: Week, jobs: list[AccountedJob]) -> Iterator[Row]:
     sums, now_us = dict.fromkeys(PARTS, 0.0), us(week.now_s)
     spans: dict[str, list[Span]] = {}
     for one in jobs:
-        spans.setdefault(one.name.removeprefix("pk-000000000000-"), []).extend(spans_of([one]))
+        spans.setdefault(one.name.removeprefix("pk-000000000000-"), []).extend(start_spans([one]))
     for job in week.jobs:
         if job.run not in spans:
             continue
         folder = week.books.folder(job)
-        allocations = matched(spans[job.run], folder.attempts(), now_us)
+        allocations = match_attempts(spans[job.run], folder.attempts(), now_us)
         starts = goodput(allocations, folder.events(), folder.window_sums())
         for part, seconds in totals(starts).items():
             sums[part] += seconds
@@ -100,7 +100,7 @@ def _goodput(week: Week, jobs: list[AccountedJob]) -> Iterator[Row]:
 
 def _usage(week: Week, jobs: list[AccountedJob]) -> Iterator[Row]:
     usage = slurm_usage(week.books.store, jobs, us(week.now_s))
-    rows = usage_by("dataset", usage.starts, us(0), us(week.now_s) + 1_000_000)
+    rows = group_usage("dataset", usage.starts, us(0), us(week.now_s) + 1_000_000)
     truth = {name: gpu_s / 3600 for name, gpu_s in week.books.truth.gpu_s.items()}
     off = {row.name: row.allocated - truth.get(row.name, 0.0) for row in rows}
     total = sum(truth.values())

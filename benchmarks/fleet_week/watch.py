@@ -96,7 +96,7 @@ class Watch:
             self._proofs.add(suspect, proof, now_us)
             self.n_proofs += 1
         alerts_us = [us(at_s) for at_s, _ in self.alerts]
-        proved, n_suspects = self._proofs.proved, len(self._proofs.unrefuted(named))
+        proved, n_suspects = self._proofs.proved, len(self._proofs.open_suspects(named))
         decision = caps(proved, self.drains, len(self._nodes), now_us, alerts_us, n_suspects)
         for name in decision.drain:
             self._drain(name, proved[name][0].sign, now_us)

@@ -153,7 +153,7 @@ def _put_rows(root: loader.Root, steps: range) -> str:
 
 def stored_photos(root: loader.Root, name: str, n: int) -> list[bytes]:
     """Stored bytes of the first samples."""
-    from penstock.view.inspect.sample_record import stored
+    from penstock.view.inspect.sample_record import read_field
 
     version = root.open(f"{name}@latest")
-    return [stored(version, ordinal, "jpg") for ordinal in itertools.islice(range(len(version)), n)]
+    return [read_field(version, ordinal, "jpg") for ordinal in itertools.islice(range(len(version)), n)]

@@ -283,7 +283,7 @@ def unattended_jobs(store: Store, now_s: float, tell: Callable[[str], object]) -
         n_done = len(folder.done(description))
         n_blocks = len(description.blocks)
         if n_done < n_blocks:
-            seen_us = max(description.at_us, folder.attended_us())
+            seen_us = max(description.at_us, folder.heartbeat_us())
             yield UnattendedJob(
                 folder=folder,
                 about=description.about,

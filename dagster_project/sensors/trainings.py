@@ -16,7 +16,7 @@ from dagster_project.jobs import job_name
 from loader.api.report import Report, new_reports
 from loader.dataset.log.entries import DAMAGED
 from penstock.train.run_folder import RunFolder
-from penstock.train.run_usage import recorded_usage
+from penstock.train.run_usage import record_usage
 from resources.storage import RootResource
 
 PER_TICK = 50
@@ -70,7 +70,7 @@ def training_sensor(dataset: str, *, per_tick: int = PER_TICK) -> dg.SensorDefin
 def _usage_metadata(root: loader.Root, run: str) -> dict[str, Any]:
     """Return the goodput and GPU hours in the run's record as metadata; {} without a record."""
     try:
-        usage = recorded_usage(RunFolder(root.store, run))
+        usage = record_usage(RunFolder(root.store, run))
     except DAMAGED as error:
         return {"run record": dg.MetadataValue.text(f"damaged: {error}")}
     if usage is None:

@@ -10,7 +10,7 @@ from ..errors import Corrupt, NotRecorded
 from ..json_text import parse_json_object
 from ..rollouts.record import MOST_STEP, DecisionRecord, RunRecords
 from ..storage import Store
-from ..storage.mirror import primary_of
+from ..storage.mirror import primary_store
 from ..storage.store import is_there
 from ..storage.threads import DaemonPool
 
@@ -45,7 +45,7 @@ class DecidedPlans:
     """The plans of a run's steps. If the run repeats another one, these include that run's."""
 
     def __init__(self, root: Root, run: str) -> None:
-        self._store = primary_of(root.store)
+        self._store = primary_store(root.store)
         self._records = RunRecords(self._store, run)
         self._last: DecisionRecord | None = None  # of the last answer
 

@@ -33,7 +33,7 @@ from ..rollouts.decide import GroupChoice, Verdict, choose, choose_all, count_ch
 from ..rollouts.record import DecisionRecord, LikeRecord, RunRecords, decision_key
 from ..rollouts.undecided import check_continues, next_cursor, read_undecided, rows_of_decision
 from ..run.recipe.recipe import stored_view
-from ..storage.mirror import primary_of
+from ..storage.mirror import primary_store
 from ..storage.store import is_there
 from .online_arguments import LIKE_ARGUMENTS, OnlineArguments
 from .plans import open_plan, plan
@@ -79,7 +79,7 @@ class Decisions:
     @cached_property
     def _records(self) -> RunRecords:
         # At first use: of a job's ranks only the first one reads them.
-        return RunRecords(primary_of(self._root.store), self._run)
+        return RunRecords(primary_store(self._root.store), self._run)
 
     @property
     def insufficient_version(self) -> set[str]:
@@ -110,7 +110,7 @@ class Decisions:
             return
         if stored is not None and until is None:
             until = stored.until  # the end of that run when this one began
-        original = RunRecords(primary_of(self._root.store), like)
+        original = RunRecords(primary_store(self._root.store), like)
         boundary = self._check_original(original, until)
         self._records.create_like(LikeRecord(run=self._run, like=like, until=boundary))
 

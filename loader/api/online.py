@@ -19,7 +19,7 @@ from ..rollouts.undecided import check_continues, read_undecided
 from ..run.batch.batch import Batch
 from ..run.recipe.recipe import stored_views, whole_number
 from ..run.recipe.world import World
-from ..storage.mirror import primary_of
+from ..storage.mirror import primary_store
 from .decisions import Decisions, OpenDecision
 from .online_arguments import OnlineArguments, check_arguments
 from .report import check_run
@@ -149,7 +149,7 @@ def backlog(
             stale="sequence",
             min_size=1,
         )
-    records = RunRecords(primary_of(root.store), check_run(run))
+    records = RunRecords(primary_store(root.store), check_run(run))
     try:
         version = root.open(ref)
     except VersionNotFound:

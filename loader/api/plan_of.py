@@ -15,7 +15,7 @@ from ..order.plan import Plan
 from ..rollouts.record import RunRecords
 from ..run.trail.read_trail import read_starts, read_trail, trail_runs
 from ..storage import ObjectInfo, Store
-from ..storage.mirror import primary_of
+from ..storage.mirror import primary_store
 from ..storage.threads import Together
 from .decided_plans import DecidedPlans, has_decisions
 from .plans import open_plan
@@ -68,7 +68,7 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
         if (plan := _choose_plan(stretches, step)) is not None:
             return open_plan(root, plan, retired=True)
     if not plans:
-        runs = ", ".join(trail_runs(primary_of(root.store))) or "none"
+        runs = ", ".join(trail_runs(primary_store(root.store))) or "none"
         raise RunNotFound(
             f"{root.url}: no run {run!r} has left a trail, a report, a checkpoint or a version that it followed. Runs "
             f"with a trail: {runs}",
@@ -96,7 +96,7 @@ def newest_plan(root: Root, run: str) -> str:
 
     Raises: Corrupt; FormatTooNew.
     """
-    store = primary_of(root.store)
+    store = primary_store(root.store)
     if has_decisions(store, run):
         last = DecidedPlans(root, run).last()
         if last is None:
@@ -125,7 +125,7 @@ def _choose_plan(stretches: list[_Stretch], step: int | None) -> str | None:
 
 def _run_log_plans(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
     """Yield the plan of each start of the run; if the plans differ, first those in the step's rows."""
-    starts = [one for one in read_starts(primary_of(root.store), run) if one.plan]
+    starts = [one for one in read_starts(primary_store(root.store), run) if one.plan]
     if len({one.plan for one in starts}) < 2 or step is None:
         yield from (_Stretch(plan=one.plan, last=-1) for one in starts)
         return
@@ -138,7 +138,7 @@ def _run_log_plans(root: Root, run: str, step: int | None) -> Iterator[_Stretch]
 
 
 def _followed_plans(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
-    store = primary_of(root.store)
+    store = primary_store(root.store)
     if has_decisions(store, run):
         yield from _decided_plans(root, run, step)
         return
@@ -155,7 +155,7 @@ def _decided_plans(root: Root, run: str, step: int | None) -> Iterator[_Stretch]
     if step is not None:
         decisions = [decided.decision(step)]
     else:
-        last = RunRecords(primary_of(root.store), run).last()
+        last = RunRecords(primary_store(root.store), run).last()
         if last is None:
             last_step = 0
         else:
@@ -179,7 +179,7 @@ def _reported_plans(root: Root, run: str, step: int | None) -> Iterator[_Stretch
 
 def _checkpoint_plans(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
     """Yield the plan of each checkpoint that names one. The earliest checkpoint after a step takes priority."""
-    for plan, done in _objects(primary_of(root.store), f"checkpoints/{run}/steps/", "plan", "step"):
+    for plan, done in _objects(primary_store(root.store), f"checkpoints/{run}/steps/", "plan", "step"):
         if plan is not None:
             yield _Stretch(plan=plan, last=done - 1, order=-done)
 
@@ -197,7 +197,7 @@ def _of_state(root: Root, state: Mapping[str, Any]) -> Plan:
             accepted="what state_dict() returned",
         )
     lost: Exception | None = None
-    for info, body in saved_plans(primary_of(root.store)):
+    for info, body in saved_plans(primary_store(root.store)):
         if not _may_have(body, past):
             continue
         try:

@@ -25,7 +25,7 @@ from ..json_text import is_text, parse_json_object
 from ..order.plan import Plan
 from ..run.recipe.recipe import stored_view
 from ..storage import Store
-from ..storage.mirror import primary_of
+from ..storage.mirror import primary_store
 from ..storage.spec import redact
 
 FORMAT = 1
@@ -293,7 +293,7 @@ def _append(store: Store, appended: Report) -> None:
 
 
 def run_reports(root: Root, run: str) -> list[Report]:
-    store = primary_of(root.store)
+    store = primary_store(root.store)
     return [
         _read(store, dataset, info.key)
         for dataset in sorted(root.state.datasets)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from ..errors import Conflict, InvalidRuntime, InvalidStore
 from ..storage import Store, is_local, open_store
-from ..storage.mirror import MirroredStore, primary_of
+from ..storage.mirror import MirroredStore, primary_store
 from ..storage.threads import in_background
 from .log.heartbeats import Heartbeat
 from .log.leases import Lease, close_in_finalizer
@@ -104,7 +104,7 @@ class Root:
     @property
     def alone(self) -> "Root":
         """The root at `url` without its mirrors; the root itself if it has none."""
-        store = primary_of(self.store)
+        store = primary_store(self.store)
         return self if store is self.store else root_in_store(store, self.verify)
 
     @property

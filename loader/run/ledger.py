@@ -20,7 +20,7 @@ from ..errors import AlreadyExists, Corrupt, FormatTooNew, InvalidRuntime, Store
 from ..json_text import parse_json_object
 from ..order.plan import Plan
 from ..storage import Store
-from ..storage.mirror import primary_of
+from ..storage.mirror import primary_store
 from .batch.substitution import LEDGER_FORMAT, Substitution
 from .recipe.world import World
 
@@ -172,7 +172,7 @@ def read_ledger(root: Root, plan: Plan | str) -> list[Substitution]:
     """
     prefix = _folder(plan if isinstance(plan, str) else plan.hash)
     entries: dict[tuple[str | int, ...], Substitution] = {}
-    store = primary_of(root.store)
+    store = primary_store(root.store)
     for info in store.list(prefix):
         for line in store.get(info.key).data.splitlines():
             entry = _parse_line(line, f"{root.url}/{info.key}")

@@ -21,8 +21,8 @@ from .store import (
     Piece,
     ReadLimits,
     Store,
+    as_disk,
     check_span,
-    disk_of,
     fill_pieces,
     is_local,
     is_on_network,
@@ -127,7 +127,7 @@ class PlacedStore:
 
     @property
     def disk(self) -> "PlacedStore | None":
-        return self if all(disk_of(one) is not None for one in (self._home, *self._places)) else None
+        return self if all(as_disk(one) is not None for one in (self._home, *self._places)) else None
 
     @property
     def is_on_network(self) -> bool:
@@ -147,7 +147,7 @@ class PlacedStore:
         return self._objects_of(key)
 
     def stored(self, placed: PlacedObject, span: ByteRange) -> bytes:
-        with self._explained(placed):
+        with self._explain_errors(placed):
             return self._read_ranges(placed, [span])[0][0]
 
     def place(self, key: str, offset: int = 0) -> tuple[str, int]:
@@ -177,24 +177,24 @@ class PlacedStore:
     def _read_ranges(
         self, placed: PlacedObject, own_spans: Sequence[ByteRange], **limits: Unpack[ReadLimits]
     ) -> tuple[list[bytes], str]:
-        blobs = placed.store.get_ranges(placed.key, own_spans, etag=self._pinned(placed), **limits)
+        blobs = placed.store.get_ranges(placed.key, own_spans, etag=self._check_pin(placed), **limits)
         return [blob.data for blob in blobs], blobs[0].etag
 
     def head(self, key: str) -> ObjectInfo:
         if not key.startswith(FOREIGN):
             return self._home.head(key)
         objects = self._objects_of(key)
-        infos = [self._checked_info(placed) for placed in objects]
+        infos = [self._check_info(placed) for placed in objects]
         if (decoded := objects[0].decoded) is not None:
             return ObjectInfo(key=key, nbytes=decoded.nbytes, etag=DECODED)
         token = infos[0].etag if len(infos) == 1 else SEVERAL
         return ObjectInfo(key=key, nbytes=sum(info.nbytes for info in infos), etag=token)
 
-    def look_at(self, key: str, offsets: Iterable[int]) -> None:
+    def check_objects(self, key: str, offsets: Iterable[int]) -> None:
         """Check the objects that contain these bytes of a shard. Raises if one is missing or changed."""
         objects = self._objects_of(key)
         for number in sorted({_which(objects, offset) for offset in offsets}):
-            self._checked_info(objects[number])
+            self._check_info(objects[number])
 
     # methods of a disk store
 
@@ -205,7 +205,7 @@ class PlacedStore:
             return _disk(self._home).read_each(key, spans, etag=etag)
 
         def read(placed: PlacedObject, own_spans: Sequence[ByteRange]) -> tuple[list[bytes], str]:
-            return _disk(placed.store).read_each(placed.key, own_spans, etag=self._pinned(placed))
+            return _disk(placed.store).read_each(placed.key, own_spans, etag=self._check_pin(placed))
 
         return self._read(key, [ByteRange(*span) for span in spans], read)
 
@@ -223,8 +223,8 @@ class PlacedStore:
         objects = self._objects_of(key)
         if len(objects) > 1 or objects[0].decoded is not None:
             return None
-        with self._explained(objects[0]):
-            return _disk(objects[0].store).etag_of(objects[0].key, self._pinned(objects[0]))
+        with self._explain_errors(objects[0]):
+            return _disk(objects[0].store).etag_of(objects[0].key, self._check_pin(objects[0]))
 
     def open_same(self, key: str, etag: str) -> int | None:
         if not key.startswith(FOREIGN):
@@ -244,7 +244,7 @@ class PlacedStore:
         # anew: bypass the decode cache.
         objects = self._objects_of(key)
         if (decoded := objects[0].decoded) is not None:
-            with self._explained(objects[0]):
+            with self._explain_errors(objects[0]):
                 return decoded.read(
                     spans, lambda own_spans: read(objects[0], own_spans)[0], anew=anew
                 ), DECODED
@@ -254,7 +254,7 @@ class PlacedStore:
         out, token = [b""] * len(spans), SEVERAL
         for which, own_numbers in numbers.items():
             placed = objects[which]
-            with self._explained(placed):
+            with self._explain_errors(placed):
                 inside = [ByteRange(spans[n].offset - placed.offset, spans[n].nbytes) for n in own_numbers]
                 data, token_read = read(placed, inside)
             token = token_read if len(objects) == 1 else token
@@ -262,7 +262,7 @@ class PlacedStore:
                 out[n] = piece
         return out, token
 
-    def _pinned(self, placed: PlacedObject) -> str | None:
+    def _check_pin(self, placed: PlacedObject) -> str | None:
         """Return the change token to check. A folder is checked once."""
         # An adopted object has no token: its store may have mirrors, and its fields have checksums.
         if placed.etag:
@@ -271,13 +271,13 @@ class PlacedStore:
         with self._lock:
             pin = self._pins.get(name)
         if pin is None:
-            info = self._checked_info(placed)
+            info = self._check_info(placed)
             pin = "" if placed.modified_us is None else info.etag
             with self._lock:
                 self._pins[name] = pin
         return pin or None
 
-    def _checked_info(self, placed: PlacedObject) -> ObjectInfo:
+    def _check_info(self, placed: PlacedObject) -> ObjectInfo:
         try:
             info = placed.store.head(placed.key)
         except ObjectNotFound as error:
@@ -300,17 +300,17 @@ class PlacedStore:
         return info
 
     @contextmanager
-    def _explained(self, placed: PlacedObject) -> Iterator[None]:
+    def _explain_errors(self, placed: PlacedObject) -> Iterator[None]:
         try:
             yield
         except (Changed, ObjectNotFound, Corrupt):
-            self._checked_info(placed)
+            self._check_info(placed)
             raise
 
 
 def _check_inside(placed: PlacedObject) -> None:
     """Raise Forbidden for a file behind a link out of its location: another writer may have chosen it."""
-    if disk_of(placed.store) is None:
+    if as_disk(placed.store) is None:
         return
     base, path = os.path.realpath(placed.store.url), os.path.realpath(f"{placed.store.url}/{placed.key}")
     if not path.startswith(f"{base.rstrip('/')}/"):
@@ -338,6 +338,6 @@ def _which(objects: Sequence[PlacedObject], offset: int) -> int:
 
 
 def _disk(store: Store) -> Disk:
-    disk = disk_of(store)
+    disk = as_disk(store)
     assert disk is not None, f"{store.url} is no folder of this machine"
     return disk

@@ -9,7 +9,7 @@ from threading import Condition
 
 from ..errors import AlreadyExists, Changed
 from .disk.folder_files import disk_error, upload_size, write_all
-from .store import ObjectInfo, Store, is_local, is_there, unfinished_name
+from .store import ObjectInfo, Store, is_local, is_there, temporary_name
 from .stream import PieceReader
 from .threads import begins_anew
 
@@ -145,7 +145,7 @@ def upload(store: Store, path: str | os.PathLike[str], key: str, *, seen: Seen |
             state = _read(source, target, nbytes, lent.view, seen)
         store.put_file(key, source)
         if _state(os.stat(source)) != state:
-            raise _written_to(source, target)
+            raise _change_error(source, target)
     return nbytes
 
 
@@ -200,7 +200,7 @@ def _read(path: str, target: str, nbytes: int, memory: memoryview, seen: Seen | 
             done += count
         with _disk("read", path):
             if done < nbytes or file.read(1) or _state(os.fstat(file.fileno())) != state:
-                raise _written_to(path, target)
+                raise _change_error(path, target)
     return state
 
 
@@ -208,7 +208,7 @@ def _state(status: os.stat_result) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def _written_to(path: str, target: str) -> Changed:
+def _change_error(path: str, target: str) -> Changed:
     return Changed(
         f"{path} was written to while it was uploaded to {target}: wait for its writer, then upload again"
     )
@@ -230,7 +230,7 @@ def download(
     Raises: ObjectNotFound; Changed; as `get_range` and `seen`; disk errors as StoreError.
     """
     target = os.fspath(path)
-    temporary = os.path.join(os.path.dirname(target), unfinished_name())
+    temporary = os.path.join(os.path.dirname(target), temporary_name())
     pieces = PieceReader(store, key, info)
     try:
         with _disk("write", target):

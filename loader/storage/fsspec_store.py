@@ -33,7 +33,7 @@ from .fsspec_filesystem import (
     translate,
 )
 from .requests import Retrier
-from .spec import RETRY_OPTIONS, Opened, StoreSpec, runtime_of, spec_of
+from .spec import RETRY_OPTIONS, Opened, StoreSpec, store_runtime, store_spec
 from .store import (
     Blob,
     ByteRange,
@@ -76,14 +76,14 @@ class FsspecStore(Opened):
     ) -> None:
         super().__init__(spec, spec.url.rstrip("/"))
         self._token = fork_token()
-        self._runtime = runtime_of(self.url, options)
+        self._runtime = store_runtime(self.url, options)
         self._retrier = Retrier(self._runtime.budget, self._runtime.limiter())
         self._fs, root = open_filesystem(url, own, self._runtime.secrets)
         self._base = f"{root.rstrip('/')}/"
         self._create = atomic_create(self._fs)
         self._strip = strips(self._fs, f"{self._base}x")
         self._find_bucket = look_for_bucket(self._fs, self._base)
-        still_missing = spec_of(url, options).dropped
+        still_missing = store_spec(url, options).dropped
         self._lacking = tuple(name for name in spec.dropped if name not in still_missing)
 
     def get(self, key: str) -> Blob:
@@ -185,7 +185,7 @@ class FsspecStore(Opened):
             if not path.startswith(full) or not key or key <= start_after:
                 continue
             if not (fault := self._fault(key, path)):
-                yield _listed(key, listed[path])
+                yield _list_entry(key, listed[path])
             elif not key.endswith("/") or listed[path].get("size"):  # otherwise a folder created by a console
                 refuse(key, fault)
 
@@ -215,28 +215,28 @@ class FsspecStore(Opened):
 
     def _path(self, key: str) -> str:
         path = self._base + check_key(key)
-        if (used := self._taken_for(path)) is not None:
+        if (used := self._mistaken_path(path)) is not None:
             raise InvalidStore(
                 f"{self.url}: {type(self._fs).__name__} would take the key {key!r} for {used!r}, and "
                 "could meet another object; choose another key, or open the URL without fsspec options"
             )
         return path
 
-    def _taken_for(self, path: str) -> str | None:
+    def _mistaken_path(self, path: str) -> str | None:
         used = path if self._strip is None else self._strip(path)
         return used if used != path else None
 
     def _fault(self, key: str, path: str) -> str:
         if fault := key_fault(key):
             return fault
-        used = self._taken_for(path)
+        used = self._mistaken_path(path)
         return "" if used is None else f"{type(self._fs).__name__} would take it for {used!r}"
 
     def _info(self, key: str, path: str) -> ObjectInfo:
         info = self._fs.info(path)
         if info.get("type") == "directory":
             raise ObjectNotFound(f"{self.url}/{key}: a folder; there is no such object")
-        return _listed(key, info)
+        return _list_entry(key, info)
 
     def _slice(self, path: str, offset: int, nbytes: int) -> bytes:
         if nbytes == 0:
@@ -282,7 +282,7 @@ class FsspecStore(Opened):
                 raise
             except filesystem_errors() as error:
                 what = f"{verb} {self.url}/{key}"
-                translated = self._translated(error, what)
+                translated = self._translate(error, what)
                 if isinstance(translated, ObjectNotFound):
                     translated = self._missing_bucket(what) or translated
                 raise translated from None
@@ -298,15 +298,15 @@ class FsspecStore(Opened):
                 find_bucket()
             except filesystem_errors() as error:
                 if lacks_bucket(error):
-                    return self._translated(error, what)
+                    return self._translate(error, what)
             self._find_bucket = None
         return None
 
-    def _translated(self, error: Exception, what: str) -> StoreError:
+    def _translate(self, error: Exception, what: str) -> StoreError:
         return translate(error, what, self._lacking, self._runtime.secrets)
 
 
-def _listed(key: str, info: dict[str, Any]) -> ObjectInfo:
+def _list_entry(key: str, info: dict[str, Any]) -> ObjectInfo:
     return ObjectInfo(
         key=key, nbytes=int(info["size"]), etag=change_token(info), modified_us=modified_us(info)
     )

@@ -21,7 +21,7 @@ from ..errors import (
     Transient,
 )
 from .mirror_members import Identity, Member, Members, Pins
-from .requests import count_fallback, doubted, is_patient, note, tried_once, tried_while
+from .requests import count_fallback, is_patient, note, retry_while, suspect_stores, try_once
 from .store import (
     Blob,
     ByteRange,
@@ -31,10 +31,10 @@ from .store import (
     ReadLimits,
     Refuse,
     Store,
+    as_disk,
     check_key,
     check_prefix,
     check_span,
-    disk_of,
     fill_pieces,
     is_on_network,
     list_from,
@@ -72,9 +72,9 @@ class Fallback:
         if not by_name:
             check_key(key)
         order = self._members.all if by_name else self._members.in_order()
-        wrong = doubted()
+        wrong = suspect_stores()
         certain = bool(wrong) or key.startswith(CERTAIN)
-        up = [member for member in order if member.is_up]
+        up = [member for member in order if member.is_healthy]
         good = [member for member in up if member.number not in wrong]
         self._ask_again(order)
         tried: _Tried[T] = _Tried(key, order[0], listed=by_name)
@@ -87,7 +87,7 @@ class Fallback:
             passed_over = [
                 member
                 for member in order
-                if not (member.is_up or member in good[-1:] or member.number in wrong)
+                if not (member.is_healthy or member in good[-1:] or member.number in wrong)
             ]
             if any(self._try(tried, member, read, more=False) for member in passed_over):
                 return tried.results[0]
@@ -101,7 +101,7 @@ class Fallback:
         for_good = is_patient()
         try:
             with (
-                tried_while(lambda spent_s: member.is_up and spent_s < NEXT_AFTER_S)
+                retry_while(lambda spent_s: member.is_healthy and spent_s < NEXT_AFTER_S)
                 if more
                 else nullcontext()
             ):
@@ -114,12 +114,12 @@ class Fallback:
                 raise  # another root, or not a store: the caller's mistake
             tried.down.append((member, error))
             # (Forbidden may concern only one object, or only listing)
-            self._failed(member, error, for_good=for_good and not isinstance(error, Forbidden))
+            self._note_failure(member, error, for_good=for_good and not isinstance(error, Forbidden))
         except (StoreError, Corrupt) as error:
             absent = isinstance(error, ObjectNotFound)
             (tried.absent if absent else tried.bad).append((member, error))
             if absent and member.identity is None:
-                self._failed(member, error, for_good=True)
+                self._note_failure(member, error, for_good=True)
         else:
             tried.results.append(result)
             member.served()
@@ -129,14 +129,14 @@ class Fallback:
             return True
         return False
 
-    def _failed(self, member: Member, error: PenstockError, *, for_good: bool) -> None:
+    def _note_failure(self, member: Member, error: PenstockError, *, for_good: bool) -> None:
         pause_s = member.failed(for_good=for_good)
         if pause_s is not None:
             logger.warning("%s: it is passed over, and asked again in %.0f s", error, pause_s)
 
     def _ask_again(self, order: Sequence[Member]) -> None:
         for member in order:
-            if not member.is_up and member.shall_be_asked():
+            if not member.is_healthy and member.shall_be_asked():
                 pool = DaemonPool(1, "penstock-mirror")
                 pool.submit(self._ask, member)
                 pool.shutdown(wait=False)
@@ -144,7 +144,7 @@ class Fallback:
     def _ask(self, member: Member) -> None:
         answers = False
         try:
-            with tried_once():
+            with try_once():
                 if member.identity is None:
                     self._members.admit(member)
                 else:
@@ -197,7 +197,7 @@ class MirroredStore:
         self._fallback = Fallback(self._members)
         self.primary = self._members.primary.store
         self._on_disk = next(
-            (member for member in self._members.all if disk_of(member.store) is not None), None
+            (member for member in self._members.all if as_disk(member.store) is not None), None
         )
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -207,8 +207,8 @@ class MirroredStore:
         return f"MirroredStore({', '.join(member.url for member in self._members.all)})"
 
     @property
-    def primary_is_up(self) -> bool:
-        return self._members.primary.is_up
+    def is_primary_healthy(self) -> bool:
+        return self._members.primary.is_healthy
 
     @property
     def url(self) -> str:
@@ -281,7 +281,7 @@ class MirroredStore:
         self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
     ) -> tuple[list[bytes], str]:
         def read(member: Member) -> tuple[list[bytes], str]:
-            own, disk = self._pins.etag(member.number, key, etag), disk_of(member.store)
+            own, disk = self._pins.etag(member.number, key, etag), as_disk(member.store)
             if disk is not None:
                 data, current = disk.read_each(key, spans, etag=own)
             else:
@@ -298,8 +298,8 @@ class MirroredStore:
 
     def etag_of(self, key: str, etag: str | None = None) -> str | None:
         member = self._on_disk
-        disk = None if member is None or not member.is_up else disk_of(member.store)
-        if member is None or disk is None or member.number in doubted():
+        disk = None if member is None or not member.is_healthy else as_disk(member.store)
+        if member is None or disk is None or member.number in suspect_stores():
             return None
         try:
             self._members.admit(member)
@@ -315,7 +315,7 @@ class MirroredStore:
 
     def open_same(self, key: str, etag: str) -> int | None:
         member = self._on_disk
-        disk = None if member is None else disk_of(member.store)
+        disk = None if member is None else as_disk(member.store)
         own = None if member is None else self._pins.etag(member.number, key, etag)
         return None if disk is None or own is None else disk.open_same(key, own)
 
@@ -324,7 +324,7 @@ class MirroredStore:
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Put into the primary, trying no longer than a read: nothing depends on such an object."""
         member = self._members.primary
-        with tried_while(lambda spent_s: member.is_up and spent_s < NEXT_AFTER_S):
+        with retry_while(lambda spent_s: member.is_healthy and spent_s < NEXT_AFTER_S):
             self.writable().put(key, data)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
@@ -340,7 +340,7 @@ class MirroredStore:
         return new_in_place(primary, key) or OnScratch(primary, key)
 
     def delete_many(self, keys: Iterable[str]) -> None:
-        if not self.primary_is_up:
+        if not self.is_primary_healthy:
             # Tried once: the garbage collector releases leases in any thread, where no context may be entered.
             raise Transient(f"{self.url} is passed over, since it failed a moment ago: nothing was deleted")
         self.writable().delete_many(keys)
@@ -395,7 +395,7 @@ class MirroredStore:
         return self._fallback.read(key, attempt)
 
 
-def primary_of(store: Store) -> Store:
+def primary_store(store: Store) -> Store:
     """Return the primary of several stores, or the store itself.
 
     Use it for objects that mirrors do not have, whose listing in a mirror would be empty.

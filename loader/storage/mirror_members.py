@@ -8,8 +8,8 @@ from contextlib import suppress
 from math import inf
 
 from ..errors import Changed, Forbidden, InvalidStore, ObjectNotFound, StoreError, Throttled, Transient
-from .requests import tried_once
-from .store import Store, disk_of
+from .requests import try_once
+from .store import Store, as_disk
 from .threads import DaemonPool, lock
 
 PASSED_OVER_S = 5.0
@@ -36,7 +36,7 @@ class Member:
         self._asking = False
 
     @property
-    def is_up(self) -> bool:
+    def is_healthy(self) -> bool:
         return self._until_s is None
 
     def served(self) -> None:
@@ -156,7 +156,7 @@ class Members:
         self._identity: str | None = None
         self._lock = lock()
         self._order: list[Member] | None = None
-        disk = next((member for member in self.all if disk_of(member.store) is not None), None)
+        disk = next((member for member in self.all if as_disk(member.store) is not None), None)
         if disk is not None:
             self._order = [disk, *(member for member in self.all if member is not disk)]
 
@@ -170,7 +170,7 @@ class Members:
         if order is None:
             with self._lock:
                 if self._order is None:
-                    self._order = self._measured()
+                    self._order = self._measure_members()
                 order = self._order
         return order
 
@@ -190,7 +190,7 @@ class Members:
         self.admit(self.primary)
         if not self.primary.identity:
             for member in self.all[1:]:
-                with suppress(ObjectNotFound, Transient, Throttled, Forbidden), tried_once():
+                with suppress(ObjectNotFound, Transient, Throttled, Forbidden), try_once():
                     self.admit(member)
             self.admit(self.primary)
 
@@ -208,7 +208,7 @@ class Members:
             )
         member.identity = identity or ""
 
-    def _measured(self) -> list[Member]:
+    def _measure_members(self) -> list[Member]:
         pool = DaemonPool(len(self.all), "penstock-nearest")
         asked = {member: pool.submit(self._seconds, member) for member in self.all}
         _wait_for_the_near(set(asked.values()))
@@ -236,7 +236,7 @@ class Members:
         return [first, *(member for member in self.all if member is not first)]
 
     def _seconds(self, member: Member) -> tuple[str | None, float]:
-        with tried_once():
+        with try_once():
             self.identity_of(member.store)  # opens the connection
             start = time.perf_counter()
             return self.identity_of(member.store), time.perf_counter() - start

@@ -54,7 +54,7 @@ _current: ContextVar[Traffic | None] = ContextVar("penstock_traffic", default=No
 
 
 @contextmanager
-def counted(into: Traffic) -> Iterator[None]:
+def count_requests(into: Traffic) -> Iterator[None]:
     token = _current.set(into)
     try:
         yield
@@ -90,7 +90,7 @@ _worth: ContextVar[Worth | None] = ContextVar("penstock_worth", default=None)
 
 
 @contextmanager
-def tried_while(worth: Worth) -> Iterator[None]:
+def retry_while(worth: Worth) -> Iterator[None]:
     """Retry operations in this context only while all enclosing `worth` agree and the budget lasts."""
     outer = _worth.get()
     token = _worth.set(worth if outer is None else lambda spent_s: outer(spent_s) and worth(spent_s))
@@ -101,9 +101,9 @@ def tried_while(worth: Worth) -> Iterator[None]:
 
 
 @contextmanager
-def tried_once() -> Iterator[None]:
+def try_once() -> Iterator[None]:
     """Try operations in this context only once, for callers that retry reads themselves."""
-    with tried_while(lambda _: False):
+    with retry_while(lambda _: False):
         yield
 
 
@@ -216,7 +216,7 @@ class Retrier:
     def call(self, attempt: Callable[[], T]) -> T:
         """Return the result of `attempt`, retried while it raises Throttled or Transient.
 
-        Raises: Throttled, Transient after the deadline, with tries and time, or unchanged if `tried_while` stops it;
+        Raises: Throttled, Transient after the deadline, with tries and time, or unchanged if `retry_while` stops it;
         other errors immediately.
         """
         started_s = self._clock()
@@ -242,11 +242,11 @@ class Retrier:
                 if worth is not None and not worth(spent_s + pause_s):
                     raise
                 if not self.budget.lasts(spent_s + pause_s, throttled=throttled):
-                    raise _spent(error, tries, spent_s, self.budget.deadline_s) from error
+                    raise _exhausted_error(error, tries, spent_s, self.budget.deadline_s) from error
             self._sleep(pause_s)
 
 
-def _spent(error: StoreError, tries: int, spent_s: float, deadline_s: float) -> StoreError:
+def _exhausted_error(error: StoreError, tries: int, spent_s: float, deadline_s: float) -> StoreError:
     return error.with_message(
         f"{error}; gave up after {tries} tries in {spent_s:.1f} s (retry_deadline_s={deadline_s:g}): "
         "check the store and the network, lower max_concurrency, or give it longer"
@@ -297,7 +297,7 @@ def is_retry() -> bool:
     return doubt is not None and doubt.is_retry
 
 
-def doubted() -> frozenset[int]:
+def suspect_stores() -> frozenset[int]:
     doubt = _doubt.get()
     return frozenset(doubt.wrong) if doubt else frozenset()
 
@@ -312,7 +312,7 @@ def note(number: int) -> None:
 
 
 @contextmanager
-def recorded_store_numbers() -> Iterator[set[int]]:
+def record_store_numbers() -> Iterator[set[int]]:
     """Yield the numbers of the stores that serve the block's reads; empty with one store."""
     serving: set[int] = set()
     token = _serving.set(serving)

@@ -100,7 +100,7 @@ def open_store(url: str | PathLike[str], options: Mapping[str, object] | None = 
             f"store URL {text!r}: give a path or a URL such as '/data/root' or 's3://bucket/prefix'"
         )
     settings = dict(options or {})
-    return _open(text, settings, spec_of(text, settings))
+    return _open(text, settings, store_spec(text, settings))
 
 
 def _open(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
@@ -127,7 +127,7 @@ def _of_a_package(scheme: str) -> Opener | None:
     return None
 
 
-def spec_of(url: str, options: Mapping[str, object]) -> StoreSpec:
+def store_spec(url: str, options: Mapping[str, object]) -> StoreSpec:
     """Return the part of `url` and `options` to show and pickle. Raises: InvalidStore for a URL with a secret."""
     if "://" in url:
         _refuse_secrets(url)
@@ -309,7 +309,7 @@ class Runtime:
         return {"max_retries": max_retries, "retry_timeout": timedelta(seconds=self.budget.deadline_s)}
 
 
-def runtime_of(url: str, options: Mapping[str, object]) -> Runtime:
+def store_runtime(url: str, options: Mapping[str, object]) -> Runtime:
     """Return the options common to all stores. Raises: InvalidStore for an invalid number."""
     numbers = {name: _number(url, name, options.get(name, default)) for name, default in _NUMBERS.items()}
     return Runtime(

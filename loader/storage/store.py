@@ -168,7 +168,7 @@ class Disk(RangeReader, Protocol):
         """Return a new descriptor for the file with this etag; None if it was replaced."""
 
 
-def disk_of(store: RangeReader) -> Disk | None:
+def as_disk(store: RangeReader) -> Disk | None:
     """Return the store as a `Disk` if it can act as a local folder, else None."""
     return cast(Disk, store).disk if hasattr(type(store), "disk") else None
 
@@ -202,7 +202,7 @@ def is_local(store: RangeReader) -> bool:
     """Return whether a store is a local folder: its reads are fast and need no cache."""
     if isinstance(known := getattr(store, "is_local", None), bool):  # set by stores that combine several
         return known
-    return disk_of(store) is not None or "://" not in store.url.removeprefix("file://")
+    return as_disk(store) is not None or "://" not in store.url.removeprefix("file://")
 
 
 def is_on_network(store: RangeReader) -> bool:
@@ -230,7 +230,7 @@ def list_from(store: Store, prefix: str, start_after: str) -> Iterator[ObjectInf
 
 TEMPORARY = ".tmp-"  # prefix of files that a local store is still writing; never listed, never a key
 UNFINISHED = r"\.tmp-[0-9a-f]{16}"
-"""Regular expression for names from `unfinished_name`."""
+"""Regular expression for names from `temporary_name`."""
 MAX_KEY_BYTES = 1024  # S3 and GCS; Azure allows 1024 characters
 
 _ACCEPTED = (
@@ -239,7 +239,7 @@ _ACCEPTED = (
 )
 
 
-def unfinished_name() -> str:
+def temporary_name() -> str:
     return f"{TEMPORARY}{secrets.token_hex(8)}"
 
 

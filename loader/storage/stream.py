@@ -17,7 +17,7 @@ from typing import BinaryIO, NamedTuple, Protocol, cast
 from weakref import WeakSet
 
 from ..errors import InvalidStore
-from .store import Buffer, ByteRange, ObjectInfo, Piece, Store, disk_of
+from .store import Buffer, ByteRange, ObjectInfo, Piece, Store, as_disk
 from .threads import DaemonPool, check_fork, fork_token
 
 
@@ -90,7 +90,7 @@ class BufferedRange(NamedTuple):
     """Buffers in byte order, `nbytes` in total."""
 
 
-def runs_of(pieces: Sequence[Piece]) -> list[BufferedRange]:
+def merge_pieces(pieces: Sequence[Piece]) -> list[BufferedRange]:
     """Return the pieces merged into runs if each starts at most `_MAX_GAP_BYTES` after the one before."""
     runs: list[BufferedRange] = []
     start = end = 0
@@ -382,7 +382,7 @@ def open_reader(store: Store, key: str) -> BinaryIO:
 def fill_from(store: Store, key: str, offset: int, view: memoryview, etag: str | None) -> str:
     if hasattr(type(store), "fill"):
         return cast(Filling, store).fill(key, offset, view, etag)
-    if (disk := disk_of(store)) is not None:
+    if (disk := as_disk(store)) is not None:
         return disk.read_into(key, [(offset, len(view), [view])], etag=etag)
     blob = store.get_range(key, offset, len(view), etag)
     view[:] = blob.data

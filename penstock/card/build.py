@@ -29,7 +29,7 @@ from .history import history
 from .pictures import sheet
 from .render import render_html, render_markdown
 from .scan import SampleScan, scan
-from .tally import Counts, KindScan, NameTally, NumberSummary, ranked_counts
+from .tally import Counts, KindScan, NameTally, NumberSummary, rank_counts
 from .value import FORMAT, Card, CardColumn, CardKind, Group, History, render_json
 
 EXAMPLES = 6
@@ -126,7 +126,7 @@ def _sizes(tally: NameTally, n: int) -> Counts:
     named = {
         f"{int(code) >> 32} x {int(code) & 0xFFFFFFFF}": count for code, count in tally.counted().items()
     }
-    return ranked_counts(named, n - tally.n, 12)
+    return rank_counts(named, n - tally.n, 12)
 
 
 def exclusion_counts(version: Version) -> Counts:
@@ -136,7 +136,7 @@ def exclusion_counts(version: Version) -> Counts:
     for table in get_tables(version.store, files):
         for row in table.to_pylist():
             counts[reason_class(row["reason"])] += int(unpack(row["bitmap"], row["n_rows"]).sum())
-    return ranked_counts(counts, 0, 40)
+    return rank_counts(counts, 0, 40)
 
 
 def reason_class(reason: str) -> str:
@@ -161,7 +161,7 @@ def _groups(version: Version) -> Iterator[Group]:
             rows=body["n_rows"],
             parts=body["n_parts"],
             fields=dict(sorted(body["field_nbytes"].items())),
-            modalities=tuple(sorted({classes.modality_of(fields) for fields in layouts})),
+            modalities=tuple(sorted({classes.fields_modality(fields) for fields in layouts})),
         )
 
 
@@ -294,14 +294,14 @@ def save_card(store: Store, card: Card) -> SavedCard:
         except AlreadyExists:  # another release may have written it; a published card is never replaced
             kept.append(name)
     there = store.get(f"{folder}/card.json").data if "card.json" in kept else data
-    document = _parsed(there, f"{store.url}/{folder}/card.json")
+    document = _parse_card(there, f"{store.url}/{folder}/card.json")
     return SavedCard(folder=folder, written=tuple(written), kept=tuple(kept), document=document)
 
 
 def read_card(store: Store, version: Version) -> dict[str, Any]:
     """Return a version's card.json. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
     path = f"{card_folder(version.dataset, version.number, version.id)}/card.json"
-    document = _parsed(store.get(path).data, f"{store.url}/{path}")
+    document = _parse_card(store.get(path).data, f"{store.url}/{path}")
     number = document["card"]
     of = document["version"]
     if number > FORMAT:
@@ -313,7 +313,7 @@ def read_card(store: Store, version: Version) -> dict[str, Any]:
     return document
 
 
-def _parsed(data: bytes, place: str) -> dict[str, Any]:
+def _parse_card(data: bytes, place: str) -> dict[str, Any]:
     try:
         document = parse_json_object(data)
         int(document["card"]), document["version"]
@@ -325,15 +325,15 @@ def _parsed(data: bytes, place: str) -> dict[str, Any]:
 
 def write_card(folder: Path, card: Card) -> list[Path]:
     """Write into a local folder, replacing older files. Raises: InvalidRuntime."""
-    return [_written(folder / name, data) for name, data in card_files(card).items()]
+    return [_write_card(folder / name, data) for name, data in card_files(card).items()]
 
 
 def write_html(path: Path, card: Card) -> Path:
     """Write one HTML file. Raises: InvalidRuntime."""
-    return _written(path, render_html(card).encode())
+    return _write_card(path, render_html(card).encode())
 
 
-def _written(path: Path, data: bytes) -> Path:
+def _write_card(path: Path, data: bytes) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

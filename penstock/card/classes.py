@@ -85,7 +85,7 @@ def duration_class(seconds: Floats) -> Int64s:
     return np.searchsorted(np.array(DURATION_S), seconds, side="right")
 
 
-def modality_of(fields: "frozenset[str] | set[str]") -> str:
+def fields_modality(fields: "frozenset[str] | set[str]") -> str:
     """Return image, video, audio, text or other."""
     words = {field.rpartition(".")[2].lower() for field in fields}
     return next((name for name, known in MODALITIES.items() if words & set(known)), OTHER)
@@ -161,7 +161,7 @@ def layouts(version: Version) -> Layouts:
     of_part = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in have], np.int64)
     _, first = np.unique(of_part, return_index=True)
     fields = [part_fields(version, int(position)) for position in first]
-    modalities = tuple(modality_of(names) for names in fields)
+    modalities = tuple(fields_modality(names) for names in fields)
     return Layouts(
         of_part=of_part,
         start=np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)]),

@@ -19,7 +19,7 @@ from ..progress import progress
 from ..text import clean
 from ..units import length
 from .classes import media_field, part_fields
-from .pictures import EncodedImage, picture_of
+from .pictures import EncodedImage, field_image
 from .scan import SampleScan
 from .tally import KindScan
 from .value import Example
@@ -67,12 +67,17 @@ def _example(
     version: Version, name: str, kind: KindScan, place: tuple[int, int], column_values: dict[str, Any]
 ) -> Example:
     fields = part_fields(version, place[0])
-    return example_of(
-        version.shard_store, name, kind.modality, fields, partial(address_at, version, place), column_values
+    return build_example(
+        version.shard_store,
+        name,
+        kind.modality,
+        fields,
+        partial(sample_address, version, place),
+        column_values,
     )
 
 
-def example_of(
+def build_example(
     store: RangeReader,
     name: str,
     modality: str,
@@ -100,7 +105,7 @@ def example_of(
         if media in read and modality == "text":
             text = read[media][: 8 * MAX_CAPTION].decode("utf-8", "replace")
         elif media in read:
-            picture = picture_of(modality, media, read[media], read[packets] if packets else None)
+            picture = field_image(modality, media, read[media], read[packets] if packets else None)
         elif media is not None:
             trouble = f"{media} has {address.fields[media].nbytes} bytes: too large to be drawn here"
     except (DecodeFailed, Corrupt) as error:
@@ -122,7 +127,7 @@ def example_of(
     )
 
 
-def address_at(version: Version, place: tuple[int, int], fields: Sequence[str]) -> SampleAddress:
+def sample_address(version: Version, place: tuple[int, int], fields: Sequence[str]) -> SampleAddress:
     """Return a live sample's address. place: (part's position in the version, row in the part)."""
     part, row = place
     ordinal = int(version.parts.first_ordinal[part]) + int(version.parts.live_members(part)[:row].sum())

@@ -125,7 +125,7 @@ def _accounts(batches: Iterable[Publish]) -> dict[str, Any]:
         totals = batch.samples.get("counts", {})
         totals = {name: n for name, n in totals.items() if n or name not in _RARE}
         counts.update({name: int(totals[name]) for name in _COUNTS if name in totals})
-        provenance = _made_of(batch)
+        provenance = _batch_provenance(batch)
         accounted += "refused" in provenance
         for outcome, stage, code, n in provenance.get("refused", ()):
             refused[str(outcome), str(stage), str(code)] += int(n)
@@ -142,7 +142,7 @@ def _making(batches: Iterable[Publish]) -> dict[str, Any]:
     filters = Counter[str]()
     featurizers: Counter[tuple[str, str, str]] = Counter()
     for batch in batches:
-        provenance = _made_of(batch)
+        provenance = _batch_provenance(batch)
         policies.update(
             f"{kind}: {_pairs(settings)}" for kind, settings in provenance.get("policy", {}).items()
         )
@@ -158,7 +158,7 @@ def _making(batches: Iterable[Publish]) -> dict[str, Any]:
     }
 
 
-def _made_of(batch: Publish) -> Mapping[str, Any]:
+def _batch_provenance(batch: Publish) -> Mapping[str, Any]:
     provenance: Mapping[str, Any] = batch.samples["body"].get("made_of", {})
     return provenance
 

@@ -55,7 +55,7 @@ class EncodedImage:
     """Alternative text."""
 
 
-def picture_of(modality: str, field: str, data: bytes, packets: bytes | None = None) -> EncodedImage:
+def field_image(modality: str, field: str, data: bytes, packets: bytes | None = None) -> EncodedImage:
     """Return an image of one field. packets: a run's packet table.
 
     Raises: DecodeFailed; MissingDependency.
@@ -78,10 +78,10 @@ def picture_of(modality: str, field: str, data: bytes, packets: bytes | None = N
 
 def image_picture(field: str, data: bytes) -> EncodedImage:
     """Return an upright thumbnail; transparent areas become grey."""
-    pixels = _decoded(field, data)
+    pixels = _decode(field, data)
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 3:
         raise DecodeFailed(f"{field}: no decoder for it here")
-    small = _shrunk(_flat(pixels), THUMBNAIL_PX)
+    small = _shrink(_flat(pixels), THUMBNAIL_PX)
     alt = f"photo, {pixels.shape[1]} x {pixels.shape[0]} px"
     return _jpeg(small, alt)
 
@@ -98,9 +98,9 @@ def video_picture(field: str, data: bytes, packets: bytes | None = None) -> Enco
     decode = loader.video(frames=n_shown, stride=stride, start=start, bits=8)
     frames: Any = decode(data) if packets is None else decode.of_run(data, packets)
     height, width = frames.shape[1:3]
-    tiles = [_shrunk(_flat(frame), CLIP_FRAME_PX) for frame in frames]
+    tiles = [_shrink(_flat(frame), CLIP_FRAME_PX) for frame in frames]
     alt = f"{n_shown} of {n_frames} frames, {width} x {height} px"
-    return _jpeg(_tiled(tiles, across=3, gap=2), alt)
+    return _jpeg(_tile(tiles, across=3, gap=2), alt)
 
 
 def audio_picture(field: str, data: bytes) -> EncodedImage:
@@ -108,7 +108,7 @@ def audio_picture(field: str, data: bytes) -> EncodedImage:
     from PIL import Image
 
     rate_hz = _rate_hz(field, data)
-    samples: Any = _decoded(field, data)
+    samples: Any = _decode(field, data)
     if not isinstance(samples, np.ndarray) or samples.ndim != 2 or not samples.shape[1]:
         raise DecodeFailed(f"{field}: no decoder for it here")
     n_drawn = int(SOUND_S * rate_hz)
@@ -143,11 +143,11 @@ def sheet(pictures: Sequence[bytes], *, across: int = 3, width_px: int = 960) ->
     tiles = []
     for data in pictures:
         picture = Image.open(io.BytesIO(data)).convert("RGB")
-        tiles.append(_shrunk(picture, (tile_px, tile_px), enlarge=True))
-    return _jpeg(_tiled(tiles, across=across, gap=4), "").data
+        tiles.append(_shrink(picture, (tile_px, tile_px), enlarge=True))
+    return _jpeg(_tile(tiles, across=across, gap=4), "").data
 
 
-def _decoded(field: str, data: bytes) -> object:
+def _decode(field: str, data: bytes) -> object:
     return find_decoder(field, bits=8)(data, None)
 
 
@@ -161,7 +161,7 @@ def _flat(pixels: Any) -> "Image":
     return Image.alpha_composite(ground, layer).convert("RGB")
 
 
-def _fitted(width: int, height: int, most: tuple[int, int], *, enlarge: bool = False) -> tuple[int, int]:
+def _fit(width: int, height: int, most: tuple[int, int], *, enlarge: bool = False) -> tuple[int, int]:
     most_width, most_height = most
     scale = min(most_width / width, most_height / height)
     if not enlarge:
@@ -172,16 +172,16 @@ def _fitted(width: int, height: int, most: tuple[int, int], *, enlarge: bool = F
     return fitted_width, fitted_height
 
 
-def _shrunk(picture: "Image", most: tuple[int, int], *, enlarge: bool = False) -> "Image":
+def _shrink(picture: "Image", most: tuple[int, int], *, enlarge: bool = False) -> "Image":
     from PIL import Image
 
-    size = _fitted(*picture.size, most, enlarge=enlarge)
+    size = _fit(*picture.size, most, enlarge=enlarge)
     if size == picture.size:
         return picture
     return picture.resize(size, Image.Resampling.LANCZOS)
 
 
-def _tiled(tiles: Sequence["Image"], *, across: int, gap: int) -> "Image":
+def _tile(tiles: Sequence["Image"], *, across: int, gap: int) -> "Image":
     from PIL import Image
 
     across = min(across, len(tiles))

@@ -52,7 +52,7 @@ def templates(folder: Path = OWN) -> "Environment":
         ) from error
 
     @pass_context
-    def escaped(context: "Context", value: Any) -> Markup:
+    def escape_value(context: "Context", value: Any) -> Markup:
         if isinstance(value, Markup):
             return value
         language = str(context.name).split(".")[-2]
@@ -61,7 +61,7 @@ def templates(folder: Path = OWN) -> "Environment":
     environment = Environment(
         loader=FileSystemLoader([folder, OWN, SHEETS]),
         autoescape=True,  # macros and blocks are Markup; everything else passes through `escaped`
-        finalize=escaped,
+        finalize=escape_value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -129,7 +129,7 @@ def template_values(card: Card) -> dict[str, Any]:
         "provenance_rows": provenance_rows(card),
         "making_rows": making_rows(card),
         "object_rows": object_rows(card),
-        "excluded_rows": excluded_rows(card),
+        "excluded_rows": exclusion_counts(card),
     }
 
 
@@ -283,7 +283,7 @@ def group_rows(card: Card) -> tuple[list[str], list[list[str]]]:
     return header, rows
 
 
-def excluded_rows(card: Card) -> list[tuple[str, str]]:
+def exclusion_counts(card: Card) -> list[tuple[str, str]]:
     """Return (reason, excluded samples)."""
     rows = [(reason, f"{n:,}") for reason, n in card.excluded.counts]
     if card.excluded.n_others:

@@ -64,7 +64,7 @@ class AnnotatedCells:
             self._remaining[name] = annotated[order].astype(bool)
         self._annotated = {name: column.copy() for name, column in self._remaining.items()}
 
-    def laid_over(self, rows: Int64s, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def overlay(self, rows: Int64s, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch with annotated values. rows: numbers in the version."""
         names = [name for name in batch.schema.names if name in self._values]
         if not names or not len(self._rows):
@@ -87,7 +87,7 @@ class AnnotatedCells:
             batch = batch.set_column(column, name, current)
         return batch
 
-    def annotated_rows(self, name: str) -> tuple[Int64s, pa.Array]:
+    def column_rows(self, name: str) -> tuple[Int64s, pa.Array]:
         """Return (row numbers, values) of a column."""
         if name not in self._values:
             return np.zeros(0, np.int64), pa.nulls(0, pa.string())
@@ -173,7 +173,7 @@ class _SampleScanner:
 
     def run(self) -> SampleScan:
         # Annotations also cover samples from files without a `kind` column.
-        rows, kinds = self._edited.annotated_rows("kind")
+        rows, kinds = self._edited.column_rows("kind")
         by_fields = self._kind[rows].astype(np.int64)
         self._kind[rows] = self._kind_names.codes(kinds, by_fields)
 
@@ -193,7 +193,7 @@ class _SampleScanner:
                     self._add(rows, batch, number)
         for rows, batch in self._edited.rest():
             self._add(rows, batch, 0)
-        by_kind = self._finished_kinds()
+        by_kind = self._finish_kinds()
         # A page lists kinds by size; equal ones by name, so that the same version has the same page.
         largest_first = sorted(by_kind, key=lambda name: (-by_kind[name].samples, name))
         kinds_by_size = {name: by_kind[name] for name in largest_first}
@@ -211,7 +211,7 @@ class _SampleScanner:
             n_examples=self._n_examples,
         )
 
-    def _finished_kinds(self) -> dict[str, KindScan]:
+    def _finish_kinds(self) -> dict[str, KindScan]:
         finished = {}
         live_kinds = self._kind[self._live]
         for code in np.unique(live_kinds).tolist():
@@ -285,7 +285,7 @@ class _SampleScanner:
                 rows = rows[alive]
                 batch = batch.filter(pa.array(alive))
             if len(rows):
-                yield rows, self._edited.laid_over(rows, batch)
+                yield rows, self._edited.overlay(rows, batch)
 
     def _name_rows(self, table: pq.ParquetFile) -> None:
         names = [name for name in ("kind", "split") if name in table.schema_arrow.names]

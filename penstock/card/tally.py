@@ -121,10 +121,10 @@ class NameTally:
         """Return the counts among `n_rows` rows. listed: most names listed."""
         if self.overflowed:
             return Counts(others=self.n, unknown=n_rows - self.n, complete=False)
-        return ranked_counts(self._counts, n_rows - self.n, listed)
+        return rank_counts(self._counts, n_rows - self.n, listed)
 
 
-def ranked_counts(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> Counts:
+def rank_counts(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> Counts:
     """Return counts, most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     if len(ordered) == listed + 1:

@@ -293,14 +293,14 @@ def _history(history: History) -> dict[str, Any]:
     del known["counts"]
     return known | {
         "objects": dict(history.counts),
-        "refused": _named(("outcome", "stage", "code", "n"), history.refused),
-        "policies": _named(("policy", "batches"), history.policies),
-        "featurizers": _named(("name", "version", "parameters", "batches"), history.featurizers),
-        "filters": _named(("filter", "batches"), history.filters),
+        "refused": _name_rows(("outcome", "stage", "code", "n"), history.refused),
+        "policies": _name_rows(("policy", "batches"), history.policies),
+        "featurizers": _name_rows(("name", "version", "parameters", "batches"), history.featurizers),
+        "filters": _name_rows(("filter", "batches"), history.filters),
     }
 
 
-def _named(names: tuple[str, ...], rows: tuple[tuple[Any, ...], ...]) -> list[dict[str, Any]]:
+def _name_rows(names: tuple[str, ...], rows: tuple[tuple[Any, ...], ...]) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 

@@ -19,7 +19,7 @@ LATE_S = 2.0
 
 
 @contextmanager
-def cached_reads(
+def cache_reads(
     store: Store, checkpoint: Checkpoint, cache: "loader.NodeCache | None"
 ) -> Iterator[RangeReader | None]:
     """Yield the store through a cache; None without one, and for a local store, which is read directly.

@@ -6,7 +6,7 @@ from itertools import islice
 
 from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew
 from loader.storage import Store
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 
 from ..units import second
 from .marker import Checkpoint, StoredObject, object_problem, read, runs, steps
@@ -37,13 +37,13 @@ class ListedStep:
     """Was set aside; another checkpoint of the step may be a row of its own."""
 
 
-def listed_steps(store: Store, run: str | None = None) -> Iterator[ListedStep]:
+def list_steps(store: Store, run: str | None = None) -> Iterator[ListedStep]:
     """Yield steps with a marker or parts, in one run or in all.
 
     Costs two listings per run and one request per marker. With mirrors, reads the primary. Raises: CheckpointNotFound;
     StoreError.
     """
-    store = primary_of(store)
+    store = primary_store(store)
     for name in [run] if run is not None else list(runs(store)):
         sizes: dict[int, dict[str, int]] = {step: {} for step in finished_steps(store, name)}
         committed = set(sizes)
@@ -54,7 +54,7 @@ def listed_steps(store: Store, run: str | None = None) -> Iterator[ListedStep]:
             for key in aside:
                 yield _set_aside(store, name, step, key, sizes[step])
             if not aside or sizes[step] or step in committed:
-                yield _listed_step(store, name, step, sizes[step], step in committed)
+                yield _list_step(store, name, step, sizes[step], step in committed)
 
 
 def finished_steps(store: Store, run: str) -> list[int]:
@@ -73,14 +73,14 @@ def finished_steps(store: Store, run: str) -> list[int]:
     return finished_steps
 
 
-def checked_objects(
+def check_objects(
     store: Store, checkpoints: Iterable[Checkpoint]
 ) -> Iterator[tuple[Checkpoint, StoredObject, str]]:
     """Yield (checkpoint, object, problem or ""). Reads whole objects in 1 MiB blocks.
 
     With mirrors, reads the primary. Raises: StoreError.
     """
-    store = primary_of(store)
+    store = primary_store(store)
     objects = ((checkpoint, one) for checkpoint in checkpoints for one in checkpoint.objects)
     return several(lambda pair: (*pair, object_problem(store, pair[0].key(pair[1]), pair[1])), objects)
 
@@ -102,7 +102,7 @@ def _set_aside(store: Store, run: str, step: int, key: str, sizes: dict[str, int
     )
 
 
-def _listed_step(store: Store, run: str, step: int, sizes: dict[str, int], committed: bool) -> ListedStep:
+def _list_step(store: Store, run: str, step: int, sizes: dict[str, int], committed: bool) -> ListedStep:
     checkpoint = None
     nbytes = sum(sizes.values())
     problem = "no marker: the save is running, or was killed"

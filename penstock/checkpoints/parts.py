@@ -84,7 +84,7 @@ class StoredPiece:
     """CRC-32C per block."""
 
 
-def packed_parts(pieces: Iterable[TensorPiece], part_bytes: int) -> Iterator[list[TensorPiece]]:
+def pack_parts(pieces: Iterable[TensorPiece], part_bytes: int) -> Iterator[list[TensorPiece]]:
     """Yield parts' pieces in order: as many as fit, with distinct names."""
     part: list[TensorPiece] = []
     labels: set[str] = set()
@@ -115,7 +115,7 @@ def header(pieces: Sequence[TensorPiece]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def sealed_part(
+def seal_part(
     name: str, pieces: Sequence[TensorPiece], contents: Sequence[memoryview]
 ) -> tuple[memoryview, list[StoredPiece]]:
     """Return a part's bytes, read-only, and pieces' locations."""
@@ -129,10 +129,10 @@ def sealed_part(
     data = whole.data.toreadonly()
     part = StoredObject(name=name, nbytes=len(data), sha256=hashlib.sha256(data).hexdigest())
     sums = [checksums(content) for content in contents]
-    return data, placed_pieces(part, len(begins), pieces, sums)
+    return data, place_pieces(part, len(begins), pieces, sums)
 
 
-def placed_pieces(
+def place_pieces(
     part: StoredObject,
     offset: int,
     pieces: Sequence[TensorPiece],
@@ -274,7 +274,7 @@ def decode_index(data: bytes, parts: Sequence[StoredObject], where: str) -> Inde
         return Index(
             tensors={name: _tensor(one, parts) for name, one in body["tensors"].items()},
             values={
-                name: _placed(parts, part, offset, nbytes, (), (nbytes,), sums)
+                name: _place_piece(parts, part, offset, nbytes, (), (nbytes,), sums)
                 for name, (part, offset, nbytes, sums) in body["values"].items()
             },
             paths={name: tuple(path) for name, path in body["paths"].items()},
@@ -286,11 +286,11 @@ def decode_index(data: bytes, parts: Sequence[StoredObject], where: str) -> Inde
 def _tensor(body: Mapping[str, Any], parts: Sequence[StoredObject]) -> Tensor:
     if body["dtype"] not in ITEM_BYTES:
         raise ValueError(f"elements of type {body['dtype']!r}")
-    pieces = tuple(_placed(parts, *one) for one in body["pieces"])
+    pieces = tuple(_place_piece(parts, *one) for one in body["pieces"])
     return Tensor(dtype=body["dtype"], sizes=tuple(body["sizes"]), pieces=pieces)
 
 
-def _placed(
+def _place_piece(
     parts: Sequence[StoredObject],
     part: int,
     offset: int,

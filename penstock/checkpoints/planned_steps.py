@@ -21,7 +21,7 @@ from loader.json_text import parse_json_object
 from loader.run.trail.read_trail import read_starts, read_trail
 from loader.run.trail.trail import trail_folder
 from loader.storage import Store
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 
 from . import marker
 from .ranks import several
@@ -59,19 +59,19 @@ class PlannedSteps:
         return bool(self.without[position] != step)
 
 
-def planned_steps(root: Root, saved: Store, run: str, markers: Sequence[int]) -> list[PlannedSteps]:
+def run_plans(root: Root, saved: Store, run: str, markers: Sequence[int]) -> list[PlannedSteps]:
     """Return a run's plans. saved: store of its checkpoints. markers: steps with a marker.
 
     Raises: Corrupt; StoreError; InvalidRuntime if no source names a plan.
     """
-    store = primary_of(root.store)
+    store = primary_store(root.store)
     others = list(_other_sources(root, saved, run, markers))
     ends = [planned.end for planned in others]
     # A trail may lack the end of a start.
     newest = max([*markers, *ends], default=0)
     trail_plans = {start.plan for start in read_starts(store, run)}
     if "" in trail_plans:
-        return _decided_plans(root, store, run, newest)
+        return _decision_plans(root, store, run, newest)
     if not trail_plans:
         if any(not planned.plan for planned in others):
             raise InvalidRuntime("a start names no plan")
@@ -90,7 +90,7 @@ def planned_steps(root: Root, saved: Store, run: str, markers: Sequence[int]) ->
     return trail
 
 
-def _decided_plans(root: Root, store: Store, run: str, newest: int) -> list[PlannedSteps]:
+def _decision_plans(root: Root, store: Store, run: str, newest: int) -> list[PlannedSteps]:
     """Return the plans of a run that decides its steps, as far as it trained. newest: step after the last known one."""
     trained_end = max(_last_step(store, run) + 1, newest)
     planned = []
@@ -111,10 +111,10 @@ def _other_sources(root: Root, saved: Store, run: str, markers: Sequence[int]) -
             first = step
     for report in run_reports(root, run):
         yield PlannedSteps(plan=report.plan, first=report.first_step, end=report.last_step + 1)
-    yield from _recorded_starts(primary_of(root.store), run)
+    yield from _start_plans(primary_store(root.store), run)
 
 
-def _recorded_starts(store: Store, run: str) -> Iterator[PlannedSteps]:
+def _start_plans(store: Store, run: str) -> Iterator[PlannedSteps]:
     """Yield each start's steps, by its first and last events and its windows. Raises: Corrupt."""
     ends: dict[str, int] = {}
     events: dict[str, list[tuple[int, str]]] = {}

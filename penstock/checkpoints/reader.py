@@ -24,7 +24,7 @@ from loader.errors import (
     ObjectNotFound,
 )
 from loader.storage import ByteRange, RangeReader, Store
-from loader.storage.store import disk_of
+from loader.storage.store import as_disk
 
 from . import marker
 from .dtypes import DTYPES, bytes_of, check_torch, fill, is_plain
@@ -159,11 +159,11 @@ class CheckpointReader(StorageReader):
         for item in plan.items:
             if item.type == LoadItemType.TENSOR and 0 in item.lengths:
                 continue  # this rank's share of the tensor is empty
-            block = self._block_of(item)
+            block = self._item_block(item)
             by_part.setdefault(block.piece.part.name, []).append(block)
         parts = list(by_part.values())
         if self._reads is not self._store:
-            parts = _rotated(parts)
+            parts = _rotate(parts)
         reads = several(self._read, (_read_targets(part, planner) for part in parts))
         with closing(reads):  # after an error, no thread may read into the state
             for request, data in chain.from_iterable(reads):
@@ -183,7 +183,7 @@ class CheckpointReader(StorageReader):
             f"{self._reads.url}: checkpoint of step {self._checkpoint.step} of run {self._checkpoint.run!r}"
         )
 
-    def _block_of(self, item: ReadItem) -> _ReadBlock:
+    def _item_block(self, item: ReadItem) -> _ReadBlock:
         name = item.storage_index.fqn
         if item.type == LoadItemType.BYTE_IO:
             piece = self._index.values[name]
@@ -204,7 +204,7 @@ class CheckpointReader(StorageReader):
         except CorruptCheckpoint:
             raise  # of near reads, which look at each copy
         except (ObjectNotFound, Corrupt) as error:
-            raise self._damaged(part, str(error)) from error
+            raise self._damage_error(part, str(error)) from error
         out: list[tuple[_ReadTarget, memoryview | bytes | None]] = []
         for request, read in zip(requests, reads, strict=True):
             block = request.block
@@ -218,11 +218,11 @@ class CheckpointReader(StorageReader):
                     address = (
                         f"{self._store.url}/{key}[{low}:{low + nbytes}] {block.item.storage_index.fqn!r}"
                     )
-                    raise self._damaged(part, f"{address} is not what was written, read twice")
+                    raise self._damage_error(part, f"{address} is not what was written, read twice")
             out.append((request, data))
         return out
 
-    def _damaged(self, part: StoredObject, problem: str) -> CorruptCheckpoint:
+    def _damage_error(self, part: StoredObject, problem: str) -> CorruptCheckpoint:
         """Return the error of a damaged part. Raises: CheckpointNotFound if the checkpoint was deleted meanwhile."""
         key = self._checkpoint.key(part)
         try:
@@ -236,7 +236,7 @@ class CheckpointReader(StorageReader):
         return marker.damaged(self._store, self._checkpoint.run, self._checkpoint.step, part.name, problem)
 
     def _blocks(self, key: str, requests: list[_ReadTarget]) -> Sequence[memoryview | bytes]:
-        disk = disk_of(self._reads)
+        disk = as_disk(self._reads)
         spans = [one.block.span for one in requests]
         if disk is None:
             return [
@@ -268,7 +268,7 @@ class CheckpointReader(StorageReader):
         return np.ndarray(shape, np.dtype(f"i{width}"), data, begin, steps)
 
 
-def _rotated(parts: list[list[_ReadBlock]]) -> list[list[_ReadBlock]]:
+def _rotate(parts: list[list[_ReadBlock]]) -> list[list[_ReadBlock]]:
     """Return the parts, beginning with another one on each rank: ranks of one cache bring different parts."""
     from torch import distributed
 

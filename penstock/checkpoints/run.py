@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import loader
 from loader.errors import CorruptCheckpoint, InvalidRuntime, MissingDependency, ObjectNotFound
 from loader.run.recipe.recipe import stored_view
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 from loader.storage.requests import patient
 
 from . import marker
@@ -91,7 +91,7 @@ class Checkpoints:
         self.near_rejections: Sequence[NearRejection] = ()
         """On the first rank, near steps that the last `load` passed over."""
         self._root = root if isinstance(root, loader.Root) else loader.Root(root)
-        self._store = primary_of(self._root.store)
+        self._store = primary_store(self._root.store)
         self._keep = CheckpointRetention(keep_last=keep_last, keep_every=keep_every)
         if isinstance(part_bytes, bool) or not isinstance(part_bytes, int) or part_bytes < 1:
             raise InvalidRuntime(f"part_bytes = {part_bytes!r}; a whole number of at least 1 is needed")
@@ -292,13 +292,13 @@ class Checkpoints:
         partial: bool,
         how: Mapping[str, Any],
     ) -> Checkpoint | None:
-        newest = from_first_rank(lambda: self._chosen(step), how.get("process_group"))
+        newest = from_first_rank(lambda: self._choose(step), how.get("process_group"))
         if newest is None:
             return None
         checkpoint, contents = newest
-        from .cached_reads import cached_reads
+        from .cached_reads import cache_reads
 
-        with cached_reads(self._store, checkpoint, self._cache) as reads:
+        with cache_reads(self._store, checkpoint, self._cache) as reads:
             self._fill(checkpoint, contents, state, batches, partial, how, reads)
         return checkpoint
 
@@ -375,7 +375,7 @@ class Checkpoints:
             self._group = distributed.new_group(backend="gloo")
         return {"process_group": self._group}
 
-    def _chosen(self, step: int | Literal["latest"]) -> tuple[Checkpoint, Index] | None:
+    def _choose(self, step: int | Literal["latest"]) -> tuple[Checkpoint, Index] | None:
         checkpoint = self.latest() if step == "latest" else self.at(step)
         return None if checkpoint is None else (checkpoint, self._index(checkpoint))
 

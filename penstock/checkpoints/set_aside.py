@@ -22,7 +22,7 @@ from loader.errors import (
 )
 from loader.json_text import parse_json_object
 from loader.storage import Store
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 
 from .marker import marker_key, object_problem, part_key, read, sha256, steps
 
@@ -73,7 +73,7 @@ def set_aside(
     Raises: CheckpointNotFound without the step's marker; Corrupt if a start set another one of the step aside;
     StoreError.
     """
-    store = primary_of(store)
+    store = primary_store(store)
     key = marker_key(run, step)
     try:
         data = store.get(key).data
@@ -125,7 +125,7 @@ def set_damaged_aside(store: Store, damage: CorruptCheckpoint, by: str) -> SetAs
     Raises: CorruptCheckpoint if there is no earlier one; Corrupt if it is intact here, or was set aside before;
     StoreError, which proves no damage.
     """
-    store = primary_of(store)
+    store = primary_store(store)
     run = damage.run
     step = damage.step
     problem = _problem(store, damage)
@@ -166,14 +166,14 @@ def read_record(store: Store, key: str) -> SetAside:
         raise Corrupt(f"{store.url}/{key} has {info.nbytes:,} bytes; a record of a checkpoint has fewer")
     data = store.get(key).data
     try:
-        return _parsed(parse_json_object(data))
+        return _parse(parse_json_object(data))
     except DAMAGED as error:
         raise Corrupt(
             f"{store.url}/{key} is no record of a checkpoint that was set aside: {error}"
         ) from error
 
 
-def _parsed(body: dict[str, Any]) -> SetAside:
+def _parse(body: dict[str, Any]) -> SetAside:
     sizes = {str(one["name"]): int(one["nbytes"]) for one in body["objects"]}
     return SetAside(
         run=str(body["run"]),

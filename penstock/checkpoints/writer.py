@@ -18,7 +18,7 @@ from torch.futures import Future
 from loader import Root
 from loader.errors import Conflict, InvalidField, InvalidRuntime, StoreError
 from loader.storage import is_there
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 
 from . import marker, retention
 from .dtypes import content, dtype_name
@@ -32,9 +32,9 @@ from .parts import (
     TensorPiece,
     contiguous_boxes,
     encode_index,
-    packed_parts,
+    pack_parts,
     piece_name,
-    sealed_part,
+    seal_part,
 )
 from .ranks import AT_ONCE, several
 from .retention import CheckpointRetention
@@ -69,7 +69,7 @@ class CheckpointWriter(StorageWriter):
     ) -> None:
         super().__init__()
         self._root = root
-        self._store = primary_of(root.store)
+        self._store = primary_store(root.store)
         self._run = marker.check_run(run)
         self._step = step
         self._facts = dict(facts or {})
@@ -110,7 +110,7 @@ class CheckpointWriter(StorageWriter):
         attempt = secrets.token_hex(8)
         self._values = {}
         stored: dict[dcp.MetadataIndex, list[StoredPiece]] = {item.index: [] for item in plan.items}
-        parts = enumerate(packed_parts(self._pieces(plan, planner), self._part_bytes))
+        parts = enumerate(pack_parts(self._pieces(plan, planner), self._part_bytes))
 
         def write(numbered: tuple[int, list[TensorPiece]]) -> tuple[list[TensorPiece], Sequence[StoredPiece]]:
             number, pieces = numbered
@@ -160,7 +160,7 @@ class CheckpointWriter(StorageWriter):
         contents: Sequence[memoryview],
     ) -> Sequence[StoredPiece]:
         """Store a part; return the locations of its pieces. Raises: StoreError."""
-        data, placed = sealed_part(name, pieces, contents)
+        data, placed = seal_part(name, pieces, contents)
         self.store_object(placed[0].part, data)
         return placed
 

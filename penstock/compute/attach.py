@@ -20,7 +20,7 @@ from .job import FOLDER, MAX_STARTS, AttemptRecord, Job, JobDescription, JobFold
 from .plain import from_json, to_json
 from .pool import Outcome
 from .runner import FINAL
-from .submit import BlockOutcomes, Submission, submitted
+from .submit import BlockOutcomes, Submission, submit_job
 from .work import Work
 
 U = TypeVar("U")
@@ -71,7 +71,7 @@ def attach(
 
     on_state: called at each poll. Raises: as `submitted` and `follow`.
     """
-    return follow(submitted(job, units), job.work, engine, cluster, on_state)
+    return follow(submit_job(job, units), job.work, engine, cluster, on_state)
 
 
 def outcomes_anew(
@@ -89,7 +89,7 @@ def outcomes_anew(
     try:
         outcomes: dict[int, Outcome[R]] = {}
         place = 0
-        there = submitted(job, lambda: units, anew=True)
+        there = submit_job(job, lambda: units, anew=True)
         for block in follow(there, job.work, engine, cluster):
             outcomes.update(enumerate(block.outcomes, block.first))
             while place in outcomes:

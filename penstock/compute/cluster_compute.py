@@ -9,7 +9,7 @@ from .cluster import Cluster
 from .engines.engine import AttemptStatus
 from .job import Job
 from .pool import Compute, Outcome, Progress
-from .submit import BlockOutcomes, submitted
+from .submit import BlockOutcomes, submit_job
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -77,7 +77,7 @@ class ClusterCompute:
         waiting: dict[int, BlockOutcomes[R]] = {}
         place = 0
         with closing(engine):
-            there = submitted(job, units, self._tell)
+            there = submit_job(job, units, self._tell)
             folder = there.folder
             self._waits(folder.id)
             self._tell(
@@ -110,7 +110,7 @@ class ClusterCompute:
             nonlocal last_line
             if progress is not None:
                 progress(state.units_done, state.n_units)
-            line = words_of(state)
+            line = state_text(state)
             if line != last_line:
                 self._tell(line)
                 last_line = line
@@ -120,7 +120,7 @@ class ClusterCompute:
         return report
 
 
-def words_of(state: JobState) -> str:
+def state_text(state: JobState) -> str:
     """Return a job's progress, location, and reason for a wait in one line."""
     return (
         f"job {state.id} ({state.about}): {state.n_done} of {state.n_blocks} blocks, {state.units_done} of "

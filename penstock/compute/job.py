@@ -210,7 +210,7 @@ class JobFolder:
         self._token = description.token if description else None
         return description
 
-    def description_of(self, sha256: str) -> JobDescription:
+    def find_description(self, sha256: str) -> JobDescription:
         """Return the description whose stored bytes have this SHA-256.
 
         Raises: ObjectNotFound; Changed if the bytes differ, before they are parsed.
@@ -366,7 +366,7 @@ class JobFolder:
         """Write a heartbeat: a process is waiting for the job."""
         self.store.put(self.key("attended.json"), to_json(now_us()))
 
-    def attended_us(self) -> int:
+    def heartbeat_us(self) -> int:
         """Return the last heartbeat's time, in microseconds since 1970; 0 if none."""
         return self._get("attended.json", int) or 0
 

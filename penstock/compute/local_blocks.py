@@ -10,14 +10,14 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from loader.errors import Corrupt
 from loader.storage import Store
-from loader.storage.disk.scratch import held_folder
+from loader.storage.disk.scratch import scratch_folder
 
 from .job import Job, StoredOutcome, store_url
 from .plain import from_json, to_json
 from .pool import Compute, Failure, Outcome, Progress, is_fault
 from .pool.environment import shares, store_variables
 from .submit import BlockOutcomes, cut_blocks, own_folders
-from .work import Block, Fault, Node, Work, work_at
+from .work import Block, Fault, Node, Work, find_work
 
 FINISH_S = 3600.0
 """Time limit of a block's `finish`, in s."""
@@ -38,7 +38,7 @@ class _Call:
 
     @property
     def work(self) -> Work[Any, Any]:
-        return work_at(self.place, self.packages)
+        return find_work(self.place, self.packages)
 
 
 class _UnitCall(_Call):
@@ -114,7 +114,7 @@ class WorkerCalls:
             gpus=self._gpus,
         )
         for outcome in answers:
-            yield self._stored(outcome)
+            yield self._store(outcome)
 
     def finish(
         self,
@@ -137,7 +137,7 @@ class WorkerCalls:
             raise Fault(f"block {number} could not be finished: {fault}")
         return from_json(body, self.work.part, f"what the finish of block {number} returned")
 
-    def _stored(self, outcome: Outcome[bytes]) -> StoredOutcome[Any]:
+    def _store(self, outcome: Outcome[bytes]) -> StoredOutcome[Any]:
         if outcome.value is None:
             error = _failure(outcome)
             return StoredOutcome(code=error.code, reason=error.summary)
@@ -188,7 +188,7 @@ class Jobs(Protocol):
         """Print a line for the waiting user."""
 
 
-def blocks_of(
+def job_blocks(
     compute: Compute,
     job: Job[U, R],
     units: Callable[[], Iterable[U]],
@@ -196,11 +196,11 @@ def blocks_of(
 ) -> Iterator[BlockOutcomes[R]]:
     """Yield a job's blocks in order, computed elsewhere or in this process's own pool.
 
-    Raises: as `ClusterCompute.blocks` and `computed_here`.
+    Raises: as `ClusterCompute.blocks` and `compute_here`.
     """
     if isinstance(compute, Jobs):
         return compute.blocks(job, units, progress)
-    return computed_here(job.work, units(), compute, job.stores, progress)
+    return compute_here(job.work, units(), compute, job.stores, progress)
 
 
 def discard(compute: object, job: Job[Any, Any]) -> None:
@@ -210,7 +210,7 @@ def discard(compute: object, job: Job[Any, Any]) -> None:
             folder.remove()
 
 
-def computed_here(
+def compute_here(
     work: Work[U, R],
     units: Iterable[U],
     compute: Compute,
@@ -231,7 +231,7 @@ def computed_here(
     )
     blocks = list(cut_blocks(work, units))
     every: list[Any] = [unit for block in blocks for unit in block]
-    with held_folder("blocks") as scratch:
+    with scratch_folder("blocks") as scratch:
         kept = work.finish is not None
         folders = [str(scratch / f"{number:06d}") if kept else "" for number in range(len(every))]
         first = 0

@@ -48,7 +48,7 @@ class LockedProcesses:
     def open(self, name: str, kind: str, mode: str = "r") -> IO[Any]:
         """Open a process's file in a mode of Python's `open`. Raises: FileNotFoundError; OSError."""
 
-        def opened(path: str, flags: int) -> int:
+        def open_file(path: str, flags: int) -> int:
             folder = self._open_folder()
             try:
                 # A pipe would hold its reader for ever, and a link could lead anywhere.
@@ -63,7 +63,7 @@ class LockedProcesses:
             return descriptor
 
         try:
-            return open(f"{name}.{kind}", mode, opener=opened)
+            return open(f"{name}.{kind}", mode, opener=open_file)
         except FileNotFoundError:
             raise
         except OSError as error:  # a link, or a pipe without a reader
@@ -168,7 +168,7 @@ class LockedProcesses:
         )
 
 
-def hand_over(lock: IO[str], pid: int) -> None:
+def pass_lock(lock: IO[str], pid: int) -> None:
     """Write the number of the process that inherited this locked file."""
     lock.truncate(0)
     lock.write(str(pid))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from loader.errors import CodeMismatch, InvalidRuntime, StoreError
-from loader.storage.disk.scratch import held_folder
+from loader.storage.disk.scratch import scratch_folder
 
 from .job import MAX_STARTS, Head, JobDescription, JobFolder, Spent, Start, StoredOutcome, now_us
 from .local_blocks import WorkerCalls
@@ -173,7 +173,7 @@ class Runner:
         if number > MAX_STARTS:
             return False
         begun = time.monotonic()
-        with held_folder("block") as scratch:
+        with scratch_folder("block") as scratch:
             run = _BlockRun(self, block, start, number, starts, scratch if self.work.finish else None)
             try:
                 outcomes = run.outcomes()
@@ -193,18 +193,18 @@ class Runner:
 
     def results(self, units: Sequence[Any], folders: Sequence[str]) -> Iterator[StoredOutcome[Any]]:
         """Yield the units' outcomes; units run in parallel. Raises: Fault; RunnerStopped."""
-        with self._stopped_or_closed():
+        with self._end_safely():
             yield from self._calls.outcomes(units, folders)
 
     def finish(
         self, block: int, units: Sequence[Any], folders: Sequence[str], outcomes: Sequence[StoredOutcome[Any]]
     ) -> Any:
         """Return what the work's `finish` returns for a block, or None. Raises: Fault; RunnerStopped."""
-        with self._stopped_or_closed():
+        with self._end_safely():
             return self._calls.finish(block, units, folders, outcomes)
 
     @contextmanager
-    def _stopped_or_closed(self) -> Iterator[None]:
+    def _end_safely(self) -> Iterator[None]:
         try:
             yield
         except InvalidRuntime:

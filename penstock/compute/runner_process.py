@@ -22,7 +22,7 @@ from .job import JobFolder
 from .pool import Compute, LocalCompute
 from .pool.environment import visible_gpus
 from .runner import FAILED, REFUSED, Runner, RunnerName
-from .work import work_at
+from .work import find_work
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,10 +59,10 @@ def open_runner(arguments: argparse.Namespace, compute: Callable[[int], Compute]
     """
     store = open_store(arguments.root, json.loads(arguments.options))
     folder = JobFolder(store, arguments.job)
-    description = folder.description_of(arguments.sha256)
+    description = folder.find_description(arguments.sha256)
     packages = arguments.packages.split(",")
     gpus = _gpus(arguments.gpus)
-    workers = work_at(description.work, packages).resources.units_at_once(
+    workers = find_work(description.work, packages).resources.units_at_once(
         arguments.cpus, arguments.memory, len(gpus)
     )
     node = os.environ.get("PENSTOCK_NODE") or socket.gethostname()  # a pod's host name is not its node's

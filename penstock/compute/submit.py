@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from loader.errors import Changed, Corrupt, JobFailed, ObjectNotFound
-from loader.storage.disk.scratch import held_folder
+from loader.storage.disk.scratch import scratch_folder
 
 from .job import FOLDER, Job, JobDescription, JobFolder, now_us
 from .plain import from_frame, from_json, to_frame, to_json
@@ -110,7 +110,7 @@ class Submission:
     """Description that this process vouches for."""
 
 
-def submitted(
+def submit_job(
     job: Job[U, R],
     units: Callable[[], Iterable[U]],
     tell: Tell = _log.warning,
@@ -125,12 +125,12 @@ def submitted(
     """
     StoredPlace.of(job.store)
     n_others = 0
-    with held_folder("job") as scratch:
+    with scratch_folder("job") as scratch:
         path = scratch / "units"
-        new = _described(job, write_units(job.work, units(), path))
+        new = _describe(job, write_units(job.work, units(), path))
         while True:
             folder = JobFolder(job.store, job.id)
-            stored, why = _accepted(job.work, folder, new, path, anew=anew)
+            stored, why = _accept(job.work, folder, new, path, anew=anew)
             if stored is not None:
                 return Submission(folder=folder, description=stored)
             job = replace(job, attempt=job.attempt + 1)
@@ -143,18 +143,18 @@ def created(job: Job[U, R], units: Callable[[], Iterable[U]]) -> Submission | No
     """Submit a job; return None if its folder already has a description. Raises: as `submitted`."""
     StoredPlace.of(job.store)
     folder = JobFolder(job.store, job.id)
-    with held_folder("job") as scratch:
+    with scratch_folder("job") as scratch:
         path = scratch / "units"
-        new = _described(job, write_units(job.work, units(), path))
+        new = _describe(job, write_units(job.work, units(), path))
         if folder.create(new, path) == new:
             return Submission(folder=folder, description=new)
         return None
 
 
-def recorded(folder: JobFolder, sha256: str) -> Submission | None:
+def find_job(folder: JobFolder, sha256: str) -> Submission | None:
     """Return the job whose description has this SHA-256, or None if it is missing or differs."""
     try:
-        return Submission(folder=folder, description=folder.description_of(sha256))
+        return Submission(folder=folder, description=folder.find_description(sha256))
     except (ObjectNotFound, Changed):
         return None
 
@@ -187,7 +187,7 @@ def own_folders(job: Job[Any, Any]) -> Iterator[JobFolder]:
             yield folder
 
 
-def _described(job: Job[U, R], units: UnitsFile) -> JobDescription:
+def _describe(job: Job[U, R], units: UnitsFile) -> JobDescription:
     return JobDescription(
         work=job.work.place,
         name=job.work.name,
@@ -204,7 +204,7 @@ def _described(job: Job[U, R], units: UnitsFile) -> JobDescription:
     )
 
 
-def _accepted(
+def _accept(
     work: Work[U, Any], folder: JobFolder, new: JobDescription, path: Path, *, anew: bool
 ) -> tuple[JobDescription | None, str]:
     try:
@@ -216,14 +216,14 @@ def _accepted(
         if stored is None:
             if folder.create(new, path) == new:
                 return new, ""
-            return _accepted(work, folder, new, path, anew=anew)  # another process was first
+            return _accept(work, folder, new, path, anew=anew)  # another process was first
         if anew and _has_ended(folder, stored):
             return None, ""
-        if not others and not _has_units_of(work, folder, new, stored, path):
+        if not others and not _has_units(work, folder, new, stored, path):
             others = ["units"]
         if others:
             return None, f"it holds another job (other {', '.join(others)})"
-        return folder.description_of(stored.sha256), ""
+        return folder.find_description(stored.sha256), ""
     except (Changed, Corrupt) as error:
         return None, str(error)
 
@@ -236,7 +236,7 @@ def _has_ended(folder: JobFolder, description: JobDescription) -> bool:
     return len(folder.done(description)) == len(description.blocks)
 
 
-def _has_units_of(
+def _has_units(
     work: Work[U, Any], folder: JobFolder, new: JobDescription, stored: JobDescription, path: Path
 ) -> bool:
     if (stored.units, stored.blocks, stored.frames) == (new.units, new.blocks, new.frames):

@@ -238,7 +238,7 @@ class Work(Generic[U, R]):
         )
 
 
-def work_at(place: str, packages: Sequence[str]) -> Work[Any, Any]:
+def find_work(place: str, packages: Sequence[str]) -> Work[Any, Any]:
     """Return the `Work` named 'module:name'.
 
     packages: packages whose `Work` objects may run, as others may have written the description. Raises: InvalidRuntime.

@@ -52,13 +52,13 @@ def cell_texts(table: pa.Table) -> Iterator[str]:
         if pa.types.is_string(column.type):
             yield from pc.unique(column).drop_null().to_pylist()
         elif pa.types.is_nested(column.type):
-            yield from _nested(column.to_pylist())
+            yield from _nested_texts(column.to_pylist())
 
 
-def _nested(value: Any) -> Iterator[str]:
+def _nested_texts(value: Any) -> Iterator[str]:
     if isinstance(value, list | tuple):
         for item in value:
-            yield from _nested(item)
+            yield from _nested_texts(item)
     else:
         yield from texts(value)
 
@@ -96,26 +96,26 @@ _STEPS = {"sample": "sample", "raw_object": "raw", "stage": None}
 def scrub(table: pa.Table, marks: Marks) -> pa.Table:
     """Remove names from columns that name other samples or give reasons; return the same table if it has none."""
     for position, field in enumerate(table.schema):
-        if (new := _scrubbed_column(table[field.name], field, marks)) is not None:
+        if (new := _scrub_column(table[field.name], field, marks)) is not None:
             table = table.set_column(position, field, pa.chunked_array([pa.array(new, field.type)]))
     return table
 
 
-def searched(name: str) -> bool:
+def may_name_samples(name: str) -> bool:
     """Return whether a column with this name may name other samples."""
     return name not in OWN and name not in _WAYS and bool(REFERENCE.search(name) or TELLING.search(name))
 
 
-def _scrubbed_column(column: pa.ChunkedArray, field: pa.Field, marks: Marks) -> list[Any] | None:
-    if not searched(field.name):
+def _scrub_column(column: pa.ChunkedArray, field: pa.Field, marks: Marks) -> list[Any] | None:
+    if not may_name_samples(field.name):
         return None
     if pa.types.is_string(field.type):
         is_text = bool(TELLING.search(field.name))
         values = pc.unique(column).drop_null().to_pylist()
         new = {
-            value: None if marks.has(value) else _reason_without(value, field.name, marks)
+            value: None if marks.has(value) else _scrub_reason(value, field.name, marks)
             for value in values
-            if (_reason_without(value, field.name, marks) != value if is_text else marks.has(value))
+            if (_scrub_reason(value, field.name, marks) != value if is_text else marks.has(value))
         }
         if new:
             return [new.get(cell, cell) for cell in column.to_pylist()]
@@ -134,12 +134,12 @@ def _scrubbed_column(column: pa.ChunkedArray, field: pa.Field, marks: Marks) -> 
 
 def without_rows(table: pa.Table, marks: Marks) -> pa.Table:
     """Remove the rows and names of denied samples; return the same table if it has none."""
-    denied = taken_rows(table, marks)
+    denied = mark_denied_rows(table, marks)
     kept = table.filter(pa.array([not one for one in denied], pa.bool_())) if any(denied) else table
     return scrub(kept, marks)
 
 
-def taken_rows(table: pa.Table, marks: Marks) -> list[bool]:
+def mark_denied_rows(table: pa.Table, marks: Marks) -> list[bool]:
     """Return, per row, whether its own name is a denied sample or raw object."""
     kinds: dict[str, str] = {name: OWN[name] for name in table.column_names if name in OWN}
     if "key" in kinds and ("uri" in kinds or table_facts(table).get("table") in _RAW):
@@ -173,7 +173,7 @@ def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
     if isinstance(value, str):
         is_searched = TELLING.search(field) or (REFERENCE.search(field) and marks.has(value))
         if is_searched:
-            return _reason_without(value, field, marks)
+            return _scrub_reason(value, field, marks)
         return value
     if isinstance(value, Mapping):
         if field in NAMED:
@@ -185,21 +185,21 @@ def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
         return {name: scrubbed(one, marks, name) for name, one in value.items()}
     if isinstance(value, list):
         if field == LABELS:
-            return class_names_without(value, marks)
+            return scrub_class_names(value, marks)
         return [scrubbed(one, marks, field) for one in value if not _names_one(one, field, marks)]
     return value
 
 
-def _reason_without(text: str, field: str, marks: Marks) -> str:
+def _scrub_reason(text: str, field: str, marks: Marks) -> str:
     """Remove the names from a reason. Markdown cells are compared unescaped."""
     if not field.endswith("table_markdown"):
         return marks.without(text)
     pieces = _BETWEEN_CELLS.split(text)
-    pieces[::2] = [_cell_without(cell, marks) for cell in pieces[::2]]
+    pieces[::2] = [_scrub_cell(cell, marks) for cell in pieces[::2]]
     return "".join(pieces)
 
 
-def _cell_without(cell: str, marks: Marks) -> str:
+def _scrub_cell(cell: str, marks: Marks) -> str:
     text = markdown_plain(cell.strip())
     kept = marks.without(text)
     return cell if kept == text else f" {markdown_text(kept)} "
@@ -209,7 +209,7 @@ def _names_one(item: Any, field: str, marks: Marks) -> bool:
     return isinstance(item, str) and bool(REFERENCE.search(field)) and marks.has(item)
 
 
-def class_names_without(names: list[Any], marks: Marks) -> list[Any]:
+def scrub_class_names(names: list[Any], marks: Marks) -> list[Any]:
     """Replace the denied class names; a subject may be a class."""
     return [
         f"{TAKEN_DOWN} {n}" if isinstance(name, str) and marks.has(name) else name

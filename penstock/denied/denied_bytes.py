@@ -39,7 +39,7 @@ def by_shard(version: Version) -> dict[str, list[ForeignObject]]:
     return out
 
 
-def objects_with(
+def denied_objects(
     version: Version, shard: dict[str, Any], candidates: Sequence[ForeignObject], rows: Collection[int]
 ) -> list[ForeignObject]:
     """Return the candidates, objects of a registered shard, that contain fields of these rows. Reads its index."""
@@ -137,7 +137,7 @@ class DeniedBytes:
         return out
 
     @cached_property
-    def _known(self) -> set[tuple[Any, ...]]:
+    def _known_places(self) -> set[tuple[Any, ...]]:
         facts = ("key", "nbytes", "etag", "modified_us")
         return {tuple(place[name] for name in facts) for _, place in self._on_record if "key" in place}
 
@@ -152,7 +152,7 @@ class DeniedBytes:
             object_.nbytes,
             object_.etag,
             object_.modified_us,
-        ) in self._known or self.has_path(object_.path)
+        ) in self._known_places or self.has_path(object_.path)
 
     def in_shard(self, shards: Sequence[Shard], objects: Sequence[ForeignObject]) -> set[int]:
         """Return the numbers of a registered shard's objects that contain such bytes. Reads its indexes.
@@ -169,7 +169,7 @@ class DeniedBytes:
             table = np.stack(list(fields.values()), axis=1)
             live = version.parts.live_members(version.parts.position(shard["part"]))
             denied = ~live & ~table.any(axis=(1, 2))
-            denied[list(self._denied(version).get(shard["part"], ()))] = True
+            denied[list(self._version_denies(version).get(shard["part"], ()))] = True
             if denied.any():
                 suspect.add(version.id)
             places.setdefault(version.id, []).append(table[~denied].reshape(-1, 3)[:, :2])
@@ -199,18 +199,18 @@ class DeniedBytes:
             return self.of_version(version, self._in_root[0])
         return {}
 
-    def left_by_adoption(self, root: Root, dataset: str) -> list[str]:
+    def orphan_copies(self, root: Root, dataset: str) -> list[str]:
         """Return the paths of such objects that a killed adoption copied and no version reads."""
         if not self._denies or not (unread := self._in_root[1]):
             return []
 
-        def held(versions: Whole) -> set[str]:
+        def held_paths(versions: Whole) -> set[str]:
             holders = (
                 paths for _, version in versions for paths in self.of_version(version, unread).values()
             )
             return set().union(*holders)
 
-        return sorted(over_whole(root, dataset, held))
+        return sorted(over_whole(root, dataset, held_paths))
 
     def of_version(self, version: Version, among: Collection[str]) -> dict[str, list[str]]:
         """Return path of a registered shard -> paths of its objects in `among` that contain such bytes."""
@@ -228,7 +228,7 @@ class DeniedBytes:
                     out[path] = paths
         return out
 
-    def _denied(self, version: Version) -> DenyEntries:
+    def _version_denies(self, version: Version) -> DenyEntries:
         if version.id not in self._rows:
             self._rows[version.id] = find_denied_rows(version, self._denies)
         return self._rows[version.id]
@@ -250,7 +250,7 @@ def _not_covered(starts: Sequence[int], ends: Sequence[int], fields: Int64s) -> 
     return out
 
 
-def denied(name: str) -> Denied:
+def denial(name: str) -> Denied:
     """Return the error for an object that must not be copied. name: its address."""
     return Denied(
         f"{name} holds denied samples, and is not copied whole: penstock import copies the others. Or "

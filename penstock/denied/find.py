@@ -18,13 +18,13 @@ from loader.dataset.tables.foreign_objects import ForeignObject, is_foreign
 from loader.dataset.tables.parquet import TableFile, get_table
 from loader.dataset.tables.place_records import is_adopted
 
-from .cells import LABELS, WORDS, class_names_without, scrub, searched
-from .denied_bytes import DeniedBytes, by_shard, objects_with, owners_place
+from .cells import LABELS, WORDS, may_name_samples, scrub, scrub_class_names
+from .denied_bytes import DeniedBytes, by_shard, denied_objects, owners_place
 from .hashed_names import Marks
-from .keys_tables import KeysTables, keys_files, names_of
+from .keys_tables import KeysTables, denied_names, keys_files
 from .readable_versions import Whole, over_whole
 from .record import Place
-from .sources import listed_twice
+from .sources import list_twice
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def _find(tables: KeysTables, dataset: str, versions: Whole, known: frozenset[st
     for rows_of_parts in by_file.values():
         for part, members in rows_of_parts.items():
             rows.setdefault(part, {}).update(members)
-    named = names_of(tables, dataset, files, denied, known)
+    named = denied_names(tables, dataset, files, denied, known)
     findings = Findings(dataset=dataset, marks=named.marks, rows=rows, uris=named.uris, named_in=named.rows)
     search = _Search(findings, by_file, DeniedBytes(tables.root.store, tables.root.state.denies))
     for record, version in versions:
@@ -80,7 +80,7 @@ def _find(tables: KeysTables, dataset: str, versions: Whole, known: frozenset[st
     return findings
 
 
-def names_in(version: Version, marks: Marks) -> str:
+def find_denied_path(version: Version, marks: Marks) -> str:
     """Return the path of an object of the version that names denied samples; empty without any."""
     return _Search(Findings(dataset=version.dataset, marks=marks)).names_in(version)
 
@@ -89,7 +89,7 @@ def producer_names_some(manifest: Mapping[str, Any], marks: Marks) -> bool:
     """Return whether a manifest names denied samples, as a class or in text written by a person."""
     producer = manifest.get("producer", {})
     names = producer.get(LABELS)
-    if isinstance(names, list) and class_names_without(names, marks) != names:
+    if isinstance(names, list) and scrub_class_names(names, marks) != names:
         return True
     if "exclusion" not in producer:
         return False  # only an exclusion has text written by a person
@@ -122,18 +122,18 @@ class _Search:
         self._objects: dict[str, tuple[dict[str, list[ForeignObject]], set[str]]] = {}
 
     def has_some(self, version: Version) -> bool:
-        if self._parts_of(version) or self._adopted_of(version):
+        if self._version_parts(version) or self._version_adopted(version):
             return True
         return bool(self.names_in(version))
 
-    def _adopted_of(self, version: Version) -> dict[str, list[str]]:
+    def _version_adopted(self, version: Version) -> dict[str, list[str]]:
         if self._denied is None:
             return {}
         if version.id not in self._adopted:
             self._adopted[version.id] = self._denied.adopted(version)
         return self._adopted[version.id]
 
-    def _parts_of(self, version: Version) -> frozenset[str]:
+    def _version_parts(self, version: Version) -> frozenset[str]:
         parts: set[str] = set()
         for entry in keys_files(version):
             parts.update(self._by_file.get(entry["path"], {}))
@@ -165,7 +165,7 @@ class _Search:
         path = entry["path"]
         if path not in self._names:
             # An exclusions file has a reason column, which the manifest does not list.
-            columns = [name for name in entry.get("columns", ["reason"]) if searched(name)]
+            columns = [name for name in entry.get("columns", ["reason"]) if may_name_samples(name)]
             self._names[path] = False
             if columns:
                 file = TableFile.from_json(dict(entry))
@@ -185,7 +185,7 @@ class _Search:
         return self._hashed[path]
 
     def places(self, record: VersionRecord, version: Version) -> Iterator[Place]:
-        parts = self._parts_of(version)
+        parts = self._version_parts(version)
         yield {"check": "retired", "what": f"version {record.name}", "of": record.dataset, "id": record.id}
 
         def absent(what: str, path: str) -> Place:
@@ -196,7 +196,7 @@ class _Search:
                 continue
             where = f"part {shard['part']} {shard['group']}"
             if is_foreign(shard["path"]):
-                yield from self._registered(version, shard, absent)
+                yield from self._registered_places(version, shard, absent)
             else:
                 place = absent(f"shard of {where}", shard["path"])
                 yield {**place, "sha256": shard["sha256"], "nbytes": shard["nbytes"]}
@@ -207,7 +207,7 @@ class _Search:
             seal = IndexPlace.of(shard).seal
             if seal:
                 yield absent(f"seal of {where}", seal)
-        for paths in self._adopted_of(version).values():
+        for paths in self._version_adopted(version).values():
             self._findings.adopted.update(paths)
             for path in paths:
                 yield absent("adopted object", path)
@@ -227,14 +227,14 @@ class _Search:
             for entry in version.manifest.get("key_hashes", ()):
                 if self._has_hash(version, entry):
                     yield absent("hashes of keys", entry["path"])
-        counted = counted_again(version.manifest, changed)
+        counted = recount_folders(version.manifest, changed)
         for entry in version.manifest["stats"]:
             if _folder(entry["path"]) in counted:
                 yield absent("statistics", entry["path"])
         if producer_names_some(version.manifest, self._findings.marks):
             yield absent("manifest", record.manifest)
 
-    def _registered(
+    def _registered_places(
         self, version: Version, shard: dict[str, Any], absent: Callable[[str, str], Place]
     ) -> Iterator[Place]:
         if version.id not in self._objects:
@@ -247,7 +247,7 @@ class _Search:
         objects, adopted = self._objects[version.id]
         candidates = objects.get(shard["path"], ())
         rows = self._findings.rows[shard["part"]]
-        for object_ in objects_with(version, shard, candidates, rows):
+        for object_ in denied_objects(version, shard, candidates, rows):
             yield owners_place(self._findings.marks, object_, shard)
             if object_.place in adopted:
                 yield absent("adopted object", object_.path)
@@ -276,7 +276,7 @@ def _folder(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def counted_again(manifest: Mapping[str, Any], changed: Collection[str]) -> set[str]:
+def recount_folders(manifest: Mapping[str, Any], changed: Collection[str]) -> set[str]:
     """Return the folders whose statistics change with these samples files, also of later annotations."""
     columns: set[str] = set()
     folder_of = folders(manifest)
@@ -296,6 +296,6 @@ def all_datasets(root: Root) -> Sequence[str]:
     # Every dataset with a version had a transaction first.
     names = {txn.dataset for txn in root.state.txns.values()}
     for folder in ("tables/", "stages/"):
-        for info in listed_twice(root.store, folder):
+        for info in list_twice(root.store, folder):
             names.add(info.key.split("/")[1])
     return sorted(names)

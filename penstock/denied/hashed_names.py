@@ -137,7 +137,7 @@ def mark(salt: str, dataset: str, text: str) -> str:
     return keyed_hash(salt, KIND, dataset, text)
 
 
-def marks_of(
+def dataset_marks(
     deny: Deny, dataset: str, names: Iterable[str], known: Iterable[str] = (), others: Iterable[str] = ()
 ) -> Marks:
     """Return a deny entry's marks in a dataset.

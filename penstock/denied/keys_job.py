@@ -14,8 +14,8 @@ from ..compute.attach import outcomes_anew
 from ..compute.cluster import Cluster
 from ..compute.work import Node, StoredPlace, Work
 from ..progress import progress
-from .hashed_names import Marks, marks_of
-from .keys_tables import DeniedRows, KeysFile, KeysTables, denied_in, shared_in
+from .hashed_names import Marks, dataset_marks
+from .keys_tables import DeniedRows, KeysFile, KeysTables, denied_rows, shared_marks
 from .record import read_record
 
 StoredRows = list[tuple[str, int, int]]
@@ -63,28 +63,28 @@ class KeysResult:
 def look_at_keys(unit: KeysUnit, node: Node) -> KeysResult:
     """Return a table's denied rows; for a unit with marks, the marks of names that still occur in it."""
     try:
-        return _looked(unit, node)
+        return _look(unit, node)
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - its text may quote a cell; the waiting process reads again and raises
         return KeysResult(error=type(error).__name__)
 
 
-def _looked(unit: KeysUnit, node: Node) -> KeysResult:
+def _look(unit: KeysUnit, node: Node) -> KeysResult:
     store = node.open(unit.root)
     denies = [one for one in root_in_store(store).state.denies if one.n <= unit.newest]
     deny = next((one for one in denies if one.n == unit.n), None)
     if deny is None:
         raise TakedownNotFound(f"{store.url} has no takedown {unit.n}")
     if unit.marks is None or unit.denied is None:
-        rows = denied_in(store, deny, denies, unit.dataset, unit.file)
-        return KeysResult(own=_stored(rows.own), every=_stored(rows.every))
+        rows = denied_rows(store, deny, denies, unit.dataset, unit.file)
+        return KeysResult(own=_store_rows(rows.own), every=_store_rows(rows.every))
     known = {*unit.marks, *read_record(store, unit.n).marks.get(unit.dataset, ())}
-    marks = marks_of(deny, unit.dataset, (), known)
-    return KeysResult(shared=sorted(shared_in(store, marks, unit.file, _rows(unit.denied))))
+    marks = dataset_marks(deny, unit.dataset, (), known)
+    return KeysResult(shared=sorted(shared_marks(store, marks, unit.file, _rows(unit.denied))))
 
 
-def _stored(rows: DenyEntries) -> StoredRows:
+def _store_rows(rows: DenyEntries) -> StoredRows:
     return [(part, row, n) for part, members in rows.items() for row, n in members.items()]
 
 
@@ -137,7 +137,7 @@ class KeysTablesOnCluster(KeysTables):
             marks.hashes.difference(read_record(self.root.store, self.deny.n).marks.get(dataset, ()))
         )
         units = [
-            self._unit(dataset, file, marks=more, denied=_stored(denied[file["path"]].every))
+            self._unit(dataset, file, marks=more, denied=_store_rows(denied[file["path"]].every))
             for file in files
         ]
         for file, result in zip(files, self._results(dataset, units), strict=True):

@@ -15,8 +15,8 @@ from loader.dataset.tables.parquet import TableFile, get_table, parse_table
 from loader.errors import ObjectNotFound
 from loader.storage import Store
 
-from .hashed_names import Marks, marks_of
-from .sources import listed_twice
+from .hashed_names import Marks, dataset_marks
+from .sources import list_twice
 
 NAMES = ("key", "source_key", "unit_id", "raw_key", "raw_uri", "raw_sha256", "subject")
 """Columns whose values name a sample."""
@@ -43,7 +43,7 @@ class KeysTables:
 
     def denied(self, dataset: str, files: Sequence[KeysFile]) -> Iterator[DeniedRows]:
         for file in files:
-            yield denied_in(self.root.store, self.deny, self.root.state.denies, dataset, file)
+            yield denied_rows(self.root.store, self.deny, self.root.state.denies, dataset, file)
 
     def shared(
         self, marks: Marks, files: Sequence[KeysFile], denied: Mapping[str, DeniedRows]
@@ -53,10 +53,10 @@ class KeysTables:
         marks: of all names in the denied rows. denied: path of a table -> its denied rows.
         """
         for file in files:
-            yield shared_in(self.root.store, marks, file, denied[file["path"]].every)
+            yield shared_marks(self.root.store, marks, file, denied[file["path"]].every)
 
 
-def denied_in(store: Store, deny: Deny, denies: Sequence[Deny], dataset: str, file: KeysFile) -> DeniedRows:
+def denied_rows(store: Store, deny: Deny, denies: Sequence[Deny], dataset: str, file: KeysFile) -> DeniedRows:
     """Return a table's denied rows. denies: all takedowns."""
     own = find_denied_in_tables(store, [deny], dataset, [file])
     if len(denies) == 1:
@@ -65,12 +65,12 @@ def denied_in(store: Store, deny: Deny, denies: Sequence[Deny], dataset: str, fi
     return DeniedRows(own=own, every=every)
 
 
-def shared_in(store: Store, marks: Marks, file: KeysFile, denied: DenyEntries) -> set[str]:
+def shared_marks(store: Store, marks: Marks, file: KeysFile, denied: DenyEntries) -> set[str]:
     """Return the marks of names that remaining rows share. denied: all denied rows."""
-    table = names_in(store, file)
+    table = read_names(store, file)
     remains = [not is_denied for is_denied in _are_denied(table, denied)]
     remaining_names = _different_names(table, remains)
-    texts = named(marks, remaining_names)
+    texts = match_names(marks, remaining_names)
     return {marks.mark(text) for text in texts}
 
 
@@ -88,7 +88,7 @@ def _different_names(table: pa.Table, chosen: Iterable[bool]) -> Iterator[pa.Chu
         yield pc.unique(values).drop_null()
 
 
-def names_in(store: Store, file: KeysFile) -> pa.Table:
+def read_names(store: Store, file: KeysFile) -> pa.Table:
     """Return a table's name columns, with part and row."""
     names = [name for name in NAMES if name in file["columns"]]
     table_file = TableFile.from_json(dict(file))
@@ -107,7 +107,7 @@ def name_columns(table: pa.Table) -> list[str]:
     return names
 
 
-def named(marks: Marks, columns: Iterable[pa.ChunkedArray]) -> set[str]:
+def match_names(marks: Marks, columns: Iterable[pa.ChunkedArray]) -> set[str]:
     """Return the texts that are denied names. Costs three hashes per text if some are known only by hash."""
     texts: set[str] = set()
     if not marks.all_known:
@@ -155,7 +155,7 @@ def _waiting(root: Root, dataset: str) -> Iterator[tuple[str, pa.Table]]:
     for txn in root.state.txns.values():
         if txn.dataset != dataset or txn.status != "open":
             continue
-        for info in listed_twice(root.store, f"data/{txn.txn}/"):
+        for info in list_twice(root.store, f"data/{txn.txn}/"):
             if not info.key.endswith(".parquet") or info.key.endswith(".index.parquet"):
                 continue
             try:
@@ -165,7 +165,7 @@ def _waiting(root: Root, dataset: str) -> Iterator[tuple[str, pa.Table]]:
             yield info.key, parse_table(data, info.key)
 
 
-def names_of(
+def denied_names(
     tables: KeysTables,
     dataset: str,
     files: Mapping[str, KeysFile],
@@ -193,7 +193,7 @@ def names_of(
     for path, file in files.items():
         own_rows = denied[path].own
         if own_rows:
-            table = names_in(root.store, file)
+            table = read_names(root.store, file)
             collect(path, table, _are_denied(table, own_rows))
     uris = names["raw_uri"] - {""}  # of versions only: before the names of open transactions
     own_list = DenyList([deny], dataset)
@@ -205,9 +205,9 @@ def names_of(
         others += _different_names(table, remains)
 
     all_names = set().union(*names.values())
-    every = marks_of(deny, dataset, all_names, known)
+    every = dataset_marks(deny, dataset, all_names, known)
     # A name that a remaining sample has too, such as a raw object of several clips, must stay.
-    shared = {every.mark(text) for text in named(every, others)}
+    shared = {every.mark(text) for text in match_names(every, others)}
     shared = shared.union(*tables.shared(every, list(files.values()), denied))
     unshared: dict[str, set[str]] = {}
     for name, values in names.items():
@@ -217,9 +217,9 @@ def names_of(
                 unshared[name].add(value)
     if any(unshared.values()):
         columns = _names_of_other_rows(root.store, dataset, whole_list, unshared)
-        shared |= {every.mark(text) for text in named(every, columns)}
+        shared |= {every.mark(text) for text in match_names(every, columns)}
     own_names = set().union(*unshared.values())
-    return Named(marks=marks_of(deny, dataset, own_names, known, shared), uris=uris, rows=rows)
+    return Named(marks=dataset_marks(deny, dataset, own_names, known, shared), uris=uris, rows=rows)
 
 
 def _names_of_other_rows(
@@ -227,7 +227,7 @@ def _names_of_other_rows(
 ) -> Iterator[pa.ChunkedArray]:
     """Yield names in the rows of lifecycle tables that are not denied and have none of `names`."""
     for kind, columns in _TABLES.items():
-        for info in listed_twice(store, f"tables/{dataset}/{kind}/"):
+        for info in list_twice(store, f"tables/{dataset}/{kind}/"):
             if not info.key.endswith(".parquet"):
                 continue
             try:

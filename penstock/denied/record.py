@@ -62,7 +62,7 @@ def read_record(store: Store, n: int) -> TakedownRecord:
     for info in store.list(folder(n)):
         try:
             body = parse_json_object(store.get(info.key).data)
-            _put_in(places, body["places"])
+            _merge_places(places, body["places"])
             for dataset, hashes in body["marks"].items():
                 marks.setdefault(dataset, set()).update(hashes)
         except DAMAGED as error:
@@ -77,7 +77,7 @@ def read_record(store: Store, n: int) -> TakedownRecord:
     return TakedownRecord(n=n, places=ordered, marks=sorted_marks)
 
 
-def _put_in(known: dict[bytes, Place], places: Iterable[Place]) -> None:
+def _merge_places(known: dict[bytes, Place], places: Iterable[Place]) -> None:
     """Add places without duplicates; a raw object's deletion replaces its earlier place."""
     for place in places:
         is_raw = place["check"] == "raw"
@@ -98,8 +98,8 @@ def add_to_record(
     known = read_record(store, n)
     recorded = {canonical(place) for place in known.places}
     merged: dict[bytes, Place] = {}
-    _put_in(merged, known.places)
-    _put_in(merged, places)
+    _merge_places(merged, known.places)
+    _merge_places(merged, places)
     new = {canonical(place): place for place in merged.values()}
     added_keys = sorted(new.keys() - recorded)
     added = [new[key] for key in added_keys]
@@ -117,7 +117,7 @@ def add_to_record(
     return read_record(store, n)
 
 
-def condemned(store: Store, denies: Iterable[Deny]) -> frozenset[str]:
+def condemned_versions(store: Store, denies: Iterable[Deny]) -> frozenset[str]:
     """Return the ids of versions in which takedowns found samples. Costs a read per record."""
     ids: set[str] = set()
     for deny in denies:

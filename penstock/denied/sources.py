@@ -35,7 +35,7 @@ class CompositeObject(NamedTuple):
     """Keys and URIs of the other files."""
 
 
-def joined_objects(store: Store, dataset: str) -> Iterator[CompositeObject]:
+def composite_objects(store: Store, dataset: str) -> Iterator[CompositeObject]:
     """Yield the raw objects of a dataset's batches that consist of several files. Reads each manifest."""
     for body in _manifests(store, dataset):
         for entry in body.get("objects", ()):
@@ -112,7 +112,7 @@ def _base(place: str) -> str:
     return ""
 
 
-def listed_twice(store: Store, prefix: str) -> list[ObjectInfo]:
+def list_twice(store: Store, prefix: str) -> list[ObjectInfo]:
     """Return the objects of two listings, sorted by key; one may miss some. Raises: StoreError."""
     infos = {info.key: info for _ in range(2) for info in store.list(prefix)}
     return [infos[key] for key in sorted(infos)]

@@ -104,7 +104,7 @@ class _DigestWork:
             key = sample.key.encode()
             for name, data in sample.fields.items():
                 digest = hashlib.sha256(data).digest()
-                yield _hashed(b"payload", key, name.encode(), digest), len(data)
+                yield _hash(b"payload", key, name.encode(), digest), len(data)
             yield _row(key, sample.columns), 0
 
     def _checksums(self, unit: WorkUnit) -> Iterator[tuple[bytes, int]]:
@@ -124,11 +124,11 @@ class _DigestWork:
                         )
                     nbytes = at.nbytes.to_bytes(8, "little")
                     crc = at.crc32c.to_bytes(4, "little")
-                    yield _hashed(b"field", key, name.encode(), nbytes, crc), at.nbytes
+                    yield _hash(b"field", key, name.encode(), nbytes, crc), at.nbytes
                 yield _row(key, columns), 0
 
 
-def _hashed(*parts: bytes) -> bytes:
+def _hash(*parts: bytes) -> bytes:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
@@ -138,7 +138,7 @@ def _hashed(*parts: bytes) -> bytes:
 
 def _row(key: bytes, columns: dict[str, Any]) -> bytes:
     text = json.dumps(columns, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_plain)
-    return _hashed(b"row", key, text.encode("utf-8", "surrogatepass"))
+    return _hash(b"row", key, text.encode("utf-8", "surrogatepass"))
 
 
 def _plain(value: object) -> object:

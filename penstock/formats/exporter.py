@@ -37,7 +37,7 @@ from loader.errors import (
 from loader.json_text import DamagedJson, canonical_json, parse_json_object
 from loader.keywords import did_you_mean
 from loader.storage import Store, is_local
-from loader.storage.disk.scratch import held_file, held_folder, on_scratch
+from loader.storage.disk.scratch import on_scratch, scratch_file, scratch_folder
 from loader.storage.disk.unlisted_files import list_in_place
 
 if TYPE_CHECKING:  # a registration loads this module, and no norms
@@ -271,7 +271,7 @@ class Outbox:
                 room_for="the objects that are written at once",
                 again="run the same command again",
             ),
-            held_file("export") as raw,
+            scratch_file("export") as raw,
         ):
             file = HashedFile(raw)
             yield file
@@ -282,7 +282,7 @@ class Outbox:
     @contextmanager
     def path(self, key: str) -> Iterator[str]:
         """Write an object from the file at the yielded path, unless the block raises."""
-        with self.file(key) as file, held_folder("export") as folder:
+        with self.file(key) as file, scratch_folder("export") as folder:
             path = os.path.join(folder, "file")
             yield path
             with open(path, "rb") as written:
@@ -432,7 +432,7 @@ def put_parcel(outbox: Outbox, key: str, samples: Sequence[bytes], config: bytes
         return file.nbytes
 
 
-def checked_value(sample: ExportSample, name: str, format: str, *, is_text: bool, item: int = 1) -> bytes:
+def check_value(sample: ExportSample, name: str, format: str, *, is_text: bool, item: int = 1) -> bytes:
     """Return a field. Raises: InvalidSample if it is no UTF-8 text, or no whole values of `item` bytes."""
     data = sample.fields[name]
     if is_text:

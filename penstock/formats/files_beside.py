@@ -38,7 +38,7 @@ def files_beside(doomed: Mapping[str, Collection[str]], refused: dict[str, str])
                 "its dataset of Lance cannot be read without it: delete its rows with Lance, compact, and clean old "
                 "versions up"
             )
-        for folder in _above(plain_uri(uri), places) if uri.endswith(_ROWS) else ():
+        for folder in _parent_folders(plain_uri(uri), places) if uri.endswith(_ROWS) else ():
             rows_of.setdefault(folder, {})[plain_uri(uri).removeprefix(f"{folder}/")] = uri
     for folder, rows in sorted(rows_of.items()):
         store = open_store(folder, None)
@@ -52,7 +52,7 @@ def files_beside(doomed: Mapping[str, Collection[str]], refused: dict[str, str])
     return files
 
 
-def _above(uri: str, places: Collection[str]) -> Iterator[str]:
+def _parent_folders(uri: str, places: Collection[str]) -> Iterator[str]:
     bases = {plain_uri(place).rstrip("/") for place in places}
     folder = uri.rpartition("/")[0]
     while any(folder == base or folder.startswith(f"{base}/") for base in bases):
@@ -61,11 +61,11 @@ def _above(uri: str, places: Collection[str]) -> Iterator[str]:
 
 
 def _messages(store: Store) -> list[str]:
-    from .episodes.rosbag_import import described_bag  # which imports image decoders
+    from .episodes.rosbag_import import describe_bag  # which imports image decoders
 
     if not is_there(store, _OF_BAGS):
         return []
-    return described_bag(store, store.head(_OF_BAGS)).names
+    return describe_bag(store, store.head(_OF_BAGS)).names
 
 
 def _videos(store: Store, doomed: Collection[str]) -> Iterator[tuple[str, str]]:

@@ -26,11 +26,11 @@ __all__ = [
     "ReadSample",
     "Readable",
     "check_options",
-    "copied",
-    "files_of",
+    "group_files",
     "joined",
-    "listed_runs",
+    "list_runs",
     "of_first_readable",
+    "with_bytes",
 ]
 T = TypeVar("T")
 MOST_PLACES = 64
@@ -156,7 +156,7 @@ def of_first_readable(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], 
     return None
 
 
-def files_of(
+def group_files(
     names: Mapping[str, Sequence[str]], there: Mapping[str, ObjectInfo]
 ) -> tuple[dict[str, list[ObjectInfo]], dict[str, str]]:
     """Return each complete object's files, and each other object's first missing file, by key.
@@ -215,7 +215,7 @@ class ListedShard(Protocol):
     def n_samples(self) -> int: ...
 
 
-def listed_runs(
+def list_runs(
     infos: Sequence[ObjectInfo],
     listed: Mapping[str, ListedShard],
     readers: Mapping[str, Callable[[ImportRun], Iterator[ReadSample]]],
@@ -230,7 +230,7 @@ def listed_runs(
     )
 
 
-def copied(sample: ForeignSample, data: bytes) -> ReadSample:
+def with_bytes(sample: ForeignSample, data: bytes) -> ReadSample:
     """Return a sample with its bytes. data: the whole object."""
     fields = {name: data[at.offset : at.offset + at.nbytes] for name, at in sample.fields.items()}
     return ReadSample(sample.key, fields, sample.metadata, sample.source)

@@ -27,27 +27,27 @@ from .exporter import (
     Loss,
     Outbox,
     WorkUnit,
-    checked_value,
+    check_value,
     in_parcels,
     metadata_json,
     put_parcel,
 )
-from .importer import ColumnarOptions, ImportRun, Readable, ReadSample, copied, listed_runs
-from .litdata_index import ABSENT, DTYPES, LitDataChunk, LitDataIndex, index_of
-from .litdata_leaves import NULL, LeafValues, put, size_of, table_rows, values_at
-from .reading.exported import COLUMN_BYTES, KEY, METADATA, Exported, exported_at
+from .importer import ColumnarOptions, ImportRun, Readable, ReadSample, list_runs, with_bytes
+from .litdata_index import ABSENT, DTYPES, LitDataChunk, LitDataIndex, parse_index
+from .litdata_leaves import NULL, LeafValues, leaf_size, put, sample_leaves, table_rows
+from .reading.exported import COLUMN_BYTES, KEY, METADATA, Exported, find_export
 from .reading.indexed import (
     Int64s,
     Reader,
     check_size,
     compare_files,
     corrupt,
-    indexes_in,
-    listed_objects,
-    offsets_in,
+    list_objects,
+    read_indexes,
+    read_offsets,
     split_reader,
 )
-from .reading.object_file import ObjectWindow, Unpacked, opened
+from .reading.object_file import ObjectWindow, Unpacked, open_object
 from .reading.sample import RUN_SAMPLES, ForeignRun, ForeignSample, FoundObjects
 from .reading.stated_counts import StatedCounts
 
@@ -62,14 +62,14 @@ MAKE_INDEX = (
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
     readers = dict[str, Reader]()
     stated = StatedCounts()
-    for folder, name, data in indexes_in(store, infos, CHUNKS, MAKE_INDEX):
-        exported = exported_at(store, folder.objects.values(), "litdata", folder=folder.prefix)
-        listed = index_of(data, name, exported)
+    for folder, name, data in read_indexes(store, infos, CHUNKS, MAKE_INDEX):
+        exported = find_export(store, folder.objects.values(), "litdata", folder=folder.prefix)
+        listed = parse_index(data, name, exported)
         compare_files(stated, name, {key: one.nbytes for key, one in listed.chunks.items()}, folder)
-        index = listed.below(folder.prefix)
+        index = listed.with_prefix(folder.prefix)
         read = partial(samples, store, index, exported)
         readers |= dict.fromkeys(index.chunks, split_reader(folder, read, named=exported is not None))
-    return listed_objects(infos, readers, stated)
+    return list_objects(infos, readers, stated)
 
 
 def samples(
@@ -79,7 +79,7 @@ def samples(
     window = ObjectWindow(store, info)
     try:
         check_size(store, info, chunk.nbytes)
-        offsets = offsets_in(window, chunk.n_samples, "chunk")
+        offsets = read_offsets(window, chunk.n_samples, "chunk")
         if index.is_tokens:
             yield from _tokens(index, chunk, window, offsets)
         else:
@@ -93,7 +93,7 @@ def samples(
                         accepted="a value that could be a field",
                     )
                 sample = ForeignSample(str(number), *row)
-                yield _restored(sample, window, exported) if exported else sample
+                yield _restore(sample, window, exported) if exported else sample
     finally:
         window.close()
 
@@ -106,12 +106,12 @@ def _rows(
         return
     for begin, end in pairwise(offsets.tolist()):
         out = LeafValues({}, {})
-        for leaf, place in values_at(index.leaves, window, begin, end):
+        for leaf, place in sample_leaves(index.leaves, window, begin, end):
             put(leaf, window, place, out)
         yield out
 
 
-def _restored(sample: ForeignSample, window: ObjectWindow, exported: Exported) -> ForeignSample:
+def _restore(sample: ForeignSample, window: ObjectWindow, exported: Exported) -> ForeignSample:
     fields = dict(sample.fields)
     own = {KEY, METADATA, ABSENT} - exported.fields
     own_leaves = {name: fields.pop(name) for name in own if name in fields}
@@ -139,7 +139,7 @@ def _tokens(
     index: LitDataIndex, chunk: LitDataChunk, window: ObjectWindow, offsets: Int64s
 ) -> Iterator[ForeignRun]:
     (leaf,), sizes = index.leaves, np.diff(offsets)
-    width = size_of(leaf.word)
+    width = leaf_size(leaf.word)
     wrong = np.flatnonzero(sizes % width)
     if len(wrong):
         at = int(wrong[0])
@@ -168,17 +168,17 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
     chunks = dict[str, LitDataChunk]()
     readers = dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     stated = StatedCounts()
-    for folder, name, data in indexes_in(store, infos, CHUNKS, MAKE_INDEX):
-        listed, level = _index_of(data, name)
+    for folder, name, data in read_indexes(store, infos, CHUNKS, MAKE_INDEX):
+        listed, level = _read_index(data, name)
         compare_files(stated, name, {key: one.nbytes for key, one in listed.chunks.items()}, folder)
-        index = listed.below(folder.prefix)
+        index = listed.with_prefix(folder.prefix)
         chunks |= index.chunks
         read = partial(_chunk_samples, store, index, level)
         readers |= dict.fromkeys(index.chunks, split_reader(folder, read, named=False))
-    return listed_runs(infos, chunks, readers, stated)
+    return list_runs(infos, chunks, readers, stated)
 
 
-def _index_of(packed: bytes, name: str) -> tuple[LitDataIndex, str]:
+def _read_index(packed: bytes, name: str) -> tuple[LitDataIndex, str]:
     try:
         document = parse_json_object(packed)
         level = _level(document["config"], name)
@@ -187,7 +187,7 @@ def _index_of(packed: bytes, name: str) -> tuple[LitDataIndex, str]:
         )
     except (DamagedJson, KeyError, TypeError) as error:
         raise Corrupt(f"{name}, byte 0: it is no index of LitData: {error!r}") from error
-    return index_of(data.encode(), name, None), level
+    return parse_index(data.encode(), name, None), level
 
 
 def _level(config: dict[str, Any], name: str) -> str:
@@ -209,7 +209,7 @@ def _chunk_samples(store: Store, index: LitDataIndex, level: str, run: ImportRun
     chunk = index.chunks[run.info.key]
     if level != "chunk":  # otherwise the index has the sizes before compression
         check_size(store, info, chunk.nbytes)
-    with opened(store, info) as file:
+    with open_object(store, info) as file:
         packed = file.read()
     damaged = "is damaged: it cannot be decompressed"
     with arrow_errors(name, damaged=damaged):
@@ -231,14 +231,14 @@ def _chunk_samples(store: Store, index: LitDataIndex, level: str, run: ImportRun
             for number, (at, end) in enumerate(pairwise(sample.edges.tolist()), sample.first):
                 yield ReadSample(str(number), {sample.field: data[at:end]}, {}, {})
             continue
-        yield copied(sample, data)
+        yield with_bytes(sample, data)
 
 
 def _whole(packed: bytes, nbytes: int) -> bytes | None:
-    return _inflated([packed], [nbytes])
+    return _inflate([packed], [nbytes])
 
 
-def _framed(packed: bytes, nbytes: int) -> bytes | None:
+def _decompress_frames(packed: bytes, nbytes: int) -> bytes | None:
     magic, version, _, n, _, n_frames = _HEAD.unpack_from(packed)
     if (magic, version) != (_FRAMED, 1):
         raise ValueError(f"it begins with {packed[:8]!r}, version {version}")
@@ -247,7 +247,7 @@ def _framed(packed: bytes, nbytes: int) -> bytes | None:
         _FRAMES.unpack_from(packed, _HEAD.size + 4 * (n + 1) + _FRAMES.size * i) for i in range(n_frames)
     ]
     parts = [packed[at : at + size] for _, _, at, size, _ in frames]
-    return _joined(offsets, _inflated(parts, [frame[-1] for frame in frames]))
+    return _join_chunk(offsets, _inflate(parts, [frame[-1] for frame in frames]))
 
 
 def _by_sample(packed: bytes, nbytes: int) -> bytes | None:
@@ -262,7 +262,7 @@ def _by_sample(packed: bytes, nbytes: int) -> bytes | None:
         n_left -= len(plain[-1])
         if n_left < 0:
             return None
-    return _joined(np.cumsum([0, *map(len, plain)]), b"".join(plain))
+    return _join_chunk(np.cumsum([0, *map(len, plain)]), b"".join(plain))
 
 
 def _table(packed: bytes, nbytes: int) -> bytes | None:
@@ -285,10 +285,10 @@ def _table(packed: bytes, nbytes: int) -> bytes | None:
     return b"".join([packed[:end], data, struct.pack("<I", len(data)), _TABLE])
 
 
-_UNPACK = {"chunk": _whole, "batch": _framed, "sample": _by_sample, "table": _table}
+_UNPACK = {"chunk": _whole, "batch": _decompress_frames, "sample": _by_sample, "table": _table}
 
 
-def _inflated(parts: list[bytes], sizes: list[int]) -> bytes | None:
+def _inflate(parts: list[bytes], sizes: list[int]) -> bytes | None:
     if sum(sizes) > MOST_CHUNK_BYTES:
         return None
     plain = []
@@ -300,7 +300,7 @@ def _inflated(parts: list[bytes], sizes: list[int]) -> bytes | None:
     return b"".join(plain)
 
 
-def _joined(offsets: Any, body: bytes | None) -> bytes | None:
+def _join_chunk(offsets: Any, body: bytes | None) -> bytes | None:
     """Return an uncompressed chunk. offsets: of the samples in `body`, and the last's end."""
     if body is None:
         return None
@@ -336,7 +336,7 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
     leaves = _leaves(selection)
-    encoded = (_encoded(sample, leaves, selection.fields) for sample in selection.samples(unit))
+    encoded = (_encode(sample, leaves, selection.fields) for sample in selection.samples(unit))
     chunks = list[dict[str, Any]]()
     for number, parcel in enumerate(in_parcels(encoded, CHUNK_BYTES)):
         name = f"chunk-{unit.number}-{number}.bin"
@@ -376,7 +376,7 @@ def _leaves(selection: ExportSelection) -> dict[str, str]:
     return leaves
 
 
-def _encoded(sample: ExportSample, leaves: dict[str, str], fields: Sequence[str]) -> bytes:
+def _encode(sample: ExportSample, leaves: dict[str, str], fields: Sequence[str]) -> bytes:
     values = list[bytes]()
     for name, encoding in leaves.items():
         if name in sample.fields:
@@ -402,7 +402,7 @@ def _value(sample: ExportSample, name: str, encoding: str) -> bytes:
     item = 1
     if not (is_text or encoding == "bytes"):
         item = int(name[-1])
-    data = checked_value(sample, name, "LitData", is_text=is_text, item=item)
+    data = check_value(sample, name, "LitData", is_text=is_text, item=item)
     return _document(data) if encoding == "json" else data
 
 

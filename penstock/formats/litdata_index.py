@@ -78,12 +78,12 @@ class LitDataIndex(NamedTuple):
     is_tokens: bool
     """True if samples are only tokens, without a leading size."""
 
-    def below(self, prefix: str) -> "LitDataIndex":
+    def with_prefix(self, prefix: str) -> "LitDataIndex":
         """Return a copy with all keys prefixed."""
         return self._replace(chunks={f"{prefix}{key}": chunk for key, chunk in self.chunks.items()})
 
 
-def index_of(data: bytes, name: str, exported: Exported | None) -> LitDataIndex:
+def parse_index(data: bytes, name: str, exported: Exported | None) -> LitDataIndex:
     """Parse an index. name: index name for errors.
 
     Raises: Corrupt if damaged; InvalidStore for an unsupported layout; InvalidSample if two leaves need one column.

@@ -48,11 +48,11 @@ class LeafValues(NamedTuple):
     """Column -> value."""
 
 
-def size_of(word: str) -> int:
+def leaf_size(word: str) -> int:
     return {"bool": 1, "bf16": 2}.get(word) or int(word[1:])
 
 
-def values_at(
+def sample_leaves(
     leaves: tuple[Leaf, ...], window: ObjectWindow, begin: int, end: int
 ) -> Iterator[tuple[Leaf, ByteRange]]:
     """Yield a sample's leaves and byte ranges; the sample starts with their sizes."""
@@ -86,7 +86,7 @@ def put(leaf: Leaf, window: ObjectWindow, at: ByteRange, out: LeafValues) -> Non
         if not is_null:
             out.fields[leaf.field] = document(leaf, window, at)
         return
-    if leaf.word and at.nbytes % size_of(leaf.word):
+    if leaf.word and at.nbytes % leaf_size(leaf.word):
         raise corrupt(
             window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, no whole values of {leaf.word}"
         )
@@ -123,7 +123,7 @@ def _array(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> tuple[str, list[i
         if dtype < len(words) and start <= end:
             dimensions = window.read(at.offset + 8, 4 * rank)
             shape = np.frombuffer(dimensions, f"{order}u4").tolist()
-            value_bytes = math.prod(shape) * size_of(words[dtype])
+            value_bytes = math.prod(shape) * leaf_size(words[dtype])
             if start + value_bytes == end:
                 return words[dtype], shape, start
     raise corrupt(
@@ -137,7 +137,7 @@ def _array(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> tuple[str, list[i
 
 
 def _number(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> int | float | bool:
-    if at.nbytes != size_of(leaf.word):
+    if at.nbytes != leaf_size(leaf.word):
         raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, no {leaf.encoding}")
     dtype = "?"
     if leaf.word != "bool":
@@ -175,13 +175,13 @@ def _json_value(window: ObjectWindow, at: ByteRange, kind: int) -> Any:
     data = window.read(*at)
     if kind > 32:  # a printable character: the leaf is JSON text, without a header
         return parse_json(data)
-    value, end = _nested(data, 0, 0)
+    value, end = _nested_value(data, 0, 0)
     if end != len(data):
         raise ValueError(f"it ends after {end} of {len(data)} bytes")
     return value
 
 
-def _nested(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+def _nested_value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     """Return the value that starts at an offset, and the offset of its end."""
     kind = data[at]
     if kind in _SCALARS:
@@ -203,7 +203,7 @@ def _nested(data: bytes, at: int, depth: int) -> tuple[Any, int]:
         mapping = {}
         for _ in range(n):
             key, at = _scalar(data, at, _TEXT)
-            mapping[key], at = _nested(data, at, depth + 1)
+            mapping[key], at = _nested_value(data, at, depth + 1)
         return mapping, at
     if kind == _RECORDS:
         return _records(data, at, n)
@@ -259,7 +259,7 @@ def table_rows(window: ObjectWindow, start: int, n_samples: int) -> Iterator[Lea
         source = pa.py_buffer(data)
         head = first_head(pa.BufferReader(source), data)
         if head is not None and head.is_compressed:  # checked before Arrow decompresses it
-            raise _compressed(window)
+            raise _compression_error(window)
         _, batches = record_batches(pa.BufferReader(source), data, window.name)
         for batch in batches:
             n_rows += batch.num_rows
@@ -386,7 +386,7 @@ def _places(window: ObjectWindow, start: int, source: pa.Buffer, name: str, arra
         low = values.address - source.address
     # Arrow decompresses into memory of its own: the values are then outside the table's bytes.
     if not 0 <= low <= low + int(edges[-1]) <= source.size:
-        raise _compressed(window)
+        raise _compression_error(window)
     starts = (edges[:-1] + low + start).tolist()  # [rows]: offsets in the object
     sizes = np.diff(edges).tolist()
     is_valid = array.is_valid().to_pylist()
@@ -403,7 +403,7 @@ def _offset_bytes(kind: pa.DataType) -> int:
     return 8 if is_large else 4
 
 
-def _compressed(window: ObjectWindow) -> InvalidStore:
+def _compression_error(window: ObjectWindow) -> InvalidStore:
     message = (
         f"{window.name}: its table is compressed: no value can be read by itself. Write the dataset again with "
         "optimize(..., compression=None)"

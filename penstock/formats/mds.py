@@ -19,20 +19,20 @@ from loader.errors import Corrupt, InvalidSample, InvalidStore, NotSupported
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ByteRange, ObjectInfo, Store
 
-from .importer import ColumnarOptions, ImportRun, Readable, ReadSample, copied, listed_runs
-from .reading.exported import KEY, METADATA, Exported, exported_at
+from .importer import ColumnarOptions, ImportRun, Readable, ReadSample, list_runs, with_bytes
+from .reading.exported import KEY, METADATA, Exported, find_export
 from .reading.indexed import (
     Reader,
     check_apart,
     check_size,
     compare_files,
     corrupt,
-    indexes_in,
-    listed_objects,
-    offsets_in,
+    list_objects,
+    read_indexes,
+    read_offsets,
     split_reader,
 )
-from .reading.object_file import ObjectWindow, Unpacked, opened
+from .reading.object_file import ObjectWindow, Unpacked, open_object
 from .reading.sample import ForeignSample, FoundObjects
 from .reading.stated_counts import StatedCounts
 
@@ -98,7 +98,7 @@ class MdsShard(NamedTuple):
     """In the order of their values."""
 
 
-def shards_in(data: bytes, name: str) -> list[MdsShard]:
+def parse_shards(data: bytes, name: str) -> list[MdsShard]:
     """Return the shards that an index lists. name: for errors. Raises: InvalidStore if compressed."""
     try:
         listed = parse_json_object(data)["shards"]
@@ -181,14 +181,14 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
     readers = dict[str, Reader]()
     stated = StatedCounts()
     left_out = set[str]()
-    for folder, name, data in indexes_in(store, infos, SHARDS, MAKE_INDEX):
-        listed = shards_in(data, name)
+    for folder, name, data in read_indexes(store, infos, SHARDS, MAKE_INDEX):
+        listed = parse_shards(data, name)
         compare_files(stated, name, {shard.key: shard.nbytes for shard in listed}, folder)
         shards = {f"{folder.prefix}{shard.key}": shard for shard in listed}
-        exported = exported_at(store, folder.objects.values(), "mds", folder=folder.prefix)
+        exported = find_export(store, folder.objects.values(), "mds", folder=folder.prefix)
         read = partial(samples, store, shards, exported, without=left_out)
         readers |= dict.fromkeys(shards, split_reader(folder, read, named=exported is not None))
-    return listed_objects(infos, readers, stated, left_out)
+    return list_objects(infos, readers, stated, left_out)
 
 
 def samples(
@@ -261,7 +261,7 @@ def _names(shard: MdsShard, name: str, exported: Exported | None) -> dict[str, s
 
 
 def _places(shard: MdsShard, window: ObjectWindow) -> Iterator[tuple[int, int]]:
-    offsets = offsets_in(window, shard.n_samples, "shard")
+    offsets = read_offsets(window, shard.n_samples, "shard")
     if offsets[-1] != window.nbytes:
         raise corrupt(
             window,
@@ -377,7 +377,7 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
     shards: dict[str, MdsShard] = {}
     readers: dict[str, Callable[[ImportRun], Iterator[ReadSample]]] = {}
     stated = StatedCounts()
-    for folder, name, data in indexes_in(store, infos, SHARDS, MAKE_INDEX):
+    for folder, name, data in read_indexes(store, infos, SHARDS, MAKE_INDEX):
         listed = _shards(data, name)
         sizes = {key: compressed.nbytes for key, compressed in listed.items()}
         compare_files(stated, name, sizes, folder)
@@ -385,7 +385,7 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
         shards |= {key: compressed.shard for key, compressed in by_key.items()}
         read = partial(_shard_samples, store, by_key, options.without)
         readers |= dict.fromkeys(by_key, split_reader(folder, read, named=False))
-    return listed_runs(infos, shards, readers, stated)
+    return list_runs(infos, shards, readers, stated)
 
 
 def _shards(data: bytes, name: str) -> dict[str, _Compressed]:
@@ -394,7 +394,7 @@ def _shards(data: bytes, name: str) -> dict[str, _Compressed]:
     try:
         index = parse_json_object(data)
         for entry in index["shards"]:
-            # `shards_in` reads the rest as an index of uncompressed shards.
+            # `parse_shards` reads the rest as an index of uncompressed shards.
             compressed_file = entry.pop("zip_data")
             basename = entry["raw_data"]["basename"]
             compression = str(entry.pop("compression"))
@@ -405,7 +405,7 @@ def _shards(data: bytes, name: str) -> dict[str, _Compressed]:
                     f"{', '.join(_CODECS)}. Shards without one: penstock import mds"
                 )
             files[basename] = str(compressed_file["basename"]), int(compressed_file["bytes"]), codec
-        plain = shards_in(json.dumps(index).encode(), name)
+        plain = parse_shards(json.dumps(index).encode(), name)
     except (DamagedJson, KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{name}, byte 0: it is no index of MDS shards: {error!r}") from error
     shards = {}
@@ -427,8 +427,8 @@ def _shard_samples(
             f"{store.url}/{info.key} has {shard.nbytes:,} bytes decompressed; at most {SHARD_BYTES:,} are read: write "
             "the dataset again with a smaller size_limit"
         )
-    with opened(store, info) as file:
-        data = _decompressed(file.read(), compressed.codec, shard.nbytes)
+    with open_object(store, info) as file:
+        data = _decompress(file.read(), compressed.codec, shard.nbytes)
     if len(data) != shard.nbytes:
         raise Corrupt(
             f"{store.url}/{info.key} becomes {len(data):,} bytes or more; its index gives {shard.nbytes:,}"
@@ -436,10 +436,10 @@ def _shard_samples(
     plain = ObjectInfo(key=info.key, nbytes=shard.nbytes, etag="")
     unpacked = cast(Store, Unpacked(store.url, data))
     for sample in samples(unpacked, {info.key: shard}, None, plain, without=without):
-        yield copied(sample, data)
+        yield with_bytes(sample, data)
 
 
-def _decompressed(data: bytes, codec: str, nbytes: int) -> bytes:
+def _decompress(data: bytes, codec: str, nbytes: int) -> bytes:
     if codec == "snappy":  # snappy data is one block, whose size must be known
         return bytes(pa.Codec(codec).decompress(data, nbytes))
     with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:

@@ -14,7 +14,7 @@ from .exporter import (
     Loss,
     Outbox,
     WorkUnit,
-    checked_value,
+    check_value,
     in_parcels,
     metadata_json,
     put_parcel,
@@ -49,7 +49,7 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
     columns = _columns(selection, unit)
-    encoded = (_encoded(sample, columns) for sample in selection.samples(unit))
+    encoded = (_encode(sample, columns) for sample in selection.samples(unit))
     shards = []
     for number, parcel in enumerate(in_parcels(encoded, SHARD_BYTES)):
         key = f"shard.{unit.number:06d}.{number:04d}.mds"
@@ -78,7 +78,7 @@ def _columns(selection: ExportSelection, unit: WorkUnit) -> dict[str, str]:
     return dict(sorted(columns.items()))
 
 
-def _encoded(sample: ExportSample, columns: dict[str, str]) -> bytes:
+def _encode(sample: ExportSample, columns: dict[str, str]) -> bytes:
     values = []
     for name, encoding in columns.items():
         if name in sample.fields:
@@ -98,7 +98,7 @@ def _value(sample: ExportSample, name: str, encoding: str) -> bytes:
     item = 1
     if is_array:
         item = int(name[-1])
-    data = checked_value(sample, name, "MDS", is_text=encoding in ("str", "json"), item=item)
+    data = check_value(sample, name, "MDS", is_text=encoding in ("str", "json"), item=item)
     if not is_array:
         return data
     # One dimension, whose length has 8 bytes.

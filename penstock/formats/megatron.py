@@ -80,7 +80,7 @@ class Documents(NamedTuple):
     """int64 [sequences], or None."""
 
 
-def documents_in(
+def index_documents(
     store: Store, index: ObjectInfo, data: ObjectInfo
 ) -> Iterator[tuple[MegatronHeader, Documents]]:
     """Yield an index's documents, at most `RUN_SAMPLES` at a time. data: the `.bin` object, unread."""
@@ -226,7 +226,7 @@ def samples(store: Store, indexes: Mapping[str, ObjectInfo], info: ObjectInfo) -
     prefix = ""
     if len(indexes) > 1:
         prefix = f"{_stem(info.key)}/"
-    for head, documents in documents_in(store, indexes[info.key], info):
+    for head, documents in index_documents(store, indexes[info.key], info):
         field = f"{FIELD}.{head.word}"
         yield ForeignRun(prefix, documents.first, field, documents.edges, _metadata(documents))
 
@@ -299,7 +299,7 @@ def losses(selection: ExportSelection) -> list[Loss]:
         stored_columns.add("raw_key")
     other_columns = [name for name in selection.columns if name not in stored_columns]
     losses += [Loss(f"column {name!r}", "Megatron has no columns: it is left out") for name in other_columns]
-    if not _numbered(selection, files):
+    if not _has_number_files(selection, files):
         losses.append(Loss("keys", "Megatron counts documents: their numbers are other keys"))
     return losses
 
@@ -320,9 +320,9 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
                 index = _MegatronIndex(word)
                 has_modes = MODES in sample.columns
             if word != index.word:
-                raise _refused(sample, f"is of {word}, and those before it are of {index.word}")
+                raise _refusal(sample, f"is of {word}, and those before it are of {index.word}")
             if (MODES in sample.columns) != has_modes:
-                raise _refused(sample, f"and the {number} before it: some have {MODES}, some have not")
+                raise _refusal(sample, f"and the {number} before it: some have {MODES}, some have not")
             lengths, modes = _sequences(sample, len(values))
             index.add(lengths, modes)
             file.write(values.tobytes())
@@ -391,7 +391,7 @@ def _files(selection: ExportSelection, pieces: Sequence[tuple[str, Any]]) -> lis
     return names
 
 
-def _numbered(selection: ExportSelection, files: Sequence[_FileUnit]) -> bool:
+def _has_number_files(selection: ExportSelection, files: Sequence[_FileUnit]) -> bool:
     pl = import_polars()
     keys = selection.version.samples().select("key").collect()["key"]
     for unit in files:
@@ -409,15 +409,15 @@ def _tokens(sample: ExportSample, field: str) -> tuple[str, Any]:
     word = field.rpartition(".")[2]
     if word != _NPY:
         if len(data) % int(word[1:]):
-            raise _refused(sample, f"has {len(data)} bytes, no whole values of {word}")
+            raise _refusal(sample, f"has {len(data)} bytes, no whole values of {word}")
         return word, np.frombuffer(data, f"<{word}")
     try:
         array = np.load(io.BytesIO(data), allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
-        raise _refused(sample, f"is no npy: {error}") from error
+        raise _refusal(sample, f"is no npy: {error}") from error
     word = f"{array.dtype.kind}{array.dtype.itemsize}"
     if array.ndim != 1 or word not in _CODES:
-        raise _refused(sample, f"is of {array.dtype}, of {array.ndim} dimensions")
+        raise _refusal(sample, f"is of {array.dtype}, of {array.ndim} dimensions")
     return word, array.astype(f"<{word}")
 
 
@@ -431,7 +431,7 @@ def _sequences(sample: ExportSample, n: int) -> tuple[Sequence[int], Sequence[in
     if MODES in sample.columns:
         is_whole &= len(modes) == len(lengths)
     if not is_whole:
-        raise _refused(
+        raise _refusal(
             sample,
             f"has {n} values, and its {LENGTHS} and {MODES} are of others: leave these out (--without)",
         )
@@ -441,8 +441,8 @@ def _sequences(sample: ExportSample, n: int) -> tuple[Sequence[int], Sequence[in
 def _check_numbers(sample: ExportSample, name: str, values: Any, least: int, most: int) -> None:
     if isinstance(values, list) and all(type(v) is int and least <= v <= most for v in values):
         return
-    raise _refused(sample, f"with {name} {str(values)[:80]}: leave the column out (--without), or cut it")
+    raise _refusal(sample, f"with {name} {str(values)[:80]}: leave the column out (--without), or cut it")
 
 
-def _refused(sample: ExportSample, what: str) -> InvalidSample:
+def _refusal(sample: ExportSample, what: str) -> InvalidSample:
     return InvalidSample(f"document {sample.key!r} {what}; Megatron cannot hold it")

@@ -37,7 +37,7 @@ from .exporter import (
     refuse,
     select,
 )
-from .lerobot.row_statistics import norm_at
+from .lerobot.row_statistics import read_norm
 from .reading.exported import NOTE
 from .reading.object_file import ObjectWindow
 from .reading.sample import FoundObjects
@@ -80,7 +80,7 @@ def registered_objects(selection: ExportSelection, format: str) -> "RegisteredOb
     if (
         format in REGISTERED
         and FORMATS[format].companions
-        and (not whole or _placed(version).is_adopted(_paths(version)[0]))
+        and (not whole or _placed_store(version).is_adopted(_paths(version)[0]))
     ):
         return None  # the index lists all objects, and sample indices would change
     if not whole and "source_key" in selection.columns:
@@ -98,7 +98,7 @@ def registered_objects(selection: ExportSelection, format: str) -> "RegisteredOb
 
 def _object_copies(selection: ExportSelection, format: str) -> list[ObjectCopy] | None:
     version, members = selection.version, selection.members
-    placed, first, n_rows = _placed(version), version.parts.first_ordinal, version.parts.n_rows
+    placed, first, n_rows = _placed_store(version), version.parts.first_ordinal, version.parts.n_rows
     positions, out = dict[str, list[int]](), list[ObjectCopy]()
     for position, path in enumerate(_paths(version)):
         positions.setdefault(path, []).append(position)
@@ -124,7 +124,7 @@ def _without_samples(
     objects: Sequence[ForeignObject],
     find_objects: Callable[[Store, list[ObjectInfo]], FoundObjects],
 ) -> list[ObjectCopy]:
-    placed = _placed(version)
+    placed = _placed_store(version)
     last = {one.key: one.shard for one in objects}  # newest shard of an object that was registered again
     shards = sorted(set(last.values()) - set(_paths(version)))
     placed_objects = [one for shard in shards for one in placed.objects(shard) if last[_name(one)] == shard]
@@ -161,7 +161,7 @@ class RegisteredObjects:
         ]
 
     def write(self, selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-        placed, (objects, _, keys) = _placed(selection.version), self._copies[unit.number]
+        placed, (objects, _, keys) = _placed_store(selection.version), self._copies[unit.number]
         for item in objects:
             with outbox.file(_name(item)) as file:
                 for start, nbytes in (
@@ -196,7 +196,7 @@ class RegisteredObjects:
             )
 
 
-def note_of(version: Version) -> dict[str, Any] | None:
+def export_note(version: Version) -> dict[str, Any] | None:
     """Return fields and columns from the source's `export.json`, or None."""
     source = next(_objects(version)).store
     try:
@@ -236,10 +236,10 @@ def _name(item: PlacedObject) -> str:
 
 def _objects(version: Version) -> Iterator[PlacedObject]:
     for path in dict.fromkeys(_paths(version)):
-        yield from _placed(version).objects(path)
+        yield from _placed_store(version).objects(path)
 
 
-def _placed(version: Version) -> PlacedStore:
+def _placed_store(version: Version) -> PlacedStore:
     store = version.shard_store
     assert isinstance(store, PlacedStore), version.name
     return store
@@ -352,7 +352,7 @@ def export(
         _count(report, outbox.objects, was_there=False)
         summary = _summary(selection, report, outbox)
         # Registered objects may themselves be an export of penstock.
-        note = note_of(version) if registered else summary
+        note = export_note(version) if registered else summary
         journal.finish({**summary, **(note or {})}, is_ours=note is not None)
     return report
 
@@ -360,7 +360,7 @@ def export(
 def _with_norm(selection: ExportSelection, format: str, norm: str) -> ExportSelection:
     if format != LEROBOT:
         raise InvalidRuntime(f"--norm {norm}: {format} has no statistics; {LEROBOT} has")
-    return replace(selection, norm=norm_at(selection.version, norm))
+    return replace(selection, norm=read_norm(selection.version, norm))
 
 
 class _ExportWork:

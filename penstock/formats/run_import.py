@@ -27,15 +27,23 @@ from loader.dataset.writing.spill import Sample
 from loader.errors import Conflict, EmptyVersion, InvalidRuntime
 from loader.storage import ObjectInfo, Store
 
-from ..class_names import class_names_of
+from ..class_names import find_class_names
 from ..exclusion_records import standing_exclusions
 from ..places import check_apart
 from ..progress import progress
 from ..threads import in_threads
 from .importer import NO_OPTIONS, ColumnarOptions, Importer, Readable, check_options
 from .importing.import_report import ImportReport
-from .importing.read_units import ReadUnit, UnitReader, check_unique, in_workers, read_units, settled, spilled
-from .importing.spans import blocks_of
+from .importing.read_units import (
+    ReadUnit,
+    UnitReader,
+    check_unique,
+    in_workers,
+    read_units,
+    settle_units,
+    spill_units,
+)
+from .importing.spans import sample_blocks
 from .importing.walk import UnitsAhead, Walk
 from .importing.write_parts import (
     FOLDER,
@@ -48,10 +56,10 @@ from .importing.write_parts import (
     in_order,
     write_parts,
 )
-from .reading.sample import FoundObjects, shards_of
+from .reading.sample import FoundObjects, object_shards
 from .reading.stated_counts import WAY_OUT, StatedCounts
-from .registration.earlier import PlaceDifference, imported_difference, live_samples
-from .registration.file_labels import NO_LABELS, FileLabels, LabelOptions, labels_of, relabel, without_table
+from .registration.earlier import PlaceDifference, import_difference, live_samples
+from .registration.file_labels import NO_LABELS, FileLabels, LabelOptions, read_labels, relabel, without_table
 from .registration.register import APART, transaction
 from .registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
 from .registration.shard_rows import group_guessed
@@ -103,18 +111,20 @@ def import_place(
         options = options._replace(earlier=frozenset(one.key for one in live_samples(parent, "raw_key")))
     listed = without_table(store, list_selected(store, format, selection), label_options)
     objects = _find_objects(format, importer, store, listed, options, parent)
-    labels = labels_of(format, label_options, objects.infos, parent, options.without)
+    labels = read_labels(format, label_options, objects.infos, parent, options.without)
     objects = objects if labels is None else objects.with_columns(labels)
     taken_down = TakenDown(root, dataset, store)
-    since = taken_down.without_objects(imported_difference(parent, store, objects.infos))
+    since = taken_down.without_objects(import_difference(parent, store, objects.infos))
     report = ImportReport.of_objects(since, listed.n - len(objects.infos), listed.refusals)
-    stated = _stated_counts(format, listed, objects, since, taken_down, options)
+    stated = _count_stated(format, listed, objects, since, taken_down, options)
     if not options.allow_missing:
         # The rest is read too, so that the report also names what is damaged.
         report.failures = [f"{text}; {WAY_OUT}" for text in stated.lines()]
     version = parent
     if since.fresh:
-        chosen = _chosen(format, importer, options, shuffle, shard_bytes, labels) | selection.to_json()
+        chosen = (
+            _choose_options(format, importer, options, shuffle, shard_bytes, labels) | selection.to_json()
+        )
         work = _Import(root, dataset, store, parent, since, taken_down, chosen, workers, report, stated)
         version = work.of_objects(objects, importer, options)
     elif parent is not None and not report.failures:
@@ -122,7 +132,7 @@ def import_place(
         version = publish_without(root, parent, exclusions=stands)
     report.notes += _notes(format, listed, objects)
     if version is not None and not report.failures:
-        version = _relabelled(report, root, version, labels, objects.infos, since)
+        version = _relabel(report, root, version, labels, objects.infos, since)
         report.describe(version, parent, stated.lines())
     return report
 
@@ -136,7 +146,7 @@ def _check_options(
     check_allow_missing(format, options.allow_missing)
 
 
-def _stated_counts(
+def _count_stated(
     format: str,
     listed: ListedObjects,
     objects: FoundObjects | Readable,
@@ -157,7 +167,7 @@ def _stated_counts(
     return stated
 
 
-def _relabelled(
+def _relabel(
     report: ImportReport,
     root: Root,
     version: Version,
@@ -207,7 +217,7 @@ def _notes(format: str, listed: ListedObjects, objects: FoundObjects | Readable)
     return [*notes, *unread_files(format, listed.infos, objects.infos, objects.known)]
 
 
-def _chosen(
+def _choose_options(
     format: str,
     importer: Importer | None,
     options: ColumnarOptions,
@@ -263,8 +273,8 @@ class _Import:
         return self.of_samples(objects, options)
 
     def of_spans(self, objects: FoundObjects) -> Version | None:
-        shards = shards_of(self.since.fresh, registered_named(self.chosen["format"]).OBJECTS_PER_SHARD)
-        blocks = partial(blocks_of, self.store)
+        shards = object_shards(self.since.fresh, registered_named(self.chosen["format"]).OBJECTS_PER_SHARD)
+        blocks = partial(sample_blocks, self.store)
         columns = self.parent.manifest["columns"] if self.parent else {}
         objects = objects.reading(self.chosen["without"])
         without = self.chosen["without"]
@@ -301,7 +311,7 @@ class _Import:
         of_json = readable.members is not None
         with self.root.heartbeat(txn):
             if self.chosen["shuffle"]:
-                with closing(spilled(reader, units, self.workers, failures)) as samples:
+                with closing(spill_units(reader, units, self.workers, failures)) as samples:
                     if failures or not samples.kinds:
                         return self._publish(txn, [])
                     group_of = samples.group_of(self.groups).__getitem__
@@ -312,7 +322,7 @@ class _Import:
             if failures or not any(unit.parts for unit in written):
                 return self._publish(txn, [])
             self._check_columns(readable)
-            facts = settled(self.root.store, written, self.groups)
+            facts = settle_units(self.root.store, written, self.groups)
             if facts.again:
                 reader = replace(reader, twice=facts.twice)
                 group_of = facts.group_of.__getitem__
@@ -330,7 +340,7 @@ class _Import:
     def _check_labels(self, labels: Sequence[str] | None) -> None:
         before = None
         if self.parent:
-            before = class_names_of(self.parent)
+            before = find_class_names(self.parent)
         if labels is not None and before is not None and list(labels) != before:
             raise Conflict(
                 f"class names of {self.parent.name if self.parent else ''} are {before}, and {self.store.url} has "
@@ -345,7 +355,7 @@ class _Import:
         place = place_id(self.store, self.since.fresh)
         txn = transaction(self.root, self.dataset, place, {"imported": self.chosen}, self.parent)
         if self.stated.is_allowed:
-            self.stated.store_at(self.root.store, f"data/{txn}/{FOLDER}/{MISSING}")
+            self.stated.store_counts(self.root.store, f"data/{txn}/{FOLDER}/{MISSING}")
         return txn
 
     def _write(
@@ -405,7 +415,7 @@ class _Import:
             txn,
             f"data/{txn}/{FOLDER}",
             parts,
-            self._agreed(parts, members) if members else None,
+            self._agree(parts, members) if members else None,
             None,
             parent=self.parent,
             to_exclude=self.since.left_out(self.parent),
@@ -425,7 +435,7 @@ class _Import:
         stands = standing_exclusions(self.root.store, self.dataset)
         return publish_without(self.root, self.parent, left_out, exclusions=stands)
 
-    def _agreed(self, parts: Sequence[Part], members: JsonMembers) -> list[pa.Table]:
+    def _agree(self, parts: Sequence[Part], members: JsonMembers) -> list[pa.Table]:
         tables = part_tables(self.root.store, parts)
         types = members.agreed(tables, self.parent.manifest["columns"] if self.parent else {})
         tables_agreed = [members.as_agreed(table, types) for table in tables]

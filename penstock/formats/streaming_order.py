@@ -17,7 +17,7 @@ from loader.errors import EmptyView, InvalidRuntime, MissingDependency
 from loader.order.random.keyed_permutation import I64
 from loader.order.random.lanes import choose_shape, locate
 from loader.storage import open_store
-from loader.storage.disk.scratch import held_folder
+from loader.storage.disk.scratch import scratch_folder
 
 KEY = "key"
 SOURCE_KEY = "source_key"
@@ -29,7 +29,7 @@ _OF_A_JOB = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK",
 """Environment variables that make Streaming wait for other processes."""
 
 
-def ordinals_of(version: Version, keys: Sequence[str], by: str = KEY) -> I64:
+def key_ordinals(version: Version, keys: Sequence[str], by: str = KEY) -> I64:
     """Return keys' ordinals: int64 [len(keys)], -1 for an excluded sample. by: `KEY` or `SOURCE_KEY`.
 
     Raises: InvalidRuntime if a key is repeated, unknown, or matches several live samples.
@@ -128,7 +128,7 @@ def streaming_epoch(url: str, request: Mapping[str, Any], python: str) -> Stream
     store = open_store(url)
     script = Path(__file__).with_name("streaming_epoch.py")
     environment = {name: value for name, value in os.environ.items() if name not in _OF_A_JOB}
-    with held_folder("order") as folder:
+    with scratch_folder("order") as folder:
         (folder / "index.json").write_bytes(store.get("index.json").data)
         target = folder / "order.npy"
         try:
@@ -157,7 +157,7 @@ def streaming_epoch(url: str, request: Mapping[str, Any], python: str) -> Stream
         return StreamingEpoch(steps, release)
 
 
-def rest_of(epoch: I64, step: int) -> I64:
+def epoch_rest(epoch: I64, step: int) -> I64:
     """Return the samples from a step on, int64; only the last step may be short.
 
     epoch: `StreamingEpoch.steps`. step: first step not trained.
@@ -191,7 +191,7 @@ def ordinals_of_numbers(version: Version, numbers: I64, url: str) -> I64:
     """
     distinct, inverse = np.unique(numbers, return_inverse=True)
     prefix = _key_prefix(version, url)
-    ordinals = ordinals_of(version, [f"{prefix}{number}" for number in distinct.tolist()])
+    ordinals = key_ordinals(version, [f"{prefix}{number}" for number in distinct.tolist()])
     excluded = distinct[ordinals < 0]
     if len(excluded):
         message = (

@@ -78,7 +78,7 @@ class RaisedCondition:
     """Batch of the dataset, or step of the run, that it is about; "" for none."""
 
 
-def raised(
+def raise_condition(
     name: str,
     subject: str,
     text: str,
@@ -144,7 +144,7 @@ def is_quiet(quiet_s: float, median_step_s: float) -> bool:
 
 
 def run_state(newest_event: str, *, has_failed: bool) -> RunState:
-    """Return a run's state by its record; "running" if only its silence can tell, which `state_at` looks at.
+    """Return a run's state by its record; "running" if only its silence can tell, which `silent_state` looks at.
 
     newest_event: name of the newest event; "" without one. has_failed: True if its last start failed, and the run has
     not gone on since.
@@ -158,7 +158,7 @@ def run_state(newest_event: str, *, has_failed: bool) -> RunState:
     return "running"
 
 
-def state_at(state: str, quiet_s: float, median_step_s: float, *, is_recorded: bool) -> str:
+def silent_state(state: str, quiet_s: float, median_step_s: float, *, is_recorded: bool) -> str:
     """Return the state of a run that has been silent for some seconds. is_recorded: False for a run log only."""
     if state not in ("running", "stalled", "silent") or not is_quiet(quiet_s, median_step_s):
         return state
@@ -172,30 +172,32 @@ def training_conditions(facts: TrainingFacts, now_s: float) -> Iterator[RaisedCo
     """Yield the conditions of a training that hold at a Unix time."""
     run = facts.run
     if facts.error:
-        yield raised("run-damaged", run, facts.error)
+        yield raise_condition("run-damaged", run, facts.error)
     if facts.state == "failed":
-        yield raised("run-failed", run, facts.failure)
+        yield raise_condition("run-failed", run, facts.failure)
     if facts.state == "stalled":
-        yield raised("run-stalled", run, _stalled_text(facts, now_s))
+        yield raise_condition("run-stalled", run, _stall_text(facts, now_s))
     if facts.n_not_finite:
-        yield raised("loss-not-finite", run, _not_finite_text(facts), item=str(facts.first_not_finite))
+        yield raise_condition(
+            "loss-not-finite", run, _not_finite_text(facts), item=str(facts.first_not_finite)
+        )
     if facts.state in ENDED_STATES:
         return
     # All thirds: one slow minute in fifteen is no starved run.
     least_wait = min(facts.waits, default=0.0)
     if least_wait > STARVED_SHARE:
         waited = f"{least_wait:.0%}".replace("%", " %")
-        yield raised("run-starved", run, f"waited for data at least {waited} of its time for 15 min")
+        yield raise_condition("run-starved", run, f"waited for data at least {waited} of its time for 15 min")
     recent = recent_starts(facts.starts_us, now_s)
     if recent >= RESTARTS:
-        yield raised("run-restarting", run, f"{recent} starts in an hour")
+        yield raise_condition("run-restarting", run, f"{recent} starts in an hour")
     # A stalled run saves nothing, and has a condition of its own.
     if facts.state == "running" and facts.checkpoint_us:
         age_s = now_s - facts.checkpoint_us / 1e6
         if age_s > CHECKPOINT_OLD_S:
-            yield raised("checkpoint-old", run, f"the newest checkpoint is {length(age_s)} old")
+            yield raise_condition("checkpoint-old", run, f"the newest checkpoint is {length(age_s)} old")
     if facts.substituted:
-        yield raised("samples-substituted", run, f"{facts.substituted:,} samples were substituted")
+        yield raise_condition("samples-substituted", run, f"{facts.substituted:,} samples were substituted")
 
 
 def recent_starts(starts_us: Sequence[int], now_s: float) -> int:
@@ -205,7 +207,7 @@ def recent_starts(starts_us: Sequence[int], now_s: float) -> int:
     return sum(start_us > since_us for start_us in starts_us)
 
 
-def _stalled_text(facts: TrainingFacts, now_s: float) -> str:
+def _stall_text(facts: TrainingFacts, now_s: float) -> str:
     # Words as `penstock train status` has them.
     quiet_s = now_s - facts.last_us / 1e6
     quiet = length(quiet_s)
@@ -227,7 +229,7 @@ def _not_finite_text(facts: TrainingFacts) -> str:
 
 def node_condition(node: str, signs: Sequence[str]) -> RaisedCondition:
     """Return the condition of a suspect node. signs: figures of each sign against it."""
-    return raised("node-suspect", node, "; ".join(signs))
+    return raise_condition("node-suspect", node, "; ".join(signs))
 
 
 class DatasetLimits(Protocol):
@@ -281,9 +283,9 @@ def dataset_conditions(
     """Yield the conditions of a dataset that hold at a Unix time. limits: None judges no delay."""
     dataset = facts.dataset
     if facts.error:
-        yield raised("dataset-damaged", dataset, facts.error)
+        yield raise_condition("dataset-damaged", dataset, facts.error)
     for batch, reason in facts.stopped:
-        yield raised("batch-stopped", dataset, f"batch {batch} was stopped", reason, batch)
+        yield raise_condition("batch-stopped", dataset, f"batch {batch} was stopped", reason, batch)
     # The first page reads no arrivals, so it judges no delay.
     if limits is None:
         return
@@ -292,15 +294,15 @@ def dataset_conditions(
         waited_s = now_s - waiting.landed_s
         if waited_s > limits.backlog_s:
             text = f"batch {waiting.batch} landed {hours(waited_s)} ago and is not trainable"
-            yield raised("backlog-old", dataset, f"{text} ({waiting.standing})", facts.waiting_text)
+            yield raise_condition("backlog-old", dataset, f"{text} ({waiting.standing})", facts.waiting_text)
     if limits.silence_s is not None and facts.landed_s is not None:
         silent_s = now_s - facts.landed_s
         if silent_s > limits.silence_s:
-            yield raised("nothing-arrives", dataset, f"nothing has landed for {hours(silent_s)}")
+            yield raise_condition("nothing-arrives", dataset, f"nothing has landed for {hours(silent_s)}")
     if limits.version_s is not None and facts.published_s is not None:
         age_s = now_s - facts.published_s
         if age_s > limits.version_s:
-            yield raised("version-old", dataset, f"the newest version is {hours(age_s)} old")
+            yield raise_condition("version-old", dataset, f"the newest version is {hours(age_s)} old")
 
 
 def hours(seconds: float) -> str:

@@ -1,11 +1,11 @@
 """Cost of datasets for metrics: as `penstock usage --by dataset`, by records only, read once an hour."""
 
 import loader
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 
-from ..train.run_usage import recorded_starts
+from ..train.run_usage import record_starts
 from ..units import DAY_US
-from ..usage.cost import CostRow, cost_by
+from ..usage.cost import CostRow, group_costs
 from ..usage.prices import PriceTable
 from ..usage.stored import stored_bytes
 
@@ -33,8 +33,8 @@ class CostReader:
         until_us = round(now_s * 1e6)
         stored = stored_bytes(self._root.store, self._root.state)
         # Mirrors have no records of runs.
-        recorded = recorded_starts(primary_of(self._root.store), ())
-        self.rows = cost_by(
+        recorded = record_starts(primary_store(self._root.store), ())
+        self.rows = group_costs(
             "dataset",
             stored,
             recorded.starts,

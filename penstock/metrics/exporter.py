@@ -24,7 +24,7 @@ Answer = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 """WSGI application."""
 
 
-def registry_of(collectors: Sequence[Collector]) -> CollectorRegistry:
+def build_registry(collectors: Sequence[Collector]) -> CollectorRegistry:
     """Return a registry of collectors; it reads no store."""
     # Else it would collect once at registration.
     registry = CollectorRegistry(auto_describe=False)
@@ -44,7 +44,7 @@ def parse_address(text: str) -> tuple[str, int]:
 def write_textfile(collectors: Sequence[Collector], path: str) -> None:
     """Write the metrics into a file, whole or not at all. Raises: InvalidRuntime."""
     try:
-        write_to_textfile(path, registry_of(collectors))
+        write_to_textfile(path, build_registry(collectors))
     except OSError as error:
         raise InvalidRuntime(f"--textfile {path} cannot be written: {error.strerror}") from error
 
@@ -58,8 +58,8 @@ def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM. allow_hosts: further host names of this server. Raises: InvalidRuntime."""
     host, port = address
-    registry = registry_of(collectors)
-    answer = guarded(make_wsgi_app(registry), host, allow_hosts)
+    registry = build_registry(collectors)
+    answer = guard(make_wsgi_app(registry), host, allow_hosts)
     # The handlers only set it: a scrape that runs may hold the collectors' lock.
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -114,7 +114,7 @@ def _server_class(host: str) -> type[_ScrapeServer]:
     return _ScrapeServer
 
 
-def guarded(answer: Answer, host: str, allow_hosts: Sequence[str]) -> Answer:
+def guard(answer: Answer, host: str, allow_hosts: Sequence[str]) -> Answer:
     """Return an application that only serves GET of /metrics, under this server's names.
 
     A page of another site that a browser shows reaches this port under its own name, so other names are refused. An
@@ -130,17 +130,17 @@ def guarded(answer: Answer, host: str, allow_hosts: Sequence[str]) -> Answer:
         if name not in accepted and not (takes_addresses and _is_address(name)):
             names = ", ".join(sorted(accepted))
             text = f"Host {name[:200]!r} is not this server's; accepted: {names}. Others: --allow-host NAME"
-            return _refused(start_response, "421 Misdirected Request", text)
+            return _refuse(start_response, "421 Misdirected Request", text)
         if environ["REQUEST_METHOD"] != "GET":
-            return _refused(start_response, "405 Method Not Allowed", "accepted: GET")
+            return _refuse(start_response, "405 Method Not Allowed", "accepted: GET")
         if environ["PATH_INFO"] not in PATHS:
-            return _refused(start_response, "404 Not Found", "metrics are at /metrics")
+            return _refuse(start_response, "404 Not Found", "metrics are at /metrics")
         return answer(environ, start_response)
 
     return guard
 
 
-def _refused(start_response: Callable[..., Any], status: str, text: str) -> Iterable[bytes]:
+def _refuse(start_response: Callable[..., Any], status: str, text: str) -> Iterable[bytes]:
     start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
     return [f"{text}\n".encode()]
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from loader.errors import Corrupt
 from loader.storage import Store
 
-from ..nodes.cases import CaseBook, settled_us
+from ..nodes.cases import CaseBook, settlement_us
 from ..nodes.node_check import CHECKS
 from ..nodes.recent_keys import TimedFolder
-from ..nodes.signs import failed_check
+from ..nodes.signs import parse_failed_check
 from ..nodes.suspects import (
     RECENT_US,
     Attempt,
@@ -40,7 +40,7 @@ class NodeSignReader:
         problem: Corrupt | None = None
         for info in self._folder.new(now_us):
             try:
-                check = failed_check(self._store, info, now_us)
+                check = parse_failed_check(self._store, info, now_us)
             except Corrupt as error:
                 problem = error
                 continue
@@ -58,7 +58,7 @@ class NodeSignReader:
 
     def read_cases(self) -> None:
         """Read new cases against nodes. Raises: StoreError."""
-        self._settled_us = settled_us(self._cases.read())
+        self._settled_us = settlement_us(self._cases.read())
 
     def suspects(self, records: Sequence[RecordFacts], now_us: int) -> dict[str, list[str]]:
         """Return node -> figures of each sign against it."""

@@ -63,7 +63,7 @@ def newest_wait(times: Iterable[WaitedTime]) -> float | None:
     return min(1.0, share)
 
 
-def waited_in(windows: Iterable[WindowSum]) -> list[WaitedTime]:
+def window_waits(windows: Iterable[WindowSum]) -> list[WaitedTime]:
     """Return the waiting of a run's windows."""
     times = list[WaitedTime]()
     for window in windows:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..nodes.suspects import RECENT_US, Attempt, NodeFault, NodeWindow, is_node
-from ..train.goodput import FAILURES, STOPS, AttemptGoodput, goodput, recorded_allocations
+from ..train.goodput import FAILURES, STOPS, AttemptGoodput, goodput, record_allocations
 from ..train.objects.failed_starts import FailedStart
 from ..train.run_folder import Event
 from ..train.run_usage import goodput_share
-from ..train.submitting import has_gone_on
+from ..train.submitting import has_resumed
 from ..train.windows import WindowSum
 
 MOST_EVENTS = 2000
@@ -95,7 +95,7 @@ class RecordFacts:
     @property
     def failure(self) -> str:
         """Reason why the last start failed; "" if it did not, or has gone on since."""
-        if self.failed is None or has_gone_on(self.failed, self.events):
+        if self.failed is None or has_resumed(self.failed, self.events):
             return ""
         return self.failed.summary()
 
@@ -151,7 +151,7 @@ class RecordFacts:
         if self._goodput is None:
             events = self.events
             windows = self.windows
-            allocations = recorded_allocations(
+            allocations = record_allocations(
                 self.attempts,
                 events,
                 windows,

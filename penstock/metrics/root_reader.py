@@ -22,7 +22,7 @@ from loader.dataset.tables.slice_record import MAX_RECORD_BYTES, parse_slice, pa
 from loader.errors import Corrupt, PenstockError
 from loader.run.trail.trail import is_run_name
 from loader.storage import ObjectInfo
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 from loader.storage.store import list_from
 
 from ..train.run_folder import ACTIVE
@@ -89,7 +89,7 @@ class RootReader:
         self._root = root
         self._now_s = now_s
         # Mirrors have neither run logs nor records.
-        self._store = primary_of(root.store)
+        self._store = primary_store(root.store)
         self._nodes = NodeSignReader(self._store)
         self._ids: dict[str, str] = {}
         self._slice_objects = NewObjects(self._store, SLICES)
@@ -159,7 +159,7 @@ class RootReader:
             text,
         )
 
-    def _log_left_out(
+    def _log_omission(
         self,
         what: str,
         n: int,
@@ -180,7 +180,7 @@ class RootReader:
         self.seconds = {}
         datasets = self._root.state.datasets
         self.versions = {name: own for name, own in self.versions.items() if name in datasets}
-        self._log_left_out("datasets", len(datasets) - MOST_DATASETS, "the first by name")
+        self._log_omission("datasets", len(datasets) - MOST_DATASETS, "the first by name")
         for name in sorted(datasets)[:MOST_DATASETS]:
             newest = newest_live(datasets[name])
             if newest is None:
@@ -239,7 +239,7 @@ class RootReader:
             if listed is None or listed[0] < n:
                 newest[dataset, name] = n, info
         infos = [info for _, info in newest.values()]
-        self._log_left_out("slices", len(infos) - MOST_SLICES, "the first by name")
+        self._log_omission("slices", len(infos) - MOST_SLICES, "the first by name")
         self._unread_slices = infos[:MOST_SLICES]
 
     def _read_slice(self, info: ObjectInfo) -> None:
@@ -304,7 +304,7 @@ class RootReader:
         infos = list(islice(listed, PAGE))
         for info in infos:
             if info.modified_us is None or info.modified_us >= since_us:
-                run = _run_of(info.key)
+                run = _key_run(info.key)
                 self._add_run(run)
         self._trail_key = ""
         if len(infos) == PAGE:
@@ -331,7 +331,7 @@ class RootReader:
         since_us = round(now_s * 1e6) - SILENT_US
         alive = [reader for reader in readers if reader.newest_us > since_us]
         alive.sort(key=newest_first)
-        self._log_left_out("trainings", len(alive) - MOST_RUNS, "the newest")
+        self._log_omission("trainings", len(alive) - MOST_RUNS, "the newest")
         self.runs = {reader.run: reader for reader in alive[:MOST_RUNS]}
         for reader in self.runs.values():
             if reader.error:
@@ -362,13 +362,13 @@ class RootReader:
 
 def _next_key(first: str, last: str) -> str:
     """Return the key to go on from: behind the whole run, if a page has only one."""
-    run = _run_of(last)
-    if run == _run_of(first):
+    run = _key_run(last)
+    if run == _key_run(first):
         return f"{TRAILS}{run}0"  # "0" follows "/"
     return last
 
 
-def _run_of(key: str) -> str:
+def _key_run(key: str) -> str:
     path = key.removeprefix(TRAILS)
     run, _, _ = path.partition("/")
     return run

@@ -12,8 +12,8 @@ from loader.errors import StoreError
 from loader.storage import Store
 
 from ..checkpoints.ranks import several
-from .conditions import TrainingFacts, run_state, state_at
-from .recent_waits import WaitedTime, newest_wait, recent_waits, waited_in
+from .conditions import TrainingFacts, run_state, silent_state
+from .recent_waits import WaitedTime, newest_wait, recent_waits, window_waits
 from .record_facts import RecordFacts
 from .run_sources import RecordSource, RunObjects, TrailSource, read_next
 from .trail_facts import TrailFacts
@@ -111,7 +111,7 @@ class RunReader:
         """Waiting by the run log; by windows without one."""
         if self.trail.waited:
             return self.trail.waited
-        return waited_in(self.record.windows)
+        return window_waits(self.record.windows)
 
     @property
     def waiting(self) -> float:
@@ -150,7 +150,7 @@ class RunReader:
         last_us = self.last_us or self.record.begun_us
         quiet_s = now_s - last_us / 1e6
         is_recorded = bool(self.record.attempts)
-        return state_at(state, quiet_s, self.trail.median_step_s, is_recorded=is_recorded)
+        return silent_state(state, quiet_s, self.trail.median_step_s, is_recorded=is_recorded)
 
 
 def read_runs(

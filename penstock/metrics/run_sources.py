@@ -15,7 +15,7 @@ from loader.storage import ObjectInfo, Store
 from ..nodes.signs import window_rows
 from ..nodes.suspects import NodeFault
 from ..train.objects.failed_starts import is_failed_start, read_failed_start
-from ..train.record import faults_in
+from ..train.record import parse_faults
 from ..train.run_folder import ATTEMPT, EVENT, RunFolder, window_keys
 from ..train.windows import window_sum, window_values
 from .new_objects import NewObjects
@@ -86,7 +86,7 @@ class TrailSource:
         else:
             new = self._folder.new()
             self._note_times(new)
-        new.sort(key=_written_us)
+        new.sort(key=_write_us)
         self._unread.extend(new)
         if len(self._unread) > MOST_UNREAD:
             self._unread = evenly_spread(
@@ -123,7 +123,7 @@ class TrailSource:
         first_rank = min(by_rank)
         rows = by_rank[first_rank]
         # A start with another number of ranks writes to another folder.
-        newest = max(rows, key=_written_us)
+        newest = max(rows, key=_write_us)
         path, _, _ = newest.key.rpartition("/")
         folder = f"{path}/"
         if self._folder is None or self._folder.prefix != folder:
@@ -136,7 +136,7 @@ class TrailSource:
 
     def _note_times(self, infos: list[ObjectInfo]) -> None:
         for info in infos:
-            written_us = _written_us(info)
+            written_us = _write_us(info)
             self.newest_us = max(self.newest_us, written_us)
 
 
@@ -205,7 +205,7 @@ class RecordSource:
             kind, name = self._parts(info)
             if kind not in by_kind or not _is_object(kind, name, info):
                 continue
-            written_us = _written_us(info)
+            written_us = _write_us(info)
             self.newest_us = max(self.newest_us, written_us)
             by_kind[kind].append(info)
             if kind == "attempts":
@@ -310,7 +310,7 @@ class RecordSource:
         info: ObjectInfo,
         name: str,
     ) -> None:
-        for node, read_fault in faults_in(self._store, info):
+        for node, read_fault in parse_faults(self._store, info):
             facts = read_fault._asdict()
             fault = NodeFault(node=node, **facts)
             if fault.is_valid:
@@ -333,7 +333,7 @@ def read_next(source: RunObjects) -> str:
     return ""
 
 
-def _written_us(info: ObjectInfo) -> int:
+def _write_us(info: ObjectInfo) -> int:
     return info.modified_us or 0
 
 

@@ -151,7 +151,7 @@ def _pages(
 ) -> Iterator[_Page]:
     """Yield the pages of a version, or those with samples that a predicate selects: indexes, then shards in order."""
     if where is not None:
-        yield from _chosen_pages(version, contents, page_bytes, where)
+        yield from _choose_pages(version, contents, page_bytes, where)
         return
     parts = np.arange(len(version.parts))
     yield from _index_pages(version, contents, page_bytes, parts)
@@ -161,7 +161,7 @@ def _pages(
             yield from _of_object(contents, path, numbers)
 
 
-def _chosen_pages(
+def _choose_pages(
     version: "loader.Version",
     contents: ShardContents,
     page_bytes: int,

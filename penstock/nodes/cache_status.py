@@ -58,12 +58,12 @@ def _status(client: PeerClient, address: str) -> NodeStatus:
     if answer.status != 200:
         return NodeStatus(address, f"it answered {answer.status}: {answer.text[:200]}")
     try:
-        return _parsed(address, parse_json_object(answer.text))
+        return _parse(address, parse_json_object(answer.text))
     except (DamagedJson, ValueError, KeyError, TypeError):
         return NodeStatus(address, "its answer is no status of a cache server")
 
 
-def _parsed(address: str, body: dict[str, Any]) -> NodeStatus:
+def _parse(address: str, body: dict[str, Any]) -> NodeStatus:
     return NodeStatus(
         address,
         "",

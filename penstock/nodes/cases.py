@@ -146,7 +146,7 @@ class CaseBook:
             self._store.put_if_absent(_key(number, name), canonical(body))
         except AlreadyExists:
             stored = self._object(number, name)
-            body = stored if stored and _time_of(stored) is not None else body
+            body = stored if stored and _object_time(stored) is not None else body
         self._end(number, name, body)
 
     def faults(self, number: int) -> list[NodeFault]:
@@ -162,16 +162,16 @@ class CaseBook:
         """Return the sign in a case's evidence; "" if it is damaged, or a person's."""
         return str((self._object(number, "case") or {}).get("sign", ""))
 
-    def alerted_us(self, about: str = "") -> int:
+    def alert_us(self, about: str = "") -> int:
         """Return the time of the newest alert about something, UTC microseconds; 0 without one.
 
         about: "" for the caps, else a node and what is wrong with it. The first call lists the alerts.
         """
-        return self._known_alerts().get(about, 0)
+        return self._load_alerts().get(about, 0)
 
     def put_alert(self, text: str, about: str = "") -> bool:
         """Store an alert under the number after the newest one; return False if another process did."""
-        alerts = self._known_alerts()
+        alerts = self._load_alerts()
         at_us = utc_us()
         body = {"format": FORMAT, "at_us": at_us, "text": text, **({"about": about} if about else {})}
         create_root_if_empty(self._store)
@@ -188,7 +188,7 @@ class CaseBook:
                 alerts[about] = at_us
                 return True
 
-    def _known_alerts(self) -> dict[str, int]:
+    def _load_alerts(self) -> dict[str, int]:
         if self._alerts is None:
             self._alerts = {}
             matches = (_ALERT.fullmatch(info.key) for info in self._store.list(ALERTS))
@@ -201,21 +201,21 @@ class CaseBook:
 
     def _note_alert(self, body: Mapping[str, Any]) -> None:
         about = body.get("about", "")
-        at_us = _time_of(body)
+        at_us = _object_time(body)
         if self._alerts is not None and isinstance(about, str) and at_us is not None:
             self._alerts[about] = max(at_us, self._alerts.get(about, 0))
 
     def _add(self, number: int, body: Mapping[str, Any]) -> None:
         node = body.get("node")
         text = body.get("text")
-        at_us = _time_of(body)
+        at_us = _object_time(body)
         if at_us is None or not isinstance(text, str) or not is_node(node):
             _log.warning("%s/%s is no case: it is left out", self._store.url, _key(number, "case"))
             return
         self._cases[number] = Case(number=number, node=str(node), opened_us=at_us, text=reason_text(text))
 
     def _end(self, number: int, name: str, body: Mapping[str, Any]) -> None:
-        at_us = _time_of(body)
+        at_us = _object_time(body)
         if number not in self._cases or at_us is None:
             return
         case = self._cases[number]
@@ -252,7 +252,7 @@ def drains(known: Sequence[Case], now_us: int, own: Collection[int] = ()) -> lis
     return results
 
 
-def settled_us(known: Sequence[Case]) -> dict[str, int]:
+def settlement_us(known: Sequence[Case]) -> dict[str, int]:
     """Return node -> time of its last drain or return: older signs no longer count."""
     times: dict[str, int] = {}
     for case in known:
@@ -265,7 +265,7 @@ def _key(number: int, name: str) -> str:
     return f"{FOLDER}q-{number}/{name}.json"
 
 
-def _time_of(body: Mapping[str, Any]) -> int | None:
+def _object_time(body: Mapping[str, Any]) -> int | None:
     """Return the time of an object, at most now; None if it is no time."""
     at_us = body.get("at_us")
     now_us = utc_us()

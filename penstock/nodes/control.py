@@ -14,7 +14,7 @@ from loader.errors import EngineUnreachable, InvalidCluster
 from ..compute.cluster import Cluster
 from ..compute.engines.kubernetes_api import Json, KubernetesApi
 from ..compute.engines.slurm import HELD, SlurmQueue
-from ..compute.engines.slurm_rows import printed_rows
+from ..compute.engines.slurm_rows import parse_rows
 from ..text import clean
 from .notices import Notices, Subject
 
@@ -70,9 +70,7 @@ class SlurmNodes:
 
     def states(self) -> dict[str, NodeState]:
         """Return all nodes by name."""
-        rows = printed_rows(
-            self._queue.answer, ["sinfo", "--noheader", "--all", "--Node"], ["%N", "%T", "%E"]
-        )
+        rows = parse_rows(self._queue.answer, ["sinfo", "--noheader", "--all", "--Node"], ["%N", "%T", "%E"])
         states = {row[0]: _slurm_state(row) for row in rows.whole}
         if rows.rest:
             name = rows.rest[0]
@@ -173,7 +171,7 @@ CONTROLS: Mapping[str, Callable[[Cluster], NodeControl]] = {
 """Engine of a cluster's file -> its nodes."""
 
 
-def control_of(cluster: Cluster) -> NodeControl:
+def node_control(cluster: Cluster) -> NodeControl:
     """Return the nodes of a cluster. Raises: InvalidCluster."""
     if cluster.engine not in CONTROLS:
         message = f"engine = {cluster.engine!r} drains no nodes; accepted: {', '.join(sorted(CONTROLS))}"

@@ -73,17 +73,17 @@ def run_check(name: str, check: NodeCheck) -> NodeCheckResult:
     """Run a check to its end or its limit."""
     begun = time.monotonic()
     try:
-        data, code = bounded_output(check.command, check.limit_s)
+        data, code = limit_output(check.command, check.limit_s)
     except (OSError, ValueError) as error:
         return NodeCheckResult(check=name, status=CheckStatus.UNKNOWN, text=f"does not start: {error}"[:TEXT])
     output = terminal_text(data.decode(errors="replace"))
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    status, text = _judged(code, lines[0] if lines else "", check.limit_s)
+    status, text = _judge(code, lines[0] if lines else "", check.limit_s)
     took_ms = round((time.monotonic() - begun) * 1e3)
     return NodeCheckResult(check=name, status=status, text=text[:TEXT], output=output, took_ms=took_ms)
 
 
-def _judged(code: int | None, line: str, limit_s: float) -> tuple[CheckStatus, str]:
+def _judge(code: int | None, line: str, limit_s: float) -> tuple[CheckStatus, str]:
     if code is None:
         return CheckStatus.UNKNOWN, f"killed after {limit_s:.0f} s"
     if code in (0, 1, 2, 3):
@@ -91,7 +91,7 @@ def _judged(code: int | None, line: str, limit_s: float) -> tuple[CheckStatus, s
     return CheckStatus.UNKNOWN, f"exit code {code}, and 0 to 3 are accepted" + (f": {line}" if line else "")
 
 
-def bounded_output(
+def limit_output(
     command: Sequence[str], limit_s: float, text: str = "", most: int = OUTPUT_BYTES
 ) -> tuple[bytes, int | None]:
     """Return a command's first bytes of output and its exit code, None at the limit; its process group ends.

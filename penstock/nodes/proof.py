@@ -19,7 +19,7 @@ from loader.storage.store import key_fault
 from ..checkpoints.ranks import several
 from ..compute.cluster import Cluster, NodeCheck
 from . import range_reads, slow_reads, store_check
-from .node_check import CheckStatus, NodeCheckResult, bounded_output, run_check, worst
+from .node_check import CheckStatus, NodeCheckResult, limit_output, run_check, worst
 from .range_reads import ObjectRange, RangeReads, request_text
 from .store_check import random_fields
 from .suspects import MINUTE_US, NodeFault, Suspect, is_node
@@ -97,7 +97,7 @@ class NodeProver:
             run_check(
                 name, NodeCheck(command=tuple(self._on_node(node, check.command)), limit_s=check.limit_s)
             )
-            for name, check in checks_of(self._cluster, next(iter(self._roots), None)).items()
+            for name, check in cluster_checks(self._cluster, next(iter(self._roots), None)).items()
         ]
 
     def _compare(self, node: str, faults: Sequence[NodeFault]) -> NodeProof:
@@ -110,12 +110,12 @@ class NodeProver:
                 if fault.end - fault.begin <= RANGE_BYTES and not key_fault(fault.address)
             )
             if ranges:
-                proofs.append(self._compare_in(root, node, list(ranges)[-RANGES:]))
+                proofs.append(self._compare_bytes(root, node, list(ranges)[-RANGES:]))
                 if proofs[-1].is_bad:
                     break
         return proofs[-1]
 
-    def _compare_in(self, root: loader.Root, node: str, ranges: Sequence[ObjectRange]) -> NodeProof:
+    def _compare_bytes(self, root: loader.Root, node: str, ranges: Sequence[ObjectRange]) -> NodeProof:
         right = version_crcs(root, ranges)
         if not right:
             return NodeProof(
@@ -208,7 +208,7 @@ class NodeProver:
         words = [self._cluster.node_python(sys.executable), "-m", range_reads.__name__]
         request = request_text(url, ranges, reads, READ_S, at_once)
         try:
-            data, code = bounded_output(self._on_node(node, words), READ_S + START_S, request, ANSWER_BYTES)
+            data, code = limit_output(self._on_node(node, words), READ_S + START_S, request, ANSWER_BYTES)
             lines = data.decode(errors="replace").strip().splitlines()
             if code != 0 or not lines:
                 return f"{node} did not read: exit code {code}, {lines[-1][:200] if lines else 'no output'}"
@@ -237,7 +237,7 @@ class NodeProver:
         return [*named, *words]
 
 
-def checks_of(cluster: Cluster, root: str | None) -> dict[str, NodeCheck]:
+def cluster_checks(cluster: Cluster, root: str | None) -> dict[str, NodeCheck]:
     """Return the cluster's checks, and the store check of a root unless the file names a check "store"."""
     checks = dict(cluster.train.checks)
     if root is not None:
@@ -246,7 +246,7 @@ def checks_of(cluster: Cluster, root: str | None) -> dict[str, NodeCheck]:
     return checks
 
 
-def evidence_of(suspect: Suspect, proof: NodeProof) -> dict[str, Any]:
+def case_evidence(suspect: Suspect, proof: NodeProof) -> dict[str, Any]:
     """Return what the record keeps of a case."""
     faults = [asdict(fault) for fault in suspect.faults[-1000:]]
     return {"sign": suspect.sign, "suspicion": suspect.text, "faults": faults, **proof.evidence}
@@ -272,7 +272,7 @@ class ProofQueue:
         self.proved = {node: pair for node, pair in self.proved.items() if node in nodes}
         self.unconfirmed &= {suspect.node for suspect in suspects if suspect.sign == "slow reads"}
         waiting = [suspect for suspect in suspects if now_us >= self._next_us(suspect)]
-        by_age = sorted(waiting, key=lambda suspect: self._proved_us(suspect))
+        by_age = sorted(waiting, key=lambda suspect: self._proof_us(suspect))
         accused = sorted(
             (suspect for suspect in by_age if suspect.runs > 1), key=lambda suspect: -suspect.runs
         )
@@ -296,12 +296,12 @@ class ProofQueue:
         ):
             del self.proved[suspect.node]
 
-    def unrefuted(self, suspects: Collection[Suspect]) -> set[str]:
+    def open_suspects(self, suspects: Collection[Suspect]) -> set[str]:
         """Return the suspects that are proved, or that no proof has tested yet: many of them have a common cause."""
         untried = {one.node for one in suspects if (one.node, one.sign) not in self._tried}
         return untried | self.unconfirmed | self.proved.keys()
 
-    def _proved_us(self, suspect: Suspect) -> int:
+    def _proof_us(self, suspect: Suspect) -> int:
         return self._tried.get((suspect.node, suspect.sign), (0, 0))[1]
 
     def _next_us(self, suspect: Suspect) -> int:

@@ -31,8 +31,8 @@ from ..checkpoints.marker import is_run
 from ..checkpoints.ranks import several
 from ..train.launch.launcher import Span
 from ..train.objects.json_object import read_object
-from ..train.record import faults_in
-from ..train.replay_run import nodes_at, origin_of
+from ..train.record import parse_faults
+from ..train.replay_run import replay_origin, step_nodes
 from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, Event, RunFolder, window_keys
 from ..train.windows import WindowValues, window_values
 from ..units import utc_us
@@ -106,7 +106,7 @@ class SignReader:
 
         nodes: Names of the nodes whose wrong reads and checks count; None for all.
         """
-        names = self._named(now_us)
+        names = self._active_runs(now_us)
         for name in names - self._runs.keys():
             self._runs[name] = _RunReader(RunFolder(self._store, name), self._spans, self._losses)
         for _ in several(lambda name: self._runs[name].read(now_us, nodes), names, at_once=AT_ONCE):
@@ -123,7 +123,7 @@ class SignReader:
             checks=[*self._failed_checks.values()],
         )
 
-    def _named(self, now_us: int) -> set[str]:
+    def _active_runs(self, now_us: int) -> set[str]:
         """Return the runs to read: active ones, and at the first reading all with attempts that count."""
         first, last = (
             f"{datetime.fromtimestamp(at_us / 1e6, UTC):%Y-%m-%d}"
@@ -152,7 +152,7 @@ class SignReader:
     def _read_checks(self, now_us: int, nodes: Collection[str] | None) -> None:
         for info in self._checks.new(now_us):
             try:
-                check = failed_check(self._store, info, now_us)
+                check = parse_failed_check(self._store, info, now_us)
             except Corrupt as error:
                 _log.warning("%s", error)
                 continue
@@ -164,10 +164,10 @@ class SignReader:
         self._failed_checks = {check.node: check for check in reversed(recent)}
 
 
-def failed_check(store: Store, info: ObjectInfo, now_us: int) -> FailedCheck:
+def parse_failed_check(store: Store, info: ObjectInfo, now_us: int) -> FailedCheck:
     """Return a listed failed check of a node. Raises: Corrupt; StoreError."""
 
-    def parsed(body: dict[str, Any]) -> FailedCheck:
+    def parse(body: dict[str, Any]) -> FailedCheck:
         return FailedCheck(
             node=str(body["node"]),
             at_us=_not_ahead(int(body["at_us"]), info, now_us),
@@ -175,7 +175,7 @@ def failed_check(store: Store, info: ObjectInfo, now_us: int) -> FailedCheck:
             text=str(body["text"])[:200],
         )
 
-    return read_object(store, info.key, "failed check", parsed, nbytes=info.nbytes)
+    return read_object(store, info.key, "failed check", parse, nbytes=info.nbytes)
 
 
 def _not_ahead(at_us: int, info: ObjectInfo, now_us: int) -> int:
@@ -250,7 +250,7 @@ class _RunReader:
     def _new_faults(self, now_us: int) -> Iterator[NodeFault]:
         for info in self._fault_lists.new(now_us):
             try:
-                pairs = faults_in(self._store, info)
+                pairs = parse_faults(self._store, info)
             except Corrupt as error:
                 _log.warning("%s", error)
                 continue
@@ -336,7 +336,7 @@ class _RunReader:
         self._notices.drop(lambda about: about.kind == "crashes")
         ended = list[Attempt]()
         for number, (begun_us, first) in sorted(self._begun.items()):
-            span = _span_of(begun_us, accounted)
+            span = _start_span(begun_us, accounted)
             last, last_us = self._ends.get(number, ("", 0))
             ended_us = None
             if number + 1 in self._begun:
@@ -348,7 +348,11 @@ class _RunReader:
             if ended_us is None:
                 continue
             is_failure = span is None or not span.state.startswith(NO_FAILURE)
-            nodes = span.node_names if span is not None and span.node_names else self._nodes_of(number, first)
+            nodes = (
+                span.node_names
+                if span is not None and span.node_names
+                else self._attempt_nodes(number, first)
+            )
             ended.append(
                 Attempt(
                     run=self._run,
@@ -368,7 +372,7 @@ class _RunReader:
         if self._notices.is_new(Subject(self._run, kind), text):
             _log.warning("%s", text)
 
-    def _nodes_of(self, attempt: int, first: str) -> list[str]:
+    def _attempt_nodes(self, attempt: int, first: str) -> list[str]:
         """Return the nodes of an attempt: of its first rank, and of its last window if there is one."""
         if attempt not in self._nodes:
             nodes = {first} if is_node(first) else set[str]()
@@ -394,7 +398,7 @@ def loss_differences(root: loader.Root, run: str) -> list[LossDifference]:
 
     Costs as `notes_in_parts`, until a part differs. Raises: Corrupt.
     """
-    origin = origin_of(run)
+    origin = replay_origin(run)
     if origin is None:
         return []
     for first, second in notes_in_parts(root, origin, run):
@@ -403,7 +407,7 @@ def loss_differences(root: loader.Root, run: str) -> list[LossDifference]:
             continue
         difference = notes.differing[0]
         step = difference.step
-        nodes, others = (nodes_at(RunFolder(root.store, name), step, step + 1) for name in (origin, run))
+        nodes, others = (step_nodes(RunFolder(root.store, name), step, step + 1) for name in (origin, run))
         text = f"{difference.note} is {difference.values[0]}, and {difference.values[1]}"
         at_us = int(second.steps["at_us"].to_numpy().max())
         return [
@@ -412,7 +416,7 @@ def loss_differences(root: loader.Root, run: str) -> list[LossDifference]:
     return []
 
 
-def _span_of(begun_us: int, spans: Sequence[Span]) -> Span | None:
+def _start_span(begun_us: int, spans: Sequence[Span]) -> Span | None:
     """Return the span in which a start began by its node's clock, or the nearest one if that clock may be wrong."""
 
     def distance_us(span: Span) -> int:

@@ -66,7 +66,7 @@ def slowness(own: Sequence[Times], healthy: Mapping[str, Sequence[Times]]) -> Sl
         if len(rounds) != len(own):
             return unknown
         for own_times, other_times in zip(own, rounds, strict=True):
-            comparison = _compared(own_times, other_times)
+            comparison = _compare(own_times, other_times)
             if comparison is None:
                 return unknown
             compared.append(comparison)
@@ -86,7 +86,7 @@ def slowness(own: Sequence[Times], healthy: Mapping[str, Sequence[Times]]) -> Sl
     )
 
 
-def _compared(own: Times, other: Times) -> RoundTimes | None:
+def _compare(own: Times, other: Times) -> RoundTimes | None:
     """Return the comparison over the ranges that both read; None if these are too few."""
     own_s = list[float]()
     other_s = list[float]()

@@ -37,7 +37,7 @@ def check_store(url: str | None, ranges: int) -> Finding:
     """Return the state of a root, read from this node."""
     try:
         with loader.Root(url) as root:
-            return _judged(root, random_fields(root, ranges))
+            return _judge(root, random_fields(root, ranges))
     except NotARoot:
         return CheckStatus.WARNING, f"{url or 'root'} answers, and holds no versions: no range was read"
     except StoreError as error:
@@ -66,7 +66,7 @@ def random_fields(root: loader.Root, number: int) -> list[FieldAddress]:
     return _chance.sample(known, min(number, len(known)))
 
 
-def _judged(root: loader.Root, places: Sequence[FieldAddress]) -> Finding:
+def _judge(root: loader.Root, places: Sequence[FieldAddress]) -> Finding:
     took_s = list[float]()
     wrong = list[str]()
     damaged = list[str]()

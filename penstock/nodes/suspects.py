@@ -253,7 +253,7 @@ class MeasuredWindow(NamedTuple):
 
 
 def _slow_reads(windows: Sequence[NodeWindow], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:
-    for node, measured in _measured_windows(windows, now_us).items():
+    for node, measured in _recent_windows(windows, now_us).items():
         counted = sorted(window for window in measured if window.ended_us > after_us.get(node, 0))
         last = counted[-SLOW_WINDOWS:]
         if not _are_slow(last):
@@ -282,7 +282,7 @@ def _are_slow(last: Sequence[MeasuredWindow]) -> bool:
     return len(last) == SLOW_WINDOWS and all(window.is_slow for window in last)
 
 
-def _measured_windows(windows: Sequence[NodeWindow], now_us: int) -> dict[str, list[MeasuredWindow]]:
+def _recent_windows(windows: Sequence[NodeWindow], now_us: int) -> dict[str, list[MeasuredWindow]]:
     """Return node -> its recent windows."""
 
     def key(row: NodeWindow) -> tuple[str, int, int]:
@@ -332,7 +332,7 @@ def _crashes(attempts: Sequence[Attempt], after_us: Mapping[str, int]) -> Iterab
     for attempt in sorted(counted, key=lambda start: start.ended_us):
         for node in attempt.nodes:
             of_node[node].append(attempt)
-    passed = _passed_failures(attempts)
+    passed = _survivable_failures(attempts)
     for node, starts in of_node.items():
         ends = [start for start in starts if not start.failed or (start.run, start.number) in passed]
         failed = [start for start in ends[-LAST_STARTS:] if start.failed]
@@ -343,7 +343,7 @@ def _crashes(attempts: Sequence[Attempt], after_us: Mapping[str, int]) -> Iterab
             yield Suspect(node=node, sign="crashes", at_us=failed[-1].ended_us, text=text, runs=runs)
 
 
-def _passed_failures(attempts: Sequence[Attempt]) -> set[tuple[str, int]]:
+def _survivable_failures(attempts: Sequence[Attempt]) -> set[tuple[str, int]]:
     """Return (run, number) of the starts whose run later saved a step behind theirs, or came as far without a failure.
 
     A failure that no start gets past may be the run's own.

@@ -11,7 +11,7 @@ from loader.dataset.shards.index import ROW_GROUP_ROWS
 from loader.dataset.shards.shard import crc32c
 from loader.dataset.tables.manifest import read_record_manifest
 from loader.errors import PenstockError
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 
 from .range_reads import ObjectRange
 
@@ -48,7 +48,7 @@ def _versions(root: loader.Root) -> Iterator[loader.Version]:
     newest = {record.dataset: record for record in records}
     others = [record for record in records if record is not newest[record.dataset]]
     others.sort(key=lambda record: -record.n)
-    store = primary_of(root.store)
+    store = primary_store(root.store)
     for record in [*newest.values(), *others][:VERSIONS]:
         manifest = read_record_manifest(store, record)
         yield loader.Version(

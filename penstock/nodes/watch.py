@@ -16,10 +16,10 @@ from loader.errors import Conflict, InvalidCluster, InvalidRuntime, PenstockErro
 from loader.storage import Store
 
 from ..units import utc_us
-from .cases import Case, CaseBook, case_number, drains, reason_text, settled_us
+from .cases import Case, CaseBook, case_number, drains, reason_text, settlement_us
 from .control import NodeControl, NodeState
 from .notices import Notices, Subject
-from .proof import NodeProof, NodeProver, ProofQueue, evidence_of
+from .proof import NodeProof, NodeProver, ProofQueue, case_evidence
 from .signs import Losses, SignReader, Spans
 from .suspects import ALERT_EVERY_US, DRAIN_EVERY_US, Drain, Suspect, caps, suspects
 
@@ -91,10 +91,10 @@ class NodeWatch:
         states = self._control.states()  # after the cases: a case of now is not one of a node that came back
         now_us = utc_us()
         if self._apply:
-            known = self._reconciled(known, states)
+            known = self._reconcile(known, states)
         signs = self._signs.read(now_us, states)
         in_service = {node for node, state in states.items() if state.in_service}
-        named = suspects(signs, now_us, settled_us(known))
+        named = suspects(signs, now_us, settlement_us(known))
         result = NodeReview(suspects=[one for one in named if one.node in in_service])
         self._current.clear()
         why = "the scheduler held it after lost nodes or a failed launch"
@@ -141,13 +141,13 @@ class NodeWatch:
 
     def _alert(self, result: NodeReview, about: str, text: str, now_us: int) -> None:
         """Add an alert to a review, unless a watcher raised one about the same within a day."""
-        newest_us = max(self._book.alerted_us(about), self._alerted_us.get(about, 0))
+        newest_us = max(self._book.alert_us(about), self._alerted_us.get(about, 0))
         if now_us - newest_us < ALERT_EVERY_US or (self._apply and not self._book.put_alert(text, about)):
             return
         self._alerted_us[about] = now_us
         result.alert = "; ".join(filter(None, [result.alert, text]))
 
-    def _reconciled(self, known: list[Case], states: dict[str, NodeState]) -> list[Case]:
+    def _reconcile(self, known: list[Case], states: dict[str, NodeState]) -> list[Case]:
         """Return the cases after storing drains and returns that the scheduler has and the record lacks."""
         for case in known:
             state = states.get(case.node)
@@ -167,10 +167,10 @@ class NodeWatch:
     ) -> None:
         counted = [case for case in known if not (case.is_pending and case.number in self._opened)]
         so_far = drains(counted, now_us, self._own)
-        so_far += _unrecorded(_ours(states), so_far)
-        alerted_us = max(self._book.alerted_us(), self._alerted_us.get("", 0))
+        so_far += _new_drains(_ours(states), so_far)
+        alerted_us = max(self._book.alert_us(), self._alerted_us.get("", 0))
         proved = self._proofs.proved
-        n_suspects = len(self._proofs.unrefuted(result.suspects))
+        n_suspects = len(self._proofs.open_suspects(result.suspects))
         decision = caps(proved, so_far, len(states), now_us, [alerted_us], n_suspects)
         for node in decision.drain:
             if not self._control.states().get(node, NodeState(in_service=False)).in_service:
@@ -203,7 +203,7 @@ class NodeWatch:
         ]
         case = next(
             (self._opened[one.number] for one in refused if one.node == node), None
-        ) or self._book.open(node, text, evidence_of(*self._proofs.proved[node]), BY)
+        ) or self._book.open(node, text, case_evidence(*self._proofs.proved[node]), BY)
         self._opened[case.number] = case
         self._own.add(case.number)
         self._control.drain(node, case.reason)
@@ -269,7 +269,7 @@ def _healthy(
     return tuple(sorted(healthy, key=lambda node: node not in first))
 
 
-def _unrecorded(ours: dict[str, int], so_far: list[Drain]) -> list[Drain]:
+def _new_drains(ours: dict[str, int], so_far: list[Drain]) -> list[Drain]:
     """Return drains of nodes that the record has as returned, or not at all."""
     recorded = {one.node for one in so_far if one.returned_us is None}
     return [Drain(node=node, drained_us=0) for node in ours if node not in recorded]
@@ -330,7 +330,7 @@ def _state(control: NodeControl, node: str) -> NodeState:
     return state
 
 
-def watch_until(watch: NodeWatch, show: Callable[[NodeReview], None], ends: Callable[[float], bool]) -> None:
+def watch_nodes(watch: NodeWatch, show: Callable[[NodeReview], None], ends: Callable[[float], bool]) -> None:
     """Review again and again. ends: waits some seconds, and returns whether to end."""
     problem = ""
     while True:

@@ -9,15 +9,15 @@ from loader.dataset.log.state import Deny, State
 from loader.dataset.publishing.apply_denies import find_denied_in_tables
 from loader.dataset.versions.version import open_record
 
-from ..denied.keys_tables import keys_files, names_in
+from ..denied.keys_tables import keys_files, read_names
 from ..denied.readable_versions import Whole, over_whole
-from .members import MEMBERS, SequenceMembers, stored_members, unpublished_members
+from .members import MEMBERS, SequenceMembers, transaction_members, version_members
 
 VALUES_KEPT = 2**20
 """Most values of sources whose entry is kept: 200 MiB."""
 
 
-def undenied_sequences(root: Root, denies: Sequence[Deny]) -> dict[int, list[Target]]:
+def pending_sequences(root: Root, denies: Sequence[Deny]) -> dict[int, list[Target]]:
     """Return number of a takedown -> the sequences that have a document which it denies, and that no takedown denies.
 
     denies: takedowns of documents. A sequence is listed for one of them. Reads the members of all stored sequences,
@@ -61,14 +61,14 @@ def _all_sequences(root: Root) -> Iterator[tuple[str, SequenceMembers]]:
         may_have_sequences[dataset] = _may_have_sequences(root, state, dataset)
         if not may_have_sequences[dataset]:
             continue
-        for sequence in stored_members(root, dataset):
+        for sequence in version_members(root, dataset):
             yield dataset, sequence
     # A killed command's parts wait for its repetition, or for the collector.
     for name in sorted(state.txns):
         txn = state.txns[name]
         if txn.status != "open" or not may_have_sequences[txn.dataset]:
             continue
-        for sequence in unpublished_members(root.store, name):
+        for sequence in transaction_members(root.store, name):
             yield txn.dataset, sequence
 
 
@@ -95,7 +95,7 @@ class _DeniedDocuments:
         denies: Sequence[Deny],
     ) -> None:
         def read_keys(versions: Whole) -> dict[str, int]:
-            return _denied_keys(root, dataset, denies, versions)
+            return _read_denied_keys(root, dataset, denies, versions)
 
         self._entries: Mapping[str, int] = over_whole(root, dataset, read_keys)
         self._takedowns = DenyList(denies, dataset)
@@ -135,7 +135,7 @@ class _DeniedDocuments:
         return entry
 
 
-def _denied_keys(
+def _read_denied_keys(
     root: Root,
     dataset: str,
     denies: Sequence[Deny],
@@ -157,7 +157,7 @@ def _denied_keys(
         )
         if not rows:
             continue
-        names = names_in(root.store, file)
+        names = read_names(root.store, file)
         for sample in names.select(["part", "row", "key"]).to_pylist():
             part_rows = rows.get(sample["part"], {})
             if sample["row"] in part_rows:

@@ -69,7 +69,7 @@ def members_json(
     return canonical_json(body)
 
 
-def stored_members(root: Root, dataset: str) -> list[SequenceMembers]:
+def version_members(root: Root, dataset: str) -> list[SequenceMembers]:
     """Return the members of all sequences that versions of a dataset have, excluded ones too, part by part.
 
     Redacted sequences are left out. Reads the shards of the group `members` whole, each once.
@@ -79,7 +79,7 @@ def stored_members(root: Root, dataset: str) -> list[SequenceMembers]:
     return over_whole(root, dataset, lambda versions: list(_read_all(versions)))
 
 
-def unpublished_members(store: Store, txn: str) -> Iterator[SequenceMembers]:
+def transaction_members(store: Store, txn: str) -> Iterator[SequenceMembers]:
     """Yield the members of the sequences that an open transaction has written so far."""
     for info in store.list(f"data/{txn}/"):
         name = info.key.rpartition("/")[2]

@@ -123,7 +123,7 @@ class Sequences:
                     STARTS: _starts(pieces, own),
                 }
                 for column, (field, _, _) in enumerate(self._packing.layout):
-                    array = self._lay_out(
+                    array = self._layout(
                         pieces,
                         own,
                         documents,
@@ -186,7 +186,7 @@ class Sequences:
             documents[ordinal] = tuple(values)
         return documents
 
-    def _lay_out(
+    def _layout(
         self,
         pieces: DocumentPieces,
         own: range,

@@ -29,7 +29,7 @@ class StoredKeys:
         self._version = version
         if version is None:
             return
-        replaced = _replaced_rows(version)
+        replaced = _previous_rows(version)
         files = _files(keys_files(version))
         columns = ["part", "row", "key"]
         tables = get_tables(
@@ -70,7 +70,7 @@ class StoredKeys:
         return RowsToExclude(rows=rows, part_sizes=part_sizes)
 
 
-def _replaced_rows(version: Version) -> dict[str, set[int]]:
+def _previous_rows(version: Version) -> dict[str, set[int]]:
     """Return part id -> rows that an earlier `penstock pack` excluded: a later table may have them again."""
     rows: dict[str, set[int]] = {}
     files = _files(version.manifest["exclusions"])

@@ -106,7 +106,7 @@ def make_index(root: Root, ref: str, field: str | None = None) -> IndexReport:
     version = root.open(ref)
     check_writable(root)
     indexes = []
-    for name in indexed_fields(version, field):
+    for name in index_fields(version, field):
         if name in _texts(version):
             indexes.append(_index_texts(version, name))
         else:
@@ -119,7 +119,7 @@ def make_index(root: Root, ref: str, field: str | None = None) -> IndexReport:
     )
 
 
-def indexed_fields(version: Version, field: str | None) -> list[str]:
+def index_fields(version: Version, field: str | None) -> list[str]:
     """Return the fields that `penstock index` indexes. Raises: FieldNotFound if there are none."""
     if field is not None:
         version.group_of(field)
@@ -149,7 +149,7 @@ def drop_index(root: Root, ref: str, field: str | None = None) -> list[str]:
     version = root.open(ref)
     check_writable(root)
     deleted = []
-    for name in indexed_fields(version, field):
+    for name in index_fields(version, field):
         how = stored_how(version, name)
         if how is None:
             continue

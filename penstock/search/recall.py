@@ -11,7 +11,7 @@ N_QUERIES = 20
 N_NEAREST = 10
 
 
-def measured_recall(version: Version, field: str) -> float:
+def measure_recall(version: Version, field: str) -> float:
     """Return the recall of the ten nearest, 0 to 1, over twenty samples spread over a version; 1 without embeddings.
 
     Compares at most 100,000 embeddings, evenly spread; the index searches the same samples.

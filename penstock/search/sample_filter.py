@@ -11,7 +11,7 @@ from loader.dataset.versions.slice_members import newest_slice, slice_ordinals
 from .map.version_map import lasso_members
 
 
-def allowed_members(
+def filter_members(
     version: Version,
     within: Sequence[str],
     without: Sequence[str],

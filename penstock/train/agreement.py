@@ -57,13 +57,13 @@ class Collective:
         import torch
 
         if self._device.type != "cuda":
-            self._begun = *_started(tensor, gathers), None
+            self._begun = *_start_gather(tensor, gathers), None
             return
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         # On a stream of its own: read from the training's stream, the host would wait for all kernels of a step.
         with torch.cuda.stream(self._stream):
-            work, result = _started(tensor.pin_memory().to(self._device, non_blocking=True), gathers)
+            work, result = _start_gather(tensor.pin_memory().to(self._device, non_blocking=True), gathers)
             work.wait()  # the stream waits, not the host
             host = torch.empty_like(result, device="cpu", pin_memory=True)
             host.copy_(result, non_blocking=True)
@@ -72,7 +72,7 @@ class Collective:
         self._begun = work, host, copied
 
 
-def _started(tensor: Any, gathers: bool) -> tuple[Any, Any]:
+def _start_gather(tensor: Any, gathers: bool) -> tuple[Any, Any]:
     """Return the collective and the tensor of its result."""
     from torch import distributed
 
@@ -136,7 +136,7 @@ class Agreement:
                 pace_s = max(self._step_s, (now_s - self._begun_s) / self._calls)
             self._calls = 0
             self._begun_s = now_s
-            self._collective.reduce([*values(), -_exchanged_every(pace_s)])
+            self._collective.reduce([*values(), -_exchange_interval(pace_s)])
         return greatest
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class Agreement:
             self._collective.result()
 
 
-def _exchanged_every(step_s: float) -> int:
+def _exchange_interval(step_s: float) -> int:
     """Return the steps from one exchange to the next that suit a rank."""
     if step_s:
         return max(1, min(MOST_STEPS, int(EVERY_S / step_s)))

@@ -11,7 +11,7 @@ from typing import Any
 from loader.dataset.root import Root
 from loader.errors import AlreadyExists, CheckpointNotFound, Conflict, Corrupt, PenstockError
 from loader.storage import Store, is_there
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 
 from ..checkpoints import marker
 from ..checkpoints.listing import finished_steps
@@ -20,7 +20,7 @@ from ..checkpoints.ranks import AT_ONCE, several
 from ..checkpoints.retention import COPYING
 from ..places import check_apart
 from ..progress import progress
-from ..upkeep.copying.copy_many import copied_here
+from ..upkeep.copying.copy_many import copy_here
 from ..upkeep.copying.copy_one import Transfer
 from ..upkeep.copying.items import Item, Pace
 
@@ -57,8 +57,8 @@ def copy_checkpoints(
     Raises: CheckpointNotFound; Corrupt for a part that differs from its marker, which is not copied; Conflict if the
     target has another checkpoint of the step, or a later one; StoreError.
     """
-    source = primary_of(source)
-    store = primary_of(target.store)
+    source = primary_store(source)
+    store = primary_store(target.store)
     check_apart(source, store, "Name another root for the copies")
     steps = [step] if step is not None else finished_steps(source, run)
     if not steps:
@@ -96,9 +96,7 @@ def _copy(source: Store, target: Store, checkpoint: Checkpoint) -> CheckpointCop
         Item(path=checkpoint.key(part), nbytes=part.nbytes, digest=f"sha256:{part.sha256}")
         for part in missing
     )
-    arrivals = copied_here(
-        items, transfer, lambda path, error, nbytes: failures.append(error), at_once=AT_ONCE
-    )
+    arrivals = copy_here(items, transfer, lambda path, error, nbytes: failures.append(error), at_once=AT_ONCE)
     nbytes = sum(part.nbytes for part in missing)
     for _ in progress(arrivals, f"{run} step {step}", size=lambda copied: copied.nbytes, total=nbytes):
         if failures:

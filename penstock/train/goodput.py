@@ -188,14 +188,14 @@ def goodput(
                 seconds_to_first_step=None if first is None else (first.at_us - allocation.begun_us) / 1e6,
                 end=last,
                 state=allocation.state,
-                failed_us=_failed_us(allocation, last),
+                failed_us=_failure_us(allocation, last),
             )
         )
         done = max(done, end)
     return results
 
 
-def _failed_us(allocation: Allocation, last: str) -> int | None:
+def _failure_us(allocation: Allocation, last: str) -> int | None:
     """Return when a start failed; None if it did not.
 
     It did if its first rank wrote so, or if another start follows in the allocation. So it did if all ranks had ended
@@ -233,7 +233,7 @@ def _wait_shares(windows: Sequence[WindowSum]) -> dict[int, float]:
     }
 
 
-def matched(
+def match_attempts(
     spans: Sequence[Span], attempts: Mapping[int, Mapping[str, Any]], now_us: int
 ) -> list[Allocation]:
     """Return the allocations of a launcher with the numbers of their starts; 0 if no rank came up.
@@ -288,7 +288,7 @@ def span_allocations(span: Span, attempts: Mapping[int, Mapping[str, Any]], now_
 
 def _beginnings(span: Span, attempts: Mapping[int, Mapping[str, Any]], now_us: int) -> list[_Beginning]:
     """Return the starts in a span, by the launcher's notes and by the record. The first one begins with the span."""
-    inside = starts_in(span, attempts, now_us)
+    inside = span_starts(span, attempts, now_us)
     results = list[_Beginning]()
     for place, noted in enumerate(span.starts):
         end_us = span.starts[place + 1].begun_us if place + 1 < len(span.starts) else None
@@ -317,7 +317,7 @@ def with_unaccounted(
     return sorted([*allocations, *others], key=lambda allocation: allocation.begun_us)
 
 
-def recorded_allocations(
+def record_allocations(
     attempts: Mapping[int, Mapping[str, Any]], events: Sequence[Event], windows: Sequence[WindowSum]
 ) -> list[Allocation]:
     """Return each start's time by the record only: from its first event to its last event or window."""
@@ -336,7 +336,7 @@ def recorded_allocations(
     ]
 
 
-def starts_in(span: Span, attempts: Mapping[int, Mapping[str, Any]], now_us: int) -> list[int]:
+def span_starts(span: Span, attempts: Mapping[int, Mapping[str, Any]], now_us: int) -> list[int]:
     """Return the numbers of the starts that began in a span."""
     ended_us = now_us if span.ended_us is None else span.ended_us
     return sorted(

@@ -104,7 +104,7 @@ class RunRecord:
 
     def _add(self, write: _Write) -> None:
         with self._changed:
-            self._waiting = _bounded([*self._waiting, write])
+            self._waiting = _limit_writes([*self._waiting, write])
             self._is_new = True
             self._changed.notify()
 
@@ -117,11 +117,11 @@ class RunRecord:
                 ends = self._ends
                 self._waiting = []
                 self._is_new = False
-            failed = self._tried(waiting)
+            failed = self._try_writes(waiting)
             with self._changed:
-                self._waiting = _bounded([*failed, *self._waiting])
+                self._waiting = _limit_writes([*failed, *self._waiting])
 
-    def _tried(self, waiting: list[_Write]) -> list[_Write]:
+    def _try_writes(self, waiting: list[_Write]) -> list[_Write]:
         """Write what can be written, events in order; return what is to be tried again with the next write."""
         failed: list[_Write] = []
         for write in waiting:
@@ -155,7 +155,7 @@ class RunRecord:
         self._folder.put_trace(f"{name}-{hashlib.sha256(trace).hexdigest()[:16]}.json.gz", trace)
 
 
-def _bounded(writes: list[_Write]) -> list[_Write]:
+def _limit_writes(writes: list[_Write]) -> list[_Write]:
     """Return the writes that may go on waiting, in order."""
     tables, events = ([one for one in writes if bool(one.event) is kind] for kind in (False, True))
     while len(tables) > MOST_TABLES or (len(tables) > 1 and sum(one.nbytes for one in tables) > MOST_BYTES):
@@ -230,11 +230,11 @@ MOST_FAULT_BYTES = 8 * 2**20
 """Larger lists of faults are not read: 1,000 faults have 3 MB."""
 
 
-def faults_in(store: Store, info: ObjectInfo) -> list[tuple[str, ReadFault]]:
+def parse_faults(store: Store, info: ObjectInfo) -> list[tuple[str, ReadFault]]:
     """Return (node, fault) of a listed object. Raises: Corrupt."""
 
-    def parsed(body: dict[str, Any]) -> list[tuple[str, ReadFault]]:
+    def parse(body: dict[str, Any]) -> list[tuple[str, ReadFault]]:
         return [(str(body["node"]), ReadFault.from_json(fault)) for fault in body["faults"]]
 
     what = "list of wrong reads"
-    return read_object(store, info.key, what, parsed, nbytes=info.nbytes, most=MOST_FAULT_BYTES)
+    return read_object(store, info.key, what, parse, nbytes=info.nbytes, most=MOST_FAULT_BYTES)

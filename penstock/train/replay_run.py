@@ -47,7 +47,7 @@ def parse_steps(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def replay_of(steps: str, origin: str) -> ReplaySteps:
+def rank_replay(steps: str, origin: str) -> ReplaySteps:
     """Return the steps in the environment of a rank. Raises: InvalidRuntime."""
     try:
         first, end = parse_steps(steps)
@@ -58,7 +58,7 @@ def replay_of(steps: str, origin: str) -> ReplaySteps:
     return ReplaySteps(first=first, end=end, origin=origin)
 
 
-def origin_of(run: str) -> str | None:
+def replay_origin(run: str) -> str | None:
     """Return the run that a replay repeats, by its name; None for another run."""
     match = _NAME.fullmatch(run)
     if match:
@@ -66,7 +66,7 @@ def origin_of(run: str) -> str | None:
     return None
 
 
-def nodes_at(folder: RunFolder, first: int, end: int) -> tuple[str, ...]:
+def step_nodes(folder: RunFolder, first: int, end: int) -> tuple[str, ...]:
     """Return the nodes of the last starts that did these steps, by the windows of the run. Raises: Corrupt."""
     keys = folder.window_keys()
     nodes = set[str]()
@@ -113,7 +113,7 @@ def replay_spec(spec: RunSpec, steps: tuple[int, int]) -> RunSpec:
     prefix = f"{FOLDER}{spec.run}.replay-"
     names = {info.key.removeprefix(prefix).partition("/")[0] for info in store.list(prefix)}
     number = max((int(name) for name in names if re.fullmatch("[0-9]{1,9}", name)), default=0) + 1
-    nodes = nodes_at(folder, *steps)
+    nodes = step_nodes(folder, *steps)
     return replace(
         spec,
         run=f"{spec.run}.replay-{number}",

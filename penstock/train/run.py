@@ -16,16 +16,16 @@ from loader.run.trail.trail import check_run_name
 from ..checkpoints.ranks import from_all_ranks, from_first_rank
 from ..checkpoints.restore import load_newest
 from ..checkpoints.run import plan_versions
-from ..units import elapsed_us, utc_us
+from ..units import microseconds_since_start, utc_us
 from .agreement import Agreement, collective_device
 from .batch_source import BatchSource, batch_source, is_end_of_iterator
 from .hang import HangWatch
 from .launched import Launched, share_nodes
 from .record import FaultRecord, RunRecord
-from .replay_run import load_origin, replay_of
+from .replay_run import load_origin, rank_replay
 from .run_folder import RunFolder
 from .step_file import StepFile
-from .step_trace import StepTrace, checked_record
+from .step_trace import StepTrace, check_record
 from .stop import Stop, StopRequests, run_end
 from .trackers.run_trackers import RunTrackers
 from .windows import DUE, NO_RECORD, RECORD, Windows
@@ -70,7 +70,7 @@ class Run:
         self._faults: FaultRecord | None = None
         self._window = NO_RECORD
         self._step_file = StepFile(launched.step_file)
-        self._replay = None if launched.replay is None else replay_of(*launched.replay)
+        self._replay = None if launched.replay is None else rank_replay(*launched.replay)
 
     @staticmethod
     def joined(
@@ -237,13 +237,13 @@ class Run:
 
         All ranks leave after the same step. Raises: InvalidRuntime; what `Checkpoints.load` and `save` raise.
         """
-        trace = self._trace_of(profile, profile_ranks)
+        trace = self._rank_trace(profile, profile_ranks)
         source = batch_source(batches)
         self._restore(saved, state or {}, source)
         saved, end = (saved, source.end) if self._replay is None else (None, self._replay.end)
         self._batches, self._finished = source, False  # also after another loop of this run
         first = newest = self._done = source.step
-        if self._stops_before(first):
+        if self._stops_early(first):
             return
         self._begun = perf_counter()
         try:
@@ -258,13 +258,13 @@ class Run:
                     continue
                 took_s, self._begun = perf_counter() - self._begun, perf_counter()
                 step, last = source.step, source.step == end
-                stop = self._stops_after(step, took_s, last=last)
+                stop = self._finish_step(step, took_s, last=last)
                 if saved is not None and (stop or last or (save_every and step % save_every == 0)):
                     newest = self._save(saved, step, state or {}, source, wait=stop or last)
                 if saved is not None and not (stop or last):
                     saved.save_near(step, state or {}, source, on_failed=partial(self._event, "near_failed"))
                 if stop and not last:
-                    self._leaves_after(step, saved=newest == step)
+                    self._leave_step(step, saved=newest == step)
                     return
                 self._hang.warn_of_grace(self._save_s, self._launched.grace_s)
                 if last and self._replay is not None:
@@ -294,9 +294,9 @@ class Run:
             return
         if saved is not None and newest != step:
             newest = self._save(saved, step, state, source, wait=True)
-        self._leaves_after(step, saved=newest == step)
+        self._leave_step(step, saved=newest == step)
 
-    def _stops_before(self, first: int) -> bool:
+    def _stops_early(self, first: int) -> bool:
         """Return whether a person stopped the run, or a signal came, before its first step."""
         self._requests.await_first_check()
         # An exchange is one call behind.
@@ -307,7 +307,7 @@ class Run:
             self._end_early(first)
         return stop
 
-    def _leaves_after(self, step: int, *, saved: bool) -> None:
+    def _leave_step(self, step: int, *, saved: bool) -> None:
         _log.warning("%r stops after step %d", self, step)
         if not saved:
             _log.warning("%r saved nothing: it begins again at its last checkpoint", self)
@@ -319,7 +319,7 @@ class Run:
         if not self._is_context:  # otherwise the script would end as after its last step
             self.__exit__(None, None, None)
 
-    def _stops_after(self, step: int, took_s: float, *, last: bool) -> bool:
+    def _finish_step(self, step: int, took_s: float, *, last: bool) -> bool:
         """Count a step, exchange what all ranks are to do after it, and return whether they leave."""
         self._done = step
         self._step_file.write(step)
@@ -331,11 +331,11 @@ class Run:
             self._windows.gather(step)
         return stop
 
-    def _trace_of(self, steps: tuple[int, int] | None, ranks: Collection[int]) -> StepTrace | None:
+    def _rank_trace(self, steps: tuple[int, int] | None, ranks: Collection[int]) -> StepTrace | None:
         """Return what profiles this rank, if it is to be profiled."""
         if steps is None:
             return None
-        record = checked_record(steps, self._record)
+        record = check_record(steps, self._record)
         if self.world.rank not in ranks:
             return None
         if self._traces is None:
@@ -356,14 +356,14 @@ class Run:
         else:
             restored = load_origin(self.checkpoints, self._replay, state, batches, self.first)
         if restored:
-            self._event("restored", batches.step, took_us=elapsed_us(begun))
+            self._event("restored", batches.step, took_us=microseconds_since_start(begun))
         if self._replay is None and restored and batches.step == batches.end and self.world.rank == 0:
             _log.warning("%r has ended before: step %d is its last; no step is made", self, batches.step)
 
     def _note_first_batch(self, batches: BatchSource, first: int, begun: float) -> None:
         if self._events is not None:
             facts = {"plan": batches.plan.hash, "versions": plan_versions(batches.plan)}
-            self._event("first_batch", first, took_us=elapsed_us(begun), **facts)
+            self._event("first_batch", first, took_us=microseconds_since_start(begun), **facts)
         self._step_file.write(first)
         self._windows.begin(batches, first)
         if self._trackers is not None:
@@ -381,13 +381,13 @@ class Run:
             torch.cuda.synchronize(self.device)
         stood: dict[str, int] = {}  # how long the training stood, and when it went on
 
-        def committed() -> None:
+        def record_checkpoint() -> None:
             """Record the checkpoint once it is whole: a kill before leaves no event that promises it."""
-            self._event("saved", step, **(stood or {"took_us": elapsed_us(begun)}))
+            self._event("saved", step, **(stood or {"took_us": microseconds_since_start(begun)}))
 
-        saved.save(step, state, batches, wait=wait, on_committed=committed)
+        saved.save(step, state, batches, wait=wait, on_committed=record_checkpoint)
         self._save_s = max(self._save_s, perf_counter() - begun)
-        stood |= {"at_us": utc_us(), "took_us": elapsed_us(begun)}
+        stood |= {"at_us": utc_us(), "took_us": microseconds_since_start(begun)}
         self._hang.arm()
         self._begun = perf_counter()
         return step
@@ -430,7 +430,9 @@ class Run:
         if again:
             self._launched.tell_launcher()  # first: a slow record below may outlast the grace
         if error is not None:
-            self._event("failed", self._done, took_us=elapsed_us(self._begun) if self._begun else 0)
+            self._event(
+                "failed", self._done, took_us=microseconds_since_start(self._begun) if self._begun else 0
+            )
         else:
             self._agreement.close()
             self._windows.close()

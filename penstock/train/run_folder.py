@@ -107,7 +107,7 @@ class RunFolder:
         by: person who submits it. Raises: RunTaken for a change that a run cannot take; InvalidSpec for a secret.
         """
         check_without_secrets(spec, spec.run)
-        stored = self.stored_spec()
+        stored = self.read_spec()
         if stored is None:
             create_root_if_empty(self.store)
             key = self.key("spec.json")
@@ -121,7 +121,7 @@ class RunFolder:
 
     def spec(self) -> RunSpec:
         """Return the run's file. Raises: RunNotFound; Corrupt."""
-        spec = self.stored_spec()
+        spec = self.read_spec()
         if spec is None:
             self.check_exists()
             raise RunNotFound(
@@ -139,7 +139,7 @@ class RunFolder:
         if not any(True for _ in self.store.list(self._prefix)):
             raise RunNotFound(f"{self.store.url} has no run {self.run!r}: penstock train ls lists them")
 
-    def stored_spec(self) -> RunSpec | None:
+    def read_spec(self) -> RunSpec | None:
         """Return the run's newest file; None for a run that no `penstock train submit` started. Raises: Corrupt."""
         changes = self.spec_changes()
         if changes:
@@ -147,7 +147,7 @@ class RunFolder:
         return self.first_spec()
 
     def first_spec(self) -> RunSpec | None:
-        """Return the file that the run began with; None as in `stored_spec`. Raises: Corrupt."""
+        """Return the file that the run began with; None as in `read_spec`. Raises: Corrupt."""
         try:
             return spec_of_record(self.store, self.key("spec.json"), self.run)
         except ObjectNotFound:
@@ -178,7 +178,7 @@ class RunFolder:
 
         `ranks_per_node` is 0 if a start does not name it.
         """
-        starts = sorted(self._bounded("attempts", self._starts()), key=lambda start: start[0])
+        starts = sorted(self._limit_objects("attempts", self._starts()), key=lambda start: start[0])
         facts = several(lambda start: self.attempt(start[1]), starts, at_once=AT_ONCE)
         return {number: its for (number, _), its in zip(starts, facts, strict=True)}
 
@@ -257,13 +257,13 @@ class RunFolder:
             for info in self.store.list(self.key(f"events/{start}"))
             if (match := EVENT.fullmatch(info.key.rpartition("/")[2]))
         )
-        listed = sorted(self._bounded("events", numbered), key=lambda item: item[0])
+        listed = sorted(self._limit_objects("events", numbered), key=lambda item: item[0])
         return list(several(lambda item: self.event(*item), listed, at_once=AT_ONCE))
 
     def event(self, numbers: tuple[int, int], info: ObjectInfo) -> Event:
         """Return a listed event. numbers: of its start, and of the event in that start. Raises: Corrupt."""
 
-        def parsed(body: dict[str, Any]) -> Event:
+        def parse(body: dict[str, Any]) -> Event:
             facts = {name: body[name] for name in body.keys() - {"format", "event", "at_us", "step"}}
             if "took_us" in facts:
                 facts["took_us"] = whole_number(body, "took_us")
@@ -276,7 +276,7 @@ class RunFolder:
                 facts=facts,
             )
 
-        return read_object(self.store, info.key, "event", parsed, nbytes=info.nbytes)
+        return read_object(self.store, info.key, "event", parse, nbytes=info.nbytes)
 
     def window_keys(self, attempt: int | None = None) -> list["WindowKey"]:
         """Return the keys of windows in order: of one start, or of all. Costs a listing of them."""
@@ -292,14 +292,14 @@ class RunFolder:
         Raises: Corrupt.
         """
 
-        def summed(key: WindowKey) -> WindowSum:
-            def sum_of(data: bytes, where: str) -> WindowSum:
+        def sum_key(key: WindowKey) -> WindowSum:
+            def sum_data(data: bytes, where: str) -> WindowSum:
                 return window_sum(key.attempt, key.end_step, window_values(data, where), where)
 
-            return self.with_window(key, sum_of)
+            return self.with_window(key, sum_data)
 
         listed = self.window_keys() if keys is None else keys
-        return list(several(summed, _even(listed), at_once=AT_ONCE))
+        return list(several(sum_key, _even(listed), at_once=AT_ONCE))
 
     def with_window(self, key: "WindowKey", call: Callable[[bytes, str], T]) -> T:
         """Return what `call` makes of a window's bytes and address, one window at a time in this process.
@@ -365,7 +365,7 @@ class RunFolder:
             if match := ATTEMPT.fullmatch(info.key.rpartition("/")[2]):
                 yield int(match[1]), info
 
-    def _bounded(
+    def _limit_objects(
         self, folder: str, objects: Iterable[tuple[T, ObjectInfo]]
     ) -> Iterator[tuple[T, ObjectInfo]]:
         """Yield the objects of a folder of the record. Raises: Corrupt if they are more than a run writes."""
@@ -410,10 +410,10 @@ def _even(keys: Sequence[WindowKey], most: int = 0) -> Sequence[WindowKey]:
 
 def runs(store: Store) -> list[str]:
     """Return the names of the runs that have a record."""
-    return sorted({run for run, _ in named_objects(store)} - {""})
+    return sorted({run for run, _ in run_objects(store)} - {""})
 
 
-def named_objects(store: Store) -> Iterator[tuple[str, ObjectInfo]]:
+def run_objects(store: Store) -> Iterator[tuple[str, ObjectInfo]]:
     """Yield the run of each object of the records; "" if its folder is no run's name."""
     for info in store.list(FOLDER):
         run, slash, _ = info.key.removeprefix(FOLDER).partition("/")

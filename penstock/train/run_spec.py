@@ -84,7 +84,7 @@ def read_spec(path: str | Path, settings: Iterable[str] = ()) -> RunSpec:
         raise InvalidSpec(f"{path}: {error}") from error
     for setting in settings:
         _set(values, setting)
-    spec = spec_of(values, str(path))
+    spec = parse_spec(values, str(path))
     check_without_secrets(spec, str(path))
     return spec
 
@@ -127,7 +127,7 @@ def _texts(spec: RunSpec) -> Iterator[tuple[str, str]]:
             yield from ((f"{name}.{key}", text) for key, text in value.items())
 
 
-def spec_of(values: Mapping[str, Any], where: str) -> RunSpec:
+def parse_spec(values: Mapping[str, Any], where: str) -> RunSpec:
     """Return the run that a table describes. Raises: InvalidSpec."""
     known = {one.name: one for one in fields(RunSpec)}
     for name in values:
@@ -136,7 +136,7 @@ def spec_of(values: Mapping[str, Any], where: str) -> RunSpec:
     for name in ("run", "command", "record"):
         if not values.get(name):
             raise InvalidSpec(f"{where}: {name} is missing")
-    checked = {name: _checked(where, name, value) for name, value in values.items()}
+    checked = {name: _check_value(where, name, value) for name, value in values.items()}
     spec = RunSpec(**checked)
     try:
         check_run_name(spec.run)
@@ -150,7 +150,7 @@ _SNAPSHOT = re.compile(r"(?:[0-9a-f]{64})?")
 _NODES = re.compile(r"([1-9][0-9]{0,5})(?:-([1-9][0-9]{0,5}))?")
 
 
-def _checked(where: str, name: str, value: Any) -> Any:
+def _check_value(where: str, name: str, value: Any) -> Any:
     """Return a value as its field has it. Raises: InvalidSpec."""
 
     def wrong(accepted: str) -> InvalidSpec:

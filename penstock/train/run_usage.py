@@ -20,19 +20,19 @@ from .goodput import (
     STOPS,
     AttemptGoodput,
     goodput,
-    matched,
-    recorded_allocations,
+    match_attempts,
+    record_allocations,
     restarts,
     span_allocations,
     span_goodput,
-    starts_in,
+    span_starts,
     totals,
     with_unaccounted,
 )
 from .launch.launcher import Launcher, Span
 from .launch.run_launcher import first_claim_us
 from .launch.run_log import RankStart
-from .launch.slurm_job import spans_of
+from .launch.slurm_job import start_spans
 from .run_folder import Event, RunFolder, runs
 from .windows import WindowSum
 
@@ -69,17 +69,17 @@ def slurm_usage(
     for job in jobs:
         by_id[job.job_id].append(job)
 
-    def recorded(run: str) -> tuple[dict[AccountedJob, StartUsage], str]:
+    def read_recorded(run: str) -> tuple[dict[AccountedJob, StartUsage], str]:
         try:
             folder = RunFolder(store, run)
             attempts = folder.attempts()
             ids = {str(facts.get("launcher", "")).removeprefix("slurm ") for facts in attempts.values()}
             own = [job for number in ids for job in by_id.get(number, ()) if job.begun_us is not None]
             own.sort(key=lambda job: job.begun_us or 0)
-            spans = spans_of(own)
+            spans = start_spans(own)
             if rank_starts is not None and own:
-                spans = spans_of(own, rank_starts(run))
-            if not any(starts_in(span, attempts, now_us) for span in spans):
+                spans = start_spans(own, rank_starts(run))
+            if not any(span_starts(span, attempts, now_us) for span in spans):
                 return {}, ""  # job ids of another cluster
             starts = _starts(folder, spans, attempts, now_us)
         except DAMAGED as error:
@@ -91,7 +91,7 @@ def slurm_usage(
 
     of_runs = dict[AccountedJob, StartUsage]()
     problems = list[str]()
-    for usages, problem in several(recorded, runs(store), at_once=RUNS_AT_ONCE):
+    for usages, problem in several(read_recorded, runs(store), at_once=RUNS_AT_ONCE):
         of_runs |= usages
         problems += [problem] if problem else []
     usage = [
@@ -142,7 +142,7 @@ class _RunStarts:
     """Damage of the record; "" for none."""
 
 
-def recorded_starts(store: Store, others: Collection[str]) -> UsageRecord:
+def record_starts(store: Store, others: Collection[str]) -> UsageRecord:
     """Return the starts of all runs but some, by their records only: from a first event to a last event or window.
 
     others: names of runs whose times a launcher has. GPUs are unknown without a run's file, and count as none. Costs
@@ -152,7 +152,7 @@ def recorded_starts(store: Store, others: Collection[str]) -> UsageRecord:
 
     def read(run: str) -> _RunStarts:
         try:
-            return _RunStarts(_recorded_starts(RunFolder(store, run)))
+            return _RunStarts(_folder_starts(RunFolder(store, run)))
         except DAMAGED as error:  # Corrupt too: one damaged record hides no other
             return _RunStarts([], f"{store.url}: {run} is left out: {error}")
 
@@ -165,7 +165,7 @@ def recorded_starts(store: Store, others: Collection[str]) -> UsageRecord:
     return UsageRecord(starts=usages, problems=problems)
 
 
-def _recorded_starts(folder: RunFolder) -> list[StartUsage]:
+def _folder_starts(folder: RunFolder) -> list[StartUsage]:
     attempts = folder.attempts()
     events = folder.events()
     keys = folder.window_keys()
@@ -173,7 +173,7 @@ def _recorded_starts(folder: RunFolder) -> list[StartUsage]:
     # Of very many windows an even choice is read, and stands for all.
     each = len(keys) / max(1, len(windows))
     gpus_per_node = 0
-    spec = folder.stored_spec()
+    spec = folder.read_spec()
     if spec is not None:
         gpus_per_node = spec.gpus_per_node
     versions: dict[int, tuple[str, ...]] = {}
@@ -181,7 +181,7 @@ def _recorded_starts(folder: RunFolder) -> list[StartUsage]:
         if event.name == "first_batch":
             versions[event.attempt] = event_versions(event)
     starts = list[StartUsage]()
-    for allocation in recorded_allocations(attempts, events, windows):
+    for allocation in record_allocations(attempts, events, windows):
         own = [window for window in windows if window.attempt == allocation.attempt]
         requests = sum(window.requests for window in own)
         nbytes = sum(window.nbytes for window in own)
@@ -213,7 +213,7 @@ class RecordedUsage:
     """GPU-hours; None for a run without a file, whose GPUs are unknown."""
 
 
-def recorded_usage(folder: RunFolder) -> RecordedUsage | None:
+def record_usage(folder: RunFolder) -> RecordedUsage | None:
     """Return what a run used so far; None without a record.
 
     Costs three listings, and a request per attempt, event, window, and for its file. Raises: Corrupt; StoreError.
@@ -221,7 +221,7 @@ def recorded_usage(folder: RunFolder) -> RecordedUsage | None:
     attempts = folder.attempts()
     events = folder.events()
     windows = folder.window_sums()
-    starts = goodput(recorded_allocations(attempts, events, windows), events, windows)
+    starts = goodput(record_allocations(attempts, events, windows), events, windows)
     if not starts:
         return None
     share = goodput_share(starts)
@@ -354,7 +354,7 @@ def read_times(folder: RunFolder) -> RunTimes:
     )
 
 
-def goodput_of(
+def run_goodput(
     folder: RunFolder,
     launcher: Launcher | None,
     times: RunTimes | None = None,
@@ -371,13 +371,13 @@ def goodput_of(
     if launcher is not None:
         # A launcher may remember a run of this name whose record was deleted.
         begun_us = times.claimed_us - CLOCKS_US
-        accounted = _accounted(launcher, folder.run)
+        accounted = _launcher_spans(launcher, folder.run)
         spans = [span for span in accounted if span.ended_us is None or span.ended_us >= begun_us]
     if spans:
-        started = matched(spans, times.attempts, utc_us())
+        started = match_attempts(spans, times.attempts, utc_us())
         allocations = with_unaccounted(started, times.attempts)
     else:
-        allocations = recorded_allocations(times.attempts, times.events, times.windows)
+        allocations = record_allocations(times.attempts, times.events, times.windows)
     return goodput(allocations, times.events, times.windows)
 
 
@@ -409,7 +409,7 @@ def goodput_body(starts: Sequence[AttemptGoodput]) -> dict[str, Any]:
     }
 
 
-def _accounted(launcher: Launcher, run: str) -> list[Span]:
+def _launcher_spans(launcher: Launcher, run: str) -> list[Span]:
     """Return the times of a run; none on a cluster without accounting."""
     try:
         return launcher.spans(run)

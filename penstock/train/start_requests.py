@@ -12,7 +12,7 @@ from loader import Plan, Root, plan_of
 from loader.dataset.versions.version import PREPARED_BYTES, Version
 from loader.errors import CheckpointNotFound, PenstockError
 from loader.run.recipe.recipe import stored_view, stored_views
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 
 from ..checkpoints import marker
 from ..checkpoints.parts import REQUEST_BYTES
@@ -81,7 +81,7 @@ def start_requests(plan: Plan, ranks: int, checkpoint: marker.Checkpoint | None 
 
 def newest_checkpoint(root: Root, run: str) -> marker.Checkpoint | None:
     """Return a run's newest checkpoint; None without one. Raises: Corrupt; StoreError."""
-    store = primary_of(root.store)
+    store = primary_store(root.store)
     try:
         steps = marker.steps(store, run)
         if steps:

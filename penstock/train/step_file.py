@@ -52,7 +52,7 @@ class StepFile:
             self._file = -1
 
 
-def last_step_in(path: str | os.PathLike[str]) -> LastStep | None:
+def read_last_step(path: str | os.PathLike[str]) -> LastStep | None:
     """Return the last step in a file; None without one, or if its numbers make no sense."""
     try:
         with open(path, "rb") as file:

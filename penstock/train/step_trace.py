@@ -46,7 +46,7 @@ class StepTrace:
     def __init__(
         self, steps: tuple[int, int], device: Any, put: Callable[[str, Callable[[], bytes]], None]
     ) -> None:
-        self._first, self._end = checked_steps(steps)
+        self._first, self._end = check_steps(steps)
         self._device = device
         self._put = put
         self._profiler: Any = None
@@ -62,7 +62,7 @@ class StepTrace:
                 self.close(step)
             elif step >= self._first and self._profiler is None and not self._is_over:
                 self._start(step)
-            batch = next(iterator, None) if self._profiler is None else self._waited_for(iterator)
+            batch = next(iterator, None) if self._profiler is None else self._wait_batch(iterator)
             if batch is None:
                 return
             yield batch
@@ -82,7 +82,7 @@ class StepTrace:
             self._is_over = True
             _log.warning("steps from %d on are not profiled: %s", step, error)
 
-    def _waited_for(self, batches: Iterator["loader.Batch"]) -> "loader.Batch | None":
+    def _wait_batch(self, batches: Iterator["loader.Batch"]) -> "loader.Batch | None":
         from torch.profiler import record_function
 
         asked_us = time_ns() / 1000
@@ -113,16 +113,16 @@ class StepTrace:
             _log.warning("the profile of steps %d to %d is lost: %s", self._first, end, error)
 
 
-def checked_record(steps: tuple[int, int], record: str | None) -> str:
+def check_record(steps: tuple[int, int], record: str | None) -> str:
     """Return the root of the record that takes the trace. Raises: InvalidRuntime for wrong steps or without one."""
-    checked_steps(steps)
+    check_steps(steps)
     if record is None:
         message = f"profile={steps!r} without a record: Run.joined(record=URL), or `record` of its TOML file"
         raise InvalidRuntime(message, what="record", given=steps)
     return record
 
 
-def checked_steps(steps: tuple[int, int]) -> tuple[int, int]:
+def check_steps(steps: tuple[int, int]) -> tuple[int, int]:
     """Return the steps. Raises: InvalidRuntime unless they are (first, end) with 0 <= first < end."""
     first, end = steps
     if not 0 <= first < end:

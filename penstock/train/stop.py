@@ -69,11 +69,11 @@ class StopRequests:
             )
             return
         for number in SIGNALS:
-            self._before[number] = signal.signal(number, self._heard)
+            self._before[number] = signal.signal(number, self._handle_signal)
         # A shell without job control lets its background commands ignore SIGINT.
         if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
-            self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._heard)
-        cover_children(self._heard, self._before)
+            self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._handle_signal)
+        cover_children(self._handle_signal, self._before)
 
     def watch(self, folder: RunFolder) -> None:
         """Look for a person's request from now on, in a thread."""
@@ -113,14 +113,14 @@ class StopRequests:
         for number, handler in self._before.items():
             # A scheduler's USR1 would kill a run that has ended, and the run would begin again.
             is_deadly = number == signal.SIGUSR1 and handler == signal.SIG_DFL
-            signal.signal(number, _ignored if is_deadly else handler)
+            signal.signal(number, _ignore_signal if is_deadly else handler)
         self._before.clear()
 
     def ask(self) -> None:
         """Ask to save and begin again."""
         self.stop = max(self.stop, Stop.AGAIN)
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
             self._note_interrupt()
         self.ask()
@@ -138,7 +138,7 @@ class StopRequests:
                 os.write(STDERR, INTERRUPTED)
 
 
-def _ignored(number: int, frame: FrameType | None) -> None:
+def _ignore_signal(number: int, frame: FrameType | None) -> None:
     """Handle a signal by doing nothing. Programs that the script starts do not inherit this, unlike SIG_IGN."""
 
 

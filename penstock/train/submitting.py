@@ -21,7 +21,7 @@ from .launch.slurm_job import SlurmJobs
 from .launched import user_name
 from .objects.failed_starts import FailedStart, is_failed_start, newest_failed_start, read_failed_start
 from .objects.spec_changes import FieldChange, SpecChange, check_change, differences
-from .run_folder import AT_ONCE, ATTEMPT, EVENT, FOLDER, Event, RunFolder, named_objects, window_keys
+from .run_folder import AT_ONCE, ATTEMPT, EVENT, FOLDER, Event, RunFolder, run_objects, window_keys
 from .run_spec import RunSpec, check_without_secrets
 
 LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {
@@ -36,7 +36,7 @@ GOES_ON = ("saved", "stopped", "ended")
 """Events after which an earlier failure is over."""
 
 
-def launcher_of(record: str, cluster: Cluster) -> Launcher:
+def record_launcher(record: str, cluster: Cluster) -> Launcher:
     """Return the launcher of a cluster for the runs of a record. Raises: InvalidCluster."""
     if cluster.engine not in LAUNCHERS:
         message = (
@@ -47,7 +47,7 @@ def launcher_of(record: str, cluster: Cluster) -> Launcher:
     return LAUNCHERS[cluster.engine](record, cluster)
 
 
-def has_gone_on(failed: FailedStart, events: Iterable[Event]) -> bool:
+def has_resumed(failed: FailedStart, events: Iterable[Event]) -> bool:
     """Return whether a run has gone on since a failed start. events: of the run, in any order."""
     return any(event.at_us > failed.at_us and event.name in GOES_ON for event in events)
 
@@ -97,7 +97,7 @@ class RunSummary:
             return f"last failure: {own}"
         if self.failed is None:
             return ""
-        if has_gone_on(self.failed, self.events):
+        if has_resumed(self.failed, self.events):
             return ""
         return f"last failure: {self.failed.summary()}"
 
@@ -127,7 +127,7 @@ class RunSummary:
         }
 
 
-def sized(spec: RunSpec, nodes: int | None) -> RunSpec:
+def resize_spec(spec: RunSpec, nodes: int | None) -> RunSpec:
     """Return a run that asks for so many nodes of its range; None for all. Raises: InvalidSpec."""
     if nodes is None:
         return spec
@@ -140,7 +140,7 @@ def sized(spec: RunSpec, nodes: int | None) -> RunSpec:
 def changes(spec: RunSpec) -> tuple[FieldChange, ...]:
     """Return what a file changes of the run that is recorded; () for a new run. Raises: RunTaken; Corrupt."""
     folder = RunFolder(Root(spec.record).store, spec.run)
-    stored = folder.stored_spec()
+    stored = folder.read_spec()
     if stored is None:
         return ()
     check_change(stored, spec, f"{folder.store.url}/{folder.key('spec.json')}")
@@ -157,14 +157,14 @@ def submit(spec: RunSpec, launcher: Launcher, nodes: int | None = None, *, moved
     Raises: RunTaken for a file of another run under the name. Conflict if a person stopped it, or if another launcher
     starts it. InvalidSpec. EngineUnreachable. NotARoot or StoreError if its checkpoints or record cannot be written.
     """
-    folder, key = _stored(spec, nodes)
+    folder, key = _store_spec(spec, nodes)
     if folder.is_to_stop():
         message = f"{spec.run} was stopped or cancelled: penstock train resume continues it"
         raise Conflict(message, what="state", where=spec.run, given="stopped or cancelled")
     claimed = ""
     try:
         claimed = claim(folder, launcher, moved=moved)
-        return launcher.submit(sized(spec, nodes))
+        return launcher.submit(resize_spec(spec, nodes))
     except (Conflict, InvalidSpec, InvalidCluster):
         withdraw(folder, claimed)
         if key:
@@ -177,7 +177,7 @@ def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None, *, moved
 
     Raises: as `submit`; Conflict while its last start is still ending.
     """
-    folder, key = _stored(spec, nodes)
+    folder, key = _store_spec(spec, nodes)
     claimed = ""
     try:
         status = launcher.status(spec.run)
@@ -186,7 +186,7 @@ def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None, *, moved
             raise Conflict(message, what="state", where=spec.run, given="stopping")
         claimed = claim(folder, launcher, moved=moved)
         folder.withdraw_stop()
-        return launcher.submit(sized(spec, nodes))
+        return launcher.submit(resize_spec(spec, nodes))
     except (Conflict, InvalidSpec, InvalidCluster):
         withdraw(folder, claimed)
         if key:
@@ -194,9 +194,9 @@ def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None, *, moved
         raise
 
 
-def _stored(spec: RunSpec, nodes: int | None) -> tuple[RunFolder, str]:
+def _store_spec(spec: RunSpec, nodes: int | None) -> tuple[RunFolder, str]:
     """Check a run's file, make its places, and store it; return (the run's folder, key of a changed file or "")."""
-    sized(spec, nodes)
+    resize_spec(spec, nodes)
     check_without_secrets(spec, spec.run)
     check_places(spec)
     changes(spec)  # a file that is refused must leave no new root
@@ -267,7 +267,7 @@ def _status(folder: RunFolder, launcher: Launcher | None) -> RunStatus:
     return launcher.status(folder.run)
 
 
-def finished_note(folder: RunFolder) -> list[str]:
+def end_note(folder: RunFolder) -> list[str]:
     """Return a line about a run that has ended by itself; none for others, or for a damaged record."""
     try:
         events = folder.events()
@@ -352,7 +352,7 @@ def briefs(store: Store) -> list[RunBrief]:
     """Return all runs of a record: one listing, and at most three requests for each run."""
     by_run: dict[str, RunBrief] = {}
     newest: dict[str, _Newest] = {}
-    for run, info in named_objects(store):
+    for run, info in run_objects(store):
         if not run:
             continue
         brief = by_run.setdefault(run, RunBrief(run=run))

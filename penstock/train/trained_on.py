@@ -16,10 +16,10 @@ from loader.run.ledger import read_ledger
 from loader.run.recipe.recipe import stored_view
 from loader.run.trail.read_trail import trail_runs
 from loader.storage import Store
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 
 from ..checkpoints import marker
-from ..checkpoints.planned_steps import planned_steps
+from ..checkpoints.planned_steps import run_plans
 from .run_folder import runs
 
 
@@ -65,9 +65,9 @@ def trained_on(
     Steps of a killed start that no later start repeated count if they are among the newest objects of the trail.
     Raises: StoreError.
     """
-    store = primary_of(root.store)
-    saved = primary_of((checkpoints or root).store)
-    open_plan = cache(lambda plan: _opened(root, plan))
+    store = primary_store(root.store)
+    saved = primary_store((checkpoints or root).store)
+    open_plan = cache(lambda plan: _open_plan(root, plan))
     ledger = cache(lambda plan: read_ledger(root, plan))
     results = []
     for run in _runs(store, saved):
@@ -75,7 +75,7 @@ def trained_on(
         read = set[str]()
         markers = marker.steps(saved, run) if marker.is_run(run) else []
         try:
-            planned = planned_steps(root, saved, run, markers)
+            planned = run_plans(root, saved, run, markers)
             for plan in {one.plan for one in planned}:
                 own = [one for one in planned if one.plan == plan]
                 before = max(one.end for one in own)
@@ -114,13 +114,13 @@ def _runs(store: Store, saved: Store) -> list[str]:
     return sorted({*trail_runs(store), *marker.runs(saved), *named, *runs(store)})
 
 
-def _opened(root: Root, plan: str) -> Plan:
+def _open_plan(root: Root, plan: str) -> Plan:
     """Return a plan over its versions, retired and denied ones too: only order and keys are read."""
 
     def open_version(ref: str) -> Version:
         record = root.record(ref, retired=True)
         try:
-            version = open_record(primary_of(root.store), record)
+            version = open_record(primary_store(root.store), record)
             version.prepare()
         except ObjectNotFound as error:
             raise VersionRetired(

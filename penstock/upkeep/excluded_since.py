@@ -46,7 +46,7 @@ class ExcludedSince:
         return line_text(f'excluded since {self.version}: {source}{self.by}: "{self.reason}"')
 
 
-def excluded_since(root: Root, explained: Sequence[Explanation]) -> list[ExcludedSince | None]:
+def find_exclusions(root: Root, explained: Sequence[Explanation]) -> list[ExcludedSince | None]:
     """Return, per sample, the exclusion by a person that keeps it out of its dataset's newest version; None for none.
 
     For a packed sequence, the first excluded document counts. Reads a dataset's exclusions, and the keys of its newest
@@ -72,10 +72,10 @@ def excluded_since(root: Root, explained: Sequence[Explanation]) -> list[Exclude
     return exclusions
 
 
-def sample_excluded_since(root: Root, dataset: str, key: str) -> ExcludedSince | None:
+def find_sample_exclusion(root: Root, dataset: str, key: str) -> ExcludedSince | None:
     """Return the exclusion by a person that keeps a sample out of its dataset's newest version; None for none.
 
-    Costs as `excluded_since`.
+    Costs as `find_exclusions`.
     """
     by_key = _of_dataset(root, dataset, {key})
     return by_key.get(key)
@@ -90,7 +90,7 @@ def plan_slices(plan: Plan) -> list[str]:
     return sorted(names)
 
 
-def slice_of(record: Exclusion) -> tuple[str | None, str]:
+def exclusion_slice(record: Exclusion) -> tuple[str | None, str]:
     """Return the slice from which an exclusion was made, or None, and the person's reason."""
     parts = path_parts(record.page)
     match = SLICE_REASON.fullmatch(record.reason)
@@ -149,8 +149,8 @@ def _of_dataset(
             continue
         record = exclusions[key]
         if record.path not in since:
-            since[record.path] = _first_without(root, record) or newest.name
-        slice_name, reason = slice_of(record)
+            since[record.path] = _first_version(root, record) or newest.name
+        slice_name, reason = exclusion_slice(record)
         result[key] = ExcludedSince(
             version=since[record.path],
             by=record.by,
@@ -160,7 +160,7 @@ def _of_dataset(
     return result
 
 
-def _first_without(root: Root, exclusion: Exclusion) -> str:
+def _first_version(root: Root, exclusion: Exclusion) -> str:
     """Return the name of the first version that an exclusion made, or that applied it; "" for none."""
     path = exclusion.path
     _, _, shown_in = exclusion.version.rpartition(

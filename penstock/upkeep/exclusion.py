@@ -27,7 +27,7 @@ from ..exclusion_records import (
     standing_exclusions,
     write_record,
 )
-from .stopped_samples import stopped_samples
+from .stopped_samples import find_stopped
 
 if TYPE_CHECKING:
     from loader import Root, Version
@@ -61,7 +61,7 @@ def exclude(
     empty; InvalidKey; InvalidRuntime if there is no reason or name, or the raw objects are unknown; VersionRetired;
     Conflict in a mirror; MissingDependency if polars is not installed.
     """
-    checked_keys = _checked(keys, reason, by, page)
+    checked_keys = _check(keys, reason, by, page)
     version = root.open(ref)
     _check_writable(root)
     known = records(root.store, version.dataset)
@@ -70,12 +70,12 @@ def exclude(
     own_records = [
         one for one in known if isinstance(one, Exclusion) and (one.reason, one.by, one.page) == words
     ]
-    if same := [one for one in own_records if _is_of(one, checked_keys, whole_objects, stands)]:
+    if same := [one for one in own_records if _matches(one, checked_keys, whole_objects, stands)]:
         return same[0], _publish(root, same[0], same[0].keys)
     samples = _samples(version, checked_keys, whole_objects)
     absent = [key for key in checked_keys if key not in samples]
     if absent:
-        samples |= stopped_samples(
+        samples |= find_stopped(
             root,
             version.dataset,
             absent,
@@ -130,7 +130,7 @@ def exclude_slice(
                 return former, _publish(root, former, former.keys), others
         raise SampleNotFound(
             f"{version.name} has no sample of the slice {slice_record.full_name}: nothing was excluded. Gone are "
-            f"{_named(missing) or 'none'}"
+            f"{_key_text(missing) or 'none'}"
         )
     record, newest = exclude(
         root,
@@ -175,13 +175,13 @@ def withdraw(
     ref: any version of the dataset, even a retired one. Raises: SampleNotFound for a key without a standing exclusion,
     before anything is written; otherwise as `exclude`.
     """
-    checked_keys = _checked(keys, reason, by, page)
+    checked_keys = _check(keys, reason, by, page)
     dataset = root.record(ref, retired=True).dataset
     _check_writable(root)
     stands = standing(records(root.store, dataset))
     if missing := [key for key in checked_keys if key not in stands]:
         raise SampleNotFound(
-            f"{_named(missing)} of {dataset}: no exclusion stands, so nothing was withdrawn. Name keys "
+            f"{_key_text(missing)} of {dataset}: no exclusion stands, so nothing was withdrawn. Name keys "
             "with a standing exclusion",
             what="keys",
             where=dataset,
@@ -200,7 +200,7 @@ def withdraw(
     return record
 
 
-def _checked(keys: Collection[str], reason: str, by: str, page: str) -> list[str]:
+def _check(keys: Collection[str], reason: str, by: str, page: str) -> list[str]:
     if isinstance(keys, str):
         message = f"a list of keys is needed, got the str {keys!r}; pass [{keys!r}]"
         raise InvalidKey(message, what="keys", given=keys, accepted="a list of keys")
@@ -227,7 +227,7 @@ def _check_writable(root: "Root") -> None:
     check_primary(root.store, root.state)
 
 
-def _is_of(
+def _matches(
     record: Exclusion, keys: Sequence[str], whole_objects: bool, stands: Mapping[str, Sequence[Exclusion]]
 ) -> bool:
     if not all(record in stands.get(key, ()) for key in record.keys):
@@ -262,7 +262,7 @@ def _samples(version: "Version", keys: Sequence[str], whole_objects: bool) -> di
 
 
 def _not_live(version: str, keys: Sequence[str], stands: Mapping[str, Sequence[Exclusion]]) -> SampleNotFound:
-    message = f"{version} has no live sample {_named(keys)}; nothing was excluded"
+    message = f"{version} has no live sample {_key_text(keys)}; nothing was excluded"
     excluded = [(key, stands[key][-1]) for key in keys if key in stands]
     if excluded:
         key, record = excluded[0]
@@ -273,7 +273,7 @@ def _not_live(version: str, keys: Sequence[str], stands: Mapping[str, Sequence[E
     )
 
 
-def _named(keys: Sequence[str]) -> str:
+def _key_text(keys: Sequence[str]) -> str:
     more = ""
     if len(keys) > _SHOWN:
         more = f" and {len(keys) - _SHOWN} more"

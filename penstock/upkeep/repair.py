@@ -149,13 +149,13 @@ class _Repair:
         try:
             if data is None:
                 raise Corrupt(f"log entry {entry_key(n)} is missing")
-            entry = self._parsed(n, data)
+            entry = self._parse(n, data)
             self._take(entry if entry.follows == self.state.prev else self._link(entry))
         except Corrupt as error:
             del self.steps[known:]
             self._take(self._restored(n, data, error))
 
-    def _parsed(self, n: int, data: bytes) -> Entry:
+    def _parse(self, n: int, data: bytes) -> Entry:
         return with_repair(self.store, parse(n, data), self.state.prev)
 
     def _take(self, entry: Entry) -> None:
@@ -172,7 +172,7 @@ class _Repair:
         if right != before.data:
             self._restore(before.n, before.data, right, why)
             self.state = self.before
-            self._take(self._parsed(before.n, right))
+            self._take(self._parse(before.n, right))
             return entry
         now = time.time_ns() // 1000
         record = Link(n=entry.n, was=entry.prev, prev=before.sha256, at_us=now, by=self.by, why=why)
@@ -184,7 +184,7 @@ class _Repair:
         of_entry = self._copy(entry.n)
         if of_before is not None and _sha256(of_before) == entry.prev:
             return of_before, f"entry {entry.n} has the sha256 of the mirror's bytes"
-        read = next((one for one in _changed(before.data) if _sha256(one) == entry.prev), None)
+        read = next((one for one in _bit_flips(before.data) if _sha256(one) == entry.prev), None)
         if of_before == before.data and (of_entry == entry.data or (of_entry is None and read is not None)):
             what = "other bytes"
             if read is not None:
@@ -214,12 +214,12 @@ class _Repair:
 
     def _restored(self, n: int, data: bytes | None, error: Corrupt) -> Entry:
         copy = self._copy(n)
-        following = _prev_of(n + 1, _read(self.store, n + 1))
+        following = _parse_prev(n + 1, _read(self.store, n + 1))
         for candidate in [copy] if copy is not None and copy != data else []:
             if entry := self._valid_entry(n, candidate):
                 self._restore(n, data or b"", candidate, f"{error}; the mirror has it")
                 return entry
-        for candidate in _changed(data or b""):
+        for candidate in _bit_flips(data or b""):
             if following and _sha256(candidate) != following:
                 continue
             entry = self._valid_entry(n, candidate)
@@ -240,7 +240,7 @@ class _Repair:
 
     def _valid_entry(self, n: int, data: bytes) -> Entry | None:
         try:
-            entry = self._parsed(n, data)
+            entry = self._parse(n, data)
             fold(self.state, entry)
         except (Corrupt, FormatTooNew):
             return None
@@ -271,20 +271,20 @@ def _read(store: Store, n: int) -> bytes | None:
 def misread(store: Store, n: int, sha256: str) -> str | None:
     """Return how bytes with this hash differ from the stored entry n, if in one byte; else None."""
     data = store.get(entry_key(n)).data
-    read = next((one for one in _changed(data) if _sha256(one) == sha256), None)
+    read = next((one for one in _bit_flips(data) if _sha256(one) == sha256), None)
     if read is None:
         return None
     return _difference(data, read)
 
 
-def _prev_of(n: int, data: bytes | None) -> str:
+def _parse_prev(n: int, data: bytes | None) -> str:
     try:
         return "" if data is None else parse(n, data).prev
     except (Corrupt, FormatTooNew):
         return ""
 
 
-def _changed(data: bytes) -> Iterator[bytes]:
+def _bit_flips(data: bytes) -> Iterator[bytes]:
     if len(data) > BITS_SEARCHED:
         return
     flips = range(1, 256) if len(data) <= BYTES_SEARCHED else [1 << bit for bit in range(8)]

@@ -18,7 +18,7 @@ SAMPLES = "samples"
 FACTS = ("unit_id", "raw_uri", "raw_sha256")
 
 
-def stopped_samples(
+def find_stopped(
     root: "Root",
     dataset: str,
     keys: Collection[str],
@@ -46,11 +46,11 @@ def stopped_samples(
             for row in rows:
                 key = row["key"]
                 if key in keys:
-                    samples[key] = _excluded_sample(row, whole_objects)
+                    samples[key] = _build_sample(row, whole_objects)
     return samples
 
 
-def _excluded_sample(
+def _build_sample(
     row: dict[str, Any],
     whole_objects: bool,
 ) -> ExcludedSample:

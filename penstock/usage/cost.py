@@ -56,7 +56,7 @@ class CostRow:
         return body
 
 
-def cost_by(
+def group_costs(
     by: CostKey,
     stored: StoredBytes,
     starts: Iterable[StartUsage],

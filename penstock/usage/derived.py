@@ -23,7 +23,7 @@ class DerivedObject:
     """Paths of the indexes of the shards from which it was derived: a collector deletes it with the last one."""
 
 
-def derived_objects(store: Store) -> list[DerivedObject]:
+def list_derived(store: Store) -> list[DerivedObject]:
     """Return the objects under `search/` and `maps/`. Costs two listings, and a range or two per segment.
 
     A segment that cannot be read has no sources.

@@ -106,7 +106,7 @@ def sacct_command(
     ]
 
 
-def accounted_jobs(
+def account_jobs(
     answer: Callable[[Sequence[str]], str], *, since_us: int = 0, until_us: int | None = None, name: str = ""
 ) -> list[AccountedJob]:
     """Return the jobs that waited or ran in a period, in the order of their submission.
@@ -124,13 +124,13 @@ def accounted_jobs(
     jobs = dict[tuple[str, int, int | None], AccountedJob]()
     for begin_us in begins:
         is_last = len(begins) == 1 or begin_us + WEEK_US >= now_us
-        for job in _listed(answer, begin_us, until_us if is_last else begin_us + WEEK_US, name):
+        for job in _list_jobs(answer, begin_us, until_us if is_last else begin_us + WEEK_US, name):
             jobs.pop((job.job_id, job.submitted_us, None), None)  # it waited when an earlier week was listed
             jobs[job.job_id, job.submitted_us, job.begun_us] = job
     return sorted(jobs.values(), key=_order)
 
 
-def _listed(
+def _list_jobs(
     answer: Callable[[Sequence[str]], str], since_us: int, until_us: int | None, name: str
 ) -> list[AccountedJob]:
     delimiter = secrets.token_hex(8)
@@ -283,8 +283,8 @@ def _utc(at_us: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(max(DAY_US, at_us) // 1_000_000))
 
 
-def installed_gpus(answer: Callable[[Sequence[str]], str]) -> int:
-    """Return the number of GPUs of all nodes, drained ones included. answer: as `accounted_jobs` takes it.
+def count_gpus(answer: Callable[[Sequence[str]], str]) -> int:
+    """Return the number of GPUs of all nodes, drained ones included. answer: as `account_jobs` takes it.
 
     Raises: EngineUnreachable; Corrupt for an unexpected line.
     """

@@ -21,7 +21,7 @@ from loader.storage.threads import DaemonPool
 
 from ..units import WEEK_US
 from ..upkeep.gc.needed import READ_AHEAD, protected
-from .derived import derived_objects
+from .derived import list_derived
 from .forecast import FAR_WEEKS
 
 
@@ -139,7 +139,7 @@ def stored_bytes(store: Store, state: State) -> StoredBytes:
     with DaemonPool(READ_AHEAD, "penstock-usage") as pool:
         manifests = pool.map(lambda record: read_manifest(store, record.manifest, record.sha256), records)
         for place, (record, manifest) in enumerate(zip(records, manifests, strict=True)):
-            versions.append(_counted(record, manifest))
+            versions.append(_count(record, manifest))
             for reference in table_references(manifest):
                 sizes[reference.path] = reference.nbytes
                 masks[reference.path] |= 1 << place
@@ -150,13 +150,13 @@ def stored_bytes(store: Store, state: State) -> StoredBytes:
         shared[masks[path]] += size
     rows = list(_objects(store, shards, ("path", "nbytes"), ("index_path", "index_nbytes")))
     shared.update(_by_mask(rows, [masks[path] for path in shards]))
-    shared.update(_derived(store, rows, [masks[path] for path in shards]))
+    shared.update(_derived_bytes(store, rows, [masks[path] for path in shards]))
     rows = list(_objects(store, foreign, ("path", "nbytes")))
     registered = _by_mask(rows, [masks[path] for path in foreign])
     return StoredBytes(versions=versions, shared=shared, registered=registered)
 
 
-def _counted(record: VersionRecord, manifest: Mapping[str, Any]) -> CountedVersion:
+def _count(record: VersionRecord, manifest: Mapping[str, Any]) -> CountedVersion:
     return CountedVersion(
         dataset=record.dataset,
         name=record.name,
@@ -181,9 +181,9 @@ def _objects(store: Store, files: Mapping[str, TableFile], *columns: tuple[str, 
             )
 
 
-def _derived(store: Store, rows: Sequence[pa.Table], masks: Sequence[int]) -> Counter[int]:
+def _derived_bytes(store: Store, rows: Sequence[pa.Table], masks: Sequence[int]) -> Counter[int]:
     """Return mask of versions -> bytes of the indexes and maps that these versions need."""
-    objects = derived_objects(store)
+    objects = list_derived(store)
     sources: set[str] = set()
     for derived in objects:
         sources.update(derived.sources)

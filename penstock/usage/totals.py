@@ -119,7 +119,7 @@ KEYS: Mapping[str, Callable[[StartUsage], Sequence[str]]] = {
 """Name of a way to group -> names of the rows in which a start counts."""
 
 
-def usage_by(by: str, starts: Iterable[StartUsage], since_us: int, until_us: int) -> list[UsageRow]:
+def group_usage(by: str, starts: Iterable[StartUsage], since_us: int, until_us: int) -> list[UsageRow]:
     """Return a row per name, those with most GPU-hours first. A start that read two versions counts for both."""
     groups = defaultdict[str, list[StartUsage]](list)
     for start in starts:

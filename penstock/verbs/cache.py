@@ -8,7 +8,7 @@ import loader
 from loader.errors import InvalidRuntime
 
 from ..units import parse_size, size
-from .verb import Answer, Table, Verb, argument, flag, read_by, verb
+from .verb import Answer, Table, Verb, argument, argument_type, flag, verb
 
 _PATH = argument("--path DIR", "folder of the node cache, on a local disk", required=True)
 _PEERS = argument(
@@ -19,7 +19,7 @@ _PEERS = argument(
 _LIMIT = argument(
     "--limit SIZE",
     "most bytes of pages, such as 2TiB (default: half of the free space)",
-    type=read_by(parse_size),
+    type=argument_type(parse_size),
 )
 _PAGE = argument("--page-bytes N", "page size, alike on all nodes", type=int, default=2**20)
 _SHARED = flag("--shared", "let other users of the machine read and replace pages")

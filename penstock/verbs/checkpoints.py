@@ -31,18 +31,18 @@ FORM = ("{:<20}", " {:>10}", " {:<19}", " {:>10}", " {:>5}", "  {}")
 def ls(arguments: Namespace) -> Answer:
     """Exit with 1 if a finished save cannot be loaded."""
     if arguments.near is not None or arguments.peers is not None:
-        return _near(arguments)
-    from ..checkpoints.listing import listed_steps
+        return _list_near(arguments)
+    from ..checkpoints.listing import list_steps
 
     store = loader.Root(arguments.root).store
-    rows = list(listed_steps(store, arguments.run))
+    rows = list(list_steps(store, arguments.run))
     if not rows:
         check_root_or_records(store, "checkpoints")
     body = [_row(one) for one in rows]
     cells = [
         (
             *(row["run"], row["step"], row["saved"] or "-", size(row["nbytes"]), row["ranks"] or "-"),
-            row["problem"] or _trained_on(row),
+            row["problem"] or _training_text(row),
         )
         for row in body
     ]
@@ -59,16 +59,14 @@ def ls(arguments: Namespace) -> Answer:
 def verify(arguments: Namespace) -> Answer:
     """Read every byte of a run's checkpoints. Exit status 1 if any is damaged."""
     from ..checkpoints import marker
-    from ..checkpoints.listing import checked_objects, finished_steps
+    from ..checkpoints.listing import check_objects, finished_steps
 
     store = loader.Root(arguments.root).store
     steps = finished_steps(store, arguments.run) if arguments.step is None else [arguments.step]
     markers = [marker.read(store, arguments.run, step) for step in steps]
     objects = sum(len(read.objects) for read in markers)
     nbytes = sum(read.nbytes for read in markers)
-    checks = progress(
-        checked_objects(store, markers), "verify", size=lambda read: read[1].nbytes, total=nbytes
-    )
+    checks = progress(check_objects(store, markers), "verify", size=lambda read: read[1].nbytes, total=nbytes)
     wrong = [
         {"step": read.step, "object": f"{store.url}/{read.key(part)}", "problem": problem}
         for read, part, problem in checks
@@ -141,16 +139,16 @@ def set_aside(arguments: Namespace) -> Answer:
     return {"run": run, "step": step, "nbytes": aside.nbytes, "newest": newest}, text, 0
 
 
-def _near(arguments: Namespace) -> Answer:
+def _list_near(arguments: Namespace) -> Answer:
     """List near saves. Exit with 1 if a start passes over a finished one."""
-    from ..checkpoints.near.listing import listed_near_steps, nodes_of_folder, nodes_of_peers
+    from ..checkpoints.near.listing import list_near_steps, nodes_of_folder, nodes_of_peers
 
     is_cluster = arguments.peers is not None
     if is_cluster:
         nodes = nodes_of_peers(arguments.peers, arguments.run, arguments.near)
     else:
         nodes = nodes_of_folder(arguments.near, arguments.run)
-    steps = list(listed_near_steps(nodes, is_cluster=is_cluster))
+    steps = list(list_near_steps(nodes, is_cluster=is_cluster))
     body = []
     cells = []
     for step in steps:
@@ -164,7 +162,7 @@ def _near(arguments: Namespace) -> Answer:
                 row["saved"] or "-",
                 size(step.nbytes),
                 step.nodes,
-                step.problem or _trained_on(row),
+                step.problem or _training_text(row),
             )
         )
     header = ("run", "step", "saved (UTC)", "bytes", "nodes", "trained on")
@@ -202,7 +200,7 @@ def _facts(run: str, step: int, checkpoint: "Checkpoint | None", problem: str, n
     }
 
 
-def _trained_on(row: dict[str, Any]) -> str:
+def _training_text(row: dict[str, Any]) -> str:
     names = ", ".join(sorted({version["name"] for version in row["versions"]}))
     if row["plan"]:
         return f"{names} {row['plan'][:18]}".strip()

@@ -9,7 +9,7 @@ from loader.errors import InvalidRuntime
 from ..progress import progress
 from ..text import line_text, lines_text
 from ..units import second
-from .verb import Answer, Table, argument, flag, key_lines, one_of, verb
+from .verb import Answer, Table, argument, exclusive_options, flag, key_lines, verb
 
 if TYPE_CHECKING:
     from ..approvals import StoppedBatch
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     "join labels from a file to the samples of a version",
     argument("ref", "e.g. photos@latest"),
     argument("name", "name of the annotation, e.g. labels-v2"),
-    one_of(
+    exclusive_options(
         argument("--from FILE", ".parquet, .jsonl, .csv or .tsv; path or URL", dest="rows"),
         argument("--set COLUMN=SQL", "compute one column, e.g. 'small = width_px < 256'", dest="computed"),
     ),
@@ -43,7 +43,7 @@ def run_annotate(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     rows = arguments.rows
     if arguments.computed is not None:
-        rows = _computed_rows(root.open(arguments.ref), arguments.computed)
+        rows = _compute_rows(root.open(arguments.ref), arguments.computed)
     if rows is None:
         raise InvalidRuntime("labels are needed: pass --from FILE, or --set COLUMN=SQL")
     done = root.annotate(
@@ -80,7 +80,7 @@ def run_annotate(arguments: Namespace) -> Answer:
     return body, lines_text(lines), 0
 
 
-def _computed_rows(version: "loader.Version", text: str) -> Any:
+def _compute_rows(version: "loader.Version", text: str) -> Any:
     """Return the key and the value of an SQL expression of each live sample, as an Arrow table."""
     from loader.dataset.versions.samples_table import live_values
 
@@ -142,12 +142,12 @@ def run_exclude(arguments: Namespace) -> Answer:
         )
         return {"dataset": ended.dataset, "keys": list(ended.keys), "record": ended.path}, text, 0
     record, version = exclude(root, arguments.ref, keys, **why, whole_objects=arguments.whole_objects)
-    return _excluded(record, version)
+    return _exclusion_answer(record, version)
 
 
 def _exclude_slice(root: "loader.Root", arguments: Namespace) -> Answer:
     """Exclude the samples of --slice. Names the samples that the version lacks."""
-    from ..upkeep.excluded_since import slice_of
+    from ..upkeep.excluded_since import exclusion_slice
     from ..upkeep.exclusion import exclude_slice
 
     if arguments.key or arguments.file or arguments.withdraw or arguments.page:
@@ -162,9 +162,9 @@ def _exclude_slice(root: "loader.Root", arguments: Namespace) -> Answer:
         by=arguments.by,
         whole_objects=arguments.whole_objects,
     )
-    body, text, exit_status = _excluded(record, version)
+    body, text, exit_status = _exclusion_answer(record, version)
     body |= {
-        "slice": slice_of(record)[0],
+        "slice": exclusion_slice(record)[0],
         "gone": list(missing),
     }
     lines = [str(text)]
@@ -172,7 +172,7 @@ def _exclude_slice(root: "loader.Root", arguments: Namespace) -> Answer:
     return body, "\n".join(lines), exit_status
 
 
-def _excluded(record: "Exclusion", version: "loader.Version") -> Answer:
+def _exclusion_answer(record: "Exclusion", version: "loader.Version") -> Answer:
     is_new = version.manifest["producer"].get("exclusion") == record.path
     body = {
         "dataset": record.dataset,
@@ -246,13 +246,13 @@ def _exclusions_in_force(root: "loader.Root", ref: str) -> Answer:
 )
 def run_approve(arguments: Namespace) -> Answer:
     """List the stopped batches, or approve one."""
-    from ..approvals import approve, stopped_batches
+    from ..approvals import approve, halted_batches
 
     root = loader.Root(arguments.root)
     decision = (arguments.record, arguments.by, arguments.reason)
     if all(value is None for value in decision):
-        stopped = stopped_batches(root, arguments.dataset, arguments.batch)
-        text = "\n\n".join(map(_described, stopped)) or _none_stopped(root, arguments.dataset)
+        stopped = halted_batches(root, arguments.dataset, arguments.batch)
+        text = "\n\n".join(map(_describe_stops, stopped)) or _none_stopped(root, arguments.dataset)
         return [one.to_json() for one in stopped], text, 0
     if arguments.batch is None or any(value is None for value in decision):
         raise InvalidRuntime(
@@ -293,7 +293,7 @@ def _none_stopped(root: "loader.Root", dataset: str) -> str:
     return "\n".join([*lines, *stops_before_the_gate(root, dataset)])
 
 
-def _described(stopped: "StoppedBatch") -> str:
+def _describe_stops(stopped: "StoppedBatch") -> str:
     record = stopped.record
     lines = [f"{record.dataset} {record.partition}: verdict {record.r}, run {record.run_id}"]
     for check in stopped.checks:

@@ -13,11 +13,11 @@ from .verb import (
     REF,
     Answer,
     argument,
+    argument_type,
+    exclusive_options,
     flag,
-    one_of,
-    options_of,
-    read_by,
-    repeated,
+    list_option,
+    parse_options,
     report_answer,
     store_options,
     verb,
@@ -47,22 +47,22 @@ def episode_numbers(text: str) -> tuple[tuple[int, int], ...]:
 
 _SOURCE = argument("url", "folder or bucket prefix that holds the objects; nothing is written there")
 _CHOSEN = (
-    repeated(
+    list_option(
         "--include PATTERN",
         "take only objects whose keys match this pattern of .gitignore, such as 'train/*'",
     ),
-    repeated(
+    list_option(
         "--exclude PATTERN", "leave out objects whose keys match this pattern of .gitignore, such as '*.tmp'"
     ),
     argument("--key COLUMN", "column of a table that holds the keys, or of --labels that names the files"),
-    repeated(
+    list_option(
         "--field COLUMN[=EXTENSION]",
         "column of a table that becomes a field, such as text, image=jpg or ids=u2",
     ),
     argument(
         "--episodes N-M,...",
         "only these episodes of a LeRobot dataset, such as 0-99,120: a partial download has no others",
-        type=read_by(episode_numbers),
+        type=argument_type(episode_numbers),
         default=(),
     ),
     flag(
@@ -98,12 +98,12 @@ _LABELS = (
     ),
     _SOURCE,
     argument("name", "name of the dataset; run again to register changes"),
-    repeated("--without FIELD", "leave out a field, or a column of tables and JSON documents"),
+    list_option("--without FIELD", "leave out a field, or a column of tables and JSON documents"),
     *_CHOSEN,
     *_LABELS,
 )
 def run_register(arguments: Namespace) -> Answer:
-    from ..formats.registration.register import chunks_of
+    from ..formats.registration.register import shuffle_chunks
 
     done = _register(arguments, loader.Root(arguments.root))
     version = done.version
@@ -139,19 +139,19 @@ def run_register(arguments: Namespace) -> Answer:
     if done.sealed:
         body["sealed"] = done.sealed
         lines.append(f"{done.sealed} new shards read and sealed")
-    if chunks := chunks_of(version):
+    if chunks := shuffle_chunks(version):
         body |= chunks.to_json()
         lines.append(chunks.to_text())
     return body, "\n".join(lines), 0
 
 
 def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport":
-    from ..formats.registration.file_labels import labels_of
+    from ..formats.registration.file_labels import read_labels
     from ..formats.registration.register import register
     from ..formats.registry import REGISTERED, TABLES
 
     format = arguments.format
-    selection = selection_of(arguments)
+    selection = parse_selection(arguments)
     label_options = label_options_of(arguments)
     if arguments.episodes and format != LEROBOT:
         from ..formats.importer import EPISODES_OF
@@ -162,7 +162,7 @@ def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport"
 
         if arguments.key or arguments.field:
             raise InvalidRuntime(f"--key and --field are for tables; {format} has its own keys and fields")
-        labels_of(format, label_options, (), None)  # which this format has none of
+        read_labels(format, label_options, (), None)  # which this format has none of
         return register_lerobot(
             root,
             open_store(arguments.url),
@@ -182,7 +182,7 @@ def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport"
         arguments.name,
         without=arguments.without,
         key=None if label_options.table else arguments.key,
-        fields=fields_of(arguments),
+        fields=parse_fields(arguments),
         selection=selection,
         allow_missing=arguments.allow_missing,
         label_options=label_options,
@@ -199,7 +199,7 @@ def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport"
     ),
     _SOURCE,
     argument("name", "name of the dataset; run again to import new objects"),
-    one_of(
+    exclusive_options(
         argument(
             "--keep-order",
             "keep the order of the objects (default if an object has many samples)",
@@ -213,9 +213,9 @@ def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport"
             default=None,
         ),
     ),
-    repeated("--without NAME", "leave out a field, or a column of tables"),
+    list_option("--without NAME", "leave out a field, or a column of tables"),
     *_CHOSEN,
-    repeated(
+    list_option(
         "--clock [TOPIC=]CLOCK",
         "clock of a topic of mcap or rosbag, or of all topics: log_time or stamp (default: stamp, if all topics then "
         "have one clock)",
@@ -236,26 +236,26 @@ def run_import(arguments: Namespace) -> Answer:
         arguments.name,
         options=ColumnarOptions(
             None if label_options.table else arguments.key,
-            fields_of(arguments),
+            parse_fields(arguments),
             frozenset(arguments.without),
             episodes=arguments.episodes,
-            clocks=_clocks_of(arguments),
+            clocks=_parse_clocks(arguments),
             allow_missing=arguments.allow_missing,
         ),
         shuffle=arguments.shuffle,
         workers=arguments.workers,
-        selection=selection_of(arguments),
+        selection=parse_selection(arguments),
         label_options=label_options,
     )
     return report_answer(done, failed=done.failures)
 
 
-def fields_of(arguments: Namespace) -> dict[str, str]:
+def parse_fields(arguments: Namespace) -> dict[str, str]:
     """Return column -> file extension; "" for the format's default."""
     return {name: word for name, _, word in (one.partition("=") for one in arguments.field)}
 
 
-def _clocks_of(arguments: Namespace) -> dict[str, str]:
+def _parse_clocks(arguments: Namespace) -> dict[str, str]:
     """Return topic -> clock. Raises: InvalidRuntime if a topic has two."""
     from ..formats.importer import EVERY_TOPIC
 
@@ -281,7 +281,7 @@ def label_options_of(arguments: Namespace) -> "LabelOptions":
     )
 
 
-def selection_of(arguments: Namespace) -> "Selection":
+def parse_selection(arguments: Namespace) -> "Selection":
     from ..formats.registration.selection import Selection  # imports Arrow, which `--help` must not load
 
     return Selection(include=tuple(arguments.include), exclude=tuple(arguments.exclude))
@@ -316,7 +316,7 @@ def run_adopt(arguments: Namespace) -> Answer:
     argument("url", "path or URL of the target: empty, or an earlier run of the same export"),
     argument("--where SQL", "export only samples that match this expression"),
     argument("--slice NAME", "export only samples of this slice", dest="slice_name"),
-    repeated("--without NAME", "leave out a field or column"),
+    list_option("--without NAME", "leave out a field or column"),
     argument(
         "--norm PATH",
         "take mean, std and quantiles from this norm of the root (lerobot; `loader.norm(...).path`)",
@@ -333,7 +333,7 @@ def run_export(arguments: Namespace) -> Answer:
     done = export(
         loader.Root(arguments.root).open(arguments.ref),
         arguments.format,
-        open_store(arguments.url, options_of(arguments.option)),
+        open_store(arguments.url, parse_options(arguments.option)),
         where=arguments.where,
         without=arguments.without,
         lossy=arguments.lossy,

@@ -7,31 +7,31 @@ import loader
 from loader.errors import InvalidRuntime
 
 from ..units import length, parse_length, parse_size, utc_us
-from .verb import REF, Answer, Table, Verb, argument, flag, read_by, repeated, verb
+from .verb import REF, Answer, Table, Verb, argument, argument_type, flag, list_option, verb
 
 _COLLECTION = (
     argument(
         "--grace 72h",
         "how long an object stays condemned before it is deleted (default: 72h)",
-        type=read_by(parse_length),
+        type=argument_type(parse_length),
         default=72 * 3600.0,
     ),
     argument(
         "--silence 72h",
         "how long a silent writer or reader counts as alive (default: 72h)",
-        type=read_by(parse_length),
+        type=argument_type(parse_length),
         default=72 * 3600.0,
     ),
     argument("--collector NAME", "name of the collector's notes, one per clock (default: this host's)"),
-    repeated("--give-up REF", "retired version to delete, whatever tags, aliases or leases it has"),
+    list_option("--give-up REF", "retired version to delete, whatever tags, aliases or leases it has"),
     argument("--price USD", "price per GiB and month (default: list price)", type=float),
 )
 
 
 def _limits(root: "loader.Root", arguments: Namespace) -> dict[str, Any]:
-    from ..denied.record import condemned
+    from ..denied.record import condemned_versions
 
-    ids = set(condemned(root.store, root.state.denies))
+    ids = set(condemned_versions(root.store, root.state.denies))
     for ref in arguments.give_up:
         record = root.record(ref, retired=True)
         if record.retired is None:
@@ -63,7 +63,7 @@ def plan(arguments: Namespace) -> Answer:
     argument(
         "--max-bytes SIZE",
         "most bytes to delete (default: 10TiB)",
-        type=read_by(parse_size),
+        type=argument_type(parse_size),
         default=10 * 2**40,
     ),
 )
@@ -75,7 +75,7 @@ def sweep(arguments: Namespace) -> Answer:
     most = {"max_objects": arguments.max_objects, "max_bytes": arguments.max_bytes}
     options = Options(**_limits(root, arguments), **most, dataset=arguments.dataset)
     report = collect(root, options, apply=arguments.apply)
-    text = f"{report.to_text(arguments.price)}\n{report.swept_text()}"
+    text = f"{report.to_text(arguments.price)}\n{report.sweep_text()}"
     return report.to_json(arguments.price), text, 1 if report.swept.n_refused else 0
 
 

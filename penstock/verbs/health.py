@@ -13,11 +13,11 @@ from .verb import (
     Answer,
     argument,
     cluster_argument,
-    cluster_of,
     flag,
+    list_option,
     option,
-    options_of,
-    repeated,
+    parse_cluster,
+    parse_options,
     report_answer,
     verb,
 )
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @verb(
     "check whether a store can hold a root, and its settings; writes a little and removes it",
     argument("url", "path or URL, with or without a root (default: --root)", nargs="?"),
-    repeated(
+    list_option(
         "--option NAME=VALUE",
         "option as in loader.Root(options=); keep keys in the environment or a profile",
         type=option,
@@ -42,7 +42,7 @@ def run_doctor(arguments: Namespace) -> Answer:
     """Exit with 1 if a check fails."""
     from ..upkeep.doctor.examine import examine
 
-    report = examine(arguments.url or arguments.root, options_of(arguments.option), quick=arguments.quick)
+    report = examine(arguments.url or arguments.root, parse_options(arguments.option), quick=arguments.quick)
     return report_answer(report, failed=report.failed)
 
 
@@ -59,7 +59,7 @@ def run_verify(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     if arguments.cluster is not None and not arguments.full:
         raise InvalidRuntime("--cluster reads every byte; add --full")
-    cluster = cluster_of(arguments)
+    cluster = parse_cluster(arguments)
     if arguments.ref is None:
         return answer_of_root(root, full=arguments.full, cluster=cluster)
     report = verify(root, arguments.ref, full=arguments.full, cluster=cluster)

@@ -10,7 +10,7 @@ from loader.errors import Corrupt, Forbidden, InvalidRuntime, ObjectNotFound
 from ..places import check_root_or_records
 from ..text import line_text, lines_text
 from ..units import parse_length
-from .verb import Answer, Table, Verb, argument, read_by, verb
+from .verb import Answer, Table, Verb, argument, argument_type, verb
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
@@ -135,14 +135,14 @@ def attach(arguments: Namespace) -> Answer:
     from ..compute.attach import follow
     from ..compute.cluster import OUR_PACKAGES
     from ..compute.submit import Submission
-    from ..compute.work import work_at
+    from ..compute.work import find_work
     from ..progress import progress
 
     folder, description = _job(arguments)
     if arguments.sha256:
-        description = folder.description_of(arguments.sha256)
+        description = folder.find_description(arguments.sha256)
     cluster = _cluster(arguments)
-    work = work_at(description.work, [*OUR_PACKAGES, *cluster.packages])
+    work = find_work(description.work, [*OUR_PACKAGES, *cluster.packages])
     engine = cluster.open()
     ends: Counter[str] = Counter()
     try:
@@ -175,7 +175,7 @@ def cancel(arguments: Namespace) -> Answer:
     argument(
         "--older 14d",
         "least age of the jobs to delete (default: 14d)",
-        type=read_by(parse_length),
+        type=argument_type(parse_length),
         default=14 * 86_400.0,
     ),
 )

@@ -14,9 +14,9 @@ from .verb import (
     Verb,
     argument,
     cluster_argument,
-    cluster_of,
     flag,
-    options_of,
+    parse_cluster,
+    parse_options,
     report_answer,
     store_options,
     verb,
@@ -45,14 +45,14 @@ _PACE = (
 
 
 def _target(arguments: Namespace) -> Store:
-    return open_store(arguments.url, options_of(arguments.option))
+    return open_store(arguments.url, parse_options(arguments.option))
 
 
 def _source(arguments: Namespace) -> Store | None:
     if arguments.from_option and not arguments.source:
         raise InvalidRuntime("--from-option needs --from: give the URL of its store")
     if arguments.source:
-        return open_store(arguments.source, options_of(arguments.from_option))
+        return open_store(arguments.source, parse_options(arguments.from_option))
     return None
 
 
@@ -123,7 +123,7 @@ def run(arguments: Namespace) -> Answer:
     target = _target(arguments)
     pace = Pace(arguments.requests_per_s, arguments.bytes_per_s)
     at_once = _at_once(arguments)
-    cluster = cluster_of(arguments)
+    cluster = parse_cluster(arguments)
     report: MigrationReport | PrefixReport
     if source is not None:
         from ..upkeep.migrate.prefix_copy import migrate_prefix
@@ -153,7 +153,7 @@ def status(arguments: Namespace) -> Answer:
     from ..upkeep.copying.journal import Journal
     from ..upkeep.migrate.contents import new_versions
     from ..upkeep.migrate.prefix_copy import prefix_status
-    from ..upkeep.migrate.run import copied_entries, lags
+    from ..upkeep.migrate.run import lags, last_copied_entry
 
     source = _source(arguments)
     target = _target(arguments)
@@ -161,7 +161,7 @@ def status(arguments: Namespace) -> Answer:
         report = prefix_status(source, target, arguments.scratch)
         return report_answer(report, failed=report.lags)
     root = loader.Root(arguments.root)
-    after = copied_entries(root.store, target)
+    after = last_copied_entry(root.store, target)
     state = root.state
     missing = [one.name for one in new_versions(state, after)]
     is_behind = lags(root.store, after, state.n)
@@ -184,7 +184,7 @@ def verify(arguments: Namespace) -> Answer:
     if source is not None:
         report = verify_prefix(source, target, full=arguments.full, scratch=arguments.scratch)
         return report_answer(report, failed=report.problems)
-    root = loader.Root(arguments.url, options=options_of(arguments.option))
+    root = loader.Root(arguments.url, options=parse_options(arguments.option))
     return answer_of_root(root, full=arguments.full)
 
 

@@ -14,7 +14,18 @@ from loader.errors import InvalidStore, PenstockError
 
 from ..places import check_root_or_records
 from ..units import utc_us
-from .verb import Answer, Table, Verb, argument, cluster_argument, cluster_of, flag, repeated, show, verb
+from .verb import (
+    Answer,
+    Table,
+    Verb,
+    argument,
+    cluster_argument,
+    flag,
+    list_option,
+    parse_cluster,
+    show,
+    verb,
+)
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
@@ -26,12 +37,12 @@ _REQUIRED_CLUSTER = argument("--cluster FILE", _CLUSTER, required=True)
 _NODE = (argument("node", "name of the node"), _REQUIRED_CLUSTER)
 
 
-def _watched_cluster(arguments: Namespace) -> "tuple[Cluster, NodeControl]":
+def _open_cluster(arguments: Namespace) -> "tuple[Cluster, NodeControl]":
     from ..compute.cluster import read_cluster
-    from ..nodes.control import control_of
+    from ..nodes.control import node_control
 
     cluster = read_cluster(arguments.cluster)
-    return cluster, control_of(cluster)
+    return cluster, node_control(cluster)
 
 
 def _root(arguments: Namespace) -> "loader.Root | None":
@@ -48,14 +59,14 @@ def check(arguments: Namespace) -> Answer:
     """Run the checks of this node; the exit status is the worst one's, by Nagios."""
     from ..compute.cluster import Cluster
     from ..nodes.node_check import CheckStatus, put_failures, run_checks, this_node, worst
-    from ..nodes.proof import checks_of
+    from ..nodes.proof import cluster_checks
 
     try:
         root = _root(arguments)
-        cluster = cluster_of(arguments) or Cluster()
+        cluster = parse_cluster(arguments) or Cluster()
     except PenstockError as error:  # an exit status of 2 would accuse the node
         return [], f"unknown: {error}", int(CheckStatus.UNKNOWN)
-    results = run_checks(checks_of(cluster, None if root is None else root.url))
+    results = run_checks(cluster_checks(cluster, None if root is None else root.url))
     if root is not None:
         put_failures(root.store, this_node(), results)
     rows = [(one.check, one.status.name.lower(), one.text) for one in results]
@@ -74,20 +85,20 @@ def check(arguments: Namespace) -> Answer:
 )
 def suspects(arguments: Namespace) -> Answer:
     """List the nodes that the record's signs speak against."""
-    from ..nodes.cases import CaseBook, settled_us
+    from ..nodes.cases import CaseBook, settlement_us
     from ..nodes.signs import loss_differences, read_signs
     from ..nodes.suspects import suspects as suspects_of
-    from ..train.submitting import launcher_of
+    from ..train.submitting import record_launcher
 
     root = loader.Root(arguments.root)
     now_us = utc_us()
     check_root_or_records(root.store, "runs")
-    cluster = cluster_of(arguments)
+    cluster = parse_cluster(arguments)
     spans = None
     if cluster is not None:
-        spans = launcher_of(root.url, cluster).spans
+        spans = record_launcher(root.url, cluster).spans
     signs = read_signs(root.store, now_us, spans, partial(loss_differences, root))
-    named = suspects_of(signs, now_us, settled_us(CaseBook(root.store).read()))
+    named = suspects_of(signs, now_us, settlement_us(CaseBook(root.store).read()))
     rows = [(one.node, one.sign, one.text) for one in named]
     table = Table(form=("{:<20}", " {:<12}", " {}"), header=("node", "sign", "figures"), rows=rows)
     body = [{"node": one.node, "sign": one.sign, "at_us": one.at_us, "text": one.text} for one in named]
@@ -98,7 +109,7 @@ def suspects(arguments: Namespace) -> Answer:
 def drain(arguments: Namespace) -> Answer:
     from ..nodes.watch import drain_by_hand
 
-    _, control = _watched_cluster(arguments)
+    _, control = _open_cluster(arguments)
     store = loader.Root(arguments.root).store
     case = drain_by_hand(store, control, arguments.node, arguments.reason, getpass.getuser())
     body = {"node": case.node, "case": case.number, "reason": case.reason}
@@ -109,7 +120,7 @@ def drain(arguments: Namespace) -> Answer:
 def return_node(arguments: Namespace) -> Answer:
     from ..nodes.watch import return_by_hand
 
-    _, control = _watched_cluster(arguments)
+    _, control = _open_cluster(arguments)
     store = loader.Root(arguments.root).store
     number = return_by_hand(store, control, arguments.node, getpass.getuser())
     return (
@@ -124,20 +135,20 @@ def return_node(arguments: Namespace) -> Answer:
     _REQUIRED_CLUSTER,
     flag("--apply", "drain and return nodes; else say what it would do"),
     flag("--once", "review once, and end"),
-    repeated("--data ROOT", "other root that trainings read, for proofs"),
+    list_option("--data ROOT", "other root that trainings read, for proofs"),
 )
 def watch(arguments: Namespace) -> Answer:
     """Prove suspects, drain them within the caps, and return nodes after clean checks."""
     from ..nodes.proof import NodeProver
     from ..nodes.signs import loss_differences
-    from ..nodes.watch import NodeWatch, watch_until
-    from ..train.submitting import launcher_of
+    from ..nodes.watch import NodeWatch, watch_nodes
+    from ..train.submitting import record_launcher
 
-    cluster, control = _watched_cluster(arguments)
+    cluster, control = _open_cluster(arguments)
     root = loader.Root(arguments.root)
     check_root_or_records(root.store, "runs")
     prover = NodeProver(cluster, [root.url, *arguments.data])
-    spans = launcher_of(root.url, cluster).spans
+    spans = record_launcher(root.url, cluster).spans
     losses = partial(loss_differences, root)
     watched = NodeWatch(root.store, control, prover, apply=arguments.apply, spans=spans, losses=losses)
     if arguments.once:
@@ -146,7 +157,7 @@ def watch(arguments: Namespace) -> Answer:
     ends = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ends.set())
-    watch_until(watched, _JsonChanges().show if arguments.json else _show, ends.wait)
+    watch_nodes(watched, _JsonChanges().show if arguments.json else _show, ends.wait)
     return {}, "", 0
 
 

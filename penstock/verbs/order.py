@@ -12,7 +12,19 @@ from loader.json_text import parse_json
 
 from ..text import lines_text
 from ..units import minute
-from .verb import FIELDS, REF, WORLD, Answer, Table, Verb, argument, choose_fields, key_lines, repeated, verb
+from .verb import (
+    FIELDS,
+    REF,
+    WORLD,
+    Answer,
+    Table,
+    Verb,
+    argument,
+    choose_fields,
+    key_lines,
+    list_option,
+    verb,
+)
 
 ORDER_FORM = ("{:>6}", "  {}", "  {}")
 
@@ -67,7 +79,7 @@ def run_order(arguments: Namespace) -> Answer:
 )
 def run_order_of_seen(arguments: Namespace) -> Answer:
     """List the samples not read."""
-    from ..formats.streaming_order import ordinals_of, remaining_samples
+    from ..formats.streaming_order import key_ordinals, remaining_samples
 
     version = loader.Root(arguments.root).open(arguments.ref)
     fields, where_present = choose_fields(version, arguments.fields)
@@ -75,7 +87,7 @@ def run_order_of_seen(arguments: Namespace) -> Answer:
     if arguments.where:
         view = view.where(arguments.where)
     keys = list(key_lines("--seen", arguments.seen))
-    seen = ordinals_of(version, keys, arguments.by)
+    seen = key_ordinals(version, keys, arguments.by)
     rest = loader.listed(view, remaining_samples(view, seen, arguments.seed))
     excluded = int((seen < 0).sum())
     body = {
@@ -109,7 +121,7 @@ def run_order_of_seen(arguments: Namespace) -> Answer:
     argument("--shuffle ALGO", "shuffle_algo (default: not shuffled)"),
     argument("--seed", "shuffle_seed (default: 9176, the library's)", type=int, default=9176),
     argument("--state FILE", "JSON of StreamingDataset.state_dict(), resumed from"),
-    repeated("--option NAME=VALUE", "further argument of StreamingDataset, as JSON"),
+    list_option("--option NAME=VALUE", "further argument of StreamingDataset, as JSON"),
     argument("--python", "interpreter that has mosaicml-streaming", default=sys.executable),
     FIELDS,
 )
@@ -117,7 +129,7 @@ def run_streaming(arguments: Namespace) -> Answer:
     """List the samples that an epoch of MosaicML streaming has not read."""
     from loader.storage import open_store
 
-    from ..formats.streaming_order import ordinals_of_numbers, rest_of, streaming_epoch
+    from ..formats.streaming_order import epoch_rest, ordinals_of_numbers, streaming_epoch
 
     for name in ("batch_size", "nodes", "ranks"):
         if (number := getattr(arguments, name)) < 1:
@@ -138,7 +150,7 @@ def run_streaming(arguments: Namespace) -> Answer:
         "state": _state(arguments.state),
     }
     epoch = streaming_epoch(arguments.url, settings, arguments.python)
-    numbers = rest_of(epoch.steps, arguments.step)
+    numbers = epoch_rest(epoch.steps, arguments.step)
     rest = loader.listed(view, ordinals_of_numbers(version, numbers, open_store(arguments.url).url))
     batch = epoch.steps.shape[1]
     body = {
@@ -197,14 +209,14 @@ PLANS_FORM = ("{:<66}", "  {:<16}", " {:>7}", " {:>6}", "  {}")
 def ls_plans(arguments: Namespace) -> Answer:
     """List plans, newest first. Costs a request each."""
     from loader.api.plan_of import saved_plans
-    from loader.storage.mirror import primary_of
+    from loader.storage.mirror import primary_store
 
     root = loader.Root(arguments.root)
     names = {record.id: record.name for dataset in root.datasets() for record in root.versions(dataset)}
     if arguments.dataset:
         root.versions(arguments.dataset)  # raises an error that names the closest dataset
     body = []
-    for info, plan in saved_plans(primary_of(root.store)):
+    for info, plan in saved_plans(primary_store(root.store)):
         sources = {name: _source(names, one["view"]) for name, one in plan["sources"].items()}
         if arguments.dataset and not any(
             one["version"].partition("@")[0] == arguments.dataset for one in sources.values()

@@ -10,7 +10,7 @@ from loader.errors import FieldMismatch, InvalidRuntime
 
 from ..text import lines_text
 from ..units import size
-from .verb import REF, Answer, Table, argument, flag, repeated, verb
+from .verb import REF, Answer, Table, argument, flag, list_option, verb
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,15 +24,15 @@ _MOST_VECTOR_BYTES = 2**20
 """Most bytes of a file with a vector: 65,536 float64 have half of it."""
 WORDS = argument("words WORDS", 'words, "phrases" and -words, e.g. "red cup -empty"', nargs="?")
 LIKE = (
-    repeated(
+    list_option(
         "--like KEY,...|FILE.npy|RUN@STEP",
         "samples, a vector, or the worst sample of a step of a training",
     ),
     argument("--slot N", "with RUN@STEP: slot of the global batch (default: the worst)", type=int),
 )
 NARROWED = (
-    repeated("--in SLICE", "only samples of a slice", dest="within"),
-    repeated("--not SLICE", "no sample of a slice", dest="without"),
+    list_option("--in SLICE", "only samples of a slice", dest="within"),
+    list_option("--not SLICE", "no sample of a slice", dest="without"),
 )
 LASSO = argument(
     "--lasso X,Y;X,Y;...",
@@ -61,7 +61,7 @@ LASSO = argument(
 def run_search(arguments: Namespace) -> Answer:
     from loader.dataset.versions.sample_search import search_samples
 
-    from ..search.sample_filter import allowed_members
+    from ..search.sample_filter import filter_members
 
     root = loader.Root(arguments.root)
     version = root.open(arguments.ref)
@@ -76,7 +76,7 @@ def run_search(arguments: Namespace) -> Answer:
         like=_like(root, version, arguments),
         k=arguments.k,
         where=arguments.where,
-        members=allowed_members(
+        members=filter_members(
             version,
             arguments.within,
             arguments.without,
@@ -121,10 +121,10 @@ def _like(
         return _text_vector(version, arguments)
     if arguments.weights is not None:
         raise InvalidRuntime("--weights is of a text: pass --text with it")
-    return liked(root, version, arguments)
+    return parse_like(root, version, arguments)
 
 
-def liked(
+def parse_like(
     root: "loader.Root",
     version: "loader.Version",
     arguments: Namespace,
@@ -197,12 +197,12 @@ def _vector(path: Path) -> "np.ndarray":
 def _run_and_step(root: "loader.Root", like: str) -> tuple[str, int] | None:
     """Return run and step; None for a key, which may have an @ too."""
     from loader.run.trail.read_trail import trail_runs
-    from loader.storage.mirror import primary_of
+    from loader.storage.mirror import primary_store
 
     from ..view.runs.worst_sample import run_and_step
 
     step = run_and_step(like)
-    if step is None or step[0] not in trail_runs(primary_of(root.store)):
+    if step is None or step[0] not in trail_runs(primary_store(root.store)):
         return None
     return step
 

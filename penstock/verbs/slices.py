@@ -8,8 +8,8 @@ from loader.errors import InvalidRuntime
 
 from ..text import lines_text
 from ..units import second
-from .search import LASSO, LIKE, NARROWED, WORDS, liked
-from .verb import Answer, Table, Verb, argument, key_lines, one_of, verb
+from .search import LASSO, LIKE, NARROWED, WORDS, parse_like
+from .verb import Answer, Table, Verb, argument, exclusive_options, key_lines, verb
 
 if TYPE_CHECKING:
     from loader.dataset.slices import Samples
@@ -29,7 +29,7 @@ HEADER = ("slice", "n", "kind", "samples", "by", "saved (UTC)", "why")
     argument("ref", "version with the samples, e.g. photos@7"),
     argument("name", "name of the slice, e.g. cups"),
     WORDS,
-    one_of(
+    exclusive_options(
         argument(
             "--where SQL",
             "save a rule: the samples that match, in any version; with words or another option a list",
@@ -67,7 +67,7 @@ def _samples(root: "loader.Root", arguments: Namespace) -> "Samples":
             raise InvalidRuntime("--from lists all keys: leave out words, --like, --in, --not and --lasso")
         return list(key_lines("--from", arguments.file))
     if is_searched or is_narrowed:
-        return _searched(root, arguments)
+        return _search(root, arguments)
     if arguments.where is None:
         raise InvalidRuntime(
             "a slice needs samples: pass words, or --where SQL, or --from FILE with keys, or --like, --in, --not or "
@@ -77,13 +77,13 @@ def _samples(root: "loader.Root", arguments: Namespace) -> "Samples":
     return where
 
 
-def _searched(root: "loader.Root", arguments: Namespace) -> "Samples":
+def _search(root: "loader.Root", arguments: Namespace) -> "Samples":
     from loader.dataset.versions.sample_search import search_ordinals
 
-    from ..search.sample_filter import allowed_members
+    from ..search.sample_filter import filter_members
 
     version = root.open(arguments.ref)
-    like = liked(root, version, arguments)
+    like = parse_like(root, version, arguments)
     if (like is None) != (arguments.k is None):
         raise InvalidRuntime("--like ranks all samples, and --k N saves the first N: pass both")
     return search_ordinals(
@@ -92,7 +92,7 @@ def _searched(root: "loader.Root", arguments: Namespace) -> "Samples":
         like=like,
         k=arguments.k,
         where=arguments.where,
-        members=allowed_members(
+        members=filter_members(
             version,
             arguments.within,
             arguments.without,

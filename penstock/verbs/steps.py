@@ -10,7 +10,7 @@ import loader
 from loader.errors import InvalidRuntime
 
 from .verb import WORLD, Answer, Table, argument, flag, verb
-from .view import METRICS, RECIPE, metrics_of, recipe_process
+from .view import METRICS, RECIPE, read_metrics, recipe_process
 
 if TYPE_CHECKING:
     from loader.api.explain import Explanation
@@ -40,7 +40,7 @@ def run_batch(arguments: Namespace) -> Answer:
     step = at if arguments.step is None else arguments.step
     if step is None:
         raise InvalidRuntime(f"a step of {name} is needed: pass {name}@STEP, or --step")
-    metrics = metrics_of(root, arguments.where, arguments.metrics)
+    metrics = read_metrics(root, arguments.where, arguments.metrics)
     plain = Replays(root, cut=arguments.save is None)
     with (
         recipe_process(root, arguments.recipe) as recipe,
@@ -68,10 +68,10 @@ def _step_or_slot(
 ) -> tuple[Any, str, dict[int, Any]]:
     """Return (record, its text, slot -> values for --save)."""
     from loader.run.trail.read_trail import trail_runs
-    from loader.storage.mirror import primary_of
+    from loader.storage.mirror import primary_store
 
     from ..view.inspect.sample_slices import SliceSearch
-    from ..view.inspect.shown_batch import batch_and_samples, shown_batch
+    from ..view.inspect.shown_batch import batch_and_samples, show_batch
     from ..view.inspect.slot_record import slot_record, slot_values
     from ..view.inspect.step_record import functions, part_of, step_record, step_values
     from ..view.replays.replayed_values import slot_itself
@@ -81,14 +81,14 @@ def _step_or_slot(
     from ..view.sections.slot import slot_sections
     from ..view.sections.step import step_sections
 
-    plain_batch = partial(shown_batch, n_pictured=0)
+    plain_batch = partial(show_batch, n_pictured=0)
     if arguments.slot is not None:
         values, trouble = slot_values(training, replayers, step, arguments.slot, slot_itself)
         of_slot = slot_record(
             training,
             values,
             trouble,
-            RunSearch(others=trail_runs(primary_of(training.root.store))),
+            RunSearch(others=trail_runs(primary_store(training.root.store))),
             SliceSearch(training.root),
             functions=functions(training, replayers, step, trouble),
             part=lambda rank, world: step_values(training, replayers, step, rank, world, plain_batch),
@@ -120,7 +120,7 @@ def _step_or_slot(
 def run_explain(arguments: Namespace) -> Answer:
     """Return a step's provenance, the pipeline runs that made its samples, and who excluded them since."""
     from ..lineage import pipeline_runs
-    from ..upkeep.excluded_since import excluded_since, plan_slices
+    from ..upkeep.excluded_since import find_exclusions, plan_slices
     from ..view.replays.replayed_values import Setting
     from ..view.replays.training import Training, run_and_step
 
@@ -140,11 +140,11 @@ def run_explain(arguments: Namespace) -> Answer:
         if recipe is None:
             provenance = loader.explain(plan, **part)
         else:
-            provenance = recipe.inspect(Setting(plan=plan.hash), partial(_explained, **part))
+            provenance = recipe.inspect(Setting(plan=plan.hash), partial(_explain, **part))
     with closing(Training(root, name)) as training:
-        untrained = _untrained(training, step)
+        untrained = _untrained_reason(training, step)
     runs = pipeline_runs(root, provenance)
-    exclusions = excluded_since(root, provenance)
+    exclusions = find_exclusions(root, provenance)
     slices = plan_slices(plan)
     body = []
     texts = []
@@ -164,11 +164,11 @@ def run_explain(arguments: Namespace) -> Answer:
     return body, "\n\n".join([*untrained.values(), *texts]), 0
 
 
-def _explained(replay: "loader.Replay", **part: Any) -> "list[Explanation]":
+def _explain(replay: "loader.Replay", **part: Any) -> "list[Explanation]":
     return loader.explain(replay.plan, **part)
 
 
-def _untrained(training: "Training", step: int) -> dict[str, str]:
+def _untrained_reason(training: "Training", step: int) -> dict[str, str]:
     """Return {"untrained": why}; empty for a recorded step, and for a plan, which records no steps."""
     why = ""
     if training.trail is not None:
@@ -199,11 +199,11 @@ def run_seen(arguments: Namespace) -> Answer:
     Each step uses the plan that last trained it. Raises: InvalidRuntime if there is no such sample or step.
     """
     from ..view.replays.training import Training, run_and_step
-    from ..view.sample_relations import held_slots
+    from ..view.sample_relations import find_slots
 
     root = loader.Root(arguments.root)
     if arguments.runs:
-        return _seen_runs(root, arguments)
+        return _list_runs(root, arguments)
     if arguments.where is None or arguments.checkpoints is not None:
         raise InvalidRuntime("name a run: penstock seen RUN SOURCE KEY, or penstock seen --runs SOURCE KEY")
     name, last = run_and_step(root, arguments.where)
@@ -215,13 +215,13 @@ def run_seen(arguments: Namespace) -> Answer:
             raise InvalidRuntime(
                 f"the last step of {name} is not recorded: pass --before STEP, 1 or more, or {name}@STEP"
             )
-        sources = partial(_named_source, arguments.source)
-        slots, errors = held_slots(training, sources, arguments.key, before, recipe=recipe)
+        sources = partial(_source_name, arguments.source)
+        slots, errors = find_slots(training, sources, arguments.key, before, recipe=recipe)
         for error in errors:
             if not isinstance(error, InvalidRuntime) or len(errors) == len(training.plans(before)):
                 raise error
         plan = training.plan_hash(before - 1)
-        untrained = _untrained(training, before - 1)
+        untrained = _untrained_reason(training, before - 1)
         note = {}
         if recipe is None and _is_dataset(training.plan(before - 1), arguments.source):
             note = {"note": f"{arguments.key!r} is an item's number: {_BY_NUMBER}"}
@@ -244,7 +244,7 @@ def run_seen(arguments: Namespace) -> Answer:
 _BY_NUMBER = "names of a dataset's items need --recipe module:function, which returns the dataset"
 
 
-def _named_source(source: str, plan: "loader.Plan") -> list[str]:
+def _source_name(source: str, plan: "loader.Plan") -> list[str]:
     return [source]
 
 
@@ -255,7 +255,7 @@ def _is_dataset(plan: "loader.Plan", source: str) -> bool:
     return planned is not None and isinstance(planned.view, ItemsView)
 
 
-def _seen_runs(root: "loader.Root", arguments: Namespace) -> Answer:
+def _list_runs(root: "loader.Root", arguments: Namespace) -> Answer:
     """List runs, steps and checkpoints that trained on a sample. Exit status 1 if a run is unknown."""
     from ..train.trained_on import trained_on
 

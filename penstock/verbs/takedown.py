@@ -11,7 +11,7 @@ import loader
 from loader.errors import InvalidRuntime, VersionNotFound
 
 from ..text import lines_text
-from .verb import Answer, Table, Verb, argument, cluster_argument, cluster_of, flag, repeated, verb
+from .verb import Answer, Table, Verb, argument, cluster_argument, flag, list_option, parse_cluster, verb
 
 if TYPE_CHECKING:
     from loader.dataset.log.denies import Target
@@ -21,9 +21,9 @@ FORM = ("{:>8}", "  {:<16}", " {}", ": {}")
 
 @verb(
     "deny a subject, raw object or sample, for ever",
-    repeated("--subject", "person in the samples"),
-    repeated("--raw", "key, URI or SHA-256 of a raw object, or of one of its files"),
-    repeated("--sample", "key of a sample; needs --dataset"),
+    list_option("--subject", "person in the samples"),
+    list_option("--raw", "key, URI or SHA-256 of a raw object, or of one of its files"),
+    list_option("--sample", "key of a sample; needs --dataset"),
     argument("--dataset", "only this dataset", default=""),
     argument("--reason", "such as a ticket; no names, because the log is permanent", required=True),
     argument("--by", "requester", required=True),
@@ -67,13 +67,13 @@ def _sequences_to_deny(root: "loader.Root", targets: "list[Target]") -> "list[Ta
     from loader.dataset.log.denies import hashes
     from loader.dataset.log.state import Deny
 
-    from ..packing.denied_sequences import undenied_sequences
+    from ..packing.denied_sequences import pending_sequences
 
     salt = secrets.token_hex(16)
     scope = " ".join(sorted({target.kind for target in targets}))
     # Not in the log. No entry has number 0, which stands for rows that nothing denies.
     provisional = Deny(n=1, hashes=tuple(hashes(salt, targets)), scope=scope, salt=salt)
-    return undenied_sequences(root, [provisional]).get(provisional.n, [])
+    return pending_sequences(root, [provisional]).get(provisional.n, [])
 
 
 def _deny_late_sequences(root: "loader.Root", ids: Sequence[int]) -> list[int]:
@@ -81,11 +81,11 @@ def _deny_late_sequences(root: "loader.Root", ids: Sequence[int]) -> list[int]:
 
     Return the numbers of all takedowns to run. Raises: TakedownNotFound.
     """
-    from ..packing.denied_sequences import undenied_sequences
+    from ..packing.denied_sequences import pending_sequences
     from ..upkeep.takedown.run import deny_entry
 
     denies = [deny_entry(root, n) for n in ids]
-    late = undenied_sequences(root, denies)
+    late = pending_sequences(root, denies)
     numbers = list(ids)
     for deny in denies:
         sequences = late.get(deny.n)
@@ -98,10 +98,10 @@ def _deny_late_sequences(root: "loader.Root", ids: Sequence[int]) -> list[int]:
 
 def _check_sequences(root: "loader.Root", n: int) -> None:
     """Raise InvalidRuntime if stored sequences have documents that a takedown denies, and no takedown denies them."""
-    from ..packing.denied_sequences import undenied_sequences
+    from ..packing.denied_sequences import pending_sequences
     from ..upkeep.takedown.run import deny_entry
 
-    sequences = undenied_sequences(root, [deny_entry(root, n)]).get(n, [])
+    sequences = pending_sequences(root, [deny_entry(root, n)]).get(n, [])
     if sequences:
         raise InvalidRuntime(
             f"{len(sequences)} stored sequences of {sequences[0].dataset!r} have documents that takedown {n} denies, "
@@ -119,8 +119,8 @@ def ls(arguments: Namespace) -> Answer:
 
 
 _WHICH = (
-    repeated("--cache DIR", "folder of a node cache"),
-    repeated("--cache-peers LIST", "servers of a cluster's cache, as in penstock cache ls"),
+    list_option("--cache DIR", "folder of a node cache"),
+    list_option("--cache-peers LIST", "servers of a cluster's cache, as in penstock cache ls"),
     cluster_argument("file of a cluster whose machines read the tables; names are not sent to them"),
 )
 
@@ -130,8 +130,8 @@ _WHICH = (
     argument("id", "number of a takedown (default: all)", type=int, nargs="?"),
     flag("--apply", "write the takedown (default: only list it)"),
     flag("--delete-raw", "also delete raw objects at their source, unless other samples need them"),
-    repeated("--raw-below URL", "with --delete-raw: location below which raw objects may be deleted"),
-    repeated(
+    list_option("--raw-below URL", "with --delete-raw: location below which raw objects may be deleted"),
+    list_option(
         "--mirror URL", "mirror to clean too: cards, plans, views, packs, and old versions in its S3 bucket"
     ),
     argument("--checkpoints URL", "root of the trainings' checkpoints (default: the same root)"),
@@ -152,7 +152,7 @@ def run(arguments: Namespace) -> Answer:
     if arguments.raw_below and not arguments.delete_raw:
         raise InvalidRuntime("--raw-below without --delete-raw deletes nothing; give both, or neither")
     raw_below = [check_place(place) for place in arguments.raw_below]
-    cluster = cluster_of(arguments)
+    cluster = parse_cluster(arguments)
     root = loader.Root(arguments.root)
     if arguments.delete_raw and not raw_below:
         raise InvalidRuntime(_which_place(root))
@@ -206,9 +206,9 @@ def _which_place(root: "loader.Root") -> str:
     "check every location",
     argument("id", "the takedown's number", type=int),
     argument("--out", "file for the proof, as JSON"),
-    repeated("--mirror URL", "reachable mirror"),
-    repeated("--elsewhere TEXT", "location out of penstock's reach, such as 'backups until 2026-12-24'"),
-    repeated(
+    list_option("--mirror URL", "reachable mirror"),
+    list_option("--elsewhere TEXT", "location out of penstock's reach, such as 'backups until 2026-12-24'"),
+    list_option(
         "--keeps-nothing URL",
         "root or mirror that cannot list old versions, soft deletes and unfinished uploads, if its operator "
         "vouches that it keeps none; the proof records this as a statement",
@@ -232,7 +232,7 @@ def prove(arguments: Namespace) -> Answer:
         cache_peers=arguments.cache_peers,
         known=arguments.elsewhere,
         keeps_nothing=arguments.keeps_nothing,
-        cluster=cluster_of(arguments),
+        cluster=parse_cluster(arguments),
     )
     if arguments.out:
         try:

@@ -46,10 +46,10 @@ VERIFY_S = 3600.0
 def ls(arguments: Namespace) -> Answer:
     """Exit with 1 if a run is unreadable or has two different records for one step."""
     from loader.run.trail.read_trail import trail_runs
-    from loader.storage.mirror import primary_of
+    from loader.storage.mirror import primary_store
 
     root = loader.Root(arguments.root)
-    store = primary_of(root.store)
+    store = primary_store(root.store)
     body = [_summary(root, run) for run in ([arguments.run] if arguments.run else trail_runs(store))]
     if not body:
         check_root_or_records(store, "trails")
@@ -123,7 +123,7 @@ def verify(arguments: Namespace) -> Answer:
     ledger = loader.Root(arguments.ledger) if arguments.ledger else root
     trail = loader.read_trail(root, arguments.run)
     with recipe_process(root, arguments.recipe, limit_s=VERIFY_S) as recipe:
-        checks = progress(_computed(root, ledger, trail, recipe), "verify", total=len(trail.steps))
+        checks = progress(_recompute(root, ledger, trail, recipe), "verify", total=len(trail.steps))
         wrong = [row for row in checks if row["problem"]]
     unknown = sum(not row["checked"] for row in wrong)
     lines = [f"{_records_text(rows)}: {rows[0]['problem']}" for rows in _alike(wrong)]
@@ -157,7 +157,7 @@ def _records_text(rows: list[Row]) -> str:
     return f"{len(rows)} records of steps {min(steps)} to {max(steps)}"
 
 
-def _computed(
+def _recompute(
     root: "loader.Root",
     ledger: "loader.Root",
     trail: "RunTrail",
@@ -165,16 +165,16 @@ def _computed(
 ) -> Iterator[Row]:
     """Yield each step record, and why its digest differs."""
     from ..view.replays.replayed_values import Setting
-    from ..view.shown_values import datasets_of
+    from ..view.shown_values import dataset_facts
 
     rows = trail.steps.sort("start", "world_size", "rank", "step")
     for (start_id,), records in rows.group_by("start", maintain_order=True):
         start = trail.start(str(start_id))
-        check = partial(checked_records, ledger=ledger, epochs=start.epochs)
+        check = partial(check_records, ledger=ledger, epochs=start.epochs)
         for plan_hash, named in _by_plan(root, trail.run, start.plan, records):
             try:
                 plan = loader.open_plan(root, plan_hash, retired=True)
-                has_datasets = bool(datasets_of(plan))
+                has_datasets = bool(dataset_facts(plan))
             except PenstockError as error:
                 yield from ({**row, "checked": False, "problem": str(error)} for row in named)
                 continue
@@ -184,7 +184,7 @@ def _computed(
             setting = Setting(plan=plan_hash, epochs=start.epochs)
             for first in range(0, len(named), RECORDS_TOGETHER):
                 group = named[first : first + RECORDS_TOGETHER]
-                yield from recipe.inspect(setting, partial(_checked_by_recipe, check, group))
+                yield from recipe.inspect(setting, partial(_check_by_recipe, check, group))
 
 
 def _by_plan(
@@ -206,7 +206,7 @@ def _by_plan(
         yield plan_hash, list(named)
 
 
-def _checked_by_recipe(
+def _check_by_recipe(
     check: "Callable[[loader.Plan, list[Row]], Iterator[Row]]",
     records: list[Row],
     replay: "loader.Replay",
@@ -214,7 +214,7 @@ def _checked_by_recipe(
     return list(check(replay.plan, records))
 
 
-def checked_records(
+def check_records(
     plan: "loader.Plan",
     records: list[Row],
     *,
@@ -233,7 +233,7 @@ def checked_records(
 
 def _problem(replay: "loader.Replay", row: Row) -> tuple[bool, str]:
     """Return whether the digest could be computed, and the problem, or ""."""
-    from ..view.shown_values import datasets_of
+    from ..view.shown_values import dataset_facts
 
     place = row["step"], row["rank"], row["world_size"]
     try:
@@ -246,7 +246,7 @@ def _problem(replay: "loader.Replay", row: Row) -> tuple[bool, str]:
         return True, ""
     slots = replay.slots(*place)
     present = {replay.plan.source_names[source] for source in slots.source[slots.valid].tolist()}
-    datasets = sorted(present & datasets_of(replay.plan).keys())
+    datasets = sorted(present & dataset_facts(replay.plan).keys())
     if not datasets:
         return True, f"the training got digest {row['digest']:016x}, the stored bytes have {now:016x}"
     # Checksums of stored samples are their version's, so a difference lies in the items.
@@ -264,10 +264,10 @@ def against(arguments: Namespace) -> Answer:
     """Find the first differing step of two runs. Exit status 1 if there is one, or no step was compared."""
     from loader.run.trail.compared_notes import compare_notes
 
-    from ..train.replay_run import origin_of
+    from ..train.replay_run import replay_origin
     from ..view.inspect.run_comparison import run_comparison
-    from ..view.marks import counted
-    from ..view.sections.comparisons import compared_sample
+    from ..view.marks import count_text
+    from ..view.sections.comparisons import sample_cell
     from ..view.sections.texts import plain_text
 
     root = loader.Root(arguments.root)
@@ -278,23 +278,23 @@ def against(arguments: Namespace) -> Answer:
     if comparison.slots:
         rows = []
         for differing in comparison.slots[:MAX_SLOTS]:
-            samples = [plain_text(compared_sample(sample)) for sample in differing.samples]
+            samples = [plain_text(sample_cell(sample)) for sample in differing.samples]
             rows.append((differing.slot, *samples))
         text.append(Table(form=SLOTS_FORM, header=SLOTS, rows=rows))
         if comparison.n_slots > len(rows):
             listed = ""
             if len(comparison.slots) > len(rows):
                 listed = f"; --json lists {len(comparison.slots)}"
-            text.append(f"and {counted(comparison.n_slots - len(rows), 'more slot')}{listed}")
-    replayed = origin_of(arguments.other) == arguments.run
+            text.append(f"and {count_text(comparison.n_slots - len(rows), 'more slot')}{listed}")
+    replayed = replay_origin(arguments.other) == arguments.run
     equal = comparison.compared and comparison.step < 0 and not (replayed and notes.n_differing)
     return {**comparison.to_json(), "notes": notes.to_json()}, text, 0 if equal else 1
 
 
 def _note_lines(root: "loader.Root", arguments: Namespace, notes: "ComparedNotes") -> Iterator[str]:
-    from ..train.replay_run import nodes_at
+    from ..train.replay_run import step_nodes
     from ..train.run_folder import RunFolder
-    from ..view.marks import counted
+    from ..view.marks import count_text
 
     if not notes.compared:
         return
@@ -304,16 +304,16 @@ def _note_lines(root: "loader.Root", arguments: Namespace, notes: "ComparedNotes
             f"penstock explain {arguments.run}@{notes.not_finite} names its samples"
         )
     if not notes.n_differing:
-        yield f"{counted(notes.compared, 'metric')} are equal, bit by bit"
+        yield f"{count_text(notes.compared, 'metric')} are equal, bit by bit"
         return
     first = notes.differing[0]
-    of = counted(notes.compared, "metric")
+    of = count_text(notes.compared, "metric")
     yield (
         f"{notes.n_differing:,} of {of} differ, first {first.note} of step {first.step}, "
         f"{first.values[0]} and {first.values[1]}"
     )
     folders = [RunFolder(root.store, run) for run in (arguments.run, arguments.other)]
-    nodes, others = (set(nodes_at(folder, first.step, first.step + 1)) for folder in folders)
+    nodes, others = (set(step_nodes(folder, first.step, first.step + 1)) for folder in folders)
     if only := sorted(nodes - others):
         yield f"{arguments.run} did this step on {', '.join(only)}, and {arguments.other} did not"
 
@@ -344,7 +344,7 @@ def window(arguments: Namespace) -> Answer:
 def show(arguments: Namespace) -> Answer:
     """Raise RunNotFound without a trail."""
     from loader.api.decided_plans import has_decisions
-    from loader.storage.mirror import primary_of
+    from loader.storage.mirror import primary_store
 
     from ..view.inspect.run_record import MOST_SPIKES, run_record
     from ..view.replays.training import Training
@@ -357,7 +357,7 @@ def show(arguments: Namespace) -> Answer:
     with closing(Training(root, arguments.run)) as training:
         record = run_record(training, most=None if arguments.all else MOST_SPIKES)
         names_no_plan = is_online(training)
-    if not names_no_plan or not has_decisions(primary_of(root.store), arguments.run):
+    if not names_no_plan or not has_decisions(primary_store(root.store), arguments.run):
         return record.to_json(), page_text(trail_sections(record)), 0
     summary = decision_summary(root, arguments.run)
     body = {**record.to_json(), "decisions": summary.to_json()}

@@ -17,12 +17,12 @@ from .verb import (
     Table,
     Verb,
     argument,
+    argument_type,
     cluster_argument,
-    cluster_of,
+    exclusive_options,
     flag,
-    one_of,
-    read_by,
-    repeated,
+    list_option,
+    parse_cluster,
     verb,
 )
 
@@ -37,15 +37,15 @@ FORM = ("{:<24}", " {:<8}", " step {:>9}", " attempt {:>3}", "  {}")
 
 def _launcher(record: str, arguments: Namespace) -> "Launcher":
     from ..compute.cluster import Cluster
-    from ..train.submitting import launcher_of
+    from ..train.submitting import record_launcher
 
-    return launcher_of(record, cluster_of(arguments) or Cluster())
+    return record_launcher(record, parse_cluster(arguments) or Cluster())
 
 
-def _started(arguments: Namespace) -> tuple["RunFolder", "RunSpec | None", "Launcher | None"]:
+def _find_started(arguments: Namespace) -> tuple["RunFolder", "RunSpec | None", "Launcher | None"]:
     """Return a run's record, file and launcher; no file and launcher for a run that `submit` did not start."""
     folder = _folder(arguments)
-    spec = folder.stored_spec()
+    spec = folder.read_spec()
     return folder, spec, None if spec is None else _launcher(folder.store.url, arguments)
 
 
@@ -55,7 +55,7 @@ def _folder(arguments: Namespace) -> "RunFolder":
     return RunFolder(loader.Root(arguments.root).store, arguments.run)
 
 
-def _launched(arguments: Namespace) -> tuple["RunFolder", "Launcher"]:
+def _find_launcher(arguments: Namespace) -> tuple["RunFolder", "Launcher"]:
     """Return a run's record and its launcher. Raises: RunNotFound for a run that `submit` did not start."""
     from ..train.launch.run_launcher import check_launcher
 
@@ -70,7 +70,9 @@ _CLUSTER = cluster_argument("TOML file of the cluster (default: this machine)")
 _SPEC = (
     argument("spec FILE", "TOML file of the run"),
     _CLUSTER,
-    repeated("--set KEY=VALUE", "replace a key of the file, such as walltime_s=7200 or env.NCCL_DEBUG=INFO"),
+    list_option(
+        "--set KEY=VALUE", "replace a key of the file, such as walltime_s=7200 or env.NCCL_DEBUG=INFO"
+    ),
 )
 _SIZED_SPEC = (*_SPEC, argument("--nodes N", "nodes of this start, of the file's range", type=int))
 _MOVED = argument(
@@ -104,7 +106,7 @@ def submit(arguments: Namespace) -> Answer:
     from ..train.run_folder import RunFolder
     from ..train.run_spec import read_spec
     from ..train.start_requests import start_line
-    from ..train.submitting import changes, finished_note, sized
+    from ..train.submitting import changes, end_note, resize_spec
     from ..train.submitting import submit as submit_run
 
     if arguments.plan and arguments.dry_run != "--dry-run":
@@ -114,7 +116,7 @@ def submit(arguments: Namespace) -> Answer:
     spec = read_spec(arguments.spec, arguments.set)
     spec = with_code(spec, Path.cwd() if arguments.snapshot else None, stored=not arguments.dry_run)
     launcher = _launcher(spec.record, arguments)
-    asked = sized(spec, arguments.nodes)
+    asked = resize_spec(spec, arguments.nodes)
     changed = changes(spec)
     body: dict[str, Any] = {"run": spec.run, "changed": [change._asdict() for change in changed]}
     notes = [*map(str, changed), *launcher.notes(asked), *place_notes(spec)]
@@ -129,7 +131,7 @@ def submit(arguments: Namespace) -> Answer:
     if arguments.dry_run:
         text = body["answer"] = launcher.check(asked)
     else:
-        notes += finished_note(RunFolder(loader.Root(spec.record).store, spec.run))
+        notes += end_note(RunFolder(loader.Root(spec.record).store, spec.run))
         place = body["place"] = submit_run(spec, launcher, arguments.nodes, moved=arguments.moved)
         text = f"{spec.run}: {place}"
     return body | {"notes": notes}, [text, *notes], 0
@@ -141,13 +143,13 @@ def resume(arguments: Namespace) -> Answer:
     from ..train.code.snapshot import with_code
     from ..train.run_folder import RunFolder
     from ..train.run_spec import read_spec
-    from ..train.submitting import changes, finished_note
+    from ..train.submitting import changes, end_note
     from ..train.submitting import resume as resume_run
 
     spec = read_spec(arguments.spec, arguments.set)
     spec = with_code(spec, None, stored=False)
     changed = changes(spec)
-    notes = finished_note(RunFolder(loader.Root(spec.record).store, spec.run))
+    notes = end_note(RunFolder(loader.Root(spec.record).store, spec.run))
     launcher = _launcher(spec.record, arguments)
     place = resume_run(spec, launcher, arguments.nodes, moved=arguments.moved)
     body = {
@@ -174,7 +176,7 @@ def _steps(text: str) -> tuple[int, int]:
 @verb(
     "repeat steps on other nodes",
     *_SPEC,
-    argument("--steps A:B", "steps to repeat; B is not included", type=read_by(_steps), required=True),
+    argument("--steps A:B", "steps to repeat; B is not included", type=argument_type(_steps), required=True),
     argument(
         "--not-on NODE",
         "node to leave out; may be repeated (default on a cluster: all nodes that did the steps)",
@@ -186,20 +188,20 @@ def replay(arguments: Namespace) -> Answer:
     """Repeat steps of a run, on other nodes; nothing is saved but the record and the trail."""
     from ..compute.cluster import Cluster
     from ..train.code.snapshot import with_code
-    from ..train.replay_run import EXCLUDES, nodes_at, replay_spec, without_nodes
+    from ..train.replay_run import EXCLUDES, replay_spec, step_nodes, without_nodes
     from ..train.run_folder import RunFolder
     from ..train.run_spec import read_spec
-    from ..train.submitting import launcher_of
+    from ..train.submitting import record_launcher
     from ..train.submitting import submit as submit_run
 
     spec = read_spec(arguments.spec, arguments.set)
-    cluster = cluster_of(arguments) or Cluster()
+    cluster = parse_cluster(arguments) or Cluster()
     spec = with_code(spec, None, stored=False)
     repeated = replay_spec(spec, arguments.steps)
     nodes = arguments.not_on
     if cluster.engine in EXCLUDES and not nodes:
-        nodes = nodes_at(RunFolder(loader.Root(spec.record).store, spec.run), *arguments.steps)
-    place = submit_run(repeated, launcher_of(spec.record, without_nodes(cluster, nodes)))
+        nodes = step_nodes(RunFolder(loader.Root(spec.record).store, spec.run), *arguments.steps)
+    place = submit_run(repeated, record_launcher(spec.record, without_nodes(cluster, nodes)))
     body = {"run": repeated.run, "place": place, "not_on": [*nodes]}
     text = f"{repeated.run}: {place}\nwhen it has ended: penstock trail against {spec.run} {repeated.run}"
     return body, text, 0
@@ -229,7 +231,7 @@ def show(arguments: Namespace) -> Answer:
     from ..train.code.code_record import CodeRecord
     from ..train.submitting import summary
 
-    folder, spec, launcher = _started(arguments)
+    folder, spec, launcher = _find_started(arguments)
     run = summary(folder, launcher)
     body = run.to_json() | {"spec": None if spec is None else spec.to_json(), "starts": run.attempts}
     body["events"] = [
@@ -270,10 +272,10 @@ def show(arguments: Namespace) -> Answer:
 @verb("show where the time of a run went", *_STARTED_RUN)
 def goodput(arguments: Namespace) -> Answer:
     from ..train.goodput import PARTS, RECORDED, UNACCOUNTED, restarts, totals
-    from ..train.run_usage import goodput_body, goodput_of
+    from ..train.run_usage import goodput_body, run_goodput
 
-    folder, _, launcher = _started(arguments)
-    starts = goodput_of(folder, launcher)
+    folder, _, launcher = _find_started(arguments)
+    starts = run_goodput(folder, launcher)
     sums = totals(starts)
     whole = sum(sums.values())
     parts = [(part, f"{sums[part]:,.1f}", f"{sums[part] / whole:.1%}" if whole else "") for part in PARTS]
@@ -342,7 +344,7 @@ def starved(arguments: Namespace) -> Answer:
 def why(arguments: Namespace) -> Answer:
     from ..train.submitting import summary
 
-    folder, launcher = _launched(arguments)
+    folder, launcher = _find_launcher(arguments)
     text = launcher.why(folder.run)  # first: `status` releases what Slurm holds
     run = summary(folder, launcher)
     body = {"run": folder.run, "state": run.status.state, "place": run.status.place, "why": text}
@@ -354,29 +356,29 @@ def why(arguments: Namespace) -> Answer:
     *_STARTED_RUN,
     flag("--all", "print all that it wrote"),
     argument("--rank R", "only the lines of this rank", type=_number),
-    one_of(
+    exclusive_options(
         argument("--attempt N", "only what this start wrote (see show)", type=_number),
         flag("--follow", "print what it writes, until it has ended"),
     ),
 )
 def logs(arguments: Namespace) -> Answer:
     """Show a run's output. Exit with 2 if output that should be there is missing."""
-    from ..train.launch.run_end import followed
-    from ..train.launch.shown_log import attempt_start, check_folder, empty_log_words, shown_log, whole_log
+    from ..train.launch.run_end import follow_output
+    from ..train.launch.shown_log import attempt_start, check_folder, empty_log_words, read_log, whole_log
 
-    folder, launcher = _launched(arguments)
+    folder, launcher = _find_launcher(arguments)
     run = folder.run
     if arguments.follow:
         check_folder(launcher, run)  # else a run that waits would be followed for ever
         begin = 0 if arguments.all else None
-        if _print(followed(folder, launcher, arguments.rank, begin), arguments):
+        if _print(follow_output(folder, launcher, arguments.rank, begin), arguments):
             empty_log_words(launcher, run)  # raises if output should be there
         return {}, f"penstock: {run} has ended", 0
     start = attempt_start(folder, arguments.attempt)
     if arguments.all:
         is_empty = _print(whole_log(launcher, run, arguments.rank, start), arguments)
         return {}, empty_log_words(launcher, run) if is_empty else "", 0
-    shown = shown_log(launcher, run, arguments.rank, start)
+    shown = read_log(launcher, run, arguments.rank, start)
     body = {"run": run, "note": shown.note, "text": shown.text}
     if not shown.text:
         return body, empty_log_words(launcher, run), 0
@@ -397,13 +399,15 @@ def _print(texts: Iterator[str], arguments: Namespace) -> bool:
 @verb(
     "wait until a run has ended",
     *_STARTED_RUN,
-    argument("--timeout 2h", "longest wait; then exit with 124 (default: none)", type=read_by(parse_length)),
+    argument(
+        "--timeout 2h", "longest wait; then exit with 124 (default: none)", type=argument_type(parse_length)
+    ),
 )
 def wait(arguments: Namespace) -> Answer:
     """Wait until a run has ended; exit with its exit status."""
     from ..train.launch.run_end import TIMED_OUT, wait_until_ended
 
-    folder, launcher = _launched(arguments)
+    folder, launcher = _find_launcher(arguments)
     status = wait_until_ended(folder, launcher, arguments.timeout)
     body = {"run": folder.run, "status": status}
     if status is None:
@@ -416,7 +420,7 @@ def stop(arguments: Namespace) -> Answer:
     """Ask a run to save and end for good."""
     from ..train.submitting import stop as stop_run
 
-    folder, _, launcher = _started(arguments)
+    folder, _, launcher = _find_started(arguments)
     words = stop_run(folder, launcher)
     return {"run": folder.run}, f"{folder.run} {words}; penstock train resume continues it", 0
 
@@ -425,7 +429,7 @@ def stop(arguments: Namespace) -> Answer:
 def cancel(arguments: Namespace) -> Answer:
     from ..train.submitting import cancel as cancel_run
 
-    folder, launcher = _launched(arguments)
+    folder, launcher = _find_launcher(arguments)
     words = cancel_run(folder, launcher)
     text = f"{folder.run} was ended; penstock train resume continues it: it {words}"
     return {"run": folder.run}, text, 0

@@ -15,7 +15,18 @@ from loader.errors import InvalidRuntime, MissingDependency
 from ..places import check_root_or_records
 from ..text import line_text
 from ..units import parse_length, parse_size, size, utc_us
-from .verb import Answer, Table, argument, cluster_argument, cluster_of, flag, one_of, read_by, repeated, verb
+from .verb import (
+    Answer,
+    Table,
+    argument,
+    argument_type,
+    cluster_argument,
+    exclusive_options,
+    flag,
+    list_option,
+    parse_cluster,
+    verb,
+)
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
@@ -62,7 +73,7 @@ def _usd(text: str) -> float:
     argument(
         "--since 90d",
         "length of the window that ends now (default: 90d)",
-        type=read_by(parse_length),
+        type=argument_type(parse_length),
         default=90 * 86_400.0,
     ),
     argument(
@@ -71,12 +82,12 @@ def _usd(text: str) -> float:
         choices=tuple(dict.fromkeys((*BY, *STORED_BY))),
     ),
     flag("--stored", "bytes of versions in place of GPU-hours, shared bytes once"),
-    repeated(
+    list_option(
         "--price-gb [SCHEME=]USD",
         "with --stored: price per GiB and month, for roots of a URL scheme such as s3=0.023",
-        type=read_by(_price),
+        type=argument_type(_price),
     ),
-    argument("--price 2.10", "price of a GPU-hour", type=read_by(_usd)),
+    argument("--price 2.10", "price of a GPU-hour", type=argument_type(_usd)),
     argument("--prices FILE", "with --by dataset or owner: TOML file of prices (docs/operations.md)"),
     flag("--forecast", "extend the weekly totals by a line, up to 85 %% of what is installed"),
     argument(
@@ -86,21 +97,21 @@ def _usd(text: str) -> float:
 )
 def usage(arguments: Namespace) -> Answer:
     """Show what jobs and runs used."""
-    from ..usage.totals import usage_by, usage_row
+    from ..usage.totals import group_usage, usage_row
 
     until_us = utc_us()
     if arguments.prices and (arguments.stored or arguments.forecast or arguments.by not in COST_BY):
         raise InvalidRuntime(f"--prices is for --by {' or '.join(COST_BY)}, without --stored and --forecast")
     if arguments.stored:
-        return _stored(arguments, until_us)
-    by = _by(arguments, BY)
+        return _stored_answer(arguments, until_us)
+    by = _group_option(arguments, BY)
     since_us = max(0, until_us - round(arguments.since * 1e6))
     record = _record(arguments, since_us, until_us)
     if arguments.forecast:
         return _forecast(arguments, record, since_us, until_us)
     if by == "owner":
         return _cost(arguments, record, since_us, until_us)
-    rows = usage_by(by, record.starts, since_us, until_us)
+    rows = group_usage(by, record.starts, since_us, until_us)
     total = usage_row("total", record.starts, since_us, until_us)
     bodies = [_body(row, arguments.price) for row in (*rows, total)]
     body = {"since_us": since_us, "until_us": until_us, "by": by, "rows": bodies[:-1]}
@@ -123,8 +134,8 @@ def usage(arguments: Namespace) -> Answer:
 
 def _cost(arguments: Namespace, record: "UsageRecord", since_us: int, until_us: int) -> Answer:
     """Return bytes, requests and GPU-hours per dataset or owner. Versions that no owner named have the row "-"."""
-    from ..train.run_usage import recorded_starts
-    from ..usage.cost import cost_by
+    from ..train.run_usage import record_starts
+    from ..usage.cost import group_costs
     from ..usage.prices import read_prices
     from ..usage.stored import stored_bytes
 
@@ -136,10 +147,10 @@ def _cost(arguments: Namespace, record: "UsageRecord", since_us: int, until_us: 
     stored = stored_bytes(root.store, root.state)
     # Runs that other launchers, or none of penstock's, started have no times but their record's.
     counted = {start.run for start in record.starts}
-    recorded = recorded_starts(root.store, counted)
+    recorded = record_starts(root.store, counted)
     starts = [*record.starts, *recorded.starts]
     problems = [*record.problems, *recorded.problems]
-    rows = cost_by(by, stored, starts, since_us, until_us)  # type: ignore[arg-type]
+    rows = group_costs(by, stored, starts, since_us, until_us)  # type: ignore[arg-type]
     bodies = [row.to_json(prices) for row in rows]
     header = [by, "versions", "stored", "frees", "registered", "requests", "read", "GPU-hours"]
     form = ["{:<24}", " {:>8}", *[" {:>11}"] * 6]
@@ -168,28 +179,28 @@ def _record(arguments: Namespace, since_us: int, until_us: int) -> "UsageRecord"
     from ..compute.cluster import Cluster
     from ..train.launch.slurm_job import SlurmJobs
     from ..train.run_usage import launcher_usage, slurm_usage
-    from ..train.submitting import launcher_of
-    from ..usage.sacct import accounted_jobs
+    from ..train.submitting import record_launcher
+    from ..usage.sacct import account_jobs
 
     root = loader.Root(arguments.root)
-    cluster = cluster_of(arguments)
+    cluster = parse_cluster(arguments)
     check_root_or_records(root.store, "runs")
     if cluster is not None and cluster.engine == "slurm":
-        jobs = accounted_jobs(_answer(cluster), since_us=since_us)
+        jobs = account_jobs(_answer(cluster), since_us=since_us)
         return slurm_usage(root.store, jobs, until_us, SlurmJobs(root.url, cluster).rank_starts)
-    launcher = launcher_of(root.url, cluster or Cluster())
+    launcher = record_launcher(root.url, cluster or Cluster())
     return launcher_usage(root.store, launcher, until_us)
 
 
 def _forecast(arguments: Namespace, record: "UsageRecord", since_us: int, until_us: int) -> Answer:
     from ..usage.forecast import FULL, outlook
-    from ..usage.sacct import installed_gpus
+    from ..usage.sacct import count_gpus
     from ..usage.totals import weekly_gpu_hours
 
     installed = _gpus(arguments.installed)
-    cluster = cluster_of(arguments)
+    cluster = parse_cluster(arguments)
     if installed is None and cluster is not None and cluster.engine == "slurm":
-        installed = installed_gpus(_answer(cluster))
+        installed = count_gpus(_answer(cluster))
     weeks = weekly_gpu_hours(record.starts, since_us, until_us)
     limit = None
     if installed:
@@ -199,11 +210,11 @@ def _forecast(arguments: Namespace, record: "UsageRecord", since_us: int, until_
     return body, [text, *map(line_text, record.problems)], int(bool(record.problems))
 
 
-def _stored(arguments: Namespace, until_us: int) -> Answer:
+def _stored_answer(arguments: Namespace, until_us: int) -> Answer:
     from ..usage.forecast import FULL, outlook
     from ..usage.stored import stored_bytes
 
-    by = _by(arguments, STORED_BY)
+    by = _group_option(arguments, STORED_BY)
     root = loader.Root(arguments.root)
     stored = stored_bytes(root.store, root.state)
     if arguments.forecast:
@@ -242,7 +253,7 @@ def _stored(arguments: Namespace, until_us: int) -> Answer:
     )
 
 
-def _by(arguments: Namespace, accepted: Sequence[str]) -> str:
+def _group_option(arguments: Namespace, accepted: Sequence[str]) -> str:
     """Return the way to group. Raises: InvalidRuntime if it belongs to the other kind of usage."""
     by = arguments.by or accepted[0]
     if by not in accepted:
@@ -314,18 +325,18 @@ def check_packages() -> None:
 @verb(
     "serve metrics for Prometheus",
     argument("roots ROOT", "path or URL of a root (default: --root)", nargs="*"),
-    one_of(
+    exclusive_options(
         argument(
             "--listen HOST:PORT",
             "address to serve at (default: 127.0.0.1:9464)",
-            type=read_by(_address),
+            type=argument_type(_address),
             default=("127.0.0.1", 9464),
         ),
         argument("--textfile FILE", "write one file, for node_exporter's collector, and end"),
     ),
     flag("--cost", "also the cost of datasets, read once an hour: a request for each version, and more"),
     argument("--prices FILE", "with --cost: TOML file of prices (docs/operations.md)"),
-    repeated("--allow-host NAME", "further host name of this server, such as a service's"),
+    list_option("--allow-host NAME", "further host name of this server, such as a service's"),
 )
 def metrics(arguments: Namespace) -> Answer:
     """Serve until SIGINT or SIGTERM; with --textfile, write once. Exit status 1: a part could not be read whole."""

@@ -117,12 +117,12 @@ def flag(name: str, text: str, **settings: Any) -> Argument:
     return argument(name, text, action="store_true", **settings)
 
 
-def repeated(name: str, text: str, **settings: Any) -> Argument:
+def list_option(name: str, text: str, **settings: Any) -> Argument:
     """Return an option whose values are collected in a list."""
     return argument(name, f"{text}; may be repeated", action="append", default=[], **settings)
 
 
-def one_of(*arguments: Argument) -> Argument:
+def exclusive_options(*arguments: Argument) -> Argument:
     """Return arguments of which a command has at most one."""
 
     def add(parser: ArgumentParser) -> None:
@@ -168,7 +168,7 @@ def cluster_argument(text: str) -> Argument:
     return argument("--cluster FILE", text)
 
 
-def cluster_of(arguments: Namespace) -> "Cluster | None":
+def parse_cluster(arguments: Namespace) -> "Cluster | None":
     """Return the cluster of --cluster, or None. Raises: InvalidCluster; MissingDependency."""
     if arguments.cluster is None:
         return None
@@ -181,7 +181,7 @@ def workers_argument(threads: int = 4) -> Argument:
     return argument("--workers N", f"threads (default: {threads})", type=int, default=threads)
 
 
-def read_by(parse: Callable[[str], T]) -> Callable[[str], T]:
+def argument_type(parse: Callable[[str], T]) -> Callable[[str], T]:
     """Let argparse show `parse`'s ValueError."""
 
     def read(text: str) -> T:
@@ -301,10 +301,10 @@ def _value(names: list[str], text: str) -> Any:
 
 
 def store_options(name: str, whose: str) -> Argument:
-    return repeated(f"{name} NAME=VALUE", f"option of {whose}, as in loader.Root(options=)", type=option)
+    return list_option(f"{name} NAME=VALUE", f"option of {whose}, as in loader.Root(options=)", type=option)
 
 
-def options_of(pairs: list[tuple[list[str], Any]]) -> dict[str, Any]:
+def parse_options(pairs: list[tuple[list[str], Any]]) -> dict[str, Any]:
     """Return options for `loader.Root(url, options=...)`.
 
     Raises: InvalidStore if a name has both a value and names below it.

@@ -23,7 +23,7 @@ from .verb import (
     fields_of_all,
     flag,
     kinds,
-    repeated,
+    list_option,
     report_answer,
     verb,
     workers_argument,
@@ -209,7 +209,7 @@ def _stats(row: dict[str, Any] | None) -> str:
     "compute a digest of the content, independent of order and layout",
     REF,
     flag("--full", "read and check every byte, instead of trusting the indexes"),
-    repeated("--without NAME", "leave out a field or metadata column"),
+    list_option("--without NAME", "leave out a field or metadata column"),
     workers_argument(),
 )
 def run_digest(arguments: Namespace) -> Answer:
@@ -232,7 +232,7 @@ def run_digest(arguments: Namespace) -> Answer:
     argument("--field NAME", "field with a document's tokens, such as tokens.npy", required=True),
     argument("--length N", "tokens of a sequence", type=int, required=True),
     argument("--pad-id N", "token at positions without one (default: 0)", type=int, default=0),
-    repeated(
+    list_option(
         "--beside FIELD=FILL", "field with a value per token, and its value at other positions: mask.npy=0"
     ),
     argument("--together COLUMN", "documents with one value share a sequence, such as pair_id"),
@@ -274,7 +274,7 @@ def _fills(pairs: Sequence[str]) -> dict[str, int]:
 @verb(
     "list samples whose texts share 13 words in a row with protected versions, such as evaluations",
     REF,
-    repeated("--protected REF", "version to compare with, such as gsm8k@1", required=True),
+    list_option("--protected REF", "version to compare with, such as gsm8k@1", required=True),
     argument("--field NAME", "text field of the version, such as txt (default: all of txt, json and jsonl)"),
     argument("--min R", "smallest share of a sample's words, 0 to 1 (default: 0)", type=float, default=0.0),
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import InvalidRuntime, MissingDependency, NotRecorded
 
-from .verb import Answer, argument, flag, repeated, verb
+from .verb import Answer, argument, flag, list_option, verb
 
 if TYPE_CHECKING:
     from loader.dataset.log.state import VersionRecord
@@ -54,7 +54,7 @@ def recipe_process(
         yield process
 
 
-def metrics_of(root: "loader.Root", name: str, path: Path | None) -> "dict[str, MetricsFile]":
+def read_metrics(root: "loader.Root", name: str, path: Path | None) -> "dict[str, MetricsFile]":
     """Return run -> metrics; empty without `path`. Raises: InvalidRuntime if `name` names no run."""
     from ..view.replays.metrics_file import read_metrics
     from ..view.replays.training import run_and_step
@@ -72,7 +72,7 @@ def metrics_of(root: "loader.Root", name: str, path: Path | None) -> "dict[str, 
     argument("--port", "port of this machine; 0 finds a free one (default: 8497)", type=int, default=8497),
     argument("--socket PATH", "Unix socket instead of a port", type=Path),
     argument("--host", "address to listen at (default: 127.0.0.1)", default="127.0.0.1"),
-    repeated("--allow-host NAME", "further host name of this server, such as a proxy's"),
+    list_option("--allow-host NAME", "further host name of this server, such as a proxy's"),
     argument("--prefix /p", "path before every address, behind a proxy", default=""),
     argument("--ui URL", "Dagster's webserver, for links to runs", default=""),
     _RAW,
@@ -96,7 +96,7 @@ def run_view(arguments: Namespace) -> Answer:
         prefix=arguments.prefix,
         allow_hosts=arguments.allow_host,
         ui=arguments.ui,
-        metrics=metrics_of(root, arguments.where, arguments.metrics),
+        metrics=read_metrics(root, arguments.where, arguments.metrics),
         raw=RawSource(root, arguments.raw) if arguments.raw else None,
         writes=arguments.allow_writes,
         announce=lambda line: print(line, flush=True),
@@ -144,9 +144,9 @@ def parse_where(
 
 def _has_trail(root: "loader.Root", run: str) -> bool:
     from loader.run.trail.trail import check_run_name, trail_folder
-    from loader.storage.mirror import primary_of
+    from loader.storage.mirror import primary_store
 
-    files = primary_of(root.store).list(trail_folder(check_run_name(run)))
+    files = primary_store(root.store).list(trail_folder(check_run_name(run)))
     return next(iter(files), None) is not None
 
 
@@ -182,7 +182,7 @@ def run_tui(arguments: Namespace) -> Answer:
     from ..view.raw_source import RawSource
 
     root = loader.Root(arguments.root)
-    metrics = metrics_of(root, arguments.where, arguments.metrics)
+    metrics = read_metrics(root, arguments.where, arguments.metrics)
     raw = None
     if arguments.raw:
         raw = RawSource(root, arguments.raw)

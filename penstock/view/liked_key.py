@@ -9,7 +9,7 @@ from .page_address import version_address
 from .runs.worst_sample import run_and_step, worst_key
 
 
-def liked_keys(opened: OpenData, version: "loader.Version", like: str) -> tuple[str, ...]:
+def parse_like(opened: OpenData, version: "loader.Version", like: str) -> tuple[str, ...]:
     """Return the keys that `like=` names, with commas between them.
 
     `RUN@STEP` of a recorded run names that step's worst sample. version: the one that is searched. Raises:
@@ -19,10 +19,10 @@ def liked_keys(opened: OpenData, version: "loader.Version", like: str) -> tuple[
     # Without an index by key, it costs a scan of all keys whether a text with a comma is one.
     cached_as = ("named", version.id, like)
     names: list[str] = opened.cached(opened.media, cached_as, lambda: parse_keys(version, like))
-    return tuple(_liked_key(opened, version.dataset, name) for name in names)
+    return tuple(_parse_key(opened, version.dataset, name) for name in names)
 
 
-def _liked_key(opened: OpenData, dataset: str, like: str) -> str:
+def _parse_key(opened: OpenData, dataset: str, like: str) -> str:
     at = run_and_step(like)
     if at is None or at[0] not in opened.run_names():
         return like

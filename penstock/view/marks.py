@@ -88,21 +88,21 @@ def step_mark(name: str, text: str, slots: Iterable[int] = (), field: str = "") 
     return StepMark(name=name, text=text, weight=WEIGHTS[name], slots=tuple(slots), field=field)
 
 
-def counted(n: int, noun: str, plural: str = "") -> str:
+def count_text(n: int, noun: str, plural: str = "") -> str:
     """Return text such as '1 sample' or '1,200 samples'. plural: "" is the noun with an s."""
     if n == 1:
         return f"1 {noun}"
     return f"{n:,} {plural or noun + 's'}"
 
 
-def ranked(slots: Sequence[SlotFacts], notes: Iterable[StepMark] = ()) -> tuple[StepMark, ...]:
+def rank_marks(slots: Sequence[SlotFacts], notes: Iterable[StepMark] = ()) -> tuple[StepMark, ...]:
     """Return all marks of a batch, worst first. notes: marks of metrics."""
     marks = [
         *notes,
         *_unreadable(slots),
         *_of_kinds(slots),
         *_equal(slots),
-        *_repeated(slots),
+        *_repetition_marks(slots),
         *_splits(slots),
     ]
     return tuple(sorted(marks, key=lambda mark: (-mark.weight, mark.slots, mark.field)))
@@ -141,7 +141,7 @@ def _of_kinds(slots: Sequence[SlotFacts]) -> list[StepMark]:
             name=name,
             text=group[0][1].text
             if len(group) == 1
-            else f"{group[0][1].text} (and {counted(len(group) - 1, 'more slot')})",
+            else f"{group[0][1].text} (and {count_text(len(group) - 1, 'more slot')})",
             weight=max(mark.weight for _, mark in group),
             slots=tuple(slot for slot, _ in group),
             field=field,
@@ -170,7 +170,7 @@ def _equal(slots: Sequence[SlotFacts]) -> list[StepMark]:
     return marks
 
 
-def _repeated(slots: Sequence[SlotFacts]) -> list[StepMark]:
+def _repetition_marks(slots: Sequence[SlotFacts]) -> list[StepMark]:
     marks = []
     for name, column, what in (
         ("same_raw", "raw_sha256", "raw object"),
@@ -197,7 +197,7 @@ def _splits(slots: Sequence[SlotFacts]) -> list[StepMark]:
     return [
         step_mark(
             "other_split",
-            f"{counted(len(numbers), 'sample')} of the split {clean(split, 80)}, not of train",
+            f"{count_text(len(numbers), 'sample')} of the split {clean(split, 80)}, not of train",
             numbers,
         )
         for split, numbers in groups.items()
@@ -265,7 +265,7 @@ def step_marks(version: loader.Version, at: Mapping[int, SampleAddress]) -> list
     for group in by_column.values():
         more = ""
         if len(group) > 1:
-            more = f" (and {counted(len(group) - 1, 'more slot')})"
+            more = f" (and {count_text(len(group) - 1, 'more slot')})"
         slots = tuple(slot for mark in group for slot in mark.slots)
         out.append(replace(group[0], text=group[0].text + more, slots=slots))
     return out

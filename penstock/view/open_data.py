@@ -17,8 +17,8 @@ from loader.dataset.versions.samples_table import import_polars
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError, StoreError
 from loader.order.slots import rank_slice
 from loader.run.trail.trail_outline import list_runs
-from loader.storage.mirror import primary_of
-from loader.storage.requests import tried_once
+from loader.storage.mirror import primary_store
+from loader.storage.requests import try_once
 
 from ..upkeep.exclusion import exclude
 from . import open_items
@@ -27,7 +27,7 @@ from .board.home_record import Board, HomeRecord
 from .facets.version_columns import VersionColumns
 from .inspect.run_overview import RunOverview, run_overview, unavailable_overview
 from .inspect.sample_slices import SliceSearch
-from .inspect.shown_batch import PICTURED_SLOTS, ShownBatch, shown_batch
+from .inspect.shown_batch import PICTURED_SLOTS, ShownBatch, show_batch
 from .inspect.slice_trainings import SliceTrainings
 from .inspect.slices_record import SlicePageRecord, slice_page_record
 from .inspect.slot_record import SlotRecord, slot_record, slot_values
@@ -99,7 +99,7 @@ class OpenData:
         self._metrics = dict(metrics or {})
         self.outage = Outage()
         # Run logs and ledgers are read from the primary. Mirrors may serve versions while the primary is down.
-        self._primary = self.outage if primary_of(root.store) is root.store else Outage()
+        self._primary = self.outage if primary_store(root.store) is root.store else Outage()
         self._process = RecipeProcess(root, recipe, quiet=quiet, outage=self._primary) if recipe else None
         self.replayers = Replayers(plain=Replays(root, cut=True, outage=self._primary), recipe=self._process)
         self._plans = Replays(root, outage=self._primary)
@@ -150,7 +150,7 @@ class OpenData:
         During a known outage, requests are not retried. Raises: as `make`.
         """
         try:
-            with tried_once() if self.outage.is_known else nullcontext():
+            with try_once() if self.outage.is_known else nullcontext():
                 return make()
         except ObjectNotFound:
             self.episodes.clear()
@@ -169,7 +169,7 @@ class OpenData:
 
     def overview(self, training: Training) -> RunOverview:
         """Return a run's overview, read at most a few seconds ago; with the reason if the store does not answer."""
-        store = primary_of(self.root.store)
+        store = primary_store(self.root.store)
 
         def make() -> tuple[float, RunOverview]:
             overview = self._primary.ask(lambda: run_overview(training, store, self._goodputs))
@@ -254,17 +254,17 @@ class OpenData:
         # Listing all run logs may be slow.
         at_s, runs = self._listed_runs
         if time.monotonic() - at_s > RUNS_S:
-            listed = self._primary.ask(lambda: list_runs(primary_of(self.root.store)))
+            listed = self._primary.ask(lambda: list_runs(primary_store(self.root.store)))
             runs = tuple(run.run for run in listed)
             self._listed_runs = time.monotonic(), runs
         return runs
 
     def _training(self, name: str) -> Training:
-        def opened() -> OpenRun:
+        def open_run() -> OpenRun:
             training = Training(self.root, name, self._plans, metrics=self._metrics.get(name))
             return OpenRun(training, self._primary)
 
-        return self._runs.get(name, lambda: self._primary.ask(opened)).fresh()
+        return self._runs.get(name, lambda: self._primary.ask(open_run)).fresh()
 
     def batch(self, name: str, step: int, rank: int, world_size: int) -> tuple[ShownBatch, str]:
         """Return (a rank's part of a step, recipe error or "").
@@ -290,7 +290,7 @@ class OpenData:
         cached = self._batches.get(
             (training.name, training.plan(step).hash, step, rank, world_size, digests),
             lambda: self._replay(
-                lambda: step_values(training, self.replayers, step, rank, world_size, shown_batch, digests),
+                lambda: step_values(training, self.replayers, step, rank, world_size, show_batch, digests),
                 lambda batch: bool(batch.errors) or not batch.settled,
             ),
             self._is_valid,
@@ -426,10 +426,10 @@ class OpenData:
             last = self._last
             if last is None or last is done:
                 continue
-            if self._made_neighbours(*last):
+            if self._make_neighbours(*last):
                 done = last
 
-    def _made_neighbours(self, name: str, step: int, rank: int, world_size: int) -> bool:
+    def _make_neighbours(self, name: str, step: int, rank: int, world_size: int) -> bool:
         """Make the steps beside one; return False if a request came meanwhile."""
         for neighbour in (step + 1, step - 1):
             if self._requested.is_set():

@@ -61,7 +61,7 @@ class OpenRun:
     def _read_again(self) -> None:
         stale = ""
         try:
-            self.training = self._outage.ask(self.training.refreshed)
+            self.training = self._outage.ask(self.training.refresh)
             self._whole_at = datetime.now(UTC)
         except StoreError as error:
             stale = f"the trail is as it was read at {self._whole_at:%Y-%m-%d %H:%M:%S} UTC: {error}"

@@ -11,7 +11,7 @@ _EDGE = 2.0
 """Free space above and below a line, so that its stroke is not cut."""
 
 
-def points_of(
+def polyline_points(
     positions: Sequence[float],
     values: Sequence[float],
     *,

@@ -7,13 +7,13 @@ from pathlib import PurePosixPath
 import loader
 from loader.errors import InvalidRuntime, PenstockError
 from loader.storage import open_store
-from loader.storage.requests import tried_while
+from loader.storage.requests import retry_while
 
 from ..denied.sources import plain_uri, why_not
 from .json_record import JsonRecord
-from .kinds import Facts, Media, kind_of
+from .kinds import Facts, Media, find_kind
 from .outage import Outage
-from .shown_values import ShownValue, shown_value
+from .shown_values import ShownValue, show_value
 
 MOST_BYTES = 64 * 2**20
 """Largest object fetched, in bytes."""
@@ -98,7 +98,7 @@ def raw_object(
     field = f"raw{PurePosixPath(uri).suffix.lower()}"
     facts = Facts(field=field)
     try:
-        with tried_while(lambda spent_s: spent_s < PATIENCE_S):
+        with retry_while(lambda spent_s: spent_s < PATIENCE_S):
             nbytes = source.nbytes(uri)
             if nbytes > most:
                 return RawObjectRecord(uri=uri, nbytes=nbytes)
@@ -107,5 +107,5 @@ def raw_object(
         return RawObjectRecord(uri=uri, reason=str(error))
     picture = None
     if edge:
-        picture = kind_of(data, facts).thumbnail(data, facts, edge)
-    return RawObjectRecord(uri=uri, nbytes=nbytes, shown=shown_value(field, data, facts), picture=picture)
+        picture = find_kind(data, facts).thumbnail(data, facts, edge)
+    return RawObjectRecord(uri=uri, nbytes=nbytes, shown=show_value(field, data, facts), picture=picture)

@@ -3,7 +3,7 @@
 from functools import partial
 
 from loader.rollouts.record import RunRecords
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 
 from .open_data import OpenData
 from .replays.training import Training
@@ -27,14 +27,14 @@ def run_decisions(opened: OpenData, training: Training) -> DecisionChart | None:
 
 def open_decisions(opened: OpenData, run: str) -> DecisionChart:
     """Return a run's decisions. Raises: NotRecorded; StoreError."""
-    store = primary_of(opened.root.store)
+    store = primary_store(opened.root.store)
     read = partial(_read, opened)
     return opened.ask_primary(lambda: decision_chart(store, run, read))
 
 
 def open_decision(opened: OpenData, run: str, step: int) -> DecisionDetail:
     """Return a step's decision. Raises: NotRecorded; Corrupt; StoreError."""
-    store = primary_of(opened.root.store)
+    store = primary_store(opened.root.store)
     return opened.ask_primary(lambda: decision_detail(store, run, step))
 
 

@@ -11,8 +11,8 @@ from ..compute.cluster import Cluster
 from ..train.goodput import AttemptGoodput
 from ..train.launch.launcher import Launcher
 from ..train.run_folder import RunFolder
-from ..train.run_usage import RunTimes, goodput_of, read_times
-from ..train.submitting import RunBrief, launcher_of
+from ..train.run_usage import RunTimes, read_times, run_goodput
+from ..train.submitting import RunBrief, record_launcher
 from .lru_cache import LruCache
 
 _log = logging.getLogger(__name__)
@@ -48,19 +48,19 @@ class RunGoodputs:
         launcher = None
         # Another record's run of this name may have left times on this machine.
         if record.is_submitted:
-            launcher = launcher_of(store.url, Cluster())
+            launcher = record_launcher(store.url, Cluster())
         return record.times, _goodput(folder, launcher, record.times)
 
 
 def _read(folder: RunFolder) -> _Record:
     times = read_times(folder)
-    is_submitted = folder.stored_spec() is not None
+    is_submitted = folder.read_spec() is not None
     return _Record(times, is_submitted)
 
 
 def _goodput(folder: RunFolder, launcher: Launcher | None, times: RunTimes) -> list[AttemptGoodput]:
     try:
-        return goodput_of(folder, launcher, times)
+        return run_goodput(folder, launcher, times)
     except EngineUnreachable as error:  # such as another user's folder of processes
         _log.warning("the goodput of %s is by its record only: %s", folder.run, error)
-        return goodput_of(folder, None, times)
+        return run_goodput(folder, None, times)

@@ -69,18 +69,18 @@ class HeldSteps(JsonRecord):
     """Why some are unknown, or ""."""
 
 
-def held_steps(
+def find_sample_slots(
     trainings: Iterable[Training], dataset: str, key: str, ordinal: int, before: int = 0
 ) -> tuple[HeldSteps, ...]:
     """Return a sample's slots, per run.
 
     ordinal: in a version. before: end of the search in plans without a run log. Costs as `Plan.steps_of`.
     """
-    sources = partial(_sources_of, dataset)
-    return tuple(_held_steps_of(one, sources, key, ordinal, before) for one in trainings)
+    sources = partial(_dataset_sources, dataset)
+    return tuple(_training_slots(one, sources, key, ordinal, before) for one in trainings)
 
 
-def _sources_of(dataset: str, plan: loader.Plan) -> set[str]:
+def _dataset_sources(dataset: str, plan: loader.Plan) -> set[str]:
     return {
         one.source
         for name, one in plan.sources.items()
@@ -88,13 +88,13 @@ def _sources_of(dataset: str, plan: loader.Plan) -> set[str]:
     }
 
 
-def held_item(training: Training, source: str, ordinal: int, before: int) -> tuple[HeldSteps, ...]:
+def find_item_slots(training: Training, source: str, ordinal: int, before: int) -> tuple[HeldSteps, ...]:
     """Return an item's slots in its own run: other runs may call another dataset by the same name.
 
     before: end of the search in plans without a run log.
     """
     key = str(ordinal)  # of a plan without its dataset
-    return (_held_steps_of(training, partial(_same_source, source), key, ordinal, before),)
+    return (_training_slots(training, partial(_same_source, source), key, ordinal, before),)
 
 
 def _same_source(source: str, plan: loader.Plan) -> list[str]:
@@ -123,7 +123,7 @@ class RunSearch:
         self.unsearched = tuple(others)
         """Their number."""
 
-    def held_steps(
+    def find_slots(
         self, dataset: str, key: str, ordinal: int, own: Training | None = None, before: int = 0
     ) -> tuple[HeldSteps, ...]:
         """Return the function `held_steps` of every run, `own` first, then the newest."""
@@ -131,8 +131,8 @@ class RunSearch:
         if own is not None:
             name = own.name
         others = [one for one in self._opened if one.name != name]
-        own_results = held_steps([own] if own is not None else [], dataset, key, ordinal, before)
-        results = held_steps(others, dataset, key, ordinal)
+        own_results = find_sample_slots([own] if own is not None else [], dataset, key, ordinal, before)
+        results = find_sample_slots(others, dataset, key, ordinal)
         self.unsearched = tuple(run for run in self.unsearched if run != name)
         until = time.monotonic() + ASK_S
         asked = 0
@@ -142,7 +142,7 @@ class RunSearch:
             run = self.unsearched[asked]
             asked = asked + 1
             try:
-                results += held_steps([self._open_run(run)], dataset, key, ordinal)
+                results += find_sample_slots([self._open_run(run)], dataset, key, ordinal)
             except PenstockError as error:  # one run failed; the others are still searched
                 text = clean(f"{type(error).__name__}: {error}", 400)
                 results += (HeldSteps(training=run, n_slots=0, planned=False, slots=(), error=text),)
@@ -156,7 +156,7 @@ class RunSearch:
         return self._newest_first.get(result.training, n_runs)
 
 
-def held_slots(
+def find_slots(
     training: Training,
     sources: Callable[[loader.Plan], Iterable[str]],
     key: str,
@@ -179,7 +179,7 @@ def held_slots(
                 with training.open_replay(step) as replay:
                     occurrences = search(replay)
             else:
-                occurrences = recipe.inspect(training.planned_setting(step), search)
+                occurrences = recipe.inspect(training.plan_setting(step), search)
             slots.update(
                 one for one in occurrences if len(plans) == 1 or training.plan_hash(one.step) == plan_hash
             )
@@ -201,7 +201,7 @@ def _occurrences(
     return slots
 
 
-def _held_steps_of(
+def _training_slots(
     training: Training,
     sources: Callable[[loader.Plan], Iterable[str]],
     key: str,
@@ -210,7 +210,7 @@ def _held_steps_of(
 ) -> HeldSteps:
     planned = training.trail is None and training.metrics is None
     before = min(before, MOST_PLANNED) if planned else training.last_step + 1
-    slots, errors = held_slots(training, sources, key, before, ordinal)
+    slots, errors = find_slots(training, sources, key, before, ordinal)
     if training.trail is not None and slots:
         recorded = training.are_recorded(np.array([one.step for one in slots]))
         slots = [one for one, there in zip(slots, recorded.tolist(), strict=True) if there]

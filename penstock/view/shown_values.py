@@ -16,14 +16,14 @@ from loader.order.sources.items_view import ItemsView
 from loader.order.sources.window_view import view_ordinals
 from loader.run.recipe.recipe import stored_view
 
-from ..class_names import class_names_of
+from ..class_names import find_class_names
 from ..text import clean
 from .json_record import JsonRecord, plain
-from .kinds import kind_of
+from .kinds import find_kind
 from .kinds.array_values import as_array
 from .kinds.kind import Facts, Mark, TokenBox
 from .kinds.tokens import LAYOUT, SEGMENTS
-from .kinds.video import frames_of, length_marks
+from .kinds.video import as_frames, length_marks
 from .replays.replayed_values import Texts, special_tokens
 
 MOST_LINES = 40
@@ -71,7 +71,7 @@ class StoredField(JsonRecord):
     """Value as the loader decodes it, before any transform, or None."""
 
 
-def place_of(address: FieldAddress | None) -> dict[str, Any]:
+def field_location(address: FieldAddress | None) -> dict[str, Any]:
     """Return the attributes of a `StoredField` that say where it is."""
     if address is None:
         return {}
@@ -91,7 +91,7 @@ def version_of(plan: "loader.Plan", source: str) -> "loader.Version | None":
     return view.version
 
 
-def datasets_of(plan: "loader.Plan") -> dict[str, str]:
+def dataset_facts(plan: "loader.Plan") -> dict[str, str]:
     """Return source -> facts about its dataset, for sources that are datasets."""
     facts: dict[str, str] = {}
     for name, planned in plan.sources.items():
@@ -126,14 +126,14 @@ def sample_names(plan: "loader.Plan", source: str, ordinals: Ordinals) -> Iterat
         yield {"key": key, "version": name, "ordinal": ordinal}
 
 
-def facts_of(
+def field_facts(
     sample: Mapping[str, Any], field: str, version: "loader.Version | None", texts: Texts | None = None
 ) -> Facts:
     """Return the known facts about a field. version: the sample's. texts: decoded tokens."""
     facts: dict[str, Any] = {}
     if version is not None:
         facts = dict(version.facts.get(field, {}))
-        if field.rpartition(".")[2] == "cls" and (labels := class_names_of(version)):
+        if field.rpartition(".")[2] == "cls" and (labels := find_class_names(version)):
             facts.setdefault("labels", labels)
     # A writer's facts may be any JSON, so values of unexpected types are ignored.
     vocabulary, rate = (facts.get(name) for name in ("vocabulary", "rate"))
@@ -155,8 +155,8 @@ def _text(texts: Mapping[int, str], ids: Sequence[int]) -> str:
     return "".join(texts.get(token, "") for token in ids)
 
 
-def shown_value(field: str, value: object, facts: Facts) -> ShownValue:
-    kind = kind_of(value, facts)
+def show_value(field: str, value: object, facts: Facts) -> ShownValue:
+    kind = find_kind(value, facts)
     marks = tuple(kind.marks(value, facts))
     if _is_of_packing(facts):  # a sequence may be one document, and its documents often have one value
         marks = tuple(one for one in marks if one.name != "constant")
@@ -185,7 +185,7 @@ def _has_thumbnail(kind: str, value: object) -> bool:
     return array is not None and array.ndim >= 2 and array.size > 0
 
 
-def shown_sample(
+def show_sample(
     sample: Mapping[str, Any],
     version: "loader.Version | None",
     texts: Texts | None = None,
@@ -195,8 +195,8 @@ def shown_sample(
 
     cut: partly decoded field -> text about its length; audio and video lengths are then not compared.
     """
-    facts = {name: facts_of(sample, name, version, texts) for name in sample}
-    values = [shown_value(name, value, facts[name]) for name, value in sample.items()]
+    facts = {name: field_facts(sample, name, version, texts) for name in sample}
+    values = [show_value(name, value, facts[name]) for name, value in sample.items()]
     if cut:
         return tuple(
             replace(item, lines=(cut[name], *item.lines)) if name in cut else item
@@ -223,7 +223,7 @@ def _units(kind: str, value: object) -> int:
         return 0
     if kind != "video":
         return int(array.shape[-1])
-    clip = frames_of(array)
+    clip = as_frames(array)
     if clip is None:
         return 0
     return int(clip.shape[0])
@@ -250,8 +250,8 @@ def save(folder: Path, record: Mapping[str, Any], slots: Mapping[int, Mapping[st
     for slot, sample in slots.items():
         for field, value in sample.items():
             stem = folder / f"slot-{slot:05d}-{_ODD.sub('_', field)[:80]}"
-            facts = facts_of(sample, field, None)
-            media = kind_of(value, facts).detail(value, facts)
+            facts = field_facts(sample, field, None)
+            media = find_kind(value, facts).detail(value, facts)
             for i, item in enumerate(media):
                 number = ""
                 if len(media) > 1:
@@ -268,7 +268,7 @@ def _save_value(stem: Path, value: Any) -> Path:
         path.write_bytes(value)
     elif hasattr(value, "__array__") and hasattr(value, "ndim") and value.ndim:
         path = Path(f"{stem}.npy")
-        np.save(path, _saved_array(value), allow_pickle=False)
+        np.save(path, _load_array(value), allow_pickle=False)
     else:
         path = Path(f"{stem}.json")
         scalar = value.item() if hasattr(value, "item") else value
@@ -276,7 +276,7 @@ def _save_value(stem: Path, value: Any) -> Path:
     return path
 
 
-def _saved_array(value: Any) -> np.ndarray[Any, Any]:
+def _load_array(value: Any) -> np.ndarray[Any, Any]:
     try:
         return np.asarray(value)
     except TypeError:  # bfloat16 and other dtypes that only torch has

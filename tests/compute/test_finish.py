@@ -12,7 +12,7 @@ from loader.storage import open_store
 from penstock.compute.attach import attach
 from penstock.compute.cluster import Cluster
 from penstock.compute.job import Job, JobFolder
-from penstock.compute.local_blocks import computed_here
+from penstock.compute.local_blocks import compute_here
 from penstock.compute.pool import Compute, InlineCompute, LocalCompute
 from penstock.compute.submit import BlockOutcomes
 from penstock.compute.work import Fault
@@ -46,7 +46,7 @@ def on_cluster(units: list[Text], cluster: Cluster) -> list[BlockOutcomes[Writte
 
 def here(units: list[Text], compute: Compute) -> list[BlockOutcomes[Written]]:
     try:
-        return list(computed_here(TEXTS, units, compute, [open_store(units[0].root)]))
+        return list(compute_here(TEXTS, units, compute, [open_store(units[0].root)]))
     finally:
         compute.close()
 
@@ -121,6 +121,6 @@ def test_what_units_left_is_gone_behind_their_block(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
     units, scratch = texts(tmp_path / "r", 7), tmp_path / "scratch"
-    blocks = computed_here(TEXTS, units, InlineCompute(), [open_store(str(tmp_path / "r"))])
+    blocks = compute_here(TEXTS, units, InlineCompute(), [open_store(str(tmp_path / "r"))])
     assert [list(scratch.glob("penstock-blocks-*/*")) for _ in blocks] == [[], [], []]
     assert not list((tmp_path / "scratch").iterdir())

@@ -21,7 +21,7 @@ from penstock.compute.plain import to_frame, to_json
 from penstock.compute.pool import InlineCompute
 from penstock.compute.runner import REFUSED
 from penstock.compute.runner_process import open_runner, parser
-from penstock.compute.submit import submitted
+from penstock.compute.submit import submit_job
 from penstock.compute.work import StoredPlace
 from penstock.upkeep.verify.version import verify
 from tests.compute.forged_copy import forged_copy
@@ -55,7 +55,7 @@ def first_ids(root, monkeypatch) -> list[str]:
         raise InterruptedError
 
     with monkeypatch.context() as patched:
-        patched.setattr("penstock.compute.attach.submitted", submitting)
+        patched.setattr("penstock.compute.attach.submit_job", submitting)
         with pytest.raises(InterruptedError):
             verify(root, "d", full=True, cluster=INLINE)
     return asked
@@ -106,7 +106,7 @@ def test_description_that_is_replaced_behind_its_submission_is_refused(node, tmp
 def test_runner_of_a_replaced_description_ends_for_good_and_says_why(node, tmp_path, capsys):
     secrets, packages, _ = node
     job = job_in(tmp_path / "jobs")
-    there = submitted(job, numbers(4))
+    there = submit_job(job, numbers(4))
     command = LOCAL.runner(there.folder, 1, there.description.sha256)[3:]
     forged_copy(job.store, job.id, secrets, packages, tmp_path)
     assert runner_process.main([*command, "--element", "0", "--elements", "1"]) == REFUSED
@@ -117,7 +117,7 @@ def test_runner_of_a_replaced_description_ends_for_good_and_says_why(node, tmp_p
 def test_units_that_are_replaced_behind_the_description_are_refused(tmp_path):
     """The runner reads the description first, and the units of each block later."""
     job = job_in(tmp_path)
-    there = submitted(job, numbers(4))
+    there = submit_job(job, numbers(4))
     key = there.folder.key(f"units-{there.description.units}.jsonl.zst")
     data = bytes(job.store.get(key).data)
     _, offset, nbytes = there.description.blocks[1]
@@ -146,7 +146,7 @@ def test_units_that_are_replaced_behind_the_description_are_refused(tmp_path):
 )
 def test_description_with_another_field_is_left_alone(tmp_path, change, caplog):
     job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
-    there = submitted(job, numbers(3))
+    there = submit_job(job, numbers(3))
     job.store.put(folder.key("job.json"), to_json(replace(there.description, **change)))
     assert told_of(done_by(job, numbers(3), INLINE)) == [0, 1, 4]
     assert (
@@ -163,7 +163,7 @@ def job_with_attempt(job, attempt):
 
 def test_description_that_differs_in_what_may_differ_is_taken(tmp_path, caplog):
     job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
-    there = submitted(job, numbers(3))
+    there = submit_job(job, numbers(3))
     other = replace(there.description, about="in other words", at_us=1, token="12345678")
     job.store.put(folder.key("job.json"), to_json(other))
     assert told_of(done_by(job, numbers(3), INLINE)) == [0, 1, 4]
@@ -188,7 +188,7 @@ def test_description_that_differs_in_what_may_differ_is_taken(tmp_path, caplog):
 def test_description_that_is_none_is_left_alone(tmp_path, text, caplog):
     """Also one whose token or name of units leads out of the folder, and one of other bytes than ours."""
     job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
-    there = submitted(job, numbers(3))
+    there = submit_job(job, numbers(3))
     body = json.loads(to_json(there.description))
     if text == "token":
         text = json.dumps({**body, "token": "/../../../x"}).encode()
@@ -214,7 +214,7 @@ def test_ids_forged_in_advance_for_many_attempts_end_in_a_job_that_names_them(tm
 def test_folder_that_is_begun_again_is_emptied_up_to_its_links(tmp_path, caplog):
     """Whoever may write `jobs/` may lay a description without units there, and a link to files of somebody else."""
     job, folder, other = job_in(tmp_path / "root"), folder_of(job_in(tmp_path / "root")), tmp_path / "other"
-    there = submitted(job, numbers(3))
+    there = submit_job(job, numbers(3))
     other.mkdir()
     (other / "thesis.tex").write_text("x")
     Path(job.store.url, folder.key("link")).symlink_to(other)
@@ -231,7 +231,7 @@ def test_forged_folders_do_not_stop_a_list_of_jobs(node, capsys):
     _, _, root = node
     deep, given = b'{"x":' * 10**5 + b"1" + b"}" * 10**5, "1" * 32
     root.store.put(f"jobs/{'0' * 32}/job.json", deep)
-    there = submitted(replace(job_in(Path(root.url)), fingerprint="g"), numbers(3))
+    there = submit_job(replace(job_in(Path(root.url)), fingerprint="g"), numbers(3))
     root.store.put(there.folder.key("given/1.json"), b"[")
     folder = Path(root.url, f"jobs/{given}")
     folder.mkdir()
@@ -253,10 +253,10 @@ def test_id_that_leads_elsewhere_is_refused(tmp_path, id_):
 def test_units_that_differ_only_in_the_run_are_the_same_job(tmp_path, caplog):
     """As those of a batch whose run died: the next run goes on with its job, under the first one's units."""
     job = replace(job_in(tmp_path), work=RUNS)
-    first = submitted(job, lambda: [Run(n=n, run_id="first") for n in range(3)])
-    second = submitted(job, lambda: [Run(n=n, run_id="second") for n in range(3)])
+    first = submit_job(job, lambda: [Run(n=n, run_id="first") for n in range(3)])
+    second = submit_job(job, lambda: [Run(n=n, run_id="second") for n in range(3)])
     assert second.description == first.description
-    other = submitted(job, lambda: [Run(n=n + 1, run_id="second") for n in range(3)])
+    other = submit_job(job, lambda: [Run(n=n + 1, run_id="second") for n in range(3)])
     assert other.folder.id == job_with_attempt(job, 1)
     assert "other units" in caplog.text
 
@@ -264,7 +264,7 @@ def test_units_that_differ_only_in_the_run_are_the_same_job(tmp_path, caplog):
 def test_stray_objects_of_a_folder_stop_nobody(tmp_path):
     """Attempts and blocks with numbers that no job has."""
     job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
-    submitted(job, numbers(3))
+    submit_job(job, numbers(3))
     folder.put_done(999, Head(), [StoredOutcome(code="exception", reason="forged")])
     folder.store.put(folder.key("done/" + "9" * 200 + ".jsonl.zst"), b"")
     given = {"by": "x", "at_us": 1, "n_begun": 0, "placed": True}
@@ -275,14 +275,14 @@ def test_stray_objects_of_a_folder_stop_nobody(tmp_path):
 
 def test_outcomes_of_another_type_are_refused(tmp_path):
     job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
-    submitted(job, numbers(3))
+    submit_job(job, numbers(3))
     folder.put_done(0, Head(), [StoredOutcome(result={"n": 0, "square": "text"})])
     with pytest.raises(Corrupt, match="done/0"):
         done_by(job, numbers(3), INLINE)
 
 
 def test_every_engine_carries_the_digest_of_the_description(tmp_path):
-    there = submitted(job_in(tmp_path), numbers(3))
+    there = submit_job(job_in(tmp_path), numbers(3))
     sha256 = there.description.sha256
     runner = Cluster(engine="slurm", slot=Slot(cpus=1)).runner(there.folder, 1, sha256)
     assert runner[runner.index("--sha256") + 1] == sha256

@@ -26,8 +26,8 @@ from penstock.compute.pool import LocalCompute
 from penstock.compute.pool.environment import visible_gpus
 from penstock.compute.runner import FINAL
 from penstock.compute.runner_process import open_runner, parser
-from penstock.compute.submit import MAX_COST_S, MAX_NBYTES, MAX_UNITS, cut_blocks, submitted
-from penstock.compute.work import Work, work_at
+from penstock.compute.submit import MAX_COST_S, MAX_NBYTES, MAX_UNITS, cut_blocks, submit_job
+from penstock.compute.work import Work, find_work
 from tests.compute.job_checks import (
     REPOSITORY,
     assert_a_gpu_has_a_worker,
@@ -97,7 +97,7 @@ def test_runner_has_a_worker_for_each_gpu_of_its_machine(tmp_path, monkeypatch):
 def test_slot_with_fewer_gpus_than_its_file_says_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     job = job_in(tmp_path)
-    sha256 = submitted(job, numbers(1)).description.sha256
+    sha256 = submit_job(job, numbers(1)).description.sha256
     runner = [
         *LOCAL.runner(folder_of(job), 1, sha256)[3:],
         "--element",
@@ -218,7 +218,7 @@ def test_two_roots_with_the_same_job_share_no_name_of_an_attempt(tmp_path):
     one, other = job_in(tmp_path / "one"), job_in(tmp_path / "other")
     assert one.id == other.id
     for job in (one, other):
-        submitted(job, numbers(3))
+        submit_job(job, numbers(3))
     name = folder_of(one).attempt_name(1)
     assert name == folder_of(one).attempt_name(1) != folder_of(other).attempt_name(1)
     folder_of(one).remove()
@@ -255,7 +255,7 @@ def test_job_that_is_cancelled_goes_on_if_it_is_run_again(tmp_path):
 
 def test_intent_without_an_engine_is_overtaken(tmp_path, monkeypatch):
     job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
-    submitted(job, numbers(3))
+    submit_job(job, numbers(3))
     given = attaching.AttemptRecord(by="gone:1", at_us=attaching.now_us(), n_begun=0)
     assert folder.intend(1, given)
     assert not folder.intend(1, replace(given, by="late:2"))
@@ -326,7 +326,7 @@ def test_another_source_tree_fails_the_job_before_a_block_begins(tmp_path, monke
 
 def test_description_in_a_bucket_runs_no_code_of_other_packages(tmp_path):
     job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
-    description = submitted(job, numbers(3)).description
+    description = submit_job(job, numbers(3)).description
     for place, why in (("os:system", "accepted are works"), ("penstock.compute.job:job_ids", "is no work")):
         forged = replace(description, work=place)
         job.store.put(folder.key("job.json"), to_json(forged))
@@ -334,14 +334,14 @@ def test_description_in_a_bucket_runs_no_code_of_other_packages(tmp_path):
         with pytest.raises(InvalidRuntime, match=why):  # though who submits vouched for it
             open_runner(parser().parse_args([*told, "--element", "0", "--elements", "1"]), LocalCompute)
     with pytest.raises(InvalidRuntime, match="cannot be imported"):
-        work_at("penstock.nothing:WORK", ["penstock"])
+        find_work("penstock.nothing:WORK", ["penstock"])
 
 
 def test_secrets_stay_at_home(tmp_path):
     secrets = {"access_key_id": "AKIAPLANTED", "secret_access_key": "planted/secret"}
     bucket = open_store("s3://bucket/raw", {**secrets, "region": "eu-1", "endpoint": "http://127.0.0.1:9"})
     job = replace(job_in(tmp_path), stores=[bucket])
-    submitted(job, numbers(2))
+    submit_job(job, numbers(2))
     command = " ".join(LOCAL.runner(JobFolder(bucket, job.id), 1, "0" * 64))
     told = [bytes(job.store.get(info.key).data).decode(errors="replace") for info in job.store.list("jobs/")]
     assert "eu-1" in command
@@ -353,13 +353,13 @@ def test_secrets_stay_at_home(tmp_path):
 def test_job_of_a_store_in_memory_is_refused():
     job = Job(store=open_store("memory://jobs"), work=SQUARES, about="", fingerprint="")
     with pytest.raises(InvalidRuntime, match="cannot be opened by a node"):
-        submitted(job, numbers(1))
+        submit_job(job, numbers(1))
 
 
 def test_work_that_no_module_holds_is_refused(tmp_path):
     nameless = Work(name="n", version="1", function=square, unit=Number, result=Square, timeout_s=1)
     with pytest.raises(InvalidRuntime, match="top level of a module"):
-        submitted(replace(job_in(tmp_path), work=nameless), numbers(1))
+        submit_job(replace(job_in(tmp_path), work=nameless), numbers(1))
 
 
 @pytest.mark.parametrize("name", ["done/0.jsonl.zst", "begun/0-1.json"])

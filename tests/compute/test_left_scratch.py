@@ -15,7 +15,7 @@ from loader.storage.disk.scratch import remove_left_folders
 from penstock.compute.cluster import Cluster
 from penstock.compute.engines.local_engine import LocalEngine
 from penstock.compute.engines.slurm import element_script
-from penstock.compute.submit import submitted
+from penstock.compute.submit import submit_job
 from penstock.compute.work import source_hash
 from tests.compute.job_checks import REPOSITORY, done_by, job_in, numbers, told_of
 from tests.servers.patience import until
@@ -55,7 +55,7 @@ def test_scratch_of_a_killed_runner_is_removed_by_the_next_runner(tmp_path, monk
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setenv("PYTHONPATH", path)
     job = job_in(tmp_path / "jobs")
-    there = submitted(job, numbers(4, where=str(tmp_path), seconds=60))
+    there = submit_job(job, numbers(4, where=str(tmp_path), seconds=60))
     runner = runner_of(there, dict(os.environ))
     until(lambda: begun(tmp_path), process=runner)
     kinds = {"penstock-block", "penstock-worker"}
@@ -67,7 +67,7 @@ def test_scratch_of_a_killed_runner_is_removed_by_the_next_runner(tmp_path, monk
     workers = begun(tmp_path)
     until(lambda: not any(map(lives, workers)))
     assert held <= set(temporary.glob("penstock-*")), "SIGKILL leaves them"
-    next_job = submitted(replace(job, fingerprint="next"), numbers(2))
+    next_job = submit_job(replace(job, fingerprint="next"), numbers(2))
     assert runner_of(next_job, dict(os.environ)).wait() == 0
     assert list(temporary.glob("penstock-*")) == []
 

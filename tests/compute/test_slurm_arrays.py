@@ -12,15 +12,15 @@ from penstock.compute.engines.slurm import (
     Array,
     Elements,
     SlurmCluster,
-    arrays_of,
+    attempt_arrays,
     element_script,
-    options_of,
+    sbatch_options,
 )
 
 
 @given(st.integers(0, 5000), st.integers(1, 700), st.integers(1, 1000))
 def test_arrays_hold_each_element_once_and_keep_to_the_slots(n_blocks, slots, array_max):
-    arrays = arrays_of(n_blocks, slots, array_max)
+    arrays = attempt_arrays(n_blocks, slots, array_max)
     elements = [array.first + i for array in arrays for i in range(array.size)]
     assert elements == list(range(min(n_blocks, 4 * slots)))
     assert all(1 <= array.at_once <= array.size <= array_max for array in arrays)
@@ -40,7 +40,7 @@ def test_options_name_what_a_slot_gets():
         queue="long",
         account="lab",
     )
-    options = options_of(cluster, "pk-x-1", Array(first=10, size=5, at_once=2))
+    options = sbatch_options(cluster, "pk-x-1", Array(first=10, size=5, at_once=2))
     for one in (
         "--array=0-4%2",
         "--mem=2049M",

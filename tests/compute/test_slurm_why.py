@@ -9,12 +9,12 @@ import pytest
 from loader.errors import EngineUnreachable
 from penstock.compute.engines.slurm_listing import (
     QueuedJob,
-    named_jobs,
+    list_jobs,
+    list_queue,
+    parse_resources,
     preemption_words,
-    queued_jobs,
-    resources_of,
 )
-from penstock.compute.engines.slurm_why import UNLIMITED, limit_behind, why_waiting
+from penstock.compute.engines.slurm_why import UNLIMITED, find_limit, why_waiting
 from tests.compute.slurm_answers import printed
 
 NONE = "cpu=N(2),mem=N(0),node=N(1),billing=N(2),gres/gpu=N(2)"
@@ -156,7 +156,7 @@ def test_limit_is_said_with_its_users_the_next_end_and_the_nodes_that_fit() -> N
 )
 @pytest.mark.parametrize("ann", ["1000", "ann(1000)"])
 def test_limit_behind_a_reason(ann, reason, owner, resource, limit, used, asked) -> None:
-    behind = limit_behind(answer(ann), job(reason))
+    behind = find_limit(answer(ann), job(reason))
     assert behind is not None
     assert (behind.owner, behind.resource, behind.limit, behind.used) == (owner, resource, limit, used)
     assert behind.asked == asked
@@ -164,7 +164,7 @@ def test_limit_behind_a_reason(ann, reason, owner, resource, limit, used, asked)
 
 @pytest.mark.parametrize("reason", ["Resources", "AssocGrpEnergy", "QOSMaxMemoryPerUser", "JobHeldUser", ""])
 def test_reason_without_a_limit_names_none(reason) -> None:
-    assert limit_behind(answer(), job(reason)) is None
+    assert find_limit(answer(), job(reason)) is None
 
 
 def test_unknown_reason_stays_in_slurms_words() -> None:
@@ -173,7 +173,7 @@ def test_unknown_reason_stays_in_slurms_words() -> None:
 
 
 def test_association_of_another_account_counts_only_below_its_own() -> None:
-    behind = limit_behind(answer(), job("AssocGrpJobsLimit"))
+    behind = find_limit(answer(), job("AssocGrpJobsLimit"))
     assert behind is not None
     assert behind.filters == ("--account=lab,vision",)
 
@@ -181,17 +181,17 @@ def test_association_of_another_account_counts_only_below_its_own() -> None:
 @pytest.mark.parametrize("end", [0, 40])
 def test_answer_that_is_cut_off_is_no_end_of_a_job(end: int) -> None:
     with pytest.raises(EngineUnreachable, match="which is no job"):
-        queued_jobs(lambda command: f"slurm_load_jobs: {printed(command, row(1, 'cpu=1', 5))}"[: 20 + end])
+        list_queue(lambda command: f"slurm_load_jobs: {printed(command, row(1, 'cpu=1', 5))}"[: 20 + end])
 
 
 def test_text_of_a_job_shifts_no_column_and_forges_no_job() -> None:
     rows = [row(12, "cpu=8", 5, account="a|b\n13|RUNNING|c"), row(14, "cpu=8", 5, account="d")]
-    jobs = queued_jobs(lambda command: "Welcome to login1\n" + printed(command, *rows))
+    jobs = list_queue(lambda command: "Welcome to login1\n" + printed(command, *rows))
     assert [(job.job_id, job.account, job.user) for job in jobs] == [
         ("12", "a|b\n13|RUNNING|c", "bob"),
         ("14", "d", "bob"),
     ]
-    (named,) = named_jobs(lambda command: printed(command, (*rows[1], "x|y\nz", "")), "x|y\nz")
+    (named,) = list_jobs(lambda command: printed(command, (*rows[1], "x|y\nz", "")), "x|y\nz")
     assert (named.job_id, named.name) == ("14", "x|y\nz")
 
 
@@ -252,7 +252,7 @@ def test_setting_of_the_partition_is_named_with_its_numbers(changes, asked, word
 
 
 def test_resources_are_numbers() -> None:
-    assert resources_of("cpu=8,mem=62.50G,node=2,gres/gpu=4,gres/gpu:a100=4") == {
+    assert parse_resources("cpu=8,mem=62.50G,node=2,gres/gpu=4,gres/gpu:a100=4") == {
         "cpu": 8,
         "mem": 64_000,
         "node": 2,

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from assets.featurizers import Features, Featurizer
-from assets.featurizers.decoding import field_of, photo
+from assets.featurizers.decoding import kind_field, photo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class MeanColour(Featurizer):
     def __call__(self, kind, sample):
         from {module} import mean
 
-        return Features(fields={{}}, columns={{"mean_ratio": mean(photo(sample, field_of(self.inputs, kind)))}})
+        return Features(fields={{}}, columns={{"mean_ratio": mean(photo(sample, kind_field(self.inputs, kind)))}})
 """
 HELPER = """
 def mean(pixels):

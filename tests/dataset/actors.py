@@ -18,7 +18,7 @@ from loader.dataset.log.denies import Target
 from loader.dataset.log.entries import entry_key
 from loader.dataset.versions.version import open_record
 from loader.errors import ObjectNotFound, PenstockError
-from penstock.denied.record import condemned
+from penstock.denied.record import condemned_versions
 from penstock.upkeep.gc import Moment, Options, collect
 from penstock.upkeep.takedown.run import run_takedown
 from penstock.upkeep.verify.root import verify_root
@@ -75,7 +75,7 @@ def looks(name, skew, grace_s, hours=HOURS):
                 name=name,
                 grace_s=grace_s,
                 silence_s=FOREVER_S,
-                condemned=condemned(root.store, root.state.denies),
+                condemned=condemned_versions(root.store, root.state.denies),
             )
             at = Moment(at_us=(hour + skew) * HOUR_US, run=name, run_us=hour * HOUR_US)
             report = collect(root, options, apply=True, at=at)
@@ -170,7 +170,7 @@ class Ran:
         self.state = self.root.state
         entries = (self.root.store.get(entry_key(n)).data for n in range(1, self.state.n + 1))
         self.wrote = {n: wrote[data] for n, data in enumerate(entries, 1) if data in wrote}
-        self.denied = condemned(self.root.store, self.state.denies)
+        self.denied = condemned_versions(self.root.store, self.state.denies)
 
     @property
     def readers(self):

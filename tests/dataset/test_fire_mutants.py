@@ -18,7 +18,7 @@ def another_collectors_work_ends_a_look(patch):
         lost = collector.Unreadable(root.store, state, condemned, mirror=mirror)
         return found, collector.references(root.store, list(found.values()), lost)
 
-    patch.setattr(collector, "_kept", kept)
+    patch.setattr(collector, "_kept_references", kept)
 
 
 def takedowns_are_read_once(patch):

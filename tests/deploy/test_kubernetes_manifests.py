@@ -12,7 +12,7 @@ import yaml
 
 from penstock.cli import parser
 from penstock.compute.cluster import Cluster, read_cluster
-from penstock.nodes.control import control_of
+from penstock.nodes.control import node_control
 from penstock.train.launch.jobset import JobSets
 from penstock.train.run_spec import RunSpec
 from tests.deploy import kueue_kinds
@@ -129,7 +129,7 @@ def test_role_of_node_watchers_allows_what_they_ask(tmp_path: Path, monkeypatch:
             "spec": {},
             "status": {"conditions": []},
         }
-        control = control_of(Cluster(engine="kubernetes"))
+        control = node_control(Cluster(engine="kubernetes"))
         control.states()
         control.drain("gpu-7", "penstock q-1: planted")
         assert server.cluster.requests == {("GET", "/api/v1/nodes"), ("PATCH", "/api/v1/nodes/gpu-7/status")}

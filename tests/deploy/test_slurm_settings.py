@@ -14,7 +14,7 @@ import loader
 from penstock.cli import parser
 from penstock.compute.cluster import read_cluster
 from penstock.train.launch.slurm_job import SlurmJobs
-from penstock.train.submitting import launcher_of
+from penstock.train.submitting import record_launcher
 from tests.servers.patience import until
 from tests.servers.slurm import NODES, Slurm
 
@@ -61,7 +61,7 @@ def test_priorities_and_account_are_those_that_are_made() -> None:
     qos = set(re.findall(r"(?:add|modify) qos (\w+)", text))
     assert set(cluster.priorities.values()) == qos
     assert f" {cluster.account} " in text or f"{cluster.account};" in text
-    assert isinstance(launcher_of("memory://x", cluster), SlurmJobs)
+    assert isinstance(record_launcher("memory://x", cluster), SlurmJobs)
     assert "{node}" in cluster.train.on_node, "else the watcher can prove nothing"
     settings = dict(line.split("=", 1) for line in lines("penstock.conf"))
     assert {settings["Prolog"], settings["HealthCheckProgram"]} == {"/etc/slurm/penstock-check.sh"}

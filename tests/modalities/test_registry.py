@@ -105,10 +105,10 @@ def test_every_word_has_its_examples(samples):
 @pytest.mark.parametrize(
     ("absent", "call", "extra"),
     [
-        ("simplejpeg", "decoder_for('jpg')", "image"),
-        ("PIL", "decoder_for('png')", "image"),
-        ("av", "decoder_for('wav')", "audio"),
-        ("av", "decoder_for('mp4')(b'', None)", "video"),
+        ("simplejpeg", "find_decoder('jpg')", "image"),
+        ("PIL", "find_decoder('png')", "image"),
+        ("av", "find_decoder('wav')", "audio"),
+        ("av", "find_decoder('mp4')(b'', None)", "video"),
         ("pytest", "import loader.testing", "testing"),
     ],
 )
@@ -116,7 +116,7 @@ def test_missing_package_is_named_with_its_pip_line(absent, call, extra):
     code = (
         f"import sys; sys.modules[{absent!r}] = None\n"
         "from loader.errors import MissingDependency\n"
-        "from loader.modalities import decoder_for\n"
+        "from loader.modalities import find_decoder\n"
         f"try: {call}\n"
         "except MissingDependency as error: print(error)\n"
     )

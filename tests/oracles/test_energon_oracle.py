@@ -47,7 +47,7 @@ def test_what_it_prepares_is_registered_by_its_index(tmp_path, peer, monkeypatch
         archive(tmp_path / f"place/part/{number}.tar", samples)
         wanted |= samples
     peer("energon", "prepare", tmp_path / "place", "train=3,val=1")
-    monkeypatch.setattr(archives, "samples_in", None)  # no headers
+    monkeypatch.setattr(archives, "archive_samples", None)  # no headers
     with loader.Root(tmp_path / "root") as root:
         version = register(root, "energon", tmp_path / "place", "d").version
         rows = {row["key"]: row["split"] for row in version.samples().collect().to_dicts()}

@@ -9,7 +9,7 @@ from PIL import Image
 import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.storage import open_store
-from penstock.class_names import class_names_of
+from penstock.class_names import find_class_names
 from penstock.formats.content_digest import content_digest
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.registration.register import register
@@ -37,7 +37,7 @@ def test_what_it_saved_is_imported(tmp_path, peer):
             assert done.failures == []
             version = root.open("d")
             found = read(version)
-            assert class_names_of(version) == ["cat", "dog"]
+            assert find_class_names(version) == ["cat", "dog"]
         assert len(found) == 9
         for one in theirs:
             i = one["i"]

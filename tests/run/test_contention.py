@@ -314,7 +314,7 @@ def test_ranks_that_start_later_take_their_part_of_the_machine(plan, monkeypatch
 def test_network_file_system_is_read_by_as_many_threads_as_a_bucket(plan, cores, monkeypatch, kind, number):
     cores(16)
     mount = Mount(point="/", kind=kind, device="server:/export")
-    monkeypatch.setattr(mounts, "mount_of", lambda folder, table=None: mount)
+    monkeypatch.setattr(mounts, "find_mount", lambda folder, table=None: mount)
     with loader.Loader(plan, 0, 1, framework="numpy") as batches:
         assert batches.workers == number
         next(batches)

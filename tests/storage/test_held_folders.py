@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loader.storage.disk import scratch
-from loader.storage.disk.scratch import HeldFolder, held_file, held_folder, remove_left_folders
+from loader.storage.disk.scratch import HeldFolder, remove_left_folders, scratch_file, scratch_folder
 
 HOLDER = """
 import sys, time
@@ -52,7 +52,7 @@ def test_folder_of_a_killed_process_is_removed_by_the_next_one(tmp_path, holder,
     kill(process)
     assert (left / "data").exists(), "SIGKILL leaves it"
     monkeypatch.setattr(scratch, "_cleared", set())
-    with held_folder("next", str(tmp_path)) as own:
+    with scratch_folder("next", str(tmp_path)) as own:
         assert not left.exists()
         assert (held / "data").exists()
         assert own.exists()
@@ -112,7 +112,7 @@ def test_folder_that_was_removed_before_it_was_locked_is_made_again(tmp_path, mo
         return path
 
     monkeypatch.setattr(scratch.tempfile, "mkdtemp", racing)
-    with held_folder("test", str(tmp_path)) as folder:
+    with scratch_folder("test", str(tmp_path)) as folder:
         assert str(folder) == made[1]
         assert remove_left_folders(str(tmp_path)) == 0
     assert list(tmp_path.iterdir()) == []
@@ -120,7 +120,7 @@ def test_folder_that_was_removed_before_it_was_locked_is_made_again(tmp_path, mo
 
 def test_file_is_there_until_the_end_and_gone_after_an_error(tmp_path):
     def fail():
-        with held_file("test", str(tmp_path)) as file:
+        with scratch_file("test", str(tmp_path)) as file:
             file.write(b"abc")
             file.flush()
             assert Path(file.name).read_bytes() == b"abc"

@@ -7,7 +7,7 @@ from loader.storage import open_store
 from loader.storage.cloud.azure import azure_config
 from loader.storage.cloud.gcs import gcs_config
 from loader.storage.cloud.s3 import s3_config
-from loader.storage.spec import runtime_of
+from loader.storage.spec import store_runtime
 from tests.servers.processes import python
 
 
@@ -337,7 +337,7 @@ def test_fsspec_local_is_our_local(tmp_path):
 
 
 def test_runtime_options_reach_the_client():
-    runtime = runtime_of(
+    runtime = store_runtime(
         "s3://b", {"timeout_s": 2, "retry_deadline_s": 7, "max_concurrency": "9", "key": "secret!"}
     )
     assert (runtime.timeout_s, runtime.budget.deadline_s, runtime.limiter().limit) == (2.0, 7.0, 9)

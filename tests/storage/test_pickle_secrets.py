@@ -11,7 +11,7 @@ import pytest
 from loader.errors import Forbidden, InvalidStore, PenstockError
 from loader.storage import Store, StoreSpec, open_store
 from loader.storage.cloud import azure, gcs, s3
-from loader.storage.spec import is_secret, redact, runtime_of, spec_of
+from loader.storage.spec import is_secret, redact, store_runtime, store_spec
 from tests.servers.patience import PATIENCE_S
 
 PLANTED = "PLANTEDsecretPLANTED"
@@ -59,7 +59,7 @@ def test_no_secret_is_shown_or_pickled(url: str, options):
 
 
 def test_fsspec_store_drops_what_looks_like_a_secret():
-    spec = spec_of(*STORES[-1])
+    spec = store_spec(*STORES[-1])
     assert spec.dropped == ("fsspec.nested.api_token", "fsspec.password")
     assert spec.options == {"fsspec": {"nested": {}, "custom": [PLANTED]}}, (
         "a secret under an innocent name stays"
@@ -127,19 +127,19 @@ def test_name_and_its_prefixed_form_are_as_secret(module, prefix: str):
 def test_files_of_tokens_travel_under_every_name():
     options = {"aws_web_identity_token_file": "/token", "azure_federated_token_file": "/token"}
     files = {**options, "google_application_credentials": "/adc"}
-    assert spec_of("s3://b/p", files) == StoreSpec(url="s3://b/p", options=files)
+    assert store_spec("s3://b/p", files) == StoreSpec(url="s3://b/p", options=files)
 
 
 def test_password_in_the_url_of_an_option_is_dropped():
     options = {"endpoint_url": f"https://user:{PLANTED}@h", "fsspec": {"proxy": f"http://u:{PLANTED}@h"}}
-    spec = spec_of("s3://b/p", options)
+    spec = store_spec("s3://b/p", options)
     assert spec.dropped == ("endpoint_url", "fsspec.proxy")
     assert spec.options == {"fsspec": {}}
-    assert not hidden_in(redact(f"at {options['endpoint_url']}", runtime_of("s3://b", options).secrets))
+    assert not hidden_in(redact(f"at {options['endpoint_url']}", store_runtime("s3://b", options).secrets))
 
 
 def test_private_key_of_sftp_is_dropped():
-    spec = spec_of("sftp://h/p", {"fsspec": {"host": "h", "pkey": PLANTED}})
+    spec = store_spec("sftp://h/p", {"fsspec": {"host": "h", "pkey": PLANTED}})
     assert spec == StoreSpec(url="sftp://h/p", options={"fsspec": {"host": "h"}}, dropped=("fsspec.pkey",))
 
 

@@ -23,12 +23,12 @@ from penstock.compute.cluster import read_cluster
 from penstock.compute.engines.slurm import SlurmQueue
 from penstock.nodes.control import SlurmNodes
 from penstock.nodes.watch import REVIEW_S
-from penstock.train.goodput import PARTS, matched
+from penstock.train.goodput import PARTS, match_attempts
 from penstock.train.launch import slurm_job_script
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.run_usage import goodput_of
+from penstock.train.run_usage import run_goodput
 from penstock.train.submitting import cancel, stop, submit
 from tests.servers.patience import until
 from tests.servers.processes import command_line_of, command_of, environment_of
@@ -315,8 +315,8 @@ class Proof:
 
     def _check_goodput(self, folder: RunFolder, all_starts: list[Start]) -> None:
         """Hold each start's parts to the line of sacct that it ran in, and to the clock of its ranks."""
-        rows = goodput_of(folder, self.launcher)
-        allocations = matched(self.launcher.spans(RUN), folder.attempts(), 0)
+        rows = run_goodput(folder, self.launcher)
+        allocations = match_attempts(self.launcher.spans(RUN), folder.attempts(), 0)
         booked_s, parts = defaultdict[int, float](float), Counter[str]()
         lines = self._accounted()
         for row, allocation in zip(rows, allocations, strict=True):

@@ -147,7 +147,7 @@ def busy(*_):
     Path(sys.argv[1]).touch()
     time.sleep(600)
 
-media.stored_sample = busy
+media.read_sample = busy
 sys.exit(main(["view", "--port", "0", "--root", sys.argv[2]]))
 """
 

@@ -9,7 +9,7 @@ from loader.dataset.tables import parquet, table_rows
 from loader.dataset.versions import samples_table
 from loader.dataset.versions.samples_table import scan_samples
 from loader.dataset.writing import run_samples
-from penstock.view.inspect.sample_record import sample_record, stored
+from penstock.view.inspect.sample_record import read_field, sample_record
 from penstock.view.inspect.slot_record import slot_record
 from penstock.view.inspect.step_record import step_record
 from penstock.view.open_data import OpenData
@@ -101,7 +101,7 @@ def first_paint(opened):
     (label, size) = record.facets
     assert (label.is_counted, label.values[0].n, size.n) == (True, len(version), len(version))
     for row in record.rows[:24]:
-        assert stored(version, row.ordinal, "jpg") == PICTURE
+        assert read_field(version, row.ordinal, "jpg") == PICTURE
 
 
 def counted_facets(opened):

@@ -296,7 +296,7 @@ def test_rows_have_the_columns_that_the_address_names(version):
 
 def test_numbers_of_other_types_find_their_counts():
     """Types that imports and annotations write. Coded without a version: a writer stores 64 bits."""
-    from penstock.view.facets.column_codes import coded_column
+    from penstock.view.facets.column_codes import code_column
 
     rng = np.random.default_rng(3)
     n = 500
@@ -314,7 +314,7 @@ def test_numbers_of_other_types_find_their_counts():
         pl.Series("null", [None] * n),
     ]
     for series in columns:
-        coded = coded_column(series.name, series)
+        coded = code_column(series.name, series)
         entries = (*coded.values, *coded.bins)
         frame = series.to_frame()
         counts = [matches(frame, entry.where) for entry in entries]
@@ -446,6 +446,6 @@ def test_page_of_a_filter_is_read_from_its_chunks(monkeypatch):
 def test_codes_are_counted_in_chunks(monkeypatch):
     monkeypatch.setattr(column_codes, "CODES_AT_ONCE", 7)
     values = np.random.default_rng(4).integers(0, 5, 100)
-    coded = column_codes.coded_column("whole", pl.Series("whole", values))
+    coded = column_codes.code_column("whole", pl.Series("whole", values))
     members = values != 2
     assert coded.counts(members).tolist()[:5] == [int((values[members] == one).sum()) for one in range(5)]

@@ -9,7 +9,7 @@ from penstock.view import sample_relations as sample_relations_module
 from penstock.view.inspect.sample_record import sample_record
 from penstock.view.open_data import OpenData
 from penstock.view.replays.training import Training
-from penstock.view.sample_relations import MOST_HELD, held_steps
+from penstock.view.sample_relations import MOST_HELD, find_sample_slots
 from tests.view.conftest import BATCH, train, write_photos
 from tests.view.recipes import plain
 from tests.view.test_web import Served
@@ -31,7 +31,7 @@ def check_held(root, run, delivered, version):
     training = Training(root, run)
     keys = version.keys(np.arange(len(version)))
     for ordinal, key in enumerate(keys):
-        (held,) = held_steps([training], version.dataset, key, ordinal)
+        (held,) = find_sample_slots([training], version.dataset, key, ordinal)
         wanted = [place for place, one in sorted(delivered.items()) if one == key]
         assert [(one.step, one.slot) for one in held.slots] == wanted
         assert (held.training, held.n_slots, held.error) == (run, len(wanted), "")
@@ -64,7 +64,7 @@ def test_substitute_is_told_in_the_slot_that_it_filled(root, tmp_path):
         stood_in = [
             (one.step, one.slot)
             for ordinal, key in enumerate(version.keys(np.arange(14)))
-            for one in held_steps([training], "photos", key, ordinal)[0].slots
+            for one in find_sample_slots([training], "photos", key, ordinal)[0].slots
             if one.attempt
         ]
         training.close()
@@ -88,7 +88,7 @@ def test_last_200_slots_are_told(root):
     plan = loader.plan({"few": root.open("few@1").select()}, seed=1, global_batch=4, allow_repeats=True)
     carry_out(root, plan, "long", steps=60)
     training = Training(root, "long")
-    (held,) = held_steps([training], "few", "k", 0)
+    (held,) = find_sample_slots([training], "few", "k", 0)
     training.close()
     assert (held.n_slots, len(held.slots)) == (240, MOST_HELD)
     assert (held.slots[-1].step, held.slots[0].step) == (59, 10)

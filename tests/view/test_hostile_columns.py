@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import loader
-from penstock.view.facets.column_codes import MOST_VALUES, coded_column
+from penstock.view.facets.column_codes import MOST_VALUES, code_column
 from tests.view.test_web import Served
 
 TEXTS = [
@@ -144,10 +144,10 @@ def test_odd_address_keeps_the_page(served, query):
 def test_column_of_a_million_values_lists_few():
     n = 1_000_000
     texts = pl.Series("many", np.arange(n) // 2).cast(pl.String)
-    coded = coded_column("many", texts)
+    coded = code_column("many", texts)
     assert coded.kind == "identifier" or len(coded.values) == MOST_VALUES
     assert coded.nbytes < 3 * n
-    numbers = coded_column("number", pl.Series("number", np.random.default_rng(1).normal(size=n)))
+    numbers = code_column("number", pl.Series("number", np.random.default_rng(1).normal(size=n)))
     assert len(numbers.bins) == 32
     assert numbers.all.sum() == n
     assert numbers.nbytes < 1.1 * n

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.view.inspect.sample_record import sample_record
 from penstock.view.kinds import Facts
-from penstock.view.shown_values import shown_sample, shown_value
+from penstock.view.shown_values import show_sample, show_value
 
 RATE, FPS = 8000, 10
 
@@ -54,15 +54,15 @@ def texts(marks):
 
 
 def test_film_whose_sound_ends_early() -> None:
-    assert texts(shown_value("mp4", film(3, 3), Facts(field="mp4")).marks) == []
-    assert texts(shown_value("mp4", film(3), Facts(field="mp4")).marks) == []
-    (text,) = texts(shown_value("mp4", film(3, 2), Facts(field="mp4")).marks)
+    assert texts(show_value("mp4", film(3, 3), Facts(field="mp4")).marks) == []
+    assert texts(show_value("mp4", film(3), Facts(field="mp4")).marks) == []
+    (text,) = texts(show_value("mp4", film(3, 2), Facts(field="mp4")).marks)
     assert text.startswith("the video takes 3.0 s, its audio takes 2.0 s")
 
 
 def test_film_of_few_frames_may_end_with_its_last_one() -> None:
-    assert texts(shown_value("mp4", film(4, 3.2, fps=2), Facts(field="mp4")).marks) == []
-    assert texts(shown_value("mp4", film(4, 2.5, fps=2), Facts(field="mp4")).marks) != []
+    assert texts(show_value("mp4", film(4, 3.2, fps=2), Facts(field="mp4")).marks) == []
+    assert texts(show_value("mp4", film(4, 2.5, fps=2), Facts(field="mp4")).marks) != []
 
 
 @pytest.mark.parametrize(("sound_s", "marked"), [(2.0, False), (2.2, False), (2.6, True), (1.0, True)])
@@ -83,7 +83,7 @@ def test_arrays_whose_rates_are_told(root) -> None:
     version = root.open("arrays@latest")
     for seconds, marked in ((2.0, False), (1.0, True)):
         sound = np.random.default_rng(1).uniform(-1, 1, (1, round(seconds * RATE))).astype(np.float32)
-        found = {one.field: one for one in shown_sample({"clip.npy": clip, "sound.npy": sound}, version)}
+        found = {one.field: one for one in show_sample({"clip.npy": clip, "sound.npy": sound}, version)}
         assert (found["clip.npy"].kind, found["sound.npy"].kind) == ("video", "audio")
         assert bool(texts(found["clip.npy"].marks)) is marked
         assert texts(found["sound.npy"].marks) == []

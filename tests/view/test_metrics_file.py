@@ -9,7 +9,7 @@ import pytest
 import loader
 from loader.errors import InvalidRuntime
 from penstock.view.inspect.run_record import run_record
-from penstock.view.inspect.shown_batch import shown_batch
+from penstock.view.inspect.shown_batch import show_batch
 from penstock.view.inspect.step_record import step_record, step_values
 from penstock.view.replays.metrics_file import read_metrics
 from penstock.view.replays.replays import Replayers, Replays
@@ -142,7 +142,7 @@ def test_digest_of_the_file_proves_the_bytes_of_a_plan(root, plan, tmp_path):
     replayers = Replayers(plain=Replays(root))
 
     def proved(step, rank, world_size):
-        shown, trouble = step_values(training, replayers, step, rank, world_size, shown_batch)
+        shown, trouble = step_values(training, replayers, step, rank, world_size, show_batch)
         return step_record(training, shown, None, trouble).proofs[1].proved
 
     cases = [(2, 0, 1), (2, 1, 2), (3, 0, 2), (3, 1, 2), (3, 0, 1), (4, 0, 1), (5, 0, 1)]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import loader
-from penstock.view.inspect.shown_batch import shown_batch
-from penstock.view.inspect.slot_record import restored_marks, slot_record, slot_values
+from penstock.view.inspect.shown_batch import show_batch
+from penstock.view.inspect.slot_record import restoration_marks, slot_record, slot_values
 from penstock.view.inspect.step_record import step_record, step_values
 from penstock.view.replays.replayed_values import itself
 from penstock.view.replays.replays import Replayers, Replays
@@ -85,7 +85,7 @@ def marked(tmp_path_factory):
         view = root.open("planted@1").select(*fields(0))
         train(root, loader.plan({"planted": view}, seed=1, global_batch=next(numbers)), "run", plain, steps=1)
         training, replayers = Training(root, "run"), Replayers(plain=Replays(root))
-        batch, trouble = step_values(training, replayers, 0, 0, 1, shown_batch)
+        batch, trouble = step_values(training, replayers, 0, 0, 1, show_batch)
         record = step_record(training, batch, None, trouble)
         replayers.close()
     keys = {row.slot: row.key for row in record.slots}
@@ -162,7 +162,7 @@ def test_slot_says_that_the_text_of_its_tokens_cannot_be_read(root, tmp_path) ->
     (address,) = version.address(np.array([0]), ["txt"])
     path = tmp_path / "root" / address.fields["txt"].path
     path.write_bytes(path.read_bytes().replace(TEXT.encode(), TEXT.upper().encode()))
-    (mark,) = restored_marks(version, 0, {"tokens.npy": TEXT}, 4)
+    (mark,) = restoration_marks(version, 0, {"tokens.npy": TEXT}, 4)
     assert (mark.name, mark.slots, mark.field) == ("unreadable", (4,), "tokens.npy")
     assert "txt" in mark.text
 

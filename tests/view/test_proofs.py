@@ -14,15 +14,15 @@ import loader
 from loader.errors import InvalidRuntime
 from penstock.cli import main
 from penstock.view.inspect.run_comparison import run_comparison
-from penstock.view.inspect.shown_batch import shown_batch
+from penstock.view.inspect.shown_batch import show_batch
 from penstock.view.inspect.slot_record import slot_record, slot_values
 from penstock.view.inspect.step_record import default_part, step_record, step_values
 from penstock.view.inspect.step_window import step_window
-from penstock.view.kinds import kind_of
+from penstock.view.kinds import find_kind
 from penstock.view.replays.replayed_values import itself
 from penstock.view.replays.replays import Replayers, Replays
 from penstock.view.replays.training import Training, run_and_step
-from penstock.view.shown_values import facts_of
+from penstock.view.shown_values import field_facts
 from tests.view import recipes
 from tests.view.batch_values import whole_values
 from tests.view.conftest import BATCH, STEPS, train, write_photos
@@ -42,9 +42,9 @@ class Viewed:
         values = whole_values(*part)
         setting = self.training.setting(step, recipe=True)
         own = self.replayers.recipe
-        shown, trouble = step_values(*part, shown_batch)
+        shown, trouble = step_values(*part, show_batch)
         assert trouble == ""
-        assert told(shown) == told(shown_batch(self.training.plan(step), values))
+        assert told(shown) == told(show_batch(self.training.plan(step), values))
         return values, step_record(self.training, shown, own and own.functions(setting), trouble)
 
     def slot(self, step, slot):
@@ -56,7 +56,7 @@ class Viewed:
             values,
             trouble,
             functions=own and own.functions(setting),
-            part=lambda *part: step_values(self.training, self.replayers, step, *part, shown_batch),
+            part=lambda *part: step_values(self.training, self.replayers, step, *part, show_batch),
         )
         return values, record
 
@@ -119,8 +119,8 @@ def test_picture_has_the_pixels_of_the_tensor(trained):
             for row in record.slots:
                 value = values.slots[row.slot]["jpg"]
                 np.testing.assert_array_equal(value, batch["jpg"][row.slot])
-                facts = facts_of(values.slots[row.slot], "jpg", None)
-                (media,) = kind_of(value, facts).detail(value, facts)
+                facts = field_facts(values.slots[row.slot], "jpg", None)
+                (media,) = find_kind(value, facts).detail(value, facts)
                 drawn = np.asarray(Image.open(io.BytesIO(media.data)).convert("RGB"))
                 np.testing.assert_array_equal(drawn, value.transpose(1, 2, 0))
 

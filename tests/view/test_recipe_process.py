@@ -11,7 +11,7 @@ import pytest
 
 import loader
 from loader.errors import InvalidRuntime, TransformFailed, WorkerFailed
-from penstock.view.inspect.shown_batch import batch_and_samples, shown_batch
+from penstock.view.inspect.shown_batch import batch_and_samples, show_batch
 from penstock.view.inspect.slot_record import slot_values
 from penstock.view.inspect.step_record import step_record, step_values
 from penstock.view.kinds.array_values import as_array
@@ -47,7 +47,7 @@ def test_values_of_the_process_are_those_of_this_one(asked, trained):
     setting = training.setting(2, recipe=True)
     with loader.Root(trained) as root:
         here = Replays(root, recipes.recipe())
-        a, b = (one.part(setting, StepPart(2, 0, 1), shown_batch) for one in (process, here))
+        a, b = (one.part(setting, StepPart(2, 0, 1), show_batch) for one in (process, here))
         assert (a.digest, a.crc32c) == (b.digest, b.crc32c)
         assert [one.fields for one in a.slots] == [one.fields for one in b.slots]
         one, two = process.slot(setting, 2, 3, itself), here.slot(setting, 2, 3, itself)
@@ -62,7 +62,7 @@ def test_values_of_the_process_are_those_of_this_one(asked, trained):
 def test_transform_that_hangs_is_ended_and_decoded_values_are_shown(asked, trained):
     process, training = asked("tests.view.recipes:hanging", limit_s=2.0)
     replayers = Replayers(plain=Replays(training.root), recipe=process)
-    shown, trouble = step_values(training, replayers, 1, 0, 1, shown_batch)
+    shown, trouble = step_values(training, replayers, 1, 0, 1, show_batch)
     assert "did not answer in 2 s" in trouble
     assert all("channels last" in one.fields[0].lines[0] for one in shown.slots)
     record = step_record(training, shown, None, trouble)
@@ -80,7 +80,7 @@ def test_process_that_dies_is_told_and_replaced(asked):
     setting = training.setting(1, recipe=True)
     for _ in range(2):
         with pytest.raises(WorkerFailed, match="died"):
-            process.part(setting, StepPart(1, 0, 1), shown_batch)
+            process.part(setting, StepPart(1, 0, 1), show_batch)
     assert process.functions(setting).transforms
 
 
@@ -269,7 +269,7 @@ def test_name_of_a_trail_is_never_imported(trained, monkeypatch):
     with loader.Root(trained) as root:
         training = Training(root, "one")
         replayers = Replayers(plain=Replays(root))
-        shown, _ = step_values(training, replayers, 1, 0, 1, shown_batch)
+        shown, _ = step_values(training, replayers, 1, 0, 1, show_batch)
         assert step_record(training, shown, None).slots
         assert "tests.view.recipes" not in sys.modules
         replayers.close()

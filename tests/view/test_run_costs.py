@@ -355,7 +355,7 @@ def test_live_answer_looks_at_no_file_that_it_knows(runs, monkeypatch):
     with loader.Root(runs) as root:
         opened = Training(root, "long")
         monkeypatch.setattr(LocalStore, "list", None)  # it looks at each file
-        assert opened.refreshed() is opened
+        assert opened.refresh() is opened
         opened.close()
 
 
@@ -366,7 +366,7 @@ def test_live_answer_reads_one_new_object_without_a_thread(runs, monkeypatch):
         begun = []
         start = threading.Thread.start
         monkeypatch.setattr(threading.Thread, "start", lambda self: begun.append(self.name) or start(self))
-        newer = opened.refreshed()
+        newer = opened.refresh()
         opened.close()
     assert newer.last_step == 2 * SIZES["long"] + 4
     assert not [name for name in begun if name.startswith("penstock-trail")]

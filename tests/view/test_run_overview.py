@@ -20,7 +20,7 @@ from penstock.view.run_goodputs import RunGoodputs
 from penstock.view.sections.characters.section_lines import page_lines
 from penstock.view.sections.home import home_sections
 from penstock.view.sections.run import run_sections
-from penstock.view.terminal.addresses import page_at
+from penstock.view.terminal.addresses import parse_page
 from tests.view.conftest import BATCH, train, write_photos
 from tests.view.recipes import plain
 from tests.view.test_costs import Counted
@@ -94,7 +94,7 @@ def test_lines_of_a_run_have_all_that_its_record_has(root):
     pages = [line.page for line in page_lines(page, 100)]
     assert "v/photos/1" in pages
     assert "r/one/0/5" in pages
-    assert all(link is None or page_at(link) is not None for link in pages)
+    assert all(link is None or parse_page(link) is not None for link in pages)
 
 
 @pytest.mark.parametrize("is_submitted", [False, True])

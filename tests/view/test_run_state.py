@@ -15,7 +15,7 @@ from penstock.view.board.home_record import Board
 from penstock.view.inspect.run_overview import run_overview
 from penstock.view.replays.training import Training
 from penstock.view.run_goodputs import RunGoodputs
-from penstock.view.runs.run_state import StateFacts, known_state
+from penstock.view.runs.run_state import StateFacts, state_from_facts
 from tests.view.conftest import BATCH, train, write_photos
 from tests.view.recipes import plain
 from tests.view.test_web import Served
@@ -52,7 +52,7 @@ def facts(recorded=None, checkpoint=-1, median_s=1.0):
     ],
 )
 def test_state_follows_from_record_log_and_checkpoint(known, later_s, state, text):
-    now = known_state(known, NOW_S + later_s)
+    now = state_from_facts(known, NOW_S + later_s)
     assert (now.state, now.text) == (state, text)
 
 

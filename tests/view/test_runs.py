@@ -8,7 +8,7 @@ from loader.dataset.tables.parquet import table_bytes
 from loader.run.trail.step_rows import StepRow, rows_table
 from penstock.view.inspect.run_record import MOST_NEWS, run_news, run_record
 from penstock.view.marks import MIN_STEPS, note_marks
-from penstock.view.replays.metrics_file import Spread, spread_of
+from penstock.view.replays.metrics_file import Spread, value_spread
 from penstock.view.replays.training import Training
 from penstock.view.runs.run_chart import MOST_POINTS
 from tests.view.conftest import train
@@ -66,11 +66,11 @@ def test_page_of_a_long_run_has_its_unusual_steps_and_a_thin_chart(training):
 
 def test_spread_of_a_note_is_of_its_finite_values():
     values = np.random.default_rng(0).normal(5, 2, 20_000)
-    found = spread_of(np.concatenate([values, [np.nan, np.inf, 1e9]]))
+    found = value_spread(np.concatenate([values, [np.nan, np.inf, 1e9]]))
     assert found.n == 20_001
     assert abs(found.median - 5) < 0.05
     assert abs(found.sigma - 2) < 0.05
-    assert spread_of(np.array([np.nan])).n == 0
+    assert value_spread(np.array([np.nan])).n == 0
 
 
 def test_note_is_held_against_the_spread_of_its_run():

@@ -285,7 +285,7 @@ def test_substitutions_of_a_training_that_runs_are_found(tmp_path, monkeypatch):
         (folder / place.path).write_bytes(data)
         with loader.Root(folder) as writer:
             carry(writer, loader.open_plan(writer, plan.hash), got, start=2)
-        training = training.refreshed()
+        training = training.refresh()
         assert any(batch.substitutions for parts in got.values() for batch in parts.values())
         assert {step: training.digest(step, 0, 1) for step in got} == {
             step: parts[0, 1].digest for step, parts in got.items()

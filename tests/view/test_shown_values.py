@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.view.shown_values import facts_of, shown_value
+from penstock.view.shown_values import field_facts, show_value
 
 
 @pytest.fixture
@@ -21,25 +21,25 @@ def told(root):
 def test_facts_of_tokens_are_read(told) -> None:
     version = told({"vocabulary": 8, "special": {"2": "<eos>"}, "tokenizer": "mine"})
     value = np.array([5, 9, 2])
-    one = shown_value("tokens.npy", value, facts_of({"tokens.npy": value}, "tokens.npy", version))
+    one = show_value("tokens.npy", value, field_facts({"tokens.npy": value}, "tokens.npy", version))
     assert [box.text for box in one.boxes] == ["", "", "<eos>"]
     assert [mark.name for mark in one.marks] == ["out_of_vocabulary"]
 
 
 def test_facts_of_another_type_are_passed_over(told) -> None:
     version = told({"vocabulary": "many", "special": ["<eos>"], "rate": [16_000]})
-    facts = facts_of({}, "tokens.npy", version)
+    facts = field_facts({}, "tokens.npy", version)
     assert (facts.vocabulary, facts.special, facts.rate) == (None, {}, None)
 
 
 def test_names_of_what_is_no_token_are_passed_over(told) -> None:
     version = told({"special": {"eos": "<eos>", "-1": "<none>", "9" * 40: "<far>", "2": "<two>"}})
-    assert facts_of({}, "tokens.npy", version).special == {2: "<two>"}
+    assert field_facts({}, "tokens.npy", version).special == {2: "<two>"}
 
 
 def test_rate_of_a_sound_is_read(root) -> None:
     with root.write("sounds", facts={"wave.npy": {"rate": 8000}}) as writer:
         writer.add("a", {"wave.npy": np.zeros((1, 4000), np.float32)})
     value = np.ones((1, 4000), np.float32)
-    facts = facts_of({"wave.npy": value}, "wave.npy", root.open("sounds@latest"))
-    assert shown_value("wave.npy", value, facts).lines[0] == "1 channel, 0.5 s at 8,000 Hz"
+    facts = field_facts({"wave.npy": value}, "wave.npy", root.open("sounds@latest"))
+    assert show_value("wave.npy", value, facts).lines[0] == "1 channel, 0.5 s at 8,000 Hz"

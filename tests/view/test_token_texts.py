@@ -6,14 +6,14 @@ import torch
 
 import loader
 from loader.errors import InvalidRuntime, TransformFailed
-from penstock.view.inspect.shown_batch import shown_batch
+from penstock.view.inspect.shown_batch import show_batch
 from penstock.view.inspect.slot_record import slot_record, slot_values
 from penstock.view.inspect.step_record import step_record, step_values
 from penstock.view.replays.recipe_process import RecipeProcess
 from penstock.view.replays.replayed_values import StepPart, itself, token_texts
 from penstock.view.replays.replays import Replayers, Replays
 from penstock.view.replays.training import Training
-from penstock.view.shown_values import shown_sample
+from penstock.view.shown_values import show_sample
 from tests.view.conftest import train
 from tests.view.recipes import plain
 
@@ -70,7 +70,7 @@ def asked(root, tmp_path):
 
 def test_step_and_a_slot_show_text(asked) -> None:
     training, replayers = asked(RECIPE)
-    shown, trouble = step_values(training, replayers, 1, 0, 1, shown_batch)
+    shown, trouble = step_values(training, replayers, 1, 0, 1, show_batch)
     record = step_record(training, shown, None, trouble)
     texts = ["<s>", "The", "␣cat", "⏎", ""]
     assert [[box.text for box in row.shown[0].boxes] for row in record.slots] == [texts] * 2
@@ -104,7 +104,7 @@ def test_tokenizers_that_are_none_are_said(asked, text, error, told) -> None:
 
 def test_without_tokenizers_numbers_are_shown(asked) -> None:
     training, replayers = asked("def recipe(): return {}")
-    shown, trouble = step_values(training, replayers, 0, 0, 1, shown_batch)
+    shown, trouble = step_values(training, replayers, 0, 0, 1, show_batch)
     assert trouble == ""
     assert step_record(training, shown, None).slots[0].shown[0].lines[-1] == "0|1|2|3|99"
 
@@ -116,5 +116,5 @@ def test_without_tokenizers_the_page_names_the_one_that_is_needed(root) -> None:
     version = root.open("named@1")
     sample = {"tokens.npy": np.array([0, 1], np.int32)}
     needed = f"by words.json, SHA-256 {'ab' * 32}: add tokenizers() beside the recipe to show their text"
-    assert needed in shown_sample(sample, version)[0].lines
-    assert needed not in shown_sample(sample, version, {"tokens.npy": {0: "a", 1: "b"}})[0].lines
+    assert needed in show_sample(sample, version)[0].lines
+    assert needed not in show_sample(sample, version, {"tokens.npy": {0: "a", 1: "b"}})[0].lines

@@ -13,7 +13,7 @@ from PIL import Image
 import loader
 from loader.errors import InvalidPlan, InvalidRuntime, NotARoot, RunNotFound
 from penstock.cli import main
-from penstock.verbs.view import _first, first_place, metrics_of
+from penstock.verbs.view import _first, first_place, read_metrics
 from tests.servers.patience import PATIENCE_S, until
 from tests.view.conftest import BATCH, STEPS
 
@@ -156,11 +156,11 @@ def test_metrics_of_another_tool_are_told_with_the_step_of_their_run(trained, ca
     assert status == 0
     assert "grad_norm 41.5  loss 1.02" in out
     with loader.Root(trained) as root:
-        assert list(metrics_of(root, "one@2", path)) == ["one"]
-        assert metrics_of(root, "", None) == {}
+        assert list(read_metrics(root, "one@2", path)) == ["one"]
+        assert read_metrics(root, "", None) == {}
         for given in ("", "photos", "photos@1"):
             with pytest.raises(InvalidRuntime, match="name the run"):
-                metrics_of(root, given, path)
+                read_metrics(root, given, path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -153,13 +153,13 @@ def test_columns_are_coded_while_nobody_asks_and_the_first_click_decodes_none(fo
     server, store = served(folders[1])
     server.get("/v/d/1")
     coded = []
-    code = column_codes.coded_column
+    code = column_codes.code_column
 
     def noted(name, series):
         coded.append((name, len(series)))
         return code(name, series)
 
-    monkeypatch.setattr(version_columns, "coded_column", noted)
+    monkeypatch.setattr(version_columns, "code_column", noted)
     server.opened.columns.read_ahead()
     assert len(coded) == version_page.MOST_OPEN
     assert {n for _, n in coded} == {SIZES[1]}

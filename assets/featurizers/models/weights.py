@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from loader.errors import InvalidWeights, ObjectNotFound
 from loader.storage import ObjectInfo, Store, open_store
-from loader.storage.disk.scratch import held_folder
+from loader.storage.disk.scratch import scratch_folder
 from loader.storage.files import download
 
 SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja")
@@ -45,7 +45,7 @@ def local_weights(url: str, sha256: str) -> Iterator[Path]:
         yield path / files[0].key if single else path
         _check_sum(url, sha256, weights_sha256(url))
         return
-    with held_folder("weights") as folder:
+    with scratch_folder("weights") as folder:
         store, files, single = _files(url)
         sums = {}
         for file in files:

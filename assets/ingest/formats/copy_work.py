@@ -9,10 +9,10 @@ from loader.dataset.shards.shard import Payload
 from loader.dataset.writing.part_writer import write_part
 from loader.dataset.writing.spill import Sample
 from loader.storage import Store
-from penstock.card.classes import modality_of
+from penstock.card.classes import fields_modality
 from penstock.compute.work import Node, Work
-from penstock.formats.importing.spans import read_fields, samples_in
-from penstock.formats.reading.sample import ForeignShard, shards_of
+from penstock.formats.importing.spans import read_fields, span_samples
+from penstock.formats.reading.sample import ForeignShard, object_shards
 from penstock.formats.registration.shard_rows import COMMON, Rows
 
 from .admission import Admission, ObjectHistory
@@ -59,7 +59,7 @@ def copy_run(task: CopyTask, node: Node) -> CopiedPart:
         raws[raw["key"]] = raw
     known_samples = list(sample_facts(task.rules, shard, rows, raws))
     keys = [known.key for known in known_samples]
-    (run,) = samples_in([(shard, rows)], [keys])
+    (run,) = span_samples([(shard, rows)], [keys])
     copied = _CopiedSamples(task)
     samples = copied.samples(known_samples, read_fields(landing, run))
     # One sample is read ahead, because a part without samples cannot be written.
@@ -75,7 +75,7 @@ def copy_run(task: CopyTask, node: Node) -> CopiedPart:
         name=f"{task.number:05d}",
     )
     # Only now: writing the part has filled `copied`.
-    kind = modality_of(set(rows.fields))
+    kind = fields_modality(set(rows.fields))
     units = list[Row]()
     for key, source in copied.sources.items():
         content = copied.admission.contents[key]
@@ -92,7 +92,7 @@ def _walk(task: CopyTask, landing: Store) -> tuple[ForeignShard, Rows]:
     rules = task.rules
     place = walked_place(task.txn, landing, rules.format, rules.options)
     infos = [object_info(landing, raw) for raw in task.raws]
-    (shard,) = shards_of(infos, len(infos))
+    (shard,) = object_shards(infos, len(infos))
     # The submitter walked the same objects: the run has the same number there.
     rows = place.rows(shard)[task.run]
     if task.columns:

@@ -20,11 +20,11 @@ from loader.dataset.tables.parquet import put_table
 from loader.dataset.writing.run_tables import part_tables
 from loader.errors import FieldMismatch
 from loader.storage import Store
-from penstock.card.classes import modality_of
+from penstock.card.classes import fields_modality
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import discard
 from penstock.compute.pool import Outcome
-from penstock.formats.registration.shard_rows import Rows, groups_of
+from penstock.formats.registration.shard_rows import Rows, field_groups
 
 from ...media.objects import refusal_row
 from ...media.unit import rejected
@@ -101,7 +101,7 @@ def _collect_parts(
             fields = set[str]()
             for shard in part.shards:
                 fields.update(shard.field_nbytes)
-            kind = modality_of(fields)
+            kind = fields_modality(fields)
             parts.append((kind, part))
             for row in part_rows(batch.root.store, part):
                 key = row["key"]
@@ -323,7 +323,7 @@ class _BatchReader:
         if not examples:
             return [*units_read]
         try:
-            group_of = groups_of(examples, self.newest.groups)
+            group_of = field_groups(examples, self.newest.groups)
         except FieldMismatch:
             self._discard_jobs()
             raise

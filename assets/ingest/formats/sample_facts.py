@@ -8,11 +8,11 @@ from loader.dataset.columnar.choices import ColumnarOptions
 from loader.dataset.splits import split_of
 from loader.errors import StoreError
 from penstock.compute.job import Job
-from penstock.compute.local_blocks import blocks_of
+from penstock.compute.local_blocks import job_blocks
 from penstock.compute.pool import Compute, Outcome
 from penstock.compute.work import Work
-from penstock.formats.registration.parts import text_of
-from penstock.formats.registration.shard_rows import key_of
+from penstock.formats.registration.parts import key_text
+from penstock.formats.registration.shard_rows import sample_key
 from penstock.stages import fingerprint
 
 from ...spec import DatasetSpec
@@ -81,7 +81,7 @@ class IngestRules:
 def key_in_dataset(raw: Row, source_key: str, longest: int) -> str:
     """Return a sample's key in the dataset. longest: characters of its longest field name."""
     content = raw["sha256"][:_HASH_CHARS]
-    return key_of(f"{content}/{source_key}", longest)
+    return sample_key(f"{content}/{source_key}", longest)
 
 
 def sample_metadata(
@@ -123,7 +123,7 @@ def sample_provenance(
     if not split:
         split = split_of(identity, rules.splits, rules.dataset)
     source = {
-        "source_key": text_of(source_key),
+        "source_key": key_text(source_key),
         "unit_id": fingerprint(raw["sha256"], source_key),
         "raw_uri": raw["uri"],
         "raw_key": raw["key"],
@@ -184,7 +184,7 @@ def unit_outcomes(
     units: Sequence[U],
 ) -> Iterator[tuple[U, Outcome[R]]]:
     """Yield each unit with its outcome, in order."""
-    for block in blocks_of(compute, job, lambda: units):
+    for block in job_blocks(compute, job, lambda: units):
         for number, outcome in enumerate(block.outcomes, block.first):
             yield units[number], outcome
 

@@ -15,7 +15,7 @@ from loader.dataset.writing.spill import Sample
 from loader.errors import FieldMismatch, PenstockError
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_place
-from penstock.card.classes import modality_of
+from penstock.card.classes import fields_modality
 from penstock.compute.pool import is_fault
 from penstock.compute.work import Node, Work
 from penstock.formats.importer import Importer, Readable
@@ -382,7 +382,7 @@ def _for_dataset(rules: IngestRules, raw: Row, sample: Sample) -> Sample:
     """Return the sample with key, metadata and provenance as the dataset has them."""
     source_key = sample.source.get("source_key", sample.key)
     longest_name = max(map(len, sample.fields))
-    kind = modality_of(set(sample.fields))
+    kind = fields_modality(set(sample.fields))
     source = dict(sample.source)
     source.update(sample_provenance(rules, raw, source_key, sample.source))
     return replace(

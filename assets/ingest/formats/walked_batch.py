@@ -13,13 +13,13 @@ from loader.dataset.tables.parquet import put_named, put_table, table_bytes
 from loader.dataset.tables.place_records import put_place
 from loader.storage import ObjectInfo
 from loader.storage.threads import DaemonPool
-from penstock.card.classes import modality_of
+from penstock.card.classes import fields_modality
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import discard
 from penstock.compute.pool import Compute
-from penstock.formats.reading.sample import ForeignShard, shards_of
-from penstock.formats.registration.parts import objects_of, put_parts
-from penstock.formats.registration.shard_rows import Rows, agree, groups_of
+from penstock.formats.reading.sample import ForeignShard, object_shards
+from penstock.formats.registration.parts import object_rows, put_parts
+from penstock.formats.registration.shard_rows import Rows, agree, field_groups
 
 from ...pipeline.stages import BatchSamples, OpenBatch, parse_written_part
 from .admission import Admission, NewestVersion, ObjectHistory, newest_version
@@ -54,7 +54,7 @@ def write_walked(batch: OpenBatch) -> BatchSamples:
     )
     walked = _walk(place, infos)  # adds the JSON values of the samples to place.members
     all_rows = [rows for _, rows in walked]
-    group_of = groups_of(all_rows, newest.groups)
+    group_of = field_groups(all_rows, newest.groups)
     if place.has_members:
         # Changes the rows: their JSON columns get the types that the whole batch has.
         types = agree(all_rows, place.members, newest.columns)
@@ -97,7 +97,7 @@ class _WalkedBatch:
 
 
 def _walk(place: WalkedPlace, infos: Sequence[ObjectInfo]) -> list[Walked]:
-    shards = shards_of(infos, place.objects_per_shard)
+    shards = object_shards(infos, place.objects_per_shard)
     # In threads, because walking an object waits for its store.
     with DaemonPool(_AT_ONCE, "penstock-walk") as pool:
         runs_by_shard = list(pool.map(place.rows, shards))
@@ -291,7 +291,7 @@ def _put_in_place(
     )
     parts = list[tuple[str, loader.Part]]()
     for run, bare_part in zip(runs, bare_parts, strict=True):
-        kind = modality_of(set(run.rows.fields))
+        kind = fields_modality(set(run.rows.fields))
         part = _with_samples(plan, prefix, bare_part, run.samples)
         parts.append((kind, part))
     objects = _put_objects(plan, prefix, place, shards)
@@ -343,7 +343,7 @@ def _put_objects(
 ) -> dict[str, Any]:
     """Write the table of objects in place; return it as JSON."""
     objects = list[ForeignObject]()
-    for entry in objects_of(plan.batch.landing, place, shards):
+    for entry in object_rows(plan.batch.landing, place, shards):
         raw = plan.raws[entry.key]
         objects.append(replace(entry, sha256=raw["sha256"]))
     table = foreign_table(objects)

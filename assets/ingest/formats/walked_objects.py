@@ -11,10 +11,10 @@ from loader.dataset.columnar.json_members import JsonMembers
 from loader.errors import Changed, NotSupported, ObjectNotFound, PenstockError
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_place
-from penstock.card.classes import modality_of
+from penstock.card.classes import fields_modality
 from penstock.compute.pool import is_fault
-from penstock.formats.reading.sample import ForeignShard, FoundObjects, shards_of
-from penstock.formats.registration.shard_rows import Rows, rows_of
+from penstock.formats.reading.sample import ForeignShard, FoundObjects, object_shards
+from penstock.formats.registration.shard_rows import Rows, shard_rows
 from penstock.formats.registry import registered_named
 
 from ...arrivals.joined_objects import JoinedObjects
@@ -141,7 +141,7 @@ class WalkedPlace:
 
     def has_samples(self, info: ObjectInfo) -> bool:
         """Walk an object to its end; return whether it has a sample."""
-        (shard,) = shards_of([info], 1)
+        (shard,) = object_shards([info], 1)
         return bool(self.rows(shard))
 
     def rows(self, shard: ForeignShard) -> Sequence[Rows]:
@@ -150,7 +150,7 @@ class WalkedPlace:
         for info in shard.infos:
             reader = self.find_object(info)
             samples_of_objects.append(reader.samples(info))
-        return rows_of(shard, samples_of_objects, self._options.without)
+        return shard_rows(shard, samples_of_objects, self._options.without)
 
 
 def cache_sources(
@@ -201,7 +201,7 @@ def sample_facts(
     raws: Mapping[str, Row],
 ) -> Iterator[KnownSample]:
     """Yield the facts of each of these rows of a shard. raws: key of an object -> its row of `raw_objects`."""
-    kind = modality_of(set(rows.fields))
+    kind = fields_modality(set(rows.fields))
     longest_name = max(map(len, rows.fields))
     # A shard's objects are addressed as if they followed each other.
     object_starts: dict[str, int] = {}  # first byte in the shard, by key

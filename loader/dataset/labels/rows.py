@@ -21,7 +21,7 @@ import pyarrow as pa
 from ...errors import FieldNotFound, InvalidField, InvalidSample, StoreError
 from ...json_text import is_text
 from ...storage import open_store
-from ...storage.disk.scratch import held_folder
+from ...storage.disk.scratch import scratch_folder
 from ...storage.files import download
 from ...storage.spec import redact
 from ..tables.columns import arrow_column, check_metadata
@@ -138,7 +138,7 @@ def _on_this_machine(place: str, query: str) -> Iterator[str]:
     signed = {"params": parse_qsl(query, keep_blank_values=True)}
     store = open_store(folder, {"fsspec": signed} if query else None)
     try:
-        with held_folder("rows") as scratch:
+        with scratch_folder("rows") as scratch:
             copy = join(scratch, "rows")
             with _refuse_signed():
                 download(store, name, copy)

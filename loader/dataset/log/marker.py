@@ -18,7 +18,7 @@ from ...errors import (
 )
 from ...json_text import parse_json_object
 from ...storage import Store
-from ...storage.mirror import MirroredStore, primary_of
+from ...storage.mirror import MirroredStore, primary_store
 from .entries import DAMAGED, canonical
 from .state import State
 
@@ -140,7 +140,7 @@ class Marker:
 
 def is_primary(store: Store, state: State) -> bool:
     """Return whether the history of `state` continues in this store. One request if the root was moved."""
-    marker = check_root(primary_of(store))  # only the primary receives writes, and it may have changed
+    marker = check_root(primary_store(store))  # only the primary receives writes, and it may have changed
     if MIRROR_OF in marker:
         return False
     if state.primary is None:
@@ -275,7 +275,7 @@ def create_root_if_empty(store: Store) -> None:
     Raises: FormatTooNew; InvalidStore if create-only writes overwrite objects; StoreError.
     """
     try:
-        create_root(primary_of(store))
+        create_root(primary_store(store))
     except (NotARoot, Forbidden) as error:  # some jobs may create only their own objects
         logger.debug("%s does not become a root: %s", store.url, error)
 

@@ -54,7 +54,7 @@ def _lag(store: Store, marker: Marker, state: State) -> str:
     """Return how far the log that `state` was read from lags behind its primary; "" if it is the primary's."""
     if isinstance(store, MirroredStore):
         # Ask the store, not the marker, which a nearby mirror may have answered.
-        if store.primary_is_up:
+        if store.is_primary_healthy:
             return ""
         mirrors = ", ".join(mirror.url for mirror in store.stores[1:])
         return (

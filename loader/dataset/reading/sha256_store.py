@@ -13,8 +13,8 @@ import numpy as np
 from ...errors import Corrupt
 from ...storage import Blob, ByteRange, RangeReader, ReadLimits
 from ...storage.mirror import MirroredStore
-from ...storage.requests import recorded_store_numbers
-from ...storage.store import Disk, Piece, disk_of, fill_pieces, is_local, is_on_network
+from ...storage.requests import record_store_numbers
+from ...storage.store import Disk, Piece, as_disk, fill_pieces, is_local, is_on_network
 from ...storage.stream import slice_reads
 from ...storage.threads import lock
 from ..shards.shard import PageHashes
@@ -64,7 +64,7 @@ class VerifiedStore:
 
     @property
     def disk(self) -> "VerifiedStore | None":
-        if disk_of(self._origin) is None:
+        if as_disk(self._origin) is None:
             return None
         return self
 
@@ -146,7 +146,7 @@ class VerifiedStore:
         likely_identity = shard.last_verified(etag)
         # Verified pages go to the buffers directly.
         if not shard.unverified_ranges(likely_identity, offset, nbytes).any():
-            with recorded_store_numbers() as store_numbers:
+            with record_store_numbers() as store_numbers:
                 etag_read = self._disk.read_into(key, pieces, etag=etag)
             # Another object may have answered, in which these pages are not verified. Then all is read again below.
             identity = _identity(etag_read, store_numbers)
@@ -317,7 +317,7 @@ def _read_spans(
         else:
             verified_spans.append(span)
 
-    with recorded_store_numbers() as store_numbers:
+    with record_store_numbers() as store_numbers:
         data, etag_read = read([*runs, *verified_spans], etag)
     identity = _identity(etag_read, store_numbers)
     # The object that answered may have fewer verified pages than the likely one.

@@ -9,7 +9,7 @@ from ...errors import Changed, Corrupt, ObjectNotFound, StoreError
 from ...storage import ByteRange, RangeReader
 from ...storage.disk.file_handles import FileHandle, FileHandles
 from ...storage.requests import retry_corrupt
-from ...storage.store import disk_of
+from ...storage.store import as_disk
 from ..shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress
 from ..shards.shard import crc32c
 from .read_faults import add_fault
@@ -73,7 +73,7 @@ class Reading(NamedTuple):
         """
         etag = self.pins.get(path)
         # A disk reads all spans with one descriptor.
-        disk = disk_of(self.store)
+        disk = as_disk(self.store)
         if disk is not None:
             with self._name_errors(first_address, field):
                 data, etag_read = disk.read_each(path, spans, etag=etag)

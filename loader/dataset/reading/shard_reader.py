@@ -13,7 +13,7 @@ from ...errors import Corrupt, Forbidden, InvalidStore, MissingDependency
 from ...json_text import parse_json_object
 from ...storage import Store, open_store
 from ...storage.external_shards import FOREIGN, Decoded, ObjectsOf, PlacedObject, PlacedStore, RefusedPlace
-from ...storage.store import disk_of
+from ...storage.store import as_disk
 from ..columnar.choices import ColumnarOptions
 from ..columnar.parquet_chunks import Chunks, DecodedParquet
 from ..tables.foreign_objects import FOREIGN_SCHEMA, ForeignObject, foreign_place
@@ -154,7 +154,7 @@ def _find_object(
     store = stores[record.place]
     decoded = _decode_facts(store, record.key, record, facts)
     # Registrations write no token for a folder, where it contains the inode number: a copy of the folder has others.
-    if record.etag and disk_of(store) is not None:
+    if record.etag and as_disk(store) is not None:
         raise Corrupt(
             f"the table of objects of {name} has a change token for {record.path}, which lies in a folder: no "
             "registration writes one. It was damaged or forged; register the place again"

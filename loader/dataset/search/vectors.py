@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import Corrupt, FieldMismatch
 from ...storage.disk.file_handles import FileHandles
-from ...storage.store import disk_of
+from ...storage.store import as_disk
 from ...storage.threads import DaemonPool
 from ..reading.sample_places import FieldPlaces, SamplePlaces, Shard
 from ..reading.shard_read import Reading
@@ -55,7 +55,7 @@ class UnitVectors(NamedTuple):
 def open_reading(version: "VersionData") -> Reading:
     """Return how a version's shards are read. The caller closes its files, which only a local disk has."""
     store = version.shard_store
-    disk = disk_of(store)
+    disk = as_disk(store)
     files = None
     if disk is not None:
         files = FileHandles(disk)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from ...errors import Corrupt
 from ...storage import ObjectInfo, Store
 from ...storage.external_shards import FOREIGN
-from ...storage.store import disk_of
+from ...storage.store import as_disk
 from ..log.entries import canonical
 from .parquet import TableFile, get_tables, table_facts
 
@@ -124,7 +124,7 @@ def _is_in_shard_location(path: str, shard: str) -> bool:
 
 def change_token(store: Store, info: ObjectInfo) -> str:
     """Return an object's change token for the table; "" in a folder, where the token contains the inode number."""
-    if disk_of(store) is not None:
+    if as_disk(store) is not None:
         return ""
     return info.etag
 

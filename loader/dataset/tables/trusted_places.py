@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from ...errors import NotARoot, ObjectNotFound
 from ...json_text import DamagedJson, parse_json_object
 from ...storage import Store, open_store
-from ...storage.mirror import primary_of
+from ...storage.mirror import primary_store
 from ..log.marker import MIRROR_OF, PRIMARY, check_root
 
 PLACES_VARIABLE = "PENSTOCK_PLACES"
@@ -68,7 +68,7 @@ def find_author(
     url: str,
 ) -> RecordAuthor:
     """Return who wrote the record `key`. A record that no longer names `url` is OTHER's."""
-    primary = primary_of(store)
+    primary = primary_store(store)
     if primary.url.startswith("memory://"):  # exists only in this process
         return RecordAuthor.CALLER
     if "://" in primary.url:

@@ -17,7 +17,7 @@ from google_crc32c import extend
 
 from ...errors import Corrupt
 from ...storage import ByteRange, Store
-from ...storage.disk.scratch import held_file, on_scratch
+from ...storage.disk.scratch import on_scratch, scratch_file
 from ...storage.external_shards import PlacedStore
 from ..names import member_name
 from ..shards.address import UNKNOWN_CRC
@@ -320,7 +320,7 @@ def _scratch_file() -> Iterator[BinaryIO]:
             room_for="the largest shard",
             again="redact again",
         ),
-        held_file("redact") as out,
+        scratch_file("redact") as out,
     ):
         yield out
 

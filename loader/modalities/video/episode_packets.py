@@ -35,7 +35,7 @@ class PacketSpan:
     key: Sequence[bool]
     """True for keyframes."""
     end: int
-    """Tick at which the last frame ends, as `end_of` returns it."""
+    """Tick at which the last frame ends, as `members_end` returns it."""
     places: Sequence[int]
     """Offset of each packet in its file; -1 if unknown."""
     time_base: Fraction

@@ -11,7 +11,7 @@ from threading import Condition
 from typing import Generic, Protocol, TypeVar
 
 from ...errors import PenstockError
-from ...storage.requests import Traffic, counted, tried_once
+from ...storage.requests import Traffic, count_requests, try_once
 from .thread_pools import ThreadPool
 
 logger = logging.getLogger(__name__)
@@ -234,7 +234,7 @@ class ReadAhead(Generic[U]):
             if run != self._run or self._stopped:
                 self._source.give_back(unit)
                 return
-            with counted(traffic), tried_once():
+            with count_requests(traffic), try_once():
                 self._count("ahead_bytes", self._source.fetch(unit))
         except PenstockError as error:
             self._note_failure(error)

@@ -15,7 +15,7 @@ from ...errors import Corrupt
 from ...modalities import Decoder
 from ...order.digests import delivered_digest, slot_identities
 from ...order.slots import Slots
-from ...storage.requests import counted, patient
+from ...storage.requests import count_requests, patient
 from ..batch.batch import Batch, StepMetrics, step_metrics, use_metrics
 from ..batch.collate import (
     Delivered,
@@ -290,7 +290,7 @@ class Assembler:
         is_complete = False
         batches: list[Batch] = []
         try:
-            with patience, use_metrics(metrics), counted(metrics.traffic), page_waits:
+            with patience, use_metrics(metrics), count_requests(metrics.traffic), page_waits:
                 with metrics.time_stage("plan"):
                     planned = self._plan_slots(steps)
                 for rank_slots in planned:

@@ -32,7 +32,7 @@ from ...modalities import Decoder
 from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
 from ...storage.disk.file_handles import FileHandles
-from ...storage.store import disk_of
+from ...storage.store import as_disk
 from ..batch.batch import step_metrics
 from ..batch.columns import ArrayPool, Columns
 from ..recipe import generators
@@ -96,7 +96,7 @@ class Fetch:
         self._scratch = ArrayPool()  # memory of data to decode
         self._files: dict[int, FileHandles | None] = {}  # None: the source is not on a disk
         for source in self._views:
-            disk = disk_of(reads[source])
+            disk = as_disk(reads[source])
             self._files[source] = None if disk is None else FileHandles(disk)
 
         windows = window_views(recipe.plan)

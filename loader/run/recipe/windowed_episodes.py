@@ -60,8 +60,8 @@ class WindowedEpisode:
 class EpisodeReads:
     """Reads and caches episodes of one source; thread-safe.
 
-    `clock_of` maps a field to the field with its clock. `blocks_from` is the size from which arrays are read in blocks.
-    `indexes` computes row blocks that the version lacks, which reads such an array once more.
+    `timestamp_clock` maps a field to the field with its clock. `blocks_from` is the size from which arrays are read
+    in blocks. `indexes` computes row blocks that the version lacks, which reads such an array once more.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...dataset.root import Root
 from ...errors import ObjectNotFound
-from ...storage.mirror import primary_of
+from ...storage.mirror import primary_store
 from ...storage.threads import Together
 from .lean_rows import candidates, lean_rows, no_rows_without_samples, no_samples
 from .read_trail import RunTrail, arrange_rows, list_log, log_starts
@@ -37,7 +37,7 @@ def read_lean_trail(
     known: LeanTrail | None = None,
 ) -> LeanTrail:
     """Return the run log of a run. Costs, raises, and uses `known`, as `read_trail`."""
-    store = primary_of(root.store)
+    store = primary_store(root.store)
     listed = list_log(store, run, known)
     if known is not None and listed.objects == known.objects:
         return known
@@ -85,7 +85,7 @@ def read_step_rows(
     Costs a read per object that has the step. An object that was deleted since has no rows. Raises: as `read_trail`.
     """
     folder = trail_folder(trail.run)
-    store = primary_of(root.store)
+    store = primary_store(root.store)
     names = []
     for name, (first, last) in trail.step_ranges.items():
         if first <= step <= last:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from ...dataset.root import Root
 from ...errors import Corrupt, MissingDependency, RunNotFound
 from ...storage import Store
-from ...storage.mirror import primary_of
+from ...storage.mirror import primary_store
 from ...storage.store import list_keys
 from ...storage.threads import Together
 from .row_objects import ROWS, RowObjects, no_rows
@@ -139,7 +139,7 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
     Costs a listing and one read per object: one per recorded rank and minute. If the root has mirrors, the primary is
     read. Raises: RunNotFound; InvalidName; Corrupt; FormatTooNew; StoreError; MissingDependency if polars is missing.
     """
-    store = primary_of(root.store)
+    store = primary_store(root.store)
     listed = list_log(store, run, known)
     if known is not None and known.objects == listed.objects:
         return known

@@ -9,7 +9,7 @@ import pyarrow as pa
 from ...dataset.root import Root
 from ...errors import Corrupt, RunNotFound
 from ...storage import Store
-from ...storage.mirror import primary_of
+from ...storage.mirror import primary_store
 from ...storage.threads import Together
 from .read_trail import START, RunTrail, check_polars, named_starts, read_rows
 from .row_numbers import MOST_OBJECT_BYTES, row_numbers
@@ -30,7 +30,7 @@ def read_rank_trail(root: Root, run: str, steps: range) -> RunTrail:
     start's last one. Raises: as `read_trail`.
     """
     folder = trail_folder(check_run_name(run))
-    store = primary_of(root.store)
+    store = primary_store(root.store)
     written, starts = _list_rows(store, folder)
     if not written and not starts:
         raise RunNotFound(f"{store.url} has no trail of run {run!r}")
@@ -135,7 +135,7 @@ def notes_in_parts(
     parts, with a warning. Raises: Corrupt, also for an object larger than a run log's; StoreError;
     MissingDependency if polars is missing.
     """
-    store = primary_of(root.store)
+    store = primary_store(root.store)
     first_folder = trail_folder(check_run_name(first))
     second_folder = trail_folder(check_run_name(second))
     first_written, _ = _list_rows(store, first_folder)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import InvalidStore
-from ..spec import StoreSpec, bucket_and_prefix, check_address, runtime_of, translate_options
+from ..spec import StoreSpec, bucket_and_prefix, check_address, store_runtime, translate_options
 from ..store import Store
 from .connection import connector
 from .listing import azure_pages
@@ -57,7 +57,7 @@ def open_azure(url: str, options: Mapping[str, object], spec: StoreSpec) -> Stor
     place, prefix = bucket_and_prefix(url)
     container, _, host = place.partition("@")
     shown = f"az://{place}/{prefix}".rstrip("/")
-    runtime = runtime_of(shown, options)
+    runtime = store_runtime(shown, options)
     config, provider = azure_config(shown, options, host)
     connect = connector("AzureStore", container, config, provider, runtime)
     pages_of = azure_pages(container, config, provider, runtime)

@@ -44,7 +44,7 @@ def file_provider(url: str, path: str) -> Any:
             f"{url}: credentials of the kind {kind!r} need google-auth: pip install 'penstock-data[gcs]'"
         ) from error
     try:
-        return GoogleCredentialProvider(_loaded(kind, info))
+        return GoogleCredentialProvider(_load_credentials(kind, info))
     except (GoogleAuthError, ValueError, KeyError, TypeError) as error:
         why = type(error).__name__  # its text may contain the key
         raise InvalidStore(
@@ -65,14 +65,14 @@ def google_token(config: Mapping[str, Any]) -> str:
     path = config.get("service_account") or config.get("application_credentials")
     if key or path:
         info = json.loads(key if key else Path(str(path)).read_bytes())
-        credentials = _loaded(info.get("type", "service_account"), info)
+        credentials = _load_credentials(info.get("type", "service_account"), info)
     else:
         credentials, _ = google.auth.default(scopes=_SCOPES)
     credentials.refresh(Request())
     return str(credentials.token)
 
 
-def _loaded(kind: str, info: Mapping[str, Any]) -> Any:
+def _load_credentials(kind: str, info: Mapping[str, Any]) -> Any:
     if kind == "service_account":
         from google.oauth2 import service_account
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidStore
-from ..spec import StoreSpec, bucket_and_prefix, runtime_of, translate_options
+from ..spec import StoreSpec, bucket_and_prefix, store_runtime, translate_options
 from ..store import Store
 from .connection import connector
 from .credentials import file_provider
@@ -47,7 +47,7 @@ def open_gcs(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
     """Open a Google Cloud Storage bucket. Raises: InvalidStore; ForkedStore."""
     bucket, prefix = bucket_and_prefix(url)
     shown = f"gs://{bucket}/{prefix}".rstrip("/")
-    runtime = runtime_of(shown, options)
+    runtime = store_runtime(shown, options)
     config, provider = gcs_config(shown, options)
     connect = connector("GCSStore", bucket, config, provider, runtime)
     pages_of = google_pages(bucket, config, provider, runtime)

@@ -81,7 +81,7 @@ class HttpConnection:
         self._remaining = 0  # unread bytes of the body
         self._lasts = True
         self.status, self.etag, self.text, self.idle_since = 0, "", b"", 0.0
-        self._socket, self._flags = _connected(place, connect_timeout_s, timeout_s)
+        self._socket, self._flags = _connect(place, connect_timeout_s, timeout_s)
         self._quickack = _QUICKACK if _acknowledges(self._socket) else None
 
     def request(self, request: bytes, nbytes: int, keep: Keep) -> int:
@@ -97,7 +97,7 @@ class HttpConnection:
         try:
             self._socket.sendall(request)
         except OSError as error:
-            raise self._broken(error, at_once=True) from None
+            raise self._timeout_error(error, at_once=True) from None
         except BaseException:
             self.close()
             raise
@@ -122,7 +122,7 @@ class HttpConnection:
                 if peek:  # read only the head, so that the whole body goes into separate memory
                     come = self._socket.recv_into(self._view[: end + 4 if end >= 0 else come])
         except OSError as error:
-            raise self._broken(error, at_once=not come) from None
+            raise self._timeout_error(error, at_once=not come) from None
         except BaseException:
             self.close()
             raise
@@ -136,7 +136,7 @@ class HttpConnection:
         with self:
             self._remaining = end - come
             while come < end:
-                come += self._received(self._view[come:end])
+                come += self._receive(self._view[come:end])
                 if come < end and time.monotonic() > until:
                     raise TimeoutError
         data = bytes(self._view[begin:end])
@@ -178,7 +178,7 @@ class HttpConnection:
                 yield count
             until = time.monotonic() + self._timeout_s
             while view:
-                count = self._received(view)
+                count = self._receive(view)
                 view = view[count:]
                 yield count
                 if view and time.monotonic() > until:
@@ -203,7 +203,7 @@ class HttpConnection:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError):
-            raise self._broken(error) from None
+            raise self._timeout_error(error) from None
         if error is not None:
             self.close()
 
@@ -236,14 +236,14 @@ class HttpConnection:
             has_none = self.status < 200 or self.status in _BODILESS
             expected = 0 if has_none else int(length[1]) if length and not is_coded else None
             self.status = 0 if self.status == PLAIN else self.status
-            self.etag = _text_of(etag)
+            self.etag = _match_text(etag)
             self._lasts = self._read_text(end + 4, come, expected, until) and lasts and not has_none
             return self.status
         first, last, size = span.groups()
         self.first, self.nbytes, self.size = int(first), int(length[1]), int(size)
-        self.etag = _text_of(etag)
+        self.etag = _match_text(etag)
         if self.nbytes > int(last) + 1 - self.first or come - end - 4 > self.nbytes:
-            raise self._broken(OSError(0, "more bytes come than were asked for"))
+            raise self._timeout_error(OSError(0, "more bytes come than were asked for"))
         self._at, self._come, self._remaining, self._lasts = end + 4, come, self.nbytes, lasts
         return PLAIN
 
@@ -262,7 +262,7 @@ class HttpConnection:
             return self._memory.endswith(_LAST_CHUNK, begin - 2, come)
         return len(self.text) == nbytes
 
-    def _received(self, view: memoryview) -> int:
+    def _receive(self, view: memoryview) -> int:
         count = self._socket.recv_into(view, len(view), self._flags)
         if not count:
             raise ConnectionResetError(ECONNRESET, "closed in the middle of an answer")
@@ -278,7 +278,7 @@ class HttpConnection:
         else:
             self.close()
 
-    def _broken(self, error: OSError, *, at_once: bool = False) -> Broken:
+    def _timeout_error(self, error: OSError, *, at_once: bool = False) -> Broken:
         self.close()
         # The kernel reports a socket timeout as EAGAIN.
         if isinstance(error, (BlockingIOError, TimeoutError)):
@@ -296,11 +296,11 @@ def _acknowledges(sock: socket.socket) -> bool:
     return False
 
 
-def _text_of(match: re.Match[bytes] | None) -> str:
+def _match_text(match: re.Match[bytes] | None) -> str:
     return match[1].strip().decode("latin-1") if match else ""
 
 
-def _connected(place: Place, connect_timeout_s: float, timeout_s: float) -> tuple[socket.socket, int]:
+def _connect(place: Place, connect_timeout_s: float, timeout_s: float) -> tuple[socket.socket, int]:
     try:
         sock = dial(place, connect_timeout_s)
         try:

@@ -62,7 +62,7 @@ def s3_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime: Run
     keys = {"access_key_id": "none", "secret_access_key": "none"} if anonymous else {}
     plain = {name: value for name, value in config.items() if name != "skip_signature"} | keys
 
-    def signed(config: Mapping[str, Any]) -> str:
+    def sign_url(config: Mapping[str, Any]) -> str:
         import obstore
 
         client: Any = connector("S3Store", bucket, config, None if anonymous else provider, runtime)(0)
@@ -76,7 +76,7 @@ def s3_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime: Run
 
     @cache
     def origin() -> str:
-        return signed(plain).partition("?")[0].removesuffix("/x")
+        return sign_url(plain).partition("?")[0].removesuffix("/x")
 
     def page(prefix: str, start_after: str, token: str) -> ListingPage:
         query = _list_query(prefix, start_after, token)
@@ -85,8 +85,10 @@ def s3_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime: Run
         address = f"{origin()}?{urlencode(query, quote_via=quote)}"
         if not anonymous:
             # obstore appends "/x" to the URL: S3 ignores parameters whose names begin with "x-"
-            address = signed({**plain, "endpoint": f"{address}&x-id=", "virtual_hosted_style_request": True})
-        return _s3_page(_fetched(address, {}, runtime))
+            address = sign_url(
+                {**plain, "endpoint": f"{address}&x-id=", "virtual_hosted_style_request": True}
+            )
+        return _s3_page(_fetch(address, {}, runtime))
 
     return page
 
@@ -96,7 +98,7 @@ def google_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime:
         origin = str(config.get("base_url") or _GOOGLE).rstrip("/")
         address = f"{origin}/{bucket}?{urlencode(_list_query(prefix, start_after, token), quote_via=quote)}"
         bearer = "" if config.get("skip_signature") else _google_token(bucket, config, provider)
-        return _s3_page(_fetched(address, {"Authorization": f"Bearer {bearer}"} if bearer else {}, runtime))
+        return _s3_page(_fetch(address, {"Authorization": f"Bearer {bearer}"} if bearer else {}, runtime))
 
     return page
 
@@ -112,7 +114,7 @@ def azure_pages(container: str, config: Mapping[str, Any], provider: Any, runtim
             query["marker"] = token
         address = f"{origin}/{container}"
         headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": _VERSION}
-        credentials = {**config, **_provided(provider)}
+        credentials = {**config, **_await_provider(provider)}
         sas = str(credentials.get("sas_key") or "").lstrip("?")
         if credentials.get("access_key") or credentials.get("account_key"):
             key = str(credentials.get("access_key") or credentials["account_key"])
@@ -125,7 +127,7 @@ def azure_pages(container: str, config: Mapping[str, Any], provider: Any, runtim
                 f"SAS token or a bearer token only: {_OTHERWISE}"
             )
         asked = f"{address}?{urlencode(query, quote_via=quote)}" + (f"&{sas}" if sas else "")
-        return _azure_page(_fetched(asked, headers, runtime))
+        return _azure_page(_fetch(asked, headers, runtime))
 
     return page
 
@@ -155,21 +157,21 @@ def _list_query(prefix: str, start_after: str, token: str) -> dict[str, str]:
     return query
 
 
-def _provided(provider: Any) -> Mapping[str, Any]:
+def _await_provider(provider: Any) -> Mapping[str, Any]:
     if provider is None:
         return {}
     import asyncio
     import inspect
 
-    async def awaited(provided: Any) -> Any:
+    async def await_value(provided: Any) -> Any:
         return await provided
 
     provided = provider()
-    return dict(asyncio.run(awaited(provided)) if inspect.isawaitable(provided) else provided)
+    return dict(asyncio.run(await_value(provided)) if inspect.isawaitable(provided) else provided)
 
 
 def _google_token(bucket: str, config: Mapping[str, Any], provider: Any) -> str:
-    if token := config.get("bearer_token") or _provided(provider).get("token"):
+    if token := config.get("bearer_token") or _await_provider(provider).get("token"):
         return str(token)
     try:
         from google.auth.exceptions import GoogleAuthError
@@ -187,7 +189,7 @@ def _google_token(bucket: str, config: Mapping[str, Any], provider: Any) -> str:
         ) from None
 
 
-def _fetched(address: str, headers: Mapping[str, str], runtime: Runtime) -> bytes:
+def _fetch(address: str, headers: Mapping[str, str], runtime: Runtime) -> bytes:
     from http.client import HTTPException
     from urllib import request
     from urllib.error import HTTPError, URLError
@@ -216,7 +218,7 @@ def _fetched(address: str, headers: Mapping[str, str], runtime: Runtime) -> byte
     return body
 
 
-def _parsed(body: bytes) -> Element:
+def _parse_xml(body: bytes) -> Element:
     from xml.etree.ElementTree import ParseError, fromstring
 
     try:
@@ -233,7 +235,7 @@ def _text(element: Element, name: str) -> str:
 
 
 def _s3_page(body: bytes) -> ListingPage:
-    root = _parsed(body)
+    root = _parse_xml(body)
     encoded = _text(root, "EncodingType") == "url"
     objects = [
         {
@@ -250,7 +252,7 @@ def _s3_page(body: bytes) -> ListingPage:
 def _azure_page(body: bytes) -> ListingPage:
     from email.utils import parsedate_to_datetime
 
-    root, objects = _parsed(body), list[dict[str, Any]]()
+    root, objects = _parse_xml(body), list[dict[str, Any]]()
     for blob in root.iterfind("{*}Blobs/{*}Blob"):
         name, properties = blob.find("{*}Name"), blob.find("{*}Properties")
         if name is None or properties is None:
@@ -301,10 +303,10 @@ def list_objects(
     last = start_after  # over all passes
     pages = _Pages(connection, base, prefix, pages_of)
 
-    def behind() -> str:
+    def start_key() -> str:
         return base + last if seek and last else ""
 
-    for page in pages.each(behind):
+    for page in pages.each(start_key):
         if pages.begins:
             previous = ""
         for meta in page:
@@ -326,7 +328,7 @@ def list_objects(
                 if fault := key_fault(key):
                     refuse(key, fault)
                 else:
-                    yield info_of(key, meta)
+                    yield object_info(key, meta)
 
 
 class _Pages:
@@ -377,16 +379,16 @@ class _Pages:
             raise
 
 
-def info_of(key: str, meta: Any) -> ObjectInfo:
+def object_info(key: str, meta: Any) -> ObjectInfo:
     modified_us = int(meta["last_modified"].timestamp() * 1_000_000)
-    return ObjectInfo(key=key, nbytes=meta["size"], etag=etag_of(meta), modified_us=modified_us)
+    return ObjectInfo(key=key, nbytes=meta["size"], etag=metadata_etag(meta), modified_us=modified_us)
 
 
-def etag_of(meta: Any) -> str:
-    return quoted(meta["e_tag"] or "")
+def metadata_etag(meta: Any) -> str:
+    return quote_etag(meta["e_tag"] or "")
 
 
-def quoted(etag: str) -> str:
+def quote_etag(etag: str) -> str:
     return etag if not etag or etag.endswith('"') else f'"{etag}"'
 
 

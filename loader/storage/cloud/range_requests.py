@@ -20,7 +20,7 @@ from ..requests import count_request
 from ..spec import Runtime
 from .connection import client_errors
 from .http_connection import PLAIN, Broken, HttpConnection, Place
-from .listing import quoted
+from .listing import quote_etag
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -105,7 +105,7 @@ class Direct:
             self.refused()  # obstore has its own certificates
             return None
         if connection.status == PLAIN and connection.first == start and start + connection.nbytes <= stop:
-            self._refusals, connection.etag = 0, quoted(connection.etag)
+            self._refusals, connection.etag = 0, quote_etag(connection.etag)
             return connection
         status, text = connection.status, connection.text
         connection.discard()  # other threads may use it from here on

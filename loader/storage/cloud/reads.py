@@ -21,7 +21,7 @@ from ..stream import Answer, RangeSeries, plan_reads, slice_reads
 from .connection import Connection, client_errors
 from .errors import is_past_end
 from .http_connection import Broken
-from .listing import etag_of, info_of
+from .listing import metadata_etag, object_info
 from .range_requests import Direct
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _RIGHTS = {  # scheme -> (permission to list, permission to read)
 }
 
 
-def explained(connection: Connection, scheme: str, path: str, refused: Forbidden) -> Forbidden:
+def explain_refusal(connection: Connection, scheme: str, path: str, refused: Forbidden) -> Forbidden:
     """Return the error `refused` of a read of `path`, naming the missing permission. Costs at most one listing page."""
     if scheme not in _RIGHTS or "AccessDenied" not in str(refused):
         return refused
@@ -108,7 +108,7 @@ class ReadStore(Opened):
         path = self._prefix + check_key(key)
 
         def attempt(obstore: Any, client: Client) -> Blob:
-            answer, current = self._asked(obstore, client, key, path, offset, nbytes, etag)
+            answer, current = self._request(obstore, client, key, path, offset, nbytes, etag)
             data = answer.all()
             self._whole(key, len(data), nbytes)
             return Blob(data, current)
@@ -134,7 +134,7 @@ class ReadStore(Opened):
             blobs = [self.get_range(key, *(reads[0] if reads else ByteRange(0, 0)), etag)]
         current = blobs[0].etag
         for blob in blobs:
-            self._pinned(key, blob.etag, current)  # even without a pin, no result mixes two objects
+            self._check_pin(key, blob.etag, current)  # even without a pin, no result mixes two objects
         pieces = slice_reads(spans, reads, [blob.data for blob in blobs])
         return [Blob(piece, current) for piece in pieces]
 
@@ -163,7 +163,7 @@ class ReadStore(Opened):
         end = offset + len(view)
         stop = end if series is None else max(end, series.stop)
         if series is not None and series.etag:
-            current = self._pinned(key, series.etag, etag)
+            current = self._check_pin(key, series.etag, etag)
             with suppress(Broken):  # not a new request: the budget is for the next one
                 for count in series.into(offset, view):
                     done += count
@@ -174,7 +174,7 @@ class ReadStore(Opened):
             nonlocal done, current
             if done < len(view):
                 at = offset + done
-                answer, current = self._asked(obstore, client, key, path, at, end - at, current, stop - end)
+                answer, current = self._request(obstore, client, key, path, at, end - at, current, stop - end)
                 if series is not None:
                     series.begin(answer, at, current)
                 rest = view[done:]
@@ -188,7 +188,7 @@ class ReadStore(Opened):
     def head(self, key: str) -> ObjectInfo:
         path = self._prefix + check_key(key)
         meta = self._call("look up", key, lambda obs, client: obs.head(client, path))
-        return info_of(key, meta)
+        return object_info(key, meta)
 
     def _beginning(self, key: str) -> tuple[Blob, int]:
         path = self._prefix + check_key(key)
@@ -213,7 +213,7 @@ class ReadStore(Opened):
             beginning = Blob(b"", info.etag), 0
         return beginning
 
-    def _asked(
+    def _request(
         self,
         obstore: Any,
         client: Client,
@@ -231,7 +231,7 @@ class ReadStore(Opened):
                 raise self._short(key, offset, nbytes) from None
             raise
         try:
-            current = self._pinned(key, answer.etag, etag)
+            current = self._check_pin(key, answer.etag, etag)
             if answer.size < offset + nbytes:
                 raise self._short(key, offset, nbytes, answer.size)
         except (Changed, Corrupt):
@@ -253,16 +253,16 @@ class ReadStore(Opened):
             return self._call("read", key, attempt)
         except Forbidden as refused:
             scheme, path = self.url.partition("://")[0], self._prefix + key
-            raise explained(self._connection, scheme, path, refused) from None
+            raise explain_refusal(self._connection, scheme, path, refused) from None
 
     def _empty(self, key: str, offset: int, etag: str | None) -> Blob:
         info = self.head(key)
-        current = self._pinned(key, info.etag, etag)
+        current = self._check_pin(key, info.etag, etag)
         if offset > info.nbytes:
             raise self._short(key, offset, 0, info.nbytes)
         return Blob(b"", current)
 
-    def _pinned(self, key: str, current: str, etag: str | None) -> str:
+    def _check_pin(self, key: str, current: str, etag: str | None) -> str:
         if etag is not None and etag != current:
             raise Changed(
                 f"{self.url}/{key}: the object was replaced since it was first read "
@@ -283,7 +283,7 @@ class NativeAnswer:
     def __init__(self, answer: Any) -> None:
         meta = answer.meta
         self._answer = answer
-        self.etag, self.size = etag_of(meta), int(meta["size"])
+        self.etag, self.size = metadata_etag(meta), int(meta["size"])
 
     def all(self) -> bytes:
         data: bytes = self._answer.bytes().to_bytes()

@@ -24,13 +24,13 @@ from ..spec import (
     StoreSpec,
     bucket_and_prefix,
     check_address,
-    runtime_of,
+    store_runtime,
     translate_options,
 )
 from ..store import Store, check_key
 from .connection import connector
 from .credentials import credential_provider, profile_settings
-from .listing import PageOf, etag_of, is_md5, s3_pages
+from .listing import PageOf, is_md5, metadata_etag, s3_pages
 from .range_requests import Direct
 from .store import RemoteStore
 
@@ -82,7 +82,7 @@ class S3PutStore(RemoteStore):
             client = self._twin()  # here, so that a forked child fails before creating one
 
             def put() -> str:
-                return etag_of(obstore.put(client, path, data, mode=mode, use_multipart=False))
+                return metadata_etag(obstore.put(client, path, data, mode=mode, use_multipart=False))
 
             return put() if replace else self._created(obstore, client, key, data, put)
 
@@ -151,7 +151,7 @@ def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
     """Open an S3 bucket. Raises: InvalidStore; MissingDependency if a profile needs boto3; ForkedStore."""
     bucket, prefix = bucket_and_prefix(url)
     shown = f"s3://{bucket}/{prefix}".rstrip("/")
-    runtime = runtime_of(shown, options)
+    runtime = store_runtime(shown, options)
     config, provider = s3_config(shown, options)
     connect = connector("S3Store", bucket, config, provider, runtime)
     unsigned = connect

@@ -25,13 +25,13 @@ class FileHandle:
         self.descriptor = descriptor
         if hasattr(os, "posix_fadvise"):  # samples are read in random order: disable read-ahead
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-        self.map = _mapped(descriptor) if is_of_this_machine(os.fstat(descriptor).st_dev) else None
+        self.map = _map_file(descriptor) if is_of_this_machine(os.fstat(descriptor).st_dev) else None
 
     def __del__(self) -> None:
         os.close(self.descriptor)
 
 
-def _mapped(descriptor: int) -> mmap.mmap | None:
+def _map_file(descriptor: int) -> mmap.mmap | None:
     try:
         data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ, **_NO_DESCRIPTOR)
     except (OSError, ValueError):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ...errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound, StoreError, Transient
 from ...json_text import is_text
-from ..store import TEMPORARY, Refuse, key_fault, unfinished_name
+from ..store import TEMPORARY, Refuse, key_fault, temporary_name
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _AGAIN = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR}
@@ -133,7 +133,7 @@ class NewFile:
 
     def __init__(self, target: str) -> None:
         self._target, self._folder = target, os.path.dirname(target)
-        self._temporary = f"{self._folder}/{unfinished_name()}"
+        self._temporary = f"{self._folder}/{temporary_name()}"
         with self._words():
             self._descriptor: int | None = self._open()
 
@@ -255,7 +255,7 @@ def walk_entries(
     Raises: Forbidden; Transient.
     """
     folder = prefix[: prefix.rfind("/") + 1] if top is None else top
-    extent = _extent_of(base) if inside else ()
+    extent = _real_folders(base) if inside else ()
     tree = _Tree(base, prefix, start_after, refuse, unfinished, top is None, extent)
     if not extent:
         yield from tree.files(folder, ())
@@ -271,7 +271,7 @@ _OUTSIDE = (
 )
 
 
-def _extent_of(base: str) -> tuple[str, ...]:
+def _real_folders(base: str) -> tuple[str, ...]:
     """Return the real folders, each ending in '/', that links in a location may lead to."""
     real = os.path.join(os.path.realpath(base), "")
     if snapshot := _SNAPSHOT.fullmatch(real):
@@ -303,7 +303,7 @@ class _Tree:
             if key.endswith("/"):
                 may_match = key.startswith(prefix) or prefix.startswith(key)
                 may_match = may_match and (after is None or key > after or after.startswith(key))
-                if may_match and (inner := self._chain_of(key, entry, chain)) is not None:
+                if may_match and (inner := self._link_chain(key, entry, chain)) is not None:
                     yield from self.files(key, inner)
             elif key.startswith(prefix) or (not self.follows and prefix.startswith(f"{key}/")):
                 if after is not None and key <= after:
@@ -313,7 +313,9 @@ class _Tree:
                     continue
                 yield key, entry
 
-    def _chain_of(self, key: str, entry: os.DirEntry[str], chain: tuple[str, ...]) -> tuple[str, ...] | None:
+    def _link_chain(
+        self, key: str, entry: os.DirEntry[str], chain: tuple[str, ...]
+    ) -> tuple[str, ...] | None:
         if not self.extent:
             return chain
         if not entry.is_symlink():
@@ -338,7 +340,7 @@ class _Tree:
                         continue
                     if path + "/" <= start_after and not start_after.startswith(path):
                         continue
-                    kind = kind_of(entry, follows=follows, judged=bool(self.extent))
+                    kind = entry_kind(entry, follows=follows, judged=bool(self.extent))
                     is_file = kind == FILE or (not follows and entry.is_symlink())
                     is_unfinished = entry.name.startswith(TEMPORARY)
                     if is_unfinished and not (self.unfinished and is_file):
@@ -353,7 +355,7 @@ class _Tree:
                     elif is_file:
                         matching.append((path, entry))
                     elif self.extent:
-                        self.refuse(path, unlisted_kind(entry))
+                        self.refuse(path, skip_reason(entry))
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -364,7 +366,7 @@ class _Tree:
         return matching
 
 
-def kind_of(entry: os.DirEntry[str], *, follows: bool = True, judged: bool = False) -> str:
+def entry_kind(entry: os.DirEntry[str], *, follows: bool = True, judged: bool = False) -> str:
     """Return FILE, FOLDER, or "" for anything else, such as a looping link. Raises: OSError.
 
     judged: "" also for a link with an unreadable target.
@@ -379,7 +381,7 @@ def kind_of(entry: os.DirEntry[str], *, follows: bool = True, judged: bool = Fal
         raise
 
 
-def unlisted_kind(entry: os.DirEntry[str]) -> str:
+def skip_reason(entry: os.DirEntry[str]) -> str:
     """Return the reason why an entry that is neither a file nor a folder is not listed."""
     try:
         entry.stat()

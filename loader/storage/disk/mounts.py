@@ -51,7 +51,7 @@ class Mount:
         """Mounted device. Some FUSE programs give their name only here."""
 
 
-def mount_of(folder: str, table: str | None = None) -> Mount | None:
+def find_mount(folder: str, table: str | None = None) -> Mount | None:
     """Return the mount that holds `folder`, or None. table: the text of /proc/self/mountinfo."""
     if table is None:
         try:
@@ -61,17 +61,17 @@ def mount_of(folder: str, table: str | None = None) -> Mount | None:
     path, mount = os.path.realpath(folder), None
     for line in table.splitlines():
         fields, _, right = line.partition(" - ")
-        point = _unescaped(fields.split()[4])
+        point = _unescape(fields.split()[4])
         below = path == point or path.startswith(point.rstrip("/") + "/")
         # `>=`: of two mounts at one point, the later hides the other.
         if below and (mount is None or len(point) >= len(mount.point)):
             kind, device = right.split()[:2]
             kind = f"fuse.{device}" if kind == "fuse" and "/" not in device else kind
-            mount = Mount(point=point, kind=kind, device=_unescaped(device))
+            mount = Mount(point=point, kind=kind, device=_unescape(device))
     return mount
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     r"""Return a mountinfo field without escapes, such as \040 for a space."""
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, character)
@@ -79,6 +79,6 @@ def _unescaped(text: str) -> str:
 
 
 def is_network_folder(folder: str, table: str | None = None) -> bool:
-    """Return whether a folder's files come over a network; False if unknown. table: as for `mount_of`."""
-    mount = mount_of(folder, table)
+    """Return whether a folder's files come over a network; False if unknown. table: as for `find_mount`."""
+    mount = find_mount(folder, table)
     return mount is not None and mount.kind in NETWORK | BUCKETS

@@ -99,7 +99,7 @@ def _end(process: int, path: str, descriptor: int) -> None:
 
 
 @contextmanager
-def held_folder(what: str, place: str | None = None) -> Iterator[Path]:
+def scratch_folder(what: str, place: str | None = None) -> Iterator[Path]:
     """Make a `HeldFolder`, yield its path, and remove it at the end. Raises: OSError."""
     folder = HeldFolder(what, place)
     try:
@@ -109,9 +109,9 @@ def held_folder(what: str, place: str | None = None) -> Iterator[Path]:
 
 
 @contextmanager
-def held_file(what: str, place: str | None = None, buffering: int = -1) -> Iterator[BinaryIO]:
+def scratch_file(what: str, place: str | None = None, buffering: int = -1) -> Iterator[BinaryIO]:
     """Open a new file in a held folder for reading and writing; both are removed at the end. Raises: OSError."""
-    with held_folder(what, place) as folder, open(str(folder / "file"), "x+b", buffering) as file:
+    with scratch_folder(what, place) as folder, open(str(folder / "file"), "x+b", buffering) as file:
         yield file
 
 
@@ -132,7 +132,7 @@ def remove_left_folders(place: str | None = None) -> int:
         for name in os.listdir(descriptor):
             if name.startswith("penstock-") and name.endswith(_suffix()):
                 with suppress(OSError):
-                    n_removed += _removed(descriptor, name)
+                    n_removed += _remove(descriptor, name)
     except OSError:
         return n_removed
     finally:
@@ -140,7 +140,7 @@ def remove_left_folders(place: str | None = None) -> int:
     return n_removed
 
 
-def _removed(place: int, name: str) -> bool:
+def _remove(place: int, name: str) -> bool:
     folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place)
     try:
         if os.fstat(folder).st_uid != os.geteuid():

@@ -31,7 +31,7 @@ from ..store import (
     check_span,
     log_refusals,
 )
-from ..stream import BufferedRange, cut, neighbours, plan_reads, runs_of, slice_reads
+from ..stream import BufferedRange, cut, merge_pieces, neighbours, plan_reads, slice_reads
 from .folder_files import (
     NewFile,
     disk_error,
@@ -51,7 +51,7 @@ def open_local(url: str, options: Mapping[str, object], spec: StoreSpec) -> Stor
     """Open a local folder. Raises: InvalidStore for a file, another host's file:// URL, `~`, or an option."""
     if options:
         raise InvalidStore(f"{url}: a directory takes no options, got {sorted(options)}; leave them out")
-    path = _path_of(url)
+    path = _url_path(url)
     if re.match(r"~[^/]*(/|$)", path):
         raise InvalidStore(f"{url!r}: '~' is not expanded here; write the path in full")
     if "\0" in path:
@@ -98,7 +98,7 @@ class LocalStore(Opened):
         reads = plan_reads(spans, **limits)
         descriptor, status = self._open(key)
         try:
-            current = self._pinned(key, status, etag)
+            current = self._check_pin(key, status, etag)
             data = [self._pread(key, descriptor, status.st_size, *read) for read in reads]
         finally:
             os.close(descriptor)
@@ -111,7 +111,7 @@ class LocalStore(Opened):
         runs = neighbours(spans)
         descriptor, status = self._open(key)
         try:
-            current = self._pinned(key, status, etag)
+            current = self._check_pin(key, status, etag)
             count_request(len(runs))
             with _disk(self._base + key):
                 data = [os.pread(descriptor, nbytes, offset) for offset, nbytes, _ in runs]
@@ -127,10 +127,10 @@ class LocalStore(Opened):
 
         Raises: ObjectNotFound; Changed; Corrupt if the file ends too early; some buffers are then filled.
         """
-        runs, short = runs_of(pieces), list[BufferedRange]()
+        runs, short = merge_pieces(pieces), list[BufferedRange]()
         descriptor, status = self._open(key)
         try:
-            current = self._pinned(key, status, etag)
+            current = self._check_pin(key, status, etag)
             count_request(len(runs))
             with _disk(self._base + key):
                 for run in runs:
@@ -152,7 +152,7 @@ class LocalStore(Opened):
             status = os.stat(path)
         except OSError as error:
             raise disk_error("read", path, error) from error
-        return self._pinned(key, status, etag)
+        return self._check_pin(key, status, etag)
 
     def open_same(self, key: str, etag: str) -> int | None:
         descriptor, status = self._open(key)
@@ -270,7 +270,7 @@ class LocalStore(Opened):
     def _read(self, key: str, offset: int, nbytes: int | None, etag: str | None) -> Blob:
         descriptor, status = self._open(key)
         try:
-            current = self._pinned(key, status, etag)
+            current = self._check_pin(key, status, etag)
             nbytes_read = status.st_size if nbytes is None else nbytes
             return Blob(self._pread(key, descriptor, status.st_size, offset, nbytes_read), current)
         finally:
@@ -288,7 +288,7 @@ class LocalStore(Opened):
             raise Corrupt(f"{self._base}{key}[{offset}:{offset + nbytes}]: the file ends at byte {size}")
         return data
 
-    def _pinned(self, key: str, status: os.stat_result, etag: str | None) -> str:
+    def _check_pin(self, key: str, status: os.stat_result, etag: str | None) -> str:
         current = _etag(status)
         if etag is not None and etag != current:
             raise Changed(
@@ -320,7 +320,7 @@ def _disk(path: str) -> Iterator[None]:
         raise disk_error("read", path, error) from error
 
 
-def _path_of(url: str) -> str:
+def _url_path(url: str) -> str:
     if "://" not in url:
         return url
     parts = urlsplit(url.replace("?", "%3F").replace("#", "%23"))
@@ -398,7 +398,7 @@ def _unlink_in_place(base: str, path: str) -> None:
         return
     except OSError as error:
         if error.errno == errno.ELOOP:  # became a link since it was checked
-            raise _behind(base + path, base + path) from error
+            raise _link_error(base + path, base + path) from error
         raise disk_error("delete", base + path, error) from error
     finally:
         os.close(descriptor)
@@ -406,10 +406,10 @@ def _unlink_in_place(base: str, path: str) -> None:
 
 def _check_no_link(descriptor: int, name: str, link: str, path: str) -> None:
     if stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
-        raise _behind(link, path)
+        raise _link_error(link, path)
 
 
-def _behind(link: str, path: str) -> InvalidStore:
+def _link_error(link: str, path: str) -> InvalidStore:
     return InvalidStore(
         f"{path} was not deleted: {link} is a symbolic link, and what lies behind one may be another owner's; delete "
         "it there by hand, or mount that folder here in place of the link"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from ...json_text import is_text
 from ..store import TEMPORARY, UNFINISHED, ObjectInfo, Store, key_fault
-from .folder_files import FOLDER, NOT_UTF8, disk_error, kind_of, unlisted_kind
+from .folder_files import FOLDER, NOT_UTF8, disk_error, entry_kind, skip_reason
 from .store import LocalStore
 
 
@@ -40,15 +40,15 @@ def delete_in_place(store: Store, paths: Iterable[str], top: str = "") -> None:
         store.delete_many(paths)
 
 
-def unlisted(folder: str) -> Iterator[tuple[str, str]]:
+def skipped_files(folder: str) -> Iterator[tuple[str, str]]:
     r"""Yield (path below `folder`, reason) of files that a listing skips, except unfinished writes.
 
     A directory represents its content; bytes that are not UTF-8 are written as `\xe9`. Raises: Forbidden; Transient.
     """
-    yield from _below(folder, "")
+    yield from _skipped_inside(folder, "")
 
 
-def _below(folder: str, inside: str) -> Iterator[tuple[str, str]]:
+def _skipped_inside(folder: str, inside: str) -> Iterator[tuple[str, str]]:
     folders: list[str] = []
     try:
         with os.scandir(os.path.join(folder, inside)) as entries:
@@ -56,7 +56,7 @@ def _below(folder: str, inside: str) -> Iterator[tuple[str, str]]:
                 path = inside + entry.name
                 if why := _why(entry, path):
                     yield os.fsencode(path).decode(errors="backslashreplace"), why
-                elif kind_of(entry) == FOLDER:
+                elif entry_kind(entry) == FOLDER:
                     folders.append(f"{path}/")
     except FileNotFoundError:
         return  # deleted meanwhile
@@ -65,7 +65,7 @@ def _below(folder: str, inside: str) -> Iterator[tuple[str, str]]:
             return  # forty links on the path, where a listing also ends
         raise disk_error("list", os.path.join(folder, inside), error) from error
     for path in folders:
-        yield from _below(folder, path)
+        yield from _skipped_inside(folder, path)
 
 
 def _why(entry: os.DirEntry[str], path: str) -> str:
@@ -77,4 +77,4 @@ def _why(entry: os.DirEntry[str], path: str) -> str:
         return f"names that begin with {TEMPORARY!r} are names of unfinished files: rename it"
     if fault := key_fault(path):
         return fault
-    return "" if kind_of(entry) else unlisted_kind(entry)
+    return "" if entry_kind(entry) else skip_reason(entry)

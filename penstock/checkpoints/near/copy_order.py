@@ -31,13 +31,13 @@ def copy_order(
     order: list[str] = []
     for name in [*after, *before]:
         others = members[name]
-        order += _rotated(others, position)
-    neighbours = _rotated(own_members, position)
+        order += _rotate(others, position)
+    neighbours = _rotate(own_members, position)
     order += neighbours[1:]
     return order
 
 
-def _rotated(addresses: Sequence[str], position: int) -> list[str]:
+def _rotate(addresses: Sequence[str], position: int) -> list[str]:
     begin = position % len(addresses)
     first = addresses[begin:]
     last = addresses[:begin]

@@ -97,7 +97,7 @@ def gather_inventory(
     )
 
 
-def served_nodes(addresses: Sequence[str], run: str, client: NearClient) -> list[NearNode]:
+def list_nodes(addresses: Sequence[str], run: str, client: NearClient) -> list[NearNode]:
     """Return what servers have of a run. One that does not answer costs a warning."""
 
     def ask(address: str) -> NearNode | None:
@@ -180,7 +180,7 @@ def other_nodes(
         return []
     members = CacheMembers(tuple(cache.peers))
     addresses = [address for address in members.all() if address not in addresses_of_ranks]
-    return served_nodes(addresses, run, client)
+    return list_nodes(addresses, run, client)
 
 
 def _markers(own: Markers, everyone: Sequence[Presence], group: Any) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ from loader.errors import InvalidRuntime
 
 from ..marker import Checkpoint
 from .choice import NearNode, assess_near_steps
-from .inventory import near_node, served_nodes
+from .inventory import list_nodes, near_node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def nodes_of_peers(
         nodes: dict[str, list[NearNode]] = {}
         for name in sorted(runs):
             if run is None or name == run:
-                nodes[name] = served_nodes(addresses, name, client)
+                nodes[name] = list_nodes(addresses, name, client)
         return nodes
     except NearFault as error:
         raise InvalidRuntime(
@@ -78,7 +78,7 @@ def nodes_of_peers(
         client.close()
 
 
-def listed_near_steps(
+def list_near_steps(
     nodes: Mapping[str, Sequence[NearNode]],
     *,
     is_cluster: bool,
@@ -90,7 +90,7 @@ def listed_near_steps(
             problem = near.problem
             if not is_cluster and near.marker.checkpoint is not None:
                 problem = ""  # other nodes have the other parts
-            marked[near.marker.step] = _listed(
+            marked[near.marker.step] = _list_step(
                 holders,
                 run,
                 near.marker.step,
@@ -104,11 +104,11 @@ def listed_near_steps(
             listed = marked.get(step)
             if listed is None:
                 problem = "no marker: the save is running, or was killed"
-                listed = _listed(holders, run, step, None, problem)
+                listed = _list_step(holders, run, step, None, problem)
             yield listed
 
 
-def _listed(
+def _list_step(
     nodes: Sequence[NearNode],
     run: str,
     step: int,

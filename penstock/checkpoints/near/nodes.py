@@ -140,7 +140,7 @@ class NearNodes:
             [data],
         )
 
-    def newest_below(self, run: str, step: int) -> int | None:
+    def previous_step(self, run: str, step: int) -> int | None:
         """Return the newest step below `step` with a marker on this node; None without one. Raises: StoreError."""
         marked = [near.step for near in self.files.steps(run) if near.has_marker and near.step < step]
         return max(marked, default=None)
@@ -149,7 +149,7 @@ class NearNodes:
         """Delete all other steps of a run, on every node that answers."""
         self._delete(run, lambda step: step not in kept)
 
-    def delete_until(self, run: str, last: int) -> None:
+    def delete_steps(self, run: str, last: int) -> None:
         """Delete the steps of a run up to `last`, on every node that answers."""
         self._delete(run, lambda step: step <= last)
 
@@ -166,13 +166,13 @@ class NearNodes:
 
     def _delete(self, run: str, is_deleted: Callable[[int], bool]) -> None:
         def delete(address: str) -> str:
-            return self._problem(partial(self._delete_on, address, run, is_deleted))
+            return self._problem(partial(self._delete_node_steps, address, run, is_deleted))
 
         for problem in several(delete, self.addresses, at_once=AT_ONCE):
             if problem:
                 self._warn(f"near steps that are no longer needed stay on a node: {problem}")
 
-    def _delete_on(self, address: str, run: str, is_deleted: Callable[[int], bool]) -> None:
+    def _delete_node_steps(self, address: str, run: str, is_deleted: Callable[[int], bool]) -> None:
         """Delete steps on one node. Raises: NearFault; StoreError."""
         if address == self.own:
             for near in self.files.steps(run):

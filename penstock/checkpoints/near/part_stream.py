@@ -14,7 +14,7 @@ from loader.dataset.shards.shard import allocate_aligned
 from loader.native import crc32c
 
 from ..marker import StoredObject
-from ..parts import StoredPiece, TensorPiece, checksums, header, placed_pieces
+from ..parts import StoredPiece, TensorPiece, checksums, header, place_pieces
 
 WRITE_BYTES = 4 * 2**20
 """Bytes of a write. Direct writes of 1 MiB took half as much processor time again."""
@@ -55,7 +55,7 @@ def write_part(
         nbytes=nbytes,
         sha256=blocks.sha256.hexdigest(),
     )
-    placed = placed_pieces(
+    placed = place_pieces(
         stored,
         len(head),
         pieces,

@@ -33,7 +33,7 @@ class RankFacts(NamedTuple):
     """Why the rank failed; "" if it did not."""
 
 
-def planned_bytes(state: Mapping[str, Any], group: Any) -> int:
+def rank_bytes(state: Mapping[str, Any], group: Any) -> int:
     """Return the bytes of tensors that this rank writes of a state. Every rank calls it.
 
     torch saves a tensor that several ranks have once, so that only all plans together say who writes what.

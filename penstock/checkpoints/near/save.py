@@ -28,7 +28,7 @@ from .host_copy import HostCopy
 from .nodes import NearNodes, NearSaveFailed
 from .part_stream import WRITE_BYTES
 from .rank_group import GroupFailed, RankGroup
-from .room import STEPS, check_room, planned_bytes, state_bytes
+from .room import STEPS, check_room, rank_bytes, state_bytes
 from .writer import PARTS_AT_ONCE, SAVE_S, NearWriter
 
 _log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class NearSaves:
         ranks = RankGroup.open(f"near/{run}")
         group = ranks.group
         nodes = on_every_rank(open_nodes, group)
-        step_bytes = planned_bytes(plain_state(state), group)
+        step_bytes = rank_bytes(plain_state(state), group)
         check_room(nodes, run, step_bytes, group)
         if nodes.partner is None and ranks.is_first:
             _log.warning(
@@ -114,7 +114,7 @@ class NearSaves:
         has_changed = state_bytes(plain) != self._copy_bytes
         if not any(from_all_ranks(has_changed, self._ranks.group)):
             return
-        self.step_bytes = planned_bytes(plain, self._ranks.group)
+        self.step_bytes = rank_bytes(plain, self._ranks.group)
         check_room(
             self._nodes,
             self._run,
@@ -150,10 +150,10 @@ class NearSaves:
             # torch warns in the thread until then, and all threads share the warning filters.
             begun.wait()
 
-    def delete_until(self, step: int) -> None:
+    def delete_steps(self, step: int) -> None:
         """Delete near steps that a checkpoint in the root made needless, in the background, on the first rank."""
         if self._ranks.is_first:
-            self._last = self._pool.submit(self._delete_until, step)
+            self._last = self._pool.submit(self._delete_steps, step)
 
     def wait(self) -> None:
         """Wait for the running near save. It ends within CLOSE_S, saved or not."""
@@ -260,9 +260,9 @@ class NearSaves:
             raise NearSaveFailed(f"the ranks save different steps: {sorted(steps)}")
         return all(is_rank_ready for _, is_rank_ready in answers)
 
-    def _delete_until(self, step: int) -> None:
+    def _delete_steps(self, step: int) -> None:
         try:
-            self._nodes.delete_until(self._run, step)
+            self._nodes.delete_steps(self._run, step)
         except Exception as error:  # noqa: BLE001 - the next start deletes them
             _log.warning("near steps up to %d stay: %s", step, error)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import loader
 
-from .settings import check_near
+from .settings import check_near_settings
 
 if TYPE_CHECKING:
     from .nodes import NearNodes
@@ -22,7 +22,7 @@ class NearSession:
         run: str,
         part_bytes: int,
     ) -> None:
-        check_near(near, every)
+        check_near_settings(near, every)
         self._near = near
         self._every = every
         self._run = run
@@ -101,7 +101,7 @@ class NearSession:
         if on_committed is not None:
             on_committed()
         if self._saves is not None:
-            self._saves.delete_until(step)
+            self._saves.delete_steps(step)
 
     def describe(self) -> str:
         """Return a line about the near saves; "" before the first one."""

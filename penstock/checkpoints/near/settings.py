@@ -4,7 +4,7 @@ import loader
 from loader.errors import InvalidRuntime
 
 
-def check_near(near: "loader.NodeCache | None", near_every: int | None) -> None:
+def check_near_settings(near: "loader.NodeCache | None", near_every: int | None) -> None:
     """Raise InvalidRuntime for settings that `Checkpoints(near=..., near_every=...)` does not accept."""
     if near_every is not None:
         if isinstance(near_every, bool) or not isinstance(near_every, int) or near_every < 1:

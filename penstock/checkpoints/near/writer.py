@@ -117,7 +117,7 @@ class NearWriter(CheckpointWriter):
         self._nodes.put_marker(self._run, self._step, data)
         self.is_committed = True
         kept = [self._step]
-        before = self._nodes.newest_below(self._run, self._step)
+        before = self._nodes.previous_step(self._run, self._step)
         if before is not None:
             kept.append(before)
         self._nodes.keep(self._run, kept)

@@ -96,7 +96,7 @@ class KubernetesCluster:
             )
 
 
-def elements_of(n_blocks: int, slots: int) -> int:
+def count_elements(n_blocks: int, slots: int) -> int:
     """Return the number of elements: four per slot, at most one per block."""
     return min(n_blocks, ELEMENTS_PER_SLOT * slots, MAX_ELEMENTS)
 
@@ -105,7 +105,7 @@ def job_object(
     cluster: KubernetesCluster, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int]
 ) -> dict[str, Any]:
     """Return an attempt's Job object. runner, final: as for `Engine.submit`."""
-    elements = elements_of(n_blocks, cluster.slots)
+    elements = count_elements(n_blocks, cluster.slots)
     labels = {"app.kubernetes.io/name": "penstock", "app.kubernetes.io/managed-by": "penstock"}
     rules: list[dict[str, Any]] = [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}

@@ -185,7 +185,7 @@ class KubernetesApi:
             )
             body = bytes(response.data)
         except self._refusal as error:
-            self._refused(error, silent)
+            self._note_refusal(error, silent)
             return None
         except (HTTPError, OSError, self._config_error) as error:  # the last: while renewing credentials
             raise EngineUnreachable(
@@ -194,7 +194,7 @@ class KubernetesApi:
         self._heard = True
         return body
 
-    def _refused(self, error: Any, silent: tuple[int, ...]) -> None:
+    def _note_refusal(self, error: Any, silent: tuple[int, ...]) -> None:
         status = error.status or 0
         answer = f"Kubernetes answers {status}: {_message(error)}"
         if status in silent:

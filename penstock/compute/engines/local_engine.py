@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from loader.errors import EngineUnreachable
 
-from ..locked_processes import LockedProcesses, hand_over
+from ..locked_processes import LockedProcesses, pass_lock
 from ..pool import InlineCompute
 from ..pool.import_path import import_path
 from ..runner_process import open_runner, parser
@@ -50,7 +50,7 @@ class LocalEngine:
                 pass_fds=[lock.fileno()],  # from here on, the runner holds the lock
                 start_new_session=True,
             )
-            hand_over(lock, process.pid)
+            pass_lock(lock, process.pid)
         self._begun[name] = process
 
     def find(self, name: str) -> bool:

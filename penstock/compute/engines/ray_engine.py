@@ -73,7 +73,7 @@ class RayEngine:
             "runtime_env": {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(END_S)}},
         }
         try:
-            self._asked("POST", "/api/jobs/", body)
+            self._request("POST", "/api/jobs/", body)
         except (EngineUnreachable, InvalidCluster):
             if not self.find(name):  # Ray refuses a second submission of a name
                 raise
@@ -109,14 +109,14 @@ class RayEngine:
         """See `Engine.cancel`. Ray sends SIGTERM to the driver, which waits for its runners."""
         until_s = time.monotonic() + CANCEL_S
         while (job := self._job(name)) is not None and _LOOKS.get(job["status"]) != "ended":
-            self._asked("POST", f"/api/jobs/{name}/stop")
+            self._request("POST", f"/api/jobs/{name}/stop")
             if time.monotonic() > until_s:
                 raise EngineUnreachable(f"{name} has not ended after {CANCEL_S:.0f} s; cancel again")
             time.sleep(0.5)
 
     def logs(self, name: str, element: int) -> str:
         """See `Engine.logs`: output of failed runners, or of a driver that started none."""
-        text = str((self._asked("GET", f"/api/jobs/{name}/logs") or {}).get("logs", ""))
+        text = str((self._request("GET", f"/api/jobs/{name}/logs") or {}).get("logs", ""))
         lines = [
             match[2] for line in text.splitlines() if (match := LINE.match(line)) and int(match[1]) == element
         ]
@@ -127,14 +127,14 @@ class RayEngine:
         """See `Engine.close`."""
 
     def _job(self, name: str) -> dict[str, Any] | None:
-        job: dict[str, Any] | None = self._asked("GET", f"/api/jobs/{name}")
+        job: dict[str, Any] | None = self._request("GET", f"/api/jobs/{name}")
         return job
 
     def _counts(self, job_id: str) -> Mapping[str, int]:
         if not job_id:
             return {}
         query = f"?filter_keys=job_id&filter_predicates=%3D&filter_values={job_id}"
-        body = self._asked("GET", f"/api/v0/tasks/summarize{query}") or {}
+        body = self._request("GET", f"/api/v0/tasks/summarize{query}") or {}
         matches = re.findall(r"\"state_counts\": (\{[^}]*\})", json.dumps(body))
         counts: dict[str, int] = {}
         for text in matches:
@@ -143,7 +143,7 @@ class RayEngine:
         return counts
 
     def _free(self, waiting: int) -> str:
-        body = self._asked("GET", "/api/cluster_status") or {}
+        body = self._request("GET", "/api/cluster_status") or {}
         report = ((body.get("data") or {}).get("clusterStatus") or {}).get("loadMetricsReport") or {}
         asked = {"CPU": self._facts["cpus"], "GPU": self._facts["gpus"]}
         each = []
@@ -156,7 +156,7 @@ class RayEngine:
         free = f"each needs {' and '.join(each)} of a node ({max(waiting, 1)})"
         return f"{free}: {', '.join(there)} are in use"
 
-    def _asked(self, method: str, path: str, body: object = None) -> Any:
+    def _request(self, method: str, path: str, body: object = None) -> Any:
         data = None
         if body is not None:
             data = json.dumps(body).encode()

@@ -345,7 +345,7 @@ class SlurmEngine:
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
         """See `Engine.submit`. `find` finds the arrays of a killed submitter."""
-        arrays = arrays_of(n_blocks, self._cluster.slots, self._cluster.array_max)
+        arrays = attempt_arrays(n_blocks, self._cluster.slots, self._cluster.array_max)
         for array in arrays:
             script = element_script(
                 runner,
@@ -354,7 +354,7 @@ class SlurmEngine:
                 elements=sum(one.size for one in arrays),
                 final=final,
             )
-            self._queue.submit(script, options_of(self._cluster, name, array))
+            self._queue.submit(script, sbatch_options(self._cluster, name, array))
 
     def find(self, name: str) -> bool:
         return bool(self._queue.elements(name).states)
@@ -390,7 +390,7 @@ class SlurmEngine:
         """See `Engine.close`."""
 
 
-def arrays_of(n_blocks: int, slots: int, array_max: int) -> list[Array]:
+def attempt_arrays(n_blocks: int, slots: int, array_max: int) -> list[Array]:
     """Return an attempt's arrays: four elements per slot, at most one per block."""
     n_elements = min(n_blocks, ELEMENTS_PER_SLOT * slots)
     at_once = min(slots, n_elements)
@@ -402,7 +402,7 @@ def arrays_of(n_blocks: int, slots: int, array_max: int) -> list[Array]:
     return arrays
 
 
-def options_of(cluster: SlurmCluster, name: str, array: Array) -> list[str]:
+def sbatch_options(cluster: SlurmCluster, name: str, array: Array) -> list[str]:
     """Return sbatch's options, which keep the submitter's environment out of Slurm."""
     options = {
         "job-name": name,

@@ -72,7 +72,7 @@ class QueuedJob:
     """Its comment, if jobs were asked for by name."""
 
 
-def queued_jobs(answer: Answer, *filters: str, columns: Mapping[str, int] = _WIDTHS) -> list[QueuedJob]:
+def list_queue(answer: Answer, *filters: str, columns: Mapping[str, int] = _WIDTHS) -> list[QueuedJob]:
     """Return the jobs of all users and states that match squeue's options, oldest first. Raises: EngineUnreachable."""
     mark = new_mark()
     form = ",".join(f"{name}:{width}{mark}" for name, width in columns.items())
@@ -81,12 +81,12 @@ def queued_jobs(answer: Answer, *filters: str, columns: Mapping[str, int] = _WID
     return sorted(_jobs(rows, columns), key=lambda job: int(job.job_id))
 
 
-def named_jobs(answer: Answer, *names: str) -> list[QueuedJob]:
+def list_jobs(answer: Answer, *names: str) -> list[QueuedJob]:
     """Return the jobs of these names in any state; Slurm forgets a job MinJobAge (300 s) after its end."""
     columns = {**_WIDTHS, "Name": 300, "Comment": 400}
     jobs = list[QueuedJob]()
     for group in command_groups(names):
-        jobs += queued_jobs(answer, "--states=all", f"--name={','.join(group)}", columns=columns)
+        jobs += list_queue(answer, "--states=all", f"--name={','.join(group)}", columns=columns)
     return jobs
 
 
@@ -126,7 +126,7 @@ def _job(values: Mapping[str, str]) -> QueuedJob:
         qos=values["QOS"],
         partition=values["Partition"],
         nodes=int(least_nodes[0]) if least_nodes else 1,
-        resources=resources_of(values["tres-alloc"]),
+        resources=parse_resources(values["tres-alloc"]),
         limit=values["TimeLimit"],
         start_s=_seconds(values["StartTime"]),
         end_s=_seconds(values["EndTime"]),
@@ -138,7 +138,7 @@ def _job(values: Mapping[str, str]) -> QueuedJob:
     )
 
 
-def resources_of(text: str) -> dict[str, int]:
+def parse_resources(text: str) -> dict[str, int]:
     """Return resource -> number in a list such as `cpu=8,mem=62.50G,gres/gpu=2`; memory in MiB."""
     return {name: int(float(number) * _SCALE[scale]) for name, number, scale in _TRES.findall(text)}
 

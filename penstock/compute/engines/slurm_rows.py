@@ -43,7 +43,7 @@ def _row(values: Sequence[str]) -> list[str]:
     return [value.strip() for value in (first, *values[1:])]
 
 
-def printed_rows(answer: Answer, command: Sequence[str], columns: Sequence[str]) -> PrintedRows:
+def parse_rows(answer: Answer, command: Sequence[str], columns: Sequence[str]) -> PrintedRows:
     """Return the rows that `sinfo` or `squeue` prints. columns: conversions of `--format`, such as `%N`.
 
     Raises: EngineUnreachable.

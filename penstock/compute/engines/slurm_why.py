@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from ...text import clean
 from .slurm import WAITING, plain
-from .slurm_listing import QueuedJob, clock_seconds, named_jobs, queued_jobs
-from .slurm_rows import Answer, printed_rows
+from .slurm_listing import QueuedJob, clock_seconds, list_jobs, list_queue
+from .slurm_rows import Answer, parse_rows
 
 _REASON = re.compile(
     r"(?P<level>Assoc|QOS)?(?P<kind>Grp|Max|Min)(?P<what>[A-Za-z]+?)"
@@ -57,7 +57,7 @@ class SlurmLimit:
     """Options of squeue for the jobs that count."""
 
 
-def limit_behind(answer: Answer, job: QueuedJob) -> SlurmLimit | None:
+def find_limit(answer: Answer, job: QueuedJob) -> SlurmLimit | None:
     """Return the limit that holds a waiting job back; None if its reason names none. Raises: EngineUnreachable."""
     match = _REASON.fullmatch(job.reason)
     if match is None:
@@ -229,30 +229,30 @@ def why_waiting(answer: Answer, job: QueuedJob, now_s: float | None = None) -> s
     answer: returns the output of a command. now_s: UTC seconds; None for now. Raises: EngineUnreachable.
     """
     now_s = time.time() if now_s is None else now_s
-    limit = limit_behind(answer, job)
+    limit = find_limit(answer, job)
     sentences = [_limit_words(limit, job) if limit else _reason_words(answer, job, now_s)]
     running: list[QueuedJob] = []
     word = re.split(r"[, (]", job.reason)[0]
     if limit and limit.used is not None:
-        running = queued_jobs(answer, "--states=RUNNING", *limit.filters)
+        running = list_queue(answer, "--states=RUNNING", *limit.filters)
         sentences.append(_next_end(running, limit.resource, now_s))
         sentences.append(_fitting(limit, job))
     elif word in _FULL:
-        running = queued_jobs(answer, "--states=RUNNING", f"--partition={job.partition}")
+        running = list_queue(answer, "--states=RUNNING", f"--partition={job.partition}")
         sentences.append(_next_end(running, "node", now_s))
-        sentences.append(_expected(job, running, now_s))
+        sentences.append(_start_estimate(job, running, now_s))
         sentences.append(_idle(answer, job))
     begin = "waits"
     if job.submitted_s:
         begin += f" {_length(now_s - job.submitted_s)}"
     text = " ".join(filter(None, sentences))
-    lines = [f"{begin}: {text}", _drained(answer, job)]
+    lines = [f"{begin}: {text}", _drain_reason(answer, job)]
     return "\n".join(filter(None, lines))
 
 
 def why_name_waits(answer: Answer, name: str) -> str:
     """Return why the oldest waiting job of a name waits; "" if none does. Raises: EngineUnreachable."""
-    waiting = [job for job in named_jobs(answer, name) if job.state in WAITING]
+    waiting = [job for job in list_jobs(answer, name) if job.state in WAITING]
     return why_waiting(answer, waiting[0]) if waiting else ""
 
 
@@ -356,7 +356,7 @@ def _with_share(job: QueuedJob, resource: str) -> str:
     return f"{job.job_id} ({job.resources[resource]:,} {_unit(resource)})"
 
 
-def _expected(job: QueuedJob, running: Iterable[QueuedJob], now_s: float) -> str:
+def _start_estimate(job: QueuedJob, running: Iterable[QueuedJob], now_s: float) -> str:
     """Return when Slurm expects to begin a job; "" if that waits for the end of a job without a time limit."""
     if job.start_s is None or job.start_s <= now_s:
         return ""
@@ -379,7 +379,7 @@ def _fitting(limit: SlurmLimit, job: QueuedJob) -> str:
 def _idle(answer: Answer, job: QueuedJob) -> str:
     # --states=idle lists drained nodes without a job, too: only the state itself differs.
     command = ["sinfo", "--noheader", "--states=idle", f"--partition={job.partition}"]
-    rows = printed_rows(answer, command, ["%T", "%D", "%N"]).whole
+    rows = parse_rows(answer, command, ["%T", "%D", "%N"]).whole
     idle = [(int(count), names) for state, count, names in rows if state in _IDLE and count.isdigit()]
     total = sum(count for count, _ in idle)
     names = ",".join(names for _, names in idle)
@@ -389,9 +389,9 @@ def _idle(answer: Answer, job: QueuedJob) -> str:
     return f"{total} of the {job.nodes} nodes {verb} idle: {names}."
 
 
-def _drained(answer: Answer, job: QueuedJob) -> str:
+def _drain_reason(answer: Answer, job: QueuedJob) -> str:
     command = ["sinfo", "-R", "--noheader", f"--partition={job.partition}"]
-    rows = printed_rows(answer, command, ["%N", "%u", "%E"]).whole
+    rows = parse_rows(answer, command, ["%N", "%u", "%E"]).whole
     nodes = [f"{name} ({clean(reason, _REASON_LENGTH)}, by {user})" for name, user, reason in rows]
     if not nodes:
         return ""

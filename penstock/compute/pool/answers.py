@@ -59,7 +59,7 @@ def decoded(body: bytes | bytearray, types: Types) -> Any:
         start = _LENGTH.size + length
         sizes, names, plain = json.loads(bytes(body[_LENGTH.size : start]).decode("ascii"))
         pieces = list(_pieces(memoryview(body)[start:], sizes))
-        return _Reader([_known(name, types) for name in names], pieces).value(plain)
+        return _Reader([_find_type(name, types) for name in names], pieces).value(plain)
     except NotAnAnswer:
         raise
     except Exception as error:
@@ -88,7 +88,7 @@ def _pieces(rest: memoryview, sizes: Any) -> Iterator[bytes]:
         raise NotAnAnswer("a worker's answer is longer than its sizes")
 
 
-def _known(name: str, types: Types) -> type:
+def _find_type(name: str, types: Types) -> type:
     if name not in types:
         raise NotAnAnswer(
             f"a worker's answer holds {name}; accepted: plain values and the dataclasses that the function's return "

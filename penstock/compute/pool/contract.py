@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
 from loader.errors import InvalidRuntime, Unpicklable, WorkerFailed
 
-from .worker import FAULT, described
+from .worker import FAULT, describe_failure
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -81,7 +81,7 @@ class Compute(Protocol):
         ...
 
 
-def checked_limits(timeout_s: float | Sequence[float], n_units: int) -> Sequence[float]:
+def check_limits(timeout_s: float | Sequence[float], n_units: int) -> Sequence[float]:
     """Return each unit's time limit, in s. Raises: InvalidRuntime."""
     each = None
     if isinstance(timeout_s, list | tuple):
@@ -96,7 +96,7 @@ def checked_limits(timeout_s: float | Sequence[float], n_units: int) -> Sequence
     return each
 
 
-def checked(function: Callable[[Any], Any]) -> bytes:
+def pickle_function(function: Callable[[Any], Any]) -> bytes:
     """Pickle a function. Raises: Unpicklable."""
     try:
         return pickle.dumps(function, protocol=5)
@@ -114,12 +114,12 @@ def check_workers(workers: int | None) -> int | None:
     return workers
 
 
-def failure_of(error: BaseException) -> Failure:
+def error_failure(error: BaseException) -> Failure:
     """Return an error as its unit's failure. Raises: WorkerFailed if code or machine failed."""
-    return failure_from(*described(error))
+    return build_failure(*describe_failure(error))
 
 
-def failure_from(code: str, reason: str) -> Failure:
+def build_failure(code: str, reason: str) -> Failure:
     """Return a failure, as `described` words it. Raises: WorkerFailed if code or machine failed."""
     if code == FAULT:
         raise WorkerFailed(

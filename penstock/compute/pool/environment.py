@@ -36,7 +36,7 @@ def shares(gpus: Sequence[str], each: int) -> tuple[str, ...]:
     return tuple(",".join(gpus[at : at + each]) for at in range(0, len(gpus) - each + 1, each))
 
 
-def bound_to(share: str) -> Mapping[str, str]:
+def share_variables(share: str) -> Mapping[str, str]:
     """Return the variables that bind a worker to a share."""
     return {VISIBLE: share, PLACE: "cuda:0"}
 
@@ -49,7 +49,7 @@ def place_here() -> str:
 @cache
 def n_gpus() -> int:
     """Return the number of GPUs that torch would use, by the driver."""
-    if not _built_for_cuda():
+    if not _has_cuda():
         return 0
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -60,7 +60,7 @@ def n_gpus() -> int:
     return 0 if failed else count.value
 
 
-def _built_for_cuda() -> bool:
+def _has_cuda() -> bool:
     spec = find_spec("torch")  # does not import torch
     if spec is None or spec.origin is None:
         return False
@@ -96,10 +96,10 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 def worker_environment(more: Collection[str] = ()) -> dict[str, str]:
     """Return a worker's environment. more: additional variables, or prefixes such as 'AWS_*'."""
-    return {**_ONE_THREAD, **{name: value for name, value in os.environ.items() if _is_for(name, more)}}
+    return {**_ONE_THREAD, **{name: value for name, value in os.environ.items() if _applies(name, more)}}
 
 
-def _is_for(name: str, more: Collection[str]) -> bool:
+def _applies(name: str, more: Collection[str]) -> bool:
     if name in _NEEDED or any(fnmatchcase(name, pattern) for pattern in more):
         return True
     return any(fnmatchcase(name, family) for family in _FAMILIES) and not is_secret(name)
@@ -133,14 +133,14 @@ def store_variables(*places: RangeReader | str) -> frozenset[str]:
 
     Other fsspec file systems need `ComputeResource.variables`.
     """
-    return frozenset(name for place in places for name in _of(place))
+    return frozenset(name for place in places for name in _path_entries(place))
 
 
-def _of(place: RangeReader | str) -> Iterator[str]:
+def _path_entries(place: RangeReader | str) -> Iterator[str]:
     if not isinstance(place, str):
         yield from getattr(place, "variables", ())  # variables that a source's options name
         for member in getattr(place, "stores", ()):  # members of a root with mirrors
-            yield from _of(member)
+            yield from _path_entries(member)
     url = place if isinstance(place, str) else place.url
     for scheme in _SCHEME.findall(url):
         if scheme.lower() not in _ON_THIS_MACHINE:

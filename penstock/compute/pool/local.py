@@ -10,10 +10,10 @@ from loader.cores import n_cores
 from loader.errors import InvalidRuntime
 
 from .answers import NotAnAnswer, Types, answer_types, decoded
-from .contract import Failure, Outcome, Progress, check_workers, checked, checked_limits, failure_of
+from .contract import Failure, Outcome, Progress, check_limits, check_workers, error_failure, pickle_function
 from .environment import worker_environment
 from .process import MapStopped, MapTask, Pool, Reply
-from .worker import encoded
+from .worker import encode_result
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -41,8 +41,8 @@ class InlineCompute:
         variables: Collection[str] = (),
         gpus: Sequence[str] = (),
     ) -> Iterator[Outcome[R]]:
-        checked_limits(timeout_s, len(units))
-        return self._outcomes(checked(function), units, progress)
+        check_limits(timeout_s, len(units))
+        return self._outcomes(pickle_function(function), units, progress)
 
     def _outcomes(
         self, pickled: bytes, units: Sequence[T], progress: Progress | None
@@ -64,9 +64,9 @@ class InlineCompute:
 def _run_here(function: Callable[[T], R], unit: T, types: Types) -> Outcome[R]:
     try:
         value = function(pickle.loads(pickle.dumps(unit, protocol=5)))  # noqa: S301 - pickled by this process
-        return Outcome(value=decoded(encoded(value), types))
+        return Outcome(value=decoded(encode_result(value), types))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the function raises is the outcome
-        return Outcome(error=failure_of(error))
+        return Outcome(error=error_failure(error))
 
 
 AHEAD_BYTES = 64 * 2**20
@@ -167,11 +167,11 @@ class LocalCompute:
         variables: Collection[str] = (),
         gpus: Sequence[str] = (),
     ) -> Iterator[Outcome[R]]:
-        limits = checked_limits(timeout_s, len(units))
+        limits = check_limits(timeout_s, len(units))
         news = threading.Condition(self._lock)
         room = threading.Condition(self._lock)
         work = _Map(
-            function=checked(function),
+            function=pickle_function(function),
             environment=worker_environment((*self._variables, *variables)),
             gpus=tuple(gpus),
             units=units,
@@ -262,7 +262,7 @@ class LocalCompute:
         spent_s = 0.0
         replies: Iterable[tuple[Reply, float]] = ()
         for index in lot:
-            body = _pickled(work.units[index])
+            body = _pickle_unit(work.units[index])
             if isinstance(body, Failure):
                 replies = [(body, 0.0)]
                 break
@@ -291,11 +291,11 @@ class LocalCompute:
         work.size_lot(n_units, spent_s, nbytes)
 
 
-def _pickled(unit: Any) -> bytes | Failure:
+def _pickle_unit(unit: Any) -> bytes | Failure:
     try:
         return pickle.dumps(unit, protocol=5)
     except Exception as error:  # noqa: BLE001 - __reduce__ may raise anything
-        return failure_of(error)
+        return error_failure(error)
 
 
 def _outcome(reply: Reply, types: Types) -> Outcome[Any]:
@@ -304,7 +304,7 @@ def _outcome(reply: Reply, types: Types) -> Outcome[Any]:
     try:
         return Outcome(value=decoded(reply, types))
     except NotAnAnswer as error:
-        return Outcome(error=failure_of(error))
+        return Outcome(error=error_failure(error))
 
 
 def _nbytes(reply: Reply) -> int:

@@ -30,8 +30,8 @@ from loader.storage.disk.scratch import HeldFolder
 
 from . import worker
 from .answers import failure_told
-from .contract import Failure, failure_from
-from .environment import bound_to
+from .contract import Failure, build_failure
+from .environment import share_variables
 from .import_path import import_path
 
 START_TIMEOUT_S = 300.0
@@ -164,7 +164,7 @@ class Worker:
                 return
             place += 1
             self._n_units += 1
-            reply = body if kind == worker.VALUE else failure_from(*failure_told(body))
+            reply = body if kind == worker.VALUE else build_failure(*failure_told(body))
             yield reply, time.monotonic() - begun_s
 
     def _take_back(self) -> int:
@@ -369,7 +369,7 @@ class Pool:
         try:
             if alone:
                 self.close()  # idle workers use memory too
-            yield {**task.environment, **bound_to(gpus[0])} if gpus else task.environment
+            yield {**task.environment, **share_variables(gpus[0])} if gpus else task.environment
         finally:
             with self._changed:
                 self._turns -= workers

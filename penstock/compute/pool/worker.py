@@ -120,7 +120,7 @@ class Messages:
             self._held += piece
 
 
-def encoded(value: Any) -> bytes:
+def encode_result(value: Any) -> bytes:
     """Encode a value as JSON, followed by its binary pieces.
 
     Layout: the JSON's length (8 bytes; 0: plain bytes follow); [lengths of pieces, names of dataclasses, value]; the
@@ -224,7 +224,7 @@ def _failure_code(error: BaseException) -> str:
     return "memory"
 
 
-def described(error: BaseException) -> tuple[str, str]:
+def describe_failure(error: BaseException) -> tuple[str, str]:
     """Return a failure's (code, reason): type, message, and the end of the traceback."""
     headline = " ".join("".join(traceback.format_exception_only(error)).split())
     if len(headline) > _HEADLINE_CHARS:
@@ -246,10 +246,10 @@ def _die_with_parent(life: int) -> None:
         if select.select([life], [], [], 0)[0]:  # the parent ended before the signal was set up
             os.killpg(0, signal.SIGKILL)
     else:
-        threading.Thread(target=_kill_at_end_of, args=(life,), daemon=True).start()
+        threading.Thread(target=_kill_after, args=(life,), daemon=True).start()
 
 
-def _kill_at_end_of(life: int) -> None:
+def _kill_after(life: int) -> None:
     os.read(life, 1)
     os.killpg(0, signal.SIGKILL)
 
@@ -291,9 +291,9 @@ def serve(sock: socket.socket, tickets: socket.socket) -> None:
                 function = _load(body)
                 reply = (READY, b"")
             else:
-                reply = VALUE, encoded(function(_unit(body)))
+                reply = VALUE, encode_result(function(_unit(body)))
         except BaseException as error:  # noqa: BLE001 - whatever it raises, even SystemExit, is this unit's outcome
-            reply = FAILED, encoded(list(described(error)))
+            reply = FAILED, encode_result(list(describe_failure(error)))
         _flush()
         send(sock, *reply)
         del body, reply  # otherwise they would stay in memory until the next message

@@ -18,22 +18,32 @@ from loader.json_text import canonical_json
 from loader.storage import ByteRange, ObjectInfo, Store
 
 from ..exporter import ADDRESSES, ExportSelection, Loss, Outbox, WorkUnit, metadata_json
-from ..reading.exported import Exported, SampleColumns, exported_at, metadata_member
+from ..reading.exported import Exported, SampleColumns, find_export, metadata_member
 from ..reading.object_file import Neighbours, ObjectWindow
 from ..reading.sample import ForeignSample, FoundObjects
 from ..reading.stated_counts import StatedCounts
-from .energon_index import FOLDER, INDEX, INFO, SPLIT, IndexedMember, IndexedTar, NvMeta, index_of, meta_of
+from .energon_index import (
+    FOLDER,
+    INDEX,
+    INFO,
+    SPLIT,
+    IndexedMember,
+    IndexedTar,
+    NvMeta,
+    read_index,
+    read_meta,
+)
 from .field_names import FieldNames
 from .tar_headers import BLOCK_BYTES, is_header
 from .webdataset import (
     JsonDocuments,
     MemberPlace,
-    end_of,
-    metadata_at,
+    archive_samples,
+    members_end,
     metadata_loss,
     places,
     put_archive,
-    samples_in,
+    read_metadata,
 )
 
 OBJECTS_PER_SHARD = 1
@@ -41,12 +51,12 @@ OBJECTS_PER_SHARD = 1
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
     objects = {info.key: info for info in infos}
-    meta = meta_of(store, objects)
+    meta = read_meta(store, objects)
     index: Mapping[int, IndexedTar] = {}
     if INDEX in objects:
-        index = index_of(store, objects[INDEX], len(meta.counts))
+        index = read_index(store, objects[INDEX], len(meta.counts))
     indexed = {key: index[number] for number, key in enumerate(meta.counts) if number in index}
-    exported = exported_at(store, infos, "energon")
+    exported = find_export(store, infos, "energon")
     members = None
     if not exported:
         members = JsonMembers()
@@ -77,7 +87,7 @@ class _EnergonDataset(NamedTuple):
         try:
             samples = self._by_index(window, info)
             if samples is None:
-                samples = samples_in(window, self.exported, self.members, self.field_names, lower=False)
+                samples = archive_samples(window, self.exported, self.members, self.field_names, lower=False)
             for sample in samples:
                 n_samples += 1
                 if self._is_excluded(info, sample.key):
@@ -123,7 +133,7 @@ class _EnergonDataset(NamedTuple):
                 columns = (rows[fields[FIELD].offset],)
             if self.exported and metadata_name in fields:
                 document = fields.pop(metadata_name)
-                columns = metadata_at(window, self.exported, document, key)
+                columns = read_metadata(window, self.exported, document, key)
             yield ForeignSample(key.removeprefix("./"), fields, *columns)
 
 
@@ -222,7 +232,7 @@ def _write_index(path: str, selection: ExportSelection, units_written: Sequence[
         for unit in units_written:
             start = 0
             for number, (key, members) in enumerate(_layout(selection, unit)):
-                end = end_of(members, start)
+                end = members_end(members, start)
                 database.execute(
                     "INSERT INTO samples VALUES (?, ?, ?, ?, ?)",
                     (unit.number, key, number, start, end - start),
@@ -248,5 +258,5 @@ def _layout(selection: ExportSelection, unit: WorkUnit) -> Iterator[tuple[str, l
             if metadata_name and columns:
                 sizes[metadata_name] = len(metadata_json(columns))
             members = places(address.key, sizes, end)
-            end = end_of(members, end)
+            end = members_end(members, end)
             yield address.key, members

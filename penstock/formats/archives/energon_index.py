@@ -20,7 +20,7 @@ from loader.errors import Corrupt, InvalidStore, MissingDependency
 from loader.json_text import DamagedJson, parse_json
 from loader.limits import limit_message
 from loader.storage import ObjectInfo, Store
-from loader.storage.disk.scratch import held_folder, on_scratch
+from loader.storage.disk.scratch import on_scratch, scratch_folder
 from loader.storage.files import download
 
 from .tar_headers import BLOCK_BYTES
@@ -61,7 +61,7 @@ class NvMeta(NamedTuple):
     """Excluded archives, and `<archive>/<key>` of excluded samples."""
 
 
-def meta_of(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
+def read_meta(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
     """Return the contents of `.nv-meta`. objects: by key.
 
     Raises: InvalidStore if there is none, or if an archive is in two splits.
@@ -82,9 +82,9 @@ def meta_of(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
     return _with_splits(counts, _document(store, objects[split_key]), f"{store.url}/{split_key}")
 
 
-def expanded(pattern: str, name: str) -> Iterator[str]:
+def expand_braces(pattern: str, name: str) -> Iterator[str]:
     """Yield the names of a pattern with Bash braces. Raises: Corrupt for braces nested too deeply."""
-    yield from _expanded(pattern, name, 0)
+    yield from _expand(pattern, name, 0)
 
 
 def _document(store: Store, info: ObjectInfo) -> Any:
@@ -186,7 +186,7 @@ class NameBudget:
     def names(self, patterns: list[str]) -> Iterator[str]:
         """Yield the names of some patterns. Raises: Corrupt if the file's patterns name too many."""
         for pattern in patterns:
-            for key in expanded(pattern, self._name):
+            for key in expand_braces(pattern, self._name):
                 self._n += 1
                 if self._n > MOST_NAMES:
                     what = f"{self._name}: {pattern[:80]!r} and the patterns before it"
@@ -197,7 +197,7 @@ class NameBudget:
                 yield key
 
 
-def _expanded(pattern: str, name: str, depth: int) -> Iterator[str]:
+def _expand(pattern: str, name: str, depth: int) -> Iterator[str]:
     start, stop, commas = _braces(pattern)
     if stop < 0:
         yield pattern
@@ -206,7 +206,7 @@ def _expanded(pattern: str, name: str, depth: int) -> Iterator[str]:
         message = f"{name}: {pattern[:80]!r} has too many braces; name its archives one by one"
         raise Corrupt(message, what="braces", where=name, given=pattern[:80])
     for head in _alternatives(pattern, start, stop, commas, name, depth):
-        for tail in _expanded(pattern[stop + 1 :], name, depth + 1):
+        for tail in _expand(pattern[stop + 1 :], name, depth + 1):
             yield pattern[:start] + head + tail
 
 
@@ -217,14 +217,14 @@ def _alternatives(
     inner = pattern[start + 1 : stop]
     if commas:
         for before, after in pairwise([start, *commas, stop]):
-            yield from _expanded(pattern[before + 1 : after], name, depth + 1)
+            yield from _expand(pattern[before + 1 : after], name, depth + 1)
         return
     match = _RANGE.fullmatch(inner)
     if match is not None:
         yield from _range(match)
         return
     # Bash keeps the braces around a single word.
-    for word in _expanded(inner, name, depth + 1):
+    for word in _expand(inner, name, depth + 1):
         yield f"{{{word}}}"
 
 
@@ -319,7 +319,7 @@ class IndexedTar:
         return out
 
 
-def index_of(store: Store, info: ObjectInfo, n_archives: int) -> Mapping[int, IndexedTar]:
+def read_index(store: Store, info: ObjectInfo, n_archives: int) -> Mapping[int, IndexedTar]:
     """Return archive number -> its samples; empty if the index lists no members.
 
     Downloads to scratch. Memory: 64 bytes plus the key per sample, 32 bytes per member.
@@ -327,12 +327,12 @@ def index_of(store: Store, info: ObjectInfo, n_archives: int) -> Mapping[int, In
     name = f"{store.url}/{info.key}"
     with (
         on_scratch(None, f"when {name} was read", room_for="it", again="register again"),
-        held_folder("index") as folder,
+        scratch_folder("index") as folder,
     ):
         path = os.path.join(folder, "index.sqlite")
         download(store, info.key, path, info=info)
         try:
-            with closing(_opened(path)) as database:
+            with closing(_open_database(path)) as database:
                 return _read(database, name, info.nbytes, n_archives)
         except (
             sqlite3.Error,
@@ -342,7 +342,7 @@ def index_of(store: Store, info: ObjectInfo, n_archives: int) -> Mapping[int, In
             raise Corrupt(message, what="index", where=name, accepted="an index of Energon") from error
 
 
-def _opened(path: str) -> sqlite3.Connection:
+def _open_database(path: str) -> sqlite3.Connection:
     database = sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True, isolation_level=None)
     for limit, most in (
         (sqlite3.SQLITE_LIMIT_LENGTH, TEXT_BYTES),

@@ -8,7 +8,7 @@ from loader.storage import ByteRange
 from ..reading.object_file import ObjectWindow
 from .field_names import is_of_macos
 from .tar_headers import BLOCK_BYTES, members, plain_members
-from .webdataset import named
+from .webdataset import split_member_name
 
 
 def remaining(window: ObjectWindow, keys: Collection[str]) -> Iterator[ByteRange]:
@@ -16,7 +16,7 @@ def remaining(window: ObjectWindow, keys: Collection[str]) -> Iterator[ByteRange
     start = at = 0
     for member in members(window.read, window.nbytes, window.name, partial(plain_members, window)):
         end = member.offset + member.nbytes + -member.nbytes % BLOCK_BYTES
-        key_and_field = named(member.name)
+        key_and_field = split_member_name(member.name)
         is_left_out = is_of_macos(member.name) or (key_and_field is not None and key_and_field[0] not in keys)
         if is_left_out:  # resources of macOS may show a sample that is left out
             stop = _behind_globals(window, at, member.header)

@@ -70,10 +70,10 @@ class TarMember(NamedTuple):
 
 def members(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[TarMember]:
     for run in runs(read, nbytes, name, many):
-        yield from each_of(run.names, run.places)
+        yield from iterate_members(run.names, run.places)
 
 
-def each_of(names: Sequence[str], places: Sequence[int]) -> Iterator[TarMember]:
+def iterate_members(names: Sequence[str], places: Sequence[int]) -> Iterator[TarMember]:
     return map(TarMember, names, places[::2], places[1::2])
 
 
@@ -101,12 +101,12 @@ def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterat
             _check_end(read, at, nbytes, name)
             return
         header = at
-        size = _checked(block, name, at)
+        size = _check_size(block, name, at)
         kind = block[156:157]
         at += BLOCK_BYTES
         if kind in (b"x", b"X", b"g", b"L", b"K"):
             data = _content(read, header, size, nbytes, name)
-            at += _padded(size)
+            at += _pad(size)
             if kind == b"g":
                 for_all |= _records(data, name, header)
             elif kind in (b"x", b"X"):
@@ -130,7 +130,7 @@ def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterat
             )
             raise _corrupt(name, header, message, what=shown, given=nbytes - at, accepted=size)
         place = [at, size]
-        at += _padded(size)
+        at += _pad(size)
         yield TarMembers([path.decode("utf-8", "surrogateescape")], place, [UNKNOWN_CRC], at)
 
 
@@ -149,7 +149,7 @@ def _is_folder(path: bytes, kind: bytes, records: Mapping[str, bytes], name: str
         return False
     else:
         refusal = f"of type {kind!r}"
-    raise _refused(name, header, path.decode(errors="backslashreplace"), refusal)
+    raise _refusal(name, header, path.decode(errors="backslashreplace"), refusal)
 
 
 def walk(window: ObjectWindow) -> Iterator[TarMembers]:
@@ -174,7 +174,7 @@ def plain_members(window: ObjectWindow, at: int) -> TarMembers:
 def is_header(block: bytes, path: str, nbytes: int) -> bool:
     """Return whether a block is a file's header. Paths over 100 bytes and sizes from 8 GiB are not compared."""
     try:
-        size = _checked(block, "", 0)
+        size = _check_size(block, "", 0)
     except Corrupt:
         return False
     raw_path = path.encode("utf-8", "surrogateescape")
@@ -185,7 +185,7 @@ def is_header(block: bytes, path: str, nbytes: int) -> bool:
     return size == nbytes
 
 
-def _checked(block: bytes, name: str, at: int) -> int:
+def _check_size(block: bytes, name: str, at: int) -> int:
     """Return a header's size field. Raises: Corrupt if its checksum or size is wrong."""
     total = _sum(block[:256]) + _sum(block[256:])
     # Nearly all checksum fields have the common form, whose sum is known: one comparison is enough.
@@ -296,7 +296,7 @@ def _check_end(read: Read, at: int, nbytes: int, name: str) -> None:
         raise _corrupt(name, at, message, what="end", accepted="two blocks of zeros")
 
 
-def _padded(nbytes: int) -> int:
+def _pad(nbytes: int) -> int:
     return -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
 
 
@@ -305,7 +305,7 @@ def _corrupt(name: str, at: int, problem: str, **fields: object) -> Corrupt:
     return Corrupt(f"{where}: {problem}", where=where, **fields)
 
 
-def _refused(name: str, at: int, member: str, kind: str) -> InvalidSample:
+def _refusal(name: str, at: int, member: str, kind: str) -> InvalidSample:
     where = f"{name}, byte {at}"
     message = (
         f"{where}: member {member!r} is {kind}; only regular files are samples' fields. Write the archive "

@@ -19,8 +19,8 @@ from loader.storage import ByteRange, ObjectInfo, Store
 
 from ..exporter import ExportSelection, Loss, Outbox, WorkUnit, metadata_json
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
-from ..reading.exported import MEMBERS, Exported, SampleColumns, exported_at, metadata_member
-from ..reading.object_file import ByteStream, Neighbours, ObjectWindow, opened
+from ..reading.exported import MEMBERS, Exported, SampleColumns, find_export, metadata_member
+from ..reading.object_file import ByteStream, Neighbours, ObjectWindow, open_object
 from ..reading.sample import NO_METADATA, ForeignSample, ForeignTable, FoundObjects
 from .field_names import MACOS, FieldNames, is_of_macos
 from .tar_headers import (
@@ -28,7 +28,7 @@ from .tar_headers import (
     HEADER_BYTES,
     TarMember,
     TarMembers,
-    each_of,
+    iterate_members,
     members,
     walk,
 )
@@ -56,7 +56,7 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
     Costs a request for each of the first `LOOKED_AT` objects per ending that may be compressed.
     """
     _check_packed(store, infos)
-    exported = exported_at(store, infos, "webdataset", "energon")
+    exported = find_export(store, infos, "webdataset", "energon")
     members = None
     if not exported:
         members = JsonMembers()
@@ -106,7 +106,7 @@ def samples(
     window = ObjectWindow(store, info, neighbours=neighbours)
     try:
         if exported:
-            yield from samples_in(window, exported, None, field_names, lower=True)
+            yield from archive_samples(window, exported, None, field_names, lower=True)
             return
         names, places = list[str](), list[int]()
         documents = JsonDocuments(window, members, lower=True)
@@ -119,8 +119,10 @@ def samples(
                 field_names.add(field, f"{table.keys[0]}.{field}")
             yield table._replace(metadata=documents.table()) if FIELD in table.fields else table
         else:
-            members_there = each_of(names, places)
-            yield from _grouped(window, members_there, None, field_names, lower=True, documents=documents)
+            members_there = iterate_members(names, places)
+            yield from _group_members(
+                window, members_there, None, field_names, lower=True, documents=documents
+            )
     finally:
         window.close()
 
@@ -128,7 +130,7 @@ def samples(
 def _table(names: list[str], places: list[int], crcs: Sequence[int]) -> ForeignTable | None:
     key_and_field = None
     if names:
-        key_and_field = named(names[0])
+        key_and_field = split_member_name(names[0])
     if key_and_field is None:
         return None
     first, ending = key_and_field[0], f".{key_and_field[1]}"
@@ -161,7 +163,7 @@ class JsonDocuments:
         if self._columns is None or _ENDING not in "\n".join(run.names).lower():
             return  # one test for all names, because most archives have no JSON
         for at in [at for at, name in enumerate(run.names) if name[-len(_ENDING) :].lower() == _ENDING]:
-            key_and_field = named(run.names[at])
+            key_and_field = split_member_name(run.names[at])
             if (
                 key_and_field is not None
                 and (key_and_field[1].lower() if self._lower else key_and_field[1]) == FIELD
@@ -183,7 +185,7 @@ class JsonDocuments:
         return {} if table is None else dict(zip(self._starts, table.to_pylist(), strict=True))
 
 
-def samples_in(
+def archive_samples(
     window: ObjectWindow,
     exported: Exported | None,
     members: JsonMembers | None,
@@ -197,12 +199,12 @@ def samples_in(
     def walked() -> Iterator[TarMember]:
         for run in walk(window):
             documents.read(run)
-            yield from each_of(run.names, run.places)
+            yield from iterate_members(run.names, run.places)
 
-    return _grouped(window, walked(), exported, field_names, lower=lower, documents=documents)
+    return _group_members(window, walked(), exported, field_names, lower=lower, documents=documents)
 
 
-def _grouped(
+def _group_members(
     window: ObjectWindow,
     walked: Iterable[TarMember],
     exported: Exported | None,
@@ -219,7 +221,7 @@ def _grouped(
         member_of = metadata_member(exported.fields)
     for member in walked:
         starts.append(member.offset)
-        if (key_and_field := named(member.name)) is None:
+        if (key_and_field := split_member_name(member.name)) is None:
             if documents is not None and is_of_macos(member.name):
                 documents.note(MACOS, member.name)
             continue
@@ -239,7 +241,7 @@ def _grouped(
             )
         fields[field] = ByteRange(member.offset, member.nbytes)
         if exported and field == member_of:
-            restored[key] = metadata_at(window, exported, fields[field], key)
+            restored[key] = read_metadata(window, exported, fields[field], key)
     crc_at = dict(zip(starts, window.crcs(), strict=False))  # one checksum per member, or none at all
     rows = documents.rows() if documents else {}
     for key, fields in fields_of.items():
@@ -252,7 +254,7 @@ def _grouped(
         yield ForeignSample(key, fields, metadata, source, crcs)
 
 
-def named(name: str) -> tuple[str, str] | None:
+def split_member_name(name: str) -> tuple[str, str] | None:
     """Return a member's (key, field); None for files of webdataset and macOS, and names without an extension."""
     if name.startswith("__") and _SKIPPED.match(name):
         return None
@@ -267,7 +269,7 @@ def named(name: str) -> tuple[str, str] | None:
     return (match[1].removeprefix("./"), match[2]) if match else None
 
 
-def metadata_at(window: ObjectWindow, exported: Exported, at: ByteRange, key: str) -> SampleColumns:
+def read_metadata(window: ObjectWindow, exported: Exported, at: ByteRange, key: str) -> SampleColumns:
     """Return a sample's columns. at: its metadata member."""
     where = f"{window.name}, byte {at.offset}"
     if at.nbytes > HEADER_BYTES:
@@ -299,7 +301,7 @@ def _samples(
     ending = ""
     if match:
         ending = match[match.lastindex or 0]
-    with opened(store, run.info) as file:
+    with open_object(store, run.info) as file:
         stream = ByteStream(file, _CODECS.get(ending, ending), run.info.nbytes)
         yield from stream_samples(stream, field_names, members, members.columns())
 
@@ -312,7 +314,7 @@ def stream_samples(
     metadata = NO_METADATA
     blocks = _Blocks(stream)
     for member in members(blocks.read, stream.most, stream.name):
-        if (key_and_field := named(member.name)) is None:
+        if (key_and_field := split_member_name(member.name)) is None:
             if is_of_macos(member.name):
                 documents.note(MACOS, f"{member.name!r} of {stream.name}")
             continue
@@ -422,7 +424,7 @@ def places(key: str, sizes: Mapping[str, int], at: int) -> list[MemberPlace]:
     return out
 
 
-def end_of(members: list[MemberPlace], start: int) -> int:
+def members_end(members: list[MemberPlace], start: int) -> int:
     return members[-1].offset + members[-1].nbytes + -members[-1].nbytes % BLOCK_BYTES if members else start
 
 

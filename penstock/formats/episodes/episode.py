@@ -17,16 +17,16 @@ from loader.modalities.row_blocks import with_row_blocks
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 
 from ..importer import ReadSample
-from .log_clocks import TopicTimes, clocks_of
+from .log_clocks import TopicTimes, topic_clocks
 from .message_decoders import (
     MAX_EPISODE_BYTES,
     MAX_FIELD_BYTES,
     MAX_LEAVES,
     LogMessage,
     damage_named,
-    decoder_of,
+    topic_decoder,
 )
-from .message_images import encoded_frame, kind_of, mp4_of_frames, raw_image
+from .message_images import frame_codec, image_kind, mp4_of_frames, raw_image
 
 _EXACT = 2**53
 """Largest magnitude with every integer exact in float64."""
@@ -63,7 +63,7 @@ class TopicColumn:
             self._texts = list(self._as_texts())
             self._data.clear()
         self._texts += [b"null"] * (row - len(self._texts))
-        self._texts.append(json_of(value))
+        self._texts.append(json_bytes(value))
         return 40 + len(self._texts[-1])
 
     def _takes(self, value: Any) -> bool:
@@ -94,13 +94,13 @@ class TopicColumn:
             assert self._dtype is not None
             numbers = np.frombuffer(self._data, self._dtype, count, at).reshape(shape).copy()
             at += count * self._dtype.itemsize
-            yield json_of(numbers)
+            yield json_bytes(numbers)
 
     def finish(self, rows: int) -> tuple[str, bytes]:
         if self._texts is None and len(self._shapes) == rows and len(set(self._shapes)) == 1:
             shape = self._shapes[0]
             assert shape is not None
-            return "npy", npy_of(np.frombuffer(self._data, self._dtype).reshape(rows, *shape))
+            return "npy", npy_bytes(np.frombuffer(self._data, self._dtype).reshape(rows, *shape))
         texts = list(self._as_texts()) if self._texts is None else self._texts
         return "json", b"[" + b",".join(texts + [b"null"] * (rows - len(texts))) + b"]"
 
@@ -109,13 +109,13 @@ def _exact(numbers: Any) -> bool:
     return bool(((numbers >= -_EXACT) & (numbers <= _EXACT)).all())
 
 
-def npy_of(values: Any) -> bytes:
+def npy_bytes(values: Any) -> bytes:
     out = io.BytesIO()
     np.save(out, np.ascontiguousarray(values), allow_pickle=False)
     return out.getvalue()
 
 
-def json_of(value: Any) -> bytes:
+def json_bytes(value: Any) -> bytes:
     """Return JSON; NaN and infinities become text."""
     return _JSON.encode(_plain(value)).encode()
 
@@ -174,7 +174,7 @@ class EpisodeBuilder:
         if not self._topics:
             raise InvalidSample(f"{self._where} has no messages of topics that are read; move it elsewhere")
         topic_times = [topic.times() for topic in self._topics.values()]
-        clocks = clocks_of(self._where, topic_times, self._clock_choices)
+        clocks = topic_clocks(self._where, topic_times, self._clock_choices)
         zero = min(int(times[0]) for _, times in clocks.values())
         last = max(int(times[-1]) for _, times in clocks.values())
         fields: dict[str, bytes] = {}
@@ -195,7 +195,7 @@ class EpisodeBuilder:
                 "clock": clock,
                 "n_messages": len(times),
             }
-        fields[FACTS] = json_of({"topics": topics})
+        fields[FACTS] = json_bytes({"topics": topics})
         metadata = {
             "clock_zero_ns": zero,
             "duration_ns": last - zero,
@@ -211,9 +211,9 @@ class _Topic:
         self._name = name
         self._where = where
         self._leave_out = f"leave the topic out (--without {self.channel.topic})"
-        with damage_named(f"{where}: its definition"), self._refused("it"):
-            self._decode = decoder_of(self.channel)
-        self._kind = kind_of(self.channel.type_name)
+        with damage_named(f"{where}: its definition"), self._refuse("it"):
+            self._decode = topic_decoder(self.channel)
+        self._kind = image_kind(self.channel.type_name)
         self._columns: dict[str, TopicColumn] = {}
         self._sizes: dict[str, int] = {}
         self._codec = ""
@@ -222,13 +222,13 @@ class _Topic:
         self._stamps = array("q")
         self._stamp_name: str | None = ""  # None once a message has no stamp
 
-    def _refused(self, what: str) -> "_NamedErrors":
+    def _refuse(self, what: str) -> "_NamedErrors":
         return _NamedErrors(f"{self._where}, {what}", self._leave_out)
 
     def add(self, message: LogMessage) -> int:
         """Add a message; return the bytes that it takes in memory."""
         row = len(self._log_times)
-        with damage_named(f"{self._where}, row {row}"), self._refused(f"row {row}"):
+        with damage_named(f"{self._where}, row {row}"), self._refuse(f"row {row}"):
             values = dict(self._decode(message.data))
             if message.log_time < 0:
                 raise InvalidSample(
@@ -238,12 +238,12 @@ class _Topic:
             self._stamp(values)
             nbytes = 0
             if self._kind == "encoded":
-                codec, frame = encoded_frame(values)
+                codec, frame = frame_codec(values)
                 if self._codec not in ("", codec):
                     raise InvalidSample(f"its images are {codec}, and {self._codec} before")
                 self._codec = codec
                 self._frames.append(frame)
-                nbytes += self._counted("mp4", len(frame))
+                nbytes += self._count("mp4", len(frame))
                 del values["data"]
             elif self._kind == "raw":
                 values[""] = raw_image(values)
@@ -255,10 +255,10 @@ class _Topic:
                             f"its messages have more than {MAX_LEAVES:,} values of different names"
                         )
                     self._columns[path] = TopicColumn()
-                nbytes += self._counted(path, self._columns[path].add(row, value))
+                nbytes += self._count(path, self._columns[path].add(row, value))
         return nbytes
 
-    def _counted(self, path: str, nbytes: int) -> int:
+    def _count(self, path: str, nbytes: int) -> int:
         self._sizes[path] = self._sizes.get(path, 0) + nbytes
         if self._sizes[path] > MAX_FIELD_BYTES:
             raise FieldTooLarge(
@@ -274,7 +274,7 @@ class _Topic:
             ("header.stamp", header.get("stamp") if isinstance(header, dict) else None),
             ("timestamp", values.get("timestamp")),
         ):
-            ns = _ns_of(stamp)
+            ns = _stamp_ns(stamp)
             if ns is not None and self._stamp_name in ("", name):
                 self._stamp_name = name
                 self._stamps.append(ns)
@@ -291,7 +291,7 @@ class _Topic:
         )
 
     def fields(self, ns: Any) -> dict[str, bytes]:
-        out = {f"{self._name}.ns.npy": npy_of(ns)}
+        out = {f"{self._name}.ns.npy": npy_bytes(ns)}
         for path, column in self._columns.items():
             word, data = column.finish(len(ns))
             field = f"{self._name}.{path}.{word}" if path else f"{self._name}.{word}"
@@ -303,7 +303,7 @@ class _Topic:
                 raise InvalidSample(f"{self._where} has images of different sizes; {self._leave_out}")
             out[field] = data
         if self._frames:
-            with self._refused("its images"):
+            with self._refuse("its images"):
                 data = mp4_of_frames(self._codec, self._frames, ns, "as a video")
                 out[f"{self._name}.mp4"] = data
                 out[f"{self._name}.mp4{SUFFIX}"] = index_packets(data)
@@ -323,7 +323,7 @@ class _NamedErrors:
             raise error.with_message(f"{self._where}: {error}; {self._leave_out}") from error
 
 
-def _ns_of(stamp: Any) -> int | None:
+def _stamp_ns(stamp: Any) -> int | None:
     if not isinstance(stamp, dict):
         return None
     for seconds, rest in (("sec", "nanosec"), ("sec", "nsec"), ("seconds", "nanos")):

@@ -58,7 +58,7 @@ class TopicTimes(NamedTuple):
         stamps = self.stamps.astype(np.float64)
         return log_times - stamps
 
-    def chosen_clock(self, choices: Mapping[str, str]) -> str:
+    def clock_choice(self, choices: Mapping[str, str]) -> str:
         """Return the caller's choice; "" without one."""
         for key in (self.full_name, self.name, EVERY_TOPIC):
             if key in choices:
@@ -76,7 +76,7 @@ class _Stray(NamedTuple):
     """Its stamp minus the time that the rest of the log has there."""
 
 
-def clocks_of(
+def topic_clocks(
     where: str, topics: Sequence[TopicTimes], choices: Mapping[str, str]
 ) -> dict[str, tuple[str, Any]]:
     """Return each topic's clock by name: the clock's name, and int64 [messages] in nanoseconds.
@@ -91,7 +91,7 @@ def clocks_of(
     stamped = list[TopicTimes]()
     by_log_time = list[TopicTimes]()
     for topic in topics:
-        choice = topic.chosen_clock(choices)
+        choice = topic.clock_choice(choices)
         if choice == STAMP:
             _check_stamps(where, topic)
         if choice == LOG_TIME or not topic.is_stamped:

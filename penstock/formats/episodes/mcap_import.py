@@ -98,13 +98,13 @@ def _records(file: io.RawIOBase) -> Iterator[Any]:
     reader = StreamReader(buffered, emit_chunks=True, validate_crcs=True, record_size_limit=MAX_FIELD_BYTES)
     for record in reader.records:
         if isinstance(record, Chunk):
-            plain = replace(record, compression="", data=_unpacked(record))
+            plain = replace(record, compression="", data=_unpack(record))
             yield from breakup_chunk(plain, validate_crc=True)
         else:
             yield record
 
 
-def _unpacked(chunk: Any) -> bytes:
+def _unpack(chunk: Any) -> bytes:
     size = chunk.uncompressed_size
     if size > MAX_CHUNK_BYTES:
         raise InvalidSample(f"it has a chunk of {size:,} bytes; at most {MAX_CHUNK_BYTES:,} are read")

@@ -92,7 +92,7 @@ _DTYPES = {
 _NATIVE = "<" if sys.byteorder == "little" else ">"
 
 
-def decoder_of(channel: LogChannel) -> Decoder:
+def topic_decoder(channel: LogChannel) -> Decoder:
     """Return a topic's decoder. Raises: InvalidSample if the encoding is unknown."""
     how = (channel.encoding, channel.schema_encoding)
     if channel.encoding == "json":
@@ -173,7 +173,7 @@ class _Protobuf:
         for field in message.DESCRIPTOR.fields:
             value = getattr(message, field.name)
             if field.is_repeated:
-                values[field.name] = self._repeated(field, value, within)
+                values[field.name] = self._repeat_array(field, value, within)
             elif field.cpp_type != field.CPPTYPE_MESSAGE:
                 self._n_left -= 1
                 values[field.name] = _scalar(field, value)
@@ -185,7 +185,7 @@ class _Protobuf:
                 raise InvalidSample(f"it has more than {self._most:,} values outside of arrays")
         return values
 
-    def _repeated(self, field: Any, value: Any, within: tuple[str, ...]) -> Any:
+    def _repeat_array(self, field: Any, value: Any, within: tuple[str, ...]) -> Any:
         kind = field.message_type
         if kind is not None and kind.GetOptions().map_entry:
             inner = kind.fields_by_name["value"]
@@ -231,7 +231,7 @@ def ros_decoder(channel: LogChannel) -> Callable[[bytes], Mapping[str, Any]]:
             f"the definition of {channel.type_name} has more than {_MAX_SCHEMA_BYTES:,} bytes"
         )
     name = normalize_msgtype(channel.type_name)
-    node = _Types(_definitions(channel, name), ros1=channel.encoding == "ros1").node_of(name)
+    node = _Types(_definitions(channel, name), ros1=channel.encoding == "ros1").type_node(name)
     read = _read_ros1 if channel.encoding == "ros1" else _read_cdr
     return lambda data: read(node, data)
 
@@ -259,7 +259,7 @@ class _Types:
         self._ros1 = ros1
         self._n_left = MAX_LEAVES
 
-    def node_of(self, name: str, depth: int = 0) -> _TypeNode:
+    def type_node(self, name: str, depth: int = 0) -> _TypeNode:
         if name not in self._definitions:
             raise InvalidSample(f"the type {name} is not defined in the log")
         if depth > _MAX_DEPTH:
@@ -288,7 +288,7 @@ class _Types:
                 raise InvalidSample(f"values of the type {of[0]} are not read")
             return _number(_DTYPES[of[0]])
         if kind == "NAME":
-            return self.node_of(of, depth + 1)
+            return self.type_node(of, depth + 1)
         of, length = self._node(of[0], depth), of[1]
         if not of.least:
             raise InvalidSample("an array of messages without values is not read")

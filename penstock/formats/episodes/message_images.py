@@ -29,7 +29,7 @@ _MOST_TICKS = 2**31 - 1
 """Longest time between two mp4 packets, in ticks."""
 
 
-def kind_of(type_name: str) -> str:
+def image_kind(type_name: str) -> str:
     """Return "raw", "encoded", or "" for no image."""
     words = re.split(r"[./]", type_name)
     if words[0] not in _PACKAGES:
@@ -43,7 +43,7 @@ def raw_image(message: Mapping[str, Any]) -> Any:
     height = int(message["height"])
     width = int(message["width"])
     line_bytes = int(message["step"])  # with padding
-    data = _bytes_of(message["data"])
+    data = _image_bytes(message["data"])
     pixel_bytes = width * channels * dtype.itemsize
     if not 0 < pixel_bytes <= line_bytes or len(data) != height * line_bytes:
         raise Corrupt(
@@ -70,9 +70,9 @@ def _pixel_type(encoding: str) -> tuple[np.dtype[Any], int]:
     raise InvalidSample(f"its images have the encoding {encoding!r}, which is not read")
 
 
-def encoded_frame(message: Mapping[str, Any]) -> tuple[str, bytes]:
+def frame_codec(message: Mapping[str, Any]) -> tuple[str, bytes]:
     """Return (codec with size, bytes)."""
-    data = _bytes_of(message["data"])
+    data = _image_bytes(message["data"])
     format = str(message["format"])
     if format in ("h264", "h265", "av1"):
         return format, data
@@ -92,7 +92,7 @@ def encoded_frame(message: Mapping[str, Any]) -> tuple[str, bytes]:
     raise InvalidSample(f"its images are of the format {format!r}; read are jpeg, png, h264, h265 and av1")
 
 
-def _bytes_of(data: Any) -> bytes:
+def _image_bytes(data: Any) -> bytes:
     if isinstance(data, str):  # from JSON
         try:
             return base64.b64decode(data, validate=True)

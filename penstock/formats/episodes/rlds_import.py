@@ -19,10 +19,10 @@ from loader.storage import ObjectInfo, Store
 
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.stated_counts import StatedCounts
-from ..tables.tfds_info import stated_records
+from ..tables.tfds_info import count_records
 from ..tables.tfrecord_import import ExampleFeature, RecordCounts, examples
-from .episode import json_of, npy_of
-from .message_images import depth_images, encoded_frame, mp4_of_frames
+from .episode import json_bytes, npy_bytes
+from .message_images import depth_images, frame_codec, mp4_of_frames
 
 STEPS = "steps"
 """Feature with an entry per step."""
@@ -53,7 +53,7 @@ class RldsFeature(NamedTuple):
         return math.prod(self.shape)
 
 
-def features_in(data: bytes, name: str) -> list[RldsFeature]:
+def parse_features(data: bytes, name: str) -> list[RldsFeature]:
     """Return the features that `features.json` declares. name: file name for errors."""
     try:
         features = list(_leaves(parse_json_object(data), "", 0, 0))
@@ -133,8 +133,8 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
         if _OTHERS.search(key):
             message = f"{store.url}/{key} is no TFRecord: write the dataset with file_format='tfrecord'"
             raise InvalidStore(message, where=f"{store.url}/{key}", accepted="TFRecord")
-    features = features_in(store.get(FEATURES).data, f"{store.url}/{FEATURES}")
-    chosen = [feature for feature in features if not _is_left_out(feature, options)]
+    features = parse_features(store.get(FEATURES).data, f"{store.url}/{FEATURES}")
+    chosen = [feature for feature in features if not _is_excluded(feature, options)]
     for feature in chosen:
         if not feature.kind:
             message = (
@@ -144,7 +144,7 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
             raise InvalidSample(message, what=feature.path, where=f"{store.url}/{FEATURES}")
     files = [info for info in infos if _RECORDS.search(info.key)]
     stated = StatedCounts()
-    records = RecordCounts(stated_records(store, infos, stated), stated)
+    records = RecordCounts(count_records(store, infos, stated), stated)
     return Readable(
         files,
         lambda info: [ImportRun(info, nbytes=info.nbytes)],
@@ -153,7 +153,7 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
     )
 
 
-def _is_left_out(feature: RldsFeature, options: ColumnarOptions) -> bool:
+def _is_excluded(feature: RldsFeature, options: ColumnarOptions) -> bool:
     return feature.path in options.without or _name(feature) in options.without
 
 
@@ -214,13 +214,13 @@ def _steps(feature: RldsFeature, raw: ExampleFeature, what: str) -> tuple[dict[s
     name = _name(feature)
     if feature.kind == "numbers":
         array = _numbers(feature, raw, what)  # [steps, ...]
-        return {f"{name}.npy": npy_of(array)}, len(array)
+        return {f"{name}.npy": npy_bytes(array)}, len(array)
     data = _bytes(raw, what)
     if feature.kind == "text":
         texts = [_text(text, what) for text in data]
-        return {f"{name}.json": json_of(texts)}, len(texts)
+        return {f"{name}.json": json_bytes(texts)}, len(texts)
     if feature.kind == "depth":
-        return {f"{name}.npy": npy_of(depth_images(data, what))}, len(data)
+        return {f"{name}.npy": npy_bytes(depth_images(data, what))}, len(data)
     codecs = list(dict.fromkeys(_codec(image, what) for image in data))
     if len(codecs) > 1:
         raise InvalidSample(f"{what}: its images are of several kinds or sizes: {', '.join(codecs[:3])}")
@@ -237,7 +237,7 @@ def _episode_value(
     if feature.kind == "numbers":
         array = _numbers(feature, raw, what)  # [1, ...]
         if feature.shape:
-            return {f"{name}.npy": npy_of(array[0])}
+            return {f"{name}.npy": npy_bytes(array[0])}
         metadata[metadata_name(name)] = array[0].item()
         return {}
     (data, *others) = _bytes(raw, what)
@@ -255,7 +255,7 @@ def _episode_value(
 
 def _codec(image: bytes, what: str) -> str:
     try:
-        return encoded_frame({"data": np.frombuffer(image, np.uint8), "format": "unknown"})[0]
+        return frame_codec({"data": np.frombuffer(image, np.uint8), "format": "unknown"})[0]
     except InvalidSample as error:
         raise InvalidSample(f"{what}: {error}") from error
     except (ValueError, struct.error) as error:

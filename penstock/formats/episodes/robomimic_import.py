@@ -50,7 +50,7 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
 def _runs(
     store: Store, options: ColumnarOptions, stated: StatedCounts, info: ObjectInfo
 ) -> Iterator[ImportRun]:
-    with _opened(store, info) as (file, where):
+    with _open_file(store, info) as (file, where):
         data = _group(file, "data", where)
         _compare_masks(file, data, where, stated)
         first = 0
@@ -90,7 +90,7 @@ def _compare_masks(file: Any, data: Any, where: str, stated: StatedCounts) -> No
 
 
 def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator[ReadSample]:
-    with _opened(store, run.info) as (file, where):
+    with _open_file(store, run.info) as (file, where):
         data = _group(file, "data", where)
         masks = _masks(file, where)
         shared = _attributes(data)
@@ -136,7 +136,7 @@ def _h5py() -> Any:
 
 
 @contextmanager
-def _opened(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, str]]:
+def _open_file(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, str]]:
     with ObjectFile(store, info, scattered=True) as stream:
         where = stream.path
         try:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from loader.errors import Corrupt, InvalidSample, MissingDependency
 from loader.storage import ObjectInfo, Store
-from loader.storage.disk.scratch import held_folder, on_scratch
+from loader.storage.disk.scratch import on_scratch, scratch_folder
 from loader.storage.threads import DaemonPool
 
-from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample, files_of, joined
+from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample, group_files, joined
 from ..reading.object_file import ObjectFile
 from ..reading.stated_counts import MOST_NAMED, WAY_OUT, StatedCounts
 from .episode import EpisodeBuilder
@@ -35,11 +35,11 @@ _BEGIN = b"#ROSBAG V2.0\n"
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return ROS 1 bags, and ROS 2 `metadata.yaml` files joined with the bag's files if all exist."""
-    return _bags_in(store, infos, options, whole=not options.allow_missing)
+    return _readable_bags(store, infos, options, whole=not options.allow_missing)
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    return _bags_in(store, infos, options, whole=False)
+    return _readable_bags(store, infos, options, whole=False)
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: ColumnarOptions) -> dict[str, list[str]]:
@@ -48,16 +48,18 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: ColumnarOptions
         raise MissingDependency("bags are read by rosbags: pip install 'penstock-data[rosbag]'")
     described = [info for info in infos if _is_metadata(info)]
     with DaemonPool(_AT_ONCE, "penstock-bags") as pool:
-        named = list(pool.map(partial(_known_names, store), described))
+        named = list(pool.map(partial(_cached_names, store), described))
     return {
         info.key: [info.key, *(info.key.removesuffix(_METADATA) + name for name in names)]
         for info, names in zip(described, named, strict=True)
     }
 
 
-def _bags_in(store: Store, infos: list[ObjectInfo], options: ColumnarOptions, *, whole: bool) -> Readable:
+def _readable_bags(
+    store: Store, infos: list[ObjectInfo], options: ColumnarOptions, *, whole: bool
+) -> Readable:
     there = {one.key: one for one in infos}
-    files, waiting = files_of(names_in(store, infos, options), there)
+    files, waiting = group_files(names_in(store, infos, options), there)
     stated = StatedCounts()
     left_out = dict[str, str]()
     if not whole:
@@ -74,11 +76,11 @@ def _bags_in(store: Store, infos: list[ObjectInfo], options: ColumnarOptions, *,
     return Readable(bags_there, bags.runs, bags.samples, known=messages, stated=stated)
 
 
-def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:
+def _cached_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:
     known = (store.url, info.key, info.etag)
     if known not in _NAMES:
         try:
-            names = tuple(described_bag(store, info).names)
+            names = tuple(describe_bag(store, info).names)
         except (Corrupt, InvalidSample):
             names = ()
         if len(_NAMES) >= _MOST_NAMES:
@@ -96,7 +98,7 @@ class DescribedBag(NamedTuple):
     """Number of messages in all files; None if it is not stated."""
 
 
-def described_bag(store: Store, info: ObjectInfo) -> DescribedBag:
+def describe_bag(store: Store, info: ObjectInfo) -> DescribedBag:
     """Return a bag's description. Raises: Corrupt; InvalidSample for a packed bag."""
     if info.nbytes > _MOST_METADATA_BYTES:
         raise Corrupt(f"{info.key} has {info.nbytes:,} bytes; no {_METADATA} has so many")
@@ -149,7 +151,7 @@ class _Bags:
         own = self._infos[info.key]
         parts = [own]
         if _is_metadata(own):
-            parts = self._parts(own, described_bag(self._store, own))
+            parts = self._parts(own, describe_bag(self._store, own))
         return [ImportRun(info, 0, 1, sum(one.nbytes for one in parts))]
 
     def samples(self, run: ImportRun) -> Iterator[ReadSample]:
@@ -163,7 +165,7 @@ class _Bags:
             yield episode.sample(info.key.rpartition(".")[0])
             return
         n_there = 0
-        described = described_bag(self._store, info)
+        described = describe_bag(self._store, info)
         for part in self._parts(info, described):
             for message in self._messages(part):
                 episode.add(message)
@@ -192,7 +194,7 @@ class _Bags:
                 raise InvalidSample(
                     f"{file.path} is a file of a bag that is not read; read are .db3 and .mcap"
                 )
-            with held_folder("rosbag") as folder:
+            with scratch_folder("rosbag") as folder:
                 path = folder / "bag.db3"
                 with (
                     on_scratch(
@@ -243,7 +245,7 @@ def _unpackers() -> dict[Any, Callable[[bytes], bytes]]:
     import lz4.frame
     from rosbags.rosbag1.reader import decompressors
 
-    def limited(make: Callable[[], Any]) -> Callable[[bytes], bytes]:
+    def limit_output(make: Callable[[], Any]) -> Callable[[bytes], bytes]:
         def unpack(data: bytes) -> bytes:
             packed = make()
             plain = packed.decompress(data, max_length=MAX_CHUNK_BYTES + 1)
@@ -256,8 +258,8 @@ def _unpackers() -> dict[Any, Callable[[bytes], bytes]]:
         return unpack
 
     return {
-        decompressors["bz2"]: limited(bz2.BZ2Decompressor),
-        decompressors["lz4"]: limited(lz4.frame.LZ4FrameDecompressor),
+        decompressors["bz2"]: limit_output(bz2.BZ2Decompressor),
+        decompressors["lz4"]: limit_output(lz4.frame.LZ4FrameDecompressor),
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from loader import Version
 from loader.storage.store import Refusals
 
-from ...exclusion_records import stay_out
+from ...exclusion_records import exclusion_line
 from ..registration.earlier import PlaceDifference
 
 
@@ -62,7 +62,7 @@ class ImportReport:
         self.id = version.id
         self.samples = len(version)
         self.missing_parts = missing_parts
-        self.notes += stay_out(version, parent)
+        self.notes += exclusion_line(version, parent)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

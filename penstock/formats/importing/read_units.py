@@ -34,8 +34,8 @@ from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import BOMB_BYTES, BOMB_TIMES
 from ..reading.stated_counts import StatedCounts
 from ..registration.earlier import token_of
-from ..registration.parts import text_of
-from ..registration.shard_rows import Rows, groups_of, key_of, names_of
+from ..registration.parts import key_text
+from ..registration.shard_rows import Rows, field_groups, field_names, sample_key
 from ..registration.taken_down import TakenDown
 from .write_parts import RENAMED, WrittenUnit
 
@@ -132,12 +132,12 @@ class UnitReader:
                     f"{run.info.key}, sample {sample.key!r}: {run.info.nbytes:,} bytes became more than {most:,}; an "
                     "object that is compressed so much is probably a mistake or an attack: write it uncompressed"
                 )
-            key = key_of(sample.key, longest)
+            key = sample_key(sample.key, longest)
             if key in self.twice or key in self.in_use:
-                key = key_of(f"{run.info.key}/{sample.key}", longest)
-            source = {**sample.source, "raw_key": text_of(run.info.key), "raw_etag": token}
+                key = sample_key(f"{run.info.key}/{sample.key}", longest)
+            source = {**sample.source, "raw_key": key_text(run.info.key), "raw_etag": token}
             if key != sample.key:
-                source.setdefault("source_key", text_of(sample.key))
+                source.setdefault("source_key", key_text(sample.key))
             if self.taken_down is not None and self.taken_down.has_sample(key, source):
                 continue
             try:
@@ -154,7 +154,7 @@ class UnitReader:
             for name in sample.fields
             if name not in without and name.removesuffix(ROWS_SUFFIX) not in without
         ]
-        names = names_of(chosen, info, sample.key)
+        names = field_names(chosen, info, sample.key)
         if not names:
             raise without_field(info.key, sample.key, sample.metadata)
         return names
@@ -169,7 +169,7 @@ class SettledUnits(NamedTuple):
     """Units to write again."""
 
 
-def settled(
+def settle_units(
     root: Store, written: Sequence[WrittenUnit[ReadUnit]], known: Mapping[str, Mapping[str, Any]]
 ) -> SettledUnits:
     """Return groups and repeated keys of the written units. Reads all keys. known: the dataset's groups."""
@@ -184,8 +184,8 @@ def settled(
             first_object = table["raw_key"][0].as_py()
             kinds[kind] = Rows(kind, [first_key], [first_object])
         keys.append(table.select(["key"]))
-    group_of = groups_of(list(kinds.values()), known)
-    twice = frozenset(_repeated(pa.concat_tables(keys)["key"]))
+    group_of = field_groups(list(kinds.values()), known)
+    twice = frozenset(_repetitions(pa.concat_tables(keys)["key"]))
     again = []
     position = 0
     for unit in written:
@@ -211,13 +211,13 @@ def check_unique(root: Store, written: Sequence[WrittenUnit[ReadUnit]]) -> None:
     """Raise DuplicateKey if one object has a key twice. Reads all keys."""
     files = [part.samples for unit in written for part in unit.parts if part.samples is not None]
     table = pa.concat_tables(get_tables(root, files, ["key", "raw_key"]))
-    repeated = _repeated(table["key"])
+    repeated = _repetitions(table["key"])
     if repeated:
         row = pc.index(table["key"], repeated[0]).as_py()
         raise duplicate_key(repeated[0], table["raw_key"][row].as_py())
 
 
-def _repeated(keys: pa.ChunkedArray) -> list[str]:
+def _repetitions(keys: pa.ChunkedArray) -> list[str]:
     """Return the keys that come more than once, sorted."""
     counts = keys.value_counts()
     is_repeated = pc.greater(counts.field("counts"), 1)
@@ -253,13 +253,13 @@ class Spilled:
 
     def group_of(self, known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         """Return field -> group. known: the dataset's groups."""
-        return groups_of([self.kinds[kind] for kind in sorted(self.kinds)], known)
+        return field_groups([self.kinds[kind] for kind in sorted(self.kinds)], known)
 
     def close(self) -> None:
         self._spill.close()
 
 
-def spilled(reader: UnitReader, units: Sequence[ReadUnit], workers: int, failures: list[str]) -> Spilled:
+def spill_units(reader: UnitReader, units: Sequence[ReadUnit], workers: int, failures: list[str]) -> Spilled:
     """Return all units' samples; reads twice if keys repeat. Appends errors to `failures`.
 
     Raises: DuplicateKey if one object has a key twice; StoreError if scratch is full.

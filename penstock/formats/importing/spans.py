@@ -15,12 +15,12 @@ from loader.dataset.tables.columns import check_metadata, check_source
 from loader.dataset.writing.part_writer import SampleBlock, Uint8s, check_case
 from loader.native import IN_MEMORY, RIGHT, UNKNOWN_CRC, OpenFile, crc32c, gather
 from loader.storage import ObjectInfo, Store
-from loader.storage.store import disk_of
+from loader.storage.store import as_disk
 from loader.storage.threads import DaemonPool
 
 from ..reading.sample import ForeignShard
 from ..registration.earlier import token_of
-from ..registration.parts import text_of
+from ..registration.parts import key_text
 from ..registration.shard_rows import Rows
 from .write_parts import RENAMED
 
@@ -97,7 +97,7 @@ class SpanUnit:
         return f"{self.number:05d}{RENAMED if self.renamed else ''}"
 
 
-def samples_in(
+def span_samples(
     walked: Sequence[tuple[ForeignShard, Rows]], keys: Sequence[Sequence[str]]
 ) -> list[SpanSamples]:
     """Return the samples of each run of rows. keys: sample keys per run."""
@@ -122,7 +122,7 @@ def samples_in(
     return out
 
 
-def units_of(runs: Sequence[SpanSamples], shard_bytes: int) -> list[SpanUnit]:
+def span_units(runs: Sequence[SpanSamples], shard_bytes: int) -> list[SpanUnit]:
     """Return units of about `shard_bytes`, by key hash."""
     kinds: dict[tuple[str, ...], list[SpanSamples]] = {}
     for run in runs:
@@ -153,23 +153,23 @@ def _in_hash_order(runs: Sequence[SpanSamples]) -> SpanSamples:
     for run in runs:
         infos.update(run.infos)
 
-    def ordered(columns: Iterator[Sequence[Any]]) -> list[Any]:
+    def order_columns(columns: Iterator[Sequence[Any]]) -> list[Any]:
         values = [*chain.from_iterable(columns)]
         return [values[number] for number in order]
 
     return SpanSamples(
         keys=[keys[number] for number in order],
-        source_keys=ordered(run.source_keys for run in runs),
+        source_keys=order_columns(run.source_keys for run in runs),
         fields=runs[0].fields,
-        metadata=ordered(run.metadata for run in runs),
-        sources=ordered(run.sources for run in runs),
-        objects=ordered(run.objects for run in runs),
+        metadata=order_columns(run.metadata for run in runs),
+        sources=order_columns(run.sources for run in runs),
+        objects=order_columns(run.objects for run in runs),
         infos=infos,
         places=np.concatenate([run.places for run in runs])[order],
     )
 
 
-def blocks_of(store: Store, unit: SpanUnit) -> Iterator[SampleBlock]:
+def sample_blocks(store: Store, unit: SpanUnit) -> Iterator[SampleBlock]:
     """Yield a unit's samples in blocks. `fill` raises Changed if an object changed."""
     check_case(unit.rows.fields, f"sample {unit.rows.keys[0]!r}")
     provenance = _Provenance(store)
@@ -181,7 +181,7 @@ def read_fields(store: Store, samples: SpanSamples) -> Iterator[dict[str, bytes]
     """Yield each sample's fields. Holds the bytes of one block."""
     for block in _cut(samples):
         requests, request_of = _requests(block)
-        data = _fetched(store, requests)
+        data = _fetch(store, requests)
         for places, numbers in zip(block.places.tolist(), request_of.tolist(), strict=True):
             fields = {}
             for name, (offset, nbytes), number in zip(block.fields, places, numbers, strict=True):
@@ -237,7 +237,7 @@ class _Provenance:
         ):
             shared = self._shared[object_key]
             if source_key != key:
-                yield check_source(key, {**source, **shared, "source_key": text_of(source_key)})
+                yield check_source(key, {**source, **shared, "source_key": key_text(source_key)})
             elif source:
                 yield check_source(key, {**source, **shared})
             else:
@@ -277,7 +277,7 @@ class _BlockBytes:
         crcs = np.full(at.size, UNKNOWN_CRC)
         status = np.empty(at.size, np.uint8)
         with ExitStack() as stack:
-            origin = self._opened(stack)
+            origin = self._open(stack)
             if origin is None:
                 origin = self._requested()
             which = _flat(origin.which[:, columns])
@@ -294,9 +294,9 @@ class _BlockBytes:
             crcs[value] = crc32c(data)
         return crcs.reshape(at.shape)
 
-    def _opened(self, stack: ExitStack) -> _Origin | None:
+    def _open(self, stack: ExitStack) -> _Origin | None:
         """Return the objects as files of a disk, which `stack` closes; None for a bucket or a changed object."""
-        disk = disk_of(self._store)
+        disk = as_disk(self._store)
         if disk is None:
             return None
         number_of: dict[str, int] = {}
@@ -316,7 +316,7 @@ class _BlockBytes:
         """Return the objects' ranges, from requests at the first call."""
         if self._read is None:
             requests, which = _requests(self._samples)
-            files: list[OpenFile] = [(IN_MEMORY, data) for data in _fetched(self._store, requests)]
+            files: list[OpenFile] = [(IN_MEMORY, data) for data in _fetch(self._store, requests)]
             starts = np.array([request.offset for request in requests], np.int64)
             begin = self._samples.places[:, :, 0] - starts[which]
             self._read = _Origin(files, which, begin)
@@ -327,7 +327,7 @@ def _flat(values: Int64s) -> Int64s:
     return np.ascontiguousarray(values).reshape(-1)
 
 
-def _fetched(store: Store, requests: Sequence[_Request]) -> list[bytes]:
+def _fetch(store: Store, requests: Sequence[_Request]) -> list[bytes]:
     pool = DaemonPool(AT_ONCE, "penstock-spans")
     try:
         futures = [pool.submit(copy_context().run, _get, store, request) for request in requests]

@@ -12,9 +12,9 @@ from loader.storage.threads import DaemonPool
 
 from ..reading.sample import NO_METADATA, ForeignShard, FoundObjects
 from ..registration.earlier import PlaceDifference
-from ..registration.shard_rows import Rows, agree, group_guessed, groups_of, keys_of, rows_of
+from ..registration.shard_rows import Rows, agree, field_groups, group_guessed, part_keys, shard_rows
 from ..registration.taken_down import TakenDown
-from .spans import SpanUnit, cut, samples_in, units_of
+from .spans import SpanUnit, cut, span_samples, span_units
 
 AT_ONCE = 16
 """Shards scanned concurrently."""
@@ -99,18 +99,18 @@ class Walk:
     def layout(self) -> SampleNames:
         """Names of all rows. Waits for all shards."""
         rows = [one for _, one in self.walked]
-        return SampleNames(keys_of(rows, self._since.keys), groups_of(rows, self._groups))
+        return SampleNames(part_keys(rows, self._since.keys), field_groups(rows, self._groups))
 
     def shuffled(self, shard_bytes: int) -> list[SpanUnit]:
         """Return units by key hash. Waits for all shards."""
         if self._objects.members is not None:
             agree([rows for _, rows in self.walked], self._objects.members, self._columns)
-        return units_of(samples_in(self.walked, self.layout.keys), shard_bytes)
+        return span_units(span_samples(self.walked, self.layout.keys), shard_bytes)
 
     def _walk(self, shard: ForeignShard) -> list[tuple[ForeignShard, Rows]]:
         try:
             samples = [self._objects.samples(info) for info in shard.infos]
-            runs = rows_of(shard, samples, self._without)
+            runs = shard_rows(shard, samples, self._without)
             if self._taken_down is not None:
                 runs = [self._taken_down.without_samples(rows) for rows in runs]
             return [(shard, rows) for rows in runs if len(rows.source_keys)]
@@ -143,9 +143,9 @@ class UnitsAhead:
             for shard, rows in runs:
                 if not self._fits(rows):
                     return  # the complete scan raises the error
-                (keys,) = keys_of([rows], ())
+                (keys,) = part_keys([rows], ())
                 start = 0
-                for samples in cut(samples_in([(shard, rows)], [keys]), self._shard_bytes):
+                for samples in cut(span_samples([(shard, rows)], [keys]), self._shard_bytes):
                     # In this order: if the scan is over, all its failures are listed.
                     is_over = self._walk.is_over
                     if self._walk.has_failed:
@@ -168,7 +168,7 @@ class UnitsAhead:
 
     def _fits(self, rows: Rows) -> bool:
         try:
-            return bool(groups_of([rows], self._groups))
+            return bool(field_groups([rows], self._groups))
         except FieldMismatch:
             return False
 

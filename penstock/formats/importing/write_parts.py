@@ -125,13 +125,13 @@ def delete_units(root: Store, txn: str, names: Collection[str]) -> None:
     The collector deletes what the store refuses to delete.
     """
     there = list_in_place(root, f"data/{txn}/{FOLDER}/", f"data/{txn}/")
-    keys = [info.key for info, is_link in there if not is_link and _unit_of(info.key) in names]
+    keys = [info.key for info, is_link in there if not is_link and _part_unit(info.key) in names]
     with suppress(StoreError):  # the writer may have no permission, or an object lock may protect them
         # parts go first: no record may list a deleted part
         delete_in_place(root, sorted(keys, key=lambda key: not key.endswith(".json")), f"data/{txn}/")
 
 
-def _unit_of(key: str) -> str:
+def _part_unit(key: str) -> str:
     part = key.rpartition("/")[2].partition(".")[0].rpartition("-")[2]
     return part.partition("_")[0]
 

@@ -11,7 +11,7 @@ from loader.dataset.tables.columns import RESERVED_COLUMNS
 from loader.errors import InvalidStore
 from loader.storage import ObjectInfo, Store
 
-from ...units import shortened
+from ...units import shorten_list
 from ..reading.stated_counts import WAY_OUT, StatedCounts
 from .metadata import INFO, SUBTASKS, Metadata, json_document, json_object, read_v2, read_v3, whole_number
 from .stated_totals import compare_totals, ranges_text, runs_of_numbers
@@ -94,7 +94,7 @@ class DatasetLayout:
     """Indices of all episodes that the metadata names, chosen or not."""
 
 
-def key_of(number: int) -> str:
+def episode_key(number: int) -> str:
     return f"episode_{number:06d}"
 
 
@@ -137,10 +137,10 @@ def read_layout(
     episodes_there = [_episode(row, info, cameras, version, splits) for row in rows]
     by_number = _by_number(store.url, episodes_there)
     there = {one.key for one in infos}
-    known = _known(there, version, by_number, metadata) | _videos_of(left_out, there)
+    known = _known_keys(there, version, by_number, metadata) | _camera_videos(left_out, there)
     named = frozenset(by_number)
     if episodes:
-        by_number = _chosen(store, by_number, episodes, earlier, there)
+        by_number = _choose(store, by_number, episodes, earlier, there)
     else:
         lengths = {number: episode.length for number, episode in by_number.items()}
         compare_totals(f"{store.url}/{INFO}", info, lengths, len(metadata.tasks), stated)
@@ -191,7 +191,7 @@ def _by_number(url: str, episodes: Sequence[LeRobotEpisode]) -> dict[int, LeRobo
     return by_number
 
 
-def _known(
+def _known_keys(
     keys: set[str], version: str, episodes: Mapping[int, LeRobotEpisode], metadata: Metadata
 ) -> frozenset[str]:
     named = {place.key for one in episodes.values() for place in one.videos.values()}
@@ -204,7 +204,7 @@ def _known(
     return frozenset(named & keys | read)
 
 
-def _videos_of(cameras: set[str], keys: set[str]) -> set[str]:
+def _camera_videos(cameras: set[str], keys: set[str]) -> set[str]:
     """Return the keys in folders of cameras, where each layout of LeRobot has their videos."""
     return {key for key in keys if not cameras.isdisjoint(key.split("/")[:-1])}
 
@@ -218,7 +218,7 @@ def _unread_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if not (name in _KNOWN or name.startswith(_PLACES) or _is_column(name, value))
     }
     if unread:
-        return [f"meta/: columns of episodes that are not read: {shortened(sorted(unread))}"]
+        return [f"meta/: columns of episodes that are not read: {shorten_list(sorted(unread))}"]
     return []
 
 
@@ -226,7 +226,7 @@ def _is_column(name: str, value: Any) -> bool:
     return value is None or (bool(COLUMN.match(name)) and isinstance(value, str | int | float))
 
 
-def _chosen(
+def _choose(
     store: Store,
     by_number: Mapping[int, LeRobotEpisode],
     chosen: Sequence[tuple[int, int]],
@@ -244,7 +244,7 @@ def _chosen(
     return {
         n: one
         for n, one in by_number.items()
-        if n in asked or (key_of(n) in earlier and (one.data in shared or not _missing({n: one}, there)))
+        if n in asked or (episode_key(n) in earlier and (one.data in shared or not _missing({n: one}, there)))
     }
 
 

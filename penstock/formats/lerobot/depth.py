@@ -50,7 +50,7 @@ def depth_fact(name: str, feature: Mapping[str, Any]) -> dict[str, Any] | None:
         ) from None
 
 
-def channels_of(pix_fmt: str | None, feature: Mapping[str, Any]) -> int:
+def count_channels(pix_fmt: str | None, feature: Mapping[str, Any]) -> int:
     """Return the channels of LeRobot's frames of a video: 1 for depth and gray of more than 8 bits, else 3."""
     is_gray = pix_fmt is not None and is_deep_gray(pix_fmt)
     return 1 if is_gray or is_depth(feature) else 3

@@ -11,8 +11,8 @@ from loader.errors import Conflict
 from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store
 
-from ..registration.earlier import REGISTERED_AGAIN, excluded_samples, live_samples
-from .dataset_layout import key_of
+from ..registration.earlier import REGISTERED_AGAIN, list_exclusions, live_samples
+from .dataset_layout import episode_key
 
 
 class EpisodeDifference(NamedTuple):
@@ -52,7 +52,7 @@ def episode_difference(
     if not {one.key for one in objects} & {info.key for info in used}:
         message = f"{store.url} has none of the videos of {version.name}; choose another name"
         raise Conflict(message, what="videos", where=store.url, accepted=version.name)
-    present = {key_of(number): unit for number, unit in units.items()}
+    present = {episode_key(number): unit for number, unit in units.items()}
     same = set[str]()
     replaced = set[str]()
     missing = set[str]()
@@ -70,7 +70,7 @@ def episode_difference(
                 why = f"{REGISTERED_AGAIN}the episode is gone"
             rows.setdefault((sample.part, why), []).append(sample.row)
     # An excluded episode comes back only if it changed.
-    for sample in excluded_samples(version, "unit_id"):
+    for sample in list_exclusions(version, "unit_id"):
         is_unchanged = sample.value == present.get(sample.key, "")
         if is_unchanged and sample.key not in replaced:
             same.add(sample.key)
@@ -79,7 +79,7 @@ def episode_difference(
         position = version.parts.position(part)
         part_sizes[part] = int(version.parts.n_rows[position])
     return EpisodeDifference(
-        fresh=[number for number in units if key_of(number) not in same],
+        fresh=[number for number in units if episode_key(number) not in same],
         replaced=frozenset(replaced),
         missing=frozenset(missing),
         places=frozenset(one.place for one in objects if not is_adopted(version.store, one.place)),

@@ -2,7 +2,7 @@
 
 import threading
 
-from ...units import shortened
+from ...units import shorten_list
 
 
 class EpisodeNotes:
@@ -21,6 +21,6 @@ class EpisodeNotes:
         """Return each note with its first episodes."""
         with self._lock:
             return [
-                f"{note} (episodes {shortened(sorted(episodes))})"
+                f"{note} (episodes {shorten_list(sorted(episodes))})"
                 for note, episodes in sorted(self._episodes.items())
             ]

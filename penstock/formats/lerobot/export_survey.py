@@ -18,9 +18,9 @@ from loader.modalities.video.packet_table import SUFFIX, read_packets
 
 from ..exporter import ExportSelection, Loss
 from .depth import why_lossy
-from .language import COLUMNS, SUBTASK, columns_in, columns_nbytes, inexact, tasks_in
+from .language import COLUMNS, SUBTASK, columns_nbytes, inexact, needed_columns, task_turns
 from .metadata import SUBTASK_INDEX, SUBTASKS
-from .rows import clock, runs_of
+from .rows import clock, value_runs
 from .subtasks import lines_beside, texts_of_numbers
 
 EPISODE = "episode.json"
@@ -97,7 +97,7 @@ class Survey:
         return lines_beside(lines, numbers, ns, texts)
 
 
-def survey_of(selection: ExportSelection) -> Survey:
+def survey_selection(selection: ExportSelection) -> Survey:
     """Return a selection's survey. Reads all clocks and every `episode.json`."""
     survey = _survey(selection, with_subtasks=True)
     if survey is None:
@@ -130,7 +130,7 @@ def _survey(selection: ExportSelection, *, with_subtasks: bool) -> Survey | None
         main_clock = fields[f"{main}{CLOCK}"]
         ns = _clock(main_clock, key)
         differences.clocks |= {name for name in survey.streams if fields[f"{name}{CLOCK}"] != main_clock}
-        facts = _facts_of(fields.get(EPISODE), key)
+        facts = _episode_facts(fields.get(EPISODE), key)
         if number == 0:  # the first episode decides for the dataset
             survey.fps = _rate(facts, ns)
             survey.features = facts["features"]
@@ -139,16 +139,16 @@ def _survey(selection: ExportSelection, *, with_subtasks: bool) -> Survey | None
             differences.irregular.append(key)
         lines: list[LanguageLine] = []
         if survey.has_language:
-            lines = lines_of(fields, key)
+            lines = sample_language(fields, key)
         (row,) = selection.rows(np.array([ordinal]))
-        tasks = _tasks(tasks_in(lines, ns) or facts["tasks"], str(row.get("task", "")), len(ns), key)
+        tasks = _tasks(task_turns(lines, ns) or facts["tasks"], str(row.get("task", "")), len(ns), key)
         if with_subtasks:
-            numbers = numbers_of(fields[numbers_field], len(ns), key)
+            numbers = subtask_numbers(fields[numbers_field], len(ns), key)
             rest = survey.add_subtasks(lines, numbers, ns)
             if rest is None:
                 return None
             lines = rest
-        columns |= columns_in(lines, ns)
+        columns |= needed_columns(lines, ns)
         if why := inexact(lines, ns, survey.fps):
             differences.inexact[key] = why
         nbytes = columns_nbytes(lines, ns)
@@ -293,7 +293,7 @@ def _column_losses(selection: ExportSelection, survey: Survey) -> list[Loss]:
     if len(robots) > 1:
         losses.append(Loss("column 'robot'", "a dataset has one kind of robot: the first episode's counts"))
     splits = [row.get("split") for row in rows]
-    if len(runs_of(splits)) > len(set(splits)):
+    if len(value_runs(splits)) > len(set(splits)):
         losses.append(Loss("column 'split'", "a split is one run of episodes: it is left out"))
     return losses
 
@@ -325,7 +325,7 @@ def _read(
         yield from read_fields(selection.version.shard_store, addresses)
 
 
-def lines_of(fields: Mapping[str, bytes], key: str) -> list[LanguageLine]:
+def sample_language(fields: Mapping[str, bytes], key: str) -> list[LanguageLine]:
     """Return a sample's language. Raises: Corrupt."""
     try:
         return parse_language(fields[FIELD])
@@ -335,7 +335,7 @@ def lines_of(fields: Mapping[str, bytes], key: str) -> list[LanguageLine]:
 
 def _clock(data: bytes, key: str) -> Any:
     """Return a clock, int64 [rows] in ns, checked."""
-    ns = array_of(data, f"sample {key!r}: clock")
+    ns = load_array(data, f"sample {key!r}: clock")
     is_clock = ns.dtype == np.int64 and ns.ndim == 1 and len(ns) > 0
     if not is_clock or ns[0] < 0 or (np.diff(ns) <= 0).any():
         raise InvalidSample(
@@ -348,9 +348,9 @@ def _clock(data: bytes, key: str) -> Any:
     return ns
 
 
-def numbers_of(data: bytes, length: int, key: str) -> Any:
+def subtask_numbers(data: bytes, length: int, key: str) -> Any:
     """Return the numbers of an episode's subtasks, int [rows]."""
-    numbers = array_of(data, f"sample {key!r}: {SUBTASK_INDEX}.npy")
+    numbers = load_array(data, f"sample {key!r}: {SUBTASK_INDEX}.npy")
     if numbers.dtype.kind not in "iu" or numbers.size != length:
         raise InvalidSample(
             f"sample {key!r}: {SUBTASK_INDEX}.npy is {numbers.dtype} {list(numbers.shape)}; a whole number for each of "
@@ -359,14 +359,14 @@ def numbers_of(data: bytes, length: int, key: str) -> Any:
     return numbers.reshape(length)
 
 
-def array_of(data: bytes, what: str) -> Any:
+def load_array(data: bytes, what: str) -> Any:
     try:
         return np.load(io.BytesIO(data), allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise InvalidSample(f"{what}: {error}") from error
 
 
-def _facts_of(data: bytes | None, key: str) -> dict[str, Any]:
+def _episode_facts(data: bytes | None, key: str) -> dict[str, Any]:
     """Return the document of `episode.json`, with features, tasks and stats. Raises: InvalidSample."""
     try:
         document = parse_json(data or b"{}", lenient=True)

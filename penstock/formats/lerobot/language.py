@@ -20,7 +20,7 @@ from loader.errors import Corrupt, InvalidSample
 from loader.json_text import DamagedJson, parse_json
 from loader.modalities.language import FIELD, MAX_BYTES, MAX_LINES, ActiveText, LanguageLine, parse_language
 
-from .rows import I64, EpisodeRows, TextSpan, feature_named, runs_of, seconds_of
+from .rows import I64, EpisodeRows, TextSpan, feature_named, timestamp_seconds, value_runs
 
 ROWS_AT_ONCE = 32
 """Rows decoded at a time."""
@@ -164,7 +164,7 @@ _MOST_APART_S = 86_400.0
 """Longest time between a text and the episode's rows: Unix seconds would make it a text that no window has."""
 
 
-def language_of(
+def language_bytes(
     texts: Mapping[str, EpisodeTexts], columns: Container[str], rows: EpisodeRows, what: str
 ) -> bytes:
     """Return an episode's `language.jsonl`. texts: by column. columns: language columns to read. Raises: Corrupt."""
@@ -294,16 +294,16 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def tasks_in(lines: Sequence[LanguageLine], ns: I64) -> list[dict[str, Any]]:
+def task_turns(lines: Sequence[LanguageLine], ns: I64) -> list[dict[str, Any]]:
     """Return the tasks in turn, with `start` row, `stop` row and text `task`; empty if a row has none."""
     task = ActiveText(line for line in lines if line.style == TASK and line.text is not None)
-    runs = runs_of([task.at(time) for time in ns.tolist()])
+    runs = value_runs([task.at(time) for time in ns.tolist()])
     if any(text is None for text, _, _ in runs):
         return []
     return [{"start": start, "stop": stop, "task": text} for text, start, stop in runs]
 
 
-def columns_in(lines: Sequence[LanguageLine], ns: I64) -> set[str]:
+def needed_columns(lines: Sequence[LanguageLine], ns: I64) -> set[str]:
     """Return the columns that the lines need."""
     times = set(ns.tolist())
     columns = set()
@@ -343,7 +343,7 @@ def inexact(lines: Sequence[LanguageLine], ns: I64, fps: Fraction) -> str | None
     if has_task and None in map(task.at, times):
         return "a row has no task, and LeRobot's rows each have one"
     starts = _starts(lines)
-    stamps = set(seconds_of(ns, fps).tolist())
+    stamps = set(timestamp_seconds(ns, fps).tolist())
     for line in lines:
         if _is_event(line, times):
             continue
@@ -391,7 +391,7 @@ def _seconds(ns: int) -> float:
     return float(seconds)
 
 
-def column_of(name: str, lines: Sequence[LanguageLine], ns: I64, seconds: Any) -> Any:
+def language_column(name: str, lines: Sequence[LanguageLine], ns: I64, seconds: Any) -> Any:
     """Return a column of LeRobot 0.6. seconds: float32 [rows], as in the column `timestamp`."""
     clock = ns.tolist()
     row_of = {time: row for row, time in enumerate(clock)}

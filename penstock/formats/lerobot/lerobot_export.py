@@ -20,12 +20,19 @@ from loader.storage import Store
 
 from ..exporter import FOLDER, ExportSample, ExportSelection, Loss, Outbox, WorkUnit
 from .dataset_layout import BOOKKEEPING, LANGUAGE
-from .depth import channels_of, depth_info
-from .export_survey import PlannedEpisode, Survey, array_of, extra_columns, lines_of, survey_of
-from .language import column_of
+from .depth import count_channels, depth_info
+from .export_survey import (
+    PlannedEpisode,
+    Survey,
+    extra_columns,
+    load_array,
+    sample_language,
+    survey_selection,
+)
+from .language import language_column
 from .metadata import INFO, SUBTASK_INDEX, SUBTASKS
-from .row_statistics import RowTotals, aggregated, statistics, with_norm
-from .rows import runs_of, seconds_of
+from .row_statistics import RowTotals, aggregate, statistics, with_norm
+from .rows import timestamp_seconds, value_runs
 from .subtasks import lines_beside
 
 FILE_BYTES = 100 * 2**20
@@ -57,12 +64,12 @@ class Meta:
 
 def losses(selection: ExportSelection) -> list[Loss]:
     """Return the losses: streams at another rate, irregular clocks, other fields, and changed keys."""
-    return survey_of(selection).losses
+    return survey_selection(selection).losses
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
     """Return units of about 100 MiB, in key order."""
-    survey = survey_of(selection)
+    survey = survey_selection(selection)
     fields = [f"{name}.npy" for name in survey.streams]
     for video in survey.cameras.values():
         fields.append(video)
@@ -148,7 +155,7 @@ def _totals_key(number: int) -> str:
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
     """Write the metadata, `info.json` last."""
-    survey = survey_of(selection)
+    survey = survey_selection(selection)
     meta = Meta(
         selection=selection, survey=survey, units=[parse_json(one["told"], lenient=True) for one in facts]
     )
@@ -157,7 +164,7 @@ def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: 
 
 def _statistics(meta: Meta, target: Store) -> dict[str, dict[str, Any]]:
     """Return the statistics of all rows: computed for numbers, joined from the episodes' own for cameras."""
-    stats = aggregated([one["stats"] for unit in meta.units for one in unit["episodes"]])
+    stats = aggregate([one["stats"] for unit in meta.units for one in unit["episodes"]])
     totals = RowTotals()
     for number in range(len(meta.units)):
         key = _totals_key(number)
@@ -195,7 +202,7 @@ class _Videos:
                 self._writer = Mp4Writer(video[1])
                 self._kind = span.kind
             codec = video[1].codec_context
-            channels = channels_of(codec.pix_fmt, self._described)
+            channels = count_channels(codec.pix_fmt, self._described)
             shape = [codec.height, codec.width, channels]
         self.feature = {"dtype": "video", "shape": shape}
         begin = self._writer.end * span.time_base
@@ -238,7 +245,7 @@ def _rows(episode: PlannedEpisode, sample: ExportSample, survey: Survey) -> dict
     n = episode.length
     out = dict[str, Any]()
     for name in survey.streams:
-        values = array_of(sample.fields[f"{name}.npy"], f"sample {sample.key!r}: {name}.npy")
+        values = load_array(sample.fields[f"{name}.npy"], f"sample {sample.key!r}: {name}.npy")
         if not values.ndim or len(values) != n:
             raise Corrupt(
                 f"sample {sample.key!r}: {name}.npy has the shape {list(values.shape)}, its clock {n} rows"
@@ -253,7 +260,7 @@ def _rows(episode: PlannedEpisode, sample: ExportSample, survey: Survey) -> dict
         [np.full(one["stop"] - one["start"], survey.tasks.index(one["task"])) for one in episode.tasks]
     )
     return out | {
-        "timestamp": seconds_of(episode.ns, survey.fps)[:, None],
+        "timestamp": timestamp_seconds(episode.ns, survey.fps)[:, None],
         "frame_index": np.arange(n)[:, None],
         "episode_index": np.full((n, 1), episode.number),
         "index": (episode.first + np.arange(n))[:, None],
@@ -273,7 +280,7 @@ def _language(
     """Return an episode's language columns. rows: its other columns."""
     if not survey.language:
         return {}
-    lines = lines_of(sample.fields, sample.key)
+    lines = sample_language(sample.fields, sample.key)
     if survey.subtasks:
         numbers = rows[SUBTASK_INDEX].reshape(episode.length)
         rest = lines_beside(lines, numbers, episode.ns, survey.subtasks)
@@ -281,7 +288,7 @@ def _language(
             raise Corrupt(f"sample {sample.key!r}: {FIELD} differs from what the survey of the export read")
         lines = rest
     seconds = rows["timestamp"][:, 0]
-    return {name: column_of(name, lines, episode.ns, seconds) for name in survey.language}
+    return {name: language_column(name, lines, episode.ns, seconds) for name in survey.language}
 
 
 def _table(rows: dict[str, Any], language: dict[str, Any]) -> Any:
@@ -406,7 +413,7 @@ def _parquet(table: Any) -> bytes:
 
 def _info(meta: Meta, rows: Sequence[Mapping[str, Any]], chunk_files: int) -> dict[str, Any]:
     survey = meta.survey
-    runs = runs_of([row.get("split") for row in rows])
+    runs = value_runs([row.get("split") for row in rows])
     named = {name: f"{first}:{stop}" for name, first, stop in runs if name}
     if not named or len(runs) > len({name for name, _, _ in runs}):
         named = {"train": f"0:{len(survey.episodes)}"}

@@ -21,15 +21,15 @@ from loader.modalities.video.episode_packets import PacketSpan, episode_mp4, ope
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 
-from ..episodes.episode import npy_of
-from ..importer import ColumnarOptions, ImportRun, KnownNames, Readable, ReadSample, files_of, joined
+from ..episodes.episode import npy_bytes
+from ..importer import ColumnarOptions, ImportRun, KnownNames, Readable, ReadSample, group_files, joined
 from ..reading.object_file import ObjectFile
-from ..reading.object_file import opened as opened_object
+from ..reading.object_file import open_object as opened_object
 from ..reading.stated_counts import StatedCounts
-from .dataset_layout import DatasetLayout, LeRobotEpisode, key_of, read_layout
+from .dataset_layout import DatasetLayout, LeRobotEpisode, episode_key, read_layout
 from .depth import depth_fact
 from .episode_notes import EpisodeNotes
-from .language import COLUMNS, EpisodeTexts, Texts, language_of, read_texts
+from .language import COLUMNS, EpisodeTexts, Texts, language_bytes, read_texts
 from .metadata import INFO
 from .row_statistics import statistics
 from .rows import EpisodeRows, FrameTimes, clock, feature_named, read_rows
@@ -41,11 +41,11 @@ _NAMES = KnownNames[Mapping[str, Sequence[str]]]()
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the objects with rows, joined with their videos."""
-    return _readable(dataset_in(store, infos, options))
+    return _readable(open_dataset(store, infos, options))
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    return _readable(dataset_in(store, infos, options, whole=False))
+    return _readable(open_dataset(store, infos, options, whole=False))
 
 
 def names_in(
@@ -56,28 +56,31 @@ def names_in(
     return _NAMES.of(
         (store.url, frozenset(options.without)),
         meta,
-        lambda: _names(dataset_in(store, [*infos], options, whole=False)),
+        lambda: _names(open_dataset(store, [*infos], options, whole=False)),
     )
 
 
 def _names(dataset: "LeRobotDataset") -> dict[str, tuple[str, ...]]:
-    return {key: (key, *dataset.videos_of(key)) for key in dataset.of}
+    return {key: (key, *dataset.object_videos(key)) for key in dataset.of}
 
 
 def _readable(dataset: "LeRobotDataset") -> Readable:
-    files, _ = files_of(_names(dataset), dataset.infos)
+    files, _ = group_files(_names(dataset), dataset.infos)
     return Readable(
-        [dataset.object_of(joined(files[key])) for key in dataset.infos if key in files],
+        [dataset.episodes_object(joined(files[key])) for key in dataset.infos if key in files],
         dataset.runs,
         dataset.samples,
         stated=dataset.stated,
-        facts={field_of(name, feature): dataset.facts_of(name) for name, feature in dataset.features.items()},
+        facts={
+            feature_field(name, feature): dataset.feature_facts(name)
+            for name, feature in dataset.features.items()
+        },
         known=dataset.layout.known,
         notes=dataset.notes,
     )
 
 
-def dataset_in(
+def open_dataset(
     store: Store, infos: list[ObjectInfo], options: ColumnarOptions, *, whole: bool = True
 ) -> "LeRobotDataset":
     """Return a source's dataset, without the features in `options.without`."""
@@ -92,7 +95,7 @@ def dataset_in(
         without=options.without,
     )
     features = {
-        name: feature for name, feature in layout.features.items() if not _left_out(name, feature, options)
+        name: feature for name, feature in layout.features.items() if not _is_excluded(name, feature, options)
     }
     language = {name: feature for name, feature in layout.language.items() if name not in options.without}
     if unknown := sorted(language.keys() - set(COLUMNS)):
@@ -119,21 +122,21 @@ def dataset_in(
     )
 
 
-def _texts_in(names: Any) -> Iterator[str]:
+def _nested_texts(names: Any) -> Iterator[str]:
     if isinstance(names, dict):
         names = list(names.values())
     for item in names if isinstance(names, list) else ():
         if isinstance(item, str):
             yield item
         else:
-            yield from _texts_in(item)
+            yield from _nested_texts(item)
 
 
-def _left_out(name: str, feature: Mapping[str, Any], options: ColumnarOptions) -> bool:
-    return bool({name, field_of(name, feature)} & options.without)
+def _is_excluded(name: str, feature: Mapping[str, Any], options: ColumnarOptions) -> bool:
+    return bool({name, feature_field(name, feature)} & options.without)
 
 
-def field_of(name: str, feature: Mapping[str, Any]) -> str:
+def feature_field(name: str, feature: Mapping[str, Any]) -> str:
     return f"{name}.{ {'video': 'mp4', 'string': 'json'}.get(feature['dtype'], 'npy') }"
 
 
@@ -188,7 +191,7 @@ class LeRobotDataset:
     def url(self) -> str:
         return self._store.url
 
-    def object_of(self, info: ObjectInfo) -> ObjectInfo:
+    def episodes_object(self, info: ObjectInfo) -> ObjectInfo:
         """Return an object of rows, its ETag covering the chosen episodes too."""
         if not self._chosen:
             return info
@@ -197,10 +200,10 @@ class LeRobotDataset:
         # A file's change token is its size and time; this shifts the time by less than a second.
         return replace(info, etag=etag, modified_us=(info.modified_us or 0) + zlib.crc32(numbers) % 10**6)
 
-    def facts_of(self, feature: str) -> dict[str, Any]:
+    def feature_facts(self, feature: str) -> dict[str, Any]:
         """Return a feature's rate; dimension names if numeric; a video's clock, and its scale if it is depth."""
         facts = self.features[feature]
-        names = list(_texts_in(facts.get("names"))) if facts["dtype"] not in ("video", "string") else []
+        names = list(_nested_texts(facts.get("names"))) if facts["dtype"] not in ("video", "string") else []
         clock = None
         if facts["dtype"] == "video":
             clock = self._clock
@@ -222,7 +225,7 @@ class LeRobotDataset:
             return f"{'action' if 'action' in streams else streams[0]}.ns.npy"
         return None
 
-    def videos_of(self, data: str) -> list[str]:
+    def object_videos(self, data: str) -> list[str]:
         """Return the sorted keys of an object's videos."""
         return sorted(
             {
@@ -269,7 +272,7 @@ class LeRobotDataset:
         fields = _stream_fields(rows)
         fields[EPISODE] = self._facts(episode, rows)
         if self.language is not None:
-            fields[FIELD] = language_of(texts, self.language, rows, what)
+            fields[FIELD] = language_bytes(texts, self.language, rows, what)
         duration_ns = episode.length * 10**9 * layout.fps.denominator // layout.fps.numerator
         if not np.array_equal(rows.ns, clock(episode.length, layout.fps)):
             duration_ns = int(rows.ns[-1]) + 10**9 * layout.fps.denominator // layout.fps.numerator
@@ -283,7 +286,7 @@ class LeRobotDataset:
         if layout.robot is not None:
             metadata["robot"] = layout.robot
         source = {"split": episode.split} if episode.split else {}
-        return ReadSample(key_of(episode.number), fields, metadata, source)
+        return ReadSample(episode_key(episode.number), fields, metadata, source)
 
     def videos(self, episode: LeRobotEpisode) -> Iterator[tuple[str, OpenVideo]]:
         """Yield (camera, packets) of an episode."""
@@ -354,7 +357,7 @@ class LeRobotDataset:
             note = f"statistics of {name} in meta/ hold values that are not finite, and are {what_instead}"
             self.episode_notes.add(note, episode.number)
         try:
-            return json_of(
+            return json_bytes(
                 {
                     "fps": str(self.layout.fps),
                     "features": {**self.features, **(self.language or {})},
@@ -379,14 +382,14 @@ def _stream_fields(rows: EpisodeRows) -> dict[str, bytes]:
     fields = {}
     for name, values in rows.streams.items():
         if isinstance(values, list):
-            fields[f"{name}.json"] = json_of(values)
+            fields[f"{name}.json"] = json_bytes(values)
         else:
-            fields[f"{name}.npy"] = npy_of(values)
-            fields[f"{name}.ns.npy"] = npy_of(rows.ns)
+            fields[f"{name}.npy"] = npy_bytes(values)
+            fields[f"{name}.ns.npy"] = npy_bytes(rows.ns)
     return fields
 
 
-def json_of(value: Any) -> bytes:
+def json_bytes(value: Any) -> bytes:
     """Return JSON, sorted by name. Raises: ValueError for NaN."""
     return json.dumps(
         value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False

@@ -34,21 +34,21 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.store import check_recordable
 from loader.storage.threads import DaemonPool
 
-from ...exclusion_records import standing_exclusions, stay_out
+from ...exclusion_records import exclusion_line, standing_exclusions
 from ...places import check_apart
 from ...progress import progress
 from ..importer import ColumnarOptions, ReadSample
-from ..reading.sample import ForeignShard, shards_of
+from ..reading.sample import ForeignShard, object_shards
 from ..registration.earlier import token_of
-from ..registration.parts import IndexFiles, objects_of, path_of
+from ..registration.parts import IndexFiles, object_rows, shard_path
 from ..registration.register import APART, RegistrationReport, transaction
 from ..registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
 from ..registration.shard_rows import group_name
 from ..registration.taken_down import TakenDown
 from ..registration.unread_files import unread_files
-from .dataset_layout import LeRobotEpisode, key_of
+from .dataset_layout import LeRobotEpisode, episode_key
 from .episode_difference import episode_difference
-from .lerobot_import import LeRobotDataset, dataset_in, field_of
+from .lerobot_import import LeRobotDataset, feature_field, open_dataset
 from .rows import FrameTimes
 
 AT_ONCE = 8
@@ -92,14 +92,14 @@ def register_lerobot(
     options = ColumnarOptions(without=frozenset(without), episodes=tuple(episodes))
     source = _source(store, listed, options._replace(allow_missing=allow_missing))
     cameras = _cameras(source)
-    used = _used(source, cameras)
+    used = _needed_objects(source, cameras)
     chosen = (
         {"format": "lerobot", "without": sorted(set(without))} | selection.to_json() | options.episodes_json()
     )
-    denied = _denied(TakenDown(root, dataset, store), source, cameras, is_new=parent is None)
+    denied = _denied_episodes(TakenDown(root, dataset, store), source, cameras, is_new=parent is None)
     numbers = [number for number in source.layout.episodes if number not in denied]
     units = {number: _unit_id(source, store, cameras, number) for number in numbers}
-    since = episode_difference(parent, store, chosen, units, used, {key_of(number) for number in denied})
+    since = episode_difference(parent, store, chosen, units, used, {episode_key(number) for number in denied})
     version = parent
     if since.fresh:
         work = EpisodeParts(root, store, dataset, source, cameras, units, workers)
@@ -120,13 +120,13 @@ def register_lerobot(
         taken_down=len(denied),
         others=listed.n - len(used),
         refusals=listed.refusals,
-        notes=[*_notes(source, listed, used), *stay_out(version, parent)],
+        notes=[*_notes(source, listed, used), *exclusion_line(version, parent)],
         missing_parts=source.stated.lines(),
     )
 
 
 def _source(store: Store, listed: ListedObjects, options: ColumnarOptions) -> LeRobotDataset:
-    source = dataset_in(store, listed.infos, options)
+    source = open_dataset(store, listed.infos, options)
     source.stated.leave_out(listed.why_left_out)
     if not options.allow_missing:
         source.stated.refuse()
@@ -138,7 +138,7 @@ def _notes(source: LeRobotDataset, listed: ListedObjects, used: Sequence[ObjectI
     return [*source.notes(), *unread_files("lerobot", listed.infos, with_samples, source.layout.known)]
 
 
-def _denied(
+def _denied_episodes(
     taken_down: TakenDown, source: LeRobotDataset, cameras: Sequence[str], *, is_new: bool
 ) -> set[int]:
     """Return the numbers of the episodes that a takedown names. Raises: Denied if a new dataset has no others."""
@@ -146,7 +146,7 @@ def _denied(
     for number, episode in source.layout.episodes.items():
         objects = [episode.data, *(episode.videos[camera].key for camera in cameras)]
         names_object = any(taken_down.has_object(key) for key in objects)
-        if names_object or taken_down.has_sample(key_of(number), {}):
+        if names_object or taken_down.has_sample(episode_key(number), {}):
             denied.add(number)
     if denied and is_new and len(denied) == len(source.layout.episodes):
         raise taken_down.everything(f"the {len(denied)} episodes")
@@ -168,7 +168,7 @@ def _cameras(source: LeRobotDataset) -> list[str]:
     return cameras
 
 
-def _used(source: LeRobotDataset, cameras: Sequence[str]) -> list[ObjectInfo]:
+def _needed_objects(source: LeRobotDataset, cameras: Sequence[str]) -> list[ObjectInfo]:
     keys = {one.data for one in source.layout.episodes.values()}
     keys |= {one.videos[camera].key for one in source.layout.episodes.values() for camera in cameras}
     return [info for key, info in source.infos.items() if key in keys or key.startswith("meta/")]
@@ -257,7 +257,7 @@ class EpisodeParts:
                 parts,
                 None,
                 ObjectsTable(
-                    table=foreign_table(objects_of(self.store, place, shards)),
+                    table=foreign_table(object_rows(self.store, place, shards)),
                     facts={"registered": canonical(dict(chosen)).decode()},
                 ),
                 parent=parent,
@@ -289,7 +289,7 @@ class EpisodeParts:
             in_use.add(group_of[field])
         for name, feature in self.source.features.items():
             if feature["dtype"] != "video":
-                group_of[field_of(name, feature)] = STREAMS
+                group_of[feature_field(name, feature)] = STREAMS
                 if feature["dtype"] != "string":
                     group_of[f"{name}.ns.npy"] = STREAMS
         blocks = [field + ROWS for field in group_of if has_row_blocks(field, MIN_BYTES + 1)]
@@ -312,8 +312,8 @@ class EpisodeParts:
     def _facts(self) -> dict[str, dict[str, Any]]:
         out = {}
         for name, feature in self.source.features.items():
-            field = f"{name}.run" if feature["dtype"] == "video" else field_of(name, feature)
-            out[field] = self.source.facts_of(name)
+            field = f"{name}.run" if feature["dtype"] == "video" else feature_field(name, feature)
+            out[field] = self.source.feature_facts(name)
         return out
 
     def _apart(self, numbers: Sequence[int]) -> list[list[int]]:
@@ -345,7 +345,7 @@ class EpisodeParts:
         starts = dict[str, int]()
         for camera in self.cameras:
             videos = sorted({one.videos[camera].key for one in episodes})
-            (shards[camera],) = shards_of([self.source.infos[key] for key in videos], len(videos))
+            (shards[camera],) = object_shards([self.source.infos[key] for key in videos], len(videos))
             starts |= dict(zip(videos, shards[camera].offsets, strict=True))
         places = {camera: list[tuple[int, int, int]]() for camera in self.cameras}
         keys = list[str]()
@@ -372,7 +372,7 @@ class EpisodeParts:
         for camera, shard in shards.items():
             field = f"{camera}.run"
             group = group_of[f"{camera}.run"]
-            path = path_of(place, shard)
+            path = shard_path(place, shard)
             spans = {field: np.array(places[camera], np.int64)}
             index = IndexFiles.of(path, pa.array(keys), spans).put(
                 self.root.store,

@@ -8,7 +8,7 @@ from loader.errors import Corrupt, InvalidStore, ObjectNotFound
 from loader.json_text import parse_json
 from loader.storage import Store
 
-from ...units import shortened
+from ...units import shorten_list
 
 INFO = "meta/info.json"
 SUBTASKS = "meta/subtasks.parquet"
@@ -127,7 +127,7 @@ def _pandas_index(table: Any) -> list[str]:
 
 
 def _unread_note(key: str, names: Collection[str]) -> str:
-    return f"{key}: columns that are not read: {shortened(sorted(names))}"
+    return f"{key}: columns that are not read: {shorten_list(sorted(names))}"
 
 
 def _with_stats(row: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _PATH = re.compile(r"norms/[0-9a-f]{64}\.parquet")
 _QUANTILE = re.compile(r"q\d\d")
 
 
-def norm_at(version: Version, path: str) -> Norm:
+def read_norm(version: Version, path: str) -> Norm:
     """Return a norm of the root, for a version. Raises: InvalidRuntime; Corrupt; StoreError."""
     store = version.store
     message = f"--norm {path}: "
@@ -55,7 +55,7 @@ def with_norm(stats: Mapping[str, Mapping[str, Any]], norm: Norm) -> dict[str, d
             raise FieldMismatch(
                 f"the norm {norm.path} is of {field!r}, which is no numeric feature of the export"
             )
-        values = {_name_of(q): of_field.quantile(q) for q in QUANTILES}
+        values = {_quantile_name(q): of_field.quantile(q) for q in QUANTILES}
         values |= {"mean": of_field.mean, "std": of_field.std}
         exported_shape = np.shape(out[feature]["mean"])
         for name, value in values.items():
@@ -75,11 +75,11 @@ def statistics(streams: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for name, values in streams.items():
         is_text = isinstance(values, list)
         if not is_text and np.isfinite(values).all():
-            out[name] = _statistics_of(values)
+            out[name] = _statistics(values)
     return out
 
 
-def _statistics_of(values: Any) -> dict[str, Any]:
+def _statistics(values: Any) -> dict[str, Any]:
     exact = values.astype(np.float64)  # [rows, ...]
     out = {
         "min": values.min(0).tolist(),  # in the feature's own dtype
@@ -90,7 +90,7 @@ def _statistics_of(values: Any) -> dict[str, Any]:
     }
     quantiles = np.quantile(exact, QUANTILES, axis=0)  # [quantiles, ...]
     for q, quantile in zip(QUANTILES, quantiles, strict=True):
-        out[_name_of(q)] = quantile.tolist()
+        out[_quantile_name(q)] = quantile.tolist()
     return out
 
 
@@ -138,19 +138,19 @@ class RowTotals:
 def _statistics_of_norm(norm: FieldNorm) -> dict[str, Any]:
     values = {"min": norm.min, "max": norm.max, "mean": norm.mean, "std": norm.std}
     for q in QUANTILES:
-        values[_name_of(q)] = norm.interpolated_quantile(q)
+        values[_quantile_name(q)] = norm.interpolated_quantile(q)
     out: dict[str, Any] = {"count": [norm.n]}
     for name, value in values.items():
         out[name] = np.atleast_1d(value).tolist()
     return out
 
 
-def _name_of(q: float) -> str:
+def _quantile_name(q: float) -> str:
     percent = round(100 * q)
     return f"q{percent:02d}"
 
 
-def aggregated(episodes: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+def aggregate(episodes: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
     """Return statistics over all episodes, from their own: feature -> name -> value.
 
     Quantiles become bounds, as in LeRobot: the least q01 and the greatest q99. A median has none, so it is left out.
@@ -195,14 +195,14 @@ def _of_feature(stats: Sequence[Mapping[str, Any]], names: set[str]) -> dict[str
         "std": np.sqrt(variance).tolist(),
     }
     for name in sorted(names):
-        bound = _bound_of(name)
+        bound = _bound_function(name)
         if bound is not None:
             values = np.array([one[name] for one in stats])  # [episodes, ...]
             out[name] = bound(values, 0).tolist()
     return out
 
 
-def _bound_of(name: str) -> Callable[[Any, int], Any] | None:
+def _bound_function(name: str) -> Callable[[Any, int], Any] | None:
     """Return the function that joins a statistic of episodes: the least or the greatest; None for others."""
     if name in ("min", "max"):
         return np.min if name == "min" else np.max

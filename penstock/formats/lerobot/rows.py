@@ -77,7 +77,7 @@ def read_rows(
     _check_numbers(table, what)
     seconds = _scalars(table, "timestamp", what)
     ticks = [camera.tick_s for camera in frames]
-    ns = clock_of(seconds, fps, max([TOLERANCE_S, *ticks]), what)
+    ns = timestamp_clock(seconds, fps, max([TOLERANCE_S, *ticks]), what)
     for camera in frames:
         _check_frames(camera, seconds)
     streams: dict[str, Any] = {}
@@ -112,7 +112,7 @@ def clock(length: int, fps: Fraction) -> I64:
     return np.array([number * period // fps.numerator for number in range(length)], np.int64)
 
 
-def seconds_of(ns: I64, fps: Fraction) -> Any:
+def timestamp_seconds(ns: I64, fps: Fraction) -> Any:
     """Return rows' timestamps as LeRobot stores them, float32 [rows]; a regular clock's are exact."""
     exact = np.arange(len(ns), dtype=np.float64) * fps.denominator / fps.numerator
     own = ns / 1e9
@@ -120,7 +120,7 @@ def seconds_of(ns: I64, fps: Fraction) -> Any:
     return np.where(is_regular, exact, own).astype(np.float32)
 
 
-def clock_of(seconds: Any, fps: Fraction, tolerance_s: float, what: str) -> I64:
+def timestamp_clock(seconds: Any, fps: Fraction, tolerance_s: float, what: str) -> I64:
     """Return the clock of timestamps [rows]: `clock` if all are within the tolerance of it, else their own times.
 
     Raises: Corrupt if the steps between rows differ from 1 / fps by more than the tolerance, which LeRobot refuses too.
@@ -200,7 +200,7 @@ def _column(table: Any, name: str, shape: tuple[int, ...], what: str) -> Any:
 
     if name not in table.column_names:
         raise Corrupt(f"{what}: no column {name!r}", what=f"column {name!r}", where=what)
-    values = _flattened(table[name].combine_chunks(), name, what)
+    values = _flatten(table[name].combine_chunks(), name, what)
     kind = values.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise Corrupt(
@@ -215,7 +215,7 @@ def _column(table: Any, name: str, shape: tuple[int, ...], what: str) -> Any:
     return values.to_numpy(zero_copy_only=False).reshape(table.num_rows, *shape)
 
 
-def _flattened(values: Any, name: str, what: str) -> Any:
+def _flatten(values: Any, name: str, what: str) -> Any:
     """Return the innermost values of an Arrow array of lists, all of one length."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -252,7 +252,7 @@ def _texts(table: Any, name: str, what: str) -> list[str]:
     return texts
 
 
-def runs_of(values: list[Any]) -> list[tuple[Any, int, int]]:
+def value_runs(values: list[Any]) -> list[tuple[Any, int, int]]:
     """Return (value, start, stop) of runs of equal values."""
     runs: list[tuple[Any, int, int]] = []
     start = 0
@@ -267,7 +267,7 @@ def runs_of(values: list[Any]) -> list[tuple[Any, int, int]]:
 
 def _tasks(numbers: Any, tasks: Mapping[int, str], what: str) -> list[dict[str, Any]]:
     spans = []
-    for number, start, stop in runs_of(numbers.astype(np.int64).tolist()):
+    for number, start, stop in value_runs(numbers.astype(np.int64).tolist()):
         if number not in tasks:
             raise Corrupt(
                 f"{what}: row {start} has the task {number}, which meta/ does not name: add it there, or choose other "
@@ -284,7 +284,7 @@ def _tasks(numbers: Any, tasks: Mapping[int, str], what: str) -> list[dict[str, 
 def spans_of(numbers: Any, subtasks: Mapping[int, str], what: str) -> list[TextSpan]:
     """Return runs of equal subtasks. numbers: int [rows]; negative for none. Raises: Corrupt for an unknown number."""
     spans = []
-    for number, start, stop in runs_of(numbers.astype(np.int64).tolist()):
+    for number, start, stop in value_runs(numbers.astype(np.int64).tolist()):
         if number < 0:
             continue
         if number not in subtasks:

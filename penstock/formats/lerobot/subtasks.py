@@ -11,7 +11,7 @@ from typing import Any
 from loader.modalities.language import ActiveText, LanguageLine
 
 from .language import SUBTASK, subtask_lines
-from .rows import I64, runs_of, spans_of
+from .rows import I64, spans_of, value_runs
 
 MOST_TEXTS = 2**16
 """Most rows of `meta/subtasks.parquet`: LeRobot takes a number as the row of its text."""
@@ -28,7 +28,7 @@ def texts_of_numbers(
     subtask = ActiveText(line for line in lines if line.style == SUBTASK and line.text is not None)
     clock = ns.tolist()
     texts: dict[int, str] = {}
-    for number, start, stop in runs_of(numbers.tolist()):
+    for number, start, stop in value_runs(numbers.tolist()):
         texts_of_rows = {subtask.at(time) for time in clock[start:stop]}
         if number < 0 and texts_of_rows == {None}:
             continue

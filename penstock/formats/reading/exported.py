@@ -55,7 +55,7 @@ class Exported(NamedTuple):
                 raise ValueError(f"{unknown[0]!r} is no column of the export")
             for column, value in columns.items():
                 values = source if column in SOURCE_COLUMNS else metadata
-                values[column] = _typed(value, self.columns[column])
+                values[column] = _cast(value, self.columns[column])
             metadata = check_metadata(key, metadata)
             for column in _OF_THE_PLACE:
                 source.pop(column, None)
@@ -90,7 +90,7 @@ class Exported(NamedTuple):
         return ForeignSample(key, sample.fields, metadata, source)
 
 
-def exported_at(
+def find_export(
     store: Store, objects: Collection[ObjectInfo], *formats: str, folder: str = ""
 ) -> Exported | None:
     """Return a source's finished export in these formats, or None. folder: key prefix."""
@@ -119,12 +119,12 @@ def is_export(store: Store, folder: str, format: str) -> bool:
     return bool(note.get("format") == format)
 
 
-def _typed(value: Any, kind: str) -> Any:
+def _cast(value: Any, kind: str) -> Any:
     if value is None:
         return None
     if kind.startswith("list<"):
         item_kind = kind.partition(": ")[2].removesuffix(">")
-        return [_typed(item, item_kind) for item in value]
+        return [_cast(item, item_kind) for item in value]
     if kind.startswith("timestamp"):
         return datetime.fromisoformat(value)
     if kind in ("double", "float"):

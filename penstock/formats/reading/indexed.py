@@ -38,27 +38,27 @@ class IndexedFolder(NamedTuple):
         return posixpath.basename(self.prefix.rstrip("/"))
 
 
-def folders_in(infos: Sequence[ObjectInfo]) -> list[IndexedFolder]:
+def index_folders(infos: Sequence[ObjectInfo]) -> list[IndexedFolder]:
     """Return the outermost folders with an index, sorted by name."""
     indexes = [info.key for info in infos if posixpath.basename(info.key) == INDEX]
     prefixes = {key.removesuffix(INDEX) for key in indexes}
     objects: dict[str, dict[str, ObjectInfo]] = {}
     for info in infos:
-        for prefix in _above(info.key):  # from the root down, so the outermost comes first
+        for prefix in _parent_prefixes(info.key):  # from the root down, so the outermost comes first
             if prefix in prefixes:
                 objects.setdefault(prefix, {})[info.key.removeprefix(prefix)] = info
                 break
     return [IndexedFolder(prefix, contents) for prefix, contents in sorted(objects.items())]
 
 
-def indexes_in(
+def read_indexes(
     store: Store, infos: Sequence[ObjectInfo], shards: re.Pattern[str], how: str
 ) -> Iterator[tuple[IndexedFolder, str, bytes]]:
     """Yield each folder, and its index's name and bytes. how: advice on creating an index.
 
     Raises: InvalidStore for shards without an index.
     """
-    folders = folders_in(infos)
+    folders = index_folders(infos)
     for folder in folders:
         data = store.get(folder.index_key).data
         yield folder, f"{store.url}/{folder.index_key}", data
@@ -73,7 +73,7 @@ def indexes_in(
         raise InvalidStore(message, what=INDEX, where=store.url, given=shard_keys[0])
 
 
-def _above(key: str) -> Iterator[str]:
+def _parent_prefixes(key: str) -> Iterator[str]:
     yield ""
     for slash in re.finditer("/", key):
         yield key[: slash.end()]
@@ -103,7 +103,7 @@ def split_reader(
     return samples
 
 
-def listed_objects(
+def list_objects(
     infos: Sequence[ObjectInfo],
     readers: Mapping[str, Reader],
     stated: StatedCounts,
@@ -134,7 +134,7 @@ def check_size(store: Store, info: ObjectInfo, nbytes: int) -> None:
         )
 
 
-def offsets_in(window: ObjectWindow, n_samples: int, noun: str) -> Int64s:
+def read_offsets(window: ObjectWindow, n_samples: int, noun: str) -> Int64s:
     """Return sample offsets, and the last's end: int64 [n_samples + 1]. noun: for errors."""
     head = 4 * (n_samples + 2)
     if head > window.nbytes:

@@ -15,7 +15,7 @@ from loader.dataset.columnar.arrow_errors import arrow_errors
 from loader.errors import Changed, Corrupt
 from loader.native import IN_MEMORY, UNKNOWN_CRC, OpenFile, crc32c
 from loader.storage import Blob, ObjectInfo, Store
-from loader.storage.store import disk_of
+from loader.storage.store import as_disk
 
 LOCAL_BYTES = 4 * 2**10
 """Bytes of a file's first read, and of a read after a jump: a tar header or two."""
@@ -70,7 +70,7 @@ class ObjectWindow:
         self._neighbours = neighbours
         self._checksums = Checksums() if neighbours else None
         self._file: int | None = None
-        disk = disk_of(store)
+        disk = as_disk(store)
         if disk is not None:
             self._file = disk.open_same(info.key, info.etag)
             if self._file is None:
@@ -295,7 +295,7 @@ class ObjectFile(io.RawIOBase):
 
 
 @contextmanager
-def opened(store: Store, info: ObjectInfo) -> Iterator[ObjectFile]:
+def open_object(store: Store, info: ObjectInfo) -> Iterator[ObjectFile]:
     """Open an object as a file; Arrow's errors become Corrupt or NotSupported."""
     with ObjectFile(store, info) as file, arrow_errors(file.path):
         yield file

@@ -135,7 +135,7 @@ class ForeignShard:
     """Total bytes."""
 
 
-def shards_of(infos: Sequence[ObjectInfo], each: int) -> list[ForeignShard]:
+def object_shards(infos: Sequence[ObjectInfo], each: int) -> list[ForeignShard]:
     """Return shards of at most `each` objects."""
     out = []
     for start in range(0, len(infos), each):

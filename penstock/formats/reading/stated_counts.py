@@ -72,7 +72,7 @@ class StatedCounts:
                     canonical_json({"missing": items})
                 )  # an object, as a proof reads each JSON of `data/`
 
-    def store_at(self, store: Store, key: str) -> None:
+    def store_counts(self, store: Store, key: str) -> None:
         """Take what an earlier, killed run of the same import recorded, and store what readers report from now on.
 
         A repeated import does not read again what is already written, so it would not miss anything there.

@@ -27,17 +27,17 @@ from loader.dataset.tables.foreign_objects import foreign_place, is_foreign
 from loader.dataset.tables.place_records import place_record, put_place
 from loader.errors import AlreadyExists, Changed, Corrupt, Denied, InvalidRuntime, ObjectNotFound
 from loader.storage import ByteRange, Store, is_there
-from loader.storage.disk.scratch import held_file, on_scratch
+from loader.storage.disk.scratch import on_scratch, scratch_file
 from loader.storage.external_shards import PlacedObject, PlacedStore
 from loader.storage.files import create
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 
 from ...denied.denied_bytes import DeniedBytes, by_shard
-from ...denied.denied_bytes import denied as denied_error
+from ...denied.denied_bytes import denial as denied_error
 from ...progress import progress
 from ...threads import in_threads
 from ...units import size
-from .sealing import units_of
+from .sealing import seal_units
 
 READ_BYTES = 8 * 2**20
 """Bytes per read."""
@@ -100,7 +100,7 @@ def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
     version = root.open(ref)
-    if not (places := _places_of(version)):
+    if not (places := _version_places(version)):
         raise InvalidRuntime(f"{version.name} has no registered bytes: all its bytes are in the root")
     report = AdoptionReport(version=version.name, id=version.id)
     known = set[str]()
@@ -136,7 +136,7 @@ def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
     return report
 
 
-def _places_of(version: Version) -> set[str]:
+def _version_places(version: Version) -> set[str]:
     paths = version.parts.shard_rows()["path"].to_pylist()
     places = {foreign_place(path) for path in paths if is_foreign(path)}
     if strange := sorted(place for place in places if not re.fullmatch("[0-9a-f]{32}", place)):
@@ -153,7 +153,7 @@ def _versions(root: Root, version: Version, places: Collection[str]) -> list[Ver
         for record in records:
             if record.retired is None and record.id != version.id:
                 other = root.open(record.id)
-                if other.manifest.get("foreign") and not _places_of(other).isdisjoint(places):
+                if other.manifest.get("foreign") and not _version_places(other).isdisjoint(places):
                     out.append(other)
     return out
 
@@ -162,7 +162,7 @@ def _check_readable(versions: Sequence[Version], places: Collection[str]) -> Non
     for version in versions:
         if version.placed is not None:
             version.placed.check_vouched(places)
-        for unit in units_of(version):
+        for unit in seal_units(version):
             for row in unit.rows if foreign_place(unit.path) in places else ():
                 if not all(rows.sealed for rows in _index_rows(version, row)):
                     message = (
@@ -188,7 +188,7 @@ class _AdoptionWork:
     def __call__(self, unit: _ShardUnit) -> tuple[_ShardUnit, int, int, int]:
         version = unit.rows[0][0]
         placed = version.placed
-        store = primary_of(version.store)
+        store = primary_store(version.store)
         assert placed is not None
         objects = placed.objects(unit.path)
         rows = by_shard(version)[unit.path]
@@ -295,7 +295,7 @@ def _scratch_copy(placed: PlacedStore, placed_object: PlacedObject) -> Iterator[
     meanwhile = "while registered objects were copied; the version is still read from its old place"
     with (
         on_scratch(None, meanwhile, room_for="the largest object", again="adopt again"),
-        held_file("adopt") as out,
+        scratch_file("adopt") as out,
     ):
         placed.stored(placed_object, ByteRange(0, 0))  # an empty object must be unchanged too
         for start in range(0, placed_object.nbytes, READ_BYTES):
@@ -312,7 +312,7 @@ def _check(path: Path, placed_object: PlacedObject, fields: Sequence[_Field], sh
         with path.open("rb") as copy:
             sha256_now = hashlib.file_digest(copy, "sha256").hexdigest()
         if sha256_now != sha256:
-            raise _damaged(f"{name} has the SHA-256 {sha256_now}, {sha256} was registered")
+            raise _damage_error(f"{name} has the SHA-256 {sha256_now}, {sha256} was registered")
     if not fields:
         return
     data = np.memmap(path, np.uint8, "r")
@@ -325,12 +325,12 @@ def _check(path: Path, placed_object: PlacedObject, fields: Sequence[_Field], sh
     )
     for offset, nbytes, crc in fields:
         if (found_crc := crc32c(read([ByteRange(offset, nbytes)])[0])) != crc:
-            raise _damaged(
+            raise _damage_error(
                 f"{name}, bytes [{offset}:{offset + nbytes}] have the CRC-32C {found_crc:08x}, {crc:08x} was sealed"
             )
 
 
-def _damaged(what: str) -> Corrupt:
+def _damage_error(what: str) -> Corrupt:
     return Corrupt(
         f"{what}: they were damaged since, or in transit. Run the command again, or restore the object; delete "
         "a damaged copy in the root first"

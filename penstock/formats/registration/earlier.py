@@ -114,7 +114,7 @@ def difference(
     vanished = {key for key in known.keys() - present.keys() if known[key].place in elsewhere}
     live: dict[str, dict[int, tuple[str, str]]] = {}
     if fresh or vanished:  # otherwise no key table is read
-        live = _registered_samples(version)
+        live = _read_registered(version)
     with_samples: set[str] = set()
     for rows in live.values():
         with_samples.update(object_key for _, object_key in rows.values())
@@ -128,7 +128,7 @@ def difference(
     )
 
 
-def _registered_samples(version: Version) -> dict[str, dict[int, tuple[str, str]]]:
+def _read_registered(version: Version) -> dict[str, dict[int, tuple[str, str]]]:
     """Return the live samples of registered parts: part id -> row -> (sample key, object key)."""
     shards = version.parts.shard_rows().select(["part", "path"]).to_pylist()
     registered = {row["part"] for row in shards if is_foreign(row["path"])}
@@ -140,9 +140,7 @@ def _registered_samples(version: Version) -> dict[str, dict[int, tuple[str, str]
     return live
 
 
-def imported_difference(
-    version: Version | None, store: Store, infos: Sequence[ObjectInfo]
-) -> PlaceDifference:
+def import_difference(version: Version | None, store: Store, infos: Sequence[ObjectInfo]) -> PlaceDifference:
     """Return the objects' difference from earlier imports; none counts as missing.
 
     Raises: Conflict if the version has no sample imported from these objects.
@@ -208,7 +206,7 @@ def live_samples(version: Version, column: str) -> Iterator[SampleRow]:
             yield _sample_row(row, column)
 
 
-def excluded_samples(version: Version, column: str) -> Iterator[SampleRow]:
+def list_exclusions(version: Version, column: str) -> Iterator[SampleRow]:
     """Yield the samples that a person or a takedown excluded, with one provenance column. Reads all key tables.
 
     Samples whose objects changed or vanished are not among them.

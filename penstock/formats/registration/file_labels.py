@@ -24,7 +24,7 @@ from loader.dataset.tables.manifest import read_record_manifest
 from loader.errors import Conflict, DuplicateKey, InvalidKey, InvalidRuntime, InvalidSample
 from loader.storage import ObjectInfo, Store
 
-from .parts import text_of
+from .parts import key_text
 from .selection import ListedObjects
 
 FOLDER = "folder"
@@ -185,7 +185,7 @@ class FileLabels:
                 raise InvalidRuntime(
                     f"--label-from {FOLDER} and the column {LABEL!r} of {rows.name} are two labels: pass one of them"
                 )
-            self._row_of_file = _matched(rows, keys, options.is_partial)
+            self._row_of_file = _match_rows(rows, keys, options.is_partial)
             self._note([key for key in keys if key not in self._row_of_file], f"have no row in {rows.name}")
 
     def _note(self, keys: Sequence[str], why: str) -> None:
@@ -215,7 +215,7 @@ class FileLabels:
         return {**metadata, **self.columns(key)}
 
 
-def _matched(rows: _LabelRows, keys: Sequence[str], is_partial: bool) -> dict[str, int]:
+def _match_rows(rows: _LabelRows, keys: Sequence[str], is_partial: bool) -> dict[str, int]:
     """Return file -> its row. Raises: InvalidKey."""
 
     def n_rows(form: _Form) -> int:
@@ -265,7 +265,7 @@ def _first(names: Sequence[str]) -> str:
     return f"{shown}, ..." if len(names) > NAMED else shown
 
 
-def labels_of(
+def read_labels(
     format: str,
     options: LabelOptions,
     infos: Sequence[ObjectInfo],
@@ -359,7 +359,7 @@ def relabel(
     """
     read = {info.key for info in fresh}
     # Samples store a file's name as text, in which bytes that are not UTF-8 are escaped.
-    expected = {text_of(info.key): labels.columns(info.key) for info in infos if info.key not in read}
+    expected = {key_text(info.key): labels.columns(info.key) for info in infos if info.key not in read}
     names = sorted({name for columns in expected.values() for name in columns})
     if not names:
         return version, 0

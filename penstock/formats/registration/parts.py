@@ -48,10 +48,10 @@ def put_parts(
         groups: dict[str, list[str]] = {}
         for name in rows.fields:
             groups.setdefault(group_of[name], []).append(name)
-        path = path_of(place, shard)
+        path = shard_path(place, shard)
         index = rows.index if len(groups) == 1 and keys[number] is rows.source_keys else None
         shards = [
-            (index or index_of(rows, names, path, own, seals)).put(
+            (index or index_files(rows, names, path, own, seals)).put(
                 store,
                 f"{prefix}/{group}-{number:05d}",
                 part=part,
@@ -99,13 +99,13 @@ def _id(txn: str, number: int) -> str:
     return f"{txn}-{number:05d}"
 
 
-def objects_of(
+def object_rows(
     store: Store, place: str, shards: Sequence[ForeignShard], chunks: Mapping[str, Chunks] = NO_METADATA
 ) -> list[ForeignObject]:
     """Return the shards' rows for the table of objects. chunks: `FoundObjects.chunks`."""
     return [
         ForeignObject(
-            shard=path_of(place, shard),
+            shard=shard_path(place, shard),
             offset=offset,
             path=f"{FOREIGN}{place}/{info.key}",
             nbytes=info.nbytes,
@@ -118,7 +118,7 @@ def objects_of(
     ]
 
 
-def path_of(place: str, shard: ForeignShard) -> str:
+def shard_path(place: str, shard: ForeignShard) -> str:
     """Return a shard's path. place: id of its source."""
     return f"{FOREIGN}{place}/{shard.name}"
 
@@ -178,7 +178,7 @@ class IndexFiles:
         )
 
 
-def index_of(rows: Rows, names: Iterable[str], path: str, keys: pa.Array, seals: bool) -> IndexFiles:
+def index_files(rows: Rows, names: Iterable[str], path: str, keys: pa.Array, seals: bool) -> IndexFiles:
     """Return a group's files in a part. names: its fields. Otherwise like `IndexFiles.of`."""
     return IndexFiles.of(
         path, keys, {name: _places(rows, name) for name in names}, seals and len(rows.crcs) > 0
@@ -214,12 +214,14 @@ def _samples(rows: Rows, part: str, own: Sequence[str], keys: pa.Array) -> pa.Ta
 def _source_keys(rows: Rows, own: Sequence[str]) -> pa.Array:
     theirs = rows.source_keys
     if isinstance(theirs, NumberedKeys) and isinstance(own, NumberedKeys):  # their prefixes differ
-        return text_array(NumberedKeys(text_of(theirs.prefix), theirs.first, theirs.n))
+        return text_array(NumberedKeys(key_text(theirs.prefix), theirs.first, theirs.n))
     triples = zip(theirs, own, rows.sources, strict=True)
-    source_keys = [text_of(key) if key != own_key else one.get("source_key") for key, own_key, one in triples]
+    source_keys = [
+        key_text(key) if key != own_key else one.get("source_key") for key, own_key, one in triples
+    ]
     return pa.array(source_keys, pa.string())
 
 
-def text_of(key: str) -> str:
+def key_text(key: str) -> str:
     r"""Return a key as text; bytes that are not UTF-8 become \xNN."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

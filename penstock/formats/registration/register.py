@@ -26,10 +26,10 @@ from loader.storage import ObjectInfo, Store, open_store
 from loader.storage.store import Refusals, check_recordable
 from loader.storage.threads import DaemonPool
 
-from ...exclusion_records import standing_exclusions, stay_out
+from ...exclusion_records import exclusion_line, standing_exclusions
 from ...places import check_apart
 from ...units import size
-from ..reading.sample import NO_METADATA, ForeignShard, FoundObjects, shards_of
+from ..reading.sample import NO_METADATA, ForeignShard, FoundObjects, object_shards
 from ..reading.stated_counts import StatedCounts
 from ..registry import FORMATS, TABLES, check_allow_missing, find_registered
 from .earlier import PlaceDifference, difference
@@ -37,14 +37,14 @@ from .file_labels import (
     NO_LABELS,
     FileLabels,
     LabelOptions,
-    labels_of,
+    read_labels,
     relabel,
     without_labels,
     without_table,
 )
-from .parts import SampleTables, index_of, objects_of, path_of, put_parts
+from .parts import SampleTables, index_files, object_rows, put_parts, shard_path
 from .selection import EVERYTHING, ListedObjects, Selection, list_selected
-from .shard_rows import Rows, agree, groups_of, keys_of, own_keys, rows_of, text_array
+from .shard_rows import Rows, agree, field_groups, own_keys, part_keys, shard_rows, text_array
 from .taken_down import TakenDown
 from .unread_files import unread_files
 
@@ -113,7 +113,7 @@ def register(
     EmptyVersion; Denied if takedowns name all objects of a new dataset; Corrupt; InvalidSample.
     """
     check_dataset_name(dataset)
-    store = _opened_apart(root, url, options)
+    store = _open_apart(root, url, options)
     columns = ColumnarOptions(key, fields, frozenset(without))
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
@@ -121,7 +121,7 @@ def register(
     objects, each, listed, labels = _find(
         store, format, columns, selection, parent, taken_down, allow_missing, label_options
     )
-    chosen = _chosen(format, columns, selection, objects)
+    chosen = _choose_options(format, columns, selection, objects)
     infos = objects.infos
     since = taken_down.without_objects(difference(parent, chosen, store, infos))
     place = place_id(store, infos, chosen if format in TABLES else None)
@@ -138,11 +138,11 @@ def register(
     report = _report(version, since, listed.n - len(infos), listed.refusals)
     report = replace(
         report,
-        notes=[*_notes(format, listed, objects), *stay_out(version, parent)],
+        notes=[*_notes(format, listed, objects), *exclusion_line(version, parent)],
         missing_parts=objects.stated.lines() if objects.stated else (),
         sealed=sealed,
     )
-    return report if labels is None else _relabelled(root, report, labels, infos, since)
+    return report if labels is None else _relabel(root, report, labels, infos, since)
 
 
 def _report(
@@ -160,14 +160,14 @@ def _report(
     )
 
 
-def _opened_apart(root: Root, url: str | PathLike[str], options: Mapping[str, Any] | None) -> Store:
+def _open_apart(root: Root, url: str | PathLike[str], options: Mapping[str, Any] | None) -> Store:
     store = open_store(fspath(url), options)
     check_apart(root.store, store, APART)
     check_recordable(store.url)
     return store
 
 
-def _relabelled(
+def _relabel(
     root: Root,
     report: RegistrationReport,
     labels: FileLabels,
@@ -179,7 +179,7 @@ def _relabelled(
     return replace(report, version=version, relabelled=n_relabelled, notes=notes)
 
 
-def _chosen(
+def _choose_options(
     format: str, columns: ColumnarOptions, selection: Selection, objects: FoundObjects
 ) -> dict[str, Any]:
     """Return the format and options that a later registration must repeat."""
@@ -236,7 +236,7 @@ def _find(
             f"{listed.why_none(store.url, format)}; nothing was registered", what=format, where=store.url
         )
     objects = objects.reading(columns.without)
-    labels = labels_of(format, label_options, objects.infos, parent, columns.without)
+    labels = read_labels(format, label_options, objects.infos, parent, columns.without)
     if labels is not None:
         objects = objects.with_columns(labels)
     return objects, each, listed, labels
@@ -253,7 +253,7 @@ def _publish(
     place: str,
     recorded: Mapping[str, Any],
 ) -> tuple[Version, int]:
-    shards = shards_of(since.fresh, each)
+    shards = object_shards(since.fresh, each)
     walked = _walk(objects, shards, recorded["without"], place)
     if objects.chunks:
         sized = {shard: replace(shard, nbytes=objects.chunks[shard.name].nbytes) for shard in shards}
@@ -264,13 +264,13 @@ def _publish(
     if not rows:
         message = f"the {len(since.fresh)} objects of {store.url} hold no samples; nothing was registered"
         raise EmptyVersion(message, what="samples", where=store.url, given=len(since.fresh))
-    keys = keys_of(rows, since.keys)
+    keys = part_keys(rows, since.keys)
     known = parent.manifest["groups"] if parent else {}
     if objects.columns is not None and parent is not None:
         objects.columns.check_known(
             {name for one in known.values() for name in one["field_nbytes"]}, parent.name
         )
-    group_of = groups_of(rows, known)
+    group_of = field_groups(rows, known)
     if is_adopted(root.store, place):
         message = (
             f"these objects of {store.url} were copied into {root.url} for another dataset, and may not all be there: "
@@ -286,7 +286,7 @@ def _publish(
     producer = {"registered": dict(recorded), "place": place} | _facts(objects, store.url)
     with root.heartbeat(txn):
         parts = put_parts(root.store, txn, prefix, place, walked, keys, group_of, seals=objects.seals)
-        foreign_objects = objects_of(store, place, shards, objects.chunks)
+        foreign_objects = object_rows(store, place, shards, objects.chunks)
         version = publish_registered(
             root,
             dataset,
@@ -335,11 +335,11 @@ def _walk(
     objects: FoundObjects, shards: Sequence[ForeignShard], without: Sequence[str], place: str
 ) -> list[tuple[ForeignShard, Rows]]:
     def walk(shard: ForeignShard) -> list[Rows]:
-        runs = rows_of(shard, [objects.samples(info) for info in shard.infos], without)
+        runs = shard_rows(shard, [objects.samples(info) for info in shard.infos], without)
         for rows in runs:
             if isinstance(rows.source_keys, list) and own_keys(rows) is rows.source_keys:
-                path, keys = path_of(place, shard), text_array(rows.source_keys)
-                rows.index = index_of(rows, rows.fields, path, keys, objects.seals)
+                path, keys = shard_path(place, shard), text_array(rows.source_keys)
+                rows.index = index_files(rows, rows.fields, path, keys, objects.seals)
         return runs
 
     with DaemonPool(AT_ONCE, "penstock-walk") as pool:
@@ -389,7 +389,7 @@ class ShuffleChunks(NamedTuple):
         return f"{text}; penstock import copies {size(self.nbytes)}, and its shuffles mix all"
 
 
-def chunks_of(version: Version) -> ShuffleChunks | None:
+def shuffle_chunks(version: Version) -> ShuffleChunks | None:
     """Return how registered tables' chunks limit shuffles; None without such tables."""
     tables = [one for one in version.manifest.get("foreign", ()) if "chunk_rows" in one]
     if not tables:

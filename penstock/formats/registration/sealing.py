@@ -83,7 +83,7 @@ def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
     if placed is None:
         raise InvalidRuntime(f"{version.name} has no registered bytes: its checksums are known")
     report = SealReport(version=version.name, id=version.id)
-    units = units_of(version)
+    units = seal_units(version)
     placed.check_vouched({foreign_place(unit.path) for unit in units if unit.rows})
     total_bytes = sum(unit.nbytes for unit in units)
     finished = in_threads(_SealWork(version, placed), units, workers, report.failures)
@@ -94,7 +94,7 @@ def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
     return report
 
 
-def units_of(version: Version) -> list[SealUnit]:
+def seal_units(version: Version) -> list[SealUnit]:
     """Return the registered shards with live samples."""
     seals = {info.key for info in version.store.list(SEALS)}
     rows_by_path: dict[str, list[dict[str, Any]]] = {}

@@ -22,7 +22,7 @@ from loader.limits import MAX_LOG_LINE_BYTES, MAX_STATE_BYTES, limit_message
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import Refusals, key_filter, list_place
 
-from ..reading.object_file import opened
+from ..reading.object_file import open_object
 
 LOG = "_delta_log/"
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -69,7 +69,7 @@ def live_keys(
             raise Corrupt(message, what=f"commit {number}", where=name)
     for number in range(newest + 1, last + 1):
         reader.read_commit(commits[number])
-    keys = {f"{folder}{reader.path_of(path)}" for path in reader.live}
+    keys = {f"{folder}{reader.file_path(path)}" for path in reader.live}
     missing = sorted(keys - set(table_keys))
     if missing:
         message = (
@@ -117,18 +117,18 @@ class _DeltaLog:
         for path, vector in self._live:
             if vector:
                 message = f"rows of {path} are deleted in place (deletion vectors)"
-                raise self._refused(message, what="deletion vectors", given=path)
+                raise self._refusal(message, what="deletion vectors", given=path)
         return [path for path, _ in self._live]
 
-    def path_of(self, path: str) -> str:
+    def file_path(self, path: str) -> str:
         plain = unquote(path)
         if "://" in plain or plain.startswith(("/", "../")) or "/../" in plain:
             message = f"its file {path} lies elsewhere"
-            raise self._refused(message, what="file", given=path, accepted="a file of the table's folder")
+            raise self._refusal(message, what="file", given=path, accepted="a file of the table's folder")
         return plain
 
     def read_checkpoint(self, info: ObjectInfo) -> None:
-        with opened(self._store, info) as file:
+        with open_object(self._store, info) as file:
             reader = pq.ParquetFile(pa.PythonFile(file, "r"), pre_buffer=False)
             columns = [name for name in reader.schema_arrow.names if name in _COLUMNS]
             for batch in reader.iter_batches(batch_size=1024, columns=columns, use_threads=False):
@@ -151,7 +151,7 @@ class _DeltaLog:
 
     def _lines(self, info: ObjectInfo) -> Iterator[bytes]:
         rest = b""
-        with opened(self._store, info) as file:
+        with open_object(self._store, info) as file:
             while data := file.read(2**20):
                 *lines, rest = (rest + data).split(b"\n")
                 yield from lines
@@ -164,17 +164,17 @@ class _DeltaLog:
     def _take(self, action: Mapping[str, Any]) -> None:
         removed = action.get("remove")
         if removed:
-            self._live.pop(_file_of(removed), None)
+            self._live.pop(_action_file(removed), None)
         added = action.get("add")
         if added:
-            self._live[_file_of(added)] = None
+            self._live[_action_file(added)] = None
         protocol = action.get("protocol")
         if protocol:
             if int(protocol["minReaderVersion"]) > 3:
                 message = f"it asks for readers of version {protocol['minReaderVersion']}"
-                raise self._refused(message, what="minReaderVersion", given=protocol["minReaderVersion"])
+                raise self._refusal(message, what="minReaderVersion", given=protocol["minReaderVersion"])
             if "v2Checkpoint" in (protocol.get("readerFeatures") or ()):
-                raise self._refused(
+                raise self._refusal(
                     "its checkpoints are of the second kind (v2Checkpoint)", what="v2Checkpoint"
                 )
         metadata = action.get("metaData")
@@ -184,14 +184,14 @@ class _DeltaLog:
             mode = configuration.get("delta.columnMapping.mode", "none")
             if mode != "none":
                 message = f"its files have other names of columns (columnMapping.mode={mode})"
-                raise self._refused(message, what="columnMapping.mode", given=mode)
+                raise self._refusal(message, what="columnMapping.mode", given=mode)
 
-    def _refused(self, why: str, **fields: object) -> InvalidStore:
+    def _refusal(self, why: str, **fields: object) -> InvalidStore:
         message = f"{self._name} is the log of a Delta table, and {why}: {self._advice}"
         return InvalidStore(message, where=self._name, **fields)
 
 
-def _file_of(action: Mapping[str, Any]) -> File:
+def _action_file(action: Mapping[str, Any]) -> File:
     vector = action.get("deletionVector") or {}
     words = [vector.get(name) for name in ("storageType", "pathOrInlineDv", "offset")]
     vector_id = " ".join(str(word) for word in words if word is not None)
@@ -231,13 +231,13 @@ def live_files(store: Store, format: str, infos: list[ObjectInfo]) -> list[Objec
                     where=f"{store.url}/{folder}",
                     given=info.key,
                 )
-    dead = _removed(store, infos)
+    dead = _removals(store, infos)
     if format == "arrow":  # `hf` reads the state itself
         dead |= _not_of_state(store, infos)
     return [info for info in infos if info.key not in dead and not is_no_table_file(format, info.key)]
 
 
-def _removed(store: Store, infos: Sequence[ObjectInfo]) -> set[str]:
+def _removals(store: Store, infos: Sequence[ObjectInfo]) -> set[str]:
     """Return the keys of Parquet files that a Delta log does not list as live."""
     logs: dict[str, list[ObjectInfo]] = {}
     for info in infos:

@@ -143,7 +143,7 @@ class Rows:
         )
 
 
-def rows_of(
+def shard_rows(
     shard: ForeignShard,
     samples: Sequence[Iterable[ForeignSample | ForeignTable | ForeignRun]],
     without: Container[str],
@@ -157,11 +157,11 @@ def rows_of(
                 runs += _run(sample, info, start, without)
                 continue
             if isinstance(sample, ForeignTable):
-                rows, names = kinds.rows_with(sample.fields, info, sample.keys[0])
+                rows, names = kinds.find_rows(sample.fields, info, sample.keys[0])
                 _add_table(sample, info, start, rows, names)
                 continue
             key, fields, metadata, source, crcs = sample
-            rows, names = kinds.rows_with(tuple(fields), info, key)
+            rows, names = kinds.find_rows(tuple(fields), info, key)
             if not names:
                 continue
             rows.source_keys.append(key)
@@ -186,7 +186,7 @@ class _RowKinds:
         self._kinds: dict[tuple[str, ...], Rows] = {}
         self._known: dict[tuple[str, ...], tuple[Rows, tuple[str, ...]]] = {}
 
-    def rows_with(
+    def find_rows(
         self, foreign_names: tuple[str, ...], info: ObjectInfo, key: str
     ) -> tuple[Rows, tuple[str, ...]]:
         """Return the rows with these fields, and the foreign names in the order of `Rows.fields`."""
@@ -194,7 +194,7 @@ class _RowKinds:
         if known is not None:
             return known
         names = [name for name in foreign_names if name not in self._without]
-        foreign_name_of = names_of(names, info, key)
+        foreign_name_of = field_names(names, info, key)
         kind = tuple(sorted(foreign_name_of))
         rows = self._kinds.setdefault(kind, Rows(fields=kind))
         self._known[foreign_names] = rows, tuple(foreign_name_of[name] for name in kind)
@@ -245,7 +245,7 @@ def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str])
     if run.metadata:
         metadata = pa.table(dict(run.metadata))
     rows = Rows(
-        fields=tuple(names_of([run.field], info, keys[0])),
+        fields=tuple(field_names([run.field], info, keys[0])),
         source_keys=keys,
         objects=Repeated(info.key, n),
         metadata=metadata,
@@ -255,7 +255,7 @@ def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str])
     return [rows]
 
 
-def names_of(foreign_names: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:
+def field_names(foreign_names: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:
     """Return penstock's field name -> foreign name. Raises: InvalidField; InvalidSample."""
     names: dict[str, str] = {}
     where = f"{info.key}, sample {key!r}"
@@ -275,7 +275,7 @@ def names_of(foreign_names: Sequence[str], info: ObjectInfo, key: str) -> dict[s
     return names
 
 
-def key_of(source_key: str, longest: int) -> str:
+def sample_key(source_key: str, longest: int) -> str:
     """Return penstock's key: the foreign one, escaped, or a hash if too long.
 
     longest: length of the longest field name, in bytes.
@@ -317,12 +317,12 @@ def own_keys(rows: Rows) -> Sequence[str]:
     is_line_each = lines.count("\n") == len(source_keys)  # no key has a line feed
     if most_bytes <= MAX_MEMBER_BYTES and is_line_each and _PLAIN.fullmatch(lines):
         return source_keys
-    return [key_of(key, longest) for key in source_keys]
+    return [sample_key(key, longest) for key in source_keys]
 
 
-def keys_of(parts: Sequence[Rows], in_use: Collection[str]) -> Sequence[Sequence[str]]:
+def part_keys(parts: Sequence[Rows], in_use: Collection[str]) -> Sequence[Sequence[str]]:
     """Return each part's sample keys. Repeated keys and keys in use are prefixed with the object's name."""
-    numbered = _numbered_keys(parts)
+    numbered = _number_keys(parts)
     if numbered is not None and not _may_be_in_use(numbered, in_use):
         return numbered
     plain = [own_keys(rows) for rows in parts]
@@ -330,11 +330,11 @@ def keys_of(parts: Sequence[Rows], in_use: Collection[str]) -> Sequence[Sequence
     n_keys = sum(map(len, plain))
     if len(distinct) == n_keys and distinct.isdisjoint(in_use):
         return plain
-    repeated = _repeated_keys(plain, in_use)
+    repeated = _find_repeats(plain, in_use)
     return [_keys_with_objects(rows, keys, repeated) for rows, keys in zip(parts, plain, strict=True)]
 
 
-def _repeated_keys(parts: Sequence[Sequence[str]], in_use: Collection[str]) -> set[str]:
+def _find_repeats(parts: Sequence[Sequence[str]], in_use: Collection[str]) -> set[str]:
     """Return the keys that come more than once, or are in use."""
     distinct: set[str] = set()
     repeated: set[str] = set()
@@ -352,7 +352,7 @@ def _keys_with_objects(rows: Rows, keys: Sequence[str], repeated: Container[str]
     out = []
     for number, key in enumerate(keys):
         if key in repeated:
-            key = key_of(f"{rows.objects[number]}/{rows.source_keys[number]}", longest)
+            key = sample_key(f"{rows.objects[number]}/{rows.source_keys[number]}", longest)
         out.append(key)
     return out
 
@@ -364,7 +364,7 @@ def _may_be_in_use(numbered: Sequence[NumberedKeys], in_use: Collection[str]) ->
     return any(np.isin(hashes_of(text_array(keys)), hashes).any() for keys in numbered)
 
 
-def _numbered_keys(parts: Sequence[Rows]) -> list[NumberedKeys] | None:
+def _number_keys(parts: Sequence[Rows]) -> list[NumberedKeys] | None:
     """Return each part's keys as a range of numbers; None if one has other keys, or two share a key."""
     out = []
     for rows in parts:
@@ -372,9 +372,9 @@ def _numbered_keys(parts: Sequence[Rows]) -> list[NumberedKeys] | None:
         if not isinstance(source_keys, NumberedKeys):
             return None
         longest = max(map(len, rows.fields))
-        prefix = key_of(f"{source_keys.prefix}0", longest)[:-1]
+        prefix = sample_key(f"{source_keys.prefix}0", longest)[:-1]
         last_number = source_keys.first + source_keys.n - 1
-        if key_of(source_keys[-1], longest) != f"{prefix}{last_number}":  # too long: the key is a hash
+        if sample_key(source_keys[-1], longest) != f"{prefix}{last_number}":  # too long: the key is a hash
             return None
         out.append(NumberedKeys(prefix, source_keys.first, source_keys.n))
     if overlap(out):
@@ -382,7 +382,7 @@ def _numbered_keys(parts: Sequence[Rows]) -> list[NumberedKeys] | None:
     return out
 
 
-def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def field_groups(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return field -> group: one for fields that all samples have, and one for each other field.
 
     known: the dataset's groups. Raises: FieldMismatch if a part has only some of a group's fields.

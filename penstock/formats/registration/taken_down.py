@@ -10,7 +10,7 @@ from loader.storage import Store
 
 from ..reading.sample import NO_METADATA
 from .earlier import PlaceDifference
-from .parts import text_of
+from .parts import key_text
 from .shard_rows import Rows, own_keys
 
 
@@ -37,7 +37,7 @@ class TakenDown:
         uri = f"{self._url}/{key}"
         names = file_names(key, uri, [key])
         names += file_names(key, uri.removeprefix("file://"), [key])
-        return any(self._denied.denying_entry("raw", text_of(name)) for name in dict.fromkeys(names))
+        return any(self._denied.denying_entry("raw", key_text(name)) for name in dict.fromkeys(names))
 
     def without_objects(self, since: PlaceDifference) -> PlaceDifference:
         """Return a difference without new and changed objects that a takedown names.
@@ -74,7 +74,7 @@ class TakenDown:
         for number, key in enumerate(own_keys(rows)):
             source = rows.sources[number] or NO_METADATA
             named = {**source, "raw_key": rows.objects[number], "source_key": rows.source_keys[number]}
-            if not self.has_sample(key, {name: text_of(text) for name, text in named.items()}):
+            if not self.has_sample(key, {name: key_text(text) for name, text in named.items()}):
                 remaining.append(number)
         if len(remaining) == len(rows.source_keys):
             return rows

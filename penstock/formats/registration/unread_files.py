@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable
 
 from loader.storage import ObjectInfo
 
-from ...units import shortened
+from ...units import shorten_list
 from ..registry import FORMATS
 
 _WITHOUT_DATA = re.compile(
@@ -41,4 +41,4 @@ def unread_files(
     )
     if not unread:
         return []
-    return [f"files that are not read, because {format} does not know them: {shortened(unread)}"]
+    return [f"files that are not read, because {format} does not know them: {shorten_list(unread)}"]

@@ -22,7 +22,7 @@ from loader.errors import InvalidSample, InvalidStore
 from loader.storage import ByteRange, ObjectInfo, Store
 
 from ..importer import ImportRun, Readable, ReadSample, of_first_readable
-from ..reading.object_file import ObjectFile, opened
+from ..reading.object_file import ObjectFile, open_object
 from ..reading.sample import ForeignSample, FoundObjects
 
 
@@ -31,12 +31,12 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions
     tables = [info for info in infos if info.key.lower().endswith(".arrow")]
     labels = None
     for info in tables[:1]:
-        with opened(store, info) as file:
+        with open_object(store, info) as file:
             labels = schema_features(_batches(_Reads(file))[0]).labels
     agreed = ColumnAgreement()
 
     def samples(info: ObjectInfo) -> Iterator[ForeignSample]:
-        with opened(store, info) as file:
+        with open_object(store, info) as file:
             yield from _samples(info, _Reads(file), options, labels, agreed)
 
     return FoundObjects(tables, samples, labels=labels, columns=agreed)
@@ -216,14 +216,14 @@ def batches(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> 
 
 
 def _labels(store: Store, info: ObjectInfo) -> list[str] | None:
-    with opened(store, info) as file:
+    with open_object(store, info) as file:
         return schema_features(_batches(file)[0]).labels
 
 
 def _read_samples(
     store: Store, options: ColumnarOptions, labels: list[str] | None, agreed: ColumnAgreement, run: ImportRun
 ) -> Iterator[ReadSample]:
-    with opened(store, run.info) as file:
+    with open_object(store, run.info) as file:
         schema, batches = _batches(file)
         features = schema_features(schema)
         check_labels(run.info.key, features.labels, labels)

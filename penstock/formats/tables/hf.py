@@ -23,7 +23,7 @@ _SPLITS = "dataset_dict.json"
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the data files. Raises: InvalidStore if both layouts are present."""
     keys = {info.key for info in infos}
-    split_by_key = _saved_files(store, keys)
+    split_by_key = _list_saved(store, keys)
     stated = StatedCounts()
     for key in sorted(split_by_key.keys() - keys):
         stated.lacks(f"{store.url} has no {key!r}, which its {_STATE} lists", key)
@@ -52,7 +52,7 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
     return _with_splits(readable._replace(stated=stated), split_by_key.__getitem__)
 
 
-def _saved_files(store: Store, keys: Collection[str]) -> dict[str, str]:
+def _list_saved(store: Store, keys: Collection[str]) -> dict[str, str]:
     """Return the key of each file that `save_to_disk` lists -> its split, "" for none."""
     split_by_key: dict[str, str] = {}
     for key in _keys_named(keys, _STATE):

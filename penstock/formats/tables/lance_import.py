@@ -15,8 +15,8 @@ from loader.modalities.fields import is_of_the_machine
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.s3 import s3_config
 
-from ..importer import ColumnarOptions, ImportRun, KnownNames, Readable, ReadSample, files_of, joined
-from ..reading.object_file import opened
+from ..importer import ColumnarOptions, ImportRun, KnownNames, Readable, ReadSample, group_files, joined
+from ..reading.object_file import open_object
 from ..reading.stated_counts import WAY_OUT, StatedCounts
 
 OPTIONS = frozenset({"key", "fields"})
@@ -51,7 +51,7 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: ColumnarOptions
     fragments = _NAMES.of(
         store.url,
         versions,
-        lambda: [_files(one) for one in _opened(store).get_fragments()] if versions else [],
+        lambda: [_files(one) for one in _open(store).get_fragments()] if versions else [],
     )
     nothing = {one.key: list[str]() for one in infos if one.key.startswith(_DATA)}
     return nothing | {files[0]: files for files in fragments}
@@ -61,11 +61,11 @@ def _readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions, *
     here = {info.key: info for info in infos}
     if not any(key.startswith(_VERSIONS) for key in here):
         return Readable([], lambda info: [], lambda run: iter(()))
-    dataset = _opened(store)
+    dataset = _open(store)
     with _errors_named(store.url):
         schema = dataset.scanner(blob_handling=_BLOBS).projected_schema
         names = {one.fragment_id: _files(one) for one in dataset.get_fragments()}
-    files, waiting = files_of({keys[0]: keys for keys in names.values()}, here)
+    files, waiting = group_files({keys[0]: keys for keys in names.values()}, here)
     if whole and waiting:
         first = min(waiting.values())
         message = f"{store.url}: its newest version has the file {first}, which does not lie there; {WAY_OUT}"
@@ -79,7 +79,7 @@ def _readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions, *
     return Readable(infos_there, reader.runs, reader.samples, columns=reader.agreed, stated=stated)
 
 
-def _opened(store: Store) -> Any:
+def _open(store: Store) -> Any:
     if not store.url.startswith(_URLS):
         message = f"{store.url}: Lance opens only folders, s3://, gs:// and az://; copy it to one of these"
         raise InvalidStore(message, where=store.url, accepted="folders, s3://, gs:// and az://")
@@ -131,7 +131,7 @@ class _FragmentReader:
     def runs(self, info: ObjectInfo) -> Iterator[ImportRun]:
         self.agreed.check(info.key, TableRows(self._schema, SchemaFacts(), self._options, info.key).columns)
         with _errors_named(info.key):
-            rows = self._opened(info).physical_rows
+            rows = self._open_fragment(info).physical_rows
         for first in range(0, rows, RUN_ROWS):
             stop = min(rows, first + RUN_ROWS)
             yield ImportRun(info, first, stop, (stop - first) * max(1, info.nbytes // rows))
@@ -139,12 +139,12 @@ class _FragmentReader:
     def samples(self, run: ImportRun) -> Iterator[ReadSample]:
         fragment = self._fragments[run.info.key]
         for part in fragment.files:
-            with opened(self._store, part) as file:
+            with open_object(self._store, part) as file:
                 file.read(1)  # raises Changed if the object changed, which Lance does not check
         rows = TableRows(self._schema, SchemaFacts(), self._options, run.info.key)
         begin, end = ((fragment.number << _ROW_BITS) + row for row in (run.first, run.stop))
         with _errors_named(run.info.key):
-            scanner = self._opened(run.info).scanner(
+            scanner = self._open_fragment(run.info).scanner(
                 columns=rows.columns_read,
                 with_row_address=True,
                 batch_size_bytes=BATCH_BYTES,
@@ -161,7 +161,7 @@ class _FragmentReader:
             for first, rows_there in _neighbours(batch):
                 yield from rows.samples(rows_there, first)
 
-    def _opened(self, info: ObjectInfo) -> Any:
+    def _open_fragment(self, info: ObjectInfo) -> Any:
         return self._dataset.get_fragment(self._fragments[info.key].number)
 
 

@@ -29,10 +29,10 @@ from loader.errors import InvalidSample
 from loader.json_text import canonical_json
 from loader.storage import ByteRange, ObjectInfo, Store
 
-from ...class_names import class_names_of
+from ...class_names import find_class_names
 from ..exporter import ExportSample, ExportSelection, HashedFile, Loss, Outbox, WorkUnit
 from ..importer import ImportRun, Readable, ReadSample, of_first_readable
-from ..reading.object_file import ObjectFile, opened
+from ..reading.object_file import ObjectFile, open_object
 from ..reading.sample import ForeignSample, FoundObjects
 
 MOST_CHUNK_BYTES = 256 * 2**20
@@ -54,7 +54,7 @@ def objects_with_splits(
     labels = None
     has_declared_widths = False
     for info in tables[:1]:
-        with opened(store, info) as file:
+        with open_object(store, info) as file:
             schema = pq.read_metadata(pa.PythonFile(file, "r")).schema.to_arrow_schema()
             labels = schema_features(schema).labels
             arrays = [column for column in schema if options.fields.get(column.name) == "npy"]
@@ -64,7 +64,7 @@ def objects_with_splits(
     agreed = ColumnAgreement()
 
     def samples(info: ObjectInfo) -> Iterator[ForeignSample]:
-        with opened(store, info) as file:
+        with open_object(store, info) as file:
             walk = _TableWalk(info, file, options, labels, split_of(info.key))
             agreed.check(info.key, walk.table.columns)
             yield from walk.samples()
@@ -224,7 +224,7 @@ def _runs(
 
 
 def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator[ReadSample]:
-    with opened(store, run.info) as file:
+    with open_object(store, run.info) as file:
         footer = pq.read_metadata(pa.PythonFile(file, "r"))
         schema = footer.schema.to_arrow_schema()
         reader = row_group_reader(pa.PythonFile(file, "r"), footer, schema, run.info.key)
@@ -242,7 +242,7 @@ def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator
 
 @contextmanager
 def _file(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, pa.Schema, SchemaFacts]]:
-    with opened(store, info) as file:
+    with open_object(store, info) as file:
         metadata = pq.read_metadata(pa.PythonFile(file, "r"))
         schema = metadata.schema.to_arrow_schema()
         yield metadata, schema, schema_features(schema)
@@ -295,7 +295,7 @@ class _ExportColumns:
         self._columns = {name: _free(name, in_use) for name in selection.columns}
         self._labels = None
         if "cls" in selection.fields:
-            self._labels = class_names_of(selection.version)
+            self._labels = find_class_names(selection.version)
         types = {self._key: pa.string()}
         for name, column in self._fields.items():
             types[column] = self._type(name)

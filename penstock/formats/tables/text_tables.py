@@ -28,7 +28,7 @@ from loader.limits import MAX_JSON_CHARACTERS, MAX_LINE_BYTES, limit_message
 from loader.storage import ObjectInfo, Store
 
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
-from ..reading.object_file import ObjectFile, opened
+from ..reading.object_file import ObjectFile, open_object
 
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 """File name ending -> Arrow's compression."""
@@ -56,11 +56,11 @@ class TextTables:
         return Readable(files, lambda info: [ImportRun(info, nbytes=info.nbytes)], samples)
 
     def _samples(self, store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator[ReadSample]:
-        with opened(store, run.info) as file:
+        with open_object(store, run.info) as file:
             yield from self.read(file, options, run.info.key)
 
 
-def sample_of(values: Mapping[str, Any], options: ColumnarOptions, object_key: str, row: int) -> ReadSample:
+def row_sample(values: Mapping[str, Any], options: ColumnarOptions, object_key: str, row: int) -> ReadSample:
     """Return a row as a sample: lists and objects become fields, other values metadata."""
     where = f"{object_key}, row {row}"
     key = row_key(object_key, row)
@@ -125,10 +125,10 @@ def _json_lines(file: ObjectFile, options: ColumnarOptions, key: str) -> Iterato
         if row == 0:
             line = line.removeprefix(b"\xef\xbb\xbf")
         if line and not line.isspace():
-            yield sample_of(_parsed(line, f"{key}, row {row}"), options, key, row)
+            yield row_sample(_parse_line(line, f"{key}, row {row}"), options, key, row)
 
 
-def _parsed(line: bytes, where: str) -> dict[str, Any]:
+def _parse_line(line: bytes, where: str) -> dict[str, Any]:
     try:
         values = DECODER.decode(line.decode())
     except (ValueError, RecursionError) as error:
@@ -182,7 +182,7 @@ def _csv_rows(file: ObjectFile, options: ColumnarOptions, key: str) -> Iterator[
             if len(values) != len(columns):
                 raise InvalidSample(f"{key}, row {row} has {len(values)} values, and {len(columns)} columns")
             values_of = {column: value or None for column, value in zip(columns, values, strict=True)}
-            yield sample_of(values_of, options, key, row)
+            yield row_sample(values_of, options, key, row)
     except (csv.Error, UnicodeDecodeError) as error:
         raise InvalidSample(f"{key}, row {row + 1} is not CSV in UTF-8: {error}; repair it") from error
 
@@ -200,7 +200,7 @@ def _json_values(file: ObjectFile, options: ColumnarOptions, key: str) -> Iterat
                 f"{key} is one object, whose {name!r} is a list of objects; accepted are an array of "
                 f"objects, and JSON lines: write that list (jq .{name}), or leave the file out (--exclude)"
             )
-        yield sample_of(values, options, key, row)
+        yield row_sample(values, options, key, row)
 
 
 def _list_of_objects(values: dict[str, Any]) -> str:
@@ -260,9 +260,9 @@ class _Text:
             except json.JSONDecodeError as error:
                 cut = error.msg.startswith("Unterminated string") or error.pos >= len(self._text) - _NEAR
                 if self._ended or not cut:
-                    raise self._damaged(row, error.msg) from error
+                    raise self._damage_error(row, error.msg) from error
             except (ValueError, RecursionError) as error:
-                raise self._damaged(row, str(error)) from error
+                raise self._damage_error(row, str(error)) from error
             if (n := len(self._text) - self._at) > MAX_JSON_CHARACTERS:
                 what = f"{self._name}, row {row}"
                 advice = "Keep what is large in other files"
@@ -272,7 +272,7 @@ class _Text:
                 self._read()
             more *= 2
 
-    def _damaged(self, row: int, why: str) -> InvalidSample:
+    def _damage_error(self, row: int, why: str) -> InvalidSample:
         cut = ", or the file is cut" if self._ended else ""
         return InvalidSample(f"{self._name}, row {row} is not JSON: {why}; repair it{cut}")
 

@@ -18,7 +18,7 @@ MOST_BYTES = 16 * 2**20
 _SPLIT = re.compile(r"-([A-Za-z0-9_.]+)\.tfrecord-")
 
 
-def stated_records(store: Store, infos: Sequence[ObjectInfo], stated: StatedCounts) -> dict[str, int]:
+def count_records(store: Store, infos: Sequence[ObjectInfo], stated: StatedCounts) -> dict[str, int]:
     """Return object key -> stated number of records; add the splits without a file to `stated`.
 
     Costs a request per `dataset_info.json`. Raises: Corrupt if one is damaged.
@@ -33,11 +33,11 @@ def stated_records(store: Store, infos: Sequence[ObjectInfo], stated: StatedCoun
     records: dict[str, int] = {}
     for info in described:
         folder = info.key.removesuffix(INFO)
-        records |= _records_in(store, info, folder, keys_by_folder[folder], stated)
+        records |= _folder_records(store, info, folder, keys_by_folder[folder], stated)
     return records
 
 
-def _records_in(
+def _folder_records(
     store: Store, info: ObjectInfo, folder: str, keys: Sequence[str], stated: StatedCounts
 ) -> dict[str, int]:
     """Return key -> stated number of records, of one folder. keys: the folder's objects."""
@@ -84,7 +84,7 @@ def _document(store: Store, info: ObjectInfo, where: str) -> Mapping[str, Any]:
     try:
         return parse_json_object(store.get(info.key).data)
     except (DamagedJson, TypeError, ValueError) as error:
-        raise _damaged(where, error) from error
+        raise _damage_error(where, error) from error
 
 
 def _lengths_by_split(body: Mapping[str, Any], where: str) -> dict[str, list[int]]:
@@ -95,11 +95,11 @@ def _lengths_by_split(body: Mapping[str, Any], where: str) -> dict[str, list[int
             # Protobuf writes 64-bit numbers as text, and leaves out an empty list.
             lengths[str(split["name"])] = [_count(n) for n in split.get("shardLengths", ())]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _damaged(where, error) from error
+        raise _damage_error(where, error) from error
     return lengths
 
 
-def _damaged(where: str, error: Exception) -> Corrupt:
+def _damage_error(where: str, error: Exception) -> Corrupt:
     return Corrupt(f"{where} is no dataset_info.json of TensorFlow Datasets: {error!r}")
 
 

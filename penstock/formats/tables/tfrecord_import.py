@@ -31,10 +31,10 @@ from loader.errors import Corrupt, InvalidSample
 from loader.storage import ObjectInfo, Store
 
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
-from ..reading.object_file import ByteStream, ObjectFile, opened
+from ..reading.object_file import ByteStream, ObjectFile, open_object
 from ..reading.stated_counts import StatedCounts
 from .tfds_info import INFO as TFDS_INFO
-from .tfds_info import stated_records
+from .tfds_info import count_records
 
 MOST_FEATURES = 2**14
 MOST_VALUES = 2**24
@@ -78,7 +78,7 @@ class _WireField(NamedTuple):
     at: int
 
 
-def features_of(data: bytes) -> dict[str, ExampleFeature]:
+def parse_features(data: bytes) -> dict[str, ExampleFeature]:
     """Return features by name, in their order. Raises: Wire."""
     features = dict[str, ExampleFeature]()
     for outer in _fields(data, 0, len(data)):
@@ -228,7 +228,7 @@ def _varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     files = [info for info in infos if _NAME.search(info.key.lower())]
     stated = StatedCounts()
-    records = RecordCounts(stated_records(store, infos, stated), stated)
+    records = RecordCounts(count_records(store, infos, stated), stated)
     return Readable(
         files,
         lambda info: [ImportRun(info, nbytes=info.nbytes)],
@@ -241,7 +241,7 @@ def _samples(
     store: Store, options: ColumnarOptions, records: "RecordCounts", run: ImportRun
 ) -> Iterator[ReadSample]:
     for row, _, features in examples(store, run.info, records):
-        yield sample_of(features, options, run.info.key, row)
+        yield record_sample(features, options, run.info.key, row)
 
 
 class RecordCounts(NamedTuple):
@@ -258,11 +258,11 @@ def examples(
 ) -> Iterator[tuple[int, str, dict[str, ExampleFeature]]]:
     """Yield each record's index, location for messages, and features."""
     row = -1
-    with opened(store, info) as file:
-        for row, (at, data) in enumerate(records(ByteStream(file, _codec_of(file), info.nbytes))):
+    with open_object(store, info) as file:
+        for row, (at, data) in enumerate(records(ByteStream(file, _sniff_codec(file), info.nbytes))):
             where = f"{file.path}, record {row}"
             try:
-                features = features_of(data)
+                features = parse_features(data)
             except Wire as error:
                 raise Corrupt(f"{where} at byte {at} is no tf.train.Example: {error}") from error
             yield row, where, features
@@ -271,11 +271,11 @@ def examples(
         counts.stated.compare(what, "records", counts.of[info.key], row + 1)
 
 
-def _codec_of(file: ObjectFile) -> str | None:
+def _sniff_codec(file: ObjectFile) -> str | None:
     """Return the compression by the first bytes, because names seldom show it."""
     head = file.read(_HEAD_BYTES)
     file.seek(0)
-    is_record = masked_crc32c(head[:8]) == head[8:]  # a record's length may begin as a gzip file does
+    is_record = mask_crc32c(head[:8]) == head[8:]  # a record's length may begin as a gzip file does
     if head[:2] == b"\x1f\x8b" and not is_record:
         return "gzip"
     return None
@@ -284,7 +284,7 @@ def _codec_of(file: ObjectFile) -> str | None:
 def records(stream: ByteStream) -> Iterator[tuple[int, bytes]]:
     while head := stream.read(_HEAD_BYTES):
         at = stream.at - len(head)
-        if len(head) < _HEAD_BYTES or masked_crc32c(head[:8]) != head[8:]:
+        if len(head) < _HEAD_BYTES or mask_crc32c(head[:8]) != head[8:]:
             raise Corrupt(
                 f"{stream.name}, byte {at}: the length of a record is cut, or its checksum is wrong"
             )
@@ -294,14 +294,14 @@ def records(stream: ByteStream) -> Iterator[tuple[int, bytes]]:
                 f"{stream.name}, byte {at}: a record has {nbytes:,} bytes; at most {RECORD_BYTES:,} are read"
             )
         data = stream.read(nbytes)
-        if len(data) < nbytes or masked_crc32c(data) != stream.read(4):
+        if len(data) < nbytes or mask_crc32c(data) != stream.read(4):
             raise Corrupt(
                 f"{stream.name}, byte {at}: a record of {nbytes:,} bytes is cut, or its checksum is wrong"
             )
         yield at, data
 
 
-def sample_of(
+def record_sample(
     features: dict[str, ExampleFeature], options: ColumnarOptions, object_key: str, row: int
 ) -> ReadSample:
     """Return a record's sample."""
@@ -373,7 +373,7 @@ def _single(feature: ExampleFeature | None) -> int | float | str | bytes | None:
     return text
 
 
-def masked_crc32c(data: bytes) -> bytes:
+def mask_crc32c(data: bytes) -> bytes:
     """Return TFRecord's checksum: CRC-32C, rotated, plus a constant."""
     crc = crc32c(data)
     rotated = crc >> 15 | crc << 17

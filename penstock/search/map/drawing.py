@@ -152,12 +152,12 @@ def _pixels(
     box: Box,
 ) -> tuple[Numbers, Bools]:
     """Return int32 [n]: each place's pixel, row by row, and bool [n]: whether it lies in the box."""
-    column = _along(
+    column = _axis_pixels(
         x,
         box.x0,
         box.x1,
     )
-    row = _along(
+    row = _axis_pixels(
         y,
         box.y0,
         box.y1,
@@ -169,7 +169,7 @@ def _pixels(
     return pixel, is_inside
 
 
-def _along(
+def _axis_pixels(
     values: Places,
     low: int,
     high: int,

@@ -150,7 +150,7 @@ def read_fit(store: Store, how: How) -> MapFit | None:
 def parse_fit(data: bytes, path: str, numbers: int | None = None) -> MapFit:
     """Return the fit in a file. numbers: of each vector; None accepts any count. Raises: Corrupt; FormatTooNew."""
     try:
-        fit, sha256 = _parsed(
+        fit, sha256 = _parse(
             data,
             path,
             numbers,
@@ -168,7 +168,7 @@ def parse_fit(data: bytes, path: str, numbers: int | None = None) -> MapFit:
     return fit
 
 
-def fitted_version(data: bytes, path: str) -> str:
+def fit_version(data: bytes, path: str) -> str:
     """Return the id of the version whose vectors a fit has, or "" if it names none. Raises: Corrupt; FormatTooNew."""
     try:
         metadata = pq.read_metadata(io.BytesIO(data))
@@ -186,7 +186,7 @@ def fitted_version(data: bytes, path: str) -> str:
         raise Corrupt(f"{path} is no fit of a map ({type(error).__name__} {error}); {_AGAIN}") from error
 
 
-def _parsed(data: bytes, path: str, numbers: int | None) -> tuple[MapFit, str]:
+def _parse(data: bytes, path: str, numbers: int | None) -> tuple[MapFit, str]:
     """Return a fit and its stated digest. Checks counts before a page is decompressed. Raises: Corrupt and others."""
     metadata = pq.read_metadata(io.BytesIO(data))
     facts = footer_facts(metadata, path, _AGAIN)

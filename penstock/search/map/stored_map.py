@@ -82,7 +82,7 @@ def make_map(root: Root, ref: str, field: str | None = None) -> MapReport:
         )
         fit = read_fit(version.store, how)
         if fit is None:
-            vectors = _sampled_vectors(
+            vectors = _sample_vectors(
                 version,
                 reader,
                 how,
@@ -134,7 +134,7 @@ def _is_fit(path: str) -> bool:
     return path.endswith("/fit.parquet")
 
 
-def _sampled_vectors(
+def _sample_vectors(
     version: Version,
     reader: VectorReader,
     how: How,

@@ -95,7 +95,7 @@ def protected_texts(version: Version) -> ProtectedTexts:
     return _make(version, path, is_new=False)
 
 
-def checked_texts(version: Version) -> ProtectedTexts:
+def compute_texts(version: Version) -> ProtectedTexts:
     """Return the shingles of all texts of a version, from its texts. Stores them, or replaces others that are stored.
 
     Raises: as `protected_texts`.

@@ -59,7 +59,7 @@ def code_root(folder: Path) -> Path:
 def code_files(root: Path) -> dict[str, str]:
     """Return path -> SHA-256 of the small files of a folder of code; {} if it has more than `MOST_FILES`."""
     digests: dict[str, str] = {}
-    for number, path in enumerate(listed_paths(root)):
+    for number, path in enumerate(list_paths(root)):
         if number == MOST_FILES:
             return {}
         sha256 = file_sha256(root / path)
@@ -68,14 +68,14 @@ def code_files(root: Path) -> dict[str, str]:
     return digests
 
 
-def listed_paths(root: Path) -> Iterable[str]:
+def list_paths(root: Path) -> Iterable[str]:
     """Return the paths below a folder that git does not ignore; without git, all outside of hidden folders.
 
     Objects that penstock stores in a root below the folder are no code: each start and each checkpoint changes some.
     """
     listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if not listed:
-        return _walked(root)
+        return _walk(root)
     paths = listed.rstrip("\0").split("\0")
     stored = []
     markers = [path for path in paths if os.path.basename(path) == MARKER]
@@ -87,7 +87,7 @@ def listed_paths(root: Path) -> Iterable[str]:
     return [path for path in paths if not path.startswith(prefixes)]
 
 
-def _walked(root: Path) -> Iterator[str]:
+def _walk(root: Path) -> Iterator[str]:
     """Yield the paths below a folder, but none below a hidden folder, one of compiled code, or of a root's objects."""
     for folder, names, files in os.walk(root):
         no_code = set()

@@ -126,7 +126,7 @@ class CodeRecord:
                 self._store,
                 info.key,
                 "code of a start",
-                _parsed_start,
+                _parse_start,
                 nbytes=info.nbytes,
             )
         return starts
@@ -139,7 +139,7 @@ class CodeRecord:
                 self._store,
                 key,
                 "list of files",
-                _parsed_files,
+                _parse_files,
                 most=MOST_LIST_BYTES,
             )
         except ObjectNotFound:
@@ -159,20 +159,20 @@ class CodeRecord:
                 if earlier is not None and earlier.sha256 != code.sha256:
                     before = self.files(earlier)
                     after = self.files(code)
-                    changed = _changed(before, after)
+                    changed = _changed_names(before, after)
                     words += f"; changed: {changed}"
                 lines[number] = words
                 earlier = code
             if earlier is not None:
                 files = self.files(earlier)
                 newest = max(lines)
-                lines[newest] += _changed_now(files, earlier)
+                lines[newest] += _current_changes(files, earlier)
         except Corrupt as error:  # the code of a start is no reason to hide its run
             lines[0] = str(error)
         return lines
 
 
-def _parsed_start(body: dict[str, Any]) -> StartCode:
+def _parse_start(body: dict[str, Any]) -> StartCode:
     sha256 = str(body["sha256"])
     if not _SHA256.fullmatch(sha256):
         raise ValueError(f"sha256 = {sha256[:80]!r}")
@@ -181,7 +181,7 @@ def _parsed_start(body: dict[str, Any]) -> StartCode:
     return StartCode(commit=head[:100], folder=folder, sha256=sha256)
 
 
-def _parsed_files(body: dict[str, Any]) -> dict[str, str]:
+def _parse_files(body: dict[str, Any]) -> dict[str, str]:
     files: dict[str, str] = {}
     listed = body["files"]
     for path, sha256 in listed.items():
@@ -189,7 +189,7 @@ def _parsed_files(body: dict[str, Any]) -> dict[str, str]:
     return files
 
 
-def _changed_now(files: Mapping[str, str], code: StartCode) -> str:
+def _current_changes(files: Mapping[str, str], code: StartCode) -> str:
     """Return what this folder has changed since a start; "" if nothing, or if the start ran elsewhere."""
     here = Path.cwd().resolve()
     root = Path(code.folder)
@@ -204,11 +204,11 @@ def _changed_now(files: Mapping[str, str], code: StartCode) -> str:
             now[path] = file_sha256(file)
     if now == files:
         return ""
-    words = _changed(files, now)
+    words = _changed_names(files, now)
     return f"; edited since: {words}"
 
 
-def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+def _changed_names(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """Return the names of files that differ, as words."""
     paths = before.keys() | after.keys()
     changed = list[str]()

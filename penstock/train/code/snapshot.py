@@ -27,7 +27,7 @@ from ...compute.locked_processes import LockedProcesses
 from ..launched import ORIGIN
 from ..run_folder import RunFolder
 from ..run_spec import RunSpec
-from .code_files import MOST_FILES, listed_paths
+from .code_files import MOST_FILES, list_paths
 
 MOST_BYTES = 64 * 2**20
 """Most bytes of the files of a copy."""
@@ -43,7 +43,7 @@ def pack(root: Path) -> bytes:
         gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as gzipped,
         tarfile.open(fileobj=gzipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for number, path in enumerate(sorted(listed_paths(root))):
+        for number, path in enumerate(sorted(list_paths(root))):
             file = _inside(root, path)
             if file is None:
                 continue
@@ -106,7 +106,7 @@ def with_code(spec: RunSpec, folder: Path | None, *, stored: bool) -> RunSpec:
     """
     store = Root(spec.record).store
     if folder is None:
-        earlier = RunFolder(store, spec.run).stored_spec()
+        earlier = RunFolder(store, spec.run).read_spec()
         if earlier is None or spec.snapshot:
             return spec
         return replace(spec, snapshot=earlier.snapshot)
@@ -126,7 +126,7 @@ def rank_command(spec: RunSpec, python: str) -> list[str]:
     return [*words, *spec.command]
 
 
-def unpacked(store: Store, run: str, sha256: str) -> Path:
+def unpack(store: Store, run: str, sha256: str) -> Path:
     """Return the folder of this node with a copy's files; unpack it first if it is not there. Raises: Corrupt."""
     folders = LockedProcesses("code")
     folders.check_folder()
@@ -158,7 +158,7 @@ def main(words: Sequence[str]) -> None:
     """Become the command of a rank, in the folder of its code."""
     record, run, sha256, *command = words
     root = Root(record)
-    folder = unpacked(root.store, run, sha256)
+    folder = unpack(root.store, run, sha256)
     os.chdir(folder)
     os.execvp(command[0], command)
 

@@ -92,13 +92,13 @@ class Failures:
         self.ends = self.ends + 1 if goes_on else 1
         if step is None:
             is_over = alike in self.unknown and self.ends >= SILENT_ENDS
-            self.unknown = _with(self.unknown, alike)
+            self.unknown = _append_line(self.unknown, alike)
         else:
             is_over = goes_on and alike in self.lines
             if not goes_on:
                 self.lines = []
                 self.unknown = []
-            self.lines = _with(self.lines, alike)
+            self.lines = _append_line(self.lines, alike)
             self.step = step
             self.line = line
         if is_over:
@@ -106,7 +106,7 @@ class Failures:
         return wait_s
 
 
-def _with(lines: list[str], line: str) -> list[str]:
+def _append_line(lines: list[str], line: str) -> list[str]:
     return [*lines, line][-MOST_LINES:]
 
 
@@ -125,7 +125,7 @@ def last_step(folder: RunFolder) -> int | None:
     else failures at different steps between two checkpoints would look alike.
     """
     try:
-        return _recorded_step(folder)
+        return _last_step(folder)
     except (Transient, Throttled) as error:
         _warn(error)
         return None
@@ -141,7 +141,7 @@ def _warn(error: Exception) -> None:
     print(f"penstock: could not read the record: {error}", file=sys.stderr, flush=True)
 
 
-def _recorded_step(folder: RunFolder) -> int:
+def _last_step(folder: RunFolder) -> int:
     try:
         events = folder.events()
     except Corrupt as error:  # one damaged event hides no windows
@@ -208,8 +208,8 @@ def last_failure(log: str, begin: int = 0) -> RankFailure:
     if tracebacks:
         traceback = tracebacks[0].lines
         line = memory[0] if memory else traceback[-1]
-        return RankFailure(line, _bounded([*memory[:1], *traceback]))
-    ending = _bounded(lines[-LAST_LINES:])
+        return RankFailure(line, _truncate([*memory[:1], *traceback]))
+    ending = _truncate(lines[-LAST_LINES:])
     if errors := [line for line in lines if is_error(line)]:
         return RankFailure(errors[-1], ending)
     ends = [*memory, *filter(_RANK_END.match, lines)]
@@ -231,7 +231,7 @@ def first_failure(text: str) -> int | None:
     return min(begins, default=None)
 
 
-def _bounded(lines: list[str]) -> str:
+def _truncate(lines: list[str]) -> str:
     """Return lines as a text of at most MOST_TEXT characters, without its middle if it is longer."""
     text = "\n".join(line[:500] for line in lines)
     half = MOST_TEXT // 2 - 20

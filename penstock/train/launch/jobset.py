@@ -25,9 +25,9 @@ from ...compute.engines.kubernetes_api import (
     why_pending,
 )
 from ..run_folder import RunFolder
-from ..run_spec import RunSpec, spec_of
+from ..run_spec import RunSpec, parse_spec
 from .jobset_object import FILE, RANKS, RESTARTS, jobset_object, object_name
-from .jobset_pod import failed_spans
+from .jobset_pod import failure_spans
 from .launcher import RunStatus, Span
 from .run_log import LogPart, rank_lines
 
@@ -173,9 +173,9 @@ class JobSets:
                 starts.setdefault(int(pod["metadata"]["labels"][RESTARTS]), []).append(pod)
         spans = [_span(pods) for _, pods in sorted(starts.items())]
         first_us = min((span.begun_us for span in spans), default=2**63)
-        return [*self._recorded(run, before_us=first_us), *spans]
+        return [*self._record_spans(run, before_us=first_us), *spans]
 
-    def _recorded(self, run: str, before_us: int) -> Iterable[Span]:
+    def _record_spans(self, run: str, before_us: int) -> Iterable[Span]:
         folder = RunFolder(self._record.store, run)
         attempts = folder.attempts()
         last = {event.attempt: event for event in folder.events()}
@@ -189,7 +189,7 @@ class JobSets:
             )
             for number, facts in attempts.items()
         ]
-        failed = [_around(span, met) for span in failed_spans(folder)]
+        failed = [_failure_span(span, met) for span in failure_spans(folder)]
         alone = [span for span in met if not any(_holds(other, span) for other in failed)]
         spans = sorted([*alone, *failed], key=lambda span: span.begun_us)
         return [span for span in spans if span.begun_us < before_us]
@@ -205,7 +205,7 @@ class JobSets:
             raise InvalidRuntime(
                 f"the pods of {run} with {start} restarts before them are gone: JobSet deletes them before it restarts"
             )
-        index, local = divmod(rank or 0, _ranks_of(pods[-1]) if pods else 1)
+        index, local = divmod(rank or 0, _pod_ranks(pods[-1]) if pods else 1)
         of_index = [
             pod
             for pod in pods
@@ -307,12 +307,12 @@ def _words(condition: Mapping[str, Any]) -> str:
     return ": ".join(str(condition[name]) for name in ("reason", "message") if condition.get(name))
 
 
-def _ranks_of(pod: Json) -> int:
+def _pod_ranks(pod: Json) -> int:
     """Return the ranks of a pod by the file in its command: a later submit may have changed the run's."""
     for container in pod["spec"]["containers"]:
         if container["name"] == RANKS:
             text = container["command"][-1]
-            return spec_of(parse_json_object(text), "the pod's command").ranks_per_node
+            return parse_spec(parse_json_object(text), "the pod's command").ranks_per_node
     return 1
 
 
@@ -323,7 +323,7 @@ def _grace_s(jobset: Json) -> int:
 
 def _span(pods: Sequence[Json]) -> Span:
     """Return the time of the pods of one start."""
-    ends = [_ended_us(pod) for pod in pods]
+    ends = [_end_us(pod) for pod in pods]
     lasts = None in ends
     return Span(
         begun_us=min(_microseconds(pod["status"]["startTime"]) for pod in pods),
@@ -334,7 +334,7 @@ def _span(pods: Sequence[Json]) -> Span:
     )
 
 
-def _around(failed: Span, met: Sequence[Span]) -> Span:
+def _failure_span(failed: Span, met: Sequence[Span]) -> Span:
     """Return the time of pods that failed, up to the last event of the start within it."""
     ends_us = [span.ended_us or 0 for span in met if _holds(failed, span)]
     return replace(failed, ended_us=max([failed.ended_us or 0, *ends_us]))
@@ -344,7 +344,7 @@ def _holds(span: Span, other: Span) -> bool:
     return span.begun_us <= other.begun_us <= (span.ended_us or 2**63)
 
 
-def _ended_us(pod: Json) -> int | None:
+def _end_us(pod: Json) -> int | None:
     """Return when a pod's container ended; None while it runs.
 
     A pod whose node was lost may have no such time: then its last condition counts.

@@ -22,7 +22,7 @@ from ...units import utc_us
 from ..objects.json_object import read_object, whole_number
 from ..run import AGAIN
 from ..run_folder import AT_ONCE, FORMAT, RunFolder
-from ..run_spec import RunSpec, spec_of
+from ..run_spec import RunSpec, parse_spec
 from ..stop import SIGNALS
 from .failures import (
     LONGEST_S,
@@ -85,7 +85,7 @@ def failure_status(folder: RunFolder, start: PodStart, failure: RankFailure, sta
     """
     note_kill(folder, failure.last_step, restarts=start.restarts)
     try:
-        wait_s = _decided(folder, start, failure, status)
+        wait_s = _read_wait(folder, start, failure, status)
     except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training
         print(f"penstock: could not count the failures of {folder.run}: {error}", file=sys.stderr, flush=True)
         wait_s = UNREADABLE_S
@@ -93,17 +93,17 @@ def failure_status(folder: RunFolder, start: PodStart, failure: RankFailure, sta
         print(f"penstock: {folder.run} {OVER_WORDS}", flush=True)
         return OVER
     print(f"penstock: failed with status {status}; it restarts in {wait_s:.0f} s", flush=True)
-    return AGAIN if _signalled(wait_s) else status
+    return AGAIN if _wait_signal(wait_s) else status
 
 
-def _decided(folder: RunFolder, start: PodStart, failure: RankFailure, status: int) -> float | None:
+def _read_wait(folder: RunFolder, start: PodStart, failure: RankFailure, status: int) -> float | None:
     """Return the seconds to wait that the first pod of this start stored; None if the run is over."""
     prefix = folder.key(f"{FAILURES}{start.submission}-")
     key = f"{prefix}{start.restarts:06d}.json"
     earlier = sorted(info.key for info in folder.store.list(prefix) if info.key < key)
     failures = Failures()
     if earlier:
-        failures, _ = read_object(folder.store, earlier[-1], "failure", _parsed)
+        failures, _ = read_object(folder.store, earlier[-1], "failure", _parse)
     line = redact(failure.line)[-1000:] or f"ended with status {status} without a traceback"
     wait_s = failures.next_start_s(last_step(folder), line)
     body = {
@@ -123,7 +123,7 @@ def _decided(folder: RunFolder, start: PodStart, failure: RankFailure, status: i
     try:
         folder.store.put_if_absent(key, canonical(body))
     except AlreadyExists:  # of another pod
-        _, wait_s = read_object(folder.store, key, "failure", _parsed)
+        _, wait_s = read_object(folder.store, key, "failure", _parse)
     else:
         ending = RankFailure(line, failure.text)
         is_over = wait_s is None
@@ -131,7 +131,7 @@ def _decided(folder: RunFolder, start: PodStart, failure: RankFailure, status: i
     return wait_s
 
 
-def _parsed(body: dict[str, Any]) -> tuple[Failures, float | None]:
+def _parse(body: dict[str, Any]) -> tuple[Failures, float | None]:
     """Return the failures so far, and the seconds to wait after the last one."""
     waits_s, next_s = (min(whole_number(body, name), int(LONGEST_S)) for name in ("waits_s", "wait_s"))
     step = body["step"]
@@ -149,13 +149,13 @@ def _parsed(body: dict[str, Any]) -> tuple[Failures, float | None]:
     return failures, None if body["over"] is True else float(waits_s)
 
 
-def failed_spans(folder: RunFolder) -> list[Span]:
+def failure_spans(folder: RunFolder) -> list[Span]:
     """Return the times of the starts whose ranks failed, waits included: JobSet deletes their pods. Raises: StoreError.
 
     Damaged objects, and objects of earlier releases, have no times and are left out.
     """
 
-    def parsed(body: dict[str, Any]) -> Span:
+    def parse(body: dict[str, Any]) -> Span:
         begun_us, at_us, waits_s, nodes = (
             whole_number(body, name) for name in ("begun_us", "at_us", "waits_s", "nodes")
         )
@@ -168,7 +168,7 @@ def failed_spans(folder: RunFolder) -> list[Span]:
 
     def span(key: str) -> Span | None:
         try:
-            return read_object(folder.store, key, "failure with a time", parsed)
+            return read_object(folder.store, key, "failure with a time", parse)
         except Corrupt:
             return None
 
@@ -176,7 +176,7 @@ def failed_spans(folder: RunFolder) -> list[Span]:
     return sorted(filter(None, several(span, keys, at_once=AT_ONCE)), key=lambda each: each.begun_us)
 
 
-def _signalled(seconds: float) -> bool:
+def _wait_signal(seconds: float) -> bool:
     """Wait, but not beyond a signal: the first process of a container dies of none by itself."""
     heard = Event()
     before = {number: signal.signal(number, lambda *_: heard.set()) for number in SIGNALS}
@@ -190,7 +190,7 @@ def _signalled(seconds: float) -> bool:
 def main() -> int:
     """Run the ranks of this pod; return the exit status that the Job's policy reads."""
     begun_us = utc_us()
-    spec = spec_of(parse_json_object(sys.argv[1]), "the pod's command")
+    spec = parse_spec(parse_json_object(sys.argv[1]), "the pod's command")
     command = pod_torchrun(spec, os.environ["JOB_COMPLETION_INDEX"], os.environ["PENSTOCK_MEETING"])
     status, failure = run_node(command, environment(spec, os.environ))
     folder = RunFolder(loader.Root(spec.record).store, spec.run)

@@ -19,11 +19,11 @@ from loader.json_text import parse_json_object
 from ...units import utc_us
 from ..run import AGAIN
 from ..run_folder import RunFolder
-from ..run_spec import RunSpec, spec_of
+from ..run_spec import RunSpec, parse_spec
 from .failures import OVER_WORDS, Failures, last_failure, last_step, note_failure, note_kill
 from .node_start import environment, run_node, torchrun
 from .run_end import send_end
-from .run_log import RANKS, SPANS, ranks_of_starts, times_of
+from .run_log import RANKS, SPANS, parse_starts, ranks_of_starts
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 NO_ROOM_S = 60.0
@@ -120,14 +120,14 @@ def _newest(spec: RunSpec, file: str) -> RunSpec:
 
 def _read(file: str) -> RunSpec:
     text = Path(file).read_text()
-    return spec_of(parse_json_object(text), file)
+    return parse_spec(parse_json_object(text), file)
 
 
 def _starts(log: str) -> int:
     """Return the number of starts so far, of earlier submits too."""
     try:
         with open(f"{log}{SPANS}") as file:
-            return sum("begun_us" in times for times in times_of(file))
+            return sum("begun_us" in times for times in parse_starts(file))
     except OSError:  # none yet
         return 0
 
@@ -159,7 +159,7 @@ def _say(text: str) -> None:
 
 def main() -> int:
     """Run the training of the standard input."""
-    spec = spec_of(parse_json_object(sys.stdin.read()), "the standard input")
+    spec = parse_spec(parse_json_object(sys.stdin.read()), "the standard input")
     log = sys.argv[1]
     status = run_until_ended(spec, *sys.argv[1:])
     _note(log, "exit_us", status=status)

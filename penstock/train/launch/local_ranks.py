@@ -24,7 +24,7 @@ from loader.errors import Conflict, EngineUnreachable, InvalidSpec
 
 from ...compute.cluster import Cluster
 from ...compute.engines.slurm import SlurmQueue
-from ...compute.locked_processes import LockedProcesses, hand_over, holders, kill_all
+from ...compute.locked_processes import LockedProcesses, holders, kill_all, pass_lock
 from ..launched import user_name
 from ..run_folder import RunFolder
 from ..run_spec import RunSpec
@@ -41,11 +41,11 @@ from .run_log import (
     log_part,
     missing_log,
     newest_part,
-    part_of,
+    parse_starts,
     ranks_of_starts,
     run_text,
+    start_part,
     time_us,
-    times_of,
 )
 
 END_S = 10.0
@@ -124,7 +124,7 @@ class LocalRanks:
             assert process.stdin is not None
             with process.stdin:
                 process.stdin.write(json.dumps(spec.to_json()).encode())
-            hand_over(lock, process.pid)
+            pass_lock(lock, process.pid)
             self._begun.append(process)
         return self._place(spec.run)
 
@@ -229,7 +229,7 @@ class LocalRanks:
         log = str(self._path(run, "log"))
         if start is None:
             return newest_part(SlurmQueue().answer, log)
-        return part_of(SlurmQueue().answer, log, start)
+        return start_part(SlurmQueue().answer, log, start)
 
     def label(self, run: str, rank: int) -> int | None:
         """See `Launcher.label`."""
@@ -281,7 +281,7 @@ def spans_of_loop(lines: Iterable[str], *, is_alive: bool) -> list[Span]:
     """
     spans = list[Span]()
     loop_pid = None  # of the newest start; None once it has ended, and for starts of an earlier release
-    for times in times_of(lines):
+    for times in parse_starts(lines):
         begun_us = time_us(times, "begun_us")
         ended_us = time_us(times, "ended_us")
         if begun_us is not None:

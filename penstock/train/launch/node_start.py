@@ -21,7 +21,7 @@ from ...compute.locked_processes import holders, kill_all
 from ..code.snapshot import rank_command
 from ..run import AGAIN
 from ..run_spec import RunSpec
-from ..step_file import VARIABLE, last_step_in
+from ..step_file import VARIABLE, read_last_step
 from ..stop import SIGNALS
 from . import rank_guard
 from .failures import RankFailure, is_error, last_failure
@@ -90,13 +90,15 @@ def run_node(
             command.insert(command.index(TEE[0]), f"--log-dir={folder}/logs")
             environ = {"PYTHONUNBUFFERED": "1", **environ}  # else torchrun passes lines on late
         files = {"PENSTOCK_STOPPED": str(stopped), VARIABLE: f"{folder}/step"}
-        process = subprocess.Popen(_guarded(command, lock), env={**environ, **files}, start_new_session=True)
+        process = subprocess.Popen(
+            _guard_command(command, lock), env={**environ, **files}, start_new_session=True
+        )
 
-        def pass_on(number: int, frame: FrameType | None) -> None:
+        def forward_signal(number: int, frame: FrameType | None) -> None:
             with suppress(ProcessLookupError):
                 os.kill(process.pid, number)  # `send_signal` would wait for it, and give its number back
 
-        before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+        before = {number: signal.signal(number, forward_signal) for number in SIGNALS}
         try:
             # Its number stays its own until `wait`, so that no other process gets the signal below.
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -105,7 +107,7 @@ def run_node(
                 signal.signal(number, handler)
             _end_session(process.pid, lock)
             status = process.wait()
-        failure = replace(_failure(Path(folder, "logs")), last_step=last_step_in(f"{folder}/step"))
+        failure = replace(_failure(Path(folder, "logs")), last_step=read_last_step(f"{folder}/step"))
         return AGAIN if stopped.exists() else status, failure
 
 
@@ -122,7 +124,7 @@ def _failure(logs: Path) -> RankFailure:
     return RankFailure()
 
 
-def _guarded(command: Sequence[str], lock: str | os.PathLike[str]) -> list[str]:
+def _guard_command(command: Sequence[str], lock: str | os.PathLike[str]) -> list[str]:
     """Return torchrun's command with guards before itself and before the command of a rank."""
     guard = [sys.executable, "-IS", rank_guard.__file__, os.fspath(lock)]
     begin = command.index(COMMAND) + 1 if COMMAND in command else len(command)

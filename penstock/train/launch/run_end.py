@@ -92,7 +92,7 @@ def _exit_status(folder: RunFolder, status: RunStatus) -> int:
     return 0 if is_whole else 1
 
 
-def followed(
+def follow_output(
     folder: RunFolder, launcher: Launcher, rank: int | None = None, begin: int | None = None
 ) -> Iterator[str]:
     """Yield what a run writes, until it has ended. rank: only its lines, without its name.
@@ -108,15 +108,15 @@ def followed(
         while part.text:
             begin = part.end
             lines, _, rest = (rest + part.text).rpartition("\n")
-            yield from shown_lines(lines, rank)
+            yield from filter_lines(lines, rank)
             part = launcher.log_part(folder.run, begin)
         if has_ended:
-            yield from shown_lines(rest, rank)
+            yield from filter_lines(rest, rank)
             return
         time.sleep(ASK_S)
 
 
-def shown_lines(lines: str, rank: int | None) -> Iterator[str]:
+def filter_lines(lines: str, rank: int | None) -> Iterator[str]:
     """Yield lines, or only a rank's, with a line's end; nothing if there is none."""
     text = lines if rank is None else rank_lines(lines, rank)
     if text:

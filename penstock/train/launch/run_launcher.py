@@ -72,11 +72,11 @@ def claim(folder: RunFolder, launcher: Launcher, *, moved: bool = False) -> str:
 def first_claim_us(folder: RunFolder) -> int:
     """Return when a launcher first took the run, in UTC microseconds; 0 if it is not recorded. Raises: Corrupt."""
 
-    def parsed(body: dict[str, Any]) -> int:
+    def parse(body: dict[str, Any]) -> int:
         return whole_number(body, "at_us")
 
     try:
-        return read_object(folder.store, _key(folder, 1), "launcher", parsed)
+        return read_object(folder.store, _key(folder, 1), "launcher", parse)
     except ObjectNotFound:  # of an earlier release
         return 0
 
@@ -127,10 +127,10 @@ def _newest(folder: RunFolder) -> tuple[int, str]:
     if not newest:
         return 0, _of_starts(folder)
 
-    def parsed(body: dict[str, Any]) -> str:
+    def parse(body: dict[str, Any]) -> str:
         return clean(body["launcher"], NAME_CHARS)
 
-    name = read_object(folder.store, _key(folder, newest), "launcher", parsed)
+    name = read_object(folder.store, _key(folder, newest), "launcher", parse)
     return newest, name
 
 

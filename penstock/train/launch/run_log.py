@@ -43,7 +43,7 @@ def rank_lines(text: str, rank: int) -> str:
 
 def run_text(answer: Answer, log: str, rank: int | None = None, start: int | None = None) -> str:
     """Return the last 64 KiB of a log, of a rank's lines in it, or of one start's. Raises: as `part_of`."""
-    begin, end = part_of(answer, log, start)
+    begin, end = start_part(answer, log, start)
     words = [f"tail -c +{begin + 1} {shlex.quote(log)}"]
     if end is not None:
         words.append(f"head -c {end - begin}")
@@ -89,7 +89,7 @@ def log_part(answer: Answer, log: str, begin: int | None, end: int | None = None
 def exit_status(lines: Iterable[str]) -> int | None:
     """Return the exit status that the launcher noted after the last start; None without one. lines: of starts."""
     status = None
-    for times in times_of(lines):
+    for times in parse_starts(lines):
         if "begun_us" in times:
             status = None
         elif "exit_us" in times:
@@ -98,7 +98,7 @@ def exit_status(lines: Iterable[str]) -> int | None:
     return status
 
 
-def times_of(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+def parse_starts(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yield the lines of a file of starts; lines that a full disk cut off are left out."""
     for line in lines:
         with suppress(ValueError):
@@ -107,13 +107,13 @@ def times_of(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 def ranks_of_starts(lines: Iterable[str]) -> Iterator[int]:
     """Yield the number of ranks of each start on this machine; 0 if it is not noted. lines: of starts."""
-    for times in times_of(lines):
+    for times in parse_starts(lines):
         if "begun_us" in times:
             ranks = times.get("ranks")
             yield ranks if type(ranks) is int and ranks > 0 else 0
 
 
-def part_of(answer: Answer, log: str, start: int | None) -> tuple[int, int | None]:
+def start_part(answer: Answer, log: str, start: int | None) -> tuple[int, int | None]:
     """Return the bytes of a log that a start wrote: the first, and the one after the last. start: None for all.
 
     Raises: InvalidRuntime for a start that is not there.
@@ -121,7 +121,7 @@ def part_of(answer: Answer, log: str, start: int | None) -> tuple[int, int | Non
     if start is None:
         return 0, None
     lines = spans_text(answer, log).splitlines()
-    begins = [times.get("log") for times in times_of(lines) if "begun_us" in times]
+    begins = [times.get("log") for times in parse_starts(lines) if "begun_us" in times]
     begin, end = (begins[n] if 0 <= n < len(begins) else None for n in (start, start + 1))
     if type(begin) is not int or not (end is None or type(end) is int):
         raise InvalidRuntime(
@@ -133,7 +133,7 @@ def part_of(answer: Answer, log: str, start: int | None) -> tuple[int, int | Non
 def newest_part(answer: Answer, log: str) -> tuple[int, int | None]:
     """Return the bytes of a log that its newest start wrote, as `part_of`; the whole log without notes of starts."""
     lines = spans_text(answer, log).splitlines()
-    begins = [times.get("log") for times in times_of(lines) if "begun_us" in times]
+    begins = [times.get("log") for times in parse_starts(lines) if "begun_us" in times]
     newest = begins[-1] if begins else 0
     return (newest if type(newest) is int and newest >= 0 else 0), None
 
@@ -227,7 +227,7 @@ def rank_starts(answer: Answer, log: str) -> list[RankStart]:
     spans = shlex.quote(f"{log}{SPANS}")
     text = answer(["sh", "-c", f"if [ -e {spans} ]; then tail -c {TIMES_BYTES} {spans}; fi"])
     starts = list[RankStart]()
-    for times in times_of(text.splitlines()):
+    for times in parse_starts(text.splitlines()):
         begun_us = time_us(times, "begun_us")
         ended_us = time_us(times, "srun_ended_us")
         if begun_us is not None:

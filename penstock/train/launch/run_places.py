@@ -9,7 +9,7 @@ from loader.dataset.log.marker import find_root
 from loader.dataset.root import Root
 from loader.errors import Forbidden, NotARoot
 from loader.storage import Store
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 
 from ...checkpoints.marker import part_key
 from ...places import local_folder
@@ -26,7 +26,7 @@ def place_notes(spec: RunSpec) -> list[str]:
         if find_root(record.store) is None:
             notes.append(_new("record", record))
     saved = _checkpoints(spec)
-    if saved is not None and find_root(primary_of(saved.store)) is None and saved.url != record.url:
+    if saved is not None and find_root(primary_store(saved.store)) is None and saved.url != record.url:
         notes.append(_new("checkpoints", saved))
     return notes
 
@@ -42,7 +42,7 @@ def check_places(spec: RunSpec) -> None:
     """
     saved = _checkpoints(spec)
     if saved is not None:
-        store = primary_of(saved.store)
+        store = primary_store(saved.store)
         find_root(store)
         _prove_writable(store, part_key(spec.run, 0, f"{secrets.token_hex(8)}-probe"))
     record = Root(spec.record)

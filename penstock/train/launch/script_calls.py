@@ -19,7 +19,7 @@ import loader
 from loader.json_text import parse_json_object
 
 from ..run_folder import RunFolder
-from ..step_file import last_step_in
+from ..step_file import read_last_step
 from .failures import OVER_WORDS, Failures, last_failure, last_step, note_failure, note_kill
 from .run_end import send_end
 
@@ -32,7 +32,7 @@ def next_start(file: str, record: str, run: str, log: str, size: str, status: st
     failures = Failures(**parse_json_object(path.read_text())) if path.exists() else Failures()
     failure = last_failure(log, int(size))
     folder = RunFolder(loader.Root(record).store, run)
-    note_kill(folder, last_step_in(path.with_name("step")), restarts=int(restarts))
+    note_kill(folder, read_last_step(path.with_name("step")), restarts=int(restarts))
     wait_s = failures.next_start_s(last_step(folder), failure.line)
     path.write_text(json.dumps(asdict(failures)))  # before the record: its store may be slow
     is_over = wait_s is None

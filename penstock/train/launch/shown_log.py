@@ -9,7 +9,7 @@ from ...compute.locked_processes import LOG_BYTES
 from ..run_folder import RunFolder
 from .failures import MOST_BYTES, first_failure
 from .launcher import Launcher
-from .run_end import shown_lines
+from .run_end import filter_lines
 from .run_log import MissingLog, rank_lines
 
 
@@ -46,7 +46,7 @@ def attempt_start(folder: RunFolder, attempt: int | None) -> int | None:
     return start
 
 
-def shown_log(launcher: Launcher, run: str, rank: int | None = None, start: int | None = None) -> ShownLog:
+def read_log(launcher: Launcher, run: str, rank: int | None = None, start: int | None = None) -> ShownLog:
     """Return a start's output from its first failure on; the last 64 KiB of the log if it has none.
 
     rank: only this rank's lines. start: restarts before it; None for the newest. Raises: as `Launcher.logs`.
@@ -154,7 +154,7 @@ def whole_log(
     bounds = launcher.log_range(run, start)
     if bounds is None:
         text = launcher.logs(run, rank, start)
-        yield from shown_lines(text, None)
+        yield from filter_lines(text, None)
         return
     begin, end = bounds
     if start is None:
@@ -166,9 +166,9 @@ def whole_log(
     while part.text:
         text = rest + part.text
         lines, _, rest = text.rpartition("\n")
-        yield from shown_lines(lines, label)
+        yield from filter_lines(lines, label)
         part = launcher.log_part(run, part.end, end)
-    yield from shown_lines(rest, label)
+    yield from filter_lines(rest, label)
 
 
 def check_folder(launcher: Launcher, run: str) -> MissingLog | None:

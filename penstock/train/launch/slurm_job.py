@@ -21,12 +21,12 @@ from ...compute.engines.slurm_listing import (
     QueuedJob,
     cluster_name,
     command_groups,
-    named_jobs,
+    list_jobs,
     preemption_words,
 )
 from ...compute.engines.slurm_why import clock, why_waiting
 from ...text import line_text
-from ...usage.sacct import AccountedJob, accounted_jobs
+from ...usage.sacct import AccountedJob, account_jobs
 from ..objects.json_object import LIMIT
 from ..run_spec import RunSpec
 from .launcher import NEXT_START, RunStatus, Span
@@ -39,11 +39,11 @@ from .run_log import (
     log_part,
     missing_log,
     newest_part,
-    part_of,
+    parse_starts,
     rank_starts,
     run_text,
     spans_text,
-    times_of,
+    start_part,
     without_ranks,
 )
 from .slurm_job_script import NodeSettings, batch_script
@@ -86,7 +86,7 @@ class SlurmJobs:
         place = ""
         if jobs:
             place = _place(jobs[0])
-        if jobs and _file_of(jobs[-1]) not in ("", spec.digest):
+        if jobs and _job_file(jobs[-1]) not in ("", spec.digest):
             return f"{place}; {self._follow(spec, jobs)}"
         try:
             if not jobs:
@@ -129,7 +129,7 @@ class SlurmJobs:
         """See `Launcher.statuses`. Releases jobs that Slurm holds for ever."""
         names = {self._name(run): run for run in runs}
         listed = {run: list[QueuedJob]() for run in runs}
-        for job in named_jobs(self._queue.answer, *names):
+        for job in list_jobs(self._queue.answer, *names):
             listed[names[job.name]].append(job)
         self._release([job for jobs in listed.values() for job in jobs])
         forgotten = {self._name(run): list[AccountedJob]() for run, jobs in listed.items() if not jobs}
@@ -176,7 +176,7 @@ class SlurmJobs:
 
     def spans(self, run: str) -> list[Span]:
         """See `Launcher.spans`."""
-        return spans_of(accounted_jobs(self._queue.answer, name=self._name(run)), self.rank_starts(run))
+        return start_spans(account_jobs(self._queue.answer, name=self._name(run)), self.rank_starts(run))
 
     def rank_starts(self, run: str) -> list[RankStart]:
         """Return the starts of a run's ranks by what its script noted; none without notes or an answer."""
@@ -200,7 +200,7 @@ class SlurmJobs:
         """See `Launcher.log_range`."""
         if start is None:
             return newest_part(self._queue.answer, self._log(run))
-        return part_of(self._queue.answer, self._log(run), start)
+        return start_part(self._queue.answer, self._log(run), start)
 
     def label(self, run: str, rank: int) -> int | None:
         """See `Launcher.label`: srun names every rank."""
@@ -212,7 +212,7 @@ class SlurmJobs:
 
     def _jobs(self, run: str) -> list[QueuedJob]:
         """Return the jobs of a run that wait or run, the oldest first."""
-        jobs = named_jobs(self._queue.answer, self._name(run))
+        jobs = list_jobs(self._queue.answer, self._name(run))
         return [job for job in jobs if job.state in WAITING | RUNNING]
 
     def _starts(self, names: Sequence[str]) -> list[AccountedJob]:
@@ -221,7 +221,7 @@ class SlurmJobs:
             return [
                 start
                 for group in command_groups(names)
-                for start in accounted_jobs(self._queue.answer, name=",".join(group))
+                for start in account_jobs(self._queue.answer, name=",".join(group))
             ]
         except EngineUnreachable:
             return []
@@ -234,7 +234,7 @@ class SlurmJobs:
         """Return since when srun begins no rank of a run, in words; "" if it does, by what the script wrote."""
         if not self._cluster.logs:
             return ""
-        times = times_of(spans_text(self._queue.answer, self._log(run)).splitlines())
+        times = parse_starts(spans_text(self._queue.answer, self._log(run)).splitlines())
         since_us, count = without_ranks(times)
         if not count:
             return ""
@@ -317,7 +317,7 @@ _FILE = "penstock-file:"
 """Word of a job's comment before the digest of the run's file that it has."""
 
 
-def _file_of(job: QueuedJob) -> str:
+def _job_file(job: QueuedJob) -> str:
     """Return the digest of the file that a job has; "" for a job of an earlier release."""
     word = job.comment.partition(" ")[0]
     if word.startswith(_FILE):
@@ -335,10 +335,10 @@ def _status(jobs: Sequence[QueuedJob], starts: list[AccountedJob]) -> RunStatus:
             return RunStatus(state="waiting", place=_place(job), reason=f"{job.reason}{plain(job.reason)}")
     if jobs:
         return RunStatus(state="ended", place=f"{_place(jobs[-1])}, {jobs[-1].state}")
-    return RunStatus(state="ended" if starts else "unknown", place=_ended_place(starts))
+    return RunStatus(state="ended" if starts else "unknown", place=_end_location(starts))
 
 
-def spans_of(starts: Iterable[AccountedJob], ranks: Sequence[RankStart] = ()) -> list[Span]:
+def start_spans(starts: Iterable[AccountedJob], ranks: Sequence[RankStart] = ()) -> list[Span]:
     """Return the times of the starts by the accounting, without jobs that never started.
 
     ranks: Starts of the ranks by the script's notes.
@@ -367,7 +367,7 @@ def _place(job: QueuedJob) -> str:
     return f"Slurm job {job.job_id} in partition {job.partition}"
 
 
-def _ended_place(starts: list[AccountedJob]) -> str:
+def _end_location(starts: list[AccountedJob]) -> str:
     if starts:
         return f"Slurm job {starts[-1].job_id}, {starts[-1].state}"
     return ""

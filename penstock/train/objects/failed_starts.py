@@ -95,10 +95,10 @@ def newest_failed_start(store: Store, prefix: str) -> FailedStart | None:
 
 def read_failed_start(store: Store, info: ObjectInfo) -> FailedStart:
     """Return what an object holds. Raises: Corrupt; StoreError."""
-    return read_object(store, info.key, "failed start", _parsed, nbytes=info.nbytes)
+    return read_object(store, info.key, "failed start", _parse, nbytes=info.nbytes)
 
 
-def _parsed(body: dict[str, Any]) -> FailedStart:
+def _parse(body: dict[str, Any]) -> FailedStart:
     at_us = whole_number(body, "at_us")
     restarts = whole_number(body, "restarts")
     status = whole_number(body, "status")

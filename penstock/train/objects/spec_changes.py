@@ -13,7 +13,7 @@ from loader.errors import AlreadyExists, Corrupt, RunTaken
 from loader.storage import ObjectInfo, Store
 
 from ...units import utc_us
-from ..run_spec import RunSpec, spec_of
+from ..run_spec import RunSpec, parse_spec
 from .json_object import read_object, whole_number
 
 FOLDER = "changes/"
@@ -113,7 +113,7 @@ def put_change(store: Store, prefix: str, old: RunSpec, new: RunSpec, by: str) -
         "spec": new.to_json(),
     }
     data = canonical(body)
-    earlier = _listed(store, prefix)
+    earlier = _list_changes(store, prefix)
     number = max(earlier, default=0) + 1
     while True:
         key = f"{prefix}{FOLDER}{number:06d}.json"
@@ -128,7 +128,7 @@ def put_change(store: Store, prefix: str, old: RunSpec, new: RunSpec, by: str) -
 def spec_changes(store: Store, prefix: str, run: str) -> list[SpecChange]:
     """Return the changes of a run's file, in order. Raises: Corrupt."""
 
-    def parsed(body: dict[str, Any]) -> SpecChange:
+    def parse(body: dict[str, Any]) -> SpecChange:
         changed = list[FieldChange]()
         for field, old, new in body["changed"]:
             changed.append(FieldChange(str(field), old, new))
@@ -143,16 +143,16 @@ def spec_changes(store: Store, prefix: str, run: str) -> list[SpecChange]:
         )
 
     changes = list[SpecChange]()
-    listed = _listed(store, prefix)
+    listed = _list_changes(store, prefix)
     numbers = sorted(listed)
     for number in numbers:
         info = listed[number]
-        change = read_object(store, info.key, "change of a run's file", parsed, nbytes=info.nbytes)
+        change = read_object(store, info.key, "change of a run's file", parse, nbytes=info.nbytes)
         changes.append(change)
     return changes
 
 
-def _listed(store: Store, prefix: str) -> dict[int, ObjectInfo]:
+def _list_changes(store: Store, prefix: str) -> dict[int, ObjectInfo]:
     """Return the number and object of each change. Raises: Corrupt."""
     folder = f"{prefix}{FOLDER}"
     listed = dict[int, ObjectInfo]()
@@ -169,15 +169,15 @@ def _listed(store: Store, prefix: str) -> dict[int, ObjectInfo]:
 def spec_of_record(store: Store, key: str, run: str) -> RunSpec:
     """Return a run's first file. Raises: Corrupt; ObjectNotFound."""
 
-    def parsed(body: dict[str, Any]) -> RunSpec:
+    def parse(body: dict[str, Any]) -> RunSpec:
         body.pop("format", None)
         return _own_spec(body, run)
 
-    return read_object(store, key, "file of the run", parsed)
+    return read_object(store, key, "file of the run", parse)
 
 
 def _own_spec(body: dict[str, Any], run: str) -> RunSpec:
-    spec = spec_of(body, "the run")
+    spec = parse_spec(body, "the run")
     if spec.run != run:
         raise ValueError(f"run = {spec.run!r}")
     return spec

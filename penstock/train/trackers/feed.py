@@ -17,7 +17,7 @@ from loader.errors import Corrupt, FormatTooNew, MissingDependency, ObjectNotFou
 from loader.run.trail.read_trail import RunTrail
 from loader.run.trail.step_range_reads import read_rank_trail
 from loader.run.trail.step_rows import NOTE
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 from loader.storage.spec import redact
 
 from ..objects.json_object import read_object, whole_number
@@ -47,7 +47,7 @@ class TrackedSteps:
         self._root = Root(record)
         self._run = run
         self._tracker = tracker
-        self._store = primary_of(self._root.store)
+        self._store = primary_store(self._root.store)
         self._key = RunFolder(self._store, run).key(f"trackers/{tracker}.json")
 
     def last(self) -> int:

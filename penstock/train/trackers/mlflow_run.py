@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from loader.dataset.root import Root
 from loader.errors import InvalidRuntime, MissingDependency
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 from loader.storage.spec import redact
 
 from ...checkpoints import marker
@@ -161,7 +161,7 @@ def register(root: Root, run: str, step: int, model: str) -> ModelVersion:
 
     Raises: CheckpointNotFound; Corrupt; MissingDependency; InvalidRuntime, with MLflow's error.
     """
-    store = primary_of(root.store)
+    store = primary_store(root.store)
     checkpoint = marker.read(store, run, step)
     source = f"{store.url}/{marker.marker_key(run, step)}"
     tags = {"penstock.run": run, "penstock.step": str(step)}

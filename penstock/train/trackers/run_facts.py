@@ -7,7 +7,7 @@ from urllib.parse import quote
 from loader.dataset.root import Root
 from loader.order.plan import Plan
 from loader.run.recipe.recipe import stored_view
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 from loader.storage.spec import redact
 
 from ...checkpoints import marker
@@ -60,19 +60,19 @@ class RunFacts:
         return {name: text for name, text in tags.items() if text}
 
 
-def facts_of(run: str, plan: Plan, record: str | None, checkpoints: str | None) -> RunFacts:
+def collect_facts(run: str, plan: Plan, record: str | None, checkpoints: str | None) -> RunFacts:
     """Return the facts of a run. record, checkpoints: their roots."""
     return RunFacts(
         run=run,
         plan=plan.hash,
-        versions=versions_of(plan),
+        versions=plan_versions(plan),
         code=commit(),
         trail="" if record is None else _trail(record, run),
         checkpoints="" if checkpoints is None else f"{_url(checkpoints)}/checkpoints/{run}/",
     )
 
 
-def versions_of(plan: Plan) -> tuple[TrackedVersion, ...]:
+def plan_versions(plan: Plan) -> tuple[TrackedVersion, ...]:
     """Return the versions that a plan reads, each source once."""
     versions = {}
     for planned in plan.sources.values():
@@ -83,7 +83,7 @@ def versions_of(plan: Plan) -> tuple[TrackedVersion, ...]:
                 dataset=view.version.dataset,
                 name=view.version.name,
                 id=view.version.id,
-                url=primary_of(view.version.store).url,
+                url=primary_store(view.version.store).url,
             )
     return tuple(versions.values())
 
@@ -92,7 +92,7 @@ def newest_checkpoint(checkpoints: str | None, run: str) -> str:
     """Return the URL of the newest complete checkpoint's marker, or "". Raises: StoreError."""
     if checkpoints is None:
         return ""
-    steps = marker.steps(primary_of(Root(checkpoints).store), run)
+    steps = marker.steps(primary_store(Root(checkpoints).store), run)
     if steps:
         return f"{_url(checkpoints)}/{marker.marker_key(run, steps[-1])}"
     return ""
@@ -106,4 +106,4 @@ def _trail(record: str, run: str) -> str:
 
 
 def _url(root: str) -> str:
-    return primary_of(Root(root).store).url
+    return primary_store(Root(root).store).url

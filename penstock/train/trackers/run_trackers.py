@@ -13,7 +13,7 @@ from loader.run.trail.step_rows import snapshot
 from ...units import utc_us
 from .feed import CLOSE_S, HeldStep, TrackedSteps, TrackerFeed
 from .mlflow_run import MlflowRun
-from .run_facts import facts_of, newest_checkpoint
+from .run_facts import collect_facts, newest_checkpoint
 from .tensorboard_run import TensorboardRun
 from .tracker import RunEnd, Tracker
 from .wandb_run import WandbRun
@@ -57,7 +57,7 @@ class RunTrackers:
             feed = TrackerFeed(
                 name,
                 TRACKERS[name](self._run),
-                lambda: facts_of(self._run, plan, self._record, self._checkpoints),
+                lambda: collect_facts(self._run, plan, self._record, self._checkpoints),
                 lambda: newest_checkpoint(self._checkpoints, self._run),
                 None if self._record is None else TrackedSteps(self._record, self._run, name),
                 first,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ...progress import progress
-from .copy_many import Copies, Migration, copied_here
+from .copy_many import Copies, Migration, copy_here
 from .items import Copied, Item
 from .journal import Journal
 
@@ -24,7 +24,7 @@ def copy_all(
 
     total: returns the items' total bytes. cluster: None copies in this process. Raises: with a cluster, as `attach`.
     """
-    coming = _copied(migration, items, journal, report, cluster)
+    coming = _copy_items(migration, items, journal, report, cluster)
     for copied in progress(coming, "migrate", lambda copied: copied.nbytes, total):
         journal.add(copied)
         if copied.written:
@@ -35,7 +35,7 @@ def copy_all(
     journal.flush()
 
 
-def _copied(
+def _copy_items(
     migration: Migration,
     items: Callable[[], Iterator[Item]],
     journal: Journal,
@@ -45,7 +45,7 @@ def _copied(
     if cluster is None:
         transfer = migration.transfer()
         at_once = migration.at_once
-        return copied_here(items(), transfer, report.failed, at_once=at_once, may_exist=migration.may_exist)
-    from .copy_job import copied_on
+        return copy_here(items(), transfer, report.failed, at_once=at_once, may_exist=migration.may_exist)
+    from .copy_job import copy_on_cluster
 
-    return copied_on(cluster, migration, items, journal, report)
+    return copy_on_cluster(cluster, migration, items, journal, report)

@@ -13,10 +13,10 @@ from ...compute.attach import follow
 from ...compute.cluster import Cluster
 from ...compute.job import Job, JobFolder
 from ...compute.pool import Failure
-from ...compute.submit import BlockOutcomes, Submission, created, name_other, recorded
+from ...compute.submit import BlockOutcomes, Submission, created, find_job, name_other
 from ...compute.work import Node, StoredPlace, Work
-from .copy_many import Copies, Migration, copied_here
-from .copy_one import Compared, Transfer, requests_of
+from .copy_many import Copies, Migration, copy_here
+from .copy_one import Compared, Transfer, count_copy_requests
 from .items import HELD_BYTES, Copied, Item, Pace
 from .journal import Journal
 
@@ -67,7 +67,7 @@ class CopyUnit:
     @property
     def waits_s(self) -> float:
         """Shortest time in seconds that the rate limits allow."""
-        requests = sum(sum(requests_of(item.nbytes)) for item in self.items)
+        requests = sum(sum(count_copy_requests(item.nbytes)) for item in self.items)
         return max(
             requests / self.settings.requests_per_s if self.settings.requests_per_s else 0.0,
             self.nbytes / self.settings.bytes_per_s if self.settings.bytes_per_s else 0.0,
@@ -114,7 +114,7 @@ def copy_unit(unit: CopyUnit, node: Node) -> CopiedUnit:
         failed.append(NotCopied(path=path, nbytes=nbytes, is_missing=is_missing, why=str(error)))
 
     settings = unit.settings
-    arrivals = copied_here(
+    arrivals = copy_here(
         iter(unit.items),
         _transfer(settings, node),
         name,
@@ -165,7 +165,7 @@ ITEMS = 64
 _log = logging.getLogger(__name__)
 
 
-def job_of(migration: Migration, attempt: int) -> Job[CopyUnit, CopiedUnit]:
+def migration_job(migration: Migration, attempt: int) -> Job[CopyUnit, CopiedUnit]:
     """Return a migration's job. Its fingerprint includes the rate limits."""
     pace = migration.pace
     words = [migration.source.url, migration.target.url, *migration.since, migration.hash]
@@ -184,7 +184,7 @@ def job_of(migration: Migration, attempt: int) -> Job[CopyUnit, CopiedUnit]:
     )
 
 
-def settings_of(migration: Migration, cluster: Cluster) -> CopySettings:
+def process_settings(migration: Migration, cluster: Cluster) -> CopySettings:
     """Return each process's settings, with its share of the rate limits."""
     processes = cluster.slot.number * COPY.resources.units_at_once(cluster.cpus, cluster.memory_bytes)
     requests = migration.pace.requests_per_s
@@ -201,7 +201,7 @@ def settings_of(migration: Migration, cluster: Cluster) -> CopySettings:
     )
 
 
-def copied_on(
+def copy_on_cluster(
     cluster: Cluster,
     migration: Migration,
     items: Callable[[], Iterator[Item]],
@@ -213,14 +213,14 @@ def copied_on(
     items: returns the items not yet in the journal. Raises: as `attach`.
     """
     engine = cluster.open()
-    settings = settings_of(migration, cluster)
+    settings = process_settings(migration, cluster)
     n_others = 0
     try:
         for attempt in count():
-            job = job_of(migration, attempt)
+            job = migration_job(migration, attempt)
             folder = JobFolder(job.store, job.id)
             sha256 = journal.job(job.id)
-            if sha256 and (earlier := recorded(folder, sha256)) is not None:
+            if sha256 and (earlier := find_job(folder, sha256)) is not None:
                 for value in _outcomes(earlier, follow(earlier, COPY, engine, cluster)):
                     for copied in value.copied:
                         journal.add(copied)
@@ -251,10 +251,10 @@ def copied_on(
 def _outcomes(there: Submission, blocks: Iterable[BlockOutcomes[CopiedUnit]]) -> Iterator[CopiedUnit]:
     for block in blocks:
         for number, outcome in enumerate(block.outcomes):
-            yield outcome.value or _lost(there, block.number, number, outcome.error)
+            yield outcome.value or _lost_unit(there, block.number, number, outcome.error)
 
 
-def _lost(there: Submission, block: int, number: int, error: Failure | None) -> CopiedUnit:
+def _lost_unit(there: Submission, block: int, number: int, error: Failure | None) -> CopiedUnit:
     assert error is not None
     why = f"it was not copied to its end: {error.code}: {error.summary}"
     items = there.folder.units(there.description, block, CopyUnit)[number].items

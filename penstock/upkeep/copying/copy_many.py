@@ -86,7 +86,7 @@ Failed = Callable[[str, PenstockError, int | None], None]
 """Callback for an object that was not copied: path, reason, and bytes if known."""
 
 
-def copied_here(
+def copy_here(
     items: Iterator[Item],
     transfer: Transfer | Compared,
     failed: Failed,

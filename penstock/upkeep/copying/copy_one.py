@@ -21,10 +21,10 @@ from loader.storage.cloud.reads import ReadStore
 from loader.storage.cloud.s3 import S3PutStore
 from loader.storage.cloud.store import RemoteStore
 from loader.storage.disk.folder_files import write_all
-from loader.storage.disk.scratch import held_file, on_scratch
+from loader.storage.disk.scratch import on_scratch, scratch_file
 from loader.storage.disk.store import LocalStore
 from loader.storage.files import MemoryBudget
-from loader.storage.store import disk_of
+from loader.storage.store import as_disk
 from loader.storage.stream import MAX_BYTES, PieceReader, SequentialRead, fill_from
 from loader.storage.threads import DaemonPool
 
@@ -68,7 +68,7 @@ class Transfer:
         self._readers = DaemonPool(READERS, "penstock-migrate-read")
         # Clients of other stores accept only `bytes`, so the buffer is copied.
         self._takes_views = isinstance(target, RemoteStore | LocalStore)
-        fills = isinstance(source, ReadStore) or disk_of(source) is not None
+        fills = isinstance(source, ReadStore) or as_disk(source) is not None
         self._piece = PIECE_BYTES if fills else min(PIECE_BYTES, SMALL_PIECE_BYTES)
 
     def __call__(self, item: Item, *, may_exist: bool = False) -> Copied:
@@ -159,12 +159,12 @@ class Transfer:
     def _through_a_file(self, item: Item, nbytes: int) -> Copied:
         with ExitStack() as held:
             with self._on_scratch(item):
-                file = held.enter_context(held_file("migrate", self._scratch, buffering=0))
+                file = held.enter_context(scratch_file("migrate", self._scratch, buffering=0))
             digest = self._to_file(item, nbytes, file.fileno())
             check(self._source, item, nbytes, digest)
             if not self._is_needed(item, digest):
                 return Copied(path=item.path, nbytes=nbytes, digest=digest, etag=item.etag)
-            self._pace.take(requests=requests_of(nbytes)[1])
+            self._pace.take(requests=count_copy_requests(nbytes)[1])
             try:
                 there = None
                 if not item.replace:
@@ -285,7 +285,7 @@ class Transfer:
         return True
 
 
-def requests_of(nbytes: int | None) -> tuple[int, int]:
+def count_copy_requests(nbytes: int | None) -> tuple[int, int]:
     """Return how many (reads, writes) a copy of this size takes."""
     if (nbytes or 0) <= HELD_BYTES:
         return max(1, -(-(nbytes or 0) // PIECE_BYTES)), 1
@@ -315,12 +315,12 @@ class Compared:
                 copied = self._transfer(replace(item, digest=digest), may_exist=may_exist)
             except Corrupt:  # one of the two reads, or the listed size, was wrong
                 continue
-            if not copied.written or self._arrived(item.path, digest):
+            if not copied.written or self._has_arrived(item.path, digest):
                 return copied
             self._target.delete_many([item.path])
         raise _uneven(self._source, self._target, item.path)
 
-    def _arrived(self, path: str, digest: str) -> bool:
+    def _has_arrived(self, path: str, digest: str) -> bool:
         return any(self._transfer.digest(self._target, path) == digest for _ in range(2))
 
 
@@ -337,7 +337,7 @@ def copy_entries(source: Store, target: Store, after: int, upto: int, last: str)
     for n in range(after + 1, upto + 1):
         assert data is not None
         follower = next(coming, None)
-        stated = last if follower is None else _before(follower)
+        stated = last if follower is None else _previous_digest(follower)
         if sha256(data).hexdigest() != stated:  # this entry or the next may have been misread
             data = read_twice(source, entry_key(n))
             follower = None if follower is None else read_twice(source, entry_key(n + 1))
@@ -349,7 +349,7 @@ def copy_entries(source: Store, target: Store, after: int, upto: int, last: str)
 def _check_entry(source: Store, n: int, data: bytes, follower: bytes | None) -> None:
     try:
         entry = parse(n, data)
-        if follower is not None and _before(follower) != entry.sha256:
+        if follower is not None and _previous_digest(follower) != entry.sha256:
             behind = with_repair(source, parse(n + 1, follower), entry.sha256)
             if behind.follows != entry.sha256:
                 raise Corrupt(f"log entry {entry_key(n + 1)} was written after other bytes of {entry_key(n)}")
@@ -366,7 +366,7 @@ def _entries(source: Store, numbers: range) -> Iterator[bytes]:
             yield from pool.map(lambda n: source.get(entry_key(n)).data, numbers[at : at + READ_AHEAD])
 
 
-def _before(data: bytes) -> str:
+def _previous_digest(data: bytes) -> str:
     try:
         return str(parse_json_object(data)["prev"])
     except DAMAGED:

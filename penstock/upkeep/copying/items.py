@@ -60,7 +60,7 @@ class Hash(Protocol):
     def hexdigest(self) -> str: ...
 
 
-def _uncopied(data: memoryview) -> Any:
+def _share_memory(data: memoryview) -> Any:
     if not data.readonly:
         return _array(len(data)).from_buffer(data)
     from numpy import frombuffer, uint8  # takes 0.1 s, so only for read-only buffers
@@ -85,7 +85,9 @@ class Crc32c:
 
     def update(self, data: bytes | memoryview, /) -> None:
         """Hash the next bytes."""
-        self._value = extend(self._value, data if isinstance(data, bytes) else _uncopied(memoryview(data)))
+        self._value = extend(
+            self._value, data if isinstance(data, bytes) else _share_memory(memoryview(data))
+        )
 
     def hexdigest(self) -> str:
         """Return eight hex digits, most significant first, as in a root's tables."""
@@ -99,7 +101,7 @@ class Digest:
     """The digest of streamed bytes. like: digest to compare with. kind: one of `KINDS`, used if `like` is ""."""
 
     def __init__(self, like: str, kind: str) -> None:
-        self._kind = kind_of(like) or kind
+        self._kind = digest_kind(like) or kind
         self._hash = KINDS[self._kind]()
         self.update = self._hash.update
 
@@ -109,10 +111,10 @@ class Digest:
 
 def proves(digest: str) -> bool:
     """Return whether equal digests of this kind prove equal bytes."""
-    return kind_of(digest) == "sha256"
+    return digest_kind(digest) == "sha256"
 
 
-def kind_of(digest: str) -> str:
+def digest_kind(digest: str) -> str:
     """Return a digest's kind, or "" if it is none of `KINDS`."""
     kind = digest.partition(":")[0]
     return kind if kind in KINDS else ""
@@ -125,7 +127,7 @@ def in_words(digest: str) -> str:
 
 def to_columns(digest: str) -> tuple[str, ...]:
     """Return a digest as table columns, one per kind in `KINDS`: hex for its kind, else ""."""
-    return tuple(digest.partition(":")[2] if kind == kind_of(digest) else "" for kind in KINDS)
+    return tuple(digest.partition(":")[2] if kind == digest_kind(digest) else "" for kind in KINDS)
 
 
 def as_columns(key: str, nbytes: int, digest: str, etag: str) -> tuple[str | int, ...]:

@@ -132,7 +132,7 @@ class Journal:
         try:
             return str(parse_json_object(data)["sha256"])
         except DAMAGED as error:
-            raise self._damaged(key, error) from error
+            raise self._damage_error(key, error) from error
 
     def flush(self) -> None:
         if self._lines:
@@ -203,9 +203,9 @@ class Journal:
                     digest = from_columns(row["sha256"], row.get("crc32c"))
                     yield row["path"], row["nbytes"], digest, row.get("etag", "")
         except (*DAMAGED, OSError) as error:
-            raise self._damaged(key, error) from error
+            raise self._damage_error(key, error) from error
 
-    def _damaged(self, key: str, error: Exception) -> Corrupt:
+    def _damage_error(self, key: str, error: Exception) -> Corrupt:
         return Corrupt(
             f"{self._target.url}/{key} is not what a migration wrote ({error}): it was edited; delete that "
             "object: the next run recognizes its copies by size"

@@ -35,14 +35,14 @@ def server_clock(endpoint: str) -> Iterator[Finding]:
     except (TypeError, ValueError, OverflowError):
         yield note("clock", f"{endpoint} does not tell its time" + (f" ({date!r})" if date else ""))
         return
-    yield compared(there - time.time(), endpoint)
+    yield compare_clocks(there - time.time(), endpoint)
 
 
-def compared(ahead_s: float, where: str) -> Finding:
+def compare_clocks(ahead_s: float, where: str) -> Finding:
     """Return a finding. ahead_s: seconds by which the other clock is ahead, whole."""
     if abs(ahead_s) < NOTICED_S:
         return ok("clock", f"this machine and {where} agree within a minute")
-    what = f"{where} is {shown(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} this machine's clock"
+    what = f"{where} is {duration_text(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} this machine's clock"
     set_it = "find out which of the two is wrong (`date -u`) and set it (chrony, systemd-timesyncd)"
     if abs(ahead_s) < REFUSED_S:
         return warn("clock", what, f"{set_it}: beyond 15 minutes signed requests are refused")
@@ -53,7 +53,7 @@ def compared(ahead_s: float, where: str) -> Finding:
     )
 
 
-def shown(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Return a duration as text: '90 seconds', '3.0 hours', '365 days'."""
     if seconds < 120:
         return f"{seconds:.0f} seconds"

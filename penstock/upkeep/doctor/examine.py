@@ -140,12 +140,12 @@ class Examination:
     def _remove(self) -> None:
         before = len(self.findings)
         written = any(one.check == "writing" and one.level == "ok" for one in self.findings)
-        self._collect("scratch", _removed(self.scratch))
+        self._collect("scratch", _remove_scratch(self.scratch))
         if not written:
             del self.findings[before:]
 
 
-def _removed(scratch: Scratch) -> Iterator[Finding]:
+def _remove_scratch(scratch: Scratch) -> Iterator[Finding]:
     scratch.remove()
     if listed := [info.key for info in scratch.store.list(scratch.prefix)]:
         yield warn(

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator
 
 from loader.storage.disk.folder_files import fsync_directory
-from loader.storage.disk.mounts import BUCKETS, NETWORK, mount_of
+from loader.storage.disk.mounts import BUCKETS, NETWORK, find_mount
 
 from ...units import number, share, size
-from .clock import compared
+from .clock import compare_clocks
 from .finding import Finding, fail, note, ok, warn
 
 VOLATILE = {"tmpfs", "ramfs"}
@@ -30,7 +30,7 @@ SLOW_FSYNC_S = 0.1
 def file_system(folder: str) -> Iterator[Finding]:
     """Yield a finding about the file system's type and its known faults."""
     check = "file system"
-    mount = mount_of(folder)
+    mount = find_mount(folder)
     if mount is None:
         yield note(check, "this system does not tell what lies under a folder (no /proc/self/mountinfo)")
         return
@@ -186,7 +186,7 @@ def disk_clock(folder: str) -> Iterator[Finding]:
     path = os.path.join(folder, "clock")
     before = time.time()
     _write(path, b"")
-    yield compared(os.stat(path).st_mtime - before, "the file system")
+    yield compare_clocks(os.stat(path).st_mtime - before, "the file system")
 
 
 def _write(path: str, data: bytes) -> None:

@@ -13,7 +13,7 @@ from loader.storage.spec import bucket_and_prefix
 
 from ...places import gcs_endpoint
 from .finding import Finding, fail, note, ok, warn
-from .lifecycle_rules import judged, rules_of_gcs
+from .lifecycle_rules import judge_rules, rules_of_gcs
 
 COLD = {"NEARLINE", "COLDLINE", "ARCHIVE"}
 _UPLOAD = re.compile(r"<Upload>(.*?)</Upload>", re.DOTALL)
@@ -47,7 +47,7 @@ def gcs_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     base = ""
     if prefix:
         base = f"{prefix}/"
-    yield from judged(rules_of_gcs(list(bucket.lifecycle_rules)), base)
+    yield from judge_rules(rules_of_gcs(list(bucket.lifecycle_rules)), base)
     try:
         yield _uploads(bucket, gcs_endpoint(url, options), base)
     except (GoogleAuthError, OSError) as error:

@@ -85,7 +85,7 @@ def rules_of_gcs(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
             )
 
 
-def judged(rules: Iterable[Rule], root: str) -> Iterator[Finding]:
+def judge_rules(rules: Iterable[Rule], root: str) -> Iterator[Finding]:
     """Yield findings about a root whose keys begin with `root` ('' or 'a/b/')."""
     rules = list(rules)
     harmless = True

@@ -10,7 +10,7 @@ from loader.storage.cloud.s3 import s3_config
 from loader.storage.spec import bucket_and_prefix, redact, secret_values
 
 from .finding import Finding, fail, note, ok, warn
-from .lifecycle_rules import ARCHIVES, judged, rules_of_s3
+from .lifecycle_rules import ARCHIVES, judge_rules, rules_of_s3
 
 UNSET = {
     *(
@@ -103,7 +103,7 @@ def _lock(bucket: Bucket) -> Iterator[Finding]:
 
 def _lifecycle(bucket: Bucket) -> Iterator[Finding]:
     rules = bucket.ask("get_bucket_lifecycle_configuration").get("Rules", [])
-    yield from judged(rules_of_s3(rules), bucket.prefix)
+    yield from judge_rules(rules_of_s3(rules), bucket.prefix)
 
 
 def _uploads(bucket: Bucket) -> Iterator[Finding]:
@@ -219,7 +219,7 @@ def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
             endpoint_url=config.get("endpoint"),
             region_name=config["region"],
             config=Config(
-                signature_version=_unsigned() if config.get("skip_signature") else None,
+                signature_version=_unsigned_config() if config.get("skip_signature") else None,
                 retries={"total_max_attempts": 2},
                 connect_timeout=5,
                 read_timeout=10,
@@ -235,7 +235,7 @@ def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
             yield from question(asked)
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))
-            yield _refused(check, code)
+            yield _refusal_note(check, code)
             if code in STRANGERS:
                 break  # every question would get this response
         except BotoCoreError as error:
@@ -251,7 +251,7 @@ def _not_asked(check: str, error: Exception, secrets: Sequence[str]) -> Finding:
     return note(check, f"not asked: {type(error).__name__}: {brief}")
 
 
-def _refused(check: str, code: str) -> Finding:
+def _refusal_note(check: str, code: str) -> Finding:
     if code in DENIED:
         return note(
             check, "not permitted to ask", "ask the bucket's owner, or run this with their credentials"
@@ -272,7 +272,7 @@ def _keys(provider: Any) -> dict[str, Any]:
     }
 
 
-def _unsigned() -> Any:
+def _unsigned_config() -> Any:
     from botocore import UNSIGNED  # type: ignore[import-untyped]
 
     return UNSIGNED

@@ -14,7 +14,7 @@ from loader.dataset.log.marker import PROBES
 from loader.dataset.shards.shard import crc32c
 from loader.errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound, StoreError
 from loader.storage import ByteRange, Store
-from loader.storage.disk.scratch import default_place, held_file
+from loader.storage.disk.scratch import default_place, scratch_file
 from loader.storage.store import TEMPORARY
 from loader.storage.threads import DaemonPool
 
@@ -138,12 +138,12 @@ def listing(scratch: Scratch, many: int) -> Iterator[Finding]:
         list(threads.map(lambda name: scratch.store.put(scratch.key(f"list/{name}"), b"x"), names))
     names.sort()
     try:
-        yield _compared(scratch, base, names)
+        yield _compare_listing(scratch, base, names)
     except StoreError as error:
         yield fail("listing", str(error), PUBLISH_ELSEWHERE)
 
 
-def _compared(scratch: Scratch, base: str, names: list[str]) -> Finding:
+def _compare_listing(scratch: Scratch, base: str, names: list[str]) -> Finding:
     def listed(prefix: str, start_after: str | None = None) -> list[str]:
         after = None
         if start_after is not None:
@@ -291,8 +291,8 @@ def checksums(scratch: Scratch) -> Iterator[Finding]:
     digest = hashlib.sha256()
     with ExitStack() as held:
         try:
-            file = held.enter_context(held_file("doctor", buffering=0))
-            expected = _filled(file)
+            file = held.enter_context(scratch_file("doctor", buffering=0))
+            expected = _fill(file)
         except OSError as error:  # from this machine's disk, not from the store
             what = (
                 "what is uploaded in parts was not checked: temporary space "
@@ -336,7 +336,7 @@ def copies(scratch: Scratch) -> Iterator[Finding]:
         )
 
 
-def _filled(file: IO[bytes]) -> bytes:
+def _fill(file: IO[bytes]) -> bytes:
     block = memoryview(Random(2).randbytes(2**20))
     digest = hashlib.sha256()
     for at in range(0, PARTS_BYTES, len(block)):

@@ -267,7 +267,7 @@ def read_clients(
     signs_now: dict[str, Sign] = {one.key: _lease_sign(one) for one in there}
     signs_now |= dict(zip(map(_key, txns), beats, strict=True))
     signs_now |= {folder: sign_of_job(objects) for folder, objects in job_folders(store).items()}
-    unfinished = list(_unfinished(store))
+    unfinished = list(_unfinished_uploads(store))
     signs_now |= {one.key: _file_sign(one) for one in unfinished}
     signs = before.after(signs_now, at, silence_us // 2)
     clients = Clients(signs=signs, leases=there, unfinished=unfinished, silence_us=silence_us)
@@ -275,7 +275,7 @@ def read_clients(
     return clients
 
 
-def _unfinished(store: Store) -> Iterator[ObjectInfo]:
+def _unfinished_uploads(store: Store) -> Iterator[ObjectInfo]:
     for folder in FOLDERS if isinstance(store, LocalStore) else ():
         for info, link in list_in_place(store, folder):
             if not link and is_unfinished(info.key) and _UNFINISHED.fullmatch(info.key):

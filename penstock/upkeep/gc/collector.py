@@ -26,7 +26,7 @@ from loader.storage.external_shards import FOREIGN as FOREIGN_FOLDER
 
 from ...units import size
 from .clients import FOLDERS, JOBS, Clients, Moment, check_name, now, own_name, read_clients
-from .deleted_record import DeletedRecord, PrimaryRecord, swept_by_primary
+from .deleted_record import DeletedRecord, PrimaryRecord, primary_filter
 from .needed import (
     FOREIGN,
     LIVE,
@@ -45,18 +45,18 @@ from .sweep import (
     Caps,
     SideObject,
     SweepResult,
-    adopted,
+    abandoned_files,
     as_table,
     cards,
     heartbeats,
     hints,
     jobs,
     last_look,
-    protected_tables,
+    orphan_adopted,
+    orphan_shingle_tables,
     seals,
     segments,
     sweep,
-    unfinished,
 )
 from .sweep import leases as dead_leases
 
@@ -178,7 +178,7 @@ class CollectionReport:
             lines.append(f"{objects} foreign objects ({size(nbytes)}) are ignored: {', '.join(named)}{more}")
         return "\n".join(lines)
 
-    def swept_text(self) -> str:
+    def sweep_text(self) -> str:
         """Return the sweep's readable result."""
         done = self.swept
         what = "deleted" if self.applied else "would be deleted (--apply does it)"
@@ -290,25 +290,25 @@ def collect(
             _abort(root, silent, clients)
             state = root.log.refresh()
             silent = [txn for txn in silent if state.txns[txn].status == "aborted"]
-        kept, live = _kept(root, state, clients, options.condemned, mirror=mirror)
+        kept, live = _kept_references(root, state, clients, options.condemned, mirror=mirror)
         owner_of = owners(
             root.store, state, kept, live.owners
         )  # before the sweep deletes the manifests that state it
         tally = Tally()
 
-        def condemned() -> Iterator[pa.Table]:
+        def condemn() -> Iterator[pa.Table]:
             swept = None
             if mirror:
-                swept = swept_by_primary(root.store)
+                swept = primary_filter(root.store)
             side_objects: dict[str, Callable[[], Iterator[SideObject]]] = {
                 "cards/": lambda: cards(root.store, state, kept, tally),
-                FOREIGN_FOLDER: lambda: adopted(root.store, live, tally),
+                FOREIGN_FOLDER: lambda: orphan_adopted(root.store, live, tally),
                 "heartbeats/": lambda: heartbeats(root.store, state, tally),
                 JOBS: lambda: jobs(root.store, clients, tally),
                 LEASES: lambda: dead_leases(root.store, clients, tally),
                 "log/": lambda: hints(root.store, tally),
                 "maps/": lambda: segments(root.store, "maps/", live, tally),
-                "protected/": lambda: protected_tables(root.store, state, kept, tally),
+                "protected/": lambda: orphan_shingle_tables(root.store, state, kept, tally),
                 "search/": lambda: segments(root.store, "search/", live, tally),
                 SEALS: lambda: seals(root.store, live, tally),
             }
@@ -320,15 +320,15 @@ def collect(
                 table = as_table(side_objects.get(folder, tuple)())
                 if swept and folder in ("cards/", "protected/", FOREIGN_FOLDER, SEALS):
                     table = swept(table)
-                unfinished_files = as_table(unfinished(clients, folder))
+                unfinished_files = as_table(abandoned_files(clients, folder))
                 table = (
                     pa.concat_tables([table, unfinished_files]).sort_by("key")
                     if len(unfinished_files)
                     else table
                 )
-                yield _counted(table, tally)
+                yield _count(table, tally)
 
-        plan = stack.enter_context(planned(root.store, name, condemned(), at, grace_us))
+        plan = stack.enter_context(planned(root.store, name, condemn(), at, grace_us))
         due = _due(plan, grace_us)
         caps = Caps(max_objects=options.max_objects, max_bytes=options.max_bytes, dataset=options.dataset)
         check = last_look(root, clients, leases, kept, options.condemned, mirror=mirror)
@@ -355,7 +355,7 @@ def _check_dataset(root: Root, state: State, dataset: str | None) -> None:
         )
 
 
-def _kept(
+def _kept_references(
     root: Root, state: State, clients: Clients, condemned: Collection[str], *, mirror: bool
 ) -> tuple[dict[str, VersionRecord], References]:
     while True:
@@ -379,7 +379,7 @@ def _abort(root: Root, txns: Collection[str], clients: Clients) -> None:
             continue
 
 
-def _counted(table: pa.Table, tally: Tally) -> pa.Table:
+def _count(table: pa.Table, tally: Tally) -> pa.Table:
     for row in (
         table.group_by(["dataset", "why"]).aggregate([("nbytes", "sum"), ("nbytes", "count")]).to_pylist()
     ):

@@ -45,7 +45,7 @@ class DeletedRecord:
         except Conflict as error:
             error.add_note("nothing more was deleted here; swept again, it is collected as a mirror")
             raise
-        there = self._known()
+        there = self._load()
         digest = hashlib.sha256("\n".join(condemned["key"].to_pylist()).encode()).hexdigest()[:16]
         if digest not in there:
             key = f"{FOLDER}{self._n + 1:012d}-{digest}.parquet"
@@ -56,7 +56,7 @@ class DeletedRecord:
             there[digest] = key
         return there[digest]
 
-    def _known(self) -> dict[str, str]:
+    def _load(self) -> dict[str, str]:
         if self._there is None:
             self._there = {}
             for n, digest, key in _records(self._root.store):
@@ -77,7 +77,7 @@ def read_swept(store: Store) -> Iterator[pa.Table]:
         yield parse_table(store.get(key).data, f"{store.url}/{key}")
 
 
-def swept_by_primary(store: Store) -> Callable[[pa.Table], pa.Table]:
+def primary_filter(store: Store) -> Callable[[pa.Table], pa.Table]:
     """Return a filter for objects that a primary recorded as deleted; migrations copy these records to the mirror.
 
     Reads all records. Memory: 0.1 KB per recorded object.
@@ -85,10 +85,10 @@ def swept_by_primary(store: Store) -> Callable[[pa.Table], pa.Table]:
     keys = [table["key"].cast(pa.large_string()).combine_chunks() for table in read_swept(store)]
     swept = pa.concat_arrays(keys) if keys else pa.array([], pa.large_string())
 
-    def deleted_there(condemned: pa.Table) -> pa.Table:
+    def filter_deleted(condemned: pa.Table) -> pa.Table:
         return condemned.filter(pc.is_in(condemned["key"], value_set=swept))
 
-    return deleted_there
+    return filter_deleted
 
 
 class PrimaryRecord:

@@ -40,7 +40,7 @@ def segment_kind(path: str) -> SegmentKind | None:
     return None
 
 
-def stored_kind(store: Store, path: str) -> SegmentKind:
+def read_kind(store: Store, path: str) -> SegmentKind:
     """Return the kind of a segment, with its columns. Reads its folder's record. Raises: as `parse_how`."""
     if path.startswith(MAPS):
         return MAP_KIND
@@ -55,7 +55,7 @@ def is_record(path: str) -> bool:
     return path.count("/") == 2 and name in _RECORDS
 
 
-def condemned_segments(
+def condemn_segments(
     store: Store,
     infos: Sequence[ObjectInfo],
     live: References,
@@ -97,7 +97,7 @@ def _reasons(
             reasons[info.key] = "segment that cannot be read"
         except (FormatTooNew, ObjectNotFound):  # a newer release reads it, or another collector deleted it
             n_unread += 1
-    needed = _needed_sources(segments, live)
+    needed = _live_sources(segments, live)
     holders: dict[SegmentPart, str] = {}  # part -> the largest readable segment with it
     for path, parts in segments.items():
         needed_parts = [part for part in parts if part.source in needed]
@@ -107,7 +107,7 @@ def _reasons(
         if holders.keys() >= set(needed_parts):
             larger = {holders[part] for part in needed_parts}
             # Only a whole segment replaces others, and a footer does not show damage to values.
-            damaged = _damaged(store, larger)
+            damaged = _find_damage(store, larger)
             if not damaged:
                 reasons[path] = "segment whose parts are in a larger one"
                 continue
@@ -123,12 +123,12 @@ def _reasons(
     return reasons
 
 
-def _damaged(store: Store, paths: Collection[str]) -> set[str]:
+def _find_damage(store: Store, paths: Collection[str]) -> set[str]:
     """Return the segments that do not agree with their digests. Reads all of them."""
     damaged = set()
     for path in paths:
         try:
-            kind = stored_kind(store, path)
+            kind = read_kind(store, path)
             read_segment(store, path, kind)
         except (Corrupt, FormatTooNew, ObjectNotFound):
             damaged.add(path)
@@ -147,7 +147,7 @@ def _size_and_key(info: ObjectInfo) -> tuple[int, str]:
     return -info.nbytes, info.key
 
 
-def _needed_sources(
+def _live_sources(
     segments: dict[str, tuple[SegmentPart, ...]],
     live: References,
 ) -> set[str]:

@@ -291,18 +291,18 @@ def sorter(
     """
     fates: dict[str, tuple[str, int]] = {}
 
-    def fate_of(txn: str) -> tuple[str, int]:
+    def transaction_fate(txn: str) -> tuple[str, int]:
         if txn not in fates:
             known = state.txns.get(txn)
             fates[txn] = _FOREIGN if known is None else (known.dataset, _fate(known, state, kept))
         return fates[txn]
 
-    def sort_out(batch: pa.RecordBatch) -> pa.Table:
+    def select_condemned(batch: pa.RecordBatch) -> pa.Table:
         keys = batch.column("key")
         sizes = batch.column("nbytes")
         txns = pc.struct_field(pc.extract_regex(keys, OURS), "txn").dictionary_encode()
         names: list[str] = txns.dictionary.to_pylist()
-        fates_of_txns = [fate_of(name) for name in names]
+        fates_of_txns = [transaction_fate(name) for name in names]
         at = txns.indices.fill_null(len(names)).to_numpy()
         fate = np.array([what for _, what in fates_of_txns] + [FOREIGN], np.int8)[at]
         fate[batch.column("link").to_numpy(zero_copy_only=False)] = FOREIGN
@@ -327,7 +327,7 @@ def sorter(
             }
         )
 
-    return sort_out
+    return select_condemned
 
 
 def _fate(txn: Txn, state: State, kept: Mapping[str, object]) -> int:

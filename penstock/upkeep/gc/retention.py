@@ -161,7 +161,7 @@ def retire_by_policy(
             dataset="",
         )
     leases = Leases(root.store)
-    created_us = _created(root, state.versions(dataset))
+    created_us = _creation_times(root, state.versions(dataset))
 
     def chosen(state: State) -> list[VersionRecord]:
         leased = {id for lease in leases.read() for id in lease.versions}
@@ -186,7 +186,7 @@ def retire_by_policy(
     return retired
 
 
-def _created(root: Root, versions: Sequence[VersionRecord]) -> dict[str, int]:
+def _creation_times(root: Root, versions: Sequence[VersionRecord]) -> dict[str, int]:
     """Return id -> creation time of the versions that are not retired, and of the newest retired ones."""
 
     def created(record: VersionRecord) -> int:

@@ -32,7 +32,7 @@ from ...search.overlap.protected_texts import FOLDER
 from ...units import size
 from .clients import JOBS, Clients, job_folder, job_folders, sign_of_job
 from .deleted_record import DeletedRecord, PrimaryRecord
-from .derived_segments import condemned_segments, is_record, segment_kind
+from .derived_segments import condemn_segments, is_record, segment_kind
 from .needed import References, Tally, Unreadable, protected, references
 from .plan import LISTED_ROWS, CollectionPlan
 
@@ -58,7 +58,7 @@ def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) 
             yield info, record.dataset, record.txn, "card of a retired version"
 
 
-def protected_tables(
+def orphan_shingle_tables(
     store: Store,
     state: State,
     kept: Mapping[str, object],
@@ -76,14 +76,14 @@ def protected_tables(
             yield info, record.dataset, record.txn, "shingles of a retired version"
 
 
-def adopted(store: Store, live: References, tally: Tally) -> Iterator[SideObject]:
+def orphan_adopted(store: Store, live: References, tally: Tally) -> Iterator[SideObject]:
     """Yield adopted objects that no kept version needs. Costs a listing."""
-    return _unneeded(store, FOREIGN, _ADOPTED, "adopted object of no version", live, tally)
+    return _orphans(store, FOREIGN, _ADOPTED, "adopted object of no version", live, tally)
 
 
 def seals(store: Store, live: References, tally: Tally) -> Iterator[SideObject]:
     """Yield seals that no kept version needs. Costs a listing."""
-    return _unneeded(store, SEALS, _SEAL, "seal of no version", live, tally)
+    return _orphans(store, SEALS, _SEAL, "seal of no version", live, tally)
 
 
 def segments(store: Store, prefix: str, live: References, tally: Tally) -> Iterator[SideObject]:
@@ -94,11 +94,11 @@ def segments(store: Store, prefix: str, live: References, tally: Tally) -> Itera
             tally.add_foreign([info.key], info.nbytes)
         else:
             infos.append(info)
-    for info, why in condemned_segments(store, infos, live):
+    for info, why in condemn_segments(store, infos, live):
         yield info, "", "", why
 
 
-def _unneeded(
+def _orphans(
     store: Store, prefix: str, ours: re.Pattern[str], why: str, live: References, tally: Tally
 ) -> Iterator[SideObject]:
     infos = _in_place(store, prefix, tally)
@@ -149,7 +149,7 @@ def hints(store: Store, tally: Tally) -> Iterator[SideObject]:
         yield from ((info, "", "", "old hint") for info in old if info.key in here)
 
 
-def unfinished(clients: Clients, folder: str) -> Iterator[SideObject]:
+def abandoned_files(clients: Clients, folder: str) -> Iterator[SideObject]:
     """Yield unfinished files that killed writers left in a folder. Costs no request."""
     for info in clients.files_of_dead():
         if info.key.startswith(folder):
@@ -189,18 +189,18 @@ def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
     After a refusal each key is deleted by its own request. Raises: Throttled or Transient, which concern the whole
     store.
     """
-    if _refused(store, keys) is None:
+    if _first_refusal(store, keys) is None:
         return {}
     refused: dict[str, StoreError] = {}
     with DaemonPool(AT_ONCE, "penstock-collect") as pool:
         for start in range(0, len(keys), AT_ONCE):
             batch = keys[start : start + AT_ONCE]
-            answers = pool.map(partial(_refused, store), ([key] for key in batch))
+            answers = pool.map(partial(_first_refusal, store), ([key] for key in batch))
             refused |= {key: error for key, error in zip(batch, answers, strict=True) if error is not None}
     return refused
 
 
-def _refused(store: Store, keys: Sequence[str]) -> StoreError | None:
+def _first_refusal(store: Store, keys: Sequence[str]) -> StoreError | None:
     try:
         delete_in_place(store, keys)
     except (Throttled, Transient):
@@ -276,14 +276,14 @@ def sweep(
         if caps.dataset is not None:
             ripe = ripe.filter(pc.equal(ripe["dataset"], caps.dataset))
         remaining = _small_enough(ripe, caps, done)
-        while (piece := _within(remaining, caps, done)).num_rows:
+        while (piece := _limit_batch(remaining, caps, done)).num_rows:
             remaining = remaining.slice(piece.num_rows)
             checked = check(piece)
             done.spared += piece.num_rows - checked.num_rows
             if record is not None and checked.num_rows:
                 if key := record.append(checked, at_us):
                     done.records.append(key)
-                checked = _deleted(root, checked, done)
+                checked = _delete(root, checked, done)
             done.objects += checked.num_rows
             done.nbytes += pc.sum(checked["nbytes"]).as_py() or 0
             for count in pc.value_counts(checked["why"]).to_pylist():
@@ -312,7 +312,7 @@ def sweep(
     return done
 
 
-def _deleted(root: Root, checked: pa.Table, done: SweepResult) -> pa.Table:
+def _delete(root: Root, checked: pa.Table, done: SweepResult) -> pa.Table:
     # Delete descriptions last: without one, results could seem to be another job's.
     last = pc.ends_with(checked["key"], f"/{DESCRIPTION}")
     refused: dict[str, StoreError] = {}
@@ -346,7 +346,7 @@ def _small_enough(ripe: pa.Table, caps: Caps, done: SweepResult) -> pa.Table:
     return ripe.filter(pc.invert(too_large))
 
 
-def _within(ripe: pa.Table, caps: Caps, done: SweepResult) -> pa.Table:
+def _limit_batch(ripe: pa.Table, caps: Caps, done: SweepResult) -> pa.Table:
     total = np.cumsum(ripe["nbytes"].to_numpy()) + done.nbytes
     fits = min(int(np.searchsorted(total, caps.max_bytes, "right")), caps.max_objects - done.objects)
     done.capped = fits < ripe.num_rows
@@ -379,8 +379,8 @@ def last_look(
             for key in ripe["key"].to_pylist()
             if key.startswith(("cards/", FOLDER)) and not is_unfinished(key)
         )
-        needed = [one.key for one in living] + [key for key in of_versions if _version_of(key) in now]
-        kept_keys = pa.array([*needed, *jobs.worked_on(ripe["key"].to_pylist())], pa.large_string())
+        needed = [one.key for one in living] + [key for key in of_versions if _key_version(key) in now]
+        kept_keys = pa.array([*needed, *jobs.active_keys(ripe["key"].to_pylist())], pa.large_string())
         if back:
             lost = Unreadable(root.store, state, condemned, mirror=mirror)
             kept_keys = pa.concat_arrays([kept_keys, references(root.store, back, lost).paths])
@@ -397,7 +397,7 @@ class _Jobs:
         self._clients = clients
         self._seen: dict[str, dict[str, str]] = {}  # folder -> its objects when the first of them was due
 
-    def worked_on(self, keys: Sequence[str]) -> list[str]:
+    def active_keys(self, keys: Sequence[str]) -> list[str]:
         """Return the keys that stay because their job's folder changed since it was condemned.
 
         A description stays while its folder has other objects: without it, results could seem to be another job's.
@@ -420,7 +420,7 @@ class _Jobs:
         return [key for key in keys if key in stays]
 
 
-def _version_of(key: str) -> str:
+def _key_version(key: str) -> str:
     """Return the id of the version that a card or a table of shingles belongs to."""
     match = _CARD.fullmatch(key) or _PROTECTED.fullmatch(key)
     if match is None:

@@ -130,7 +130,7 @@ def _version(
         manifest = read_manifest(source, record.manifest, record.sha256)
         base = _base(source, state, record)
         known = {file.path for file in table_references(base)}
-        merged = _merged(source, base, manifest)
+        merged = _merge_paths(source, base, manifest)
     except PenstockError as error:
         failed(record.manifest, error)
         return
@@ -152,7 +152,7 @@ def _version(
     yield Item(path=record.manifest, nbytes=None, digest=f"sha256:{record.sha256}", may_exist=may_exist)
 
 
-def _merged(source: Store, base: Mapping[str, Any], manifest: Mapping[str, Any]) -> set[str]:
+def _merge_paths(source: Store, base: Mapping[str, Any], manifest: Mapping[str, Any]) -> set[str]:
     merged = {file["path"] for file in base.get("shards", ())} - {one["path"] for one in manifest["shards"]}
     tables = (TableFile.from_json(file) for file in base.get("shards", ()) if file["path"] in merged)
     return {

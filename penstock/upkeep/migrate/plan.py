@@ -9,12 +9,12 @@ from loader.errors import PenstockError
 from loader.storage import Store
 
 from ...units import size
-from ..copying.copy_one import requests_of
+from ..copying.copy_one import count_copy_requests
 from ..copying.items import Item
 from ..copying.journal import Journal
 from .contents import missing_records, new_items, new_versions
 from .prefix_copy import FOLDER, check_places, missing_items
-from .run import copied_entries
+from .run import last_copied_entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ BY_SCHEME = {
 }
 
 
-def prices_of(url: str) -> Prices:
+def provider_prices(url: str) -> Prices:
     """Return the prices of a URL's provider; zeros if it is a disk or unknown."""
     return BY_SCHEME.get(url.partition("://")[0], Prices())
 
@@ -73,7 +73,7 @@ class MigrationPlan:
 
     def add(self, item: Item, rclone: TextIO | None = None, s5cmd: TextIO | None = None) -> None:
         """Add an object to the totals and lists."""
-        reads, writes = requests_of(item.nbytes)
+        reads, writes = count_copy_requests(item.nbytes)
         self.objects += 1
         self.nbytes += item.nbytes or 0
         self.reads += reads
@@ -86,13 +86,13 @@ class MigrationPlan:
         if rclone:
             rclone.write(f"{item.path}\n")
         if s5cmd:
-            both = (_quoted(f"{place}/{item.path}") for place in (self.source, self.target))
+            both = (_quote(f"{place}/{item.path}") for place in (self.source, self.target))
             s5cmd.write(f"cp --raw {' '.join(both)}\n")  # --raw: `*`, `?` and `[` are characters of a key
 
     def price(self, egress: float | None) -> None:
         """Set the costs. egress: USD per GB; None: the list price."""
-        here = prices_of(self.source)
-        there = prices_of(self.target)
+        here = provider_prices(self.source)
+        there = provider_prices(self.target)
         leaves = Prices() if here == there and egress is None else here
         leaves = leaves if egress is None else replace(leaves, egress=egress)
         self.egress_usd = self.nbytes / 1e9 * leaves.egress
@@ -133,11 +133,11 @@ def plan_migration(
     egress: USD per GB; None: the list price. rclone: file that receives paths for `rclone copy --files-from-raw`.
     s5cmd: file that receives commands for `s5cmd run`.
 
-    Raises: as `copied_entries`; as reading the source's manifests and tables.
+    Raises: as `last_copied_entry`; as reading the source's manifests and tables.
     """
     source = root.store
     state = root.state
-    after = copied_entries(source, target)
+    after = last_copied_entry(source, target)
     names = [one.name for one in new_versions(state, after)]
     plan = MigrationPlan(source=source.url, target=target.url, versions=names, entries=state.n - after)
     plan.reads = plan.writes = plan.entries
@@ -172,7 +172,7 @@ def plan_prefix(
     return plan
 
 
-def _quoted(url: str) -> str:
+def _quote(url: str) -> str:
     """Return a URL as one word for `s5cmd run`."""
     # s5cmd cuts a line at ` #` even between quotes, so those two characters are kept apart.
     return shlex.quote(url).replace(" #", " '\"#\"'")

@@ -24,7 +24,7 @@ from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.listing import differ
 from loader.storage.disk.store import LocalStore
-from loader.storage.disk.unlisted_files import unlisted
+from loader.storage.disk.unlisted_files import skipped_files
 from loader.storage.store import Refuse, check_recordable, list_place
 from loader.storage.threads import in_background
 
@@ -66,7 +66,7 @@ def check_places(source: Store, target: Store) -> None:
                 f"{source.url}: nothing lies there; check the URL, whose last part is a folder"
             )
     if note is not None:
-        noted = _noted_source(target, note)
+        noted = _note_source(target, note)
         if noted != source.url:
             message = (
                 f"{target.url} was filled from {noted} (by its {SOURCE}), not from {source.url}: keys of both "
@@ -89,7 +89,7 @@ def read(store: Store, key: str) -> bytes | None:
         return None
 
 
-def _noted_source(target: Store, note: bytes) -> str:
+def _note_source(target: Store, note: bytes) -> str:
     try:
         return str(parse_json_object(note)["source"])
     except DAMAGED as error:
@@ -167,7 +167,7 @@ def both_sides(
         yield sides
 
 
-def item_of(sides: Sides, *, replace: bool = False) -> Item | None:
+def copy_item(sides: Sides, *, replace: bool = False) -> Item | None:
     """Return the item to copy, or None if the target has it.
 
     Raises: Changed if the target's object is not the recorded copy; AlreadyExists if it is another object.
@@ -243,7 +243,7 @@ def migrate_prefix(
         )
         copy_all(migration, items, journal, report, total, cluster)
         journal.keep()
-    report.failures.update(left_out(source))
+    report.failures.update(omitted_files(source))
     return report
 
 
@@ -254,7 +254,7 @@ def _items(
         if sides.source is None:
             continue
         try:
-            item = item_of(sides, replace=replace)
+            item = copy_item(sides, replace=replace)
         except PenstockError as error:
             report.failed(sides.key, error)
             continue
@@ -273,17 +273,17 @@ def missing_items(source: Store, target: Store, journal: Journal) -> Iterator[It
     for sides in both_sides(source, target, journal):
         if sides.source is not None:
             try:
-                item = item_of(sides)
+                item = copy_item(sides)
             except PenstockError:
                 continue
             if item is not None:
                 yield item
 
 
-def left_out(source: Store) -> Iterator[tuple[str, str]]:
+def omitted_files(source: Store) -> Iterator[tuple[str, str]]:
     """Yield (path, reason) for files that no listing returns. Raises: Forbidden; Transient."""
     if isinstance(source, LocalStore):
-        return unlisted(source.url)
+        return skipped_files(source.url)
     return iter(())
 
 
@@ -371,7 +371,7 @@ def prefix_status(source: Store, target: Store, scratch: str | None = None) -> P
             if sides.source is None:
                 continue
             try:
-                item = item_of(sides)
+                item = copy_item(sides)
             except PenstockError:
                 status.refused += 1
                 continue
@@ -383,5 +383,5 @@ def prefix_status(source: Store, target: Store, scratch: str | None = None) -> P
             elif not is_marker(source, sides.source):
                 status.missing += 1
                 status.missing_nbytes += item.nbytes or 0
-    status.uncopied = len(refused | dict(left_out(source)))
+    status.uncopied = len(refused | dict(omitted_files(source)))
     return status

@@ -15,7 +15,7 @@ from ...progress import progress
 from ...units import size
 from ..copying.items import Copied, Digest, in_words
 from ..copying.journal import Journal
-from .prefix_copy import FOLDER, Sides, both_sides, check_places, is_marker, left_out
+from .prefix_copy import FOLDER, Sides, both_sides, check_places, is_marker, omitted_files
 
 AT_ONCE = 16
 
@@ -96,7 +96,7 @@ def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | No
                 take()
             if full:
                 journal.keep()
-        refused.update(left_out(source))
+        refused.update(omitted_files(source))
         verdict.problems.update((path, f"never copied: {why}") for path, why in refused.items())
     finally:
         pool.dismiss()

@@ -25,7 +25,7 @@ from ..copying.copy_many import Copies
 from ..copying.items import Pace
 from ..verify.log import check_log
 from ..verify.root import verify_root
-from .run import MigrationReport, copied_entries, make_mirror_of, make_primary, migrate
+from .run import MigrationReport, last_copied_entry, make_mirror_of, make_primary, migrate
 
 HINTS = "log/state-"
 
@@ -79,15 +79,15 @@ def promote(
     done = Promotion(target=target.url, former=source.url)
     moved = state.primary
     if is_verified := is_primary(source, state):
-        if not copied_entries(source, target):  # a mistyped URL would close the primary for good
+        if not last_copied_entry(source, target):  # a mistyped URL would close the primary for good
             message = (
                 f"{target.url} is no mirror of {source.url} yet: check the URL, or run penstock migrate run "
                 f"{target.url} first; nothing was moved"
             )
             raise Conflict(message, what="target", where=target.url, accepted=f"a mirror of {source.url}")
-        if not _copied(done, migrate(root, target, pace, at_once=at_once, scratch=scratch)):
+        if not _copy(done, migrate(root, target, pace, at_once=at_once, scratch=scratch)):
             return done
-        if not _verified(done, target):
+        if not _verify(done, target):
             return done
         prove_create_only(target)  # as at a root's first publish; the next line cannot be undone
         moved = root.log.move(target.url)
@@ -105,15 +105,15 @@ def promote(
                 f"penstock migrate promote {moved.url}"
             )
             raise Conflict(message, what="target", where=source.url, given=target.url, accepted=moved.url)
-        if not _copied(done, migrate(root, target, pace, at_once=at_once, scratch=scratch)):
+        if not _copy(done, migrate(root, target, pace, at_once=at_once, scratch=scratch)):
             return done
         if target.get(entry_key(moved.n)).data != source.get(entry_key(moved.n)).data:
             raise Conflict(f"{target.url}/{entry_key(moved.n)} is not the entry of {source.url}")
-        if not is_verified and not _verified(done, target):
+        if not is_verified and not _verify(done, target):
             return done
         make_primary(target, moved.token)
     make_mirror_of(source, target.url)
-    return _promoted(done, target)
+    return _promote(done, target)
 
 
 def promote_alone(target: Store) -> Promotion:
@@ -143,7 +143,7 @@ def promote_alone(target: Store) -> Promotion:
         make_primary(target, moved.token)
     assert moved is not None
     done.closed = moved.n
-    return _promoted(done, target)
+    return _promote(done, target)
 
 
 def _is_promoted(target: Store) -> bool:
@@ -154,7 +154,7 @@ def _is_promoted(target: Store) -> bool:
     return there.primary is not None and is_primary(target, there)
 
 
-def _copied(done: Promotion, report: MigrationReport) -> bool:
+def _copy(done: Promotion, report: MigrationReport) -> bool:
     done.copied += report.copied
     done.nbytes += report.nbytes
     done.skipped += report.skipped
@@ -163,14 +163,14 @@ def _copied(done: Promotion, report: MigrationReport) -> bool:
     return not report.failures
 
 
-def _verified(done: Promotion, target: Store) -> bool:
+def _verify(done: Promotion, target: Store) -> bool:
     with root_in_store(target) as mirror:
         problems = verify_root(mirror).problems
     done.failures = {one.address: one.what for one in problems if not one.address.startswith(HINTS)}
     return not done.failures
 
 
-def _promoted(done: Promotion, target: Store) -> Promotion:
+def _promote(done: Promotion, target: Store) -> Promotion:
     state = Log(target).state
     done.promoted = is_primary(target, state)
     done.entries = state.n

@@ -41,7 +41,7 @@ COPIED = ("data/", "starts/", PLACES, FOLLOWS, *SMALL_FOLDERS)
 """Folders of objects that another tool may have copied."""
 
 
-def copied_entries(source: Store, target: Store) -> int:
+def last_copied_entry(source: Store, target: Store) -> int:
     """Return the number of the last log entry in a mirror of `source`; 0 if the target is empty.
 
     Raises: Conflict if the target is another root, accepts writes, or has a different history; NotARoot if it has other
@@ -109,16 +109,16 @@ def make_mirror(source: Store, target: Store) -> None:
         if (
             stored == canonical(marker)
             or MIRROR_OF not in parse_marker(target, stored)
-            or _moved_here(target)
+            or _move_token(target)
         ):
             return
         target.put(MARKER, canonical(marker))  # its primary was moved
         # It may have been promoted between the get and the put. Its log gets the entry before its marker: check again.
-        if token := _moved_here(target):
+        if token := _move_token(target):
             make_primary(target, token)
 
 
-def _moved_here(store: Store) -> str | None:
+def _move_token(store: Store) -> str | None:
     moved = Log(store).state.primary
     if moved is not None and moved.url == store.url:
         return moved.token
@@ -225,7 +225,7 @@ def migrate(
 
     cluster: copies the objects, `at_once` per process, within the shared rate limits; None: this process copies.
 
-    Raises: Conflict and NotARoot as `copied_entries`; InvalidStore; with a cluster, as `attach`.
+    Raises: Conflict and NotARoot as `last_copied_entry`; InvalidStore; with a cluster, as `attach`.
     """
     source = root.store
     records = missing_records(source, target)  # before the log is read
@@ -234,7 +234,7 @@ def migrate(
         check_recordable(url)
     check_apart(source, target, "Choose a target beside the root")
     close_former(source, state, target)
-    after = copied_entries(source, target)
+    after = last_copied_entry(source, target)
     report = MigrationReport(target=target.url)
     report.entries = after
     report.versions = [one.name for one in new_versions(state, after)]

@@ -14,7 +14,7 @@ from loader.storage import Store
 
 from ...denied.record import TakedownRecord
 from .derived import Edits
-from .segment_edits import denied_sources
+from .segment_edits import deleted_sources
 
 RECORD = "segment.json"
 _BANDS = re.compile(r"tables/[^/]+/bands/[^/]+/[^/]+")
@@ -32,7 +32,7 @@ def band_edits(
     record: TakedownRecord,
 ) -> Edits:
     """Return the edits that leave no band of a denied document. Reads the record of each segment."""
-    sources = denied_sources(record)
+    sources = deleted_sources(record)
     paths_by_folder: dict[str, list[str]] = defaultdict(list)
     for info in store.list(f"tables/{dataset}/bands/"):
         folder, _, _ = info.key.rpartition("/")
@@ -69,7 +69,7 @@ def bands_are_denied(
     """Return whether an object of a segment may have bands of a denied document. A record speaks for its segment."""
     folder, _, name = path.rpartition("/")
     try:
-        is_denied = names_source(store, folder, denied_sources(record))
+        is_denied = names_source(store, folder, deleted_sources(record))
     except ObjectNotFound:
         return name != RECORD  # bands without a record may be any document's
     return is_denied

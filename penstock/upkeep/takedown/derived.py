@@ -76,7 +76,7 @@ def exclusion_edits(store: Store, dataset: str, marks: Marks) -> Edits:
         if not path.endswith(".json"):
             continue
         body = json_object(data, path, store.url)
-        edited = exclusion_without(body, marks)
+        edited = scrub_exclusion(body, marks)
         if edited is None:
             deletes.append(path)
         elif edited != body:
@@ -84,7 +84,7 @@ def exclusion_edits(store: Store, dataset: str, marks: Marks) -> Edits:
     return Edits(puts=puts, deletes=tuple(deletes))
 
 
-def exclusion_without(body: Mapping[str, Any], marks: Marks) -> dict[str, Any] | None:
+def scrub_exclusion(body: Mapping[str, Any], marks: Marks) -> dict[str, Any] | None:
     """Return a record without denied samples: an equal one if it has none, None if no sample is left."""
     of = "keys" if "keys" in body else "samples"
     named = body.get(of)
@@ -146,7 +146,7 @@ class _Texts(HTMLParser):
         self.texts |= {value for name, value in attrs if value and name in ("alt", "title")}
 
 
-def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks) -> Edits:
+def edit_derived(store: Store, versions: Iterable[VersionRecord], marks: Marks) -> Edits:
     """Return the edits of objects derived from these versions.
 
     Deletes cards, norms, shingles, plans, and the views, lists, packs and windows that no other plan names; rewrites
@@ -162,13 +162,13 @@ def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks)
     lists: set[str] = set()
     kept: set[str] = set()  # hashes that the other plans name
     for path, data in read_folder(store, "plans/"):
-        if plan_is_of(data, ids):
+        if names_version(data, ids):
             deletes.append(path)
             views |= {match.decode() for match in _VIEW.findall(data)}
             lists |= {match.decode() for match in _LIST.findall(data)}
         else:
             kept |= {match.decode() for match in _HASH.findall(data)}
-    remade = _unnamed(store, "views/", views - kept)
+    remade = _scrub_tables(store, "views/", views - kept)
     # Shingles of a denied text are hashes, which a holder of the text could find.
     remade += [info.key for info in store.list(PROTECTED) if info.key in shingle_tables]
     for folder in ("packs/", "windows/"):
@@ -180,12 +180,12 @@ def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks)
         if table_facts(parse_table(data, path)).get("version") in ids:
             remade.append(path)
     # Only lists that a plan of these versions names: they cannot be regenerated.
-    remade += _unnamed(store, "lists/", lists - kept)
+    remade += _scrub_tables(store, "lists/", lists - kept)
     puts = _ledgers(store, ids, marks) | _decisions(store, marks)
     return Edits(puts=puts, deletes=tuple(deletes), remade=tuple(remade))
 
 
-def _unnamed(store: Store, folder: str, names: Collection[str]) -> list[str]:
+def _scrub_tables(store: Store, folder: str, names: Collection[str]) -> list[str]:
     """Return the tables of a folder with these names."""
     paths = []
     for info in store.list(folder):
@@ -200,7 +200,7 @@ def card_folders(versions: Iterable[VersionRecord]) -> tuple[str, ...]:
     return tuple(f"{card_folder(one.dataset, one.number, one.id)}/" for one in versions)
 
 
-def plan_is_of(data: bytes, ids: Collection[str]) -> bool:
+def names_version(data: bytes, ids: Collection[str]) -> bool:
     """Return whether a plan is for one of these versions."""
     return any(match.decode() in ids for match in _VERSION.findall(data))
 
@@ -208,7 +208,7 @@ def plan_is_of(data: bytes, ids: Collection[str]) -> bool:
 def _ledgers(store: Store, ids: set[str], marks: Marks) -> dict[str, bytes]:
     puts = {}
     for path, data in read_folder(store, "ledgers/"):
-        edited = ledger_without(data, ids, marks)
+        edited = scrub_ledger(data, ids, marks)
         if edited != data:
             puts[path] = edited
     return puts
@@ -217,13 +217,13 @@ def _ledgers(store: Store, ids: set[str], marks: Marks) -> dict[str, bytes]:
 def _decisions(store: Store, marks: Marks) -> dict[str, bytes]:
     puts = {}
     for path, data in read_folder(store, "follows/"):
-        edited = decision_without(data, marks)
+        edited = scrub_decision(data, marks)
         if edited != data:
             puts[path] = edited
     return puts
 
 
-def decision_without(data: bytes, marks: Marks) -> bytes:
+def scrub_decision(data: bytes, marks: Marks) -> bytes:
     """Return a record of `loader.online` without denied names; the same bytes if there are none.
 
     Only the names of environments, which it counts by, come from samples. Its rows are numbers.
@@ -240,7 +240,7 @@ def decision_without(data: bytes, marks: Marks) -> bytes:
     return canonical(body)
 
 
-def ledger_without(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
+def scrub_ledger(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
     """Return a ledger without denied names in lines about these versions; the same bytes if there are none."""
     return b"".join(_line(line, ids, marks) for line in data.splitlines(keepends=True))
 

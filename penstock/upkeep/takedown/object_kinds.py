@@ -95,7 +95,7 @@ def is_searchable(path: str) -> bool:
     return pattern is not None and pattern.fullmatch(path) is not None
 
 
-def is_shingles_of(path: str, versions: Collection[str]) -> bool:
+def has_shingles(path: str, versions: Collection[str]) -> bool:
     """Return whether a table has the shingles of one of these versions, by their ids.
 
     A comparison that began before the takedown may have stored it since.

@@ -10,9 +10,9 @@ from loader.dataset.log.entries import canonical
 from loader.dataset.tables.parquet import parse_table, put_named_table, table_facts
 from loader.storage import Store
 
-from ...denied.cells import json_object, scrubbed, taken_rows, without_rows
+from ...denied.cells import json_object, mark_denied_rows, scrubbed, without_rows
 from ...denied.hashed_names import Marks
-from ...stages import settled_path
+from ...stages import settlement_path
 from .band_edits import is_of_bands
 from .derived import Edits
 
@@ -29,7 +29,7 @@ def lifecycle_edits(store: Store, dataset: str, marks: Marks, shards: Mapping[st
     marks = with_units(store, dataset, marks)
     replaced: dict[str, Json] = {}
     for path in _paths(store, f"tables/{dataset}/", ".parquet"):
-        new = table_without(store, path, marks)
+        new = scrub_table(store, path, marks)
         if new is not None:
             folder = path.rpartition("/")[0]
             kind = table_facts(new)["table"]
@@ -41,7 +41,7 @@ def lifecycle_edits(store: Store, dataset: str, marks: Marks, shards: Mapping[st
             data = store.get(path).data
             body = json_object(data, path, store.url)
             unnamed_body = without_names(path, body, marks)
-            new_body = _redirected(unnamed_body, {**shards, **replaced})
+            new_body = _redirect(unnamed_body, {**shards, **replaced})
             if new_body != body:
                 puts[path] = canonical(new_body)
     deletes = list(replaced)
@@ -57,7 +57,7 @@ def with_units(store: Store, dataset: str, marks: Marks) -> Marks:
     for path in _paths(store, f"tables/{dataset}/units/", ".parquet"):
         data = store.get(path).data
         table = parse_table(data, path)
-        is_denied = pa.array(taken_rows(table, marks), pa.bool_())  # [rows]
+        is_denied = pa.array(mark_denied_rows(table, marks), pa.bool_())  # [rows]
         for row in table.filter(is_denied).to_pylist():
             names.add(row["key"])
             names.add(row["unit_id"])
@@ -65,7 +65,7 @@ def with_units(store: Store, dataset: str, marks: Marks) -> Marks:
     return marks.adding(names)
 
 
-def table_without(store: Store, path: str, marks: Marks) -> pa.Table | None:
+def scrub_table(store: Store, path: str, marks: Marks) -> pa.Table | None:
     """Return a lifecycle table without denied names; None if it has none."""
     table = parse_table(store.get(path).data, path)
     new = without_rows(table, marks)
@@ -87,7 +87,7 @@ def is_hint(path: str) -> bool:
     if is_of_bands(path):
         return True
     dataset = path.split("/")[1]
-    return path == settled_path(dataset) or path.startswith(f"tables/{dataset}/{AHEAD}/")
+    return path == settlement_path(dataset) or path.startswith(f"tables/{dataset}/{AHEAD}/")
 
 
 def _paths(store: Store, prefix: str, suffix: str) -> Iterator[str]:
@@ -96,7 +96,7 @@ def _paths(store: Store, prefix: str, suffix: str) -> Iterator[str]:
             yield info.key
 
 
-def _redirected(value: Any, replaced: Mapping[str, Json]) -> Any:
+def _redirect(value: Any, replaced: Mapping[str, Json]) -> Any:
     if isinstance(value, Mapping):
         new: Json = {}
         if isinstance(value.get("path"), str):
@@ -106,10 +106,10 @@ def _redirected(value: Any, replaced: Mapping[str, Json]) -> Any:
             if name in new:
                 redirected[name] = new[name]
             else:
-                redirected[name] = _redirected(member, replaced)
+                redirected[name] = _redirect(member, replaced)
         return redirected
     if isinstance(value, list):
-        return [_redirected(one, replaced) for one in value]
+        return [_redirect(one, replaced) for one in value]
     return value
 
 

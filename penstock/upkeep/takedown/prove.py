@@ -23,7 +23,7 @@ from .peer_pages import peer_places
 from .raw_objects import shared_marks
 from .remains import cache_places, mirror_places, noncurrent
 from .run import deny_entry, keys_tables
-from .scan import scanned
+from .scan import scan_objects
 
 if TYPE_CHECKING:
     from ...compute.cluster import Cluster
@@ -69,18 +69,18 @@ def prove(
     marks = {one.dataset: one.marks for one in findings}
     verdicts = None
     if cluster is not None:
-        from .scan_job import scan_on
+        from .scan_job import scan_on_cluster
 
-        verdicts = partial(scan_on, cluster, root, record, findings)
+        verdicts = partial(scan_on_cluster, cluster, root, record, findings)
     shared = shared_marks(root, deny, [one for one in record.having("raw") if not one["deleted"]])
     places = [
         *_versions(root, record, findings),
         *(
-            _looked_at(root.store, place, shared)
+            _examine(root.store, place, shared)
             for place in progress(record.places, f"prove {n}")
             if place["check"] not in NOT_LOOKED_AT
         ),
-        *scanned(root, record, marks, verdicts),
+        *scan_objects(root, record, marks, verdicts),
         *cache_places(record, caches, root),
         *peer_places(record, cache_peers),
         *mirror_places(root, record, mirrors, keeps_nothing),
@@ -124,7 +124,7 @@ def _versions(root: Root, record: TakedownRecord, findings: Iterable[Findings]) 
             }
 
 
-def _looked_at(store: Store, place: Place, shared: Collection[str]) -> Place:
+def _examine(store: Store, place: Place, shared: Collection[str]) -> Place:
     try:
         if place["check"] == "absent":
             return _absent(store, place)

@@ -21,7 +21,7 @@ from ...denied.hashed_names import TAKEN_DOWN, mark
 from ...denied.keys_tables import keys_files, waiting_tables
 from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, TakedownRecord
-from ...denied.sources import joined_objects, listed_twice, plain_uri
+from ...denied.sources import composite_objects, list_twice, plain_uri
 from .pipeline_files import is_hint
 
 Uris = Mapping[str, Collection[str]]
@@ -66,7 +66,7 @@ def objects_named(root: Root, names: Collection[str], dataset: str = "") -> list
     return sorted(
         one.uri
         for of in ([dataset] if dataset else all_datasets(root))
-        for one in joined_objects(root.store, of)
+        for one in composite_objects(root.store, of)
         if not asked.isdisjoint(one.names)
     )
 
@@ -79,7 +79,7 @@ def check_whole(root: Root, deny: Deny) -> None:
     for dataset in all_datasets(root):
         own = DenyList([deny], dataset)
         every = DenyList(root.state.denies, dataset)
-        for joined in joined_objects(root.store, dataset):
+        for joined in composite_objects(root.store, dataset):
             is_whole = any(every.denying_entry("raw", name) for name in (joined.key, joined.uri))
             if not is_whole and any(own.denying_entry("raw", name) for name in joined.names):
                 raise InvalidRuntime(
@@ -109,7 +109,7 @@ def deleted_raw(record: TakedownRecord, deny: Deny, uris: Uris) -> set[str]:
     }
 
 
-def used_by_others(root: Root, uris: Uris) -> set[str]:
+def shared_raw_objects(root: Root, uris: Uris) -> set[str]:
     """Return the raw objects from which something that stays was or will be cut.
 
     - Samples in any dataset that no takedown denies, published or waiting.
@@ -120,7 +120,7 @@ def used_by_others(root: Root, uris: Uris) -> set[str]:
     asked = {uri: plain_uri(uri) for cut_of in uris.values() for uri in cut_of}
     plain = frozenset(asked.values())
 
-    def meant(text: str) -> set[str]:
+    def match_uris(text: str) -> set[str]:
         if TAKEN_DOWN in text:
             # An earlier release removed a name from this URI: it may mean any URI that fits.
             pieces = plain_uri(text).split(TAKEN_DOWN)
@@ -128,29 +128,29 @@ def used_by_others(root: Root, uris: Uris) -> set[str]:
         return {plain_uri(text)} & plain
 
     own = {of: set(map(plain_uri, cut_of)) for of, cut_of in uris.items()}
-    used = _used(root, meant, own) if plain else set()
+    used = _raw_uses(root, match_uris, own) if plain else set()
     return {uri for uri in asked if asked[uri] in used}
 
 
 def shared_marks(root: Root, deny: Deny, places: Iterable[Place]) -> set[str]:
-    """Return the marks (hashed URIs) of raw objects that something still needs. Costs as `used_by_others`."""
+    """Return the marks (hashed URIs) of raw objects that something still needs. Costs as `shared_raw_objects`."""
     own: dict[str, set[str]] = {}
     for place in places:
         own.setdefault(place["of"], set()).add(place["mark"])
     asked: set[str] = set().union(*own.values())
 
-    def meant(text: str) -> set[str]:
+    def match_marks(text: str) -> set[str]:
         spelled = (plain_uri(text), f"file://{plain_uri(text)}")
         return {mark(deny.salt, of, one) for of in own for one in spelled} & asked
 
-    return _used(root, meant, own) if own else set()
+    return _raw_uses(root, match_marks, own) if own else set()
 
 
 Meant = Callable[[str], set[str]]
 """Text that names a raw object -> the requested objects that it may mean."""
 
 
-def _used(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
+def _raw_uses(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
     used: set[str] = set()
     for dataset in all_datasets(root):
         tests = DenyList(root.state.denies, dataset)
@@ -179,7 +179,7 @@ def _fits(uri: str, pieces: list[str]) -> bool:
 
 
 def _of_versions(root: Root, dataset: str, tests: DenyList, meant: Meant) -> set[str]:
-    def used(versions: Whole) -> set[str]:
+    def version_uses(versions: Whole) -> set[str]:
         files = {entry["path"]: entry for _, version in versions for entry in keys_files(version)}
         out: set[str] = set()
         for entry in files.values():
@@ -187,7 +187,7 @@ def _of_versions(root: Root, dataset: str, tests: DenyList, meant: Meant) -> set
             out |= _staying(get_table(root.store, TableFile.from_json(entry), columns), tests, meant)
         return out
 
-    return over_whole(root, dataset, used)
+    return over_whole(root, dataset, version_uses)
 
 
 def _staying(table: pa.Table, tests: DenyList, meant: Meant) -> set[str]:
@@ -203,14 +203,14 @@ def _staying(table: pa.Table, tests: DenyList, meant: Meant) -> set[str]:
 def _of_pipeline(store: Store, dataset: str, meant: Meant) -> set[str]:
     out: set[str] = set()
     for place in (f"tables/{dataset}/", f"stages/{dataset}/"):
-        for info in listed_twice(store, place):
+        for info in list_twice(store, place):
             if info.key.endswith((".parquet", ".json")) and not is_hint(info.key):
                 with suppress(ObjectNotFound):  # replaced or deleted meanwhile
-                    out = out.union(*map(meant, set(_texts_of(store, info.key))))
+                    out = out.union(*map(meant, set(_object_texts(store, info.key))))
     return out
 
 
-def _texts_of(store: Store, path: str) -> Iterator[str]:
+def _object_texts(store: Store, path: str) -> Iterator[str]:
     data = store.get(path).data
     if path.endswith(".parquet"):
         yield from cell_texts(parse_table(data, path))

@@ -18,7 +18,7 @@ from loader.storage import Store, is_there, open_store
 from loader.storage.cloud.azure import azure_config
 from loader.storage.disk.unlisted_files import is_unfinished, list_with_unfinished
 from loader.storage.external_shards import FOREIGN
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 from loader.storage.spec import bucket_and_prefix
 
 from ...denied.denied_bytes import DeniedBytes
@@ -26,7 +26,7 @@ from ...denied.record import Place, TakedownRecord
 from ...places import azure_endpoint
 from ..doctor.azure_container import azure_credential
 from ..gc.derived_segments import FOLDERS as DERIVED
-from .segment_edits import deleted_codes, denied_sources
+from .segment_edits import deleted_codes, deleted_sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Unseen(Exception):
 SEEN = ["snapshots", "versions", "deleted", "deletedwithversions", "uncommittedblobs"]
 
 
-def kept_by_azure(url: str, paths: Sequence[str]) -> Iterator[Kept]:
+def azure_remains(url: str, paths: Sequence[str]) -> Iterator[Kept]:
     """Yield what an Azure container keeps of deleted objects at these paths.
 
     Costs a request per path, and one for the account. Raises: Unseen; InvalidStore.
@@ -76,12 +76,12 @@ def kept_by_azure(url: str, paths: Sequence[str]) -> Iterator[Kept]:
                 raise Unseen("an account with a hierarchical namespace does not list what it has deleted")
             blobs = service.get_container_client(container)
             for path in paths:
-                yield from _of(blobs, under + path, path)
+                yield from _blob_remains(blobs, under + path, path)
     except (AzureError, ImportError, ValueError) as error:
         raise Unseen(f"they cannot be listed: {type(error).__name__}") from None
 
 
-def _of(blobs: Any, name: str, path: str) -> Iterator[Kept]:
+def _blob_remains(blobs: Any, name: str, path: str) -> Iterator[Kept]:
     for blob in blobs.list_blobs(name_starts_with=name, include=SEEN):
         if blob.name != name:
             continue
@@ -120,14 +120,14 @@ def noncurrent(
     if not paths:
         return
     if urlsplit(store.url).scheme in ("", "file", "memory"):
-        yield from _unfinished(primary_of(store), mirror)
+        yield from _unfinished_uploads(primary_store(store), mirror)
         return
     what = "noncurrent versions and unfinished uploads"
     place: Place = {"check": "noncurrent", "what": what, "url": mirror or store.url}
     run = f"{RUN} --mirror {mirror}" if mirror else RUN
     count = 0
     try:
-        for kept in _kept(store.url, paths, client):
+        for kept in _bucket_remains(store.url, paths, client):
             count += 1
             why = kept.until or f"{run} deletes it"
             yield {**place, "what": kept.what, "path": kept.path, "clean": False, "why": why}
@@ -143,7 +143,7 @@ def noncurrent(
         yield {**place, "clean": True, "evidence": f"none of {len(paths)} paths has any"}
 
 
-def _unfinished(store: Store, mirror: str) -> Iterator[Place]:
+def _unfinished_uploads(store: Store, mirror: str) -> Iterator[Place]:
     by_hand = "its writer is at work, or was killed: then delete the file"
     in_data, elsewhere = (
         f"penstock gc sweep --apply deletes it when {when}"
@@ -170,11 +170,11 @@ def delete_noncurrent(store: Store, paths: Sequence[str], client: Any = None) ->
         return 0
 
 
-def _kept(url: str, paths: Sequence[str], client: Any) -> Iterator[Kept]:
+def _bucket_remains(url: str, paths: Sequence[str], client: Any) -> Iterator[Kept]:
     if url.startswith("s3://"):
-        yield from _kept_by_s3(client, url, paths)
+        yield from _s3_remains(client, url, paths)
     elif url.startswith(_AZURE):
-        yield from kept_by_azure(url, paths)
+        yield from azure_remains(url, paths)
     elif url.startswith("gs://"):
         raise Unseen("object versions, soft delete and unfinished uploads of Google's are not looked at")
     else:
@@ -182,7 +182,7 @@ def _kept(url: str, paths: Sequence[str], client: Any) -> Iterator[Kept]:
 
 
 def _delete(client: Any, url: str, paths: Sequence[str]) -> int:
-    free = [one.delete for one in _kept_by_s3(client, url, paths) if one.delete and not one.until]
+    free = [one.delete for one in _s3_remains(client, url, paths) if one.delete and not one.until]
     from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 
     try:
@@ -193,14 +193,14 @@ def _delete(client: Any, url: str, paths: Sequence[str]) -> int:
     return len(free)
 
 
-def _kept_by_s3(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
+def _s3_remains(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
     try:
         import boto3  # noqa: F401 - s3fs brings only botocore
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError:
         raise Unseen("boto3 lists them, and is not there: pip install 'penstock-data[s3]'") from None
     try:
-        yield from _listed(client or _client(), url, paths)
+        yield from _list_remains(client or _client(), url, paths)
     except (BotoCoreError, ClientError) as error:
         raise Unseen(f"they cannot be listed: {type(error).__name__}") from None
 
@@ -211,7 +211,7 @@ def _client() -> Any:
     return boto3.client("s3")
 
 
-def _listed(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
+def _list_remains(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
     bucket, prefix = bucket_and_prefix(url)
     under = ""
     if prefix:
@@ -239,11 +239,11 @@ def _versions(client: Any, bucket: str, key: str, path: str) -> Iterator[Kept]:
             def delete(id: str = id) -> object:
                 return client.delete_object(Bucket=bucket, Key=key, VersionId=id)
 
-            until = _locked(client, bucket, key, id)
+            until = _lock_reason(client, bucket, key, id)
             yield Kept(path=path, what=f"noncurrent version {id}", until=until, delete=delete)
 
 
-def _locked(client: Any, bucket: str, key: str, id: str) -> str:
+def _lock_reason(client: Any, bucket: str, key: str, id: str) -> str:
     facts = client.head_object(Bucket=bucket, Key=key, VersionId=id)
     if facts.get("ObjectLockLegalHoldStatus") == "ON":
         return "a legal hold keeps it"
@@ -268,7 +268,7 @@ def purge_cache(folder: str, record: TakedownRecord, root: Root) -> int:
 
 
 def _code_files(folder: str, record: TakedownRecord, root: Root) -> list[str]:
-    return derived_files(folder, denied_sources(record), deleted_codes(root, record))
+    return derived_files(folder, deleted_sources(record), deleted_codes(root, record))
 
 
 def cache_places(record: TakedownRecord, folders: Sequence[str], root: Root) -> Iterator[Place]:

@@ -38,9 +38,9 @@ from loader.errors import Conflict, Denied
 from loader.storage.external_shards import PlacedStore
 
 from ...class_names import class_names
-from ...denied.cells import LABELS, class_names_without, scrub
+from ...denied.cells import LABELS, scrub, scrub_class_names
 from ...denied.denied_bytes import DeniedBytes
-from ...denied.find import counted_again, folders, names_in
+from ...denied.find import find_denied_path, folders, recount_folders
 from ...denied.hashed_names import Marks
 
 
@@ -89,10 +89,10 @@ def _remaining(root: Root, version: Version, deny: Deny, marks: Marks) -> str:
     """Return where a version has or names denied samples; empty if it does not."""
     if rows := find_denied_rows(version, [deny]):
         return f"in part {min(rows)}, rows {sorted(rows[min(rows)])[:3]}"
-    if path := names_in(version, marks):
+    if path := find_denied_path(version, marks):
         return f"as names in {path}"
     names = class_names(root.store, root.state.versions(version.dataset)) or []
-    if class_names_without(names, marks) != names:
+    if scrub_class_names(names, marks) != names:
         return "as names of classes"
     adopted = DeniedBytes(root.store, root.state.denies).adopted(version)
     if adopted:
@@ -163,7 +163,7 @@ class _Redaction:
             "txn": self._txn,
             "created_us": time.time_ns() // 1000,
             "denies": state.last_deny,
-            "producer": {"takedown": self._deny.n} | self._kept(version) | self._labels(state),
+            "producer": {"takedown": self._deny.n} | self._producer_facts(version) | self._labels(state),
             "shards": [
                 self._redact(TableFile.from_json(one), denied, version.placed, own).to_json()
                 for one in version.manifest["shards"]
@@ -171,7 +171,7 @@ class _Redaction:
             "samples": samples,
             "stats": stats,
             "key_hashes": [],  # the next publisher computes them from the current keys
-            "exclusions": [self._scrubbed(one) for one in version.manifest["exclusions"]],
+            "exclusions": [self._scrub(one) for one in version.manifest["exclusions"]],
         }
         if version.placed is not None:
             body["groups"] = self._groups(version.manifest["groups"], body["shards"])
@@ -186,7 +186,7 @@ class _Redaction:
         body["n_live"] -= sum(map(len, left_out.values()))
         return body
 
-    def _kept(self, version: Version) -> dict[str, Any]:
+    def _producer_facts(self, version: Version) -> dict[str, Any]:
         producer = version.manifest["producer"]
         return {name: producer[name] for name in ("owner",) if name in producer}
 
@@ -194,7 +194,7 @@ class _Redaction:
         names = class_names(self._store, state.versions(state.txns[self._txn].dataset))
         if names is None:
             return {}
-        return {LABELS: class_names_without(names, self._marks)}
+        return {LABELS: scrub_class_names(names, self._marks)}
 
     def _exclusions(self, version: Version, rows: DenyEntries, parent: DenyEntries) -> DenyEntries:
         out = {part: dict(members) for part, members in parent.items()}
@@ -222,9 +222,9 @@ class _Redaction:
 
     def _tables(self, manifest: Mapping[str, Any], denied: KeysAfterRedaction) -> tuple[list[Any], list[Any]]:
         entries = manifest["samples"]
-        now = {entry["path"]: self._redacted_table(entry, denied) for entry in entries}
+        now = {entry["path"]: self._redact_table(entry, denied) for entry in entries}
         changed = {path for path, table in now.items() if table is not None}
-        counted = counted_again(manifest, changed)
+        counted = recount_folders(manifest, changed)
         folder_of = folders(manifest)
         new = {entry["path"]: entry for entry in (*entries, *manifest["stats"])}
         numbers = count()
@@ -262,7 +262,7 @@ class _Redaction:
         table = annotation_stats(self._store, [new[one["path"]] for one in before], ours, columns)
         return put_named_table(self._store, prefix, table, "stats")
 
-    def _redacted_table(self, entry: Mapping[str, Any], denied: KeysAfterRedaction) -> pa.Table | None:
+    def _redact_table(self, entry: Mapping[str, Any], denied: KeysAfterRedaction) -> pa.Table | None:
         table = get_table(self._store, TableFile.from_json(dict(entry)))
         redacted = redact_rows(table, positions_to_redact(table, denied))
         now = scrub(redacted, self._marks)
@@ -272,7 +272,7 @@ class _Redaction:
             return None
         return now
 
-    def _scrubbed(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+    def _scrub(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         table = get_table(self._store, TableFile.from_json(dict(entry)))
         now = scrub(table, self._marks)
         if now is table:
@@ -305,7 +305,7 @@ def _runs(entries: list[Any], n: int) -> list[list[Any]]:
     return runs
 
 
-def zeroed(version: Version, denied: DenyEntries) -> list[dict[str, Any]]:
+def zeroed_ranges(version: Version, denied: DenyEntries) -> list[dict[str, Any]]:
     """Return record entries for redacted shards, with the ranges [offset, nbytes] that must be zeros."""
     places = []
     for shard in version.parts.shard_rows().to_pylist():

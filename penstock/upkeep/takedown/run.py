@@ -17,14 +17,22 @@ from loader.errors import TakedownNotFound
 from loader.storage import is_there
 
 from ...denied.find import Findings, all_datasets, find
-from ...denied.keys_tables import KeysTables, keys_files, names_in
+from ...denied.keys_tables import KeysTables, keys_files, read_names
 from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, add_to_record, read_record
 from ...denied.sources import landings, why_not
 from ...progress import progress
 from .derived import do
-from .raw_objects import FilesBeside, RawDeletion, Uris, check_whole, deleted_raw, raw_places, used_by_others
-from .run_records import named_in_records, run_record_edits
+from .raw_objects import (
+    FilesBeside,
+    RawDeletion,
+    Uris,
+    check_whole,
+    deleted_raw,
+    raw_places,
+    shared_raw_objects,
+)
+from .run_records import records_with_names, run_record_edits
 from .steps import Steps, TakedownReport
 
 if TYPE_CHECKING:
@@ -35,7 +43,7 @@ TrainedOn = Callable[[str, Collection[str]], Iterable[Mapping[str, Any]]]
 """From a dataset and keys of samples to runs: `run`, `samples`, `steps`, `checkpoints` and `error` of each."""
 
 
-def trainings_on(root: Root, findings: Iterable[Findings], trained: TrainedOn) -> Iterator[Place]:
+def find_trainings(root: Root, findings: Iterable[Findings], trained: TrainedOn) -> Iterator[Place]:
     """Yield an entry of the record per dataset and run."""
     for of in findings:
         keys = _keys(root, of) if of.rows else set()
@@ -54,7 +62,7 @@ def trainings_on(root: Root, findings: Iterable[Findings], trained: TrainedOn) -
             }
 
 
-def newest_of(recorded: Sequence[Place], now: Sequence[Place]) -> list[dict[str, Any]]:
+def newest_entries(recorded: Sequence[Place], now: Sequence[Place]) -> list[dict[str, Any]]:
     """Return one entry per dataset and run: the one with most steps, or an earlier one if unknown by now."""
     newest: dict[tuple[str, str], Place] = {}
     for place in (*recorded, *now):
@@ -68,16 +76,16 @@ def newest_of(recorded: Sequence[Place], now: Sequence[Place]) -> list[dict[str,
 def _keys(root: Root, of: Findings) -> set[str]:
     """Return the keys of the denied samples in all versions that can be read."""
 
-    def keys_in(versions: Whole) -> set[str]:
+    def version_keys(versions: Whole) -> set[str]:
         files = {file["path"]: file for _, version in versions for file in keys_files(version)}
         keys: set[str] = set()
         for file in files.values():
-            table = names_in(root.store, file).select(["part", "row", "key"])
+            table = read_names(root.store, file).select(["part", "row", "key"])
             columns = (column.to_pylist() for column in table.columns)
             keys.update(key for part, row, key in zip(*columns, strict=True) if row in of.rows.get(part, ()))
         return keys
 
-    return over_whole(root, of.dataset, keys_in)
+    return over_whole(root, of.dataset, version_keys)
 
 
 def deny_entry(root: Root, n: int) -> Deny:
@@ -130,10 +138,10 @@ def run_takedown(
     report = TakedownReport(n=n, applied=apply)
     report.samples = {one.dataset: sum(map(len, one.rows.values())) for one in findings if one.rows}
     report.adopted = sorted(set().union(*(one.adopted for one in findings)))
-    trainings = [] if trained is None else list(trainings_on(root, findings, trained))
+    trainings = [] if trained is None else list(find_trainings(root, findings, trained))
     if apply:
         add_to_record(root.store, n, trainings)
-    report.trained = newest_of(read_record(root.store, n).having("trained"), trainings)
+    report.trained = newest_entries(read_record(root.store, n).having("trained"), trainings)
     uris: Uris = {one.dataset: one.uris for one in findings}
     _sort_raw(root, uris, report)
     if apply:
@@ -142,7 +150,7 @@ def run_takedown(
         uris = {one.dataset: one.take() for one in progress(steps, f"takedown {n}: redact")}
         for edits in run_record_edits(root.store, [one.marks for one in steps], report.newer.append):
             report.touched += do(root.store, n, "", edits)
-        report.named = sorted(named_in_records(root.store, [one.marks for one in steps]))
+        report.named = sorted(records_with_names(root.store, [one.marks for one in steps]))
         _sort_raw(root, uris, report)  # again: what others published meanwhile
         _note_raw(root, deny, uris, report.uris)
         if raw is not None:
@@ -155,7 +163,7 @@ def run_takedown(
 
 
 def _sort_raw(root: Root, uris: Uris, report: TakedownReport) -> None:
-    shared = used_by_others(root, uris)
+    shared = shared_raw_objects(root, uris)
     report.uris = sorted(set().union(*uris.values()) - shared)
     report.shared = sorted(shared)
 
@@ -178,7 +186,7 @@ def _files(
     files_of = files_beside(
         {uri: places[uri] for uri in report.uris if uri not in report.refused}, report.refused
     )
-    needed = used_by_others(
+    needed = shared_raw_objects(
         root, {of: {one for uri in cut_of for one in files_of.get(uri, ())} for of, cut_of in uris.items()}
     )
     for uri, files in files_of.items():

@@ -48,9 +48,9 @@ def run_record_edits(store: Store, marks: Sequence[Marks], newer: Callable[[str]
     newer: is called with the path of each object that names a newer release; it stays.
     """
 
-    def edited(info: ObjectInfo) -> tuple[str, bytes | None, bool]:
+    def edit(info: ObjectInfo) -> tuple[str, bytes | None, bool]:
         try:
-            return info.key, run_record_without(store, info.key, marks, info.nbytes), False
+            return info.key, scrub_run_record(store, info.key, marks, info.nbytes), False
         except FormatTooNew:
             newer(info.key)
             return info.key, None, False
@@ -60,14 +60,14 @@ def run_record_edits(store: Store, marks: Sequence[Marks], newer: Callable[[str]
     infos = (info for info in store.list(FOLDER) if _SEARCHED.fullmatch(info.key))
     with DaemonPool(AT_ONCE, "penstock-takedown") as pool:
         for batch in _batches(infos):
-            results = list(pool.map(edited, batch))
+            results = list(pool.map(edit, batch))
             puts = {path: data for path, data, _ in results if data is not None}
             deletes = tuple(path for path, _, is_damaged in results if is_damaged)
             if puts or deletes:
                 yield Edits(puts=puts, deletes=deletes)
 
 
-def named_in_records(store: Store, marks: Sequence[Marks]) -> Iterator[str]:
+def records_with_names(store: Store, marks: Sequence[Marks]) -> Iterator[str]:
     """Yield the paths of objects of runs' records that name denied samples and are never rewritten. Reads each."""
     for info in store.list(FOLDER):
         if not is_rewritten(info.key):
@@ -96,7 +96,7 @@ def _batches(infos: Iterable[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
         yield batch
 
 
-def run_record_without(store: Store, path: str, marks: Sequence[Marks], nbytes: int) -> bytes | None:
+def scrub_run_record(store: Store, path: str, marks: Sequence[Marks], nbytes: int) -> bytes | None:
     """Return an object of a run's record without denied names; None if it has none. nbytes: its size.
 
     Raises: Corrupt, also for a larger object than a run stores, which is not read; FormatTooNew; StoreError.
@@ -109,8 +109,8 @@ def run_record_without(store: Store, path: str, marks: Sequence[Marks], nbytes: 
     try:
         if path.endswith(".parquet"):
             with _ONE_WINDOW:
-                return _window_without(data, f"{store.url}/{path}", marks)
-        return _failure_without(json_object(data, path, store.url), marks)
+                return _scrub_window(data, f"{store.url}/{path}", marks)
+        return _scrub_failure(json_object(data, path, store.url), marks)
     except (Corrupt, FormatTooNew):  # a newer table is no damage
         raise
     except (*DAMAGED, pa.ArrowException) as error:  # columns of one name, no texts, floats
@@ -131,7 +131,7 @@ def run_record_names(store: Store, path: str, marks: Sequence[Marks], nbytes: in
         return None
     data: bytes | None = store.get(path).data
     if path.endswith(".gz"):
-        data = _unpacked(data or b"", f"{store.url}/{path}")
+        data = _unpack(data or b"", f"{store.url}/{path}")
     if data is None:
         return None
     words = {match[0].decode(errors="replace") for match in _TEXT.finditer(data)}
@@ -139,7 +139,7 @@ def run_record_names(store: Store, path: str, marks: Sequence[Marks], nbytes: in
     return any(of_dataset.has(word) for of_dataset in marks for word in words)
 
 
-def _unpacked(data: bytes, where: str) -> bytes | None:
+def _unpack(data: bytes, where: str) -> bytes | None:
     try:
         with gzip.open(io.BytesIO(data)) as file:
             unpacked = file.read(MOST_BYTES + 1)
@@ -157,7 +157,7 @@ def _json_texts(data: bytes) -> Iterator[str]:
         return  # its words were searched
 
 
-def _failure_without(body: dict[str, Any], marks: Sequence[Marks]) -> bytes | None:
+def _scrub_failure(body: dict[str, Any], marks: Sequence[Marks]) -> bytes | None:
     def without(text: Any) -> str:
         line = str(text)
         for of_dataset in marks:
@@ -174,7 +174,7 @@ def _failure_without(body: dict[str, Any], marks: Sequence[Marks]) -> bytes | No
     return canonical(edited)
 
 
-def _window_without(data: bytes, where: str, marks: Sequence[Marks]) -> bytes | None:
+def _scrub_window(data: bytes, where: str, marks: Sequence[Marks]) -> bytes | None:
     table = parse_small_table(data, where)
     column = table["slow_key"].to_pylist() if "slow_key" in table.column_names else [None]
     keys = [key for key in column if isinstance(key, str)]

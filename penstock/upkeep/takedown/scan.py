@@ -25,7 +25,7 @@ from loader.storage.external_shards import FOREIGN
 from loader.storage.store import list_place
 from loader.storage.threads import DaemonPool
 
-from ...denied.cells import OWN, json_object, scrub, scrubbed, searched, taken_rows, texts
+from ...denied.cells import OWN, json_object, mark_denied_rows, may_name_samples, scrub, scrubbed, texts
 from ...denied.denied_bytes import DeniedBytes, by_shard
 from ...denied.find import all_datasets, producer_names_some
 from ...denied.folder_reads import AT_ONCE
@@ -34,23 +34,23 @@ from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, TakedownRecord
 from ..gc.needed import OURS
 from .band_edits import bands_are_denied, is_of_bands
-from .derived import card_folders, decision_without, exclusion_without, ledger_without, page_names, plan_is_of
-from .object_kinds import NEVER_REWRITTEN, StrangeObjects, is_free, is_searchable, is_shingles_of
-from .pipeline_files import is_hint, table_without, with_units, without_names
-from .run_records import is_rewritten, run_record_names, run_record_without
+from .derived import card_folders, names_version, page_names, scrub_decision, scrub_exclusion, scrub_ledger
+from .object_kinds import NEVER_REWRITTEN, StrangeObjects, has_shingles, is_free, is_searchable
+from .pipeline_files import is_hint, scrub_table, with_units, without_names
+from .run_records import is_rewritten, run_record_names, scrub_run_record
 from .segment_edits import segment_is_denied
 from .slice_edits import slice_names
 
 PART_SAMPLES = "part-samples"
 
 
-def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
+def find_leftovers(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
     """Yield record entries for objects in a dataset's transactions that no version names.
 
     Reads each index, table and manifest among them. The rest of a partly collected version must go too.
     """
 
-    def named_by(versions: Whole) -> tuple[set[str], set[str]]:
+    def transaction_names(versions: Whole) -> tuple[set[str], set[str]]:
         whole = {record.txn for record, _ in versions}
         named = {record.manifest for record, _ in versions}
         for _, version in versions:
@@ -59,12 +59,12 @@ def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
 
     # Read the log first, so that a version committed meanwhile is not taken for a partly collected one.
     txns = [one for one in root.state.txns.values() if one.dataset == dataset]
-    whole, named = over_whole(root, dataset, named_by)
+    whole, named = over_whole(root, dataset, transaction_names)
     for txn in sorted(txns, key=lambda txn: txn.txn):
         in_part = txn.status == "committed" and txn.txn not in whole
         keys = {info.key for info in root.store.list(f"data/{txn.txn}/")}
         for path in sorted(keys - named):
-            known = list(_looked_at(root.store, path, keys, marks, waits=txn.status == "open"))
+            known = list(_examine(root.store, path, keys, marks, waits=txn.status == "open"))
             for object_path, what in known or (_rest(path) if in_part else ()):
                 yield {"check": "absent", "what": what, "of": dataset, "path": object_path}
 
@@ -74,7 +74,7 @@ def _rest(path: str) -> Iterator[tuple[str, str]]:
         yield path, "rest of a version that was collected in part"
 
 
-def _looked_at(
+def _examine(
     store: Store, path: str, keys: set[str], marks: Marks, *, waits: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield (path, what) for an object, and an index's shard, with a denied sample."""
@@ -91,7 +91,7 @@ def _with_marks(
 ) -> Iterator[tuple[str, str]]:
     if path.endswith(".parquet"):
         table = parse_table(store.get(path).data, path)
-        if any(taken_rows(table, marks)) or (not waits and scrub(table, marks) is not table):
+        if any(mark_denied_rows(table, marks)) or (not waits and scrub(table, marks) is not table):
             yield path, table_facts(table).get("table", "table")
             if path.endswith(".index.parquet"):
                 yield path.removesuffix(".index.parquet") + ".tar", "shard"
@@ -125,7 +125,7 @@ def part_samples(root: Root, dataset: str, rows: DenyEntries, marks: Marks) -> d
         return {}
     keys = _keys(root.store, newest, rows)
     out = {}
-    for place in list(left_over(root, dataset, marks)):
+    for place in list(find_leftovers(root, dataset, marks)):
         if place["what"].startswith(PART_SAMPLES):
             path = place["path"]
             try:
@@ -185,7 +185,7 @@ Verdicts = Callable[[Iterable[ObjectInfo]], Iterator[tuple[str, str | None]]]
 """Callback: objects -> (path, `Scan.verdict`) for each, in order."""
 
 
-def scanned(
+def scan_objects(
     root: Root, record: TakedownRecord, marks: Mapping[str, Marks], verdicts: Verdicts | None = None
 ) -> Iterator[Place]:
     """Yield a check result for each unrecorded object that names denied samples.
@@ -250,8 +250,8 @@ class Scan:
             "exclusions": self._exclusion,
             "slices": self._slice,
             **dict.fromkeys(("search", "maps"), partial(segment_is_denied, root, record)),
-            "plans": lambda path: bool(self._ids) and plan_is_of(self._get(path), self._ids),
-            "protected": lambda path: is_shingles_of(path, self._ids),
+            "plans": lambda path: bool(self._ids) and names_version(self._get(path), self._ids),
+            "protected": lambda path: has_shingles(path, self._ids),
             "follows": self._decision,
             "ledgers": self._ledger,
             "cards": lambda path: path.startswith(self._cards),
@@ -259,7 +259,7 @@ class Scan:
             "reports": self._json_of_any,
             "log": self._json_of_any,
             "jobs": self._job,
-            "foreign": self._adopted,
+            "foreign": self._is_adopted,
         }
         self._root = root
 
@@ -300,7 +300,7 @@ class Scan:
     def _training(self, path: str, nbytes: int) -> str | None:
         marks = [*self._marks.values()]
         if is_rewritten(path):
-            return None if run_record_without(self._store, path, marks, nbytes) is None else ""
+            return None if scrub_run_record(self._store, path, marks, nbytes) is None else ""
         names_some = run_record_names(self._store, path, marks, nbytes)
         if names_some is None:
             return NOT_SEARCHED
@@ -315,7 +315,7 @@ class Scan:
         if path.endswith(".parquet"):
             table = parse_table(self._get(path), path)
             return any(
-                any(taken_rows(table, one)) or scrub(table, one) is not table or _counts(table, one)
+                any(mark_denied_rows(table, one)) or scrub(table, one) is not table or _counts(table, one)
                 for one in marks
             )
         if path.endswith(".json"):
@@ -325,12 +325,12 @@ class Scan:
             return any(one.takes("sample", key) for key in member_keys(self._store, path) for one in marks)
         return False
 
-    def _adopted(self, path: str) -> bool:
+    def _is_adopted(self, path: str) -> bool:
         held, known = self._in_root
-        return path in held or path not in known or self._denied.has_path(path)
+        return path in held or path not in known or self._denied_bytes.has_path(path)
 
     @cached_property
-    def _denied(self) -> DeniedBytes:
+    def _denied_bytes(self) -> DeniedBytes:
         return DeniedBytes(self._store, self._root.state.denies)
 
     @cached_property
@@ -346,7 +346,7 @@ class Scan:
                         row for row in version.parts.shard_rows()["path"].to_pylist() if row in shards
                     }
                     known |= {one.path for path in registered for one in shards[path]}
-                    held = held.union(*self._denied.of_version(version, there).values())
+                    held = held.union(*self._denied_bytes.of_version(version, there).values())
             return held, known
 
         pairs = [over_whole(self._root, dataset, search) for dataset in all_datasets(self._root)]
@@ -361,7 +361,7 @@ class Scan:
         if is_hint(path):
             return False
         if path.endswith(".parquet"):
-            return table_without(self._store, path, self._pipeline(dataset)) is not None
+            return scrub_table(self._store, path, self._pipeline(dataset)) is not None
         if path.split("/")[2:3] == ["manifests"]:
             return self._record(path)
         body = json_object(self._get(path), path, self._store.url)
@@ -379,7 +379,7 @@ class Scan:
         if marks is None:
             return False  # no dataset of the root: a key there is another sample's
         body = json_object(self._get(path), path, self._store.url)
-        return exclusion_without(body, marks) != body
+        return scrub_exclusion(body, marks) != body
 
     def _slice(self, path: str) -> bool:
         marks = self._marks.get(path.split("/")[1])
@@ -388,14 +388,14 @@ class Scan:
     def _ledger(self, path: str) -> bool:
         data = self._get(path)
         return any(
-            ledger_without(data, {one.id for one in had}, self._marks[name]) != data
+            scrub_ledger(data, {one.id for one in had}, self._marks[name]) != data
             for name, had in self._had.items()
             if had
         )
 
     def _decision(self, path: str) -> bool:
         data = self._get(path)
-        return any(decision_without(data, one) != data for one in self._marks.values())
+        return any(scrub_decision(data, one) != data for one in self._marks.values())
 
     def _page(self, path: str) -> bool:
         marks = self._marks.get(path.split("/")[1])
@@ -445,6 +445,6 @@ def _counts(table: pa.Table, marks: Marks) -> bool:
     return any(
         marks.has(value)
         for row in rows
-        if row["column"] in OWN or searched(row["column"])
+        if row["column"] in OWN or may_name_samples(row["column"])
         for value, _ in row["categories"] or ()
     )

@@ -14,7 +14,7 @@ from ...compute.cluster import Cluster
 from ...compute.plain import to_json
 from ...compute.work import Node, StoredPlace, Work
 from ...denied.find import Findings
-from ...denied.hashed_names import Marks, marks_of
+from ...denied.hashed_names import Marks, dataset_marks
 from ...denied.keys_tables import name_columns
 from ...denied.record import TakedownRecord, read_record
 from ...progress import progress
@@ -120,7 +120,7 @@ def _scan(unit: ScanUnit, node: Node) -> Scan:
 
 def _marks(store: Store, deny: Deny, record: TakedownRecord, stored: StoredMarks) -> Marks:
     known = {*stored.more, *record.marks.get(stored.dataset, ())}
-    marks = marks_of(deny, stored.dataset, (), known, stored.others)
+    marks = dataset_marks(deny, stored.dataset, (), known, stored.others)
     names: set[str] = set()
     for path, rows in stored.named_in.items():
         table = parse_table(store.get(path).data, path).take(rows)
@@ -129,7 +129,7 @@ def _marks(store: Store, deny: Deny, record: TakedownRecord, stored: StoredMarks
     return marks.adding(name for name in names if marks.mark(name) in known)
 
 
-def scan_on(
+def scan_on_cluster(
     cluster: Cluster,
     root: Root,
     record: TakedownRecord,
@@ -156,7 +156,7 @@ def _units(
     root: Root, record: TakedownRecord, findings: Sequence[Findings], infos: Iterable[ObjectInfo]
 ) -> Iterator[ScanUnit]:
     url = StoredPlace.of(root.store).url
-    marks = [_stored(one, record.marks) for one in findings]
+    marks = [_store_marks(one, record.marks) for one in findings]
     run: list[ObjectInfo] = []
     nbytes = 0
 
@@ -174,7 +174,7 @@ def _units(
         yield unit()
 
 
-def _stored(findings: Findings, on_record: Mapping[str, Sequence[str]]) -> StoredMarks:
+def _store_marks(findings: Findings, on_record: Mapping[str, Sequence[str]]) -> StoredMarks:
     marks = findings.marks
     return StoredMarks(
         dataset=findings.dataset,

@@ -22,7 +22,7 @@ from loader.storage import Store, is_there
 from ...denied.record import TakedownRecord
 from ...search.make import kind_of, make_index
 from ...search.map.stored_fit import FOLDER as MAPS
-from ...search.map.stored_fit import fitted_version
+from ...search.map.stored_fit import fit_version
 from ...search.map.stored_map import make_map
 from ..gc.derived_segments import FOLDERS, is_record, segment_kind
 from .derived import Edits
@@ -32,7 +32,7 @@ _FIRST_READS = 16
 """Samples of a field of which one should be a readable vector."""
 
 
-def denied_sources(record: TakedownRecord) -> frozenset[str]:
+def deleted_sources(record: TakedownRecord) -> frozenset[str]:
     """Return the paths of objects that a takedown deletes: the sources of segments that must not stay."""
     return frozenset(place["path"] for place in record.having("absent"))
 
@@ -44,7 +44,7 @@ def segment_edits(root: Root, record: TakedownRecord) -> Edits:
     fit: the ranges' ends are numbers of single samples, and anchors may be whole vectors of them.
     """
     store = root.store
-    sources = denied_sources(record)
+    sources = deleted_sources(record)
     hows = _hows(store)
     puts: dict[str, bytes] = {}
     deletes: list[str] = []
@@ -55,7 +55,7 @@ def segment_edits(root: Root, record: TakedownRecord) -> Edits:
             folder, _, _ = info.key.rpartition("/")
             paths_by_folder[f"{folder}/"].append(info.key)
         for folder, paths in paths_by_folder.items():
-            denied, unreadable = _denied_members(root, record, paths)
+            denied, unreadable = _find_members(root, record, paths)
             has_record = any(is_record(path) for path in paths)
             has_damaged_record = any(is_record(path) for path in (*denied, *unreadable))
             if not has_record or has_damaged_record or (prefix == MAPS and denied):
@@ -68,7 +68,7 @@ def segment_edits(root: Root, record: TakedownRecord) -> Edits:
             if how is None:
                 continue
             for path in denied:
-                puts |= _without(store, path, how, kind_of(how), sources)
+                puts |= _scrub_segment(store, path, how, kind_of(how), sources)
     # The next index may make an unreadable one or a fit again, at the same path.
     return Edits(
         puts=puts,
@@ -77,7 +77,7 @@ def segment_edits(root: Root, record: TakedownRecord) -> Edits:
     )
 
 
-def _denied_members(
+def _find_members(
     root: Root,
     record: TakedownRecord,
     paths: Collection[str],
@@ -113,12 +113,12 @@ def segment_is_denied(
     kind = segment_kind(path)
     if kind is not None:
         parts = read_segment_parts(store, store.head(path), kind)
-        return names_source(parts, denied_sources(record))
+        return names_source(parts, deleted_sources(record))
     data = root.store.get(path).data
     # A version that was collected before the takedown has no findings, so its dataset counts.
     datasets = {place["of"] for place in record.having("retired")}
     if is_map(path):
-        version_id = fitted_version(data, path)
+        version_id = fit_version(data, path)
     else:
         how = parse_how(data, path)
         if how.code == TEXTS:
@@ -157,7 +157,7 @@ def _hows(store: Store) -> dict[str, How]:
     return hows
 
 
-def _without(
+def _scrub_segment(
     store: Store,
     path: str,
     how: How,

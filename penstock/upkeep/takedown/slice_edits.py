@@ -17,7 +17,7 @@ from loader.errors import Corrupt
 from loader.order.sources.views import list_sha256
 from loader.storage import Store
 
-from ...denied.cells import json_object, taken_rows
+from ...denied.cells import json_object, mark_denied_rows
 from ...denied.hashed_names import Marks
 from .derived import Edits
 
@@ -44,7 +44,7 @@ def slice_edits(
             ending = path.removeprefix(stem)
             objects[ending] = store.get(path).data
         try:
-            edited = _number_without(stem, objects, marks)
+            edited = _scrub_number(stem, objects, marks)
         except Corrupt:
             edited = None
         if edited is None:
@@ -54,7 +54,7 @@ def slice_edits(
     return Edits(puts=puts, deletes=tuple(deletes))
 
 
-def _number_without(
+def _scrub_number(
     stem: str,
     objects: Mapping[str, bytes],
     marks: Marks,
@@ -67,14 +67,14 @@ def _number_without(
     puts: dict[str, bytes] = {}
     if ".json" in objects:
         before = json_object(objects[".json"], record_path, _ROOT)
-        edited_body = slice_record_without(before, marks)
+        edited_body = scrub_slice_record(before, marks)
         if edited_body is None:
             return None
         body = edited_body
 
     if ".parquet" in objects:
         table = _table(objects[".parquet"], table_path)
-        new_table = slice_table_without(table, marks)
+        new_table = scrub_slice_table(table, marks)
         if new_table is not table:
             if not body or not new_table.num_rows:  # without a record: of a save that ended before it
                 return None
@@ -93,7 +93,7 @@ def _number_without(
     return puts
 
 
-def slice_record_without(body: Mapping[str, Any], marks: Marks) -> dict[str, Any] | None:
+def scrub_slice_record(body: Mapping[str, Any], marks: Marks) -> dict[str, Any] | None:
     """Return a record without denied names: an equal one if it has none, None if the slice itself is so named."""
     name = body.get("name")
     if isinstance(name, str) and marks.has(name):
@@ -106,9 +106,9 @@ def slice_record_without(body: Mapping[str, Any], marks: Marks) -> dict[str, Any
     return edited
 
 
-def slice_table_without(table: pa.Table, marks: Marks) -> pa.Table:
+def scrub_slice_table(table: pa.Table, marks: Marks) -> pa.Table:
     """Return a list's table without denied samples; the same table if it has none."""
-    denied = taken_rows(table, marks)
+    denied = mark_denied_rows(table, marks)
     if not any(denied):
         return table
     remaining = [not is_denied for is_denied in denied]
@@ -119,9 +119,9 @@ def slice_names(data: bytes, path: str, marks: Marks) -> bool:
     """Return whether an object of a slice names a denied sample. Raises: Corrupt."""
     if path.endswith(".parquet"):
         table = _table(data, path)
-        return slice_table_without(table, marks) is not table
+        return scrub_slice_table(table, marks) is not table
     body = json_object(data, path, _ROOT)
-    return slice_record_without(body, marks) != body
+    return scrub_slice_record(body, marks) != body
 
 
 def _table(data: bytes, path: str) -> pa.Table:

@@ -15,10 +15,10 @@ from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, add_to_record, read_record
 from ...text import lines_text
 from .band_edits import band_edits
-from .derived import Edits, derived_edits, do, exclusion_edits, page_edits
+from .derived import Edits, do, edit_derived, exclusion_edits, page_edits
 from .pipeline_files import lifecycle_edits
-from .rewrite import NothingLeft, not_removed, publish_redacted, zeroed
-from .scan import left_over, part_samples
+from .rewrite import NothingLeft, not_removed, publish_redacted, zeroed_ranges
+from .scan import find_leftovers, part_samples
 from .segment_edits import index_again, segment_edits
 from .slice_edits import slice_edits
 
@@ -138,12 +138,12 @@ class Steps:
             last = newest
         self._edit_derived()
         adoptions = DeniedBytes(self._root.store, self._root.state.denies)
-        self._do(Edits(deletes=tuple(adoptions.left_by_adoption(self._root, self.dataset))))
+        self._do(Edits(deletes=tuple(adoptions.orphan_copies(self._root, self.dataset))))
         self._do(exclusion_edits(self._root.store, self.dataset, self.marks))
         self._do(slice_edits(self._root.store, self.dataset, self.marks))
         self._do(segment_edits(self._root, read_record(self._root.store, self._deny.n)))
         self._do(band_edits(self._root.store, self.dataset, read_record(self._root.store, self._deny.n)))
-        self._note_left_over()
+        self._note_leftovers()
         self._edit_lifecycle()
         index_again(self._root, self.dataset, read_record(self._root.store, self._deny.n))
         return self._uris
@@ -206,15 +206,15 @@ class Steps:
         return None
 
     def _edit_derived(self) -> None:
-        self._do(derived_edits(self._root.store, self._had(), self.marks))
+        self._do(edit_derived(self._root.store, self._had(), self.marks))
 
-    def _note_left_over(self) -> None:
-        add_to_record(self._root.store, self._deny.n, left_over(self._root, self.dataset, self.marks))
+    def _note_leftovers(self) -> None:
+        add_to_record(self._root.store, self._deny.n, find_leftovers(self._root, self.dataset, self.marks))
 
     def _edit_lifecycle(self) -> None:
         store = self._root.store
         rows = self._findings.rows
-        instead = self._replaced() | part_samples(self._root, self.dataset, rows, self.marks)
+        instead = self._replacements() | part_samples(self._root, self.dataset, rows, self.marks)
         lifecycle = lifecycle_edits(store, self.dataset, self.marks, instead)
         self._do(
             page_edits(store, self.dataset, self.marks, everything=bool(lifecycle.puts or lifecycle.deletes))
@@ -234,9 +234,9 @@ class Steps:
         had = {record.id for record in self._findings.versions}
         if newest is None or not rows or newest.id in had:
             return []
-        return zeroed(open_record(self._root.store, newest), rows)
+        return zeroed_ranges(open_record(self._root.store, newest), rows)
 
-    def _replaced(self) -> dict[str, dict[str, Any]]:
+    def _replacements(self) -> dict[str, dict[str, Any]]:
         newest = self._root.state.newest(self.dataset)
         rows = self._findings.rows
         if newest is None or not rows:

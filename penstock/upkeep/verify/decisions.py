@@ -57,7 +57,7 @@ def _check(
         return str(error)
     try:
         body = record_body(key, data)
-        plan, is_excused = _named_plan(key, body, state)
+        plan, is_excused = _plan_name(key, body, state)
     except PenstockError as error:
         return str(error)
     except DAMAGED as error:
@@ -77,7 +77,7 @@ def _check(
     )
 
 
-def _named_plan(
+def _plan_name(
     key: str,
     body: Mapping[str, Any],
     state: State,
@@ -97,7 +97,7 @@ def _named_plan(
     run = named[1]
     step = int(named[2])
     if body["format"] == FOLLOW_FORMAT:
-        return _followed_plan(body, run, step), has_takedowns
+        return _follow_plan(body, run, step), has_takedowns
     decision = parse_decision(body, run, step)
     version = state.by_id(decision.cursor.version)
     # A takedown retires the versions that had the sample, and deletes their plans.
@@ -105,7 +105,7 @@ def _named_plan(
     return decision.plan, has_takedowns and is_retired
 
 
-def _followed_plan(body: Mapping[str, Any], run: str, step: int) -> str:
+def _follow_plan(body: Mapping[str, Any], run: str, step: int) -> str:
     """Return the plan of a record of `loader.follow`. Raises: `DAMAGED`."""
     own = (body["run"], body["step"])
     if own != (run, step):

@@ -29,7 +29,7 @@ def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, 
     good = True
     links = list[Entry]()
     problems = list[Problem]()
-    entries = _linked(read_tail(store, 0, prev=""), links, problems)
+    entries = _check_links(read_tail(store, 0, prev=""), links, problems)
     vouched = set[int]()
     while good and (chunk := list(islice(entries, HINT_EVERY))):
         vouched.update(entry.n - 1 for entry in chunk if entry.state)
@@ -49,9 +49,9 @@ def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, 
     if names := find_edited(links):
         # The entry after an edited one breaks the chain, but the edited one has the problem.
         problems = [one for one in problems if "was written after an entry with sha256" not in one.what]
-        problems += [_broken(store, links, n) for n in names]
+        problems += [_chain_problem(store, links, n) for n in names]
     read = len(links)
-    if lost := list(_lost(store, read, numbers)):
+    if lost := list(_gap_problems(store, read, numbers)):
         # The read ended at the first lost entry, or at an invalid one.
         problems = [one for one in problems if one.address != lost[0].address] + lost
     last = max(read, *numbers, 0)
@@ -85,7 +85,7 @@ def _says_state(entry: Entry, state: State) -> Iterator[Problem]:
         yield Problem(address=entry_key(entry.n), what=what)
 
 
-def _broken(store: Store, links: list[Entry], n: int) -> Problem:
+def _chain_problem(store: Store, links: list[Entry], n: int) -> Problem:
     if n < len(links) and (how := misread(store, n, links[n].prev)):
         what = (
             f"it was written after {entry_key(n)} with {how}: one of the two was damaged on its way or where it is "
@@ -99,14 +99,14 @@ def _broken(store: Store, links: list[Entry], n: int) -> Problem:
     )
 
 
-def _lost(store: Store, read: int, numbers: set[int]) -> Iterator[Problem]:
+def _gap_problems(store: Store, read: int, numbers: set[int]) -> Iterator[Problem]:
     for first, last in gaps([read, *sorted(n for n in numbers if n > read)]):
         if not is_there(store, entry_key(first)):  # if it exists, it was created after the listing
             what = f"{missing_message(first, last)}. Later entries, and the versions that they name, were not checked"
             yield Problem(address=entry_key(first), what=what)
 
 
-def _linked(entries: Iterator[Entry], links: list[Entry], problems: list[Problem]) -> Iterator[Entry]:
+def _check_links(entries: Iterator[Entry], links: list[Entry], problems: list[Problem]) -> Iterator[Entry]:
     try:
         for entry in entries:
             links.append(replace(entry, body={}, data=b""))

@@ -135,7 +135,7 @@ def _pack(key: str, data: bytes, _: State) -> str:
     return f"the sha256 of its rows is {actual}, it states {stated}; {AGAIN}"
 
 
-def _protected(key: str, data: bytes, _: State) -> str:
+def _check_protected(key: str, data: bytes, _: State) -> str:
     parse_protected(data, key, key)
     return ""
 
@@ -173,7 +173,7 @@ def _card(key: str, data: bytes, state: State) -> str:
     return f"it describes {described}; {AGAIN}"
 
 
-def _named(key: str, data: bytes, _: State) -> str:
+def _check_names(key: str, data: bytes, _: State) -> str:
     named = _NAMED.fullmatch(key)
     actual = hashlib.sha256(data).hexdigest()[:16]
     if named is None or named[1] == actual:
@@ -201,7 +201,7 @@ def _report(key: str, data: bytes, _: State) -> str:
 
 def _trail(key: str, data: bytes, state: State) -> str:
     if _START.fullmatch(key) is None:
-        return _named(key, data, state)
+        return _check_names(key, data, state)
     own_key = parse_start(data, key).key
     if key == own_key:
         return ""
@@ -220,12 +220,12 @@ CHECKS: dict[str, Callable[[str, bytes, State], str]] = {
     "packs": _pack,
     "lists": _list,
     "norms": _norm,
-    "protected": _protected,
+    "protected": _check_protected,
     "seals": _seal,
     "starts": _dataset_start,
     "cards": _card,
-    "takedowns": _named,
-    "gates": _named,
+    "takedowns": _check_names,
+    "gates": _check_names,
     "exclusions": _exclusion,
     "reports": _report,
     "trails": _trail,
@@ -354,7 +354,7 @@ def _manifest(root: Root, record: VersionRecord, named: set[str]) -> Iterator[Pr
     try:
         body = read_manifest(store, record.manifest, record.sha256)
     except FileNotFoundError as error:
-        if record.retired is None and not _retired_since(root, record):
+        if record.retired is None and not _is_retired(root, record):
             yield Problem(address=address, what=str(error))
         return
     except FormatTooNew:
@@ -368,7 +368,7 @@ def _manifest(root: Root, record: VersionRecord, named: set[str]) -> Iterator[Pr
         named.update(one.path for one in references(store, body))
 
 
-def _retired_since(root: Root, record: VersionRecord) -> bool:
+def _is_retired(root: Root, record: VersionRecord) -> bool:
     try:
         current = root.state.by_id(record.id)
     except PenstockError:  # the log is damaged, which is reported separately

@@ -7,7 +7,7 @@ from loader.storage import Store
 
 from ...search.map.stored_fit import FOLDER as MAPS
 from ...search.map.stored_fit import parse_fit
-from ..gc.derived_segments import is_record, segment_kind, stored_kind
+from ..gc.derived_segments import is_record, read_kind, segment_kind
 
 _AGAIN = "delete it, and run penstock index again"
 
@@ -26,7 +26,7 @@ def segment_problem(store: Store, key: str, data: bytes, state: State) -> str:
     by_name = segment_kind(key)
     if key.count("/") != 2 or by_name is None:
         return "no index or map has an object of this name: look at it, then move or delete it"
-    kind = stored_kind(store, key)
+    kind = read_kind(store, key)
     if by_name.name != kind.name:
         return f"it is no segment of its folder, whose segments end in {kind.ending}; {_AGAIN}"
     parse_segment(data, key, kind)

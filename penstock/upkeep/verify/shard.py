@@ -344,5 +344,5 @@ def _head(version: Version, shard: dict[str, Any], index: IndexFile) -> ObjectIn
         fields = rows.places[live[row : row + len(rows.keys)]].reshape(-1, 3)
         needed.update(fields[fields[:, 1] > 0, 0].tolist())
         row += len(rows.keys)
-    placed.look_at(path, needed)
+    placed.check_objects(path, needed)
     return ObjectInfo(key=path, nbytes=shard["nbytes"], etag=SEVERAL)

@@ -67,7 +67,9 @@ READ_SHARDS = Work(
 )
 
 
-def shards_read_on(cluster: Cluster, version: Version, units: Sequence[ShardUnit]) -> Iterator[ShardProblems]:
+def read_shards_on_cluster(
+    cluster: Cluster, version: Version, units: Sequence[ShardUnit]
+) -> Iterator[ShardProblems]:
     """Yield the result for each shard, in order. A shard that no worker could finish is a problem.
 
     An abandoned verification is resumed; a finished one runs again. Raises: as `attach`.

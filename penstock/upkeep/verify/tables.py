@@ -35,7 +35,7 @@ def compare_tables(version: Version, bad: Collection[str]) -> Iterator[Problem]:
 
     bad: paths from `bad_tables`. Checks that need one are skipped: all, if it is a shards or exclusions table.
     """
-    if any_in(bad, version.manifest["shards"]) or any_in(bad, version.manifest["exclusions"]):
+    if contains_bad(bad, version.manifest["shards"]) or contains_bad(bad, version.manifest["exclusions"]):
         return
     try:
         yield from _counts(version)
@@ -53,13 +53,13 @@ def check_statistics(version: Version, bad: Collection[str] = ()) -> Iterator[Pr
     """
     entries = version.manifest["samples"]
     columns = version.manifest["columns"]
-    if any_in(bad, entries):
+    if contains_bad(bad, entries):
         return
     own_entries = [entry for entry in entries if not is_annotation(entry)]
     samples = [get_table(version.store, TableFile.from_json(entry)) for entry in own_entries]
-    if not any_in(bad, version.manifest["stats"]):
+    if not contains_bad(bad, version.manifest["stats"]):
         yield from _statistics(version, samples, entries, columns)
-    if has_all_hashes(version.manifest) and not any_in(bad, version.manifest["key_hashes"]):
+    if has_all_hashes(version.manifest) and not contains_bad(bad, version.manifest["key_hashes"]):
         yield from _hashes(version, samples)
 
 
@@ -72,7 +72,7 @@ def keys_of_parts(store: Store, files: Sequence[TableFile]) -> dict[str, list[st
     return keys
 
 
-def any_in(bad: Collection[str], files: Collection[Mapping[str, Any]]) -> bool:
+def contains_bad(bad: Collection[str], files: Collection[Mapping[str, Any]]) -> bool:
     """Return whether one of these tables is bad."""
     return any(file["path"] in bad for file in files)
 
@@ -216,14 +216,14 @@ def _samples(version: Version, bad: Collection[str]) -> Iterator[Problem]:
                 )
             n_keys += len(ordinal)
         elif is_annotation(entry):
-            yield from _repeated_annotations(ordinal, address)
+            yield from _repetition_problems(ordinal, address)
         yield from _columns(version.manifest["columns"], entry, table, address)
     n_rows = int(part_start[-1])
     if n_keys != n_rows:
         yield Problem(address=f"{version.name} samples-keys", what=f"{n_keys} rows, the parts have {n_rows}")
 
 
-def _repeated_annotations(ordinal: Int64s, address: str) -> Iterator[Problem]:
+def _repetition_problems(ordinal: Int64s, address: str) -> Iterator[Problem]:
     """Yield a problem if a table annotates a sample twice. ordinal: int64 [rows], its samples."""
     samples, first_row, n_rows = np.unique(ordinal, return_index=True, return_counts=True)
     repeated = np.flatnonzero(n_rows > 1)

@@ -17,7 +17,7 @@ from loader.storage.threads import DaemonPool
 
 from ...progress import progress
 from .shard import Problem, ShardProblems, check_shard
-from .tables import any_in, bad_tables, check_statistics, compare_tables, keys_of_parts
+from .tables import bad_tables, check_statistics, compare_tables, contains_bad, keys_of_parts
 
 if TYPE_CHECKING:
     from ...compute.cluster import Cluster
@@ -85,7 +85,7 @@ def check_version(
         chosen = np.unique(np.linspace(0, len(rows) - 1, SAMPLE_SHARDS).astype(np.int64))
     shards = [row for row in rows.take(chosen).to_pylist() if row["path"] not in seen]
     seen.update(shard["path"] for shard in shards)
-    read = partial(_shards_here, full=full) if cluster is None else partial(_shards_on, cluster)
+    read = partial(_shards_here, full=full) if cluster is None else partial(_verify_shards, cluster)
     with closing(read(version, shards, bad)) as results:
         for shard in progress(
             shards,
@@ -116,11 +116,11 @@ def _shards_here(
         yield from pool.map(read, shards)
 
 
-def _shards_on(
+def _verify_shards(
     cluster: "Cluster", version: Version, shards: Sequence[dict[str, Any]], bad: Collection[str]
 ) -> Generator[ShardProblems]:
     from ...compute.work import StoredPlace
-    from .shards_job import ShardUnit, shards_read_on
+    from .shards_job import ShardUnit, read_shards_on_cluster
 
     files = _file_of_parts(version, bad)
     known = _no_keys(version, bad) is not None
@@ -134,12 +134,12 @@ def _shards_on(
         )
         for shard in shards
     ]
-    yield from shards_read_on(cluster, version, units)
+    yield from read_shards_on_cluster(cluster, version, units)
 
 
 def _no_keys(version: Version, bad: Collection[str]) -> list[str] | None:
     """Return the keys of a part with no undamaged samples file: [], or None if a damaged file may have them."""
-    if any_in(bad, version.manifest["samples"]):
+    if contains_bad(bad, version.manifest["samples"]):
         return None
     return []
 

@@ -15,7 +15,7 @@ from loader.storage.store import ObjectInfo
 from ...stages import VERDICTS, find_record, newest_listed
 from ...text import clean
 from ..json_record import JsonRecord
-from ..polyline import points_of
+from ..polyline import polyline_points
 
 MOST_VERSIONS = 8
 """Points of the growth line."""
@@ -73,7 +73,7 @@ class DatasetCard(JsonRecord):
 
     def with_batches(self, root: loader.Root) -> "DatasetCard":
         """Return the card with the batches that are stopped now. Costs a listing and up to `MOST_BATCHES` requests."""
-        return replace(self, stopped=_stopped(root, self.dataset, self.batch))
+        return replace(self, stopped=_halted_batches(root, self.dataset, self.batch))
 
 
 def dataset_card(root: loader.Root, dataset: str) -> DatasetCard:
@@ -90,7 +90,7 @@ def dataset_card(root: loader.Root, dataset: str) -> DatasetCard:
     manifest = manifests[newest.number]
     producer = manifest["producer"]
     counts = [body["n_live"] for body in manifests.values()]
-    growth = points_of(
+    growth = polyline_points(
         list(manifests),
         counts,
         width=GROWTH_WIDTH,
@@ -123,7 +123,7 @@ def gate_result(producer: Mapping[str, Any]) -> str:
     return "failed"
 
 
-def _stopped(root: loader.Root, dataset: str, published: str) -> tuple[HaltedBatch, ...]:
+def _halted_batches(root: loader.Root, dataset: str, published: str) -> tuple[HaltedBatch, ...]:
     """Return the newest batches after the published one whose version stage failed."""
     if not published:
         return ()

@@ -11,7 +11,7 @@ from loader.dataset.log.state import VersionRecord
 from loader.errors import PenstockError, StoreError
 from loader.run.trail.trail_outline import ListedRun, list_runs
 from loader.storage import Store
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 from loader.storage.threads import DaemonPool
 
 from ...metrics.node_signs import NodeSignReader
@@ -79,7 +79,7 @@ class Board:
     def record(self, root: loader.Root) -> HomeRecord:
         """Return the record of a root now. Raises: StoreError if its state or its run logs cannot be listed."""
         now_s = time.time()
-        primary = primary_of(root.store)
+        primary = primary_store(root.store)
         state = root.state
         names = root.datasets()
         listed = list_runs(primary)

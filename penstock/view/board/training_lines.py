@@ -13,14 +13,14 @@ from loader.storage import Store
 
 from ...checkpoints import marker
 from ...metrics.conditions import RunState
-from ...metrics.recent_waits import recent_waits, waited_in
+from ...metrics.recent_waits import recent_waits, window_waits
 from ...text import clean
 from ...train.run_usage import goodput_share
-from ...train.submitting import RunBrief, briefs, has_gone_on
+from ...train.submitting import RunBrief, briefs, has_resumed
 from ..json_record import JsonRecord
-from ..polyline import SPARK_WIDTH, points_of
+from ..polyline import SPARK_WIDTH, polyline_points
 from ..run_goodputs import RunGoodputs
-from ..runs.run_state import StateFacts, known_state, recorded_state
+from ..runs.run_state import StateFacts, state_from_facts, state_from_record
 
 _VERSION = re.compile(r"v-[0-9a-f]{64}")
 
@@ -90,7 +90,7 @@ class TrainingLine(JsonRecord):
             checkpoint=self.checkpoint,
             started_us=max(self.starts_us, default=0),
         )
-        now = known_state(facts, now_s)
+        now = state_from_facts(facts, now_s)
         return replace(self, state=now.state, news=now.text)
 
 
@@ -110,7 +110,7 @@ def training_line(root: loader.Root, store: Store, listed: ListedRun, brief: Run
     except StoreError:
         raise
     except PenstockError as error:
-        return _damaged(listed.run, str(error))
+        return _damaged_line(listed.run, str(error))
 
 
 def with_goodput(
@@ -127,12 +127,12 @@ def with_goodput(
     except StoreError:
         raise
     except PenstockError as error:
-        return _damaged(line.run, str(error))
+        return _damaged_line(line.run, str(error))
     saved_us = [event.at_us for event in times.events if event.name == "saved"]
     return replace(
         line,
         goodput=goodput_share(starts),
-        waits=recent_waits(waited_in(times.windows)),
+        waits=recent_waits(window_waits(times.windows)),
         starts_us=tuple(facts["at_us"] for facts in times.attempts.values()),
         checkpoint_us=max(saved_us, default=0),
     )
@@ -151,13 +151,13 @@ def _line(root: loader.Root, store: Store, outline: TrailOutline, brief: RunBrie
     return TrainingLine(
         run=outline.run,
         state="running",
-        recorded=_recorded(brief),
+        recorded=_record_state(brief),
         last_step=outline.last_step,
         last_us=outline.last_us,
         median_step_us=outline.median_step_us,
         metric=outline.metric,
         now=now,
-        line=points_of(steps, values),
+        line=polyline_points(steps, values),
         line_ends=(first, now),
         ticks=_ticks(outline.not_finite, steps),
         n_not_finite=len(outline.not_finite),
@@ -172,17 +172,17 @@ def _line(root: loader.Root, store: Store, outline: TrailOutline, brief: RunBrie
     )
 
 
-def _recorded(brief: RunBrief | None) -> RunState | None:
+def _record_state(brief: RunBrief | None) -> RunState | None:
     if brief is None:
         return None
-    return recorded_state(brief.events, brief.failed)
+    return state_from_record(brief.events, brief.failed)
 
 
 def _failure(brief: RunBrief | None) -> str:
     if brief is None:
         return ""
     failed = brief.failed
-    if failed is None or has_gone_on(failed, brief.events):
+    if failed is None or has_resumed(failed, brief.events):
         return ""
     return clean(failed.summary(), 300)
 
@@ -219,7 +219,7 @@ def _versions_read(root: loader.Root, store: Store, outline: TrailOutline) -> tu
     return tuple(names)
 
 
-def _damaged(run: str, error: str) -> TrainingLine:
+def _damaged_line(run: str, error: str) -> TrainingLine:
     return TrainingLine(
         run=run,
         state="damaged",

@@ -47,7 +47,7 @@ def language_spans(episode: OpenEpisode, columns: Mapping[str, str]) -> tuple[tu
     try:
         if LANGUAGE in episode.names:
             spans = _lines(episode)
-            return spans[:MOST_SPANS], left_out(len(spans), "lines of language")
+            return spans[:MOST_SPANS], omission_text(len(spans), "lines of language")
         task = _task(episode, columns)
     except Corrupt as error:
         return (), clean(error, 600)
@@ -87,7 +87,7 @@ def _lines(episode: OpenEpisode) -> tuple[EpisodeSpan, ...]:
     return tuple(spans)
 
 
-def left_out(n: int, what: str) -> str:
+def omission_text(n: int, what: str) -> str:
     """Return that only the first spans are shown; "" if all are."""
     if n <= MOST_SPANS:
         return ""
@@ -132,7 +132,7 @@ def keep_spans(episode: OpenEpisode, anchor: str) -> tuple[tuple[EpisodeSpan, ..
         )
         for first, stop in stretches[:MOST_SPANS].tolist()
     )
-    return spans, int(keep.sum()), left_out(len(stretches), "stretches of kept rows")
+    return spans, int(keep.sum()), omission_text(len(stretches), "stretches of kept rows")
 
 
 def fault_spans(episode: OpenEpisode) -> tuple[tuple[EpisodeSpan, ...], str]:
@@ -152,7 +152,7 @@ def fault_spans(episode: OpenEpisode) -> tuple[tuple[EpisodeSpan, ...], str]:
                 np.diff(camera.table.size[shown]) == 0
             )
             n_spans += _add_frozen(episode, name, same, spans)
-    return tuple(spans[:MOST_SPANS]), left_out(n_spans, "gaps and frozen spans")
+    return tuple(spans[:MOST_SPANS]), omission_text(n_spans, "gaps and frozen spans")
 
 
 def _add_gaps(episode: OpenEpisode, name: str, clock: I64, spans: list[EpisodeSpan]) -> int:

@@ -16,7 +16,7 @@ from ..json_record import JsonRecord
 from ..sample_relations import RunSearch
 from .bands import EpisodeSpan, fault_spans, keep_spans, language_spans
 from .cursor_facts import farthest_text, row_text, track_text
-from .lanes import Lane, lanes_of
+from .lanes import Lane, stream_lanes
 from .open_episode import VIDEO_WORDS, Camera, EpisodeStream, OpenEpisode
 
 MAX_STEP = 10**6
@@ -112,7 +112,7 @@ def episode_record(
         errors["faults"] = trouble
     shown = {*episode.streams, *episode.cameras, *episode.errors}
     names = [name for name in episode.names if name in shown]
-    lanes, n_undrawn = lanes_of(
+    lanes, n_undrawn = stream_lanes(
         {name: one for name, one in episode.streams.items() if name not in episode.errors}
     )
     tracks = {name: _track(episode, name, names) for name in names}
@@ -233,14 +233,14 @@ def moment(episode: OpenEpisode, at_ns: int, anchor: str = "") -> CursorMoment:
     anchor = episode.anchor(anchor)
     fields = list(dict.fromkeys((*episode.streams, *episode.cameras, *episode.errors)))
     names = [name for name in fields if name not in episode.errors]
-    row = episode.number_at(anchor, at_ns) if anchor else -1
+    row = episode.row_number(anchor, at_ns) if anchor else -1
     clock_ns = episode.origin_ns + at_ns
     tracks = tuple(_moment(episode, name, at_ns, anchor) for name in names)
     facts = [("row", row_text(row, _short(anchor, fields) if anchor else ""))]
     if not episode.is_steps:
         facts.append(("time", f"{clock_ns:,} ns"))
     facts += [(_short(track.field, fields), track.error or track.text) for track in tracks]
-    lanes, _ = lanes_of({name: one for name, one in episode.streams.items() if name in names})
+    lanes, _ = stream_lanes({name: one for name, one in episode.streams.items() if name in names})
     farthest = farthest_text(lanes, {track.field: track.values for track in tracks})
     if farthest:
         facts.append(("action \N{MINUS SIGN} state, largest", farthest))
@@ -254,14 +254,14 @@ def moment(episode: OpenEpisode, at_ns: int, anchor: str = "") -> CursorMoment:
     )
 
 
-def stepped(episode: OpenEpisode, at_ns: int, field: str, by: int) -> int:
+def step_time(episode: OpenEpisode, at_ns: int, field: str, by: int) -> int:
     """Return the time of the row or frame that is `by` after the one at `at_ns`. Raises: InvalidRuntime."""
     known = field in episode.streams or field in episode.cameras
     if not known or field in episode.errors or not episode.has_times(field) or abs(by) > MAX_STEP:
         raise InvalidRuntime(
             f"step {by} of {field!r:.100}; accepted: -{MAX_STEP} to {MAX_STEP} rows or frames of a field with times"
         )
-    return min(max(0, episode.time_of(field, episode.number_at(field, at_ns) + by)), episode.length_ns)
+    return min(max(0, episode.time_of(field, episode.row_number(field, at_ns) + by)), episode.length_ns)
 
 
 def _moment(episode: OpenEpisode, name: str, at_ns: int, anchor: str) -> TrackMoment:

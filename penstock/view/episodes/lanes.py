@@ -34,7 +34,7 @@ class Lane(JsonRecord):
     """Unit of the values, or ""."""
 
 
-def lanes_of(streams: Mapping[str, EpisodeStream]) -> tuple[tuple[Lane, ...], int]:
+def stream_lanes(streams: Mapping[str, EpisodeStream]) -> tuple[tuple[Lane, ...], int]:
     """Return (up to 64 lanes of streams, number of dimensions without one).
 
     A state and an action of the same names share lanes.
@@ -51,7 +51,7 @@ def lanes_of(streams: Mapping[str, EpisodeStream]) -> tuple[tuple[Lane, ...], in
         short = field.rpartition(".")[0]
         names = stream.names or tuple(map(str, range(n)))
         for first, stop in groups(names):
-            title, labels = _titled(names[first:stop])
+            title, labels = _split_titles(names[first:stop])
             span = "" if stop - first == len(names) else f"{names[first]} to {names[stop - 1]}"
             lanes.append(
                 Lane(
@@ -118,7 +118,7 @@ def _runs(words: Sequence[tuple[str, ...]], first: int, stop: int, depth: int) -
     return out
 
 
-def _titled(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+def _split_titles(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """Return (words that all names begin with, or ""; each name's rest)."""
     spans = [list(_WORD.finditer(name)) for name in names]
     n = 0

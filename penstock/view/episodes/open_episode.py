@@ -155,7 +155,7 @@ class OpenEpisode:
                 else:
                     self.streams[name] = self._stream(name, layout)
                 if name + ROWS_SUFFIX in self.names and layout.nbytes > KEPT_BYTES:
-                    self.fields[name].check_by(read_blocks(self._whole(name + ROWS_SUFFIX)))
+                    self.fields[name].check_blocks(read_blocks(self._whole(name + ROWS_SUFFIX)))
             else:
                 return
             self._open_clock(name)
@@ -266,7 +266,7 @@ class OpenEpisode:
             return number
         return int(self.clocks[name][number]) - self.origin_ns
 
-    def number_at(self, name: str, at_ns: int) -> int:
+    def row_number(self, name: str, at_ns: int) -> int:
         """Return the last row or frame that began by `at_ns`; -1 before the first."""
         if self.is_steps:
             return min(at_ns, self.n_values(name) - 1)

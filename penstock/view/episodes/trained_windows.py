@@ -157,7 +157,7 @@ def trained_windows(training: Training, episode: OpenEpisode) -> RunWindows:
         anchor=search.anchor,
         metric=metric,
         searched=search.searched,
-        windows=_recorded(training, sorted(search.places)[:MOST_WINDOWS], metric),
+        windows=_read_windows(training, sorted(search.places)[:MOST_WINDOWS], metric),
         error=error,
     )
 
@@ -211,7 +211,7 @@ def _span(episode: OpenEpisode, layout: WindowLayout | None, row: int) -> tuple[
         elif field in episode.clocks or (
             episode.is_steps and (field in episode.streams or field in episode.cameras)
         ):
-            number = episode.number_at(field, now)
+            number = episode.row_number(field, now)
             times += [episode.time_of(field, number + first), episode.time_of(field, number + last)]
     return now, max(0, min(times)), min(episode.length_ns, max(times))
 
@@ -220,7 +220,7 @@ def _metric(training: Training) -> str:
     return next((name for name in training.spreads if "loss" in name), "")
 
 
-def _recorded(
+def _read_windows(
     training: Training, places: Sequence[tuple[int, int, int, int, int, int]], metric: str
 ) -> tuple[TrainedWindow, ...]:
     if not places:
@@ -250,10 +250,10 @@ def _recorded(
                 is_far=loss is not None and (not math.isfinite(loss) or loss > limit),
             )
         )
-    return tuple(_stacked(windows))
+    return tuple(_stack(windows))
 
 
-def _stacked(windows: Sequence[TrainedWindow]) -> list[TrainedWindow]:
+def _stack(windows: Sequence[TrainedWindow]) -> list[TrainedWindow]:
     """Return the windows with levels: each on the first line whose last window has ended."""
     ends = list[int]()
     levels = dict[int, int]()

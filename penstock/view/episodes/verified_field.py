@@ -56,7 +56,7 @@ class VerifiedField:
         """True if row blocks check its ranges."""
         return self._begins > 0
 
-    def check_by(self, rows: RowBlocks) -> None:
+    def check_blocks(self, rows: RowBlocks) -> None:
         """Check ranges by row blocks. Raises: DecodeFailed if they are of another array."""
         if rows.crc32c != self.address.crc32c != UNKNOWN_CRC or rows.nbytes != self.address.nbytes:
             raise DecodeFailed(f"{self._where}: its row blocks belong to another array; recompute them")
@@ -129,7 +129,7 @@ class VerifiedField:
         return blob.data
 
 
-def verified_field(version: loader.Version, ordinal: int, field: str) -> VerifiedField:
+def verify_field(version: loader.Version, ordinal: int, field: str) -> VerifiedField:
     """Return a sample's field. Raises: InvalidRuntime; StoreError."""
     (address,) = version.address(np.array([ordinal]), [field])
     return VerifiedField(version, address.fields[field], address.describe(field))

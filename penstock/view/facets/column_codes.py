@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .facet_terms import bin_term, quoted, value_term
+from .facet_terms import bin_term, quote_column, value_term
 from .number_bins import bin_edges
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class _Coding:
     mean: float | None = None
 
 
-def coded_column(
+def code_column(
     name: str,
     series: "polars.Series",
     *,
@@ -191,11 +191,11 @@ def _coding(name: str, series: "polars.Series") -> _Coding:
         return _texts(name, series.cast(pl.String))
     if dtype.is_integer() or dtype in (pl.Float32, pl.Float64):
         if _HASH_NAME.search(name):
-            return _uncounted(IDENTIFIER, series)
+            return _presence_coding(IDENTIFIER, series)
         return _numbers(name, series)
     if dtype == pl.Date or isinstance(dtype, pl.Datetime):
         return _times(name, series)
-    return _uncounted(OTHER, series)
+    return _presence_coding(OTHER, series)
 
 
 def kind_of_type(name: str, type_name: str) -> str:
@@ -215,7 +215,7 @@ def kind_of_type(name: str, type_name: str) -> str:
     return OTHER
 
 
-def _uncounted(kind: str, series: "polars.Series") -> _Coding:
+def _presence_coding(kind: str, series: "polars.Series") -> _Coding:
     """Return a coding that separates samples with a value from those without."""
     codes = np.zeros(len(series), np.int64)
     n_values = 0
@@ -251,7 +251,7 @@ def _texts(name: str, series: "polars.Series") -> _Coding:
         n_values,
         len(present),
     ):
-        return _uncounted(IDENTIFIER, series)
+        return _presence_coding(IDENTIFIER, series)
     short = counts.filter(pl.col("value").str.len_chars() <= MOST_VALUE_CHARACTERS)
     return _categories(series, short, n_values)
 
@@ -314,7 +314,7 @@ def _numbers(name: str, series: "polars.Series") -> _Coding:
     special = [value for value, n in _not_finite(numbers, is_finite).items() if n]
     edges, scale = bin_edges(finite)
     bins = _bins(
-        quoted(name),
+        quote_column(name),
         edges.tolist(),
         edges.tolist(),
     )
@@ -363,7 +363,7 @@ def _times(name: str, series: "polars.Series") -> _Coding:
     shown = _time_texts(pl.Series(edges, dtype=present.to_physical().dtype), series.dtype)
     # A time with a zone compares with no literal of polars' SQL, its number does.
     bins = _bins(
-        f"CAST({quoted(name)} AS BIGINT)",
+        f"CAST({quote_column(name)} AS BIGINT)",
         edges.tolist(),
         shown,
     )

@@ -85,7 +85,7 @@ class Facet(JsonRecord):
     """Bins of numbers or times, at most 32 or one for each of 32 whole numbers."""
 
 
-def coded_facet(
+def facet_from_codes(
     coded: CodedColumn,
     members: Bools | None,
     type_name: str,
@@ -135,7 +135,7 @@ def coded_facet(
     )
 
 
-def stored_facet(name: str, statistics: Mapping[str, Any]) -> Facet:
+def facet_from_statistics(name: str, statistics: Mapping[str, Any]) -> Facet:
     """Return a facet of all samples from stored statistics, which must include no excluded samples."""
     nulls = statistics["nulls"]
     n = statistics["n"] - nulls
@@ -151,7 +151,7 @@ def stored_facet(name: str, statistics: Mapping[str, Any]) -> Facet:
         )
     ):
         kind = IDENTIFIER
-    counts = _stored_counts(
+    counts = _statistics_counts(
         kind,
         categories,
         nulls,
@@ -184,7 +184,7 @@ def stored_facet(name: str, statistics: Mapping[str, Any]) -> Facet:
     )
 
 
-def _stored_counts(
+def _statistics_counts(
     kind: str,
     categories: Mapping[str, int] | None,
     nulls: int,
@@ -220,7 +220,7 @@ def tells_apart(facet: Facet) -> bool:
     return bool(facet.nulls) or facet.low is None or facet.low != facet.high
 
 
-def uncounted_facet(name: str, type_name: str) -> Facet:
+def plain_facet(name: str, type_name: str) -> Facet:
     """Return a facet without counts."""
     return Facet(
         column=name,

@@ -26,7 +26,7 @@ NAN = "CAST('nan' AS DOUBLE)"
 INFINITY = "CAST('inf' AS DOUBLE)"
 
 
-def quoted(column: str) -> str:
+def quote_column(column: str) -> str:
     return '"' + column.replace('"', '""') + '"'
 
 
@@ -34,18 +34,18 @@ def column_order(column: str) -> str:
     """Return a column as an order (`sort=`) names it."""
     is_plain = _PLAIN_NAME.fullmatch(column)
     if not is_plain:
-        return quoted(column)
+        return quote_column(column)
     word = column.upper()
     if word in _KEYWORDS:
-        return quoted(column)
+        return quote_column(column)
     return column
 
 
 def value_term(column: str, value: Any) -> str:
     """Return the term for one value: a text, bool, number, or None for samples without a value."""
     if value is None:
-        return f"{quoted(column)} IS NULL"
-    return f"{quoted(column)} = {literal(value)}"
+        return f"{quote_column(column)} IS NULL"
+    return f"{quote_column(column)} = {literal(value)}"
 
 
 def literal(value: Any) -> str:
@@ -81,5 +81,5 @@ def bin_term(operand: str, low: Any, high: Any, *, is_last: bool) -> str:
 
 def range_term(column: str, low: str, high: str) -> str:
     """Return the term for a person's range, ends included. The filter's checks refuse anything but one column."""
-    name = quoted(column)
+    name = quote_column(column)
     return f"{name} >= {low} AND {name} <= {high}"

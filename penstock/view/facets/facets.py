@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import loader
 from loader.dataset.tables.columns import SOURCE_COLUMNS
 
-from .facet_record import Facet, coded_facet, stored_facet, tells_apart, uncounted_facet
+from .facet_record import Facet, facet_from_codes, facet_from_statistics, plain_facet, tells_apart
 from .filter_members import FilterMembers
 from .map_columns import MAP_TYPES, map_columns
 from .version_columns import VersionColumns
@@ -38,7 +38,7 @@ def facets_in_sight(version: "loader.Version", columns: VersionColumns) -> list[
     return facet_columns(version, columns)[: max(FACETS, n)]
 
 
-def drawn_columns(
+def first_columns(
     version: "loader.Version",
     columns: VersionColumns,
     most: int,
@@ -53,7 +53,7 @@ def drawn_columns(
     for name in facet_columns(version, columns):
         if len(drawn) == most:
             break
-        if name not in statistics or tells_apart(stored_facet(name, statistics[name])):
+        if name not in statistics or tells_apart(facet_from_statistics(name, statistics[name])):
             drawn.append(name)
     return drawn
 
@@ -70,13 +70,13 @@ def unread_columns(
         # Stored statistics count excluded samples, which no filter finds.
         is_stored = name in statistics and not version.parts.has_exclusions
         if is_stored:
-            is_stored = stored_facet(name, statistics[name]).is_counted
+            is_stored = facet_from_statistics(name, statistics[name]).is_counted
         if not is_stored and not columns.has_codes(version, name):
             unread.append(name)
     return unread
 
 
-def counted_columns(
+def select_counted(
     version: "loader.Version",
     checked: CheckedFilter,
     columns: VersionColumns,
@@ -119,16 +119,16 @@ def facets(
         if not is_of_map:
             type_name = statistics[name]["type"]
         if name not in counted and not columns.has_codes(version, name):
-            facet = uncounted_facet(name, type_name)
+            facet = plain_facet(name, type_name)
             if is_stored and not is_of_map:
-                facet = stored_facet(name, statistics[name])
+                facet = facet_from_statistics(name, statistics[name])
             out.append(facet)
             continue
         # Of a large version it takes a read to find which samples are counted, so stored facets do not ask.
         share = columns.n_rows(version) / max(1, len(version))
         terms = tuple(term for term in members.checked.filter.terms if members.checked.columns[term] == name)
         out.append(
-            coded_facet(
+            facet_from_codes(
                 columns.codes(version, name),
                 members.all_but(name),
                 type_name,

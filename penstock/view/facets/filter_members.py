@@ -75,7 +75,7 @@ def filter_members(
     queries = [(term, f"term {term!r}") for term in valid.terms if term not in term_members]
     if valid.where:
         queries.append((valid.where, f"where({valid.where!r})"))
-    members, errors = _evaluated(
+    members, errors = _evaluate(
         version,
         queries,
         columns,
@@ -132,7 +132,7 @@ def drop_unmapped(
     return replace(checked, errors=errors)
 
 
-def found_ordinals(
+def find_ordinals(
     version: "loader.Version",
     address: VersionFilter,
     columns: VersionColumns,
@@ -221,7 +221,7 @@ def _lasso_members(
     return inside, checked
 
 
-def _evaluated(
+def _evaluate(
     version: "loader.Version",
     queries: Sequence[tuple[str, str]],
     columns: VersionColumns,

@@ -115,7 +115,7 @@ def _linear(numbers: Numbers) -> list[Any]:
     for i in steps:
         from_low = low * (MOST_BINS - i)
         from_high = high * i
-        edge = _rounded(
+        edge = _round_edge(
             from_low + from_high,
             width,
         )
@@ -153,7 +153,7 @@ def _logarithmic(numbers: Numbers) -> list[Any]:
     return [edge for edge in whole if first < edge < last]
 
 
-def _rounded(edge: float, width: float) -> float:
+def _round_edge(edge: float, width: float) -> float:
     """Return an edge with the digits that a hundredth of a bin's width needs."""
     if not width:
         return edge

@@ -14,7 +14,7 @@ from ...search.map.version_map import VersionMap, read_map
 from ...upkeep.diff import column_statistics
 from ..kinds.stored_bytes import release_memory
 from ..lru_cache import LruCache
-from .column_codes import Bools, CodedColumn, Int64s, coded_column
+from .column_codes import Bools, CodedColumn, Int64s, code_column
 from .map_columns import CLUSTER, LABEL, SHARE, LabelCodes, coded_labels, map_column, map_columns, text_labels
 from .spread_rows import SpreadRows, is_spread, spread_rows, spread_samples
 from .version_searches import VersionSearches
@@ -100,7 +100,7 @@ class VersionColumns:
             return None
         # Not `codes`: a caller may hold the lock of reads.
         key = _key(version, LABEL)
-        coded = self._codes.get(key, lambda: self._coded(version, LABEL))
+        coded = self._codes.get(key, lambda: self._code(version, LABEL))
         labels = coded_labels(coded)
         if labels is None:
             labels = text_labels(self._series(version, LABEL))
@@ -143,7 +143,7 @@ class VersionColumns:
                 for name, series in self._read(version, names[first:stop]).items():
                     key = _key(version, name)
                     if name in no_codes:
-                        coding = _coded(version, name, series)
+                        coding = _code_series(version, name, series)
                         self._codes.put(key, coding)
                     # Numbers are filtered and sorted next. Texts take more memory, and have codes.
                     is_number = series.dtype.is_numeric() or series.dtype.is_temporal()
@@ -180,11 +180,11 @@ class VersionColumns:
         key = _key(version, name)
 
         # Made again if it was evicted a moment ago.
-        return self._codes.get(key, lambda: self._coded(version, name))
+        return self._codes.get(key, lambda: self._code(version, name))
 
-    def _coded(self, version: "loader.Version", name: str) -> CodedColumn:
+    def _code(self, version: "loader.Version", name: str) -> CodedColumn:
         series = self._column(version, name)
-        return _coded(version, name, series)
+        return _code_series(version, name, series)
 
     def code_of(
         self,
@@ -260,12 +260,12 @@ class VersionColumns:
             text = query[0]
             bits = new.get(text)
             if bits is None:
-                bits = self._cached_bits(version, query)
+                bits = self._find_bits(version, query)
             unpacked = np.unpackbits(bits, count=self.n_rows(version))
             members[text] = unpacked.astype(bool)
         return members
 
-    def _cached_bits(self, version: "loader.Version", query: tuple[str, str]) -> Bits:
+    def _find_bits(self, version: "loader.Version", query: tuple[str, str]) -> Bits:
         text = query[0]
         key = _key(version, text)
 
@@ -331,14 +331,14 @@ class VersionColumns:
         return columns
 
 
-def _coded(
+def _code_series(
     version: "loader.Version",
     name: str,
     series: "polars.Series",
 ) -> CodedColumn:
     if name == CLUSTER and name in map_columns(version):
-        return coded_column(name, series, has_categories=True)
-    return coded_column(name, series)
+        return code_column(name, series, has_categories=True)
+    return code_column(name, series)
 
 
 def _key(version: "loader.Version", text: str) -> Key:

@@ -240,7 +240,7 @@ def check_filter(
         except FieldNotFound as error:
             checked = checked.dropping(text, str(error))
     columns = {term: next(iter(names[term])) for term in checked.filter.terms}
-    return _shortened(
+    return _shorten(
         version,
         replace(
             checked,
@@ -363,7 +363,7 @@ def _columns(
     return columns
 
 
-def _shortened(version: "loader.Version", checked: CheckedFilter) -> CheckedFilter:
+def _shorten(version: "loader.Version", checked: CheckedFilter) -> CheckedFilter:
     """Return the filter without its last terms if all together exceed the limits of `version.where`."""
     while checked.sql and checked.filter.terms:
         try:

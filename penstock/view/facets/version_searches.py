@@ -25,7 +25,7 @@ from loader.errors import (
     NotIndexed,
     SampleNotFound,
 )
-from loader.storage.store import disk_of
+from loader.storage.store import as_disk
 
 from ..kinds.stored_bytes import release_memory
 from ..lru_cache import LruCache
@@ -127,7 +127,7 @@ class VersionSearches:
         A page waits for no index to be opened, and for few embeddings to be compared.
         """
         most = 0
-        if disk_of(version.shard_store) is not None:
+        if as_disk(version.shard_store) is not None:
             most = MOST_COMPARED_NOW
         try:
             similarity = open_similarity(version)

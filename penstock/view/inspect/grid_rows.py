@@ -261,7 +261,7 @@ def grid_rows(
         ):
             if value is not None:
                 row[name] = _cell(value, is_of_map=name in of_map)
-    fields_of_rows = fields_of(version, ordinals.tolist())
+    fields_of_rows = sample_fields(version, ordinals.tolist())
     lines = rollout_lines(version, ordinals, fields_of_rows)
     sparks = [dict[str, FieldSpark]() for _ in ordinals]
     for name in [name for name in shown if name in version.fields]:
@@ -325,7 +325,7 @@ def _values(
     return values
 
 
-def fields_of(version: "loader.Version", ordinals: Sequence[int]) -> list[tuple[str, ...]]:
+def sample_fields(version: "loader.Version", ordinals: Sequence[int]) -> list[tuple[str, ...]]:
     """Return samples' fields by their part's groups."""
     part, _ = version.parts.locate(np.asarray(ordinals, np.int64))
     groups = {name: version.parts.has_group(name) for name in version.manifest["groups"]}

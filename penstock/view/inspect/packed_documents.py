@@ -78,12 +78,12 @@ class PackedSequence(JsonRecord):
     """In order."""
 
 
-def packed_sequence(plan: "loader.Plan", values: SlotValues) -> PackedSequence | None:
+def read_sequence(plan: "loader.Plan", values: SlotValues) -> PackedSequence | None:
     """Return a slot's documents, or None if the slot is no packed sequence."""
     return _sequence(plan, values.source, values.address.ordinal, values.decoded)
 
 
-def planned_sequence(training: Training, step: int, slot: int) -> tuple[PackedSequence, str] | None:
+def plan_sequence(training: Training, step: int, slot: int) -> tuple[PackedSequence, str] | None:
     """Return (a slot's documents, name of their version) without a value of them; None for a slot of samples."""
     plan = training.plan(step)
     slots = training.slots(step, slot, plan.batch_size(step))
@@ -192,7 +192,7 @@ class _Described:
         return clean(values[number], 120)
 
 
-def packed_totals(
+def count_totals(
     plan: "loader.Plan",
     step: int,
     slots: Slots,

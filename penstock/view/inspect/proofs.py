@@ -9,11 +9,11 @@ from loader.run.replay import Functions
 from loader.run.trail.trail import CodeFacts
 
 from ...text import clean
-from ...units import shortened
+from ...units import shorten_list
 from ..json_record import JsonRecord
 from ..replays.replayed_values import SlotValues
 from ..replays.training import Row, Training, crcs
-from ..shown_values import datasets_of
+from ..shown_values import dataset_facts
 from .shown_batch import ShownBatch
 
 PartOf = Callable[[int, int], tuple[ShownBatch, str]]
@@ -50,7 +50,7 @@ def proofs(
     """Return a batch's four proofs. trouble: recipe error, or ""."""
     recorded = training.stored_rows(batch.step)
     verdicts = {
-        "planned": _planned(training, batch),
+        "planned": _plan_verdict(training, batch),
         "bytes": _bytes(training, batch, recorded),
         "code": _code(training, batch.step, functions, trouble),
         "tensors": _tensors(training, batch, recorded, functions, trouble),
@@ -58,7 +58,7 @@ def proofs(
     return tuple(Proof(name=name, proved=proved, text=text) for name, (proved, text) in verdicts.items())
 
 
-def stage_of(training: Training, step: int, results: tuple[Proof, ...], *, recipe: bool) -> str:
+def batch_stage(training: Training, step: int, results: tuple[Proof, ...], *, recipe: bool) -> str:
     """Return a batch's key in `STAGES`. recipe: True if it produced the values."""
     start = training.start(step)
     proved = {one.name: one.proved for one in results}
@@ -95,11 +95,11 @@ def slot_stage(
     rank, _, digest, _ = matching[0]
     recorded = training.stored_rows(step)
     rows = [row for row in recorded if (row["rank"], row["world_size"]) == (rank, world_size)]
-    if any(map(crcs, rows)) or datasets_of(training.plan(step)):  # the part's digest is one of items
+    if any(map(crcs, rows)) or dataset_facts(training.plan(step)):  # the part's digest is one of items
         if part is None:
             return unproved
         batch, why = part(rank, world_size)
-        return stage_of(training, step, proofs(training, batch, functions, why), recipe=recipe)
+        return batch_stage(training, step, proofs(training, batch, functions, why), recipe=recipe)
     same = training.digest(step, rank, world_size) == digest
     if same and _code(training, step, functions, trouble)[0]:
         return "trained"
@@ -111,7 +111,7 @@ def _slots(n: int, rank: int, world_size: int) -> range:
     return range(part.start, part.stop)
 
 
-def _planned(training: Training, batch: ShownBatch) -> Verdict:
+def _plan_verdict(training: Training, batch: ShownBatch) -> Verdict:
     plan = training.plan(batch.step)
     untrained = training.untrained(batch.step)
     verb = "would put" if untrained else "puts"
@@ -124,7 +124,7 @@ def _planned(training: Training, batch: ShownBatch) -> Verdict:
 
 def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Verdict:
     if batch.errors:
-        return False, f"unreadable samples: slots {shortened(list(batch.errors))}"
+        return False, f"unreadable samples: slots {shorten_list(list(batch.errors))}"
     if batch.digest is None:
         return None, _not_made(batch, recorded)
     if not recorded:
@@ -137,14 +137,14 @@ def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Verdic
         whose = f"rank {batch.rank} of {batch.world_size}"
         if batch.settled is False and batch.digest not in recorded_digests:
             whose += f", with {own[-1]['substituted']} substituted slots: {NO_LEDGER}"
-        return _compared({batch.digest}, recorded_digests, whose)
+        return _compare({batch.digest}, recorded_digests, whose)
     # Digests add up over ranks, so the recorded ranks' digests can be recomputed from indexes and compared.
     digests = training.part_digests(batch.step)
     if not digests:
         return None, "the trail has this step only under another plan"
     world = digests[0][1]
     ranks = {rank: digest for rank, _, digest, _ in digests}
-    if datasets_of(training.plan(batch.step)):
+    if dataset_facts(training.plan(batch.step)):
         return _by_sum(batch, ranks, world)
     with training.settled_replay(batch.step) as replay:
         now = {rank: replay.digest(batch.step, rank, world) for rank in ranks}
@@ -157,7 +157,7 @@ def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Verdic
         differ = [rank for rank in ranks if now[rank] != ranks[rank]]
         if batch.settled is None:
             return None, UNDECIDED
-        return False, f"digests differ from the trail's at ranks {shortened(differ)} of {world}"
+        return False, f"digests differ from the trail's at ranks {shorten_list(differ)} of {world}"
     n_ranks = "all"
     if len(ranks) != world:
         n_ranks = str(len(ranks))
@@ -183,7 +183,7 @@ def _by_sum(batch: ShownBatch, ranks: Mapping[int, int], world_size: int) -> Ver
     if batch.world_size == 1 and len(ranks) == world_size:
         recorded_sum = sum(ranks.values()) % WHOLE
         whose = f"{world_size} ranks together"
-        return _compared({batch.digest or 0}, {recorded_sum}, whose)
+        return _compare({batch.digest or 0}, {recorded_sum}, whose)
     return None, f"the trail has parts of {world_size} ranks: open rank {min(ranks)} of {world_size}"
 
 
@@ -198,7 +198,7 @@ def _by_metrics(training: Training, batch: ShownBatch) -> Verdict:
     assert batch.digest is not None
     if metrics.has_digest(step, batch.digest):
         return True, f"{fact}, as rank {rank} of {world}"
-    if datasets_of(training.plan(step)):
+    if dataset_facts(training.plan(step)):
         return None, f"{fact}; this part's is {batch.digest:016x}: open the part that wrote it"
     if metrics.has_digest(step, training.digest(step, 0, 1)):
         return True, f"{fact}, as the whole step"
@@ -217,7 +217,7 @@ def _by_metrics(training: Training, batch: ShownBatch) -> Verdict:
     return False, text
 
 
-def _compared(now: set[int], recorded: set[int], whose: str) -> Verdict:
+def _compare(now: set[int], recorded: set[int], whose: str) -> Verdict:
     now_text, recorded_text = (
         ", ".join(f"{one:016x}" for one in sorted(digests)) for digests in (now, recorded)
     )

@@ -67,7 +67,7 @@ class FailureRecord(JsonRecord):
     """The step's recorded facts, on step and slot pages."""
 
 
-def recorded_step(
+def read_step(
     training: Training, step: int, slot: int | None = None, *, is_down: bool = False
 ) -> RecordedStep | None:
     """Return a step's recorded facts, or None. slot: limits per-slot metrics to it.
@@ -111,12 +111,12 @@ def attach_recorded_step(training: Training, step: int, slot: int | None = None)
     except InvalidRuntime:
         raise
     except PenstockError as error:
-        recorded = recorded_step(training, step, slot, is_down=isinstance(error, DOWN))
+        recorded = read_step(training, step, slot, is_down=isinstance(error, DOWN))
         if recorded is None:
             raise
         own = copy(error)  # several pages may share this error
         own.__dict__["recorded"] = recorded
-        own.__notes__ = [*getattr(error, "__notes__", ()), *recorded_lines(recorded)]
+        own.__notes__ = [*getattr(error, "__notes__", ()), *step_lines(recorded)]
         raise own from error
 
 
@@ -129,7 +129,7 @@ def failure_record(error: PenstockError) -> FailureRecord:
     )
 
 
-def recorded_lines(record: RecordedStep) -> list[str]:
+def step_lines(record: RecordedStep) -> list[str]:
     """Return a step's recorded facts as text."""
     lines = [f"the trail of {clean(record.training, 80)} has of step {record.step}:"]
     for part in record.parts[:MOST_LINES]:

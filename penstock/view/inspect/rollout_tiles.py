@@ -12,7 +12,7 @@ from loader.errors import Corrupt
 from loader.rollouts.rollout_fields import MASK, TOKENS
 
 from ...text import clean
-from ..marks import counted
+from ..marks import count_text
 
 COLUMNS = ("env", "reward", "n_tokens")
 MOST_CHARACTERS = 60
@@ -56,5 +56,5 @@ def _line(row: dict[str, Any]) -> str:
         words.append(f"reward {reward:.4g}")
     n_tokens = row.get("n_tokens")
     if isinstance(n_tokens, int):
-        words.append(counted(n_tokens, "token"))
+        words.append(count_text(n_tokens, "token"))
     return ", ".join(words)

@@ -10,7 +10,7 @@ from loader.order.slots import Slots, rank_slice
 from loader.run.trail.read_trail import RunTrail
 
 from ..json_record import JsonRecord
-from ..marks import counted
+from ..marks import count_text
 from ..replays.replays import index_replay
 from ..shown_values import PlannedSample, sample_names
 
@@ -71,7 +71,7 @@ class RunComparison(JsonRecord):
             )
         if self.step < 0:
             return (
-                "1 step is equal" if self.compared == 1 else f"{counted(self.compared, 'step')} are equal",
+                "1 step is equal" if self.compared == 1 else f"{count_text(self.compared, 'step')} are equal",
             )
         first = f"step {self.step}, rank {self.rank} of {self.world_size}, is the first that differs"
         if self.problem:
@@ -79,8 +79,8 @@ class RunComparison(JsonRecord):
         elif not self.n_slots:
             first += ": the same samples on record; their bytes differ, or substitutes that no ledger lists"
         else:
-            first += f", in {counted(self.n_slots, 'slot')}"
-        return first, f"{self.n_differing:,} of {counted(self.compared, 'step')} in common differ"
+            first += f", in {count_text(self.n_slots, 'slot')}"
+        return first, f"{self.n_differing:,} of {count_text(self.compared, 'step')} in common differ"
 
 
 def run_comparison(root: loader.Root, first: RunTrail, second: RunTrail) -> RunComparison:
@@ -97,7 +97,7 @@ def run_comparison(root: loader.Root, first: RunTrail, second: RunTrail) -> RunC
         row = differing.row(0, named=True)
         second_row = {name: row[name if name in _KEY else f"{name}_two"] for name in _COLUMNS}
         try:
-            slots = _compared(_samples(root, first, row), _samples(root, second, second_row))
+            slots = _compare_slots(_samples(root, first, row), _samples(root, second, second_row))
         except PenstockError as error:
             problem = str(error)
     return RunComparison(
@@ -132,7 +132,7 @@ def _parts(trail: RunTrail) -> "pl.DataFrame":
 _Samples = dict[int, tuple[int, ComparedSample]]
 
 
-def _compared(first: _Samples, second: _Samples) -> list[ComparedSlot]:
+def _compare_slots(first: _Samples, second: _Samples) -> list[ComparedSlot]:
     return [
         ComparedSlot(
             slot=slot,
@@ -150,10 +150,10 @@ def _samples(root: loader.Root, trail: RunTrail, row: dict[str, Any]) -> _Sample
     first = rank_slice(plan.batch_size(step), row["rank"], row["world_size"]).start
     with index_replay(plan, root if row["substituted"] else None, start.epochs) as replay:
         replay.settle(step, [(row["rank"], row["world_size"], row["digest"], row["substituted"])])
-        return _named(plan, replay.slots(step, row["rank"], row["world_size"]), first)
+        return _name_samples(plan, replay.slots(step, row["rank"], row["world_size"]), first)
 
 
-def _named(plan: loader.Plan, slots: Slots, first: int) -> _Samples:
+def _name_samples(plan: loader.Plan, slots: Slots, first: int) -> _Samples:
     named: _Samples = {}
     identities = slot_identities(plan, slots).tolist()
     for index, source in enumerate(plan.sources):

@@ -12,12 +12,12 @@ from ...checkpoints import marker
 from ...metrics.conditions import RunState
 from ...train.goodput import AttemptGoodput, restarts
 from ...train.run_usage import goodput_share, goodput_shares
-from ...train.submitting import has_gone_on, run_brief
+from ...train.submitting import has_resumed, run_brief
 from ..json_record import JsonRecord
 from ..replays.training import Training
 from ..run_goodputs import RunGoodputs
 from ..runs.log_facts import log_facts
-from ..runs.run_state import KnownState, StateFacts, known_state, recorded_state
+from ..runs.run_state import KnownState, StateFacts, state_from_facts, state_from_record
 
 MOST_STARTS = 12
 """Newest starts listed."""
@@ -87,10 +87,10 @@ def run_overview(training: Training, store: Store, goodputs: RunGoodputs) -> Run
         if times.events:
             newest = str(times.events[-1])
         failed = brief.failed
-        if failed is not None and not has_gone_on(failed, times.events):
+        if failed is not None and not has_resumed(failed, times.events):
             failure = f"last failure: {failed.summary()}"
         problem = brief.problem
-        recorded = recorded_state(brief.events, failed)
+        recorded = state_from_record(brief.events, failed)
         started_us = max((facts["at_us"] for facts in times.attempts.values()), default=0)
     except RunNotFound:
         pass  # a run with a log only
@@ -153,7 +153,7 @@ def _state(
         checkpoint=checkpoint,
         started_us=started_us,
     )
-    return known_state(known, time.time())
+    return state_from_facts(known, time.time())
 
 
 def _start_line(attempt: AttemptGoodput) -> StartLine:

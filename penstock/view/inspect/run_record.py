@@ -117,8 +117,8 @@ def run_record(training: Training, first: int = 0, most: int | None = MOST_SPIKE
         n_spikes=len(unusual.steps),
         first_spike=first,
         spikes=_spikes(training, listed),
-        struck=_thinned(unusual.steps),
-        not_finite=_thinned(unusual.steps[: unusual.n_not_finite]),
+        struck=_thin(unusual.steps),
+        not_finite=_thin(unusual.steps[: unusual.n_not_finite]),
         largest=facts.largest,
         chart=facts.chart,
         stale=training.stale,
@@ -190,7 +190,7 @@ def _spikes(training: Training, steps: list[int]) -> tuple[Spike, ...]:
     return tuple(spikes)
 
 
-def _thinned(steps: NDArray[np.int64]) -> tuple[int, ...]:
+def _thin(steps: NDArray[np.int64]) -> tuple[int, ...]:
     ordered = np.sort(steps)
     if len(ordered) > MOST_STRUCK:
         ends = np.linspace(float(ordered[0]), float(ordered[-1]), MOST_STRUCK)

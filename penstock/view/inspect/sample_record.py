@@ -18,7 +18,7 @@ from ...text import clean
 from ...upkeep.excluded_since import ExcludedSince
 from ..facets.version_searches import VersionSearches
 from ..json_record import JsonRecord
-from ..kinds.stored_bytes import BUDGET, DecodedValue, decoded_bytes, mp4_of, read_bounded
+from ..kinds.stored_bytes import BUDGET, DecodedValue, decoded_bytes, packets_mp4, read_bounded
 from ..kinds.video import length_marks
 from ..marks import StepMark, far_marks
 from ..sample_relations import (
@@ -31,9 +31,9 @@ from ..sample_relations import (
     phash_neighbours,
     similar_samples,
 )
-from ..shown_values import ShownValue, StoredField, facts_of, place_of, shown_value
+from ..shown_values import ShownValue, StoredField, field_facts, field_location, show_value
 from .sample_slices import SampleSlice, SampleSlices, SliceSearch
-from .version_record import fields_of
+from .version_record import sample_fields
 
 _MAIN_KINDS = ("image", "video", "audio", "packed", "tokens", "text", "array", "json")
 """Kinds by what a person looks at first."""
@@ -120,10 +120,10 @@ class SampleRecord(JsonRecord):
         return leading_columns(self.columns, self.provenance, self.marks)
 
 
-def stored(version: "loader.Version", ordinal: int, field: str) -> bytes:
+def read_field(version: "loader.Version", ordinal: int, field: str) -> bytes:
     """Return a field's verified bytes. Raises: InvalidRuntime if the field is missing or too large; Corrupt."""
     check_ordinal(version, ordinal)
-    if field not in fields_of(version, [ordinal])[0]:
+    if field not in sample_fields(version, [ordinal])[0]:
         raise InvalidRuntime(f"sample {ordinal} of {version.name} has no field {field!r:.100}")
     (address,) = version.address(np.array([ordinal]), [field])
     if address.fields[field].nbytes > MAX_FIELD_BYTES:
@@ -135,19 +135,19 @@ def stored(version: "loader.Version", ordinal: int, field: str) -> bytes:
     return data[field]
 
 
-def stored_sample(version: "loader.Version", ordinal: int, field: str) -> dict[str, bytes]:
+def read_sample(version: "loader.Version", ordinal: int, field: str) -> dict[str, bytes]:
     """Return a field's bytes, plus another's that decoding needs. Raises: as `stored`."""
-    data = {field: stored(version, ordinal, field)}
-    if is_run(field) and field + SUFFIX in fields_of(version, [ordinal])[0]:
-        data[field + SUFFIX] = stored(version, ordinal, field + SUFFIX)
+    data = {field: read_field(version, ordinal, field)}
+    if is_run(field) and field + SUFFIX in sample_fields(version, [ordinal])[0]:
+        data[field + SUFFIX] = read_field(version, ordinal, field + SUFFIX)
     return data
 
 
 def playable(version: "loader.Version", ordinal: int, field: str) -> tuple[bytes, str]:
     """Return (bytes, extension) of a field; packets become mp4. Raises: as `stored`; DecodeFailed."""
-    data = stored_sample(version, ordinal, field)
+    data = read_sample(version, ordinal, field)
     if is_run(field):
-        return mp4_of(data[field], facts_of(data, field, version)), "mp4"
+        return packets_mp4(data[field], field_facts(data, field, version)), "mp4"
     return data[field], field
 
 
@@ -165,14 +165,14 @@ def sample_record(
     search, slices, searches: None looks into no run, into no slice, and for no similar sample.
     """
     check_ordinal(version, ordinal)
-    (names,) = fields_of(version, [ordinal])
+    (names,) = sample_fields(version, [ordinal])
     (address,) = version.address(np.array([ordinal]), names)
-    fields = _fields(version, ordinal, names, address) if decode else _shown_fields(version, address, {}, {})
+    fields = _fields(version, ordinal, names, address) if decode else _build_fields(version, address, {}, {})
     dataset, _, number = version.name.partition("@")
     (origin,) = provenance(version, [address])
     columns, marks = _columns(version, ordinal)
     search = search or RunSearch()
-    held = search.held_steps(dataset, address.key, ordinal)
+    held = search.find_slots(dataset, address.key, ordinal)
     decided = SampleSlices()
     if slices is not None:
         decided = slices.sample_slices(version, ordinal, address.key)
@@ -207,27 +207,27 @@ def _fields(
     errors = dict[str, str]()
     for name in names:
         try:
-            data[name] = stored_sample(version, ordinal, name)
+            data[name] = read_sample(version, ordinal, name)
         except (Corrupt, InvalidRuntime) as error:
             errors[name] = str(error)
-    facts = {name: facts_of(sample, name, version) for name, sample in data.items()}
+    facts = {name: field_facts(sample, name, version) for name, sample in data.items()}
     with BUDGET.reserve(sum(decoded_bytes(data[name][name], facts[name]) for name in data)):
         for name in data:
             try:
                 values[name] = read_bounded(data[name][name], facts[name])
             except (Corrupt, MissingDependency) as error:
                 errors[name] = str(error)
-        return _shown_fields(version, address, values, errors)
+        return _build_fields(version, address, values, errors)
 
 
-def _shown_fields(
+def _build_fields(
     version: "loader.Version", address: SampleAddress, values: dict[str, DecodedValue], errors: dict[str, str]
 ) -> tuple[SampleField, ...]:
     fields = [
         SampleField(
             field=name,
-            **place_of(at),
-            decoded=_shown_value(name, values, version) if name in values else None,
+            **field_location(at),
+            decoded=_build_value(name, values, version) if name in values else None,
             error=errors.get(name, ""),
         )
         for name, at in address.fields.items()
@@ -245,10 +245,10 @@ def _rank(field: SampleField) -> int:
     return _MAIN_KINDS.index(kind)
 
 
-def _shown_value(name: str, values: Mapping[str, DecodedValue], version: "loader.Version") -> ShownValue:
+def _build_value(name: str, values: Mapping[str, DecodedValue], version: "loader.Version") -> ShownValue:
     read = values[name]
-    facts = facts_of({field: item.value for field, item in values.items()}, name, version)
-    value = shown_value(name, read.value, replace(facts, rate=read.facts.rate))
+    facts = field_facts({field: item.value for field, item in values.items()}, name, version)
+    value = show_value(name, read.value, replace(facts, rate=read.facts.rate))
     marks = read.marks
     if value.kind == "video" and read.seconds:
         audio_s = {

@@ -19,7 +19,7 @@ from loader.dataset.versions.samples_table import live_ordinals
 from loader.errors import PenstockError, StoreError
 
 from ...text import clean
-from ...upkeep.excluded_since import ExcludedSince, sample_excluded_since
+from ...upkeep.excluded_since import ExcludedSince, find_sample_exclusion
 from ..facets.slice_samples import page_slice_ordinals
 from ..json_record import JsonRecord
 from ..lru_cache import LruCache
@@ -133,7 +133,7 @@ class SliceSearch:
                 problems[record.name] = _message(error)
                 continue
             if _has(bits, ordinal):
-                slices.append(_shown(record))
+                slices.append(_build_slice(record))
         return SampleSlices(
             slices=tuple(slices),
             problems=problems,
@@ -157,7 +157,7 @@ class SliceSearch:
             is_live = ordinals[0] >= 0
             if is_live:
                 return None  # no exclusion has to be read
-            return sample_excluded_since(self._root, dataset, key)
+            return find_sample_exclusion(self._root, dataset, key)
 
         return self._exclusions.get((newest.id, key), find)
 
@@ -185,7 +185,7 @@ def _newest_first(record: SliceRecord) -> tuple[int, str]:
     return -record.at_us, record.name
 
 
-def _shown(record: SliceRecord) -> SampleSlice:
+def _build_slice(record: SliceRecord) -> SampleSlice:
     return SampleSlice(
         name=record.name,
         n=record.n,

@@ -12,13 +12,13 @@ import loader
 from loader.order.sources.window_layout import AGE_NS, IS_PAD
 from loader.run.trail.slot_columns import array_bytes, tensor_crcs
 
-from ..kinds import kind_of
+from ..kinds import find_kind
 from ..kinds.array_values import ranges_cached
 from ..kinds.kind import Media
 from ..kinds.tokens import LAYOUT, SEGMENTS
-from ..replays.replayed_values import Texts, sent_sample
+from ..replays.replayed_values import Texts, as_arrays
 from ..replays.replays import ReplayedPart
-from ..shown_values import ShownValue, facts_of, shown_sample, version_of
+from ..shown_values import ShownValue, field_facts, show_sample, version_of
 
 PICTURED = frozenset(("image", "video", "audio", "array"))
 """Kinds with a thumbnail; a slot shows its first such field."""
@@ -81,11 +81,11 @@ Samples = dict[int, dict[str, Any]]
 def batch_and_samples(plan: "loader.Plan", values: ReplayedPart) -> tuple[ShownBatch, Samples]:
     """Return a part without thumbnails, and its slots' values."""
     samples: Samples = defaultdict(dict)
-    batch = shown_batch(plan, values, n_pictured=0, samples=samples)
+    batch = show_batch(plan, values, n_pictured=0, samples=samples)
     return batch, dict(samples)
 
 
-def shown_batch(
+def show_batch(
     plan: "loader.Plan",
     values: ReplayedPart,
     *,
@@ -103,13 +103,15 @@ def shown_batch(
         version = versions.get(source)
         part = parts[i]
         if samples is not None:
-            samples[values.first_slot + i] |= sent_sample(sample, is_item=version is None)
+            samples[values.first_slot + i] |= as_arrays(sample, is_item=version is None)
         with ranges_cached():
-            shown = shown_sample(sample, version, texts, values.cut.get(i))
+            shown = show_sample(sample, version, texts, values.cut.get(i))
             part.fields.update(zip(sample, shown, strict=True))
             if i < n_pictured and not part.thumbnails:
                 part.thumbnails = _thumbnails(sample, shown, version)
-        compared = {name: value for name, value in _unpadded(sample).items() if _nbytes(value) >= _MIN_BYTES}
+        compared = {
+            name: value for name, value in _remove_padding(sample).items() if _nbytes(value) >= _MIN_BYTES
+        }
         stored = {name: value for name, value in compared.items() if value is sample[name]}
         part.crcs |= values.crcs_of(i, stored)
         part.crcs |= tensor_crcs({name: value for name, value in compared.items() if name not in stored})
@@ -125,7 +127,7 @@ def shown_batch(
     n = len(values.ids)
     slots = []
     for i, sample_id in enumerate(values.ids):
-        slot = _shown_slot(sample_id, parts[i], names, hashes.get(i, {}))
+        slot = _show_slot(sample_id, parts[i], names, hashes.get(i, {}))
         slots.append(slot)
     return ShownBatch(
         step=values.step,
@@ -152,7 +154,7 @@ class _SlotParts:
     # Small values are left out, because they are often equal.
 
 
-def _shown_slot(
+def _show_slot(
     sample_id: tuple[str, str] | None,
     part: _SlotParts,
     names: Sequence[str],
@@ -178,17 +180,17 @@ def _hashes(values: ReplayedPart, parts: Mapping[int, _SlotParts]) -> dict[int, 
     }
     hashes: dict[int, dict[str, bytes]] = defaultdict(dict)
 
-    def hashed(i: int, sample: Mapping[str, Any], _: Texts) -> None:
-        compared = _unpadded(sample)
+    def hash_sample(i: int, sample: Mapping[str, Any], _: Texts) -> None:
+        compared = _remove_padding(sample)
         hashes[i] |= {name: _hash(compared[name]) for name in twice[i] if name in compared}
 
     repeated = [i for i, names in twice.items() if names]
     if repeated:
-        values.again(repeated, hashed)
+        values.again(repeated, hash_sample)
     return hashes
 
 
-def _unpadded(sample: Mapping[str, Any]) -> dict[str, Any]:
+def _remove_padding(sample: Mapping[str, Any]) -> dict[str, Any]:
     """Return a sample's values to compare: without windows' padding and ages, masks, and the layout of packing.
 
     Padding repeats a value, and ages of regular clocks are equal. So are masks and layouts of documents of one length.
@@ -217,8 +219,8 @@ def _thumbnails(
 ) -> dict[str, Media]:
     for (name, value), shown in zip(sample.items(), fields, strict=True):
         if shown.kind in PICTURED:
-            facts = facts_of(sample, name, version)
-            media = kind_of(value, facts).thumbnail(value, facts)
+            facts = field_facts(sample, name, version)
+            media = find_kind(value, facts).thumbnail(value, facts)
             if media is not None:
                 return {name: media}
     return {}

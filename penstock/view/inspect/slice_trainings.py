@@ -14,7 +14,7 @@ from loader.json_text import parse_json_object
 from loader.run.trail.read_trail import read_starts
 from loader.run.trail.trail_outline import ListedRun, list_runs
 from loader.storage import Store
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 from loader.storage.threads import DaemonPool
 
 from ...text import clean
@@ -50,7 +50,7 @@ class SliceTrainings:
 
     def trained(self, root: loader.Root) -> TrainedSlices:
         """Return the slices of the newest runs. Costs a listing, and up to 32 requests for a run that is new."""
-        store = primary_of(root.store)
+        store = primary_store(root.store)
         try:
             listed = list_runs(store)
         except StoreError as error:

@@ -20,7 +20,7 @@ from ...upkeep.excluded_since import ExcludedSince
 from ..json_record import JsonRecord
 from ..kinds.kind import Facts, Mark
 from ..kinds.stored_bytes import MAX_TEXT_BYTES, read_bounded
-from ..marks import SlotFacts, StepMark, ranked, slot_columns, step_mark
+from ..marks import SlotFacts, StepMark, rank_marks, slot_columns, step_mark
 from ..replays.image_placement import Placement
 from ..replays.replayed_values import SlotValues, T, Take
 from ..replays.replays import Replayers
@@ -31,22 +31,22 @@ from ..sample_relations import (
     Neighbour,
     RunSearch,
     column_edits,
-    held_item,
+    find_item_slots,
     phash_neighbours,
 )
-from ..shown_values import ShownValue, StoredField, datasets_of, place_of, shown_sample, version_of
-from .packed_documents import PackedSequence, packed_sequence
+from ..shown_values import ShownValue, StoredField, dataset_facts, field_location, show_sample, version_of
+from .packed_documents import PackedSequence, read_sequence
 from .proofs import PartOf, slot_stage
 from .sample_record import leading_columns
 from .sample_slices import SampleSlice, SampleSlices, SliceSearch
 from .step_record import recipe_or_plain
-from .version_record import fields_of
+from .version_record import sample_fields
 
 _SHOWN = 24
 """Characters shown of each text, from the first difference on."""
 
 
-def restored_marks(
+def restoration_marks(
     version: loader.Version, ordinal: int, restored: Mapping[str, str], slot: int
 ) -> list[StepMark]:
     """Return a mark per token field that decodes to none of its source texts (fact `text_fields`).
@@ -72,7 +72,7 @@ def restored_marks(
 
 def _texts(version: loader.Version, ordinal: int, field: str) -> dict[str, str]:
     sources = version.facts.get(field, {}).get("text_fields")
-    (present,) = fields_of(version, [ordinal])
+    (present,) = sample_fields(version, [ordinal])
     names = [one for one in sources if one in present] if isinstance(sources, list) else []
     if not names:
         return {}
@@ -213,7 +213,7 @@ def slot_record(
     part: returns a part of the step, to prove its tensors.
     """
     plan = training.plan(values.step)
-    explained = _explained(training, values)
+    explained = _explain(training, values)
     version = version_of(plan, values.source)
     stage = slot_stage(training, values, functions, trouble, part)
     fields = _fields(values, version, transformed=stage != "decoded")
@@ -250,9 +250,9 @@ def slot_record(
         explained=str(explained),
         error=values.error,
         trouble=trouble,
-        dataset=datasets_of(plan).get(values.source, ""),
+        dataset=dataset_facts(plan).get(values.source, ""),
         missing=clean(values.missing, 600),
-        packed=packed_sequence(plan, values),
+        packed=read_sequence(plan, values),
     )
 
 
@@ -275,13 +275,13 @@ def _relations(
     decided = SampleSlices()
     if sample is None:
         held: tuple[HeldSteps, ...] = ()
-        if values.source in datasets_of(training.plan(values.step)):
-            held = held_item(training, values.source, ordinal, values.step + 1)
+        if values.source in dataset_facts(training.plan(values.step)):
+            held = find_item_slots(training, values.source, ordinal, values.step + 1)
         no_relations = {"trainings": held, "runs_left": (), "runs_error": "", "edits": (), "neighbours": ()}
         return no_relations | decided.fields()
     if slices is not None:
         decided = slices.sample_slices(sample, ordinal, values.address.key)
-    held = others.held_steps(sample.dataset, values.address.key, ordinal, training, values.step + 1)
+    held = others.find_slots(sample.dataset, values.address.key, ordinal, training, values.step + 1)
     relations = {
         "trainings": held,
         "runs_left": others.unsearched,
@@ -307,12 +307,12 @@ def _all_marks(
         provenance=explained.provenance,
         error=values.error,
     )
-    marks = [*ranked([facts]), *(_marks_before(values.slot, fields) if stage != "decoded" else ())]
+    marks = [*rank_marks([facts]), *(_slot_marks(values.slot, fields) if stage != "decoded" else ())]
     if not values.repeats:
         text = "the transform gave other values the second time: it is not a function of its sample"
         marks.insert(0, step_mark("not_a_function", text, [values.slot]))
     if sample is not None:
-        marks += restored_marks(sample, values.address.ordinal, values.restored, values.slot)
+        marks += restoration_marks(sample, values.address.ordinal, values.restored, values.slot)
     return marks
 
 
@@ -321,7 +321,7 @@ def _marks(fields: tuple[FieldRow, ...], stage: str) -> dict[str, Sequence[Mark]
     return {name: one.marks for name, one in last.items() if one is not None}
 
 
-def _marks_before(slot: int, fields: tuple[FieldRow, ...]) -> list[StepMark]:
+def _slot_marks(slot: int, fields: tuple[FieldRow, ...]) -> list[StepMark]:
     marks = []
     for row in fields:
         known = {mark.name for mark in row.transformed.marks} if row.transformed is not None else set()
@@ -334,7 +334,7 @@ def _marks_before(slot: int, fields: tuple[FieldRow, ...]) -> list[StepMark]:
     return sorted(marks, key=lambda mark: -mark.weight)
 
 
-def _explained(training: Training, values: SlotValues) -> Explanation:
+def _explain(training: Training, values: SlotValues) -> Explanation:
     plan = training.plan(values.step)
     n = plan.batch_size(values.step)
     slots = training.slots(values.step, values.slot, n)
@@ -349,14 +349,14 @@ def _explained(training: Training, values: SlotValues) -> Explanation:
 def _fields(
     values: SlotValues, version: "loader.Version | None", *, transformed: bool
 ) -> tuple[FieldRow, ...]:
-    decoded = {one.field: one for one in shown_sample(values.decoded, version, values.texts, values.cut)}
+    decoded = {one.field: one for one in show_sample(values.decoded, version, values.texts, values.cut)}
     sample = values.trained if transformed else {}
-    after = {one.field: one for one in shown_sample(sample, version, values.texts, values.cut)}
+    after = {one.field: one for one in show_sample(sample, version, values.texts, values.cut)}
     stored = values.address.fields
     return tuple(
         FieldRow(
             field=name,
-            **place_of(stored.get(name)),
+            **field_location(stored.get(name)),
             decoded=decoded.get(name),
             transformed=after.get(name),
             placement=values.placements.get(name) if transformed else None,

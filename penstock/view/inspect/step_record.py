@@ -24,13 +24,13 @@ from loader.run.replay import Functions
 
 from ...text import clean
 from ..json_record import JsonRecord
-from ..marks import SlotFacts, StepMark, note_marks, ranked, step_marks
+from ..marks import SlotFacts, StepMark, note_marks, rank_marks, step_marks
 from ..replays.replayed_values import Digests, Setting, StepPart, T, Take
 from ..replays.replays import ReplayedPart, Replayer, Replayers
 from ..replays.training import Training
-from ..shown_values import ShownValue, datasets_of, version_of
-from .packed_documents import packed_totals
-from .proofs import Proof, proofs, stage_of
+from ..shown_values import ShownValue, dataset_facts, version_of
+from .packed_documents import count_totals
+from .proofs import Proof, batch_stage, proofs
 from .shown_batch import ShownBatch, ShownSlot
 
 BAD_WEIGHT = 70
@@ -154,7 +154,7 @@ def recipe_or_plain(
         except (TransformFailed, InvalidSignature, WorkerFailed) as error:
             trouble = str(error)
         except (PlanMismatch, InvalidPlan, InvalidSample, InvalidRuntime) as error:
-            if replayers.is_strict or not datasets_of(training.plan(step)):
+            if replayers.is_strict or not dataset_facts(training.plan(step)):
                 raise
             trouble = f"{type(error).__name__}: {error}"
     return ask(replayers.plain, training.setting(step, recipe=False)), trouble
@@ -173,7 +173,7 @@ def step_record(
     """Return a part's record. functions: facts about the recipe's functions, if there is one."""
     plan = training.plan(batch.step)
     step = batch.step
-    explained = {item.slot: item for item in explained_part(training, plan, batch)}
+    explained = {item.slot: item for item in explain_part(training, plan, batch)}
     largest = training.largest(step)
     rows = []
     for slot, item in explained.items():
@@ -196,10 +196,10 @@ def step_record(
     notes = training.notes(step)
     proof_list = proofs(training, batch, functions, trouble)
     recipe = functions is not None and not trouble
-    stage = stage_of(training, step, proof_list, recipe=recipe)
+    stage = batch_stage(training, step, proof_list, recipe=recipe)
     if rows and all(row.missing for row in rows):
         stage = "planned"
-    facts_of_datasets = datasets_of(plan)
+    facts_of_datasets = dataset_facts(plan)
     sources = dict.fromkeys(row.source for row in rows)
     return StepRecord(
         training=training.name,
@@ -213,7 +213,9 @@ def step_record(
         proofs=proof_list,
         stage=stage,
         untrained=training.untrained(step),
-        marks=ranked(facts, [*note_marks(step, notes, training.spreads), *_column_marks(plan, explained)]),
+        marks=rank_marks(
+            facts, [*note_marks(step, notes, training.spreads), *_column_marks(plan, explained)]
+        ),
         notes=notes,
         mixture=dict(Counter(row.source for row in rows)),
         totals=_totals(training, plan, step),
@@ -228,10 +230,10 @@ def step_record(
 def _totals(training: Training, plan: "loader.Plan", step: int) -> dict[str, int]:
     if plan.pack is None:
         return {}
-    return packed_totals(plan, step, training.slots(step, 0, 1))
+    return count_totals(plan, step, training.slots(step, 0, 1))
 
 
-def explained_part(training: Training, plan: "loader.Plan", batch: ShownBatch) -> list[Explanation]:
+def explain_part(training: Training, plan: "loader.Plan", batch: ShownBatch) -> list[Explanation]:
     """Return each slot's provenance, recorded substitutes included."""
     slots = training.slots(batch.step, batch.rank, batch.world_size)
     return explain_slots(plan, batch.step, slots, np.arange(len(slots)), batch.first_slot)

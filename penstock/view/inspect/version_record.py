@@ -12,7 +12,7 @@ from loader.keywords import did_you_mean
 from ...text import clean
 from ...upkeep.diff import Diff, diff
 from ..facets.facet_record import Facet
-from ..facets.facets import counted_columns, facets
+from ..facets.facets import facets, select_counted
 from ..facets.filter_members import FilterMembers, drop_unmapped, filter_members
 from ..facets.map_columns import map_columns
 from ..facets.spread_rows import is_spread
@@ -26,9 +26,9 @@ from .grid_rows import (
     PAGE,
     GridPage,
     GridRow,
-    fields_of,
     grid_page,
     grid_rows,
+    sample_fields,
     similar_page,
 )
 
@@ -39,7 +39,7 @@ __all__ = [
     "GridRow",
     "VersionPageRecord",
     "difference",
-    "fields_of",
+    "sample_fields",
     "version_record",
 ]
 
@@ -150,15 +150,15 @@ def version_record(
     address = address or VersionFilter()
     checked = drop_unmapped(version, check_filter(version, address, most_bytes), cache)
     shown, column_error = _row_columns(version, columns, cache)
-    counted = counted_columns(version, checked, cache, facet_names)
-    names = _shown_names(version, checked, counted, shown)
-    needed = _needed_values(version, checked, counted, names, cache)
+    counted = select_counted(version, checked, cache, facet_names)
+    names = _row_names(version, checked, counted, shown)
+    needed = _value_columns(version, checked, counted, names, cache)
     cache.prepare(version, counted, needed)
     if not names and cache.has_codes(version, LABEL):
         # An unfiltered page reads no column for its cards.
         names = (LABEL,)
     members = filter_members(version, checked, cache)
-    page, order_error = _ordered_page(version, members, first, cache, liked)
+    page, order_error = _order_page(version, members, first, cache, liked)
     errors = [error for error in (*members.checked.errors, order_error, column_error) if error]
     if errors and not keep_page:
         raise FieldNotFound("; ".join(errors))
@@ -180,7 +180,7 @@ def version_record(
     )
 
 
-def _shown_names(
+def _row_names(
     version: "loader.Version",
     checked: CheckedFilter,
     counted: Sequence[str],
@@ -257,7 +257,7 @@ def _grid_columns(version: "loader.Version") -> tuple[str, ...]:
     return tuple(name for name in GRID_COLUMNS if name in version.manifest["columns"])
 
 
-def _needed_values(
+def _value_columns(
     version: "loader.Version",
     checked: CheckedFilter,
     counted: Sequence[str],
@@ -285,7 +285,7 @@ def _needed_values(
     return sorted(names)
 
 
-def _ordered_page(
+def _order_page(
     version: "loader.Version",
     members: FilterMembers,
     first: int,

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from ...units import number
-from .array_values import Array, array_lines, array_marks, as_array, number_text, range_of
-from .image import Pixels, png, scale_of, scaled, thinned, thumbnail_of
+from .array_values import Array, array_lines, array_marks, array_range, as_array, number_text
+from .image import Pixels, png, scale_pixels, thin, thumbnail_of, value_scale
 from .kind import EDGE_PX, Facts, Kind, Mark, Media
 
 MAX_PLANES = 8
@@ -63,7 +63,7 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
         out.insert(place, first)
     if _is_drawn(array):
         n = int(np.prod(array.shape[:-2], dtype=np.int64))
-        scale = f"{scale_of(array)}"
+        scale = f"{value_scale(array)}"
         if n > MAX_PLANES:
             scale += f", {MAX_PLANES} of {number(n)} planes"
         elif n > 1:
@@ -74,7 +74,7 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
     array = _array(value)
-    return array_marks(array, range_of(array))
+    return array_marks(array, array_range(array))
 
 
 def _is_drawn(array: Array) -> bool:
@@ -90,13 +90,13 @@ def _magnitudes(array: Array) -> Array:
 def _strip(array: Array, most: int) -> Pixels:
     outer_shape = array.shape[:-2]
     n = int(np.prod(outer_shape, dtype=np.int64))  # planes
-    scale = scale_of(array)  # of the whole array: the planes stay comparable
+    scale = value_scale(array)  # of the whole array: the planes stay comparable
     evenly_spaced = np.linspace(0, n - 1, min(n, MAX_PLANES)).astype(np.int64)
     row: list[Pixels] = []
     for number_of_plane in np.unique(evenly_spaced).tolist():
         plane = array[np.unravel_index(number_of_plane, outer_shape)]
-        small = thinned(plane, most)  # [height, width]
-        drawn = scaled(small[:, :, None], scale)  # [height, width, channels]
+        small = thin(plane, most)  # [height, width]
+        drawn = scale_pixels(small[:, :, None], scale)  # [height, width, channels]
         if row:
             height, _, channels = drawn.shape
             gap = np.full((height, _GAP_PX, channels), 255, np.uint8)

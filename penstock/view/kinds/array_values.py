@@ -35,7 +35,7 @@ def as_array(value: object) -> Array | None:
     return array
 
 
-def shape_of(value: object) -> str | None:
+def shape_text(value: object) -> str | None:
     """Return text such as 'float32 [3, 224, 224]'; None for no array or tensor."""
     if not (_is_tensor(value) or isinstance(value, np.ndarray | np.generic)):
         return None
@@ -117,16 +117,16 @@ def ranges_cached() -> Iterator[None]:
         _known.reset(token)
 
 
-def range_of(array: Array) -> Range:
+def array_range(array: Array) -> Range:
     """Return an array's range, in O(1) memory even if strides are 0."""
     known = _known.get()
     if known is None:
-        return _range_of(array)
+        return _buffer_range(array)
     # Permuting the axes changes neither the values nor their order in `chunks_of`.
     axes = sorted(zip(array.strides, array.shape, strict=True))
     key = array.__array_interface__["data"][0], array.dtype.str, *axes
     if key not in known:
-        known[key] = array, _range_of(array)
+        known[key] = array, _buffer_range(array)
     return known[key][1]
 
 
@@ -136,7 +136,7 @@ def _range_of_bytes(array: Array) -> Range:
 
     counts = np.zeros(256, np.int64)
     first = 0
-    for at, chunk in enumerate(chunks_of(array, CHUNK_BYTES)):
+    for at, chunk in enumerate(array_chunks(array, CHUNK_BYTES)):
         first = first if at else int(chunk[0])
         counts += Image.frombuffer("L", (chunk.size, 1), chunk, "raw", "L", 0, 1).histogram()
     n = int(counts.sum())
@@ -155,7 +155,7 @@ def _range_of_bytes(array: Array) -> Range:
     )
 
 
-def _range_of(array: Array) -> Range:
+def _buffer_range(array: Array) -> Range:
     if array.dtype == np.uint8 and array.size:
         return _range_of_bytes(array)
     low = np.inf
@@ -164,7 +164,7 @@ def _range_of(array: Array) -> Range:
     total = 0.0
     squares = 0.0
     nan = finite = examined = 0
-    for chunk in chunks_of(array):
+    for chunk in array_chunks(array):
         examined += chunk.size
         least = chunk.min()
         largest = chunk.max()
@@ -198,7 +198,7 @@ def _range_of(array: Array) -> Range:
     )
 
 
-def chunks_of(array: Array, n: int = CHUNK_VALUES) -> Iterator[Array]:
+def array_chunks(array: Array, n: int = CHUNK_VALUES) -> Iterator[Array]:
     """Yield up to MAX_EXAMINED values in flat chunks of `n`, in memory order.
 
     Complex numbers become magnitudes, booleans uint8.
@@ -213,15 +213,15 @@ def chunks_of(array: Array, n: int = CHUNK_VALUES) -> Iterator[Array]:
         yield chunk.view(np.uint8) if chunk.dtype == np.bool_ else chunk
 
 
-def limits_of(array: Array) -> tuple[float, float, bool]:
+def finite_limits(array: Array) -> tuple[float, float, bool]:
     """Return (smallest and largest finite value or NaN, whether all are finite)."""
     if _known.get() is not None:  # the caller will need the range as well
-        values = range_of(array)
+        values = array_range(array)
         return values.low, values.high, not (values.nan or values.infinite)
     low = np.inf
     high = -np.inf
     finite = True
-    for chunk in chunks_of(array):
+    for chunk in array_chunks(array):
         least = chunk.min()
         largest = chunk.max()
         if not (np.isfinite(least) and np.isfinite(largest)):
@@ -245,10 +245,10 @@ def number_text(value: float) -> str:
 
 def array_lines(value: object, array: Array) -> tuple[str, ...]:
     """Return shape and dtype, then range, mean and standard deviation."""
-    shape = shape_of(value) or f"{array.dtype} {list(array.shape)}"
+    shape = shape_text(value) or f"{array.dtype} {list(array.shape)}"
     if not array.size:
         return (f"{shape}, no values",)
-    values = range_of(array)
+    values = array_range(array)
     lines = [shape]
     if values.finite:
         lines.append(

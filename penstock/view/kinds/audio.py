@@ -7,7 +7,7 @@ import numpy as np
 
 from ...card.pictures import envelope, spectrogram
 from ...units import length
-from .array_values import Array, array_lines, array_marks, as_array, number_text, range_of
+from .array_values import Array, array_lines, array_marks, array_range, as_array, number_text
 from .image import Pixels, png
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, mark
 
@@ -54,7 +54,7 @@ def _samples(value: object) -> Array:
     return array
 
 
-def _scaled_start(samples: Array) -> Floats:
+def _scale_start(samples: Array) -> Floats:
     """Return float32 [channels, n] with full scale 1; non-finite samples become 0."""
     start = samples[:, : MAX_SAMPLES // samples.shape[0]]
     if start.dtype.kind == "f":
@@ -75,18 +75,18 @@ def _rate(facts: Facts) -> int:
 
 
 def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media:
-    return png(_drawn(_scaled_start(_samples(value)), edge, max(3, edge // 2)))
+    return png(_draw(_scale_start(_samples(value)), edge, max(3, edge // 2)))
 
 
-def _drawn(samples: Floats, width: int, height: int) -> Pixels:
+def _draw(samples: Floats, width: int, height: int) -> Pixels:
     mean: Any = np.clip(samples, -1e6, 1e6).mean(axis=0)
     top = height // 3
     return np.concatenate([envelope(mean, width, top), spectrogram(mean, width, height - top)])
 
 
 def detail(value: Any, facts: Facts) -> tuple[Media, ...]:
-    start = _scaled_start(_samples(value))
-    return Media(type="audio/wav", data=wav(start, _rate(facts))), png(_drawn(start, *DETAIL_PX))
+    start = _scale_start(_samples(value))
+    return Media(type="audio/wav", data=wav(start, _rate(facts))), png(_draw(start, *DETAIL_PX))
 
 
 def wav(samples: Floats, rate_hz: int) -> bytes:
@@ -114,7 +114,7 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
     count = f"{channels} channels"
     if channels == 1:
         count = "1 channel"
-    start = _scaled_start(samples)
+    start = _scale_start(samples)
     peak = float(np.abs(start).max())
     mean_square = np.mean(np.square(start, dtype=np.float64))
     level = float(np.sqrt(mean_square))
@@ -136,9 +136,9 @@ def _decibels(amplitude: float) -> str:
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
     samples = _samples(value)
-    values = range_of(samples)
+    values = array_range(samples)
     out = list(array_marks(samples, values))
-    start = _scaled_start(samples)
+    start = _scale_start(samples)
     peak = float(np.abs(start).max())
     if peak < SILENT:
         out = [one for one in out if one.name != "constant"]

@@ -11,7 +11,7 @@ from loader.dataset.versions.decoded_samples import decoded
 from loader.errors import PenstockError
 
 from ...units import number
-from ..polyline import points_of
+from ..polyline import polyline_points
 from .array_values import Array, as_array
 
 EXTENSION = ".npy"
@@ -104,7 +104,7 @@ def _spark(field: str, array: Array) -> FieldSpark | None:
     is_finite = np.isfinite(line[chosen])
     positions = chosen[is_finite]
     values = line[positions]
-    points = points_of(positions.tolist(), values.tolist())
+    points = polyline_points(positions.tolist(), values.tolist())
     if not points:
         return None
     low = float(values.min())

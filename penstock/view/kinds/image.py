@@ -12,13 +12,13 @@ import numpy as np
 from ...units import share
 from .array_values import (
     Array,
+    array_chunks,
     array_lines,
     array_marks,
+    array_range,
     as_array,
-    chunks_of,
-    limits_of,
+    finite_limits,
     number_text,
-    range_of,
 )
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, mark
 
@@ -45,12 +45,12 @@ def _plane(pixels: Pixels) -> Pixels:
     """Return pixels as PIL takes them: [H, W] for gray, else [H, W, C] without gaps."""
     if pixels.shape[2] == 1:
         return np.ascontiguousarray(pixels[:, :, 0])
-    return interleaved(pixels)
+    return interleave(pixels)
 
 
 def thumbnail_of(pixels: Pixels, edge: int, height: int, width: int) -> Media:
     """Return an image of at most `edge` pixels per side. height, width: before `thinned`."""
-    size = fitted(height, width, edge)
+    size = fit_size(height, width, edge)
     if size == pixels.shape[:2]:
         return png(pixels)
     from PIL import Image
@@ -80,7 +80,7 @@ def jpeg(pixels: Pixels) -> Media:
     return Media(type="image/jpeg", data=data)
 
 
-def interleaved(pixels: Pixels) -> Pixels:
+def interleave(pixels: Pixels) -> Pixels:
     """Return pixels whose channels are adjacent in memory."""
     # Planes are copied one at a time.
     if pixels.strides[2] <= pixels.strides[1]:
@@ -91,7 +91,7 @@ def interleaved(pixels: Pixels) -> Pixels:
     return whole
 
 
-def thinned(array: np.ndarray[Any, Any], edge: int) -> np.ndarray[Any, Any]:
+def thin(array: np.ndarray[Any, Any], edge: int) -> np.ndarray[Any, Any]:
     """Return every n-th row and column, enough for a thumbnail. array: [H, W, ...]."""
     height, width = array.shape[:2]
     row_step = max(1, height // (_SPARE * edge))
@@ -99,7 +99,7 @@ def thinned(array: np.ndarray[Any, Any], edge: int) -> np.ndarray[Any, Any]:
     return array[::row_step, ::column_step]
 
 
-def fitted(height: int, width: int, edge: int) -> tuple[int, int]:
+def fit_size(height: int, width: int, edge: int) -> tuple[int, int]:
     """Return (height, width), the longer at most `edge`."""
     scale = min(1.0, edge / max(height, width))
     return max(1, round(height * scale)), max(1, round(width * scale))
@@ -125,20 +125,20 @@ class Scale:
         return text
 
 
-def scale_of(array: Array) -> Scale:
+def value_scale(array: Array) -> Scale:
     """Return 0 to 255, 0 to 1, or the array's own range if it exceeds these."""
     if array.dtype == np.uint8:
         return Scale(low=0, high=255)
     if array.dtype == np.bool_ or not array.size:
         return Scale(low=0, high=1)
-    low, high, finite = limits_of(array)
+    low, high, finite = finite_limits(array)
     white = 255 if array.dtype.kind in "iu" else 1
     if not low <= high or (low >= 0 and high <= white):
         return Scale(low=0, high=white, finite=finite)
     return Scale(low=low, high=high, finite=finite, own=True)
 
 
-def scaled(array: Array, scale: Scale) -> Pixels:
+def scale_pixels(array: Array, scale: Scale) -> Pixels:
     """Return uint8 [H, W, C] of [H, W, C], C = 1, 3 or 4. Gray with NaN becomes RGB, for magenta."""
     if array.dtype == np.uint8:
         return array
@@ -217,22 +217,22 @@ def fits(value: Any, facts: Facts) -> bool:
 
 def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media:
     image = _image(value)
-    return small_image(image, scale_of(image), edge)
+    return small_image(image, value_scale(image), edge)
 
 
 def small_image(image: Array, scale: Scale, edge: int) -> Media:
-    return thumbnail_of(scaled(thinned(image, edge), scale), edge, *image.shape[:2])
+    return thumbnail_of(scale_pixels(thin(image, edge), scale), edge, *image.shape[:2])
 
 
 def detail(value: Any, facts: Facts) -> tuple[Media, ...]:
     image = _image(value)
-    return (whole_image(image, scale_of(image)),)
+    return (whole_image(image, value_scale(image)),)
 
 
 def whole_image(image: Array, scale: Scale) -> Media:
     """Return a PNG of [H, W, C], thinned beyond MAX_DETAIL_PX."""
     step = _step(*image.shape[:2])
-    return png(scaled(image[::step, ::step], scale))
+    return png(scale_pixels(image[::step, ::step], scale))
 
 
 def _step(height: int, width: int) -> int:
@@ -246,13 +246,13 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
     array = as_array(value)
     image = _image(value)
     assert array is not None
-    summary = size_of(image)
+    summary = size_text(image)
     if array.ndim == 3:
         summary += ", channels last" if image.shape == array.shape else ", channels first"
-    return summary, *array_lines(value, array), *scale_lines(image, scale_of(image))
+    return summary, *array_lines(value, array), *scale_lines(image, value_scale(image))
 
 
-def size_of(image: Array) -> str:
+def size_text(image: Array) -> str:
     """Return text such as '30 x 20 px, RGB'. image: [..., H, W, C]."""
     height, width, channels = image.shape[-3:]
     colours = {1: "gray", 3: "RGB", 4: "RGB and alpha"}
@@ -272,12 +272,12 @@ def scale_lines(image: Array, scale: Scale) -> tuple[str, ...]:
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
     image = _image(value)
-    return image_marks(image[:, :, :3], scale_of(image))
+    return image_marks(image[:, :, :3], value_scale(image))
 
 
 def image_marks(colours: Array, scale: Scale) -> tuple[Mark, ...]:
     """Return an image's marks. colours: [..., C] without alpha. scale: the whole image's."""
-    values = range_of(colours)
+    values = array_range(colours)
     out = list(array_marks(colours, values))
     dark = bright = 0.0
     if not scale.own:
@@ -300,13 +300,13 @@ def image_marks(colours: Array, scale: Scale) -> tuple[Mark, ...]:
 def _shares(colours: Array, scale: Scale) -> tuple[float, float]:
     """Return the shares of dark values and of largest ones."""
     if colours.dtype == np.uint8:
-        values = range_of(colours)
+        values = array_range(colours)
         n_levels = int(BLACK * 255) + 1
         n_dark = sum(values.counts[:n_levels])
         n_bright = values.counts[255]
         return n_dark / values.examined, n_bright / values.examined
     n_dark = n_bright = n_examined = 0
-    for chunk in chunks_of(colours):
+    for chunk in array_chunks(colours):
         n_examined += chunk.size
         n_dark += int(np.count_nonzero(chunk <= BLACK * scale.high))
         n_bright += int(np.count_nonzero(chunk >= scale.high))

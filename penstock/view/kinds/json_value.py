@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from .array_values import as_array, shape_of
+from .array_values import as_array, shape_text
 from .kind import Facts, Kind, Mark, mark, type_name
-from .text import MAX_LINES, bounded
+from .text import MAX_LINES, limit_line
 
 MAX_DEPTH = 12
 """Deepest level shown; below it, the number of items."""
@@ -54,14 +54,14 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
         if name is None:
             return (_whole(label),)
         # The folder of objects at the top has the name "", which would be an empty place in the line.
-        shown = bounded(str(name)) or "''"
+        shown = limit_line(str(name)) or "''"
         return (f"{_whole(label)}: {shown}",)
     out: list[str] = []
     for line in _walk(value, "", 0):
         if len(out) == MAX_LINES:
             out.append("…")
             break
-        out.append(bounded(line))
+        out.append(limit_line(line))
     return tuple(out)
 
 
@@ -121,7 +121,7 @@ def _walk(value: object, head: str, depth: int) -> Iterator[str]:
 
 def _leaf(value: object) -> str:
     if isinstance(value, str):
-        return f'"{bounded(value)}"'
+        return f'"{limit_line(value)}"'
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int):
@@ -130,7 +130,7 @@ def _leaf(value: object) -> str:
         return repr(float(value))
     if isinstance(value, bytes | bytearray):
         return f"{len(value):,} bytes"
-    return shape_of(value) or type_name(value)
+    return shape_text(value) or type_name(value)
 
 
 def _whole(value: int) -> str:

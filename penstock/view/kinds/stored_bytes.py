@@ -24,9 +24,9 @@ from loader.modalities.video.packet_table import SUFFIX
 
 from ...card.pictures import MAX_FRAME_PX
 from ...units import length, size
-from .image import fitted, jpeg
+from .image import fit_size, jpeg
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, TokenBox, mark
-from .text import bounded, hex_lines
+from .text import hex_lines, limit_line
 from .video import length_marks
 
 DECODED_BYTES = 2**30
@@ -143,7 +143,7 @@ class DecodedValue(NamedTuple):
     """Duration of a frame, in seconds."""
 
 
-def stored_of(kind_of: KindOf) -> Kind:
+def stored_bytes_kind(kind_of: KindOf) -> Kind:
     """Return stored bytes' kind. kind_of: returns the decoded value's kind."""
     return Kind(
         name="stored",
@@ -163,7 +163,7 @@ def fits(value: Any, facts: Facts) -> bool:
     )
 
 
-def pictured_field(names: Iterable[str]) -> str:
+def card_field(names: Iterable[str]) -> str:
     """Return the field that a sample's card shows: an image, else a video, else audio, or ""."""
     for modality in ("image", "video", "audio"):
         for name in names:
@@ -254,7 +254,7 @@ def _decoding(data: bytes, facts: Facts, edge: int | None = None) -> Iterator[De
         try:
             read = _decode(data, facts, edge)
         except (DecodeFailed, MissingDependency) as error:
-            read = bounded(str(error))
+            read = limit_line(str(error))
         yield read
 
 
@@ -266,7 +266,7 @@ def _decode(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
     if modality == "audio":
         return _audio(data, facts)
     if modality == "video":
-        video = mp4_of(data, facts) if word in WITH_TABLES else data
+        video = packets_mp4(data, facts) if word in WITH_TABLES else data
         return _video(video, facts, 1 if edge else CLIP_FRAMES)
     if word == "txt" or (word in ("json", "jsonl") and len(data) > MAX_JSON_BYTES):
         return _text(data, facts)
@@ -287,7 +287,7 @@ def _image(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
         header = load("image.jpeg_header:read_header")(data)
         if header.components in (1, 3):  # other JPEGs are decoded at full size first
             upright = (width, height) if header.turn.transpose else (height, width)
-            pixels = load("image.request:ImageDecoder")(size=fitted(*upright, edge))(data)
+            pixels = load("image.request:ImageDecoder")(size=fit_size(*upright, edge))(data)
             return DecodedValue(pixels, facts, is_thumbnail=True)
     if width * height > MAX_IMAGE_PX:
         raise DecodeFailed(f"{width} x {height} px; at most {MAX_IMAGE_PX:,} px are shown")
@@ -322,7 +322,7 @@ def _audio(data: bytes, facts: Facts) -> DecodedValue:
     return DecodedValue(samples, replace(facts, rate=float(rate_hz)), cut, seconds=seconds)
 
 
-def mp4_of(data: bytes, facts: Facts) -> bytes:
+def packets_mp4(data: bytes, facts: Facts) -> bytes:
     """Return packets as mp4, by the sample's packet table. Raises: DecodeFailed; MissingDependency."""
     packets = as_buffer(facts.sample.get(facts.field + SUFFIX))
     if packets is None:
@@ -346,7 +346,7 @@ def _video(data: bytes, facts: Facts, most: int) -> DecodedValue:
             raise DecodeFailed(f"frames of {width} x {height} px; at most {MAX_FRAME_PX:,} px are shown")
         if not len(timeline):
             raise DecodeFailed("no frame is shown")
-        frames = _chosen(timeline, max(1, min(most, MAX_CLIP_PX // (width * height))))
+        frames = _choose_frames(timeline, max(1, min(most, MAX_CLIP_PX // (width * height))))
         clip = decoded(file, frames, load("image.crop:Framing")())
         name = file.stream.codec_context.name
         audio_s = _audio_seconds(file.stream.container)
@@ -373,7 +373,7 @@ def _audio_seconds(container: Any) -> float | None:
     return float(streams[0].duration * streams[0].time_base)
 
 
-def _chosen(timeline: Any, most: int) -> list[int]:
+def _choose_frames(timeline: Any, most: int) -> list[int]:
     """Return evenly spaced frames (the middle for `most` 1), or key or first frames beyond MAX_PACKETS."""
     n = len(timeline)
     frames = _spread(np.arange(n), most)

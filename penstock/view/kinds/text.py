@@ -7,7 +7,7 @@ import numpy as np
 
 from ...text import terminal_text
 from ...units import size
-from .array_values import shape_of
+from .array_values import shape_text
 from .kind import Facts, Kind, Mark, mark, type_name
 
 MAX_LINES = 200
@@ -29,13 +29,13 @@ def text_lines(text: str, *, most: int = MAX_LINES) -> tuple[str, ...]:
     """Return the first lines, control characters as Python escapes."""
     start = text[: most * (MAX_LETTERS + 1)]
     lines = start.split("\n")
-    shown = [bounded(line) for line in lines[:most]]
+    shown = [limit_line(line) for line in lines[:most]]
     if len(lines) > most or len(start) < len(text):
         shown.append(f"… {len(text):,} characters in all")
     return tuple(shown)
 
 
-def bounded(line: str) -> str:
+def limit_line(line: str) -> str:
     """Return one cleaned line of at most MAX_LETTERS."""
     start = line[: MAX_LETTERS + 1].replace("\n", " ")
     cleaned = terminal_text(start)
@@ -93,10 +93,10 @@ def _other_lines(value: Any, facts: Facts) -> tuple[str, ...]:
             start = view.tobytes()[:MAX_OTHER_BYTES]
         summary = f"{view.nbytes:,} bytes ({size(view.nbytes)})"
         return summary, *hex_lines(start, most=MAX_OTHER_BYTES)
-    shape = shape_of(value)
+    shape = shape_text(value)
     if shape is not None:
-        return bounded(shape), *hex_lines(_first_bytes(value), most=MAX_OTHER_BYTES)
-    name = bounded(type_name(value).removeprefix("builtins."))
+        return limit_line(shape), *hex_lines(_first_bytes(value), most=MAX_OTHER_BYTES)
+    name = limit_line(type_name(value).removeprefix("builtins."))
     if isinstance(value, dict | list | tuple | set | frozenset):
         return (f"{name}, {len(value):,} items",)
     return (name,)

@@ -14,9 +14,9 @@ import numpy as np
 from loader.rollouts.rollout_fields import MASK as MASK_FIELD
 from loader.rollouts.rollout_fields import TOKENS as TOKENS_FIELD
 
-from .array_values import Array, as_array, shape_of
+from .array_values import Array, as_array, shape_text
 from .kind import Facts, Kind, Mark, TokenBox, mark
-from .text import MAX_LINES, bounded
+from .text import MAX_LINES, limit_line
 
 MAX_TOKENS = 2**14
 """Most tokens shown individually."""
@@ -84,7 +84,7 @@ def fits_packed(value: Any, facts: Facts) -> bool:
 def boxes(value: Any, facts: Facts) -> tuple[TokenBox, ...]:
     ids = _ids(value, facts)
     segments = _companion(facts, SEGMENTS, ids.size)
-    is_masked = _masked(ids, facts)
+    is_masked = _loss_mask(ids, facts)
     values = _values(facts, ids.size)
     texts: dict[int, str] = {}
     out = []
@@ -106,7 +106,7 @@ def boxes(value: Any, facts: Facts) -> tuple[TokenBox, ...]:
     return tuple(out)
 
 
-def _masked(ids: Array, facts: Facts) -> Array:
+def _loss_mask(ids: Array, facts: Facts) -> Array:
     """Return which tokens the loss leaves out: bool [n]."""
     masked: Array = ids == IGNORED
     masks = (_companion(facts, LOSS, ids.size), _own_mask(facts, ids.size))
@@ -131,7 +131,7 @@ def _values(facts: Facts, n: int) -> Mapping[str, Array]:
     for field, value in facts.sample.items():
         array = as_array(value)
         if array is not None and array.dtype.kind == "f" and array.shape in ((n,), (1, n)):
-            out[bounded(field)] = array.reshape(-1)
+            out[limit_line(field)] = array.reshape(-1)
     return out
 
 
@@ -141,7 +141,7 @@ def _text(token: int, facts: Facts) -> str:
         text = facts.decode([token])
     if text is None:
         return ""
-    return bounded(text[:MAX_TOKEN_LETTERS].translate(_BLANKS))
+    return limit_line(text[:MAX_TOKEN_LETTERS].translate(_BLANKS))
 
 
 def _is_known(token: int, facts: Facts) -> bool:
@@ -150,14 +150,14 @@ def _is_known(token: int, facts: Facts) -> bool:
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
     ids = _ids(value, facts)
-    out = [f"{ids.size:,} tokens, {shape_of(value)}"]
+    out = [f"{ids.size:,} tokens, {shape_text(value)}"]
     is_masked = bool(ids.size) and _has_mask(ids, facts)
     if is_masked:
-        n_targets = int(np.count_nonzero(~_masked(ids, facts)))
+        n_targets = int(np.count_nonzero(~_loss_mask(ids, facts)))
         out.append(f"{n_targets:,} of them are targets of the loss")
         out.append(f"{OPEN_MASKED}{CLOSE_MASKED} enclose the others")
     if facts.tokenizer and facts.decode is None:
-        out.append(bounded(f"by {facts.tokenizer}: add tokenizers() beside the recipe to show their text"))
+        out.append(limit_line(f"by {facts.tokenizer}: add tokenizers() beside the recipe to show their text"))
     out += [f"{field} for each" for field in _values(facts, ids.size)]
     segments = _companion(facts, SEGMENTS, ids.size)
     shown = boxes(value, facts)
@@ -180,7 +180,7 @@ def _line(shown: Sequence[TokenBox], *, is_enclosed: bool) -> str:
         if masked:
             text = f"{OPEN_MASKED}{text}{CLOSE_MASKED}"
         stretches.append(text)
-    return bounded("|".join(stretches))
+    return limit_line("|".join(stretches))
 
 
 def _pieces(segments: Array | None, n: int) -> list[tuple[str | None, int, int]]:
@@ -214,7 +214,7 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
     if outside.size:
         text = f"tokens outside the vocabulary of {n_words:,}: {outside.size:,}, such as {int(outside[0])}"
         out.append(mark("out_of_vocabulary", text))
-    if _masked(ids, facts).all():
+    if _loss_mask(ids, facts).all():
         out.append(mark("no_target", f"the loss counts none of the {ids.size:,} tokens"))
     return (*out, *_end_marks(ids, facts))
 
@@ -237,7 +237,7 @@ def _end_marks(ids: Array, facts: Facts) -> tuple[Mark, ...]:
     without_end = [name for name, stop in whole if int(ids[stop - 1]) not in ends]
     if not without_end:
         return ()
-    text = f"{without_end[0]} does not end with {bounded(facts.special[ends[0]])}"
+    text = f"{without_end[0]} does not end with {limit_line(facts.special[ends[0]])}"
     if len(without_end) > 1:
         text += f", and {len(without_end) - 1:,} more"
     return (mark("no_end", text),)

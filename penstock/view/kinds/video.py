@@ -7,7 +7,7 @@ import numpy as np
 
 from ...units import length
 from .array_values import MAX_EXAMINED, Array, array_lines, as_array
-from .image import channels_last, image_marks, scale_lines, scale_of, size_of, small_image, whole_image
+from .image import channels_last, image_marks, scale_lines, size_text, small_image, value_scale, whole_image
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, mark
 
 MAX_FRAMES = 64
@@ -22,7 +22,7 @@ TOLERANCE_FRAMES = 2
 """The same in frames, because cuts end on frames; the longer one counts."""
 
 
-def frames_of(array: Array) -> Array | None:
+def as_frames(array: Array) -> Array | None:
     """Return a view [T, H, W, C], or None. Tries channels-last first."""
     if array.ndim != 4 or not array.size:
         return None
@@ -40,7 +40,7 @@ def _clip(value: object) -> Array | None:
     array = as_array(value)
     if array is None:
         return None
-    return frames_of(array)
+    return as_frames(array)
 
 
 def _frames(value: object) -> Array:
@@ -55,12 +55,12 @@ def fits(value: Any, facts: Facts) -> bool:
 
 def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media:
     clip = _frames(value)
-    return small_image(clip[len(clip) // 2], scale_of(clip), edge)
+    return small_image(clip[len(clip) // 2], value_scale(clip), edge)
 
 
 def detail(value: Any, facts: Facts) -> tuple[Media, ...]:
     clip = _frames(value)
-    scale = scale_of(clip)
+    scale = value_scale(clip)
     return tuple(whole_image(clip[number], scale) for number in _frame_numbers(clip))
 
 
@@ -77,10 +77,10 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
     array = as_array(value)
     clip = _frames(value)
     assert array is not None
-    summary = f"{len(clip):,} frames of {size_of(clip)}"
+    summary = f"{len(clip):,} frames of {size_text(clip)}"
     if facts.rate and facts.rate > 0:
         summary += f", {length(len(clip) / facts.rate)} at {facts.rate:g} a second"
-    out = [summary, *array_lines(value, array), *scale_lines(clip, scale_of(clip))]
+    out = [summary, *array_lines(value, array), *scale_lines(clip, value_scale(clip))]
     n_shown = len(_frame_numbers(clip))
     if n_shown < len(clip):
         out.append(f"{n_shown} of these frames are shown")
@@ -89,7 +89,7 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
     clip = _frames(value)
-    out = image_marks(clip[..., :3], scale_of(clip))
+    out = image_marks(clip[..., :3], value_scale(clip))
     start, n = _longest_still(clip)
     is_still = len(clip) > 1 and n == len(clip)
     if is_still or n >= max(STILL_FRAMES, len(clip) / 2):

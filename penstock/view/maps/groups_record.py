@@ -155,7 +155,7 @@ def groups_record(
         n_left_out=copies.n_left_out,
         n_groups=len(copies.groups),
         n_duplicates=sum(map(len, copies.groups)),
-        duplicates=_shown(version, copies.groups[:SHOWN]),
+        duplicates=_show_groups(version, copies.groups[:SHOWN]),
         clusters=cluster_groups,
         n_texts=n_texts,
         errors=tuple(dict.fromkeys(errors)),
@@ -176,7 +176,7 @@ def parse_cosine(text: str) -> float:
     return cosine
 
 
-def _shown(version: "loader.Version", groups: Sequence[Int64s]) -> tuple[DuplicateGroup, ...]:
+def _show_groups(version: "loader.Version", groups: Sequence[Int64s]) -> tuple[DuplicateGroup, ...]:
     shown = []
     for ordinals in groups:
         first = ordinals[:SHOWN_SAMPLES]

@@ -2,7 +2,7 @@
 
 from ...text import clean
 from ...units import number, share
-from ..marks import counted
+from ..marks import count_text
 from ..page_address import version_address
 from ..sections.section import (
     AskField,
@@ -26,8 +26,8 @@ def groups_sections(record: GroupsRecord) -> SectionPage:
     """Return the page of a version's groups."""
     name = f"{record.dataset}@{record.number}"
     page = version_address(name)
-    n_groups = counted(record.n_groups, "group")
-    facts = [f"{n_groups} of near-duplicates", counted(len(record.clusters), "cluster")]
+    n_groups = count_text(record.n_groups, "group")
+    facts = [f"{n_groups} of near-duplicates", count_text(len(record.clusters), "cluster")]
     notices = [NoticeSection(clean(error, 600), "bad") for error in record.errors]
     sections: list[Section] = [_duplicates(record)]
     if record.clusters:
@@ -77,16 +77,16 @@ def _duplicates(record: GroupsRecord) -> Section:
 
 def _how(record: GroupsRecord) -> str:
     """Return how near-duplicates were found, in one sentence."""
-    n = counted(record.n_duplicates, "sample")
+    n = count_text(record.n_duplicates, "sample")
     if record.column:
         text = f"{n} in groups that the column {record.column} names."
         if record.n_left_out:
-            text = f"{text} {counted(record.n_left_out, 'further copy', 'further copies')} not searched."
+            text = f"{text} {count_text(record.n_left_out, 'further copy', 'further copies')} not searched."
         return text
     if not record.n_compared:
         return "No sample was compared."
     groups = f"{n} in groups of a cosine of at least {record.least_cosine:g}"
-    compared = counted(record.n_compared, "sample")
+    compared = count_text(record.n_compared, "sample")
     if record.n_compared < record.n_samples:
         # A sample without a usable vector is compared with none.
         return f"{groups}, of {compared} that were compared out of {number(record.n_samples)}."
@@ -122,7 +122,7 @@ def _clusters(record: GroupsRecord) -> Section:
     rows = [_cluster_row(name, cluster) for cluster in record.clusters]
     sections: list[Section] = []
     if record.n_texts:
-        sections.append(NoticeSection(f"Words of {counted(record.n_texts, 'text')}.", "quiet"))
+        sections.append(NoticeSection(f"Words of {count_text(record.n_texts, 'text')}.", "quiet"))
     sections.append(
         TableSection(
             columns=header,

@@ -142,7 +142,7 @@ def map_record(
     colour: str | None = None,
 ) -> MapRecord:
     """Return the facts of a map's page. A version without a map, or a wrong address, has an `error`."""
-    part, wrong_box = _parsed_box(box)
+    part, wrong_box = _parse_box(box)
     errors = [wrong_box]
     n_placed = 0
     n_found = 0
@@ -192,7 +192,7 @@ def map_record(
     )
 
 
-def _parsed_box(text: str) -> tuple[Box, str]:
+def _parse_box(text: str) -> tuple[Box, str]:
     """Return (part of the map, ""), or (all of it, why the text is no part)."""
     try:
         return parse_box(text), ""
@@ -222,7 +222,7 @@ def _categories(
         return ()
     coded = columns.codes(version, column)
     categories = []
-    for position, code in enumerate(_coloured_codes(coded)):
+    for position, code in enumerate(_frequent_codes(coded)):
         category = MapCategory(
             value=clean(str(coded.values[code].value), 80),
             colour=position + 1,
@@ -232,7 +232,7 @@ def _categories(
     return tuple(categories)
 
 
-def _coloured_codes(coded: CodedColumn) -> list[int]:
+def _frequent_codes(coded: CodedColumn) -> list[int]:
     """Return the codes of a column's most frequent values, as many as there are colours."""
     if coded.kind not in (CATEGORY, "bool"):
         return []
@@ -278,7 +278,7 @@ def _numbers(
     if not column:
         return None
     coded = columns.codes(version, column)
-    coloured = _coloured_codes(coded)
+    coloured = _frequent_codes(coded)
     if not coloured:
         return None
     table = np.full(max(coded.n_codes, 1), CATEGORIES, np.uint8)

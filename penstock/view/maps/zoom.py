@@ -23,26 +23,26 @@ def zoom_boxes(box: Box) -> dict[str, Box]:
     right = width // MOVED
     down = height // MOVED
     parts = {
-        "in": _sized(
+        "in": _resize(
             box,
             width // 2,
             height // 2,
         ),
-        "out": _sized(
+        "out": _resize(
             box,
             width * 2,
             height * 2,
         ),
-        "left": _moved(box, -right, 0),
-        "right": _moved(box, right, 0),
-        "up": _moved(box, 0, -down),
-        "down": _moved(box, 0, down),
+        "left": _move(box, -right, 0),
+        "right": _move(box, right, 0),
+        "up": _move(box, 0, -down),
+        "down": _move(box, 0, down),
         "whole": WHOLE,
     }
     return {name: part for name, part in parts.items() if part != box}
 
 
-def _sized(
+def _resize(
     box: Box,
     width: int,
     height: int,
@@ -64,7 +64,7 @@ def _sized(
     )
 
 
-def _moved(
+def _move(
     box: Box,
     right: int,
     down: int,

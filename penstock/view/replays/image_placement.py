@@ -136,7 +136,7 @@ def _placement(
         return Placement(reason="the result's size depends on the image's content")
     black_levels, white_levels = _colours(black, grey, white)
     ends = np.array([width - 1, height - 1])
-    corners, mirrored, residual = _fitted(black, white, across, down, ends)
+    corners, mirrored, residual = _fit(black, white, across, down, ends)
     reasons = []
     if not black_levels:
         reasons.append("its colours are no linear map of the original's")
@@ -178,7 +178,7 @@ def _step(values: Floats) -> float:
     return 0.0
 
 
-def _fitted(
+def _fit(
     black: Floats, white: Floats, across: Floats, down: Floats, ends: NDArray[np.int64]
 ) -> tuple[tuple[tuple[float, float], ...], bool, float]:
     """Return (corners in the original, is mirrored, residual in pixels)."""

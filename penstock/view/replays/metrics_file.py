@@ -35,7 +35,7 @@ class Spread(NamedTuple):
     """1.4826 * median absolute deviation, the standard deviation if normal, or NaN."""
 
 
-def spread_of(values: NDArray[Any]) -> Spread:
+def value_spread(values: NDArray[Any]) -> Spread:
     known = np.array(values, np.float64)  # a copy, which the medians reorder
     is_finite = np.isfinite(known)
     if not is_finite.all():
@@ -62,7 +62,7 @@ class MetricsFile:
     def notes(self) -> tuple[str, ...]:
         return tuple(name for name in self.frame.columns if name != "step")
 
-    def named_apart(self, notes: Collection[str]) -> "MetricsFile":
+    def with_file_names(self, notes: Collection[str]) -> "MetricsFile":
         """Return a copy with the file's name appended to the metrics in `notes`."""
         same = {name: f"{name} ({self.name})" for name in self.notes if name in notes}
         return replace(self, frame=self.frame.rename(same))

@@ -39,7 +39,7 @@ def load_recipe(recipe: str) -> Mapping[str, Any]:
     except PenstockError:
         raise
     except (Exception, SystemExit) as error:
-        raise _failed(recipe, error) from error
+        raise _failure(recipe, error) from error
     if isinstance(result, Mapping):
         return result
     is_text = isinstance(result, str | bytes)
@@ -64,26 +64,26 @@ def _recipe_function(recipe: str) -> Callable[[], Any]:
             folder = str(Path(module).resolve().parent)
         raise TransformFailed(
             f"--recipe {recipe}: the module {module!r} cannot be imported from the folder {folder}: "
-            f"{described_error(error)}"
+            f"{error_text(error)}"
         ) from error
     except (Exception, SystemExit) as error:
-        raise _failed(recipe, error) from error
+        raise _failure(recipe, error) from error
     function: Callable[[], Any] | None = getattr(imported, name, None)
     if not callable(function):
         raise InvalidRuntime(f"--recipe {recipe}: there is no such function; {RETURNS}")
     return function
 
 
-def _failed(recipe: str, error: BaseException) -> TransformFailed:
+def _failure(recipe: str, error: BaseException) -> TransformFailed:
     if isinstance(error, SystemExit):
         return TransformFailed(
             f"--recipe {recipe} ended its process (SystemExit: {error}): its module is imported, so start the "
             "training below `if __name__ == '__main__':`"
         )
-    return TransformFailed(f"--recipe {recipe} raised {described_error(error)}")
+    return TransformFailed(f"--recipe {recipe} raised {error_text(error)}")
 
 
-def described_error(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return an error of the user's code as one text: its notes, the line that raised it, and its causes."""
     kind = type(error).__name__
     notes = getattr(error, "__notes__", ())
@@ -177,7 +177,7 @@ class RecipeDatasets:
             name = planned.view.name
             if name not in self._views:
                 dataset = self._dataset(plan, source, name)
-                self._views[name] = self._opened(name, dataset)
+                self._views[name] = self._open(name, dataset)
             views[name] = self._views[name]
         return views
 
@@ -208,7 +208,7 @@ class RecipeDatasets:
             f"'{escape_text(name)}'; it has {listed}. Return {{'items': {{name: dataset}}}}"
         )
 
-    def _opened(self, name: str, dataset: Any) -> ItemsView:
+    def _open(self, name: str, dataset: Any) -> ItemsView:
         try:
             if isinstance(dataset, ItemsView):
                 view = dataset

@@ -24,11 +24,11 @@ from loader.run.workers.parent_watch import (
     stay_alive,
     survive_stop_signals,
 )
-from loader.storage.requests import tried_while
+from loader.storage.requests import retry_while
 
 from ..kinds.stored_bytes import release_memory
 from ..outage import Outage
-from .recipe_function import FORM, described_error, load_recipe, load_tokenizers
+from .recipe_function import FORM, error_text, load_recipe, load_tokenizers
 from .replayed_values import Digests, Setting, SlotValues, StepPart, T, Take
 from .replays import ReplayedPart, Replays
 
@@ -57,7 +57,7 @@ def serve_recipe(
     survive_stop_signals([signal.SIGINT])
     cover_children(stay_alive, default_handlers([signal.SIGINT]))
     ParentWatch(socket.socket(fileno=os.dup(pipe.fileno())), descriptor_of_parent(viewer))
-    _print_to(os.open(os.devnull, os.O_WRONLY) if quiet else 2)
+    _redirect_prints(os.open(os.devnull, os.O_WRONLY) if quiet else 2)
     # One thread, as in torch's DataLoader workers: on a busy machine, joining threads after each small operation
     # takes twenty times as long. The recipe or the environment may set more.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -71,19 +71,19 @@ def serve_recipe(
             title=f"--recipe {recipe}",
         )
     except PenstockError as error:
-        pipe.send_bytes(_pickled(False, error))
+        pipe.send_bytes(_pickle_answer(False, error))
         return
-    pipe.send_bytes(_pickled(True, None))
+    pipe.send_bytes(_pickle_answer(True, None))
     with suppress(EOFError, OSError):  # the viewer is gone
         while True:
             verb, arguments = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from the viewer
             try:
-                with tried_while(lambda spent_s: spent_s < patience_s):
-                    answer = _pickled(True, getattr(replays, verb)(*arguments))
+                with retry_while(lambda spent_s: spent_s < patience_s):
+                    answer = _pickle_answer(True, getattr(replays, verb)(*arguments))
             except PenstockError as error:
-                answer = _pickled(False, error)
+                answer = _pickle_answer(False, error)
             except Exception as error:  # noqa: BLE001 - of the user's code: shown in place of its value
-                answer = _pickled(False, TransformFailed(f"--recipe {recipe}: {described_error(error)}"))
+                answer = _pickle_answer(False, TransformFailed(f"--recipe {recipe}: {error_text(error)}"))
             pipe.send_bytes(answer)
             del answer
             if verb == "part":
@@ -91,7 +91,7 @@ def serve_recipe(
     replays.close()
 
 
-def _pickled(answered: bool, value: object) -> bytes:
+def _pickle_answer(answered: bool, value: object) -> bytes:
     if isinstance(value, BaseException):
         value = _plain(value)
     try:
@@ -107,7 +107,7 @@ def _plain(error: BaseException) -> BaseException:
     return error.with_traceback(None)
 
 
-def _print_to(file: int) -> None:
+def _redirect_prints(file: int) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
 

@@ -32,7 +32,7 @@ _MOST_STORED_FRAMES = 64
 """Most frames of a clip in its stored size, which is not known beforehand."""
 
 
-def recorded_decoders(decoders: Mapping[str, Mapping[str, CodeFacts]]) -> RecordedDecoders:
+def comparable_decoders(decoders: Mapping[str, Mapping[str, CodeFacts]]) -> RecordedDecoders:
     """Return a start record's decoders in a form that can be compared and hashed."""
     rows = list[tuple[str, str, CodeFacts]]()
     for field, by_bucket in decoders.items():

@@ -102,19 +102,19 @@ def itself(plan: "loader.Plan", values: V) -> V:
 
 
 def slot_itself(plan: "loader.Plan", values: SlotValues) -> SlotValues:
-    """Return a slot's values as `sent_sample` does."""
+    """Return a slot's values as `as_arrays` does."""
     is_item = isinstance(plan.sources[values.source].view, ItemsView)
-    decoded = sent_sample(values.decoded, is_item=is_item)
-    trained = sent_sample(values.trained, is_item=is_item)
+    decoded = as_arrays(values.decoded, is_item=is_item)
+    trained = as_arrays(values.trained, is_item=is_item)
     return replace(values, decoded=decoded, trained=trained)
 
 
-def sent_sample(sample: Mapping[str, Any], *, is_item: bool) -> dict[str, Any]:
+def as_arrays(sample: Mapping[str, Any], *, is_item: bool) -> dict[str, Any]:
     """Return tensors as arrays, because unpickling a tensor would import torch, or JAX.
 
     is_item: True for an item of a dataset, whose objects of other classes stay in its process.
     """
-    sent = {name: detached(value) for name, value in sample.items()}
+    sent = {name: detach(value) for name, value in sample.items()}
     if is_item:
         sent = {name: _without_objects(value) for name, value in sent.items()}
     return sent
@@ -138,7 +138,7 @@ def _without_objects(value: Any) -> Any:
     return UnsentObject(type_name(value))
 
 
-def detached(value: Any) -> Any:
+def detach(value: Any) -> Any:
     """Return the values of a tensor, or of a JAX array, as an array of their own.
 
     Pickling a view would pickle its whole batch.
@@ -169,7 +169,7 @@ def special_tokens(facts: Mapping[str, Any]) -> dict[int, str]:
     return {int(token): str(name) for token, name in named if token.isdecimal() and len(token) < 19}
 
 
-def restored_texts(
+def decode_texts(
     tokenizers: Mapping[str, Any], sample: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
     """Return field -> text of all its tokens at once, without special tokens and rejected sequences.
@@ -182,7 +182,7 @@ def restored_texts(
         if ids.dtype.kind in "iu" and ids.size <= MOST_RESTORED:
             special = {*special_tokens(facts.get(name, {})), *_special_ids(tokenizers[name])}
             plain = [token for token in ids.reshape(-1).tolist() if token not in special]
-            text = _decoded(tokenizers[name], plain)
+            text = _decode(tokenizers[name], plain)
             if text is not None:
                 out[name] = text
     return out
@@ -195,7 +195,7 @@ def _special_ids(tokenizer: Any) -> set[int]:
     return set()
 
 
-def _decoded(tokenizer: Any, ids: list[int]) -> str | None:
+def _decode(tokenizer: Any, ids: list[int]) -> str | None:
     try:
         return str(getattr(tokenizer, "decode", tokenizer)(ids))
     except Exception:  # noqa: BLE001 - the user's code may raise any type
@@ -226,7 +226,7 @@ class TokenTexts:
         out = {}
         for token in np.unique(np.concatenate(ids)).tolist()[:MOST_TOKENS] if ids else ():
             if token not in known and len(known) < MOST_TOKENS:
-                text = _decoded(self._tokenizers[field], [token])
+                text = _decode(self._tokenizers[field], [token])
                 known[token] = None if text is None else text[:MOST_LETTERS]
             text = known.get(token)
             if text is not None:

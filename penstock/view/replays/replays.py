@@ -36,7 +36,7 @@ from .replayed_values import (
     Take,
     TakeValues,
     TokenTexts,
-    restored_texts,
+    decode_texts,
     token_texts,
 )
 
@@ -297,7 +297,7 @@ class Replays:
             more = dataclass_replace(
                 values,
                 texts=texts,
-                restored=restored_texts(self._tokenizers, values.decoded, facts),
+                restored=decode_texts(self._tokenizers, values.decoded, facts),
                 settled=settled,
                 cut=self._audio_starts.cut(values.decoded),
             )

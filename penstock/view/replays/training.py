@@ -24,8 +24,8 @@ from loader.run.trail.step_rows import CRC, NOTE
 from loader.run.trail.trail import StartRecord
 
 from ..lru_cache import LruCache
-from .metrics_file import MetricsFile, Spread, spread_of
-from .recorded_decoders import fields_of_user_code, recorded_decoders
+from .metrics_file import MetricsFile, Spread, value_spread
+from .recorded_decoders import comparable_decoders, fields_of_user_code
 from .replayed_values import PartDigest, Setting
 from .replays import Replays
 
@@ -68,7 +68,7 @@ class Training:
         self._own = Replays(root) if replays is None else None
         self._replays: Replays = replays or self._own  # type: ignore[assignment]
 
-    def refreshed(self) -> "Training":
+    def refresh(self) -> "Training":
         """Return this object, or a copy with newly recorded steps."""
         trail = self._read(self.trail)
         if trail is self.trail:
@@ -100,7 +100,7 @@ class Training:
             plan=plan_hash,
             framework="numpy" if start.transforms else start.framework,
             epochs=start.epochs,
-            decoders=recorded_decoders(start.decoders),
+            decoders=comparable_decoders(start.decoders),
         )
 
     def start(self, step: int) -> StartRecord | None:
@@ -115,9 +115,9 @@ class Training:
 
     def open_replay(self, step: int) -> AbstractContextManager[loader.Replay]:
         """Provide a replay of a step's plan, for slots and digests."""
-        return self._replays.open_replay(self.planned_setting(step))
+        return self._replays.open_replay(self.plan_setting(step))
 
-    def planned_setting(self, step: int) -> Setting:
+    def plan_setting(self, step: int) -> Setting:
         """Return a step's plan and epochs, for slots and digests."""
         start = self.start(step)
         return Setting(plan=self.plan_hash(step), epochs=None if start is None else start.epochs)
@@ -126,7 +126,7 @@ class Training:
     def settled_replay(self, step: int, rank: int = -1, world_size: int = 0) -> Iterator[loader.Replay]:
         """Provide a replay with only this run's substitutions at a step."""
         digests = self.part_digests(step, rank, world_size)
-        with self._replays.settled_replay(self.planned_setting(step), step, digests) as (replay, _):
+        with self._replays.settled_replay(self.plan_setting(step), step, digests) as (replay, _):
             yield replay
 
     def part_digests(self, step: int, rank: int = -1, world_size: int = 0) -> tuple[PartDigest, ...]:
@@ -152,7 +152,7 @@ class Training:
         if start is not None and start.plan:
             return str(start.plan)
         if start is not None:
-            return self._decided.decision(step).plan
+            return self._decisions.decision(step).plan
         if _PLAN.fullmatch(self.name):
             return self.name
         return loader.plan_of(self.root, self.name, step).hash
@@ -164,7 +164,7 @@ class Training:
                 return {self.plan_hash(before - 1): before - 1}
             return {}
         if any(not start.plan for start in self.trail.starts):
-            return {one.plan: one.step for one in self._decided.all() if one.plan and one.step < before}
+            return {one.plan: one.step for one in self._decisions.all() if one.plan and one.step < before}
         plans = {self.plan_hash(0): 0}
         if len(self._starts) > 1:
             tries = self.trail.steps.select("step", "at_us", "start").sort("step", "at_us")
@@ -182,7 +182,7 @@ class Training:
             of_start = steps.filter(steps["start"] == start.id)["step"]
             if not len(of_start):
                 return ()
-            plan_hash = self._decided.decision(int(of_start[-1])).plan
+            plan_hash = self._decisions.decision(int(of_start[-1])).plan
         plan = self._replays.open_plan(plan_hash)
         names = [view.version.name for view in stored_views(plan).values()]
         return tuple(dict.fromkeys(names))
@@ -206,14 +206,14 @@ class Training:
         start = self.start(step)
         if start is None:
             return []
-        return fields_of_user_code(recorded_decoders(start.decoders))
+        return fields_of_user_code(comparable_decoders(start.decoders))
 
     def rows(self, step: int) -> list[Row]:
         """Return the run log's rows for a step under its last plan, by rank and time.
 
         Without samples and checksums, unless the step's were read. Makes no request.
         """
-        if step in self._stored:
+        if step in self._row_cache:
             return self.stored_rows(step)
         if self.trail is None:
             return []
@@ -227,11 +227,11 @@ class Training:
         trail = self.trail
         if trail is None or not len(self._tries(step)):
             return []
-        rows = self._stored.get(step, lambda: read_step_rows(self.root, trail, step))
+        rows = self._row_cache.get(step, lambda: read_step_rows(self.root, trail, step))
         return self._of_last_plan(step, rows).to_dicts()
 
     @cached_property
-    def _stored(self) -> "LruCache[pl.DataFrame]":
+    def _row_cache(self) -> "LruCache[pl.DataFrame]":
         """Step -> its rows with all columns."""
         return LruCache(MOST_STORED)
 
@@ -271,17 +271,17 @@ class Training:
         """Metrics' spread over all recorded steps."""
         if self.charted is None:
             return {}
-        return {name: spread_of(self.charted.steps[NOTE + name].to_numpy()) for name in self.charted.notes}
+        return {name: value_spread(self.charted.steps[NOTE + name].to_numpy()) for name in self.charted.notes}
 
-    def remembered(self, count: Callable[["Training"], T]) -> T:
+    def remember(self, count: Callable[["Training"], T]) -> T:
         """Return `count(self)`, computed once until the run log grows."""
-        if count not in self._counted:
-            self._counted[count] = count(self)
-        value: T = self._counted[count]
+        if count not in self._result_cache:
+            self._result_cache[count] = count(self)
+        value: T = self._result_cache[count]
         return value
 
     @cached_property
-    def _counted(self) -> dict[Callable[["Training"], Any], Any]:
+    def _result_cache(self) -> dict[Callable[["Training"], Any], Any]:
         """Function -> its result."""
         return {}
 
@@ -291,7 +291,7 @@ class Training:
         known = () if self.trail is None else self.trail.notes
         if self._file is None:
             return None
-        return self._file.named_apart(known)
+        return self._file.with_file_names(known)
 
     @cached_property
     def charted(self) -> LeanTrail | None:
@@ -368,7 +368,7 @@ class Training:
         return self.trail.steps["step"].to_numpy()
 
     @cached_property
-    def _decided(self) -> DecidedPlans:
+    def _decisions(self) -> DecidedPlans:
         return DecidedPlans(self.root, self.name)
 
     @cached_property

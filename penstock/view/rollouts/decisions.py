@@ -17,12 +17,12 @@ from loader.api.plan_of import newest_plan
 from loader.errors import Corrupt, FormatTooNew, NotRecorded, PlanMismatch
 from loader.rollouts.record import DecisionRecord, RunRecords
 from loader.storage import Store
-from loader.storage.mirror import primary_of
+from loader.storage.mirror import primary_store
 from loader.storage.threads import DaemonPool
 
 from ...text import clean
 from ..json_record import JsonRecord
-from ..marks import counted
+from ..marks import count_text
 from ..replays.training import Training
 
 MOST_SHOWN = 240
@@ -175,7 +175,7 @@ def decision_chart(
     """Return a run's decisions. Raises: StoreError."""
     try:
         records = RunRecords(store, run)
-        steps = _decided_steps(store, records)
+        steps = _decision_steps(store, records)
     except (Corrupt, FormatTooNew) as error:
         return DecisionChart(
             n_decisions=0,
@@ -195,7 +195,7 @@ def decision_chart(
 
 def decision_summary(root: Root, run: str) -> DecisionSummary:
     """Return the decisions of a run together. Raises: StoreError."""
-    chart = decision_chart(primary_of(root.store), run)
+    chart = decision_chart(primary_store(root.store), run)
     readable = [row for row in chart.rows if not row.error]
     errors = [chart.error, *(row.error for row in chart.rows)]
     error = next(filter(None, errors), "")
@@ -227,7 +227,7 @@ def summary_lines(summary: DecisionSummary) -> Iterator[str]:
         yield f"  ! {summary.error}"
     if not summary.n_decisions:
         return
-    line = f"  {counted(summary.n_decisions, 'decision')}"
+    line = f"  {count_text(summary.n_decisions, 'decision')}"
     if summary.like:
         line += f", as run {summary.like} before step {summary.until}"
     yield f"{line}; the newest begins at step {summary.last_step}, with policy {summary.policy}"
@@ -265,7 +265,7 @@ def decision_detail(
         by=tuple(by[:MOST_ENVS]),
         n_envs=len(by),
         most=max(cells, default=0),
-        asked=_asked(record),
+        asked=_requested_facts(record),
         n_asked=len(record.asked),
         version_id=clean(record.cursor.version, 80),
         n_parts=record.cursor.parts,
@@ -283,7 +283,7 @@ def _has_next(records: RunRecords, record: DecisionRecord) -> bool:
         return True  # its page names the damage
 
 
-def _asked(record: DecisionRecord) -> dict[str, str]:
+def _requested_facts(record: DecisionRecord) -> dict[str, str]:
     asked = {}
     for name, value in sorted(record.asked.items())[:MOST_ARGUMENTS]:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -332,14 +332,14 @@ def _rows(
         try:
             return read(records, step)
         except (Corrupt, FormatTooNew, PlanMismatch) as error:
-            return _damaged_row(step, clean(error, 400))
+            return _damage_row(step, clean(error, 400))
 
     with DaemonPool(AT_ONCE, "penstock-view-decisions") as pool:
         rows = list(pool.map(row, steps))
     return tuple(one for one in rows if one is not None)
 
 
-def _damaged_row(step: int, error: str) -> DecisionRow:
+def _damage_row(step: int, error: str) -> DecisionRow:
     return DecisionRow(
         step=step,
         steps=0,
@@ -363,7 +363,7 @@ def _spread(steps: list[int]) -> list[int]:
     return [*(earlier[place] for place in np.unique(places).tolist()), *steps[-MOST_LISTED:]]
 
 
-def _decided_steps(store: Store, records: RunRecords) -> list[int]:
+def _decision_steps(store: Store, records: RunRecords) -> list[int]:
     """Return the first step of each decision of a run, and of the run that it repeats."""
     steps: set[int] = set()
     end = None  # of the steps that count in an earlier run

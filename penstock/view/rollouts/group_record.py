@@ -15,7 +15,7 @@ from loader.modalities.array import decode
 from loader.rollouts.rollout_fields import TURNS
 
 from ...text import clean
-from ..inspect.version_record import fields_of
+from ..inspect.version_record import sample_fields
 from ..json_record import JsonRecord
 from .group_members import group_members
 from .open_rollout import mask_field, read_separately, tokens_field
@@ -249,10 +249,10 @@ def _read(version: loader.Version, ordinals: Sequence[int]) -> list[_Read]:
     for read, ordinal, names in zip(
         reads,
         ordinals,
-        fields_of(version, ordinals),
+        sample_fields(version, ordinals),
         strict=True,
     ):
-        own = [name for name in (_mask_of(names), ADVANTAGES, TURNS) if name in names]
+        own = [name for name in (_mask_name(names), ADVANTAGES, TURNS) if name in names]
         (address,) = version.address(np.array([ordinal]), own)
         small = {}
         for name, place in address.fields.items():
@@ -271,7 +271,7 @@ def _read(version: loader.Version, ordinals: Sequence[int]) -> list[_Read]:
     return reads
 
 
-def _mask_of(names: Sequence[str]) -> str:
+def _mask_name(names: Sequence[str]) -> str:
     tokens = tokens_field(names)
     return mask_field(tokens) if tokens else ""
 

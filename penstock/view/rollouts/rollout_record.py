@@ -14,7 +14,7 @@ from ..json_record import JsonRecord
 from ..kinds.kind import Mark, TokenBox
 from ..kinds.tokens import TOKENS as TOKEN_KIND
 from ..sample_relations import RunSearch
-from ..shown_values import facts_of
+from ..shown_values import field_facts
 from .open_rollout import FieldShape, OpenRollout
 from .shades import (
     ShadeLabel,
@@ -190,7 +190,7 @@ def rollout_record(
 
 def _with_tokens(record: RolloutRecord, rollout: OpenRollout) -> RolloutRecord:
     """Return the record with the tokens of its page."""
-    facts = facts_of(
+    facts = field_facts(
         rollout.values,
         rollout.tokens,
         rollout.version,

@@ -85,7 +85,7 @@ def shades(
         return _version_shades(values, window)
     if is_logprob(by):
         return _logprob_shades(values[window])
-    return _signed_shades(values[window], largest(values))
+    return _sign_shades(values[window], largest(values))
 
 
 def legend(rollout: OpenRollout, by: str) -> tuple[ShadeLabel, ...]:
@@ -143,7 +143,7 @@ def _logprob_shades(values: Array) -> list[str]:
     )
 
 
-def _signed_shades(values: Array, most: float) -> list[str]:
+def _sign_shades(values: Array, most: float) -> list[str]:
     is_finite = np.isfinite(values)
     safe = np.where(
         is_finite,

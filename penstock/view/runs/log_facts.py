@@ -67,7 +67,7 @@ class LogFacts:
 
 def log_facts(training: Training) -> LogFacts:
     """Return the facts of a run with a log or metrics. Costs a few passes over its steps, once."""
-    return training.remembered(_count)
+    return training.remember(_count)
 
 
 def _count(training: Training) -> LogFacts:
@@ -89,7 +89,7 @@ def _count(training: Training) -> LogFacts:
         first_step=first_step,
         differing=differing,
         differing_notes=differing_notes,
-        substituted=_substituted(trail),
+        substituted=_substituted_steps(trail),
         unusual=unusual_steps(metrics, training.spreads),
         largest=_largest(trail),
         chart=run_chart(trail, metrics),
@@ -106,7 +106,7 @@ def _last_us(trail: LeanTrail) -> int:
     return int(at_us.to_numpy().max())
 
 
-def _substituted(trail: LeanTrail) -> tuple[int, ...]:
+def _substituted_steps(trail: LeanTrail) -> tuple[int, ...]:
     is_substituted = trail.steps["substituted"] > 0
     steps = trail.steps["step"].filter(is_substituted)
     distinct = steps.unique().sort()

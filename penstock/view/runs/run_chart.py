@@ -38,7 +38,7 @@ def run_chart(
         )
     columns = chart_columns(trail)
     if frame.height > 2 * MOST_POINTS:
-        chosen = _chosen_rows(frame, columns)
+        chosen = _choose_rows(frame, columns)
         frame = frame[chosen]
     return chart_values(frame, columns)
 
@@ -85,7 +85,7 @@ def _last_rows(trail: RunTrail) -> "pl.DataFrame":
     return frame.filter(is_last)
 
 
-def _chosen_rows(
+def _choose_rows(
     frame: "pl.DataFrame",
     columns: Mapping[str, str],
 ) -> NDArray[np.int64]:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...metrics.conditions import RunState, run_state, state_at
+from ...metrics.conditions import RunState, run_state, silent_state
 from ...train.objects.failed_starts import FailedStart
 from ...train.run_folder import Event
-from ...train.submitting import has_gone_on
+from ...train.submitting import has_resumed
 from ...units import minute
 
 
@@ -35,23 +35,23 @@ class KnownState:
     """Last news of a run without a recorded end, as one sentence; "" for others."""
 
 
-def recorded_state(
+def state_from_record(
     events: Sequence[Event],
     failed: FailedStart | None,
 ) -> RunState:
     """Return a run's state by its record: an end, or running. events: the newest last."""
     if not events:
         return "running"
-    has_failed = failed is not None and not has_gone_on(failed, events)
+    has_failed = failed is not None and not has_resumed(failed, events)
     newest = events[-1].name
     return run_state(newest, has_failed=has_failed)
 
 
-def known_state(facts: StateFacts, now_s: float) -> KnownState:
+def state_from_facts(facts: StateFacts, now_s: float) -> KnownState:
     """Return the state at a Unix time. Only a record has a run's end; without one there is only silence."""
     # A run that has made no step yet is silent since its newest start.
     last_us = facts.last_us or facts.started_us
-    state = state_at(
+    state = silent_state(
         facts.recorded or "running",
         now_s - last_us / 1e6,
         facts.median_step_us / 1e6,

@@ -8,7 +8,7 @@ from ...units import number
 from ...upkeep.diff import Diff
 from ..inspect.run_comparison import ComparedSample, RunComparison
 from ..inspect.version_record import Difference
-from ..marks import counted
+from ..marks import count_text
 from ..page_address import address, version_address
 from .section import (
     BoxSection,
@@ -102,7 +102,7 @@ def _samples(version: str, n: int, listed: Sequence[tuple[int, str]]) -> Section
         n_more=n - len(rows),
     )
     return BoxSection(
-        title=f"{counted(n, 'sample')} only in {version}",
+        title=f"{count_text(n, 'sample')} only in {version}",
         sections=(table,),
     )
 
@@ -142,7 +142,7 @@ def comparison_sections(record: RunComparison) -> SectionPage:
             cells: list[Text] = [str(slot.slot)]
             for run, sample in zip(record.runs, slot.samples, strict=True):
                 page = address("r", run, record.step, slot.slot)
-                cells.append(compared_sample(sample, page))
+                cells.append(sample_cell(sample, page))
             rows.append(tuple(cells))
         table = TableSection(
             columns=columns("slot", first, second, numbers=("slot",)),
@@ -185,7 +185,7 @@ def _steps(record: RunComparison) -> Section:
     return FactsSection(tuple(facts))
 
 
-def compared_sample(sample: ComparedSample | None, slot_page: str = "") -> Text:
+def sample_cell(sample: ComparedSample | None, slot_page: str = "") -> Text:
     """Return a sample's cell. slot_page: address of its slot."""
     if sample is None:
         return quiet("padding")

@@ -4,7 +4,7 @@ from ...text import clean
 from ...units import minute, size
 from ...usage.cost import CostRow
 from ..board.cost_table import CostTable
-from ..marks import counted
+from ..marks import count_text
 from ..page_address import address
 from .section import NoticeSection, Section, SectionPage, TableSection, columns
 from .texts import Text, link
@@ -31,7 +31,7 @@ def cost_sections(table: CostTable) -> SectionPage:
             "frees: if all its versions are retired",
             f"read at {minute(table.read_us)}",
         ),
-        caption=f"cost of {counted(len(table.rows), 'dataset')}",
+        caption=f"cost of {count_text(len(table.rows), 'dataset')}",
         location=(link("cost", HOME),),
         sections=tuple(sections),
         command=("usage", "--by", "dataset"),

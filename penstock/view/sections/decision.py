@@ -1,7 +1,7 @@
 """The page of a decision of an online run."""
 
 from ...text import clean
-from ..marks import counted
+from ..marks import count_text
 from ..page_address import address
 from ..rollouts.decisions import DecisionDetail, DecisionRow, EnvCounts
 from .decisions import steps_text
@@ -65,7 +65,7 @@ def decision_sections(record: DecisionDetail) -> SectionPage:
 
 def decision_facts(row: DecisionRow) -> FactsSection:
     """Return the counts of a decision in one line."""
-    sequences = counted(row.sequences, "sequence")
+    sequences = count_text(row.sequences, "sequence")
     noun = "group" if row.groups == 1 else "groups"
     return FactsSection(
         (
@@ -120,7 +120,7 @@ def _cursor(record: DecisionDetail) -> Section:
         parts += ["the last", code(record.last_part)]
     later = f"{record.n_undecided:,}"
     if record.n_undecided_parts:
-        later += f" in {counted(record.n_undecided_parts, 'part')}"
+        later += f" in {count_text(record.n_undecided_parts, 'part')}"
     plan = TextPiece("none")
     if record.plan:
         plan = link(clean(record.plan, _HASH), address("r", record.plan), "code")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ...text import clean
-from ..marks import counted
+from ..marks import count_text
 from ..page_address import address
 from ..rollouts.decision_lines import decision_lines
 from ..rollouts.decisions import MOST_LISTED, DecisionChart, DecisionRow
@@ -42,7 +42,7 @@ def decisions_sections(run: str, record: DecisionChart) -> SectionPage:
     return SectionPage(
         title=("Decisions", quiet(n_decisions)),
         facts=tuple(facts),
-        caption=f"{run}: {counted(record.n_decisions, 'decision')}",
+        caption=f"{run}: {count_text(record.n_decisions, 'decision')}",
         location=(link(clean(run, 24), page), link("decisions", f"{page}/decisions")),
         notices=tuple(notices),
         sections=tuple(sections),

@@ -38,8 +38,8 @@ def filter_sections(record: VersionPageRecord) -> list[Section]:
     """Return a line for each part of the filter but `where`; the line's page is without that part."""
     parts = (
         ("t", "", record.terms),
-        ("words", "words ", _listed(record.words)),
-        ("like", "like ", _listed(record.like)),
+        ("words", "words ", _split_list(record.words)),
+        ("like", "like ", _split_list(record.like)),
         ("in", "in ", record.within),
         ("not", "not ", record.without),
     )
@@ -53,7 +53,7 @@ def filter_sections(record: VersionPageRecord) -> list[Section]:
     return sections
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _split_list(text: str) -> tuple[str, ...]:
     if not text:
         return ()
     return (text,)
@@ -63,19 +63,19 @@ def _version_page(record: VersionPageRecord) -> str:
     return version_address(f"{record.dataset}@{record.number}")
 
 
-def repeated_filter(record: VersionPageRecord) -> VersionFilter:
+def link_filter(record: VersionPageRecord) -> VersionFilter:
     """Return the filter that the page's links repeat: a refused part that is too long for them is left out."""
     written = record.address
     return replace(
         written,
-        where=_repeated(written.where),
-        words=_repeated(written.words),
-        like=_repeated(written.like),
-        sort=_repeated(written.sort),
+        where=_repeat_value(written.where),
+        words=_repeat_value(written.words),
+        like=_repeat_value(written.like),
+        sort=_repeat_value(written.sort),
     )
 
 
-def _repeated(text: str) -> str:
+def _repeat_value(text: str) -> str:
     if address_bytes(text) > MOST_ADDRESS_BYTES:
         return ""
     return text
@@ -94,14 +94,14 @@ def _layout(record: VersionPageRecord) -> dict[str, str]:
 
 def filter_query(record: VersionPageRecord, **changes: object) -> str:
     """Return the query of the page with these parameters of its filter changed; "?" for the whole version."""
-    parameters = {**filter_parameters(repeated_filter(record)), **_layout(record)}
+    parameters = {**filter_parameters(link_filter(record)), **_layout(record)}
     return address("", **{**parameters, **changes}) or "?"
 
 
-def hidden_parameters(record: VersionPageRecord) -> list[tuple[str, str]]:
+def form_parameters(record: VersionPageRecord) -> list[tuple[str, str]]:
     """Return the (name, value) pairs that the filter's form sends along: all but its boxes."""
     rest = replace(
-        repeated_filter(record),
+        link_filter(record),
         where="",
         words="",
         sort="",
@@ -156,7 +156,7 @@ def _facet(
         histogram = _histogram(record, facet, others)
         if is_whole and histogram.edges:
             bounds = _bounds_form(record, facet, others)
-    shown = _shown_parts(facet, is_whole)
+    shown = _visible_parts(facet, is_whole)
     if len(shown) > n_rows and not is_whole:
         n_rows = min(n_rows, FEW_ROWS)
     changes: dict[str, object] = {}
@@ -201,7 +201,7 @@ def _facet(
     )
 
 
-def _shown_parts(facet: Facet, is_whole: bool) -> list[FacetValue | FacetBin]:
+def _visible_parts(facet: Facet, is_whole: bool) -> list[FacetValue | FacetBin]:
     """Return the values, and the bins of a facet that a person opened: a histogram stands for the bins of others."""
     parts: list[FacetValue | FacetBin] = list(facet.values)
     if is_whole or facet.kind == "time":
@@ -258,7 +258,7 @@ def _histogram(record: VersionPageRecord, facet: Facet, others: Sequence[str]) -
         high=_end(facet.high),
         edges=edges,
         rest=filter_query(record, t=others),
-        chosen=_chosen(facet.terms, bins),
+        chosen=_choose_bins(facet.terms, bins),
     )
 
 
@@ -281,7 +281,7 @@ def _path(counts: Sequence[int], tallest: int) -> str:
     return "".join(bars)
 
 
-def _chosen(terms: Sequence[str], bins: Sequence[FacetBin]) -> tuple[int, int] | None:
+def _choose_bins(terms: Sequence[str], bins: Sequence[FacetBin]) -> tuple[int, int] | None:
     """Return the bins between the bounds that a term names, as this page writes terms."""
     if not terms:
         return None
@@ -326,7 +326,7 @@ def _bounds_form(record: VersionPageRecord, facet: Facet, others: Sequence[str])
         )
         for name, label in (("low", "from"), ("high", "to"))
     ]
-    rest = replace(repeated_filter(record), terms=tuple(others))
+    rest = replace(link_filter(record), terms=tuple(others))
     hidden = (
         *form_pairs(rest),
         *((name, value) for name, value in _layout(record).items() if value),

@@ -10,7 +10,7 @@ from ..board.dataset_cards import DatasetCard
 from ..board.home_record import HomeRecord, VersionLine
 from ..board.training_lines import TrainingLine
 from ..board.unpublished import MOST_UNPUBLISHED, UnpublishedDataset
-from ..marks import counted
+from ..marks import count_text
 from ..page_address import address, version_address
 from .cost import HOME as COST
 from .cost import cost_line
@@ -61,8 +61,8 @@ def home_sections(record: HomeRecord) -> SectionPage:
         _trainings(record),
         _datasets(record),
     ]
-    n_datasets = counted(len(record.datasets), "dataset")
-    n_runs = counted(len(record.runs), "training")
+    n_datasets = count_text(len(record.datasets), "dataset")
+    n_runs = count_text(len(record.runs), "training")
     return SectionPage(
         title=record.root,
         facts=(n_datasets, n_runs, f"read at {minute(record.read_us)}"),
@@ -119,7 +119,7 @@ def _trainings(record: HomeRecord) -> Section:
     if earlier:
         links = tuple(link(clean(run, 60), address("r", run)) for run in earlier)
         fold = FoldSection(
-            title=counted(len(links), "earlier run"),
+            title=count_text(len(links), "earlier run"),
             sections=(LinksSection(links, most=len(links)),),
         )
         sections.append(fold)
@@ -182,7 +182,7 @@ def _metric(line: TrainingLine) -> Text:
     first, last = line.line_ends
     label = f"{clean(line.metric, 40)} from {first:.4g} to {last:.4g}"
     if line.n_not_finite:
-        label += f", {counted(line.n_not_finite, 'step')} not finite"
+        label += f", {count_text(line.n_not_finite, 'step')} not finite"
     return SparkPiece(line.line, line.ticks, label)
 
 
@@ -196,7 +196,7 @@ def _datasets(record: HomeRecord) -> Section:
     sections: list[Section] = []
     costs = _cost_lines(record)
     tiles = [_tile(card, costs.get(card.dataset, "")) for card in record.cards]
-    tiles += [_unpublished_tile(dataset) for dataset in record.unpublished]
+    tiles += [_draft_tile(dataset) for dataset in record.unpublished]
     if tiles:
         sections.append(DatasetsSection(tuple(tiles)))
     else:
@@ -228,7 +228,7 @@ def _tile(card: DatasetCard, cost: str) -> DatasetTile:
     if card.error:
         state = tag("damaged", "bad")
     elif card.stopped:
-        n = counted(len(card.stopped), "batch", "batches")
+        n = count_text(len(card.stopped), "batch", "batches")
         state = tag(f"{n} stopped", "odd")
     elif card.gate == "passed":
         state = tag("gate passed", "good")
@@ -253,7 +253,7 @@ def _tile(card: DatasetCard, cost: str) -> DatasetTile:
     )
 
 
-def _unpublished_tile(unpublished: UnpublishedDataset) -> DatasetTile:
+def _draft_tile(unpublished: UnpublishedDataset) -> DatasetTile:
     reasons = [f"batch {batch.batch} stopped: {clean(batch.reason, 200)}" for batch in unpublished.stopped]
     if not reasons:
         reasons = ["its first batch is not published yet"]

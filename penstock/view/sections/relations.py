@@ -7,7 +7,7 @@ from ...units import size
 from ..inspect.packed_documents import PackedSequence
 from ..inspect.sample_record import SampleRecord
 from ..inspect.slot_record import SlotRecord
-from ..marks import counted
+from ..marks import count_text
 from ..page_address import address, version_address
 from ..raw_source import RawObjectRecord
 from ..sample_relations import HeldSteps
@@ -44,7 +44,7 @@ def card(title: Text, *sections: Section, anchor: str = "") -> BoxSection:
     )
 
 
-def excluded_notice(record: SampleRecord | SlotRecord) -> list[Section]:
+def exclusion_notice(record: SampleRecord | SlotRecord) -> list[Section]:
     """Return the exclusion that keeps a sample out of the newest version, if there is one."""
     excluded = record.excluded
     if excluded is None:
@@ -66,7 +66,7 @@ def facts_box(record: SampleRecord | SlotRecord, more: Iterable[tuple[str, str]]
     sections: list[Section] = [TableSection(rows=tuple(rows))]
     n_others = len(record.columns) - len(record.leading)
     if n_others > 0:
-        text = counted(n_others, "more column")
+        text = count_text(n_others, "more column")
         others = TextPiece(text, url="#columns")
         sections.append(NoticeSection(others))
     return card("Facts", *sections)
@@ -81,18 +81,18 @@ def slices_box(record: SampleRecord | SlotRecord, version: str) -> BoxSection:
             version_address(version, **{"in": own.name}),
             "strong",
         )
-        samples = counted(own.n_samples, "sample")
+        samples = count_text(own.n_samples, "sample")
         reason = f"{own.by}: {clean(own.why, 90)}"
         sections.append(NoticeSection((name, quiet(f"{own.kind}, {samples}"), reason)))
     for path, problem in record.slice_problems.items():
         sections.append(NoticeSection((strong(path), problem), "bad"))
     if record.slices_left:
-        sections.append(_unsearched_slices(record.slices_left, version))
+        sections.append(_slice_links(record.slices_left, version))
     number = str(len(record.slices) or "none")
     return card(("Slices", quiet(number)), *sections, anchor="slices")
 
 
-def _unsearched_slices(names: tuple[str, ...], version: str) -> Section:
+def _slice_links(names: tuple[str, ...], version: str) -> Section:
     links = []
     for name in names[:MOST_NAMES]:
         page = version_address(version, **{"in": name})
@@ -109,7 +109,7 @@ def alike_box(record: SampleRecord | SlotRecord, version: str, thumb: str) -> li
     """Return a sample's look-alikes by hash, if there are some. thumb: field with their thumbnails, or ""."""
     samples = []
     for neighbour in record.neighbours:
-        text = counted(neighbour.distance, "bit")
+        text = count_text(neighbour.distance, "bit")
         samples.append(LookAlike(neighbour.ordinal, neighbour.key, text))
     return _alike(
         samples,
@@ -159,7 +159,7 @@ def trainings_box(
     query: Mapping[str, object],
 ) -> BoxSection:
     """Return the trainings that held a sample. here, query: address of its page."""
-    sections = [_held(held) for held in record.trainings]
+    sections = [_absence_notice(held) for held in record.trainings]
     if record.runs_error:
         reason = clean(record.runs_error, 400)
         text = f"The runs of this root are unknown: {reason}"
@@ -168,7 +168,7 @@ def trainings_box(
         first = record.runs_left[0]
         parameters = {**query, "trainings": first}
         search = f"{here}{address('', **parameters)}#trainings"
-        sections.append(_unsearched_runs(record.runs_left, search))
+        sections.append(_run_links(record.runs_left, search))
     elif not record.trainings and not record.runs_error:
         text = "No training has recorded a trail here."
         sections.append(NoticeSection(text, "quiet"))
@@ -176,14 +176,14 @@ def trainings_box(
     return card(title, *sections, anchor="trainings")
 
 
-def _unsearched_runs(runs: tuple[str, ...], search: str) -> Section:
+def _run_links(runs: tuple[str, ...], search: str) -> Section:
     links = []
     for run in runs[:MOST_NAMES]:
         page = address("r", run)
         links.append(link(clean(run, 40), page))
     n_more = len(runs) - len(links)
     links.append(TextPiece("search them", search, style="tag"))
-    n_runs = counted(len(runs), "other run was", "other runs were")
+    n_runs = count_text(len(runs), "other run was", "other runs were")
     return LinksSection(
         tuple(links),
         f"{n_runs} not searched:",
@@ -192,7 +192,7 @@ def _unsearched_runs(runs: tuple[str, ...], search: str) -> Section:
     )
 
 
-def _held(held: HeldSteps) -> Section:
+def _absence_notice(held: HeldSteps) -> Section:
     run = address("r", held.training)
     name = link(clean(held.training, 40), run, "strong")
     if held.error:
@@ -218,7 +218,7 @@ def _held(held: HeldSteps) -> Section:
     return LinksSection(tuple(links), (name, quiet(words)))
 
 
-def packed_box(held: HeldSteps, sequence: PackedSequence, version: str, key: str) -> BoxSection:
+def sequence_box(held: HeldSteps, sequence: PackedSequence, version: str, key: str) -> BoxSection:
     """Return the sequence that a training packed a document into last. version: of the documents. key: its own."""
     slot = held.slots[-1]
     page = address("r", held.training, slot.step, slot.slot)
@@ -266,7 +266,7 @@ def columns_fold(record: SampleRecord | SlotRecord) -> list[FoldSection]:
     return [fold]
 
 
-def stored_fold(fields: Iterable[StoredField], sample: str) -> FoldSection:
+def location_fold(fields: Iterable[StoredField], sample: str) -> FoldSection:
     """Return the place of each stored field. sample: address of the sample's page."""
     rows = []
     nbytes = 0
@@ -277,7 +277,7 @@ def stored_fold(fields: Iterable[StoredField], sample: str) -> FoldSection:
         page = f"{sample}/{address('stored', field.field)}"
         row = (
             field.field,
-            link(counted(field.nbytes, "byte"), page),
+            link(count_text(field.nbytes, "byte"), page),
             code(field.path),
             str(field.offset),
             code(field.crc32c),

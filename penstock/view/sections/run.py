@@ -9,10 +9,10 @@ from ...text import clean
 from ...units import minute, share
 from ..inspect.run_overview import RunOverview, StartLine
 from ..inspect.run_record import StartRow, TrainingRunRecord
-from ..marks import counted
+from ..marks import count_text
 from ..page_address import address, version_address
 from ..rollouts.decisions import DecisionChart
-from .characters.curve_lines import shown_metrics
+from .characters.curve_lines import select_metrics
 from .decisions import decision_chart_sections
 from .laid_over import MOST_OVER, chart_addresses, legend, over_ask
 from .relations import card
@@ -80,7 +80,7 @@ def run_sections(
     side = (
         *unusual_box(record),
         *largest_box(record),
-        *_substituted(record),
+        *_substitution_sections(record),
         _starts(record, overview),
         *_parts(overview),
         *_checkpoints(overview),
@@ -90,7 +90,10 @@ def run_sections(
         title=record.run,
         facts=_facts(record, overview),
         actions=tuple(actions),
-        caption=f"{record.run}: {counted(record.n_steps, 'step')} recorded, {record.first_step} to {record.last_step}",
+        caption=(
+            f"{record.run}: {count_text(record.n_steps, 'step')} recorded, "
+            f"{record.first_step} to {record.last_step}"
+        ),
         location=(link(clean(record.run, 60), address("r", record.run), "strong"),),
         notices=_notices(record, overview),
         top=(_tiles(record, overview, metric, now),),
@@ -117,7 +120,7 @@ def _curves(
         note=_CURVES,
         chart=record.chart,
         struck=record.struck,
-        panels=tuple(shown_metrics(record.chart, metric)),
+        panels=tuple(select_metrics(record.chart, metric)),
         main=metric,
         restarts=tuple(restarts),
         checkpoints=overview.checkpoints,
@@ -142,7 +145,7 @@ def _facts(record: TrainingRunRecord, overview: RunOverview) -> tuple[Text, ...]
     if record.starts:
         last = record.starts[-1]
         facts += [link(version, version_address(version)) for version in last.versions[:4]]
-        facts.append(counted(last.world_size, "rank"))
+        facts.append(count_text(last.world_size, "rank"))
         if last.plan:
             facts.append(link(clean(last.plan, 16), address("r", last.plan), "code"))
         if last.recipe:
@@ -159,11 +162,11 @@ def _notices(record: TrainingRunRecord, overview: RunOverview) -> tuple[Section,
     texts = (record.stale, overview.failure, overview.problem)
     notices: list[Section] = [NoticeSection(clean(text, 600), "bad") for text in texts if text]
     if record.differing:
-        n = counted(len(record.differing), "step")
+        n = count_text(len(record.differing), "step")
         links = _step_links(record.run, record.differing)
         notices.append(LinksSection(links, f"{n} received twice with different samples:", "bad"))
     if record.differing_notes:
-        n = counted(len(record.differing_notes), "step")
+        n = count_text(len(record.differing_notes), "step")
         links = _step_links(record.run, record.differing_notes)
         notices.append(LinksSection(links, f"{n} repeated with other metrics:"))
     return tuple(notices)
@@ -179,7 +182,7 @@ def _tiles(
     metric: str,
     now: float | None,
 ) -> Section:
-    recorded = f"{counted(record.n_steps, 'step')} recorded, from {record.first_step:,}"
+    recorded = f"{count_text(record.n_steps, 'step')} recorded, from {record.first_step:,}"
     value = "none"
     if now is not None:
         value = f"{now:.4g}"
@@ -193,7 +196,7 @@ def _tiles(
         checkpoints = f"{overview.n_checkpoints:,} of this run"
     starts = "no record of this run"
     if overview.is_recorded:
-        starts = counted(overview.n_starts, "start")
+        starts = count_text(overview.n_starts, "start")
     tiles = (
         Tile("step", f"{record.last_step:,}", recorded),
         Tile(metric or "metric", value, "at the last step"),
@@ -236,7 +239,7 @@ def _decisions(run: str, decisions: DecisionChart) -> list[Section]:
     return [BoxSection(title=tuple(title), sections=tuple(sections))]
 
 
-def _substituted(record: TrainingRunRecord) -> list[Section]:
+def _substitution_sections(record: TrainingRunRecord) -> list[Section]:
     if not record.substituted:
         return []
     links = LinksSection(_step_links(record.run, record.substituted), most=12)
@@ -266,11 +269,11 @@ def _attempt_row(attempt: StartLine) -> tuple[Text, ...]:
     text = ", ".join(facts)
     if not attempt.lost_steps:
         return name, text
-    return name, (text, quiet(f"{counted(attempt.lost_steps, 'step')} made again"))
+    return name, (text, quiet(f"{count_text(attempt.lost_steps, 'step')} made again"))
 
 
 def _start_row(start: StartRow) -> tuple[Text, ...]:
-    words: list[str | TextPiece] = [f"{counted(start.world_size, 'rank')},"]
+    words: list[str | TextPiece] = [f"{count_text(start.world_size, 'rank')},"]
     if start.plan:
         words += ["plan", link(clean(start.plan, 10), address("r", start.plan), "code")]
     else:

@@ -8,7 +8,7 @@ from ...text import clean
 from ...units import share
 from ..episodes.episode_record import EpisodeRecord, EpisodeTrack
 from ..inspect.sample_record import SampleField, SampleRecord
-from ..marks import counted
+from ..marks import count_text
 from ..page_address import address
 from ..raw_source import RawObjectRecord
 from ..rollouts.open_rollout import FieldShape
@@ -18,13 +18,13 @@ from .relations import (
     card,
     columns_fold,
     edits_box,
-    excluded_notice,
+    exclusion_notice,
     facts_box,
+    location_fold,
     provenance_fold,
     raw_fold,
     similar_box,
     slices_box,
-    stored_fold,
     trainings_box,
 )
 from .section import BoxSection, NoticeSection, Section, SectionPage, TableSection
@@ -69,7 +69,7 @@ def sample_sections(
     return replace(
         frame,
         facts=(link(name, frame.parent), *_facts(record, "label")),
-        notices=tuple(excluded_notice(record)),
+        notices=tuple(exclusion_notice(record)),
         sections=(FieldsSection(fields=tuple(fields), are_rows=False),),
         side=(
             MarksSection(record.marks),
@@ -82,7 +82,7 @@ def sample_sections(
         ),
         folds=(
             *columns_fold(record),
-            stored_fold(record.fields, here),
+            location_fold(record.fields, here),
             provenance_fold(provenance),
             *raw_fold(media.raw, media.raw_type, f"{here}/raw"),
         ),
@@ -160,12 +160,12 @@ def _episode_facts(record: EpisodeRecord) -> tuple[Text, ...]:
     for stream in record.streams:
         if stream.field != record.anchor:
             continue
-        rows = counted(stream.n_values, "row")
+        rows = count_text(stream.n_values, "row")
         if stream.rate:
             rows += f" at {stream.rate}"
         facts.append(rows)
-    cameras = counted(len(record.cameras), "camera")
-    streams = counted(len(record.streams), "stream")
+    cameras = count_text(len(record.cameras), "camera")
+    streams = count_text(len(record.streams), "stream")
     facts.append(f"{cameras}, {streams}")
     return (*facts, *_facts(record.sample, "robot"))
 
@@ -241,7 +241,7 @@ def _rollout_facts(record: RolloutRecord) -> tuple[Text, ...]:
     n_tokens = strong(f"{record.n_tokens:,}")
     facts.append((n_tokens, f"tokens, {record.n_sampled:,} sampled"))
     if record.n_turns:
-        facts.append(counted(record.n_turns, "turn"))
+        facts.append(count_text(record.n_turns, "turn"))
     names = ("env", "task", "model")
     return (*facts, *_facts(record.sample, *names))
 
@@ -291,7 +291,7 @@ def _frame(
             link(place, _here(record), "strong"),
         ),
         notices=(
-            *excluded_notice(record),
+            *exclusion_notice(record),
             MarksSection(record.marks),
         ),
         sections=(),

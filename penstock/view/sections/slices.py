@@ -7,7 +7,7 @@ from ...units import minute
 from ..facets.version_filter import VersionFilter
 from ..inspect.slice_trainings import TrainedSlices
 from ..inspect.slices_record import MOST_SLICES, SlicePageRecord, SlicesRecord
-from ..marks import counted
+from ..marks import count_text
 from ..page_address import address, version_address
 from .section import (
     ActionsSection,
@@ -56,7 +56,7 @@ def slices_sections(record: SlicesRecord) -> SectionPage:
     return SectionPage(
         title=("Slices", quiet(f"{n + record.n_unread:,}")),
         facts=("samples that a person named: train on them, weigh them, or leave them out",),
-        caption=counted(n, "slice"),
+        caption=count_text(n, "slice"),
         location=(link("slices", HOME),),
         sections=tuple(sections),
         command=("slice", "ls"),
@@ -84,7 +84,7 @@ def _unread_runs(trained: TrainedSlices) -> list[Section]:
     """Return what the column of trainings lacks."""
     sections: list[Section] = []
     if trained.n_unread:
-        n = counted(trained.n_unread, "earlier run")
+        n = count_text(trained.n_unread, "earlier run")
         sections.append(NoticeSection(f"trainings: {n} not looked at", "quiet"))
     if trained.problem:
         sections.append(NoticeSection(f"trainings: {trained.problem}", "bad"))
@@ -131,7 +131,7 @@ def slice_sections(record: SlicePageRecord) -> SectionPage:
     if one_slice.where:
         facts.append(("rule", code(clean(one_slice.where, 2000))))
     else:
-        facts.append(("list", counted(one_slice.n_samples, "sample")))
+        facts.append(("list", count_text(one_slice.n_samples, "sample")))
     facts += [
         ("chosen in", link(one_slice.version, version_address(one_slice.version))),
         ("by", clean(one_slice.by, 200)),
@@ -216,7 +216,7 @@ def _state(record: SlicePageRecord) -> Section:
             "Removed; plans with its numbers stay as they are. The facts below name who removed it.", "bad"
         )
     page = version_address(record.version, **{"in": one_slice.name})
-    n = counted(record.n_samples, "sample")
+    n = count_text(record.n_samples, "sample")
     facts: list[Text] = [link(f"open the {n} of {record.version}", page)]
     if record.n_missing:
         facts.append(f"{record.n_missing:,} no longer in {record.version}")

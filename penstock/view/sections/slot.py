@@ -14,12 +14,12 @@ from .relations import (
     card,
     columns_fold,
     edits_box,
-    excluded_notice,
+    exclusion_notice,
     facts_box,
+    location_fold,
     provenance_fold,
     raw_fold,
     slices_box,
-    stored_fold,
     trainings_box,
 )
 from .sample import SampleMedia
@@ -87,12 +87,12 @@ def slot_sections(
             link(f"step {record.step}", step),
             link(f"slot {record.slot}", here),
         ),
-        notices=(*_notices(record), *excluded_notice(record)),
+        notices=(*_notices(record), *exclusion_notice(record)),
         sections=tuple(sections),
         side=_side(record, media, here, query),
         folds=(
             *columns_fold(record),
-            *_stored(record),
+            *_location_folds(record),
             provenance_fold(dict(sorted(record.provenance.items())), *_runs(record.runs, ui)),
             *raw_fold(media.raw, media.raw_type, f"{here}/raw"),
         ),
@@ -176,10 +176,10 @@ def _side(
     return tuple(side)
 
 
-def _stored(record: SlotRecord) -> list[FoldSection]:
+def _location_folds(record: SlotRecord) -> list[FoldSection]:
     if not record.version:
         return []
-    return [stored_fold(record.fields, version_address(record.version, "s", record.ordinal))]
+    return [location_fold(record.fields, version_address(record.version, "s", record.ordinal))]
 
 
 def _runs(runs: Sequence[StageRun], ui: str) -> list[Section]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from ...text import clean
 from ..inspect.proofs import STAGES
 from ..inspect.step_record import StepRecord
-from ..marks import counted
+from ..marks import count_text
 from ..page_address import address
 from ..rollouts.decisions import DecisionRow
 from .decision import decision_facts
@@ -112,12 +112,12 @@ def _more_like(
 ) -> list[Section]:
     links = [link(f"slot {slot}", page) for slot, page in like_pages.items()]
     for slot, n in alike.items():
-        text = f"slot {slot}: {counted(n, 'look-alike')}"
+        text = f"slot {slot}: {count_text(n, 'look-alike')}"
         links.append(link(text, f"{here}/{slot}{part}#alike"))
     if not links:
         return []
     if n_unsearched:
-        rest = counted(n_unsearched, "other bad slot", "other bad slots")
+        rest = count_text(n_unsearched, "other bad slot", "other bad slots")
         links.append(quiet(f"{rest}: open a slot for samples like its own"))
     return [FactsSection(("More like this:", *links))]
 

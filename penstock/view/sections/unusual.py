@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterable
 
 from ...text import clean
-from ...units import shortened
+from ...units import shorten_list
 from ..inspect.run_record import MOST_SPIKES, Spike, TrainingRunRecord
 from ..inspect.step_record import BAD_WEIGHT
-from ..marks import counted
+from ..marks import count_text
 from ..page_address import address
 from ..runs.log_facts import MOST_LARGEST
 from ..runs.unusual_steps import UnusualCause
@@ -40,11 +40,11 @@ def trail_sections(record: TrainingRunRecord, decided: Iterable[str] = ()) -> Se
         ("substituted samples at", record.substituted),
     ):
         if steps:
-            lines.append(f"  {text} steps {shortened(steps, 20)}")
+            lines.append(f"  {text} steps {shorten_list(steps, 20)}")
     sections = [LinesSection(tuple(lines)), *unusual_box(record)]
     n_more = record.n_spikes - len(record.spikes)
     if n_more:
-        more = counted(n_more, "more unusual step")
+        more = count_text(n_more, "more unusual step")
         sections.append(NoticeSection(f"and {more}: penstock trail show {clean(record.run)} --all"))
     return SectionPage(
         title=record.run,
@@ -86,7 +86,7 @@ def unusual_box(record: TrainingRunRecord) -> list[Section]:
                 )
                 + "#unusual"
             )
-            facts.append(link(counted(record.n_spikes - end, "more unusual step"), page))
+            facts.append(link(count_text(record.n_spikes - end, "more unusual step"), page))
         sections.append(FactsSection(tuple(facts)))
     sections.append(TableSection(rows=tuple(rows), is_walked=True))
     fold = FoldSection(
@@ -110,7 +110,7 @@ def _cause_row(run: str, cause: UnusualCause) -> tuple[Text, ...]:
         reason = tag(f"{name} far from the median", "odd")
     words: list[str | TextPiece] = [reason]
     if cause.n_steps > 1:
-        words.append(quiet(counted(cause.n_steps, "step")))
+        words.append(quiet(count_text(cause.n_steps, "step")))
     return link(
         f"step {cause.worst:,}",
         address(

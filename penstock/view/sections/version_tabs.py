@@ -9,7 +9,7 @@ from ...text import clean
 from ...units import minute, number, share, size
 from ..inspect.version_contents import ColumnSummary, GroupSummary, VersionContents
 from ..inspect.version_lineage import VersionLineage, VersionOrigin
-from ..marks import counted
+from ..marks import count_text
 from ..page_address import address, version_address
 from .section import BoxSection, NoticeSection, Section, SectionPage, TableSection, columns
 from .texts import (
@@ -56,9 +56,9 @@ def contents_sections(record: VersionContents) -> SectionPage:
     ]
     if record.annotations:
         sections.append(_annotations(record.annotations))
-    n_columns = counted(len(record.columns), "column")
+    n_columns = count_text(len(record.columns), "column")
     n_excluded = record.n_rows - record.n_samples
-    rows = f"over {counted(record.n_rows, 'row')}, {n_excluded:,} of them excluded"
+    rows = f"over {count_text(record.n_rows, 'row')}, {n_excluded:,} of them excluded"
     return SectionPage(
         title=("Columns of", link(name, version_page)),
         facts=(n_columns, rows),
@@ -176,7 +176,7 @@ def lineage_sections(record: VersionLineage, ui: str = "") -> SectionPage:
     """Return the page of a version's lineage. ui: Dagster's webserver, for links to its runs, or ""."""
     name = f"{record.dataset}@{record.number}"
     version_page = version_address(name)
-    n_versions = counted(record.n_versions, "version")
+    n_versions = count_text(record.n_versions, "version")
     sections = [
         _versions(record, ui),
         _gate(record),
@@ -266,7 +266,7 @@ def _making(made_by: History) -> list[Section]:
     boxes: list[Section] = []
     for title, table in (
         ("Raw objects", _raw_objects(made_by)),
-        ("Refused or left out", _refused(made_by)),
+        ("Refused or left out", _refusal_table(made_by)),
         ("Settings", _settings(made_by)),
     ):
         if table.rows:
@@ -283,7 +283,7 @@ def _raw_objects(made_by: History) -> TableSection:
     return TableSection(rows=tuple(rows))
 
 
-def _refused(made_by: History) -> TableSection:
+def _refusal_table(made_by: History) -> TableSection:
     rows = []
     for outcome, stage, reason, n in made_by.refused:
         row = (
@@ -305,7 +305,7 @@ def _settings(made_by: History) -> TableSection:
         settings.append((f"featurizer: {name} {version} {parameters}", n))
     rows = []
     for setting, n in settings:
-        used = counted(n, "batch", "batches")
+        used = count_text(n, "batch", "batches")
         rows.append((clean(setting, 600), used))
     return TableSection(
         columns=columns("setting", "used by"),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ...text import clean
-from ...units import shortened
+from ...units import shorten_list
 from ..inspect.step_window import MOST_STEPS, StepWindow, WindowSample
 from ..page_address import address, version_address
 from .run import window_ask
@@ -29,7 +29,7 @@ def window_sections(record: StepWindow) -> SectionPage:
     samples = (
         f"{record.n_slots:,} slots, {record.n_samples:,} different samples, {record.n_padding:,} padding"
     )
-    notices = [NoticeSection(text, "bad") for text in unrecorded_lines(record)]
+    notices = [NoticeSection(text, "bad") for text in missing_step_lines(record)]
     sections = [
         window_ask(f"{run}/window", str(record.first), str(record.last)),
         NoticeSection(
@@ -55,7 +55,7 @@ def window_sections(record: StepWindow) -> SectionPage:
     )
 
 
-def unrecorded_lines(record: StepWindow) -> list[str]:
+def missing_step_lines(record: StepWindow) -> list[str]:
     """Return a line if some of the window's steps are not recorded."""
     if not record.unrecorded:
         return []
@@ -63,7 +63,7 @@ def unrecorded_lines(record: StepWindow) -> list[str]:
     noun = "steps are"
     if n == 1:
         noun = "step is"
-    return [f"{n:,} of these {noun} not on the trail but as planned: {shortened(record.unrecorded)}"]
+    return [f"{n:,} of these {noun} not on the trail but as planned: {shorten_list(record.unrecorded)}"]
 
 
 def _mixture(record: StepWindow) -> list[Section]:

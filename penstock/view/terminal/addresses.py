@@ -217,7 +217,7 @@ class SlicePage(PageAddress):
         return SlicesPage()
 
 
-def page_at(address: str) -> PageAddress | None:
+def parse_page(address: str) -> PageAddress | None:
     """Return the page of an address relative to the first page, such as `v/photos/7?in=cups`; None for other pages."""
     path, _, query = address.partition("#")[0].partition("?")
     parameters = parse_qs(query)

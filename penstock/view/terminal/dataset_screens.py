@@ -1,13 +1,13 @@
 """The first page, a sample, and differences between versions."""
 
-from ..inspect.sample_record import sample_record, stored_sample
+from ..inspect.sample_record import read_sample, sample_record
 from ..inspect.version_record import difference
 from ..sections.comparisons import difference_sections
 from ..sections.cost import cost_sections
 from ..sections.home import home_sections
 from ..sections.sample import SampleMedia, sample_sections
 from ..sections.section import SectionPage
-from ..shown_values import facts_of
+from ..shown_values import field_facts
 from .addresses import CostPage, DifferencePage, RootPage, RunPage, SamplePage, StepPage, VersionPage
 from .record_screen import raw_of
 from .section_screen import SectionList, SectionScreen
@@ -60,8 +60,8 @@ class SampleScreen(ValuesScreen):
         )
         for field in record.fields:
             if field.decoded is not None:
-                data = stored_sample(version, record.ordinal, field.field)
-                facts = facts_of(data, field.field, version)
+                data = read_sample(version, record.ordinal, field.field)
+                facts = field_facts(data, field.field, version)
                 picture = self.thumbnail(data[field.field], facts, self.app.size.width, WHOLE_ROWS)
                 self._pictures["decoded", field.field] = picture
         return sample_sections(record, SampleMedia(raw=raw_of(self, record, WHOLE_ROWS)), {})

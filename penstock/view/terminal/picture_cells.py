@@ -78,7 +78,7 @@ def _read(file: int) -> str:
     return ""
 
 
-def chosen_mode(mode: str, *, no_color: bool) -> str:
+def choose_mode(mode: str, *, no_color: bool) -> str:
     """Return the mode, resolving `auto`. Call before Textual reads keys.
 
     `auto` selects `halves` inside tmux or screen, and if kitty images could be misplaced.
@@ -123,14 +123,14 @@ def picture_widget(media: Media, mode: str, columns: int, rows: int) -> Widget:
     height = max(1, round(image.height * scale / 2))
     widget: Widget
     if mode in ("kitty", "sixel"):
-        widget = _drawn_by_protocol(mode, image)
+        widget = _protocol_widget(mode, image)
     else:
         widget = CellPicture(_strips(image, width, height, shades=mode == "shades"))
     widget.styles.width, widget.styles.height = width, height
     return widget
 
 
-def _drawn_by_protocol(mode: str, image: Image.Image) -> Widget:
+def _protocol_widget(mode: str, image: Image.Image) -> Widget:
     if mode == "kitty":
         from textual_image.widget import TGPImage
 

@@ -18,15 +18,15 @@ from loader.errors import PenstockError
 
 from ...text import clean, shell_command, terminal_text
 from ..facets.version_filter import VersionFilter
-from ..inspect.recorded_step import failure_record, recorded_lines
+from ..inspect.recorded_step import failure_record, step_lines
 from ..inspect.sample_record import SampleRecord
 from ..inspect.slot_record import SlotRecord
-from ..kinds import kind_of
+from ..kinds import find_kind
 from ..kinds.kind import Facts, Media
 from ..open_data import OpenData
 from ..raw_source import RawObjectRecord, raw_object
 from .addresses import PageAddress, StepPage, VersionPage
-from .picture_cells import chosen_mode, picture_widget, pixels_needed
+from .picture_cells import choose_mode, picture_widget, pixels_needed
 from .widgets import InputDialog, TextDialog, keys_dialog
 
 
@@ -40,7 +40,7 @@ class Viewer(App[None]):
         """Set the data, which the caller closes, and the drawing mode, one of `picture_cells.MODES`."""
         super().__init__()
         self.data = data
-        self.pictures = chosen_mode(pictures, no_color=self.no_color)
+        self.pictures = choose_mode(pictures, no_color=self.no_color)
         self.basket: dict[tuple[str, str], None] = {}
         """(version, key) of samples."""
 
@@ -176,7 +176,7 @@ class RecordScreen(Screen[None]):
         if record.advice:
             widgets.append(paragraph(record.advice))
         if record.recorded is not None:
-            widgets += [line(text) for text in recorded_lines(record.recorded)]
+            widgets += [line(text) for text in step_lines(record.recorded)]
         await self._fill(record.error, widgets)
         self.query_one("#body").focus()
 
@@ -200,7 +200,7 @@ class RecordScreen(Screen[None]):
         """Return a value's image for these cells; None if images are off."""
         edge = self.edge(columns, rows)
         if edge:
-            return kind_of(value, facts).thumbnail(value, facts, edge)
+            return find_kind(value, facts).thumbnail(value, facts, edge)
         return None
 
     def edge(self, columns: int, rows: int) -> int:

@@ -13,7 +13,7 @@ from ...text import terminal_text
 from ..sections.characters.section_line import LineTone, SectionLine
 from ..sections.characters.section_lines import page_sections, section_lines
 from ..sections.section import Section, SectionPage
-from .addresses import PageAddress, page_at
+from .addresses import PageAddress, parse_page
 from .record_screen import LinkList, RecordScreen, heading, line
 
 _STYLES: dict[LineTone, str] = {
@@ -80,7 +80,7 @@ class SectionScreen(RecordScreen):
         """Open the page of a key, if this page has one."""
         if self.record is None:
             return
-        pages = {link.key: page_at(link.page) for link in self.record.keys}
+        pages = {link.key: parse_page(link.page) for link in self.record.keys}
         page = pages.get(key)
         if page is not None:
             self.viewer.open(page)
@@ -133,7 +133,7 @@ class SectionList(LinkList):
             links = _links(shown)
             self._pages.append(None)
             if links:
-                self._pages[position] = page_at(links[0][1])
+                self._pages[position] = parse_page(links[0][1])
                 self._last = position
             if links and self._first is None:
                 self._first = position
@@ -164,7 +164,7 @@ class SectionList(LinkList):
             raise SkipAction  # the page's own key
         number = max(0, min(len(links) - 1, self._chosen[position] + by))
         self._chosen[position] = number
-        self._pages[position] = page_at(links[number][1])
+        self._pages[position] = parse_page(links[number][1])
         self.replace_option_prompt_at_index(position, _content(shown, number))
 
     def action_cursor_down(self) -> None:
@@ -191,7 +191,7 @@ def _links(shown: SectionLine) -> list[tuple[str, str]]:
     links = list(shown.others)
     if shown.page is not None:
         links.insert(0, (shown.link, shown.page))
-    return [link for link in links if page_at(link[1]) is not None]
+    return [link for link in links if parse_page(link[1]) is not None]
 
 
 def _content(shown: SectionLine, chosen: int) -> Content:

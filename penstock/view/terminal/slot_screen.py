@@ -16,7 +16,7 @@ from loader.errors import PenstockError
 
 from ...text import clean, terminal_text
 from ..inspect.recorded_step import attach_recorded_step
-from ..kinds import kind_of
+from ..kinds import find_kind
 from ..kinds.kind import Media, TokenBox
 from ..replays.replayed_values import SlotValues
 from ..replays.training import Training
@@ -26,7 +26,7 @@ from ..sections.section import FoldSection, Section, SectionPage
 from ..sections.slot import slot_sections
 from ..sections.texts import plain_text
 from ..sections.values import FieldsSection, FieldStage, FieldValues, RawSection
-from ..shown_values import facts_of, version_of
+from ..shown_values import field_facts, version_of
 from .addresses import SlotPage
 from .record_screen import cut_lines, heading, line, raw_of
 from .section_screen import SectionScreen, line_widgets
@@ -164,7 +164,7 @@ class SlotScreen(ValuesScreen):
         self._last = record.stage
         for stage, sample in self._samples(values):
             for field, value in sample.items():
-                facts = facts_of(sample, field, version)
+                facts = field_facts(sample, field, version)
                 picture = self.thumbnail(value, facts, self.app.size.width, WHOLE_ROWS)
                 self._pictures[stage, field] = picture
         part = None
@@ -201,8 +201,8 @@ class SlotScreen(ValuesScreen):
         n = 0
         for stage, sample in self._samples(values):
             for field, value in sample.items():
-                facts = facts_of(sample, field, version)
-                kind = kind_of(value, facts)
+                facts = field_facts(sample, field, version)
+                kind = find_kind(value, facts)
                 if kind.name != "video":
                     continue
                 key = ("frames", at, stage, field)

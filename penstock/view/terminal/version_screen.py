@@ -13,17 +13,17 @@ from loader.errors import Corrupt, InvalidRuntime, MissingDependency
 from ...text import clean
 from ..facets.facets import facets_in_sight
 from ..facets.version_filter import VersionFilter
-from ..inspect.sample_record import stored_sample
+from ..inspect.sample_record import read_sample
 from ..inspect.version_record import GridRow, VersionPageRecord, version_record
 from ..kinds.kind import Media
-from ..kinds.stored_bytes import pictured_field
-from ..liked_key import liked_keys
-from ..marks import counted
+from ..kinds.stored_bytes import card_field
+from ..liked_key import parse_like
+from ..marks import count_text
 from ..sections.characters.section_lines import section_lines
 from ..sections.facets import facet_sections, filter_sections
 from ..sections.section import BoxSection, FactsSection, Section
 from ..sections.version_tabs import version_tabs
-from ..shown_values import facts_of
+from ..shown_values import field_facts
 from .addresses import SamplePage, VersionPage
 from .record_screen import RecordScreen, heading, line
 from .section_screen import SectionList
@@ -60,13 +60,13 @@ class VersionScreen(RecordScreen):
             facet_names=facet_names,
             cache=self.data.columns,
             keep_page=True,
-            liked=partial(liked_keys, self.data, version),
+            liked=partial(parse_like, self.data, version),
         )
         # Cards of a terminal are larger than a browser's, and each image is decoded for its cells.
         shown = record.rows[:CARDS]
         pictures = {}
         for row in shown:
-            field = pictured_field(row.fields)
+            field = card_field(row.fields)
             if not field or self.viewer.pictures == "none":
                 continue
             pictures[row.ordinal] = self._thumbnail(version, row.ordinal, field)
@@ -74,10 +74,10 @@ class VersionScreen(RecordScreen):
 
     def _thumbnail(self, version: Any, ordinal: int, field: str) -> Media | None:
         try:
-            data = stored_sample(version, ordinal, field)
+            data = read_sample(version, ordinal, field)
         except (Corrupt, InvalidRuntime, MissingDependency):
             return None
-        facts = facts_of(data, field, version)
+        facts = field_facts(data, field, version)
         return self.thumbnail(
             data[field],
             facts,
@@ -87,7 +87,7 @@ class VersionScreen(RecordScreen):
 
     def title_of(self, page: _VersionLine) -> str:
         record = page.record
-        title = f"{record.dataset}@{record.number}: {counted(record.n_samples, 'sample')}"
+        title = f"{record.dataset}@{record.number}: {count_text(record.n_samples, 'sample')}"
         if record.n_excluded:
             title += f", {record.n_excluded:,} excluded"
         return title

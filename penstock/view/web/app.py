@@ -28,7 +28,7 @@ from ..inspect.step_record import StepRecord, part_of
 from ..inspect.step_window import step_window
 from ..inspect.version_record import (
     difference,
-    fields_of,
+    sample_fields,
 )
 from ..liked_key import like_page
 from ..open_data import OpenData
@@ -51,8 +51,8 @@ from .map_pages import map_routes
 from .media import (
     media_response,
     media_route,
+    media_type,
     neighbours_field,
-    played_type,
     raw_response,
     raw_shown,
     sample_media,
@@ -88,11 +88,11 @@ def _action_routes(site: Site) -> list[Route]:
 
 
 def _exclude(site: Site, body: bytes) -> dict[str, Any]:
-    samples, reason, by, page = _parsed(body)
+    samples, reason, by, page = _parse_body(body)
     return {"versions": list(site.opened.exclude(samples, reason=reason, by=by, page=page))}
 
 
-def _parsed(body: bytes) -> tuple[list[tuple[str, str]], str, str, str]:
+def _parse_body(body: bytes) -> tuple[list[tuple[str, str]], str, str, str]:
     try:
         request = parse_json_object(body)
         samples = [(str(sample["version"]), str(sample["key"])) for sample in request["samples"]]
@@ -146,7 +146,7 @@ def training_routes(site: Site) -> list[Route]:
         *page_routes(site, "/r/{run}/{step:number}/{slot:number}", _slot),
         *page_routes(site, "/r/{run}/{step:number}", _step),
         Route("/r/{run}/against", _to_comparison),
-        *page_routes(site, "/r/{run}/against/{other}", _against),
+        *page_routes(site, "/r/{run}/against/{other}", _comparison_page),
         *page_routes(site, "/r/{run}/window", _window),
         *decision_routes(site),
         *page_routes(site, "/r/{run}", run_page),
@@ -157,7 +157,7 @@ async def _to_comparison(request: Request) -> Response:
     return RedirectResponse(address("against", request.query_params.get("run", "")), 303)
 
 
-def _against(site: Site, request: Request) -> Page:
+def _comparison_page(site: Site, request: Request) -> Page:
     runs = request.path_params["run"], request.path_params["other"]
     record = run_comparison(site.opened.root, *(loader.read_trail(site.opened.root, run) for run in runs))
     return section_page(record, comparison_sections(record))
@@ -294,9 +294,9 @@ def version_routes(site: Site) -> list[Route]:
         *episode_routes(site),
         *rollout_routes(site),
         media_route(site, f"{SAMPLE}/thumb/{{field}}", _thumbnail),
-        media_route(site, f"{SAMPLE}/stored/{{field}}", _stored),
+        media_route(site, f"{SAMPLE}/stored/{{field}}", _stored_field),
         media_route(site, f"{SAMPLE}/raw", _raw),
-        media_route(site, f"{SAMPLE}/decoded/{{field}}/{{n:number}}", _decoded),
+        media_route(site, f"{SAMPLE}/decoded/{{field}}/{{n:number}}", _decoded_field),
         *page_routes(site, SAMPLE, _sample),
         *page_routes(site, f"{VERSION}/diff/{{other:number}}", _diff),
         *version_tab_routes(site),
@@ -307,9 +307,9 @@ def version_routes(site: Site) -> list[Route]:
 
 
 def _sample(site: Site, request: Request) -> Page:
-    version, ordinal = _sample_of(site, request)
+    version, ordinal = _requested_sample(site, request)
     check_ordinal(version, ordinal)
-    (names,) = fields_of(version, [ordinal])
+    (names,) = sample_fields(version, [ordinal])
     if is_rollout(names):
         return rollout_page(site, version, ordinal, request)
     if is_episode(version, names):
@@ -330,7 +330,7 @@ def _sample(site: Site, request: Request) -> Page:
     raw, raw_type = raw_shown(site, record.provenance.get("raw_uri", ""))
     shown = SampleMedia(
         images=images,
-        players={one.field: played_type(one.field) for one in record.fields},
+        players={one.field: media_type(one.field) for one in record.fields},
         raw=raw,
         raw_type=raw_type,
         thumb=neighbours_field(version, [*record.neighbours, *record.similar]),
@@ -347,27 +347,29 @@ def _diff(site: Site, request: Request) -> Page:
 
 
 def _thumbnail(site: Site, request: Request) -> Response:
-    return media_response(sample_thumbnail(site, *_sample_of(site, request), request.path_params["field"]))
+    return media_response(
+        sample_thumbnail(site, *_requested_sample(site, request), request.path_params["field"])
+    )
 
 
-def _stored(site: Site, request: Request) -> Response:
-    version, ordinal = _sample_of(site, request)
+def _stored_field(site: Site, request: Request) -> Response:
+    version, ordinal = _requested_sample(site, request)
     check_ordinal(version, ordinal)
     return stored_response(site, version, ordinal, request.path_params["field"], request)
 
 
 def _raw(site: Site, request: Request) -> Response:
-    version, ordinal = _sample_of(site, request)
+    version, ordinal = _requested_sample(site, request)
     check_ordinal(version, ordinal)
     (address,) = version.address(np.array([ordinal]), [])
     (origin,) = provenance(version, [address])
     return raw_response(site, origin.get("raw_uri", ""), f"raw-{ordinal}.bin", request)
 
 
-def _decoded(site: Site, request: Request) -> Response:
-    media = sample_media(site, *_sample_of(site, request), request.path_params["field"])
+def _decoded_field(site: Site, request: Request) -> Response:
+    media = sample_media(site, *_requested_sample(site, request), request.path_params["field"])
     return media_response(dict(enumerate(media)).get(request.path_params["n"]))
 
 
-def _sample_of(site: Site, request: Request) -> tuple[loader.Version, int]:
+def _requested_sample(site: Site, request: Request) -> tuple[loader.Version, int]:
     return requested_version(site, request), request.path_params["ordinal"]

@@ -14,20 +14,20 @@ import loader
 from loader.errors import InvalidRuntime, PenstockError
 
 from ...text import clean
-from ..episodes.episode_record import episode_record, moment, stepped
+from ..episodes.episode_record import episode_record, moment, step_time
 from ..episodes.open_episode import OpenEpisode, is_episode, open_episode
 from ..episodes.stream_summary import StreamSummary
 from ..episodes.trained_windows import trained_windows
 from ..inspect.sample_record import check_ordinal
-from ..inspect.version_record import fields_of
+from ..inspect.version_record import sample_fields
 from ..json_record import plain
-from ..kinds.image import scale_of, small_image
+from ..kinds.image import small_image, value_scale
 from ..kinds.kind import Media
 from ..kinds.stored_bytes import BUDGET
 from ..liked_key import like_page
 from ..page_address import address
 from ..sections.sample import SampleMedia, episode_sections
-from .media import media_response, media_route, neighbours_field, played_type, raw_shown
+from .media import media_response, media_route, media_type, neighbours_field, raw_shown
 from .page import MOST_DIGITS, Page, Site, html, is_fragment, number
 
 VERSION = "/v/{dataset}/{number:number}"
@@ -49,7 +49,7 @@ def episode_routes(site: Site) -> list[Route]:
         media_route(site, f"{SAMPLE}/moment", _moment),
         media_route(site, f"{SAMPLE}/lane/{{field}}", _lane),
         media_route(site, f"{SAMPLE}/frame/{{field}}/{{n:number}}", _frame),
-        media_route(site, f"{SAMPLE}/trained", _trained),
+        media_route(site, f"{SAMPLE}/trained", _trained_windows),
         media_route(site, f"{VERSION}/window", _window),
     ]
 
@@ -75,7 +75,7 @@ def episode_page(site: Site, request: Request) -> Page:
     more = {
         "page": episode_sections(record, media),
         "at_ns": _start(episode, record.anchor, query.get("t", ""), query.get("row", "")),
-        "plays": {one.field: played_type(one.field) for one in record.cameras},
+        "plays": {one.field: media_type(one.field) for one in record.cameras},
     }
     title = f"{clean(sample.key, 120)} of {version.name}"
     return Page(template="episode", record=record, title=title, more=more)
@@ -109,7 +109,7 @@ def _episode(site: Site, request: Request) -> OpenEpisode:
     version = requested_version(site, request)
     ordinal = request.path_params["ordinal"]
     check_ordinal(version, ordinal)
-    (names,) = fields_of(version, [ordinal])
+    (names,) = sample_fields(version, [ordinal])
     if not is_episode(version, names):
         raise InvalidRuntime(f"sample {ordinal} of {version.name} is no episode: it has no stream")
     key = ("episode", version.id, ordinal)
@@ -125,7 +125,7 @@ def _moment(site: Site, request: Request) -> Response:
         digits = by.removeprefix("-")
         if not digits.isdecimal() or len(digits) > MOST_DIGITS:
             raise InvalidRuntime(f"by = {by!r:.100}; pass a whole number")
-        at_ns = stepped(episode, at_ns, query.get("of", ""), int(by))
+        at_ns = step_time(episode, at_ns, query.get("of", ""), int(by))
     return JSONResponse(moment(episode, at_ns, query.get("anchor", "")).to_json())
 
 
@@ -159,7 +159,7 @@ def _lane(site: Site, request: Request) -> Response:
             f"dimensions {first} to {stop} in {n_columns} columns; {field!r} has {summary.dims}; accepted: up to "
             f"{MOST_DIMS} in 1 to {MOST_COLUMNS} columns"
         )
-    rows = episode.number_at(field, begin), episode.number_at(field, end) + 2
+    rows = episode.row_number(field, begin), episode.row_number(field, end) + 2
     share = 1.0
     if not summary.is_narrow(*rows, n_columns):
         share = site.opened.outage.ask(lambda: summary.read_more(LANE_S))
@@ -184,14 +184,14 @@ def _frame(site: Site, request: Request) -> Response:
         with BUDGET.reserve(episode.frame_bytes(field)):
             frame = site.opened.outage.ask(lambda: episode.frame(field, n))
             frame = frame[:, :, None] if frame.ndim == 2 else frame
-            return small_image(frame, scale_of(frame), FRAME_EDGE_PX)
+            return small_image(frame, value_scale(frame), FRAME_EDGE_PX)
 
     key = ("frame", episode.version.id, episode.address.ordinal, field, n)
     media: Media = site.opened.media.get(key, make)
     return media_response(media)
 
 
-def _trained(site: Site, request: Request) -> Response:
+def _trained_windows(site: Site, request: Request) -> Response:
     """Return the windows in the open runs, in `?run=`, and with `?more=1` in up to 8 others.
 
     The page's script gets them as a list in HTML, with the first run that has windows as JSON.

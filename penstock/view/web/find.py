@@ -33,7 +33,7 @@ def find_route(site: Site) -> Route:
             return RedirectResponse(page, 303)
         text = query.get("text", "").strip()
         try:
-            page = site.opened.answer(lambda: page_of(site.opened, text))
+            page = site.opened.answer(lambda: find_page(site.opened, text))
         except PenstockError as error:
             return error_response(site, request, error, as_json=False)
         return RedirectResponse(page or "./", 303)
@@ -44,7 +44,7 @@ def find_route(site: Site) -> Route:
     return Route("/find", respond)
 
 
-def page_of(opened: OpenData, text: str) -> str:
+def find_page(opened: OpenData, text: str) -> str:
     """Return the relative address of a run, plan, step, dataset, version or sample; "" for the first page.
 
     text: such as `big-7`, `big-7@1234`, `photos`, `photos@7`, `p-5959dc`, or a sample's key.

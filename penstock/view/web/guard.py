@@ -67,7 +67,7 @@ class Guard:
                 ]
             await send(message)
 
-        refused = self._refused(scope)
+        refused = self._refusal(scope)
         if refused is not None:
             await refused(scope, receive, with_headers)
             return
@@ -76,7 +76,7 @@ class Guard:
             scope = {**scope, "path": path[len(self._prefix) :] or "/"}
         await self.app(scope, receive, with_headers)
 
-    def _refused(self, scope: Scope) -> Response | None:
+    def _refusal(self, scope: Scope) -> Response | None:
         if _head_bytes(scope) > MOST_HEAD_BYTES:
             return PlainTextResponse(
                 f"the address and the headers of a request may have up to {MOST_HEAD_BYTES:,} bytes",

@@ -12,8 +12,8 @@ from loader.errors import InvalidRuntime
 
 from ...text import clean
 from ..board.dataset_cards import GROWTH_HEIGHT, GROWTH_WIDTH
-from ..inspect.version_record import fields_of
-from ..kinds.stored_bytes import pictured_field
+from ..inspect.version_record import sample_fields
+from ..kinds.stored_bytes import card_field
 from ..polyline import SPARK_HEIGHT, SPARK_WIDTH
 from ..sections.cost import cost_sections
 from ..sections.home import home_sections
@@ -58,10 +58,10 @@ def _strip_image(site: Site, request: Request) -> Response:
         raise InvalidRuntime(f"image {n} of a card; a card has images 0 to {STRIP - 1}")
     version = requested_version(site, request)
     ordinals = np.unique(np.linspace(0, max(0, len(version) - 1), _CANDIDATES).round().astype(int)).tolist()
-    fields = fields_of(version, ordinals) if len(version) else []
+    fields = sample_fields(version, ordinals) if len(version) else []
     shown = list[tuple[int, str]]()
     for ordinal, names in zip(ordinals, fields, strict=False):
-        field = pictured_field(names)
+        field = card_field(names)
         if field:
             shown.append((ordinal, field))
     if n < len(shown):

@@ -47,7 +47,7 @@ def map_routes(site: Site) -> list[Route]:
 
     async def to_sample(request: Request) -> Response:
         try:
-            record = await run_in_threadpool(_near, site, request)
+            record = await run_in_threadpool(_near_response, site, request)
             if record.ordinal is None:
                 raise SampleNotFound(f"no sample of this filter is near {record.x},{record.y}")
         except PenstockError as error:
@@ -67,7 +67,7 @@ NO_COLOUR = "-"
 """Value of `colour=` for a map without categories: an empty one stands for the default."""
 
 
-def requested_colour(query: QueryParams) -> str | None:
+def parse_colour(query: QueryParams) -> str | None:
     """Return the column that an address names; "" for none, None for the default."""
     colour = query.get("colour", "")
     if colour == NO_COLOUR:
@@ -121,7 +121,7 @@ def map_values(
         parse_filter(query.getlist),
         site.opened.columns,
         box=query.get("box", ""),
-        colour=requested_colour(query),
+        colour=parse_colour(query),
     )
     part = Box(*record.box)
     box = box_text(part)
@@ -142,7 +142,7 @@ def map_values(
         "zooms": zooms,
         "whole": filter_query(query, colour="", box=box),
         "orders": _orders(version, query, box, kept),
-        "map_hidden": _hidden(query, box),
+        "map_hidden": _form_parameters(query, box),
         "corners": record.lasso.replace(";", " "),
         "colours": _colours(site, version),
     }
@@ -170,7 +170,7 @@ def _page_parameters(query: QueryParams, is_beside: bool) -> dict[str, str]:
     return {name: query.get(name, "") for name in ("like", "sort", "cols", "as")}
 
 
-def _hidden(query: QueryParams, box: str) -> list[tuple[str, str]]:
+def _form_parameters(query: QueryParams, box: str) -> list[tuple[str, str]]:
     """Return the (name, value) pairs of the filter and the drawn part for a form."""
     filtered = filter_query(query, colour="", box=box)
     pairs = parse_qsl(filtered.removeprefix("?"))
@@ -198,14 +198,14 @@ def _image(site: Site, request: Request) -> Response:
         version,
         parse_filter(query.getlist),
         site.opened.columns,
-        box=_requested_box(query),
-        colour=requested_colour(query),
+        box=_parse_query_box(query),
+        colour=parse_colour(query),
         palette=palette,
     )
     return media_response(Media(type="image/png", data=png))
 
 
-def _requested_box(query: QueryParams) -> Box:
+def _parse_query_box(query: QueryParams) -> Box:
     try:
         return parse_box(query.get("box", ""))
     except InvalidRuntime as error:
@@ -215,12 +215,12 @@ def _requested_box(query: QueryParams) -> Box:
 def _near_page(site: Site, request: Request) -> Page:
     return Page(
         template="",
-        record=_near(site, request),
+        record=_near_response(site, request),
         title="",
     )
 
 
-def _near(site: Site, request: Request) -> NearRecord:
+def _near_response(site: Site, request: Request) -> NearRecord:
     version = requested_version(site, request)
     query = request.query_params
     return near_record(
@@ -228,5 +228,5 @@ def _near(site: Site, request: Request) -> NearRecord:
         parse_filter(query.getlist),
         site.opened.columns,
         (number(request, "x"), number(request, "y")),
-        _requested_box(query),
+        _parse_query_box(query),
     )

@@ -15,25 +15,25 @@ from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError, StoreEr
 from loader.modalities.fields import last_word
 from loader.modalities.video.request import is_run
 
-from ..episodes.verified_field import VerifiedField, verified_field
-from ..inspect.sample_record import playable, stored_sample
-from ..inspect.version_record import fields_of
-from ..kinds import kind_of
+from ..episodes.verified_field import VerifiedField, verify_field
+from ..inspect.sample_record import playable, read_sample
+from ..inspect.version_record import sample_fields
+from ..kinds import find_kind
 from ..kinds.kind import Media
-from ..kinds.stored_bytes import BUDGET, decoded_bytes, pictured_field, read_bounded
+from ..kinds.stored_bytes import BUDGET, card_field, decoded_bytes, read_bounded
 from ..raw_source import RawObjectRecord, raw_object
 from ..replays.image_placement import channels_last
 from ..replays.replayed_values import SlotValues
 from ..sample_relations import Neighbour, SimilarSample
-from ..shown_values import facts_of, version_of
-from .page import Site, in_thread, retry_after, status_of
+from ..shown_values import field_facts, version_of
+from .page import Site, error_status, in_thread, retry_header
 
 _SPEC = re.compile(r"([0-9]*)-([0-9]*)")
 _DIGITS = 18
 """Digits of a number compared exactly; a longer one is beyond every representation."""
 
 
-def range_of(request: Request, nbytes: int, etag: str) -> range | None:
+def parse_range(request: Request, nbytes: int, etag: str) -> range | None:
     """Return the requested bytes: None for all, an empty range for status 416.
 
     Only GET has ranges. Other units, malformed ranges, several satisfiable ranges and an If-Range with another ETag
@@ -46,7 +46,7 @@ def range_of(request: Request, nbytes: int, etag: str) -> range | None:
     if unit.strip().lower() != "bytes":
         return None
     specs = [_SPEC.fullmatch(one.strip(" \t")) for one in text.split(",") if one.strip(" \t")]
-    asked = [_bytes_of(spec[1], spec[2], nbytes) if spec else None for spec in specs]
+    asked = [_spec_bytes(spec[1], spec[2], nbytes) if spec else None for spec in specs]
     ranges = [one for one in asked if one is not None]
     if not ranges or len(ranges) < len(asked):
         return None
@@ -58,7 +58,7 @@ def range_of(request: Request, nbytes: int, etag: str) -> range | None:
     return range(0)
 
 
-def _bytes_of(first: str, last: str, nbytes: int) -> range | None:
+def _spec_bytes(first: str, last: str, nbytes: int) -> range | None:
     """Return a spec's bytes, empty if not satisfiable; None if malformed."""
     if not first:
         if last:
@@ -103,7 +103,7 @@ _REVALIDATED = {"cache-control": "private, no-cache"}
 Answer = Callable[[Site, Request], Response]
 
 
-def played_type(field: str) -> str:
+def media_type(field: str) -> str:
     """Return the media type as which browsers get a field, or ""; packets become mp4."""
     word = last_word(field)
     return STORED_TYPES.get("mp4" if word == "run" else word, "")
@@ -132,14 +132,14 @@ def media_response(media: Media | None, trouble: str = "") -> Response:
 
 
 def _error_response(error: PenstockError, status: int | None = None) -> Response:
-    return PlainTextResponse(str(error)[:2000], status or status_of(error), retry_after(error))
+    return PlainTextResponse(str(error)[:2000], status or error_status(error), retry_header(error))
 
 
 def _cache_headers(data: bytes) -> dict[str, str]:
-    return {"etag": _etag_of(data), **_REVALIDATED}
+    return {"etag": _data_etag(data), **_REVALIDATED}
 
 
-def _etag_of(data: bytes) -> str:
+def _data_etag(data: bytes) -> str:
     return f'"{hashlib.blake2b(data, digest_size=16).hexdigest()}"'
 
 
@@ -170,32 +170,32 @@ def slot_media(
             return ()
         sample[field] = placement.original_colours(pixels)
     plan = site.opened.training(run).plan(values.step)
-    facts = facts_of(sample, field, version_of(plan, values.source))
+    facts = field_facts(sample, field, version_of(plan, values.source))
     # If a step is repeated, the slot may contain another sample.
     sample_id = values.address.version_id, values.address.ordinal, values.epoch
     key = ("slot", run, plan.hash, values.step, values.slot, sample_id, bool(trouble), stage, field)
     media: tuple[Media, ...] = site.opened.media.get(
-        key, lambda: tuple(kind_of(sample[field], facts).detail(sample[field], facts))
+        key, lambda: tuple(find_kind(sample[field], facts).detail(sample[field], facts))
     )
     return media
 
 
 def sample_media(site: Site, version: loader.Version, ordinal: int, field: str) -> tuple[Media, ...]:
     def make() -> tuple[Media, ...]:
-        data = stored_sample(version, ordinal, field)
-        facts = facts_of(data, field, version)
+        data = read_sample(version, ordinal, field)
+        facts = field_facts(data, field, version)
         with BUDGET.reserve(decoded_bytes(data[field], facts)):
             read = read_bounded(data[field], facts)
-            return tuple(kind_of(read.value, read.facts).detail(read.value, read.facts))
+            return tuple(find_kind(read.value, read.facts).detail(read.value, read.facts))
 
     return site.opened.cached(site.opened.media, ("sample", version.id, ordinal, field), make)
 
 
 def sample_thumbnail(site: Site, version: loader.Version, ordinal: int, field: str) -> Media | None:
     def make() -> Media | None:
-        data = stored_sample(version, ordinal, field)
-        facts = facts_of(data, field, version)
-        return kind_of(data[field], facts).thumbnail(data[field], facts)
+        data = read_sample(version, ordinal, field)
+        facts = field_facts(data, field, version)
+        return find_kind(data[field], facts).thumbnail(data[field], facts)
 
     return site.opened.cached(site.opened.media, ("thumb", version.id, ordinal, field), make)
 
@@ -209,13 +209,13 @@ def stored_response(
             ("playable", version.id, ordinal, field), lambda: playable(version, ordinal, field)
         )
         return bytes_response(data, name, f"{ordinal}.bin", request)
-    if "range" in request.headers and field in fields_of(version, [ordinal])[0]:
+    if "range" in request.headers and field in sample_fields(version, [ordinal])[0]:
         item: VerifiedField = site.opened.episodes.get(
-            ("field", version.id, ordinal, field), lambda: verified_field(version, ordinal, field)
+            ("field", version.id, ordinal, field), lambda: verify_field(version, ordinal, field)
         )
         nbytes = item.address.nbytes
         etag = _field_etag(version, ordinal, field)
-        if (part := range_of(request, nbytes, etag)) is not None:
+        if (part := parse_range(request, nbytes, etag)) is not None:
             part = part[:MOST_PART_BYTES]  # a browser asks for the rest
             data = b""
             if part:
@@ -227,7 +227,7 @@ def stored_response(
 
 def _field_etag(version: loader.Version, ordinal: int, field: str) -> str:
     """Return an ETag; the version's id covers the bytes."""
-    return _etag_of(f"{version.id} {ordinal} {field}".encode())
+    return _data_etag(f"{version.id} {ordinal} {field}".encode())
 
 
 def _media_type(name: str) -> str:
@@ -249,11 +249,11 @@ def _part_response(
 def bytes_response(data: bytes, name: str, saved_as: str, request: Request, etag: str = "") -> Response:
     """Return bytes or a Range of them. name: its extension selects a media type or a download."""
     media_type = _media_type(name)
-    etag = etag or _etag_of(data)
+    etag = etag or _data_etag(data)
     headers = {"accept-ranges": "bytes", "etag": etag, **_REVALIDATED}
     if media_type == "application/octet-stream":
         headers["content-disposition"] = f'attachment; filename="{saved_as}"'
-    part = range_of(request, len(data), etag)
+    part = parse_range(request, len(data), etag)
     if part is None:
         return Response(data, media_type=media_type, headers=headers)
     return _part_response(data[part.start : part.stop], part, len(data), media_type, headers)
@@ -291,5 +291,5 @@ def neighbours_field(
     """Return a thumbnail field of all neighbours, or ""."""
     if version is None or not neighbours:
         return ""
-    fields = {pictured_field(names) for names in fields_of(version, [one.ordinal for one in neighbours])}
+    fields = {card_field(names) for names in sample_fields(version, [one.ordinal for one in neighbours])}
     return fields.pop() if len(fields) == 1 else ""

@@ -198,8 +198,8 @@ def page_routes(site: Site, path: str, make: Make) -> list[Route]:
         except PenstockError as error:
             return error_response(site, request, error, as_json=as_json)
         if as_json:
-            return compressed(request, JSONResponse(plain(page.record)))
-        return compressed(request, html(site, request, page))
+            return compress_response(request, JSONResponse(plain(page.record)))
+        return compress_response(request, html(site, request, page))
 
     async def as_html(request: Request) -> Response:
         make_page = partial(respond, request, False)
@@ -219,7 +219,7 @@ def page_routes(site: Site, path: str, make: Make) -> list[Route]:
     return [Route(json_path, as_json), Route(path, as_html)]
 
 
-def compressed(request: Request, response: Response) -> Response:
+def compress_response(request: Request, response: Response) -> Response:
     """Return a response compressed by gzip if the client takes it, such as every browser.
 
     Each value of a facet is a link with the whole filter, so 30 kB become 4. A guess at the csrf value by the length of
@@ -282,7 +282,7 @@ def progress_response(site: Site, request: Request, seconds: float) -> Response:
 
 
 def error_response(site: Site, request: Request, error: PenstockError, *, as_json: bool) -> Response:
-    status = status_of(error)
+    status = error_status(error)
     record = failure_record(error)
     response: Response
     if as_json:
@@ -290,18 +290,18 @@ def error_response(site: Site, request: Request, error: PenstockError, *, as_jso
     else:
         failure = Page(template="error", fragment="error_found", record=record, title=record.error)
         response = html(site, request, failure, status)
-    response.headers.update(retry_after(error))
+    response.headers.update(retry_header(error))
     return response
 
 
-def retry_after(error: PenstockError) -> dict[str, str]:
+def retry_header(error: PenstockError) -> dict[str, str]:
     """Return the Retry-After header of a temporary failure."""
     if isinstance(error, DOWN):
         return {"retry-after": str(OUTAGE_S)}
     return {}
 
 
-def status_of(error: PenstockError) -> int:
+def error_status(error: PenstockError) -> int:
     return next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
 
 

@@ -7,14 +7,14 @@ import loader
 from loader.errors import PenstockError
 
 from ...text import clean
-from ..inspect.packed_documents import planned_sequence
+from ..inspect.packed_documents import plan_sequence
 from ..inspect.sample_record import SampleRecord, check_ordinal
-from ..inspect.version_record import fields_of
+from ..inspect.version_record import sample_fields
 from ..liked_key import like_page
 from ..rollouts.group_record import group_record
 from ..rollouts.open_rollout import OpenRollout, open_rollout
 from ..rollouts.rollout_record import MOST_LINKED_PAGES, PAGE, rollout_record
-from ..sections.relations import packed_box
+from ..sections.relations import sequence_box
 from ..sections.sample import rollout_sections
 from ..sections.section import Section
 from .episode_pages import SAMPLE, requested_version
@@ -28,20 +28,20 @@ def rollout_routes(site: Site) -> list[Route]:
 def rollout_page(site: Site, version: loader.Version, ordinal: int, request: Request) -> Page:
     """Return a rollout's page. `?by=` colours its tokens by a value; `?from=` is a token of the page to show."""
     query = request.query_params
-    (names,) = fields_of(version, [ordinal])
+    (names,) = sample_fields(version, [ordinal])
 
-    def opened() -> OpenRollout:
+    def open_requested() -> OpenRollout:
         return open_rollout(version, ordinal, names)
 
     key = ("rollout", version.id, ordinal)
-    rollout = site.opened.cached(site.opened.episodes, key, opened)
+    rollout = site.opened.cached(site.opened.episodes, key, open_requested)
     search = site.opened.run_search(query.get("trainings"))
     first = number(request, "from", 0)
     record = rollout_record(rollout, query.get("by", ""), first, search, site.opened.slice_search)
     sample = record.sample
     like = like_page(version, sample.key)
     more = {
-        "page": rollout_sections(record, like, _packed(site, sample), query),
+        "page": rollout_sections(record, like, _sequence_sections(site, sample), query),
         "page_tokens": PAGE,
         "most_pages": MOST_LINKED_PAGES,
     }
@@ -49,19 +49,19 @@ def rollout_page(site: Site, version: loader.Version, ordinal: int, request: Req
     return Page(template="rollout", record=record, title=title, more=more)
 
 
-def _packed(site: Site, sample: SampleRecord) -> list[Section]:
+def _sequence_sections(site: Site, sample: SampleRecord) -> list[Section]:
     """Return the sequence that the newest training with this rollout packed it into, if it packs."""
     held = next((held for held in sample.trainings if held.slots), None)
     if held is None:
         return []
     slot = held.slots[-1]
     try:
-        sequence = planned_sequence(site.opened.training(held.training), slot.step, slot.slot)
+        sequence = plan_sequence(site.opened.training(held.training), slot.step, slot.slot)
     except PenstockError:  # the slot's own page shows the error
         return []
     if sequence is None:
         return []
-    return [packed_box(held, *sequence, sample.key)]
+    return [sequence_box(held, *sequence, sample.key)]
 
 
 def _group(site: Site, request: Request) -> Page:

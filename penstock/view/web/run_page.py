@@ -31,7 +31,7 @@ def run_page(site: Site, request: Request) -> Page:
         return section_page(record, None)
     overview = site.opened.overview(training)
     decisions = run_decisions(site.opened, training)
-    over = _runs_over(site, training.name, request.query_params.getlist("over"))
+    over = _overlay_runs(site, training.name, request.query_params.getlist("over"))
     page = run_sections(
         record,
         overview,
@@ -41,7 +41,7 @@ def run_page(site: Site, request: Request) -> Page:
     return section_page(record, page)
 
 
-def _runs_over(site: Site, run: str, names: Sequence[str]) -> list[str]:
+def _overlay_runs(site: Site, run: str, names: Sequence[str]) -> list[str]:
     """Return the runs to lay over another one. Raises: RunNotFound; InvalidRuntime for too many, or for a plan."""
     others = [name for name in dict.fromkeys(names) if name != run]
     if len(others) > MOST_OVER:

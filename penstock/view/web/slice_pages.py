@@ -18,11 +18,11 @@ from loader.json_text import parse_json_object
 
 from ...upkeep.exclusion import exclude_slice
 from ..facets.filter_address import ParameterValues, parse_filter
-from ..facets.filter_members import found_ordinals
+from ..facets.filter_members import find_ordinals
 from ..facets.slice_samples import check_rule
 from ..facets.version_filter import VersionFilter, check_limit
 from ..inspect.slices_record import slices_record
-from ..liked_key import liked_keys
+from ..liked_key import parse_like
 from ..sections.slices import slice_sections, slices_sections
 from .page import MOST_DIGITS, Page, Site, number, page_routes, section_page
 
@@ -75,7 +75,7 @@ def _writing_route(site: Site, path: str, write: Write) -> Route:
 
 
 def _save(site: Site, body: bytes) -> dict[str, Any]:
-    request = _parsed(body)
+    request = _parse_body(body)
     try:
         page = str(request["page"])
         samples = _samples(site, request)
@@ -94,7 +94,7 @@ def _save(site: Site, body: bytes) -> dict[str, Any]:
 
 def _exclude(site: Site, body: bytes) -> dict[str, Any]:
     """Exclude a slice's samples, as `penstock exclude --slice`."""
-    request = _parsed(body)
+    request = _parse_body(body)
     opened = site.opened.root.open(request["version"])
     record = newest_slice(opened, request["name"])
     check_rule(record)
@@ -110,7 +110,7 @@ def _exclude(site: Site, body: bytes) -> dict[str, Any]:
 
 def _remove(site: Site, body: bytes) -> dict[str, Any]:
     """End a slice, as `penstock slice rm`."""
-    request = _parsed(body)
+    request = _parse_body(body)
     dataset, _, _ = request["version"].partition("@")
     removed = remove_slice(
         site.opened.root,
@@ -122,7 +122,7 @@ def _remove(site: Site, body: bytes) -> dict[str, Any]:
     return removed.to_json()
 
 
-def _parsed(body: bytes) -> dict[str, Any]:
+def _parse_body(body: bytes) -> dict[str, Any]:
     """Return a request with its texts: version, name, by, why. Raises: InvalidRuntime."""
     try:
         request = parse_json_object(body)
@@ -140,14 +140,14 @@ def _parsed(body: bytes) -> dict[str, Any]:
 def _samples(site: Site, request: Mapping[str, Any]) -> Samples:
     """Return the keys of a list, the SQL of a rule, or the ordinals that any other filter of a page finds.
 
-    Raises: InvalidRuntime; FieldNotFound; KeyError; as `found_ordinals`.
+    Raises: InvalidRuntime; FieldNotFound; KeyError; as `find_ordinals`.
     """
     if "keys" in request:
         keys = [str(key) for key in request["keys"]]
         if not keys or len(keys) > MOST_KEYS:
             raise InvalidRuntime(f"{len(keys):,} keys; accepted: 1 to {MOST_KEYS:,}")
         return keys
-    asked = _asked_filter(request)
+    asked = _parse_query(request)
     if asked == VersionFilter():
         raise InvalidRuntime(
             "neither keys nor a filter: pass keys, or where, words, like, in, not, lasso or t"
@@ -157,16 +157,16 @@ def _samples(site: Site, request: Mapping[str, Any]) -> Samples:
         return asked.sql
     dataset, _, version_number = request["version"].partition("@")
     version = site.opened.version(dataset, int(version_number))
-    return found_ordinals(
+    return find_ordinals(
         version,
         asked,
         site.opened.columns,
         request.get("k"),
-        partial(liked_keys, site.opened, version),
+        partial(parse_like, site.opened, version),
     )
 
 
-def _asked_filter(request: Mapping[str, Any]) -> VersionFilter:
+def _parse_query(request: Mapping[str, Any]) -> VersionFilter:
     """Return the filter in a page's query (`filter`), or in members of their own. The order is no part of it."""
     values: ParameterValues = partial(_values, request)
     if "filter" in request:

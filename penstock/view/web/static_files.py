@@ -15,14 +15,14 @@ FOLDER = Path(__file__).parent / "static"
 _KEPT = "private, max-age=31536000, immutable"
 
 
-def _digest_of(folder: Path) -> str:
+def _folder_digest(folder: Path) -> str:
     digest = hashlib.sha256()
     for file in sorted(folder.iterdir()):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:16]
 
 
-DIGEST = _digest_of(FOLDER)
+DIGEST = _folder_digest(FOLDER)
 """Digest of all files: scripts import each other by relative addresses, so all share one folder."""
 PATH = f"static/{DIGEST}/"
 """Path of the folder, relative to the viewer's first page."""

@@ -14,7 +14,7 @@ from loader.errors import InvalidRuntime
 from ...search.map.drawing import parse_box
 from ..board.dataset_cards import gate_result
 from ..facets.facet_terms import column_order
-from ..facets.facets import drawn_columns, facets_in_sight, unread_columns
+from ..facets.facets import facets_in_sight, first_columns, unread_columns
 from ..facets.filter_address import parse_filter
 from ..facets.map_columns import map_columns
 from ..facets.version_columns import VersionColumns
@@ -22,8 +22,8 @@ from ..facets.version_filter import MOST_ADDRESS_BYTES, VersionFilter, has_texts
 from ..inspect.grid_rows import LABEL, GridRow
 from ..inspect.version_record import PAGE, VersionPageRecord, version_record
 from ..kinds.field_sparks import has_spark
-from ..kinds.stored_bytes import pictured_field
-from ..liked_key import liked_keys
+from ..kinds.stored_bytes import card_field
+from ..liked_key import parse_like
 from ..maps.map_record import has_vectors
 from ..maps.zoom import box_text
 from ..polyline import SPARK_HEIGHT, SPARK_WIDTH
@@ -32,9 +32,9 @@ from ..sections.facets import (
     MOST_OPEN,
     facet_sections,
     filter_query,
-    hidden_parameters,
+    form_parameters,
     label_colours,
-    repeated_filter,
+    link_filter,
 )
 from ..sections.slices import save_command, slice_actions
 from ..sections.texts import SparkPiece
@@ -58,7 +58,7 @@ def version_page(site: Site, request: Request) -> Page:
     counted = facets_in_sight(version, columns)
     later: list[str] = []
     if not is_json:
-        counted, later = _counted_now(version, columns, requested, _asks_counts(request))
+        counted, later = _split_columns(version, columns, requested, _asks_counts(request))
     record = version_record(
         version,
         requested,
@@ -70,7 +70,7 @@ def version_page(site: Site, request: Request) -> Page:
         cache=columns,
         keep_page=not is_json,
         most_bytes=MOST_ADDRESS_BYTES,
-        liked=partial(liked_keys, site.opened, version),
+        liked=partial(parse_like, site.opened, version),
     )
     record = replace(record, box=_box(query))
     more: dict[str, Any] = {
@@ -79,13 +79,13 @@ def version_page(site: Site, request: Request) -> Page:
         "spark": {"width": SPARK_WIDTH, "height": SPARK_HEIGHT},
         "filtered": partial(filter_query, record),
         "column_order": column_order,
-        "hidden": hidden_parameters(record),
+        "hidden": form_parameters(record),
     }
     if not is_json:
-        more |= _drawn(site, version, record, facet_names)
+        more |= _page_values(site, version, record, facet_names)
         more |= {"later": later, **_map(site, version, query)}
         # A record has no facets to click, so only a page plans.
-        columns.plan_ahead(version, drawn_columns(version, columns, MOST_OPEN))
+        columns.plan_ahead(version, first_columns(version, columns, MOST_OPEN))
     return Page(
         template="version",
         fragment="version_found",
@@ -95,7 +95,7 @@ def version_page(site: Site, request: Request) -> Page:
     )
 
 
-def _drawn(
+def _page_values(
     site: Site,
     version: loader.Version,
     record: VersionPageRecord,
@@ -106,10 +106,10 @@ def _drawn(
         site.opened.root.url,
         version.name,
         record.sql,
-        repeated_filter(record),
+        link_filter(record),
     )
     return {
-        "thumbs": {row.ordinal: pictured_field(row.fields) for row in record.rows},
+        "thumbs": {row.ordinal: card_field(row.fields) for row in record.rows},
         "facets": facet_sections(record, facet_names),
         "dots": label_colours(record),
         "facts": _facts(version),
@@ -148,7 +148,7 @@ def _box(query: QueryParams) -> str:
         return ""
 
 
-def _counted_now(
+def _split_columns(
     version: loader.Version,
     columns: VersionColumns,
     requested: VersionFilter,
@@ -158,7 +158,7 @@ def _counted_now(
 
     A filter needs all of them. Without one the page shows counts of stored statistics, and does not wait for columns.
     """
-    drawn = drawn_columns(version, columns, MOST_OPEN)
+    drawn = first_columns(version, columns, MOST_OPEN)
     if requested.is_filtered:
         # A click is one request: its answer has all counts.
         return drawn, []

@@ -18,7 +18,7 @@ from assets.spec import DatasetSpec
 from loader.dataset.log.entries import canonical
 from loader.errors import Conflict, InvalidRuntime
 from loader.storage import Store
-from penstock.approvals import approve, stopped_batches, stops_before_the_gate
+from penstock.approvals import approve, halted_batches, stops_before_the_gate
 from penstock.card.build import build_card
 from penstock.cli import main
 from penstock.stages import StageRecord, append_record, current_record
@@ -141,7 +141,7 @@ def test_failure_of_a_severity_that_nobody_knows_is_among_those_that_stopped_it(
     odd = {"name": "odd", "passed": False, "severity": "critical", "approvable": "yes", "explanation": "no"}
     body["body"]["checks"].append(odd)
     root.store.put(found.path, canonical(body))
-    (one,) = stopped_batches(root, "demo")
+    (one,) = halted_batches(root, "demo")
     assert ([check["name"] for check in one.checks], one.never) == (["few", "odd"], ("odd",))
     with pytest.raises(Conflict, match="cannot be approved, because of odd"):
         approve(root, "demo", stopped, record=1, by="Ada", reason=WHY)
@@ -165,7 +165,7 @@ def test_what_was_not_approved_is_stopped_as_before(
     assert run("ingest", spec, stopped, photos).success
     assert not run("release", spec).success
     assert numbers() == []
-    (found,) = stopped_batches(root, "demo")
+    (found,) = halted_batches(root, "demo")
     assert found.approval is None
     approve(root, "demo", stopped, record=found.record.r, by="Ada", reason="that too")
     assert run("ingest", spec, stopped, photos).success
@@ -197,7 +197,7 @@ def test_what_nobody_can_approve(
         with root.write("eval") as out:
             out.add("one", {"x.txt": b"x"}, source={"raw_sha256": sha256})
     assert not run("release", spec).success
-    (found,) = stopped_batches(root, "demo")
+    (found,) = halted_batches(root, "demo")
     if named is None:  # an expectation of the dataset's own that cannot be evaluated
         assert found.never
     else:
@@ -216,7 +216,7 @@ def test_what_makes_no_sense(
     with pytest.raises(InvalidRuntime, match="verdicts exist for"):
         approve(root, "demo", "000009-nothing", record=1, by="Ada", reason=WHY)
     with pytest.raises(InvalidRuntime, match="the gate has judged no batch"):
-        stopped_batches(root, "other")
+        halted_batches(root, "other")
     assert main(["approve", "demo", stopped, "--root", root.url, "--by", "Ada"]) == 2
     (photos / "cats/bad.jpg").write_bytes(b"\xff\xd8\xff nothing")
     damaged = arrive(photos)

@@ -11,7 +11,7 @@ import loader
 from assets.gate_settings import Gate
 from assets.spec import DatasetSpec, Feature, Filter
 from loader.dataset.log.denies import Target
-from penstock.approvals import approve, stopped_batches
+from penstock.approvals import approve, halted_batches
 from penstock.card.build import build_card
 from penstock.cli import main
 from penstock.upkeep.takedown.run import run_takedown
@@ -42,7 +42,7 @@ def stopped(run: Run, arrive: Callable[[Path], str], root: loader.Root, texts: P
 
 
 def poisoned_key(root: loader.Root) -> str:
-    (batch,) = stopped_batches(root, "demo")
+    (batch,) = halted_batches(root, "demo")
     (check,) = [check for check in batch.checks if check["name"] == "protected"]
     ((key,),) = [finding["keys"] for finding in check["findings"]]
     return str(key)
@@ -109,5 +109,5 @@ def test_protected_version_that_was_retired_stops_every_batch(
     assert not release.success
     assert "retired: replaced; exam has versions 1..2" in failure_of(release)
     assert "Name a version that exists in Gate(protected=)" in failure_of(release)
-    (batch,) = stopped_batches(root, "demo")
+    (batch,) = halted_batches(root, "demo")
     assert "protected" in batch.never

@@ -48,7 +48,7 @@ def test_newest_version_is_indexed_and_its_recall_is_measured(root, instance):
 
 
 def test_recall_below_the_limit_warns_and_blocks_nothing(root, instance, monkeypatch):
-    monkeypatch.setattr(module, "measured_recall", lambda version, field: 0.94)
+    monkeypatch.setattr(module, "measure_recall", lambda version, field: 0.94)
     check = materialized(root, Search(like=("embedding.npy",)), instance)
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert not check.blocking

@@ -11,7 +11,7 @@ from loader.dataset.log.denies import Target
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import StoreError
 from penstock.checkpoints import Checkpoints
-from penstock.denied.record import condemned
+from penstock.denied.record import condemned_versions
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc import Options, collect
 from penstock.upkeep.migrate.run import migrate
@@ -227,7 +227,7 @@ def collector(world: Any, actor: Actor) -> None:
         root = world.root(actor)
 
         def look(root: loader.Root = root) -> None:
-            ids = condemned(root.store, root.state.denies)
+            ids = condemned_versions(root.store, root.state.denies)
             options = Options(name=actor.facts["name"], grace_s=GRACE_S, condemned=ids)
             collect(root, options, apply=True)
 

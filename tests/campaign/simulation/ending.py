@@ -9,7 +9,7 @@ from judge.log import ENTRY, Broken, History, read_log
 
 from loader.errors import PenstockError
 from penstock.checkpoints import Checkpoints
-from penstock.denied.record import condemned
+from penstock.denied.record import condemned_versions
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc import Options, collect
 from penstock.upkeep.migrate.run import migrate
@@ -154,7 +154,7 @@ def everybody_goes(world: World) -> None:
         saves.save((newest.step if newest else 0) + 1, {"weights": torch.zeros(1)})
     root = world.root()
     for _ in range(4):
-        ids = condemned(root.store, root.state.denies)
+        ids = condemned_versions(root.store, root.state.denies)
         collect(root, Options(name="last", grace_s=GRACE_S, condemned=ids), apply=True)
         world.turns.true_us += 80 * HOUR_US
     root.close()

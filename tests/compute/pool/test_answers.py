@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.compute.pool import LocalCompute
 from penstock.compute.pool.answers import NotAnAnswer, answer_types, decoded
-from penstock.compute.pool.worker import MAX_BYTES, encoded
+from penstock.compute.pool.worker import MAX_BYTES, encode_result
 
 TIMEOUT_S = 600.0
 KEYS = st.one_of(st.text(max_size=3), st.integers(), st.booleans(), st.none(), st.binary(max_size=2))
@@ -65,7 +65,7 @@ def typed(value):
 
 @given(VALUES)
 def test_plain_values_come_back_as_they_were(value) -> None:
-    assert typed(decoded(encoded(value), {})) == typed(value)
+    assert typed(decoded(encode_result(value), {})) == typed(value)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_plain_values_come_back_as_they_were(value) -> None:
     ids=repr,
 )
 def test_numbers_and_arrays_come_back_as_they_were(value) -> None:
-    back = decoded(encoded({"a": [value]}), {})["a"][0]
+    back = decoded(encode_result({"a": [value]}), {})["a"][0]
     assert (type(back), back.dtype, back.shape, back.tobytes()) == (
         *(type(value), value.dtype, value.shape, value.tobytes()),
     )
@@ -95,13 +95,13 @@ def test_mapping_is_a_dict_and_a_text_of_a_class_of_its_own_a_text() -> None:
     class Version(str):
         __slots__ = ()
 
-    assert decoded(encoded(MappingProxyType({"v": Version("2.6")})), {}) == {"v": "2.6"}
+    assert decoded(encode_result(MappingProxyType({"v": Version("2.6")})), {}) == {"v": "2.6"}
 
 
 @pytest.mark.parametrize("value", [object(), print, np.array([None]), 1j, {"a": [{1: os}]}], ids=type)
 def test_anything_else_is_refused_where_it_is_made(value) -> None:
     with pytest.raises(TypeError, match="cannot be sent back; accepted: None, bool"):
-        encoded(value)
+        encode_result(value)
 
 
 def test_dataclasses_are_those_that_the_annotation_names(engine, units) -> None:

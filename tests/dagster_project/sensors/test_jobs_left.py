@@ -13,7 +13,7 @@ from loader.storage import open_store
 from penstock.alerts import Alert
 from penstock.compute.job import JobFolder
 from penstock.compute.plain import to_json
-from penstock.compute.submit import submitted
+from penstock.compute.submit import submit_job
 from resources.alerts import AlertsResource
 from resources.compute import ComputeResource
 from resources.storage import RootResource
@@ -41,7 +41,7 @@ def root(tmp_path: Path) -> Path:
 def submitted_before(root: Path, hours: float, name: str = "f") -> JobFolder:
     """The folder of a job that was submitted so long ago, and never begun."""
     job = job_in(root, name)
-    there = submitted(job, numbers(4))
+    there = submit_job(job, numbers(4))
     at_us = round((time.time() - hours * HOUR_S) * 1e6)
     job.store.put(there.folder.key("job.json"), to_json(replace(there.description, at_us=at_us)))
     return there.folder
@@ -99,4 +99,4 @@ def test_job_that_was_left_for_a_day_ends(
 def test_who_waits_says_so(tmp_path: Path) -> None:
     job, before = job_in(tmp_path), time.time()
     done_by(job, numbers(2), INLINE)
-    assert JobFolder(job.store, job.id).attended_us() >= before * 1e6
+    assert JobFolder(job.store, job.id).heartbeat_us() >= before * 1e6

@@ -23,7 +23,7 @@ from loader.dataset.writing import run_tables
 from loader.dataset.writing.redact import redact_shard
 from loader.errors import Changed, Corrupt, InvalidRuntime
 from loader.storage import ByteRange, open_store
-from loader.storage.store import disk_of
+from loader.storage.store import as_disk
 from penstock.upkeep.verify.version import verify
 
 SIZES = (0, 1, 700, 5000, PAGE_BYTES - 512, PAGE_BYTES, 3 * PAGE_BYTES + 77)
@@ -161,10 +161,10 @@ def ways(store):
     def into(spans, etag):
         memory = [bytearray(span.nbytes) for span in spans]
         pieces = [(*span, [one]) for span, one in zip(spans, memory, strict=True)]
-        return memory, disk_of(store).read_into("s", sorted(pieces, key=itemgetter(0)), etag=etag)
+        return memory, as_disk(store).read_into("s", sorted(pieces, key=itemgetter(0)), etag=etag)
 
     return [each, together] + (
-        [lambda spans, etag: disk_of(store).read_each("s", spans, etag=etag), into] if disk_of(store) else []
+        [lambda spans, etag: as_disk(store).read_each("s", spans, etag=etag), into] if as_disk(store) else []
     )
 
 

@@ -164,7 +164,7 @@ def test_texts_read_at_once_are_these_read_one_by_one(tmp_path, monkeypatch, is_
     stored = [b"red", b"", b"\0\0", b"\0cup", "\u00e9".encode(), b"\xff", b"a\xffb", b"damaged", b"x" * 4096]
     stored += ["\u00e9".encode() * 4000, b"y" * 20_000, b"line\nfeed\0"]
     if not is_on_disk:
-        monkeypatch.setattr("loader.dataset.search.vectors.disk_of", lambda store: None)
+        monkeypatch.setattr("loader.dataset.search.vectors.as_disk", lambda store: None)
     for number, data in enumerate([[b"", b""], stored, [each for each in stored if b"\xff" not in each]]):
         root = loader.Root(tmp_path / str(number))
         with root.write("d") as writer:

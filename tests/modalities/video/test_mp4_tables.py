@@ -185,8 +185,8 @@ def test_forged_table_costs_little_memory(tmp_path, name):
     code = """
 import sys
 from loader.errors import DecodeFailed
-from loader.modalities import decoder_for
-decode, data = decoder_for("mp4"), open(sys.argv[1], "rb").read()
+from loader.modalities import find_decoder
+decode, data = find_decoder("mp4"), open(sys.argv[1], "rb").read()
 def tried(data):
     try:
         decode(data, None)

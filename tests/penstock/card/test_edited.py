@@ -57,7 +57,7 @@ def test_every_count_is_that_of_the_live_samples(root):
 def test_card_that_lays_nothing_over_is_found(root, monkeypatch):
     root.annotate("d", "labels", ROWS, author="ann", nulls="remove")
     agrees(root)
-    monkeypatch.setattr(AnnotatedCells, "laid_over", lambda self, rows, batch: batch)
+    monkeypatch.setattr(AnnotatedCells, "overlay", lambda self, rows, batch: batch)
     with pytest.raises(AssertionError):
         agrees(root)
 

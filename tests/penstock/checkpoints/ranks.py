@@ -29,7 +29,7 @@ from loader.cache.peers.near_client import NearClient
 from loader.cache.peers.near_files import NearFiles
 from loader.dataset.shards.shard import crc32c
 from loader.storage.disk.store import LocalStore
-from loader.storage.requests import Traffic, counted
+from loader.storage.requests import Traffic, count_requests
 from penstock.checkpoints import Checkpoints, TrainingState
 from penstock.checkpoints.near import rank_group
 from penstock.checkpoints.near.host_copy import HostCopy
@@ -145,7 +145,7 @@ def load(request, rank):
     """Loads into a model of other weights. Digests, the step, and the requests that it took."""
     model, optimizer = made(request)
     traffic = Traffic()
-    with checkpoints(request) as kept, counted(traffic):
+    with checkpoints(request) as kept, count_requests(traffic):
         found = kept.load({"t": TrainingState(model, optimizer)}, step=request.get("step", "latest"))
     return {"digests": digests(model, optimizer), "step": found and found.step, "requests": traffic.requests}
 

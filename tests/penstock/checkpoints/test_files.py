@@ -19,8 +19,8 @@ from penstock.checkpoints.parts import (
     checksums,
     contiguous_boxes,
     extent,
-    packed_parts,
-    sealed_part,
+    pack_parts,
+    seal_part,
 )
 from penstock.checkpoints.ranks import several
 from penstock.checkpoints.retention import CheckpointRetention
@@ -74,8 +74,8 @@ def test_part_is_a_safetensors_file_whose_pieces_are_where_the_index_says():
         "many": np.arange(BLOCK_BYTES // 4 + 5, dtype=np.int32),
     }
     names = {"uint8": "U8", "float64": "F64", "float16": "F16", "int32": "I32"}
-    (part,) = packed_parts([piece(label, names[str(a.dtype)], a) for label, a in arrays.items()], 2**30)
-    data, placed = sealed_part("x-0.safetensors", part, [one.item.data.cast("B") for one in part])
+    (part,) = pack_parts([piece(label, names[str(a.dtype)], a) for label, a in arrays.items()], 2**30)
+    data, placed = seal_part("x-0.safetensors", part, [one.item.data.cast("B") for one in part])
     found = load_safetensors(bytes(data))
     assert found.keys() == arrays.keys()
     for one, where in zip(part, placed, strict=True):
@@ -93,7 +93,7 @@ def test_part_is_a_safetensors_file_whose_pieces_are_where_the_index_says():
 @settings(derandomize=True, deadline=None)
 def test_parts_keep_to_their_size_and_have_no_name_twice(drawn, most):
     pieces = [piece(label, "U8", np.zeros(size, np.uint8)) for label, size in drawn]
-    parts = list(packed_parts(pieces, most))
+    parts = list(pack_parts(pieces, most))
     assert [one for part in parts for one in part] == pieces
     for part in parts:
         assert len(part) == 1 or sum(one.nbytes for one in part) <= most

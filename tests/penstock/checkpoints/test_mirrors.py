@@ -8,7 +8,7 @@ import torch
 import loader
 from loader.errors import Forbidden, StoreError, Transient
 from penstock.checkpoints import Checkpoints, marker, retention
-from penstock.checkpoints.listing import checked_objects, listed_steps
+from penstock.checkpoints.listing import check_objects, list_steps
 
 
 @pytest.fixture
@@ -55,14 +55,14 @@ def test_primary_that_is_down_is_not_a_run_without_checkpoints(root, fail):
         lambda: checkpoints.at(20),
         lambda: checkpoints.load({"w": torch.zeros(4)}),
         lambda: checkpoints.save(40, {"w": torch.zeros(4)}),
-        lambda: list(listed_steps(root.store)),
+        lambda: list(list_steps(root.store)),
     ):
         with pytest.raises(Transient, match="told so"):
             ask()
     fail(None)
     assert checkpoints.load({"w": torch.zeros(4)}).step == 30
-    assert [one.step for one in listed_steps(root.store)] == checkpoints.steps() == [10, 20, 30]
-    assert [wrong for _, _, wrong in checked_objects(root.store, [checkpoints.at(30)])] == ["", ""]
+    assert [one.step for one in list_steps(root.store)] == checkpoints.steps() == [10, 20, 30]
+    assert [wrong for _, _, wrong in check_objects(root.store, [checkpoints.at(30)])] == ["", ""]
 
 
 @pytest.mark.parametrize("error", [Forbidden, Transient, StoreError])

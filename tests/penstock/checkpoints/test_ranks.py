@@ -7,7 +7,7 @@ import pytest
 
 from loader.storage import open_store
 from penstock.checkpoints import marker
-from penstock.checkpoints.listing import listed_steps
+from penstock.checkpoints.listing import list_steps
 
 SMALL = {"part_bytes": 30_000, "seed": 1}
 OTHER = {"seed": 2}
@@ -65,7 +65,7 @@ def test_killed_in_mid_save_the_last_good_one_stays_and_the_step_can_be_saved_ag
     killed = ranks(2, "save", whole=False, die_rank=rank, die_at=at, **more)
     assert killed[rank]["code"] == -signal.SIGKILL
     assert killed[1 - rank]["code"] == 1
-    problems = [(one.step, one.problem.partition(":")[0]) for one in listed_steps(store, "run")]
+    problems = [(one.step, one.problem.partition(":")[0]) for one in list_steps(store, "run")]
     assert problems == [(10, ""), (20, "no marker")]
     assert ranks(1, "load", url=place, **OTHER)["digests"] == saved[1]
 
@@ -76,7 +76,7 @@ def test_killed_in_mid_save_the_last_good_one_stays_and_the_step_can_be_saved_ag
     made = marker.read(store, "run", 20)
     here = {one.key for one in store.list("checkpoints/run/parts/000000000020/")}
     assert here == {made.key(one) for one in made.objects}  # nothing of the killed one is left
-    assert [one.problem for one in listed_steps(store, "run")] == ["", ""]
+    assert [one.problem for one in list_steps(store, "run")] == ["", ""]
 
 
 def test_save_beside_a_training_that_goes_on_is_of_its_step(ranks, tmp_path):

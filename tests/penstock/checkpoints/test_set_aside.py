@@ -11,7 +11,7 @@ import loader
 from loader.errors import CheckpointNotFound, Corrupt, CorruptCheckpoint, Forbidden, StoreError, Transient
 from loader.storage import Store
 from penstock.checkpoints import Checkpoints, marker
-from penstock.checkpoints.listing import listed_steps
+from penstock.checkpoints.listing import list_steps
 from penstock.checkpoints.set_aside import set_aside
 from tests.servers.http import HttpServer
 from tests.servers.s3 import SmallS3
@@ -121,7 +121,7 @@ def test_damage_is_named_and_set_aside(root: loader.Root, kind: str) -> None:
         saved.save(step, state(step))
         kept = bytes_of(root.store, "checkpoints/a/parts/000000000020/")
         assert before.items() <= kept.items()
-    row = next(row for row in listed_steps(root.store, "a") if row.set_aside)
+    row = next(row for row in list_steps(root.store, "a") if row.set_aside)
     assert (row.step, row.nbytes >= sum(map(len, before.values()))) == (20, True)
     assert "set aside by a test" in row.problem
     records = set(kept) - set(before)
@@ -139,7 +139,7 @@ def test_step_is_set_aside_by_itself_once(root: loader.Root) -> None:
     assert saved.steps() == [10, 20]
     set_aside(root.store, "a", 20, by="ann", reason="again")
     assert saved.steps() == [10]
-    assert [row.set_aside for row in listed_steps(root.store, "a")] == [False, True, True]
+    assert [row.set_aside for row in list_steps(root.store, "a")] == [False, True, True]
 
 
 def test_checkpoint_that_is_intact_elsewhere_is_not_set_aside(root: loader.Root) -> None:

@@ -25,7 +25,7 @@ from loader.errors import (
     StoreError,
 )
 from loader.storage import ObjectInfo, open_store
-from loader.storage.requests import RetryBudget, Traffic, counted
+from loader.storage.requests import RetryBudget, Traffic, count_requests
 from loader.storage.threads import DaemonPool
 from penstock.checkpoints import Checkpoints, TrainingState, marker
 from penstock.checkpoints.dtypes import DTYPES
@@ -178,12 +178,12 @@ def test_pickle_that_runs_code_is_not_opened(tmp_path):
     sink = io.BytesIO()
     torch.save(Evil(), sink)
     data = sink.getvalue()
-    from penstock.checkpoints.parts import TensorPiece, sealed_part
+    from penstock.checkpoints.parts import TensorPiece, seal_part
 
     piece = TensorPiece(
         item=None, label="x", dtype="U8", within=(), offsets=(), sizes=(len(data),), nbytes=len(data)
     )
-    part, (placed,) = sealed_part("evil.safetensors", [piece], [memoryview(data)])
+    part, (placed,) = seal_part("evil.safetensors", [piece], [memoryview(data)])
     text = encode_index(Index(tensors={}, values={"x": placed}, paths={"x": ("x",)}))
     stored = marker.StoredObject(name="index.json", nbytes=len(text), sha256=marker.sha256(text))
     made = marker.Checkpoint(run="run", step=1, at_us=0, world_size=1, index=stored, parts=(placed.part,))
@@ -595,7 +595,7 @@ def test_listing_and_requests(tmp_path):
     checkpoints = Checkpoints(tmp_path / "root", "run")
     assert checkpoints.steps() == []
     checkpoints.save(1, {"w": torch.ones(2)})
-    with counted(traffic := Traffic()):
+    with count_requests(traffic := Traffic()):
         checkpoints.load({"w": torch.ones(2)})
     assert traffic.requests == 3  # marker, index, one range
     assert not distributed.is_initialized()

@@ -20,7 +20,7 @@ from loader.run.trail.read_trail import read_rows
 from loader.run.trail.trail import trail_folder
 from penstock.cli import main
 from penstock.metrics import root_reader
-from penstock.metrics.exporter import registry_of
+from penstock.metrics.exporter import build_registry
 from penstock.metrics.families import GAUGES, MOST_LABEL, PREFIX, Labels, RootCollector
 from penstock.metrics.root_reader import RootReader
 from penstock.nodes.node_check import CheckStatus, NodeCheckResult, put_failures
@@ -43,7 +43,7 @@ def scrape(root: loader.Root) -> Figures:
 
 
 def figures_of(collector: RootCollector) -> Figures:
-    text = generate_latest(registry_of([collector])).decode()
+    text = generate_latest(build_registry([collector])).decode()
     figures = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -298,7 +298,7 @@ def test_hostile_dataset_survives_prometheus_text(root: loader.Root, generate: s
             add_figures(families, reader)
             yield from families.all()
 
-    registry = registry_of([Filled([])])
+    registry = build_registry([Filled([])])
     if generate == "prometheus":
         families = list(text_string_to_metric_families(generate_latest(registry).decode()))
     else:
@@ -311,7 +311,7 @@ def test_several_roots_have_a_label(root: loader.Root, tmp_path: Path) -> None:
     other = loader.Root(tmp_path / "other")
     with other.write("photos") as writer:
         writer.add("k", {"txt": "x"})
-    text = generate_latest(registry_of([RootCollector([root, other])])).decode()
+    text = generate_latest(build_registry([RootCollector([root, other])])).decode()
     family = next(
         own for own in text_string_to_metric_families(text) if own.name == "penstock_version_samples"
     )

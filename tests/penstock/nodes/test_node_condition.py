@@ -9,7 +9,7 @@ import loader
 from loader.errors import Conflict, InvalidCluster
 from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings
 from penstock.nodes.cases import CaseBook
-from penstock.nodes.control import CONDITION, NodeControl, control_of
+from penstock.nodes.control import CONDITION, NodeControl, node_control
 from penstock.nodes.node_check import put_failures, run_checks
 from penstock.nodes.proof import NodeProver
 from penstock.nodes.watch import NodeWatch, drain_by_hand, return_by_hand
@@ -36,7 +36,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 @pytest.fixture
 def control(server: Server) -> NodeControl:
-    return control_of(Cluster(engine="kubernetes", image="i@sha256:0"))
+    return node_control(Cluster(engine="kubernetes", image="i@sha256:0"))
 
 
 def conditions(server: Server, node: str) -> dict[str, str]:

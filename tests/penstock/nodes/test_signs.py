@@ -24,7 +24,7 @@ from penstock.train.launch.launcher import Span
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.record import put_faults
 from penstock.train.run_folder import RunFolder
-from penstock.train.run_usage import goodput_of
+from penstock.train.run_usage import run_goodput
 from penstock.train.windows import ROW, window_bytes
 
 DAY_US = 24 * 60 * MINUTE_US
@@ -357,7 +357,7 @@ def test_start_is_no_crash_on_a_cluster_without_accounting(store: Counted, tmp_p
     slurm.chmod(0o755)
     launcher = SlurmJobs(str(tmp_path), Cluster(engine="slurm", submit=(str(slurm),)))
     assert SignReader(store, launcher.spans).read(now_us()).attempts == []
-    assert [one.attempt for one in goodput_of(RunFolder(store, "big"), launcher)] == [1, 2]
+    assert [one.attempt for one in run_goodput(RunFolder(store, "big"), launcher)] == [1, 2]
 
 
 def test_window_has_a_row_per_node(store: Counted) -> None:

@@ -138,7 +138,7 @@ def test_one_measurement_is_confirmed_by_a_second_one_or_by_windows_of_another_r
     queue, later_us = ProofQueue(), NOW_US + proof.PROVE_AGAIN_US
     assert queue.due([slow_suspect()], NOW_US) == [slow_suspect()]
     queue.add(slow_suspect(), SLOW, NOW_US)
-    assert (queue.proved, queue.unrefuted([slow_suspect()])) == ({}, {"n4"})
+    assert (queue.proved, queue.open_suspects([slow_suspect()])) == ({}, {"n4"})
     newer = slow_suspect(NOW_US + MINUTE_US)
     assert queue.due([newer], later_us - 1) == [], "a window a minute is no new measurement"
     assert queue.due([newer], later_us) == [newer]

@@ -20,7 +20,7 @@ from penstock.nodes import watch as watching
 from penstock.nodes.cases import CaseBook
 from penstock.nodes.control import SlurmNodes
 from penstock.nodes.node_check import put_failures, run_checks
-from penstock.nodes.proof import NodeProver, checks_of
+from penstock.nodes.proof import NodeProver, cluster_checks
 from penstock.nodes.watch import NodeWatch, drain_by_hand, return_by_hand
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.launched import Launched
@@ -228,7 +228,7 @@ def test_check_that_fails_everywhere_drains_one_node_and_alerts_once(
     record = loader.Root(tmp_path / "record")
     described = checked_cluster(tmp_path, line, limit_s)
     for node in NODES:  # as HealthCheckProgram does
-        put_failures(record.store, node, run_checks(checks_of(described, None)))
+        put_failures(record.store, node, run_checks(cluster_checks(described, None)))
     if not n_drained:  # nodes that a person's own program accuses
         for node in NODES:
             put_failures(
@@ -290,7 +290,7 @@ def test_reason_of_two_lines_blinds_neither_watch_nor_return_nor_why(
     assert states(control) == {"m1": False, "m2": True, "m3": True, "m4": True}
     assert control.states()["m1"].reason == "fan is loud m2|drained|forged"
     described = checked_cluster(tmp_path, "echo hot; exit 2")
-    put_failures(record.store, "m3", run_checks(checks_of(described, None)))
+    put_failures(record.store, "m3", run_checks(cluster_checks(described, None)))
     review = NodeWatch(record.store, control, NodeProver(described, []), apply=True).review()
     assert review.drained == ["m3"]
     (tmp_path / "cluster.toml").write_text(f'engine = "slurm"\nlogs = "{tmp_path}"\n')
@@ -348,7 +348,7 @@ def test_verbs_drain_return_check_and_watch(
     assert (status, "cluster.toml" in text) == (3, True), "2 would say that the node is bad"
     (tmp_path / "gone").rename(file)
     record = str(tmp_path / "another")  # the drain above was less than 10 min ago
-    put_failures(loader.Root(record).store, "m4", run_checks(checks_of(read_cluster(file), None)))
+    put_failures(loader.Root(record).store, "m4", run_checks(cluster_checks(read_cluster(file), None)))
     status, text = penstock("watch", "--once")
     assert (status, "m4 would be drained: planted failed: hot" in text) == (0, True), text
     status, text = penstock("watch", "--once", "--apply")

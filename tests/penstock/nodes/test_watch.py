@@ -25,13 +25,13 @@ from loader.storage import Store
 from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings
 from penstock.nodes import cases, proof, watch
 from penstock.nodes.cases import CaseBook, case_number
-from penstock.nodes.control import NodeState, control_of
-from penstock.nodes.node_check import bounded_output, put_failures, run_checks
+from penstock.nodes.control import NodeState, node_control
+from penstock.nodes.node_check import limit_output, put_failures, run_checks
 from penstock.nodes.proof import NodeProof, NodeProver
 from penstock.nodes.range_reads import ObjectRange
 from penstock.nodes.suspects import MINUTE_US, NodeFault, Suspect
 from penstock.nodes.version_ranges import version_crcs
-from penstock.nodes.watch import NodeWatch, drain_by_hand, return_by_hand, watch_until
+from penstock.nodes.watch import NodeWatch, drain_by_hand, return_by_hand, watch_nodes
 from tests.refusals import refusal
 
 FAILS = {"planted": NodeCheck(command=("sh", "-c", "echo hot; exit 2"))}
@@ -214,7 +214,7 @@ def test_two_watchers_alert_once(record: loader.Root) -> None:
         put_failures(record.store, node, run_checks(FAILS))
     watchers = [watch_of(record, table) for _ in range(2)]
     books = [watcher._book for watcher in watchers]
-    assert [book.alerted_us() for book in books] == [0, 0]
+    assert [book.alert_us() for book in books] == [0, 0]
     alerts = [watcher.review().alert for _ in range(2) for watcher in watchers]
     assert [bool(alert) for alert in alerts].count(True) == 1
     assert len(list(record.store.list("nodes/alerts/"))) == 1
@@ -415,7 +415,7 @@ def test_fault_with_a_value_that_no_rank_writes_is_no_fault(changes: dict[str, A
 
 
 def test_command_that_does_not_read_its_input_ends_at_its_limit() -> None:
-    data, code = bounded_output(["sh", "-c", "echo begins; sleep 1000"], 0.5, "x" * 2**20)
+    data, code = limit_output(["sh", "-c", "echo begins; sleep 1000"], 0.5, "x" * 2**20)
     assert (data, code) == (b"begins\n", None)
 
 
@@ -445,7 +445,7 @@ def test_commands_reach_a_node_by_the_cluster_s_prefix() -> None:
     with refusal(InvalidCluster, what="train.on_node"):
         words()
     with refusal(InvalidCluster, what="engine", given="local", accepted=["kubernetes", "slurm"]):
-        control_of(Cluster())
+        node_control(Cluster())
 
 
 @pytest.mark.parametrize("record_says", ["returned", "nothing"])
@@ -501,9 +501,9 @@ def test_forged_alert_under_the_last_number_hides_no_other(record: loader.Root) 
     for number in alerts:
         record.store.put_if_absent(f"nodes/alerts/{number}.json", b"{}")
     books = [CaseBook(record.store) for _ in range(2)]
-    assert [book.alerted_us() for book in books] == [0, 0]
+    assert [book.alert_us() for book in books] == [0, 0]
     assert [book.put_alert("hot") for book in books] == [True, False]
-    assert books[1].alerted_us() == books[0].alerted_us() > 0
+    assert books[1].alert_us() == books[0].alert_us() > 0
 
 
 def test_nodes_with_one_number_of_two_records_are_both_returned(
@@ -592,7 +592,7 @@ def test_watch_logs_a_failing_review_once_until_it_changes(
             return super().states()
 
     ends = iter([False] * 5 + [True])
-    watch_until(watch_of(record, Failing()), lambda review: None, lambda _: next(ends))
+    watch_nodes(watch_of(record, Failing()), lambda review: None, lambda _: next(ends))
     assert [one.getMessage() for one in caplog.records] == [
         "could not review the nodes: EngineUnreachable: no slurmctld",
         "reviews the nodes again after: EngineUnreachable: no slurmctld",
@@ -603,13 +603,13 @@ def test_watch_logs_a_failing_review_once_until_it_changes(
 
 def test_alerts_about_other_things_hide_none(record: loader.Root) -> None:
     books = [CaseBook(record.store) for _ in range(2)]
-    assert [book.alerted_us("m1 unread") for book in books] == [0, 0]
+    assert [book.alert_us("m1 unread") for book in books] == [0, 0]
     assert [book.put_alert("caps") for book in books] == [True, False]
     assert [book.put_alert("m1", "m1 unread") for book in books] == [True, False]
     assert [book.put_alert("m2", "m2 unread") for book in reversed(books)] == [True, False]
     later = CaseBook(record.store)
-    assert all(later.alerted_us(about) > 0 for about in ("", "m1 unread", "m2 unread"))
-    assert later.alerted_us("m3 unread") == 0
+    assert all(later.alert_us(about) > 0 for about in ("", "m1 unread", "m2 unread"))
+    assert later.alert_us("m3 unread") == 0
 
 
 def test_held_run_is_released_while_the_record_fails(record: loader.Root) -> None:

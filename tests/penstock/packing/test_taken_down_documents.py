@@ -13,7 +13,7 @@ from loader.dataset.versions.version import open_record
 from loader.errors import Denied
 from loader.storage import open_store
 from penstock.cli import main
-from penstock.packing.denied_sequences import undenied_sequences
+from penstock.packing.denied_sequences import pending_sequences
 from penstock.packing.pack import pack_documents
 from tests.mortal_store import Death, Killed, stop
 from tests.penstock.packing.conftest import STARTS, TOKENS, assert_same
@@ -185,8 +185,8 @@ def test_request_lists_no_transaction_of_other_datasets(documents):
     deny = root.log.deny([Target(kind="sample", value="doc-00001", dataset="docs")], "ticket 12", "desk")
     store = ObservedStore(open_store(root.url))
     observed_root = root_in_store(store)
-    assert undenied_sequences(observed_root, [deny]) == {}
+    assert pending_sequences(observed_root, [deny]) == {}
     assert ("list", f"data/{waiting}/") not in store.calls
     killed = root.begin("new")  # it may be a killed command's
-    undenied_sequences(observed_root, [deny])
+    pending_sequences(observed_root, [deny])
     assert ("list", f"data/{killed}/") in store.calls

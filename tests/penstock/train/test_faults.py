@@ -6,7 +6,7 @@ from pathlib import Path
 
 import loader
 from loader.dataset.shards.address import FieldAddress
-from penstock.train.record import faults_in
+from penstock.train.record import parse_faults
 from penstock.train.run_folder import RunFolder
 from tests.penstock.train.conftest import Rank
 
@@ -33,7 +33,7 @@ def test_wrong_reads_of_any_rank_are_stored_with_their_node(root: str, start: St
     assert [rank.status() for rank in ranks] == [0, 0], ranks[0].text
     folder = RunFolder(loader.Root(root).store, "big-7")
     lists = list(folder.store.list(folder.key("faults/")))
-    faults = [pair for info in lists for pair in faults_in(folder.store, info)]
+    faults = [pair for info in lists for pair in parse_faults(folder.store, info)]
     assert {(node, one.address, one.begin, one.end, one.expected) for node, one in faults} == {
         ("q-41", place.path, place.offset, place.offset + place.nbytes, f"{place.crc32c:08x}")
     }

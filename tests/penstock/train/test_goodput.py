@@ -10,7 +10,7 @@ from penstock.train.goodput import (
     Allocation,
     Restarts,
     goodput,
-    matched,
+    match_attempts,
     restarts,
     span_goodput,
     totals,
@@ -55,7 +55,7 @@ TIMES = [
 
 def test_start_that_accounting_lacks_is_named_and_its_steps_are_done() -> None:
     attempts = {1: {"at_us": 10 * S}, 2: {"at_us": 110 * S}}
-    times = matched([Span(begun_us=100 * S, ended_us=175 * S)], attempts, 200 * S)
+    times = match_attempts([Span(begun_us=100 * S, ended_us=175 * S)], attempts, 200 * S)
     assert [one.attempt for one in times] == [2]
     first, second = goodput(with_unaccounted(times, attempts), LIFE)
     assert (first.attempt, first.state, first.seconds, first.lost_steps) == (1, UNACCOUNTED, 0, 10)
@@ -125,7 +125,7 @@ def test_restarts_by_cause() -> None:
         Span(begun_us=300 * S, ended_us=None),
     ]
     attempts = {number: {"at_us": at_s * S} for number, at_s in enumerate((10, 110, 190, 290, 310), 1)}
-    starts = goodput(matched(spans, attempts, 400 * S), life)
+    starts = goodput(match_attempts(spans, attempts, 400 * S), life)
     assert restarts(starts) == [
         Restarts(cause="failed", count=2, lost_steps=10, seconds_to_first_step=21),
         Restarts(cause="node_fail", count=1, lost_steps=0, seconds_to_first_step=11),
@@ -144,7 +144,7 @@ def test_back_off_and_starts_without_a_rank_have_their_time() -> None:
     span = Span(begun_us=0, ended_us=175 * S, state="REQUEUED", nodes=2, starts=noted)
     attempts = {1: {"at_us": 16 * S}, 2: {"at_us": 110 * S}}
     killed = [event(1, 0, "ranks_up", 16, 0), event(1, 1, "first_batch", 20, 0), event(1, 2, "saved", 60, 40)]
-    starts = goodput(matched([span], attempts, 200 * S), [*killed, *LIFE[4:]])
+    starts = goodput(match_attempts([span], attempts, 200 * S), [*killed, *LIFE[4:]])
     assert [start.attempt for start in starts] == [0, 1, 0, 2]
     assert [{part: s for part, s in start.parts.items() if s} for start in starts] == [
         {"starting": 5, "back-off": 10},
@@ -173,13 +173,13 @@ def test_back_off_and_starts_without_a_rank_have_their_time() -> None:
 def test_last_start_of_an_allocation_failed_if_its_ranks_did(state: str, end: str, fails: bool) -> None:
     life = [event(1, 0, "first_batch", 10, 0), event(1, 1, end, 60, 40)]
     span = Span(begun_us=0, ended_us=90 * S, state=state, starts=(RankStart(begun_us=0, ended_us=80 * S),))
-    (start,) = goodput(matched([span], {1: {"at_us": 5 * S}}, 0), life)
+    (start,) = goodput(match_attempts([span], {1: {"at_us": 5 * S}}, 0), life)
     assert start.failed_us == (80 * S if fails else None)
 
 
 def test_start_that_runs_has_not_failed() -> None:
     span = Span(begun_us=0, ended_us=None, starts=(RankStart(begun_us=0),))
-    (start,) = goodput(matched([span], {}, 50 * S), [])
+    (start,) = goodput(match_attempts([span], {}, 50 * S), [])
     assert (start.failed_us, start.parts["starting"], start.seconds) == (None, 50, 50)
 
 
@@ -196,7 +196,7 @@ def test_noted_starts_within_one_span_sum_to_it_whatever_their_clocks_say(
     ]
     attempts = {number: {"at_us": one * S} for number, one in enumerate(at_s, 1)}
     span = Span(begun_us=0, ended_us=100 * S, starts=tuple(starts))
-    allocations = matched([span], attempts, 0)
+    allocations = match_attempts([span], attempts, 0)
     assert sorted(one.attempt for one in allocations if one.attempt) == sorted(attempts)
     assert sum(one.seconds for one in goodput(allocations, [])) == pytest.approx(100)
 
@@ -248,7 +248,7 @@ def test_step_before_a_kill_is_known_from_the_launcher() -> None:
 
 def test_starts_within_one_span_share_its_time() -> None:
     begins = {1: {"at_us": 10 * S}, 2: {"at_us": 110 * S}}
-    first, second = matched([Span(begun_us=0, ended_us=175 * S, state="COMPLETED")], begins, 0)
+    first, second = match_attempts([Span(begun_us=0, ended_us=175 * S, state="COMPLETED")], begins, 0)
     assert (first.attempt, first.begun_us, first.ended_us, first.state) == (1, 0, 110 * S, "")
     assert (second.attempt, second.begun_us, second.ended_us) == (2, 110 * S, 175 * S)
     assert second.state == "COMPLETED"
@@ -262,6 +262,6 @@ def test_starts_within_one_span_share_its_time() -> None:
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=5))
 def test_starts_within_one_span_sum_to_it_whatever_their_clocks_say(at_s: list[int]) -> None:
     attempts = {number: {"at_us": one * S} for number, one in enumerate(at_s, 1)}
-    allocations = matched([Span(begun_us=0, ended_us=100 * S)], attempts, 0)
+    allocations = match_attempts([Span(begun_us=0, ended_us=100 * S)], attempts, 0)
     assert [one.attempt for one in allocations] == sorted(attempts)
     assert sum(one.seconds for one in goodput(allocations, [])) == pytest.approx(100)

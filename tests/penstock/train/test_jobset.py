@@ -20,7 +20,7 @@ from penstock.train.launch.jobset import JobSets
 from penstock.train.launch.jobset_object import object_name
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.run_usage import goodput_of
+from penstock.train.run_usage import run_goodput
 from penstock.train.submitting import resume, stop, submit
 from tests.servers.jobset_api import JobSetCluster, wrong_in_jobset
 from tests.servers.kubernetes_api import Server, kubeconfig, kubernetes
@@ -307,7 +307,7 @@ def test_run_is_evicted_drained_stopped_and_resumed(root: str, server: Server, l
     until(lambda: folder.events()[-1].name == "ended", text)
     until(lambda: launcher.status("big-7").state == "ended", text)
     assert text().count("took 0 ") == text().count("took 1 ") == 90, "each step once on each rank"
-    starts = goodput_of(folder, launcher)
+    starts = run_goodput(folder, launcher)
     assert [start.attempt for start in starts] == [1, 2, 3, 4, 5]
     assert sum(start.lost_steps for start in starts) == 0
     assert [start.nodes for start in starts] == [2] * 5

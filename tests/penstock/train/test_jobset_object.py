@@ -14,8 +14,8 @@ from penstock.train.launch.jobset_object import object_name
 from penstock.train.launch.jobset_pod import pod_torchrun
 from penstock.train.launched import Launched
 from penstock.train.replay_run import without_nodes
-from penstock.train.run_spec import RunSpec, spec_of
-from penstock.train.submitting import launcher_of
+from penstock.train.run_spec import RunSpec, parse_spec
+from penstock.train.submitting import record_launcher
 from tests.servers.jobset_api import wrong_in_jobset
 
 IMAGE = f"registry.example/penstock@sha256:{'0' * 64}"
@@ -90,7 +90,7 @@ def test_pod_has_the_share_the_secret_and_the_grace() -> None:
     run = container["command"][-1]
     assert "$$HOME" in run
     assert "$$(5)" in run, "else Kubernetes would expand it"
-    assert spec_of(json.loads(run.replace("$$", "$")), "the pod") == SPEC
+    assert parse_spec(json.loads(run.replace("$$", "$")), "the pod") == SPEC
 
 
 def test_replay_avoids_nodes_by_their_names() -> None:
@@ -166,5 +166,5 @@ def test_cluster_file_chooses_the_launcher(tmp_path: Path) -> None:
         '[priorities]\nlow = "penstock-low"\n'
     )
     cluster = read_cluster(tmp_path / "cluster.toml")
-    assert isinstance(launcher_of("memory://jobsets", cluster), JobSets)
+    assert isinstance(record_launcher("memory://jobsets", cluster), JobSets)
     assert cluster.kubernetes.topology == "cloud.example/block"

@@ -29,11 +29,11 @@ from penstock.train.launch.failures import (
 from penstock.train.launch.local_loop import run_until_ended
 from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.launch.node_start import environment, run_node, torchrun
-from penstock.train.launch.run_log import times_of
+from penstock.train.launch.run_log import parse_starts
 from penstock.train.objects.failed_starts import newest_failed_start
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.submitting import cancel, launcher_of, resume, stop, submit, summary
+from penstock.train.submitting import cancel, record_launcher, resume, stop, submit, summary
 from tests.refusals import refusal
 from tests.servers.patience import PATIENCE_S, until
 from tests.servers.processes import command_line_of
@@ -153,7 +153,9 @@ def test_start_without_room_is_tried_again(
     command = ("sh", "-c", f"echo $PENSTOCK_ATTEMPT > {tmp_path}/attempt")
     assert run_until_ended(RunSpec(run="big-7", command=command, record=root), str(tmp_path / "log")) == 0
     begins = [
-        times for times in times_of((tmp_path / "log.spans").read_text().splitlines()) if "begun_us" in times
+        times
+        for times in parse_starts((tmp_path / "log.spans").read_text().splitlines())
+        if "begun_us" in times
     ]
     assert int((tmp_path / "attempt").read_text()) == len(begins) - 1, "`logs --attempt` finds its line"
     assert tries == [10, 20, 40]
@@ -272,7 +274,7 @@ def test_key_that_needs_a_scheduler_is_refused(
 
 def test_engine_without_a_launcher_is_named(root: str) -> None:
     with refusal(InvalidCluster, what="engine", given="ray", accepted=["kubernetes", "local", "slurm"]):
-        launcher_of(root, Cluster(engine="ray"))
+        record_launcher(root, Cluster(engine="ray"))
 
 
 def test_failure_between_two_checkpoints_is_at_the_step_of_its_window() -> None:

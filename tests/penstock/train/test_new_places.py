@@ -200,4 +200,4 @@ def test_place_of_checkpoints_that_holds_other_things_is_refused_before_a_start(
         submit(spec_in(Path(root), tmp_path / "other"), LocalRanks(root))
     with pytest.raises(NotARoot, match="holds other things"):
         check_places(spec_in(Path(root), tmp_path / "other"))
-    assert RunFolder(open_store(root), "big-7").stored_spec() is None
+    assert RunFolder(open_store(root), "big-7").read_spec() is None

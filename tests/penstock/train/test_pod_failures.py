@@ -10,7 +10,7 @@ import pytest
 import loader
 from penstock.train.launch import failures, jobset_pod
 from penstock.train.launch.failures import RankFailure
-from penstock.train.launch.jobset_pod import AGAIN, OVER, PodStart, failed_spans, failure_status
+from penstock.train.launch.jobset_pod import AGAIN, OVER, PodStart, failure_spans, failure_status
 from penstock.train.objects.failed_starts import newest_failed_start
 from penstock.train.run_folder import RunFolder
 from tests.servers.patience import until
@@ -142,5 +142,5 @@ def test_time_of_failed_pods_is_in_the_record(folder: RunFolder, monkeypatch: py
     with monkeypatch.context() as patched:
         patched.setattr("time.time_ns", lambda: 9_000_000)
         assert failure_status(folder, started("a1", 0), RankFailure("x"), 1) == 1
-    (span,) = failed_spans(folder)
+    (span,) = failure_spans(folder)
     assert (span.begun_us, span.ended_us, span.nodes, span.state) == (1000, 10_009_000, 2, "failed")

@@ -18,7 +18,7 @@ from penstock.nodes.suspects import suspects
 from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.launched import ORIGIN, STEPS
-from penstock.train.replay_run import parse_steps, replay_of, replay_spec, without_nodes
+from penstock.train.replay_run import parse_steps, rank_replay, replay_spec, without_nodes
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from tests.penstock.train.conftest import REPOSITORY, Rank, digests
@@ -95,9 +95,9 @@ def test_steps_of_a_replay_are_a_range(text: str) -> None:
     with pytest.raises(ValueError, match="accepted: A:B"):
         parse_steps(text)
     with pytest.raises(InvalidRuntime, match=STEPS):
-        replay_of(text, "big-7")
+        rank_replay(text, "big-7")
     with pytest.raises(InvalidRuntime, match=ORIGIN):
-        replay_of("1:2", "")
+        rank_replay("1:2", "")
 
 
 def test_replays_are_numbered_and_run_elsewhere(root: str, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from loader.errors import Corrupt, InvalidSpec
 from penstock.cli import main
 from penstock.train.code.code_files import code_files, code_root, commit
 from penstock.train.code.code_record import CodeRecord, code_of_script
-from penstock.train.code.snapshot import pack, put_snapshot, rank_command, unpacked, with_code
+from penstock.train.code.snapshot import pack, put_snapshot, rank_command, unpack, with_code
 from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import read_spec
@@ -182,11 +182,11 @@ def test_replaced_copy_starts_nothing(
     whole = folder.store.get(key).data
     folder.store.put(key, pack(project))
     with refusal(Corrupt, what="SHA-256"):
-        unpacked(folder.store, "big-7", sha256)
+        unpack(folder.store, "big-7", sha256)
     folder.store.put(key, whole)
-    where = unpacked(folder.store, "big-7", sha256)
+    where = unpack(folder.store, "big-7", sha256)
     assert (where / "train.py").read_text() == "lr = 1\n"
-    assert unpacked(folder.store, "big-7", sha256) == where
+    assert unpack(folder.store, "big-7", sha256) == where
 
 
 @pytest.mark.server

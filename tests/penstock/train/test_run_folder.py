@@ -20,7 +20,7 @@ from penstock.nodes.signs import read_signs
 from penstock.train import run_folder, windows
 from penstock.train.launch.launcher import RunStatus
 from penstock.train.record import RunRecord
-from penstock.train.replay_run import nodes_at
+from penstock.train.replay_run import step_nodes
 from penstock.train.run_folder import RunFolder, runs
 from penstock.train.submitting import briefs, summaries, summary
 from penstock.train.windows import ROW, TABLE, window_bytes
@@ -325,9 +325,9 @@ def test_objects_that_are_no_windows_count_for_nobody(tmp_path: Path) -> None:
         folder.store.put(folder.key(f"windows/{name}"), b"no table")
     assert folder.window_keys() == []
     assert folder.window_sums() == []
-    assert [(one.first, one.end) for one in planned_steps._recorded_starts(folder.store, "a")] == [(0, 1)]
+    assert [(one.first, one.end) for one in planned_steps._start_plans(folder.store, "a")] == [(0, 1)]
     assert read_signs(folder.store, 10**15).windows == []
-    assert nodes_at(folder, 0, 1000) == ()
+    assert step_nodes(folder, 0, 1000) == ()
     assert briefs(folder.store)[0].window_step == 0
 
 
@@ -339,7 +339,7 @@ def test_node_of_a_record_is_no_list_of_nodes(tmp_path: Path, name: str) -> None
     row["end_step"], row["node"] = 9, name.encode()
     folder.put_window(1, *window_bytes(row.tobytes()))
     with pytest.raises(Corrupt, match="which is no host name"):
-        nodes_at(folder, 3, 5)
+        step_nodes(folder, 3, 5)
 
 
 HUGE = 1_500 * 2**20

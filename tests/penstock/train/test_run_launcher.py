@@ -126,7 +126,7 @@ def test_start_of_an_earlier_release_names_its_kind_of_launcher(
     folder.begin_attempt({"launcher": "slurm 8123", "node": "m1", "ranks": 1, "restarts": 0})
     with pytest.raises(Conflict, match="submitted to Slurm, and this is machine"):
         submit(spec(folder), local)
-    assert folder.stored_spec() is None
+    assert folder.read_spec() is None
     submit(spec(folder), slurm("vision"))
     assert launcher_name(folder) == "Slurm cluster vision"
 

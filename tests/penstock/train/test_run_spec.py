@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loader.errors import InvalidSpec
-from penstock.train.run_spec import RunSpec, read_spec, spec_of
+from penstock.train.run_spec import RunSpec, parse_spec, read_spec
 
 GOOD = """
 run = "big-7"
@@ -27,7 +27,7 @@ def test_file_is_read_and_comes_back_from_its_record(tmp_path: Path) -> None:
     assert (spec.run, spec.command, spec.ranks_per_node) == ("big-7", ("python", "train.py"), 8)
     assert spec.env == {"NCCL_DEBUG": "WARN"}
     assert (spec.nodes, spec.node_range, spec.trackers) == ("1", (1, 1), ())
-    assert spec_of(spec.to_json(), "the record") == spec
+    assert parse_spec(spec.to_json(), "the record") == spec
 
 
 @pytest.mark.parametrize(("nodes", "text", "counts"), [("8", "8", (8, 8)), ('"6-8"', "6-8", (6, 8))])
@@ -37,7 +37,7 @@ def test_nodes_are_a_number_or_a_range(
     more = f'nodes = {nodes}\ntrackers = ["mlflow"]\npriority = "low"\ngpus_per_node = 8\nwalltime_s = 60\n'
     spec = read(tmp_path, more + GOOD)
     assert (spec.nodes, spec.node_range, spec.trackers) == (text, counts, ("mlflow",))
-    assert spec_of(spec.to_json(), "the record") == spec
+    assert parse_spec(spec.to_json(), "the record") == spec
 
 
 @pytest.mark.parametrize(

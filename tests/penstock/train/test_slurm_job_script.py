@@ -12,7 +12,14 @@ import pytest
 import loader
 from penstock.compute.process_groups import end_group
 from penstock.train.launch import script_calls, slurm_job_script
-from penstock.train.launch.run_log import SPANS, RankStart, part_of, rank_starts, times_of, without_ranks
+from penstock.train.launch.run_log import (
+    SPANS,
+    RankStart,
+    parse_starts,
+    rank_starts,
+    start_part,
+    without_ranks,
+)
 from penstock.train.launch.slurm_job_script import NodeSettings, batch_script
 from penstock.train.objects.failed_starts import newest_failed_start
 from penstock.train.run import AGAIN
@@ -65,7 +72,7 @@ def test_starts_are_numbered_over_jobs_and_after_a_line_that_was_cut_off(tmp_pat
         spans.write('{"begun_us": 12')  # the disk was full
     log.write_text("text of another start")
     assert attempt(tmp_path, log) == "attempt 1"
-    assert part_of(answer, str(log), 1) == (21, None)
+    assert start_part(answer, str(log), 1) == (21, None)
 
 
 def test_start_has_a_number_on_a_full_disk(tmp_path: Path) -> None:
@@ -148,7 +155,7 @@ def test_starts_that_no_rank_reached_are_no_failures(
     text = log.read_text()
     assert text.endswith("done\n"), text
     assert "began no rank, 2 times in a row" in text
-    starts = [*times_of(Path(f"{log}{SPANS}").read_text().splitlines())]
+    starts = [*parse_starts(Path(f"{log}{SPANS}").read_text().splitlines())]
     refused = ["begun_us", "srun_ended_us", "no_rank_us"]
     assert [next(iter(times)) for times in starts] == [
         *refused,
@@ -224,7 +231,7 @@ def test_srun_that_begins_no_rank_is_named_and_ended(
     assert ended.returncode == AGAIN
     assert "srun has started no rank for 1 s\n" in ended.stdout
     assert "no rank for 2 s; the job goes back to the queue" in ended.stdout
-    starts = [*times_of((tmp_path / f"log.txt{SPANS}").read_text().splitlines())]
+    starts = [*parse_starts((tmp_path / f"log.txt{SPANS}").read_text().splitlines())]
     assert without_ranks(starts) == (starts[0]["begun_us"], 1)
 
 

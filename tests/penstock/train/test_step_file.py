@@ -13,21 +13,21 @@ from penstock.train.launch.run_launcher import claim
 from penstock.train.launch.run_log import RankStart
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.run_usage import goodput_of
-from penstock.train.step_file import LastStep, StepFile, last_step_in
+from penstock.train.run_usage import run_goodput
+from penstock.train.step_file import LastStep, StepFile, read_last_step
 from penstock.units import utc_us
 
 
 def test_step_file_has_the_newest_step(tmp_path: Path) -> None:
     path = tmp_path / "step"
-    assert last_step_in(path) is None
+    assert read_last_step(path) is None
     file = StepFile(str(path))
     before_us = utc_us()
     for step in (0, 1, 2**40):
         file.write(step)
     file.close()
     file.write(7)
-    last = last_step_in(path)
+    last = read_last_step(path)
     assert last is not None
     assert last.step == 2**40
     assert before_us <= last.at_us <= utc_us()
@@ -40,7 +40,7 @@ def test_step_file_has_the_newest_step(tmp_path: Path) -> None:
 def test_step_file_with_other_bytes_has_no_step(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "step"
     path.write_bytes(data)
-    assert last_step_in(path) is None
+    assert read_last_step(path) is None
 
 
 def test_step_file_of_another_node_costs_nothing(tmp_path: Path) -> None:
@@ -134,5 +134,5 @@ def test_starts_of_a_run_whose_record_was_deleted_do_not_count(
     log.parent.mkdir(exist_ok=True)
     Path(f"{log}.spans").write_text("".join(json.dumps(line) + "\n" for line in times))
     assert len(launcher.spans("big-7")) == 2
-    (start,) = goodput_of(folder, launcher)
+    (start,) = run_goodput(folder, launcher)
     assert start.seconds == 7

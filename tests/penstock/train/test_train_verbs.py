@@ -19,7 +19,7 @@ from loader.errors import Conflict, InvalidSpec
 from penstock.cli import main
 from penstock.compute.cluster import read_cluster
 from penstock.train.launch.failures import first_failure
-from penstock.train.launch.jobset import _ended_us
+from penstock.train.launch.jobset import _end_us
 from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.launch.run_log import rank_lines
 from penstock.train.launch.slurm_job import SlurmJobs
@@ -481,7 +481,7 @@ def test_refused_file_may_be_mended_under_its_name(tmp_path: Path) -> None:
     wrong = RunSpec(run="big-7", command=("true",), nodes="8", record=str(tmp_path / "root"))
     with pytest.raises(InvalidSpec):
         submit(wrong, Refusing())  # type: ignore[arg-type]
-    assert folder.stored_spec() is None
+    assert folder.read_spec() is None
     right = replace(wrong, nodes="4")
     assert submit(right, Refusing()) == "here"  # type: ignore[arg-type]
     with pytest.raises(InvalidSpec):
@@ -518,12 +518,12 @@ def test_text_that_no_command_can_hold_is_refused(tmp_path: Path, key: str) -> N
 def test_pod_of_a_lost_node_has_an_end() -> None:
     """Else its GPU-hours would grow for ever."""
     status: dict[str, object] = {"phase": "Failed", "startTime": "1970-01-01T00:00:10Z"}
-    assert _ended_us({"status": status}) == 10 * S
+    assert _end_us({"status": status}) == 10 * S
     status["conditions"] = [
         {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "1970-01-01T00:01:00Z"}
     ]
-    assert _ended_us({"status": status}) == 60 * S
-    assert _ended_us({"status": status | {"phase": "Running"}}) is None
+    assert _end_us({"status": status}) == 60 * S
+    assert _end_us({"status": status | {"phase": "Running"}}) is None
 
 
 FORGED = "m1\nbig-9   ended\u2028x\x1b[2J"

@@ -12,7 +12,7 @@ from penstock.cli import main
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.windows import ADDED, ROW, window_bytes, window_sum, window_values
-from penstock.usage.cost import cost_by
+from penstock.usage.cost import group_costs
 from penstock.usage.prices import PriceTable, read_prices
 from penstock.usage.stored import stored_bytes
 from penstock.usage.totals import StartUsage
@@ -145,7 +145,7 @@ def test_missing_prices_are_named(root: loader.Root, capsys: pytest.CaptureFixtu
 def test_start_counts_by_its_share_of_the_window(root: loader.Root) -> None:
     stored = stored_bytes(root.store, root.state)
     start = StartUsage(begun_us=0, ended_us=10 * H, gpus=2, versions=("photos@1", "photos@2"), requests=1000)
-    rows = {row.name: row for row in cost_by("dataset", stored, [start], 4 * H, 9 * H)}
+    rows = {row.name: row for row in group_costs("dataset", stored, [start], 4 * H, 9 * H)}
     assert rows["photos"].gpu_hours == pytest.approx(10)  # once, although it read two versions
     assert rows["photos"].requests == pytest.approx(500)
     assert rows["words"].gpu_hours == 0
@@ -154,9 +154,9 @@ def test_start_counts_by_its_share_of_the_window(root: loader.Root) -> None:
 def test_version_that_is_gone_counts_for_its_dataset(root: loader.Root) -> None:
     stored = stored_bytes(root.store, root.state)
     start = StartUsage(begun_us=0, ended_us=H, gpus=1, versions=("lost@3",))
-    by_dataset = {row.name: row for row in cost_by("dataset", stored, [start], 0, 2 * H)}
+    by_dataset = {row.name: row for row in group_costs("dataset", stored, [start], 0, 2 * H)}
     assert (by_dataset["lost"].versions, by_dataset["lost"].gpu_hours) == (0, 1)
-    by_owner = {row.name: row for row in cost_by("owner", stored, [start], 0, 2 * H)}
+    by_owner = {row.name: row for row in group_costs("owner", stored, [start], 0, 2 * H)}
     assert by_owner[""].gpu_hours == 1
 
 

@@ -270,14 +270,14 @@ def test_window_before_1970_asks_once(
     recorded: RunFolder, cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not for each of 14,000 weeks."""
-    begins, listed = list[int](), sacct._listed
+    begins, listed = list[int](), sacct._list_jobs
 
     def counted(answer: Any, since_us: int, until_us: int | None, name: str) -> list[AccountedJob]:
         begins.append(since_us)
         assert len(begins) < 10
         return listed(answer, since_us, until_us, name)
 
-    monkeypatch.setattr(sacct, "_listed", counted)
+    monkeypatch.setattr(sacct, "_list_jobs", counted)
     (tmp_path / "lines").write_text("\n".join(JOBS))
     options = ["--root", str(tmp_path / "root"), "--cluster", str(cluster)]
     assert main(["usage", *options, "--since", "99999d"]) == 0

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from loader.errors import Corrupt, EngineUnreachable
-from penstock.usage.sacct import AccountedJob, accounted_jobs, expand_nodes, parse_jobs, sacct_command
+from penstock.usage.sacct import AccountedJob, account_jobs, expand_nodes, parse_jobs, sacct_command
 from tests.servers.patience import PATIENCE_S
 
 REAL = """\
@@ -83,7 +83,7 @@ def test_job_name_forges_no_record():
         fields = LINE.split("|")
         return delimiter.join([fields[0], name, *fields[2:]]) + "\n"
 
-    (job,) = accounted_jobs(answer, name="x")
+    (job,) = account_jobs(answer, name="x")
     assert job.name == name
 
 
@@ -97,7 +97,7 @@ def test_months_are_asked_week_by_week_and_each_start_counts_once():
         asked.append((options["--starttime"], options.get("--endtime")))
         return answers[len(asked) - 1].replace("|", options["--delimiter"]) + "\n"
 
-    jobs = accounted_jobs(answer, since_us=week * 1_000_000, until_us=(3 * week + 60) * 1_000_000)
+    jobs = account_jobs(answer, since_us=week * 1_000_000, until_us=(3 * week + 60) * 1_000_000)
     assert asked == [
         ("1970-01-08T00:00:00", "1970-01-15T00:00:00"),
         ("1970-01-15T00:00:00", "1970-01-22T00:00:00"),
@@ -149,7 +149,7 @@ def test_cluster_without_accounting_is_unreachable(tmp_path):
         return ended.stdout
 
     with pytest.raises(EngineUnreachable, match=r"slurmdbd.*accounting storage is disabled"):
-        accounted_jobs(answer)
+        account_jobs(answer)
 
 
 @pytest.mark.slurm

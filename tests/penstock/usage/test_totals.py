@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.usage.sacct import parse_jobs
-from penstock.usage.totals import StartUsage, job_usage, usage_by, usage_row, weekly_gpu_hours
+from penstock.usage.totals import StartUsage, group_usage, job_usage, usage_row, weekly_gpu_hours
 
 H = 3600 * 1_000_000
 RUN = StartUsage(
@@ -27,7 +27,7 @@ OTHER = StartUsage(
 
 
 def test_row_adds_up_what_a_run_and_a_job_used():
-    run, job = usage_by("account", [OTHER, RUN], 0, 100 * H)
+    run, job = group_usage("account", [OTHER, RUN], 0, 100 * H)
     assert (run.name, run.starts, run.asked, run.allocated) == ("vision", 1, 384, 160)
     assert (run.new_steps, run.lost, run.unknown, run.other) == pytest.approx((80, 32, 32, 16))
     assert (run.queue_hours, run.node_hours, run.failures) == (2, 20, 0)
@@ -45,7 +45,7 @@ def test_window_cuts_time_and_counts_an_end_once():
 
 
 def test_start_counts_for_each_version_that_it_read():
-    rows = usage_by("dataset", [OTHER, RUN], 0, 100 * H)
+    rows = group_usage("dataset", [OTHER, RUN], 0, 100 * H)
     assert [(row.name, row.allocated) for row in rows] == [("photos@3", 160), ("text@1", 160), ("", 40)]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import loader
-from penstock.cli import complete, names_below
+from penstock.cli import complete, local_names
 from penstock.verbs import VERBS
 from tests.servers.processes import python
 
@@ -85,8 +85,8 @@ def test_names_behind_a_hint(tmp_path):
     with root.write("later") as writer:
         writer.add("k", {"cls": 1})
     before = sorted(path.name for path in (tmp_path / "root" / "log").iterdir())
-    assert names_below(root.url, "", versions=True) == ["later", "photos"]
-    assert "photos@3" in names_below(root.url, "photos@", versions=True)
+    assert local_names(root.url, "", versions=True) == ["later", "photos"]
+    assert "photos@3" in local_names(root.url, "photos@", versions=True)
     assert sorted(path.name for path in (tmp_path / "root" / "log").iterdir()) == before
 
 
@@ -94,7 +94,7 @@ def test_names_cost_few_imports(filled):
     root, _ = filled
     code = (
         "import sys; from penstock import cli; "
-        "assert cli.names_below(sys.argv[1], '', versions=False) == ['d', 'other']; "
+        "assert cli.local_names(sys.argv[1], '', versions=False) == ['d', 'other']; "
         "print([m for m in ('numpy', 'pyarrow', 'fsspec', 'obstore') if m in sys.modules])"
     )
     run = python("-c", code, root, check=True)

@@ -7,7 +7,7 @@ import pytest
 import loader
 from loader.api.decided_plans import DecidedPlans
 from loader.errors import NotRecorded
-from penstock.checkpoints.planned_steps import planned_steps
+from penstock.checkpoints.planned_steps import run_plans
 from tests.rollouts.rollout_roots import online, publish_groups
 
 N_DECISIONS = 3
@@ -51,7 +51,7 @@ def test_run_that_repeats_another_one_has_its_plans(root: loader.Root) -> None:
 
 
 def test_trained_steps_are_listed_by_decision(root: loader.Root) -> None:
-    planned = planned_steps(root, root.store, "big", [])
+    planned = run_plans(root, root.store, "big", [])
     decisions = DecidedPlans(root, "big").all()
     assert [(one.plan, one.first, one.end) for one in planned] == [
         (one.plan, one.step, one.end) for one in decisions

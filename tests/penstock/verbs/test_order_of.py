@@ -7,7 +7,7 @@ import pytest
 
 import loader
 from loader.errors import InvalidRuntime
-from penstock.formats.streaming_order import ordinals_of
+from penstock.formats.streaming_order import key_ordinals
 
 
 @pytest.fixture
@@ -82,12 +82,12 @@ def test_excluded_samples_and_predicates(root, tmp_path, cli):
 )
 def test_keys_that_name_no_one_sample_are_refused(root, keys, by, words):
     with pytest.raises(InvalidRuntime, match=words):
-        ordinals_of(root.open("photos"), keys, by)
+        key_ordinals(root.open("photos"), keys, by)
 
 
 def test_ordinals_come_in_the_order_of_the_keys(root):
     version, keys = root.open("photos"), [f"k{n:02d}" for n in (29, 3, 14, 20, 0)]
-    found = ordinals_of(version, keys)
+    found = key_ordinals(version, keys)
     assert keys_of(version, found) == keys
-    assert ordinals_of(version, [f"a.{n}" for n in (3, 14)], "source_key").tolist() == found[1:3].tolist()
-    assert ordinals_of(version, []).tolist() == []
+    assert key_ordinals(version, [f"a.{n}" for n in (3, 14)], "source_key").tolist() == found[1:3].tolist()
+    assert key_ordinals(version, []).tolist() == []

@@ -21,7 +21,7 @@ from loader.run.ahead.next_reads import Extents, PagesAhead
 from loader.run.ahead.range_reads import APART_STEPS, MISSES_AT_ONCE, AheadReader, Ranges, RangesAhead
 from loader.run.ahead.read_ahead import Claim
 from loader.storage import ByteRange, open_store
-from loader.storage.requests import Traffic, counted
+from loader.storage.requests import Traffic, count_requests
 from tests.cache.origin import Origin, body, origin_of
 from tests.run.range_server import RangeServer
 from tests.servers.patience import PATIENCE_S, until
@@ -365,7 +365,7 @@ def test_missing_pages_of_one_call_are_read_at_once(misses, in_flight):
 
     server.before = before
     traffic = Traffic()
-    with counted(traffic):
+    with count_requests(traffic):
         ahead.fetch(unit)
     assert max(most) == in_flight
     assert traffic.requests == len(most) == misses

@@ -275,11 +275,11 @@ def test_nothing_heavy_is_imported_on_the_way_to_the_first_batch(store, tmp_path
 
 DECODER = """
 import gc
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 
 looks = []
 gc.callbacks.append(lambda phase, about: looks.append(1) if phase == "start" else None)
-decoder_for("jpg")
+find_decoder("jpg")
 print(len(looks))
 """
 

@@ -23,7 +23,7 @@ from loader.modalities.video.packet_table import index_packets, packets_bytes, r
 from loader.run.recipe.episode_clocks import ticks_ns
 from penstock.cli import main
 from penstock.denied.hashed_names import Marks
-from penstock.upkeep.takedown.derived import derived_edits
+from penstock.upkeep.takedown.derived import edit_derived
 from tests.run.numbered_video import numbers_in, video
 
 NUMBERS = itertools.count()
@@ -418,7 +418,7 @@ def test_table_is_stored_once_and_proved(tmp_path: Path) -> None:
         records = [root.record("arm@1")]
         loader.norm(windows, ["action.npy"])
         (norm,) = root.store.list("norms/")
-        assert {key, norm.key} <= {*derived_edits(root.store, records, NO_MARKS).remade}
+        assert {key, norm.key} <= {*edit_derived(root.store, records, NO_MARKS).remade}
         before = table.stat().st_mtime_ns
         loader.windows(view, anchor="action.npy", at={"action.npy": [0]})
         assert table.stat().st_mtime_ns == before

@@ -118,12 +118,12 @@ def test_file_for_which_there_is_no_descriptor_left_is_read(tmp_path):
     code = """
 import os, resource, sys
 from loader.storage import open_store
-from loader.storage.store import disk_of
+from loader.storage.store import as_disk
 from loader.storage.disk.file_handles import FileHandles
 
 store = open_store(sys.argv[1])
 store.put("a", b"a" * 5000), store.put("b", b"b" * 5000)
-files = FileHandles(disk_of(store))
+files = FileHandles(as_disk(store))
 assert files.get("a", None) is not None
 lowest = os.dup(0)  # the next descriptor that would be given
 os.close(lowest)

@@ -35,7 +35,7 @@ def test_network_folder_is_known_by_its_mount(folder, expected):
 def network(monkeypatch):
     """Mount everything by NFS."""
     mount = mounts.Mount(point="/", kind="nfs4", device="server:/export")
-    monkeypatch.setattr(mounts, "mount_of", lambda folder, table=None: mount)
+    monkeypatch.setattr(mounts, "find_mount", lambda folder, table=None: mount)
 
 
 def test_store_is_on_network_with_its_folder(tmp_path, network):

@@ -7,7 +7,7 @@ import pytest
 
 from loader.errors import ObjectNotFound
 from loader.storage import open_store
-from loader.storage.disk.unlisted_files import unlisted
+from loader.storage.disk.unlisted_files import skipped_files
 from loader.storage.mirror import MirroredStore
 from loader.storage.store import Refusals, list_place
 from tests.servers.patience import PATIENCE_S
@@ -85,13 +85,13 @@ def test_link_that_cannot_be_followed_stops_neither_a_place_nor_a_root(place):
     assert "Too many levels of symbolic links" in refused["a"]
     assert "neither a file nor a folder" in refused["zero"]
     assert [info.key for info in open_store(str(place)).list()] == keys
-    assert dict(unlisted(str(place))).keys() == refused.keys()
+    assert dict(skipped_files(str(place))).keys() == refused.keys()
 
 
 def test_root_that_holds_a_link_to_itself_is_listed_to_its_end(place):
     (place / "inner/up").symlink_to(place)
     assert "inner/up/" * 40 + "a.jpg" in {info.key for info in open_store(str(place)).list()}
-    assert len(list(unlisted(str(place)))) == 1  # the last of them
+    assert len(list(skipped_files(str(place)))) == 1  # the last of them
 
 
 def test_pipe_and_a_link_to_itself_are_no_objects(place):
@@ -142,7 +142,7 @@ def test_names_that_are_no_keys_are_named_and_the_others_listed(place):
         *("bell\x07.jpg", "line\nbreak", "k" * 20, "\\xe9.jpg", "pipe.jpg", "gone.jpg")
     }
     assert [info.key for info in open_store(str(place)).list()] == keys  # others may be a root's
-    assert {name for name, _ in unlisted(str(place))} == set(refused)
+    assert {name for name, _ in skipped_files(str(place))} == set(refused)
 
 
 def test_mirrored_place_names_what_it_leaves_out(place):

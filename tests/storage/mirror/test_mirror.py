@@ -23,7 +23,7 @@ from loader.errors import (
 from loader.storage import ByteRange, open_store
 from loader.storage.mirror import MirroredStore
 from loader.storage.mirror_members import PASSED_OVER_MAX_S
-from loader.storage.requests import Traffic, counted, retry_corrupt, tried_once
+from loader.storage.requests import Traffic, count_requests, retry_corrupt, try_once
 from tests.servers.patience import until
 
 _numbers = itertools.count()
@@ -91,7 +91,7 @@ def test_what_the_nearest_lacks_the_next_is_asked_for(pair, verb, caplog):
     both, _ = mirrored(primary, mirror)
     both._members._order = both._members.all
     traffic = Traffic()
-    with counted(traffic), caplog.at_level(logging.WARNING):
+    with count_requests(traffic), caplog.at_level(logging.WARNING):
         assert read_with(both, verb, "data/a") == (4 if verb == "head" else b"four")
         assert read_with(both, verb, "data/a") == (4 if verb == "head" else b"four")
     assert traffic.fallbacks == 2
@@ -130,7 +130,7 @@ def test_store_that_is_down_is_passed_over_and_asked_again(pair, error, caplog):
     primary.down = None
     now[0] += PASSED_OVER_MAX_S
     both.get("data/a")
-    until(lambda: both._members.primary.is_up)
+    until(lambda: both._members.primary.is_healthy)
     served = both.served[0][1]
     both.get("data/a")
     assert both.served[0][1] == served + 1
@@ -143,12 +143,12 @@ def test_one_failed_read_ahead_does_not_change_the_store(pair):
     both, _ = mirrored(primary, mirror)
     both._members._order = both._members.all
     primary.down = Transient
-    with tried_once():
+    with try_once():
         both.get("data/a")
         both.get("data/a")
-        assert both._members.primary.is_up
+        assert both._members.primary.is_healthy
         both.get("data/a")
-    assert not both._members.primary.is_up
+    assert not both._members.primary.is_healthy
 
 
 def test_object_that_must_be_there_is_waited_for_and_another_is_not(pair):
@@ -280,7 +280,7 @@ def test_nearest_answers_first():
         near.store.put("data/a", b"four")
         assert made.get("data/a").data == b"four"
         assert [one.url for one in made._members.in_order()] == [near.url, far.url, silent.url]
-        assert [one.is_up for one in made._members.all] == [True, False, True]
+        assert [one.is_healthy for one in made._members.all] == [True, False, True]
     finally:
         let_go.set()
 

@@ -8,7 +8,7 @@ import pytest
 
 from loader.errors import ObjectNotFound, Throttled
 from loader.storage import ByteRange, open_store
-from loader.storage.requests import Traffic, count_request, counted
+from loader.storage.requests import Traffic, count_request, count_requests
 
 DATA = bytes(range(256)) * 40
 
@@ -16,7 +16,7 @@ DATA = bytes(range(256)) * 40
 def test_what_the_server_saw_is_what_is_counted(faulty, faulty_store):
     faulty.origin.hold("k", DATA)
     seen = Traffic()
-    with counted(seen):
+    with count_requests(seen):
         faulty.faults.extend([503, "drop", "short"])
         faulty_store.get_range("k", 10, 1000)
         faulty_store.head("k")
@@ -31,7 +31,7 @@ def test_what_the_server_saw_is_what_is_counted(faulty, faulty_store):
 def test_ranges_that_the_store_reads_in_its_own_threads_are_counted(faulty, faulty_store):
     faulty.origin.hold("k", DATA)
     seen = Traffic()
-    with counted(seen):
+    with count_requests(seen):
         faulty.faults.extend([503] * 2)
         faulty_store.get_ranges("k", [ByteRange(i * 900, 9) for i in range(5)], max_gap=0)
     assert (seen.requests, seen.retries) == (7, 2)
@@ -43,7 +43,7 @@ def test_verb_that_gives_up_counts_its_tries(faulty):
     store = open_store("s3://bucket", options)
     faulty.faults.append(503)
     seen = Traffic()
-    with counted(seen), pytest.raises(Throttled):
+    with count_requests(seen), pytest.raises(Throttled):
         store.get("k")
     assert (seen.requests, seen.retries) == (1, 0)
     store.close()
@@ -52,7 +52,7 @@ def test_verb_that_gives_up_counts_its_tries(faulty):
 def test_every_backend_counts_its_reads(store):
     store.put("k", DATA)
     seen = Traffic()
-    with counted(seen):
+    with count_requests(seen):
         store.get_range("k", 0, 10)
         one = seen.requests
         store.get_ranges("k", [ByteRange(0, 10), ByteRange(20, 10)])
@@ -63,9 +63,9 @@ def test_every_backend_counts_its_reads(store):
 
 def test_nobody_counts_what_another_asked_for():
     ours, inner = Traffic(), Traffic()
-    with counted(ours):
+    with count_requests(ours):
         count_request()
-        with counted(inner):
+        with count_requests(inner):
             count_request(retry=True)
         stranger = threading.Thread(target=count_request)
         stranger.start()

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from loader.errors import Forbidden, InvalidStore, Throttled, Transient
-from loader.storage.requests import Limiter, Retrier, RetryBudget, patient, tried_once
+from loader.storage.requests import Limiter, Retrier, RetryBudget, patient, try_once
 
 
 class Clock:
@@ -164,7 +164,7 @@ def test_limit_below_one_is_refused():
 def test_what_is_tried_once_is_not_tried_again() -> None:
     clock = Clock()
     call = retrier(clock, RetryBudget())
-    with pytest.raises(Transient, match=r"^first$"), tried_once():
+    with pytest.raises(Transient, match=r"^first$"), try_once():
         call.call(failing(clock, [Transient("first")]))
     assert clock.pauses_s == []
     assert call.call(failing(clock, [Transient("first")])) == "done"

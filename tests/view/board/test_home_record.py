@@ -19,7 +19,7 @@ from penstock.view.board.attention import attention_items
 from penstock.view.board.home_record import MOST_TRAININGS, Board
 from penstock.view.board.training_lines import training_line
 from penstock.view.board.unpublished import unpublished_datasets
-from penstock.view.polyline import points_of
+from penstock.view.polyline import polyline_points
 from penstock.view.sections import home as home_module
 from penstock.view.sections.characters.section_lines import page_lines
 from penstock.view.sections.home import home_sections
@@ -259,13 +259,13 @@ def test_forged_plan_names_no_version(home):
 
 @pytest.mark.parametrize("values", [[1.0, 3.0, 2.0], [5.0, 5.0], [0.0] * 3])
 def test_points_of_a_line_lie_in_its_drawing(values):
-    points = points_of(range(len(values)), values, width=100, height=20)
+    points = polyline_points(range(len(values)), values, width=100, height=20)
     numbers = np.array([point.split(",") for point in points.split()], float)
     assert numbers[0, 0] == 0
     assert numbers[-1, 0] == 100
     assert (numbers[:, 1] >= 2).all()
     assert (numbers[:, 1] <= 18).all()
-    assert points_of([0], [1.0]) == ""
+    assert polyline_points([0], [1.0]) == ""
 
 
 def test_record_is_made_again_when_a_run_goes_on(home):

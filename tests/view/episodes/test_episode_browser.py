@@ -9,7 +9,7 @@ import pytest
 
 import loader
 from penstock.view.episodes.open_episode import open_episode
-from penstock.view.inspect.version_record import fields_of
+from penstock.view.inspect.version_record import sample_fields
 from tests.run.numbered_video import BITS, BLOCK
 from tests.servers.chromium import chromium
 from tests.servers.patience import PATIENCE_S
@@ -119,7 +119,7 @@ def frames_at(episode, at):
 def episode(folder):
     with loader.Root(folder) as root:
         version = root.open("rig@1")
-        yield open_episode(version, 0, fields_of(version, [0])[0])
+        yield open_episode(version, 0, sample_fields(version, [0])[0])
 
 
 def test_cameras_show_the_loader_s_frames_seeking_stepping_and_playing(viewer, episode):

@@ -15,7 +15,7 @@ from loader.modalities.row_blocks import with_row_blocks
 from penstock.view.episodes import verified_field
 from penstock.view.episodes.open_episode import open_episode
 from penstock.view.episodes.trained_windows import trained_windows
-from penstock.view.inspect.version_record import fields_of
+from penstock.view.inspect.version_record import sample_fields
 from tests.run.numbered_video import numbers_in
 from tests.view.conftest import write_photos
 from tests.view.episodes.rig import fields_of as fields_of_rig
@@ -112,7 +112,7 @@ def test_hostile_names_and_texts_are_text(served):
 
 def test_lane_holds_the_extremes_of_the_range(served, folder):
     with loader.Root(folder) as root:
-        episode = open_episode(root.open("rig@1"), 1, fields_of(root.open("rig@1"), [1])[0])
+        episode = open_episode(root.open("rig@1"), 1, sample_fields(root.open("rig@1"), [1])[0])
         state = np.concatenate([episode.row("state.npy", n)[None] for n in range(3000)])
     for begin, end, n_columns in ((0, 3 * 10**9, 100), (10**9, 2 * 10**9, 77), (5 * 10**8, 6 * 10**8, 2000)):
         query = f"from={begin}&to={end}&columns={n_columns}&first=0&stop=3"
@@ -249,7 +249,7 @@ def test_search_of_windows_ends_in_time(served, folder, monkeypatch, step_s, sea
     with loader.Root(folder) as root:
         version = root.open("rig@1")
         run = trained_windows(
-            served.opened.training("big"), open_episode(version, 1, fields_of(version, [1])[0])
+            served.opened.training("big"), open_episode(version, 1, sample_fields(version, [1])[0])
         )
     assert (run.searched, run.windows) == (searched, ())
 
@@ -314,7 +314,7 @@ def test_cost_does_not_grow_with_the_length(tmp_path, requests):
 def test_damaged_camera_says_so_and_the_others_play(tmp_path):
     with loader.Root(tmp_path / "root") as root:
         version = write_rig(root)
-        at = open_episode(version, 0, fields_of(version, [0])[0]).address.fields["cam.left.mp4"]
+        at = open_episode(version, 0, sample_fields(version, [0])[0]).address.fields["cam.left.mp4"]
     path = tmp_path / "root" / at.path
     data = bytearray(path.read_bytes())
     data[at.offset + at.nbytes // 2] ^= 255

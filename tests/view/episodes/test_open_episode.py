@@ -23,11 +23,11 @@ from penstock.formats.run_import import import_place
 from penstock.view.episodes import bands
 from penstock.view.episodes import open_episode as module
 from penstock.view.episodes.bands import fault_spans, keep_spans, language_spans
-from penstock.view.episodes.episode_record import episode_record, moment, stepped
-from penstock.view.episodes.lanes import groups, lanes_of
+from penstock.view.episodes.episode_record import episode_record, moment, step_time
+from penstock.view.episodes.lanes import groups, stream_lanes
 from penstock.view.episodes.open_episode import is_episode, open_episode
 from penstock.view.episodes.stream_summary import read_rows
-from penstock.view.inspect.version_record import fields_of
+from penstock.view.inspect.version_record import sample_fields
 from penstock.view.open_data import EPISODES_BYTES
 from tests.run.numbered_video import numbers_in
 from tests.view.episodes.rig import HOSTILE, RATES, windows_of, write_rig
@@ -43,7 +43,7 @@ def rig(tmp_path_factory):
 
 
 def opened(version, ordinal=0):
-    return open_episode(version, ordinal, fields_of(version, [ordinal])[0])
+    return open_episode(version, ordinal, sample_fields(version, [ordinal])[0])
 
 
 def test_moment_is_the_window_of_the_loader(rig):
@@ -79,12 +79,12 @@ def test_steps_go_from_frame_to_frame_and_end_at_the_ends(rig):
     episode = opened(rig)
     name, at, seen = CAMERAS[2], 0, []
     for _ in range(episode.n_values(name) + 3):
-        seen.append(episode.number_at(name, at))
-        at = stepped(episode, at, name, 1)
+        seen.append(episode.row_number(name, at))
+        at = step_time(episode, at, name, 1)
     assert seen == [*range(episode.n_values(name)), *[episode.n_values(name) - 1] * 3]
-    assert stepped(episode, at, name, -(10**6)) == 0
+    assert step_time(episode, at, name, -(10**6)) == 0
     with pytest.raises(InvalidRuntime, match="rows or frames"):
-        stepped(episode, 0, "language.jsonl", 1)
+        step_time(episode, 0, "language.jsonl", 1)
 
 
 def test_video_without_a_packet_table_is_shown_too(tmp_path):
@@ -174,7 +174,7 @@ def test_lanes_follow_the_leading_words():
 
 
 def test_state_and_its_action_share_lanes_only_by_name(rig, tmp_path):
-    lanes, n_undrawn = lanes_of(opened(rig).streams)
+    lanes, n_undrawn = stream_lanes(opened(rig).streams)
     assert n_undrawn == 0
     assert [(lane.field, lane.dashed, len(lane.labels)) for lane in lanes] == [
         ("action.npy", "", 2),
@@ -188,7 +188,7 @@ def test_state_and_its_action_share_lanes_only_by_name(rig, tmp_path):
         clock = np.arange(4, dtype=np.int64)
         arrays = dict.fromkeys(("action.npy", "state.npy"), np.zeros((4, 2)))
         writer.add("ep", {**arrays, "action.ns.npy": clock, "state.ns.npy": clock})
-    ((lane,), _) = lanes_of(opened(loader.Root(tmp_path / "root").open("arm@1")).streams)
+    ((lane,), _) = stream_lanes(opened(loader.Root(tmp_path / "root").open("arm@1")).streams)
     assert (lane.field, lane.dashed, lane.name, lane.labels) == (
         "state.npy",
         "action.npy",

@@ -13,7 +13,7 @@ from loader.modalities.row_blocks import read_rows as read_blocks
 from penstock.view.episodes import stream_summary, verified_field
 from penstock.view.episodes.stream_summary import StreamSummary, read_rows, spread, stream_layout
 from penstock.view.episodes.verified_field import BLOCK_BYTES, PASS_BYTES
-from penstock.view.episodes.verified_field import verified_field as open_field
+from penstock.view.episodes.verified_field import verify_field as open_field
 
 
 def stored(tmp_path, array, name="state.npy"):
@@ -205,7 +205,7 @@ def test_row_blocks_read_a_stream_bit_by_bit(tmp_path, monkeypatch, dims):
     field, blocks = with_rows(tmp_path, array)
     whole = StreamSummary(field, stream_layout(field)).columns(0, len(array), 100, range(4))
     field, _ = with_rows(tmp_path / "again", array)
-    field.check_by(blocks)
+    field.check_blocks(blocks)
     counted = Ranges(array)(monkeypatch)
     summary = StreamSummary(field, stream_layout(field))
     assert (counted.n, summary.is_narrow(500, 510, 1000)) == (1, True)  # the head
@@ -233,7 +233,7 @@ def test_row_blocks_read_a_stream_bit_by_bit(tmp_path, monkeypatch, dims):
 def test_damaged_block_of_rows_is_named_at_once(tmp_path):
     array = np.random.default_rng(0).standard_normal((200_000, 4))
     field, blocks = with_rows(tmp_path, array)
-    field.check_by(blocks)
+    field.check_blocks(blocks)
     flip(tmp_path, field, len(blocks.layout.head) + 5100 * 32)
     assert len(read_rows(field, stream_layout(field), 0, 2048)) == 2048
     with pytest.raises(Corrupt, match=r"state.npy.*the block at byte 131200 is damaged"):
@@ -242,7 +242,7 @@ def test_damaged_block_of_rows_is_named_at_once(tmp_path):
         StreamSummary(field, stream_layout(field)).read_more(9.0)
     other, _ = with_rows(tmp_path / "other", array + 1)
     with pytest.raises(DecodeFailed, match="its row blocks belong to another array"):
-        other.check_by(blocks)
+        other.check_blocks(blocks)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 7, 8, 9, 100])

@@ -10,24 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from penstock.view.kinds import Facts, kind_of
+from penstock.view.kinds import Facts, find_kind
 from penstock.view.kinds import array_values as drawing
 from penstock.view.kinds.array import ARRAY
-from penstock.view.kinds.array_values import range_of, ranges_cached
+from penstock.view.kinds.array_values import array_range, ranges_cached
 
 FACTS = Facts(field="latent.npy")
 
 
 def test_range_is_numpys() -> None:
     array = 1e6 + np.random.default_rng(3).standard_normal((300, 7, 500))
-    found = range_of(array)
+    found = array_range(array)
     assert (found.low, found.high, found.finite) == (array.min(), array.max(), array.size)
     assert found.mean == pytest.approx(array.mean(), rel=1e-12)
     assert found.deviation == pytest.approx(array.std(), rel=1e-6)
 
 
 def test_values_that_are_not_finite_are_counted_apart() -> None:
-    found = range_of(np.array([1.0, np.nan, np.inf, -np.inf, 3.0, np.nan]))
+    found = array_range(np.array([1.0, np.nan, np.inf, -np.inf, 3.0, np.nan]))
     assert (found.low, found.high, found.mean, found.deviation) == (1.0, 3.0, 2.0, 1.0)
     assert (found.nan, found.infinite, found.finite) == (2, 2, 2)
 
@@ -37,8 +37,8 @@ def test_values_that_are_not_finite_are_counted_apart() -> None:
 )
 def test_every_value_counts_however_it_lies_in_memory(turn) -> None:
     array = turn(np.random.default_rng(4).standard_normal((8, 9, 10)))
-    assert range_of(array).mean == pytest.approx(array.mean(), abs=1e-12)
-    assert (range_of(array).low, range_of(array).high) == (array.min(), array.max())
+    assert array_range(array).mean == pytest.approx(array.mean(), abs=1e-12)
+    assert (array_range(array).low, array_range(array).high) == (array.min(), array.max())
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, None])
@@ -50,7 +50,7 @@ def test_value_that_is_looked_at_once_is_told_as_ever(bad) -> None:
     values += [value.transpose(1, 2, 0) for value in values] + [values[0][:, ::2], values[0][0]]
 
     def told(value):
-        kind = kind_of(value, FACTS)
+        kind = find_kind(value, FACTS)
         return kind.lines(value, FACTS), kind.marks(value, FACTS), kind.thumbnail(value, FACTS)
 
     wanted = [told(value) for value in values]
@@ -77,7 +77,7 @@ def test_line_tells_shape_range_and_first_values() -> None:
     ids=["torch", "numpy"],
 )
 def test_bfloat16_keeps_its_name_and_values(value) -> None:
-    assert kind_of(value, FACTS) is ARRAY
+    assert find_kind(value, FACTS) is ARRAY
     assert ARRAY.lines(value, FACTS) == ("bfloat16 [2]", "from 0.5 to 2, mean 1.25, deviation 0.75", "0.5 2")
 
 
@@ -130,6 +130,6 @@ def test_bytes_have_the_range_of_their_values(value, turned, together) -> None:
     if value.size:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(drawing, "CHUNK_BYTES", together)
-            found, wide = range_of(value), range_of(value.astype(np.int16, order="K"))
+            found, wide = array_range(value), array_range(value.astype(np.int16, order="K"))
         assert replace(found, counts=()) == wide
         assert found.counts == tuple(np.bincount(value.ravel(), minlength=256).tolist())

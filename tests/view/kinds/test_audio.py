@@ -7,7 +7,7 @@ import pytest
 import soundfile
 import torch
 
-from penstock.view.kinds import Facts, kind_of
+from penstock.view.kinds import Facts, find_kind
 from penstock.view.kinds.audio import AUDIO
 
 FACTS = Facts(field="flac", rate=8000)
@@ -21,7 +21,7 @@ def tone(n=4000, channels=1, level=0.5):
 @pytest.mark.parametrize("make", [np.asarray, torch.from_numpy])
 def test_wav_holds_the_samples(channels, make) -> None:
     value = tone(channels=channels)
-    assert kind_of(make(value), FACTS) is AUDIO
+    assert find_kind(make(value), FACTS) is AUDIO
     sound, _ = AUDIO.detail(make(value), FACTS)
     assert sound.type == "audio/wav"
     samples, rate = soundfile.read(io.BytesIO(sound.data), dtype="float32", always_2d=True)

@@ -14,7 +14,7 @@ EIGHT_AT_ONCE = """
 import io
 from concurrent.futures import ThreadPoolExecutor
 from PIL import Image
-from penstock.view.kinds import kind_of, stored_bytes
+from penstock.view.kinds import find_kind, stored_bytes
 from penstock.view.kinds.kind import Facts
 stored_bytes.BUDGET._limit = 128 * 2**20
 facts = Facts(field="webp")
@@ -23,7 +23,7 @@ def webp(side):
     Image.new("RGB", (side, side), (1, 2, 3)).save(file, "WEBP", lossless=True)
     return file.getvalue()
 def shown(data):
-    return kind_of(data, facts).thumbnail(data, facts)
+    return find_kind(data, facts).thumbnail(data, facts)
 small, large = webp(16), webp(2048)
 assert len(large) < 1000 and shown(small) is not None
 def peak_mib():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from penstock.view.kinds import KINDS, Facts, kind_of
+from penstock.view.kinds import KINDS, Facts, find_kind
 from penstock.view.kinds.kind import MEDIA_TYPES, WEIGHTS
 from tests.view.kinds.values import HOSTILE_TEXT, HUGE, VALUES
 
@@ -45,7 +45,7 @@ def shown(kind, value, facts):
 
 @pytest.mark.parametrize("value", CASES)
 def test_value_is_shown(value) -> None:
-    by_kind = {(kind_of(value, facts).name, facts.labels is None): facts for facts in facts_of(value)}
+    by_kind = {(find_kind(value, facts).name, facts.labels is None): facts for facts in facts_of(value)}
     for facts in by_kind.values():
         check(value, facts)
 
@@ -56,7 +56,7 @@ def test_huge_value_is_shown(value) -> None:
 
 
 def check(value, facts) -> None:
-    kind = kind_of(value, facts)
+    kind = find_kind(value, facts)
     lines, marks, boxes, thumbnail, small, detail = shown(kind, value, facts)
     assert 1 <= len(lines) <= 260
     assert max(map(len, lines)) <= 1100
@@ -86,12 +86,12 @@ def test_whether_a_kind_fits_is_told_of_any_value(kind) -> None:
 
 
 def test_each_kind_shows_something() -> None:
-    found = {kind_of(value, facts).name for value in VALUES.values() for facts in facts_of(value)}
+    found = {find_kind(value, facts).name for value in VALUES.values() for facts in facts_of(value)}
     assert found == set(KINDS)
 
 
 def test_hostile_text_is_still_read() -> None:
-    text = " ".join(kind_of(HOSTILE_TEXT, Facts(field="x")).lines(HOSTILE_TEXT, Facts(field="x")))
+    text = " ".join(find_kind(HOSTILE_TEXT, Facts(field="x")).lines(HOSTILE_TEXT, Facts(field="x")))
     assert "<script>" in text  # pages escape it
     assert r"a\x1b]52;c;eA==\x07b\u202edcba\u2066\x9b31m" in text
     assert r"\ud800" in text

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.view.kinds import Facts, kind_of
+from penstock.view.kinds import Facts, find_kind
 from penstock.view.kinds.image import IMAGE
 from tests.view.kinds.values import photo
 
@@ -17,7 +17,7 @@ FACTS = Facts(field="jpg")
 def test_pixels_of_the_png_are_the_tensors(pixels_of, channels, first, make) -> None:
     pixels = photo(channels=channels)
     value = make(np.ascontiguousarray(pixels.transpose(2, 0, 1)) if first else pixels)
-    assert kind_of(value, FACTS) is IMAGE
+    assert find_kind(value, FACTS) is IMAGE
     (whole,) = IMAGE.detail(value, FACTS)
     assert whole.type == "image/png"
     assert np.array_equal(pixels_of(whole), pixels)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.view.kinds import Facts, kind_of
+from penstock.view.kinds import Facts, find_kind
 from penstock.view.kinds.json_value import JSON
 
 FACTS = Facts(field="meta.json")
@@ -44,7 +44,7 @@ def test_long_list_ends() -> None:
 
 @pytest.mark.parametrize("one", [1, np.int64(1), np.array(1), torch.tensor(1), torch.tensor([1])])
 def test_label_has_its_name(one) -> None:
-    assert kind_of(one, LABELS) is JSON
+    assert find_kind(one, LABELS) is JSON
     assert JSON.lines(one, LABELS) == ("1: dog",)
     assert JSON.marks(one, LABELS) == ()
     named = Facts(field="species", labels={1: "wolf"})

@@ -14,7 +14,7 @@ import soundfile
 from PIL import Image
 
 from loader.modalities import find_decoder
-from penstock.view.kinds import Facts, kind_of, stored_bytes
+from penstock.view.kinds import Facts, find_kind, stored_bytes
 from tests.run import media
 from tests.view.kinds.values import HOSTILE_TEXT, photo
 
@@ -38,7 +38,7 @@ def npy(array):
 def shown(field, data, **more):
     """(lines, marks, thumbnail, details) of stored bytes."""
     about = facts(field, **more)
-    kind = kind_of(data, about)
+    kind = find_kind(data, about)
     assert kind.name == "stored"
     return (
         kind.lines(data, about),
@@ -127,7 +127,7 @@ def test_text_numbers_and_arrays_are_decoded(field, data, line) -> None:
 def test_stored_tokens_have_boxes() -> None:
     about = facts("tokens.npy", special={2: "<eos>"})
     data = npy(np.array([7, 2]))
-    assert [one.text for one in kind_of(data, about).boxes(data, about)] == ["", "<eos>"]
+    assert [one.text for one in find_kind(data, about).boxes(data, about)] == ["", "<eos>"]
 
 
 def test_large_json_is_shown_as_text() -> None:
@@ -231,7 +231,7 @@ def test_large_picture_is_refused_by_its_header(field, data) -> None:
 
 
 def test_other_bytes_are_not_decoded() -> None:
-    assert kind_of(b"\xff\xd8", facts("bin")).name == "other"
+    assert find_kind(b"\xff\xd8", facts("bin")).name == "other"
 
 
 def test_real_media_are_shown() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.view.kinds import Facts, kind_of
+from penstock.view.kinds import Facts, find_kind
 from penstock.view.kinds.text import OTHER, TEXT
 
 FACTS = Facts(field="caption.txt")
@@ -57,4 +57,4 @@ def test_object_is_named_and_not_asked() -> None:
 
     (line,) = OTHER.lines(Hostile(), Facts(field="x"))
     assert line.endswith("Hostile")
-    assert kind_of(Hostile(), Facts(field="x")) is OTHER
+    assert find_kind(Hostile(), Facts(field="x")) is OTHER

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.view.kinds import Facts, kind_of
+from penstock.view.kinds import Facts, find_kind
 from penstock.view.kinds.tokens import PACKED, TOKENS
 
 WORDS = {3: "The", 4: " cat", 5: "\n\tsat", 6: "\x1b[31m"}
@@ -47,13 +47,13 @@ def test_without_a_tokenizer_numbers_are_shown() -> None:
 
 @pytest.mark.parametrize("make", [np.asarray, torch.from_numpy, lambda ids: torch.from_numpy(ids)[None]])
 def test_any_library_holds_tokens(make) -> None:
-    assert kind_of(make(IDS), FACTS) is TOKENS
+    assert find_kind(make(IDS), FACTS) is TOKENS
     assert TOKENS.boxes(make(IDS), FACTS) == TOKENS.boxes(IDS, FACTS)
 
 
 @pytest.mark.parametrize("field", ["segment_ids", "tokens.npy.segment_ids", "position_ids", "jpg"])
 def test_what_lies_beside_tokens_is_no_sequence_of_them(field) -> None:
-    assert kind_of(IDS, Facts(field=field)).name == "array"
+    assert find_kind(IDS, Facts(field=field)).name == "array"
 
 
 def test_loss_mask_and_values_per_token() -> None:
@@ -79,7 +79,7 @@ def test_target_of_minus_100_is_masked() -> None:
 
 def test_documents_are_apart() -> None:
     ids, facts = packed([1, 1, 2, 2, 0])
-    assert kind_of(ids, facts) is PACKED
+    assert find_kind(ids, facts) is PACKED
     assert [one.segment for one in PACKED.boxes(ids, facts)] == [1, 1, 2, 2, 0]
     assert PACKED.lines(ids, facts) == (
         "5 tokens, int32 [5]",

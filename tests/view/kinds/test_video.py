@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.view.kinds import Facts, kind_of
+from penstock.view.kinds import Facts, find_kind
 from penstock.view.kinds.video import VIDEO
 
 FACTS = Facts(field="mp4", rate=25)
@@ -22,7 +22,7 @@ LAYOUTS = {"T H W C": (0, 1, 2, 3), "T C H W": (0, 3, 1, 2), "C T H W": (3, 0, 1
 def test_pixels_of_each_frame_are_the_tensors(pixels_of, axes, make) -> None:
     frames = clip()
     value = make(np.ascontiguousarray(frames.transpose(axes)))
-    assert kind_of(value, FACTS) is VIDEO
+    assert find_kind(value, FACTS) is VIDEO
     shown = VIDEO.detail(value, FACTS)
     assert len(shown) == 8
     for media, frame in zip(shown, frames, strict=True):

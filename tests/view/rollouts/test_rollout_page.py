@@ -10,7 +10,7 @@ import pytest
 import loader
 from penstock.upkeep.exclusion import exclude_slice
 from penstock.view.episodes import verified_field
-from penstock.view.inspect.version_record import fields_of
+from penstock.view.inspect.version_record import sample_fields
 from penstock.view.rollouts import open_rollout as opening
 from penstock.view.rollouts.open_rollout import open_rollout
 from penstock.view.rollouts.rollout_record import PAGE, rollout_record
@@ -43,7 +43,7 @@ def long(folder):
 
 
 def record_of(version, ordinal, **options):
-    (names,) = fields_of(version, [ordinal])
+    (names,) = sample_fields(version, [ordinal])
     return rollout_record(open_rollout(version, ordinal, names), **options)
 
 

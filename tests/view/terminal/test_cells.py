@@ -9,7 +9,7 @@ from penstock.view.kinds.image import png
 from penstock.view.kinds.kind import TokenBox
 from penstock.view.sections.characters.curve_lines import curve_lines
 from penstock.view.sections.characters.running_median import running_median
-from penstock.view.terminal.picture_cells import chosen_mode, picture_widget
+from penstock.view.terminal.picture_cells import choose_mode, picture_widget
 from penstock.view.terminal.slot_screen import tokens_text
 
 
@@ -64,9 +64,9 @@ def test_inside_tmux_and_without_a_terminal_pictures_are_half_cells(monkeypatch,
     monkeypatch.setattr(sys, "__stdout__", None)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert chosen_mode("auto", no_color=False) == mode
-    assert chosen_mode("auto", no_color=True) == "shades"
-    assert chosen_mode("kitty", no_color=True) == "kitty"
+    assert choose_mode("auto", no_color=False) == mode
+    assert choose_mode("auto", no_color=True) == "shades"
+    assert choose_mode("kitty", no_color=True) == "kitty"
 
 
 def test_tokens_are_told_apart_without_colours() -> None:
@@ -115,5 +115,5 @@ def test_running_median_ignores_a_missing_value_and_an_outlier() -> None:
 @pytest.mark.parametrize("mode", ["kitty", "sixel"])
 def test_terminal_is_asked_before_its_answers_would_be_keys(monkeypatch, mode) -> None:
     monkeypatch.delitem(sys.modules, "textual_image.widget", raising=False)
-    assert chosen_mode(mode, no_color=False) == mode
+    assert choose_mode(mode, no_color=False) == mode
     assert "textual_image.widget" in sys.modules

@@ -1,12 +1,12 @@
 """The cost of datasets in a terminal."""
 
-from penstock.view.terminal.addresses import CostPage, page_at
+from penstock.view.terminal.addresses import CostPage, parse_page
 from tests.view.conftest import write_photos
 
 
 def test_cost_in_a_terminal(look, root, tmp_path):
     write_photos(root)
-    assert page_at("cost") == CostPage()
+    assert parse_page("cost") == CostPage()
 
     async def test(terminal):
         assert terminal.lines[0].startswith("cost of 1 dataset")

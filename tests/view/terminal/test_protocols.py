@@ -15,7 +15,7 @@ from PIL import Image
 
 from penstock.view.kinds.image import png
 from penstock.view.terminal import picture_cells
-from penstock.view.terminal.picture_cells import chosen_mode, picture_widget
+from penstock.view.terminal.picture_cells import choose_mode, picture_widget
 
 NAME, REGISTERS, ATTRIBUTES = "\x1b[>q", "\x1b[?1;1;0S", "\x1b[c"
 QUESTIONS = re.compile(r"\x1b_G.*?\x1b\\|\x1b\[[>?]?[\d;]*[a-zA-Z]")
@@ -88,7 +88,7 @@ def shown_by(monkeypatch):
 )
 def test_auto_takes_a_protocol_by_which_pictures_are_drawn(shown_by, answers, mode):
     shown_by(answers)
-    assert chosen_mode("auto", no_color=False) == mode
+    assert choose_mode("auto", no_color=False) == mode
 
 
 @pytest.mark.parametrize("mode", ["auto", "sixel"])
@@ -97,7 +97,7 @@ def test_auto_takes_a_protocol_by_which_pictures_are_drawn(shown_by, answers, mo
 )
 def test_sixel_picture_has_the_colours_of_its_terminal(shown_by, mode, registers, most):
     shown_by(terminal(SIXEL, registers=registers))
-    assert chosen_mode(mode, no_color=False) == "sixel"
+    assert choose_mode(mode, no_color=False) == "sixel"
     sys.__stdin__.close()  # whoever asks now gets no answer
     pixels = np.random.default_rng(1).integers(0, 256, (48, 48, 3), np.uint8)
     numbers = {int(one) for one in re.findall(r"#(\d+)", sixels(pixels))}

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.upkeep.exclusion import exclude
-from penstock.view.terminal.addresses import RootPage, SlicePage, SlicesPage, page_at
+from penstock.view.terminal.addresses import RootPage, SlicePage, SlicesPage, parse_page
 from tests.view.conftest import write_photos
 
 
@@ -116,6 +116,6 @@ def test_texts_of_a_slice_stay_in_their_line(look, root, tmp_path):
 
 
 def test_pages_that_a_terminal_lacks_have_no_address():
-    assert page_at("v/photos/1/map") is None
-    assert page_at("v/photos/x") is None
-    assert page_at("slices/photos/a%20b") == SlicePage(dataset="photos", name="a b")
+    assert parse_page("v/photos/1/map") is None
+    assert parse_page("v/photos/x") is None
+    assert parse_page("slices/photos/a%20b") == SlicePage(dataset="photos", name="a b")

@@ -7,7 +7,7 @@ from penstock.view.facets.version_filter import VersionFilter
 from penstock.view.inspect.version_record import version_record
 from penstock.view.sections.characters.section_lines import section_lines
 from penstock.view.sections.facets import facet_sections, filter_sections
-from penstock.view.terminal.addresses import VersionPage, page_at
+from penstock.view.terminal.addresses import VersionPage, parse_page
 from penstock.view.terminal.section_screen import SectionList
 from tests.view.conftest import write_photos
 
@@ -34,7 +34,7 @@ def test_each_line_of_a_facet_finds_the_samples_that_it_counts(root, asked):
     for column in ("note", "width", "split"):
         (facet,) = [one for one in facet_sections(record, [column]) if one.column == column]
         for row in facet.rows:
-            clicked = page_at(facet.version + row.query)
+            clicked = parse_page(facet.version + row.query)
             assert clicked.facet == column
             found = record_of(version, clicked)
             others = [term for term in asked.terms if column not in term]
@@ -57,7 +57,7 @@ def test_each_part_of_a_filter_has_a_line_that_removes_it(root):
     record = record_of(version, VersionPage(dataset="photos", number=1, filter=FILTERS[3]))
     lines = [line for one in filter_sections(record) for line in section_lines(one, 80)]
     assert [line.text[2:] for line in lines] == ["width > 41", "\"note\" = 'n0'", "in wide"]
-    pages = [page_at(line.page) for line in lines]
+    pages = [parse_page(line.page) for line in lines]
     assert [len(page.filter.terms) for page in pages] == [1, 1, 2]
     assert [page.filter.within for page in pages] == [("wide",), ("wide",), ()]
 

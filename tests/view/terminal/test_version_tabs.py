@@ -3,7 +3,7 @@
 import pytest
 
 import loader
-from penstock.view.terminal.addresses import ContentsPage, GroupsPage, LineagePage, VersionPage, page_at
+from penstock.view.terminal.addresses import ContentsPage, GroupsPage, LineagePage, VersionPage, parse_page
 from tests.view.conftest import write_photos
 from tests.view.test_groups_page import write_copies
 from tests.view.test_web import Served
@@ -88,7 +88,7 @@ def test_terminal_lists_groups(look, root, tmp_path):
 
 
 def test_addresses_are_those_of_the_browser():
-    assert page_at("v/photos/2/groups?cosine=0.9") == GroupsPage(dataset="photos", number=2, cosine="0.9")
-    assert page_at("v/photos/2/columns") == ContentsPage(dataset="photos", number=2)
-    assert page_at("v/photos/2/lineage") == LineagePage(dataset="photos", number=2)
+    assert parse_page("v/photos/2/groups?cosine=0.9") == GroupsPage(dataset="photos", number=2, cosine="0.9")
+    assert parse_page("v/photos/2/columns") == ContentsPage(dataset="photos", number=2)
+    assert parse_page("v/photos/2/lineage") == LineagePage(dataset="photos", number=2)
     assert LineagePage(dataset="photos", number=2).parent == VersionPage(dataset="photos", number=2)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from ....text import clean
 from .bars import metric_bars
-from .metric_values import Values, known_values
+from .metric_values import Values, present_values
 from .step_scale import StepScale
 from .tall_curve import tall_lines
 
@@ -28,7 +28,7 @@ def curve_lines(
     steps = [int(step) for step in chart["step"] if step is not None]
     if not steps:
         return []
-    metrics = shown_metrics(chart)
+    metrics = select_metrics(chart)
     heads = {name: _head(name, values) for name, values in metrics.items()}
     longest = max(heads.values(), default="", key=len)
     margin = 1 + max(len(longest), len(_STRUCK))
@@ -39,7 +39,7 @@ def curve_lines(
         last=max(numbers),
         most_cells=columns - margin,
     )
-    cells = [scale.cell_of(step) for step in steps]
+    cells = [scale.step_cell(step) for step in steps]
     lines: list[str] = []
     if main in metrics:
         lines += tall_lines(
@@ -61,7 +61,7 @@ def curve_lines(
     return lines
 
 
-def shown_metrics(chart: Mapping[str, Values], first: str = "") -> dict[str, Values]:
+def select_metrics(chart: Mapping[str, Values], first: str = "") -> dict[str, Values]:
     """Return the metrics of a chart to draw: waits and substitutions only if they are not zero.
 
     first: metric that comes before the others; "" keeps the chart's order.
@@ -77,7 +77,7 @@ def shown_metrics(chart: Mapping[str, Values], first: str = "") -> dict[str, Val
 
 
 def _head(name: str, values: Values) -> str:
-    known = known_values(values)
+    known = present_values(values)
     text = "no finite value"
     if known:
         low = known[0]

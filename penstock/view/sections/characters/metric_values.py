@@ -13,7 +13,7 @@ class CellRange(NamedTuple):
     high: float
 
 
-def known_values(values: Values) -> list[float]:
+def present_values(values: Values) -> list[float]:
     """Return the values that are not missing, ascending."""
     known = [value for value in values if value is not None]
     known.sort()

@@ -21,7 +21,7 @@ class StepScale:
         n_cells = min(self.most_cells, n_steps)
         return max(LEAST_CELLS, n_cells)
 
-    def cell_of(self, step: float) -> int:
+    def step_cell(self, step: float) -> int:
         span = max(1, self.last - self.first)
         distance = step - self.first
         cell = distance * self.n_cells // span
@@ -31,7 +31,7 @@ class StepScale:
     def strokes(self, steps: Sequence[int]) -> str:
         cells = [" "] * self.n_cells
         for step in steps:
-            cell = self.cell_of(step)
+            cell = self.step_cell(step)
             cells[cell] = "!"
         return "".join(cells)
 

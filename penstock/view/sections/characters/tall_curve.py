@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .metric_values import Values, cell_ranges, known_values
+from .metric_values import Values, cell_ranges, present_values
 from .running_median import running_median
 
 TALL_ROWS = 6
@@ -37,7 +37,7 @@ def tall_lines(
 
     cells: cell of each value.
     """
-    scale = _scale_of(values)
+    scale = _row_scale(values)
     if scale is None:
         return []
     blank = " " * n_cells
@@ -66,8 +66,8 @@ def tall_lines(
     return lines
 
 
-def _scale_of(values: Values) -> _RowScale | None:
-    known = known_values(values)
+def _row_scale(values: Values) -> _RowScale | None:
+    known = present_values(values)
     n_outside = round(len(known) * _OUT_OF_SCALE)
     end = len(known) - n_outside
     inside = known[n_outside:end]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ....text import clean
-from ....units import shortened
+from ....units import shorten_list
 from ...inspect.packed_documents import PackedDocument
 from ...inspect.step_record import SlotRow
 from ...kinds.kind import Mark
@@ -55,7 +55,7 @@ def mark_line(mark: StepMark | Mark) -> str:
     noun = "slots"
     if len(mark.slots) == 1:
         noun = "slot"
-    slots = shortened(mark.slots)
+    slots = shorten_list(mark.slots)
     return f"  ! {mark.text}  ({noun} {slots})"
 
 

@@ -14,7 +14,7 @@ from loader.cores import BACKGROUND_NICE
 from loader.native import crc32c
 from penstock.checkpoints.near import part_stream
 from penstock.checkpoints.near.part_stream import write_part
-from penstock.checkpoints.parts import BLOCK_BYTES, sealed_part
+from penstock.checkpoints.parts import BLOCK_BYTES, seal_part
 from tests.penstock.checkpoints.test_files import piece
 from tests.penstock.checkpoints.test_near_saves import EVERY, cluster, save_until, saver
 
@@ -29,7 +29,7 @@ def test_part_in_blocks_is_the_part_in_memory(monkeypatch, sizes, block_bytes):
     arrays = [draw.integers(0, 256, size, dtype=np.uint8) for size in sizes]
     pieces = [piece(f"v{number}", "U8", array) for number, array in enumerate(arrays)]
     contents = [array.data for array in arrays]
-    data, placed = sealed_part("x-0.safetensors", pieces, contents)
+    data, placed = seal_part("x-0.safetensors", pieces, contents)
     blocks = []
     written = write_part("x-0.safetensors", pieces, contents, lambda block: blocks.append(bytes(block)))
     assert b"".join(blocks) == b"".join(written.views) == data

@@ -11,7 +11,7 @@ import loader
 from loader.cache.peers import lifetime
 from loader.cache.peers.lifetime import live_server
 from loader.errors import CheckpointMismatch, CorruptCheckpoint, InvalidRuntime
-from loader.storage.requests import Traffic, counted
+from loader.storage.requests import Traffic, count_requests
 from penstock.checkpoints import Checkpoints
 from penstock.checkpoints.marker import marker_key, part_key
 from penstock.checkpoints.near.start import NearSteps
@@ -267,7 +267,7 @@ def test_near_steps_cost_the_root_no_request(root, nodes):
     for near in (False, True):
         traffic = Traffic()
         options = {"near": nodes[0].spec([node.address for node in nodes])} if near else {}
-        with Checkpoints(str(root), RUN, **options) as checkpoints, counted(traffic):
+        with Checkpoints(str(root), RUN, **options) as checkpoints, count_requests(traffic):
             assert checkpoints.load(empty()).step == 10
         requests.append(traffic.requests)
     assert requests[0] == requests[1] > 0

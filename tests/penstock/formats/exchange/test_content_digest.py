@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import loader
 from loader.errors import InvalidRuntime
-from penstock.formats.content_digest import _hashed, content_digest
+from penstock.formats.content_digest import _hash, content_digest
 from tests.refusals import refusal
 
 NUMBERS = itertools.count()
@@ -83,7 +83,7 @@ def test_every_difference_counts(tmp_path, full) -> None:
 
 
 def test_parts_of_a_hash_do_not_run_into_one_another() -> None:
-    assert len({_hashed(b"a", b"bc"), _hashed(b"ab", b"c"), _hashed(b"abc"), _hashed(b"abc", b"")}) == 4
+    assert len({_hash(b"a", b"bc"), _hash(b"ab", b"c"), _hash(b"abc"), _hash(b"abc", b"")}) == 4
 
 
 def test_what_is_left_out_does_not_count(tmp_path) -> None:

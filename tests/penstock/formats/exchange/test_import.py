@@ -12,7 +12,7 @@ from loader.storage import open_store
 from penstock.formats import run_import
 from penstock.formats.importing.walk import UnitsAhead, Walk
 from penstock.formats.importing.write_parts import delete_units
-from penstock.formats.reading.sample import shards_of
+from penstock.formats.reading.sample import object_shards
 from penstock.formats.registration.earlier import PlaceDifference
 from penstock.formats.registration.register import register
 from penstock.formats.registry import registered_named
@@ -149,7 +149,7 @@ def test_shares_of_units_ahead_are_those_of_their_shards(tmp_path, monkeypatch):
     for k in range(3):
         archive(tmp_path / f"{k}.tar", members(k, 20))
     found = registered_named("webdataset").find_objects(store, [*store.list()])
-    with Walk(found, shards_of(found.infos, 1), (), PlaceDifference(fresh=found.infos), {}) as walk:
+    with Walk(found, object_shards(found.infos, 1), (), PlaceDifference(fresh=found.infos), {}) as walk:
         shares = [unit.size for unit in UnitsAhead(walk, {}, 700)]
     assert walk.nbytes - 3 * len(shares) < sum(shares) <= walk.nbytes
 

@@ -11,7 +11,7 @@ import pytest
 import loader
 from loader.errors import Conflict, Corrupt, InvalidRuntime, InvalidStore
 from loader.storage import open_store
-from penstock.class_names import class_names_of
+from penstock.class_names import find_class_names
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.registry import IMPORTED
 from penstock.formats.run_export import export
@@ -113,7 +113,7 @@ def test_columns_of_parquet_become_fields_and_metadata(tmp_path):
         "raw_key": "a.parquet",
     }
     assert held["a/000000001"][0].keys() == {"image.png", "cls", "raw.jpg", "ids.u4", "emb.npy", "big.txt"}
-    assert class_names_of(root.open("d")) == ["cat", "dog"]
+    assert find_class_names(root.open("d")) == ["cat", "dog"]
 
 
 LONG = b'{"text": "' + b"a" * 40 + b'"}\n'

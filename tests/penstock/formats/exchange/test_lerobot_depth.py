@@ -19,7 +19,7 @@ from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 from penstock.view.episodes.episode_record import episode_record
 from penstock.view.episodes.open_episode import open_episode
-from penstock.view.inspect.version_record import fields_of as names_of
+from penstock.view.inspect.version_record import sample_fields as names_of
 from tests.penstock.formats.builders.lerobot_files import CAMERA, LENGTHS, OTHER, v21, v30
 
 SIDE = 64

@@ -42,7 +42,7 @@ from penstock.upkeep.verify.version import verify
 from penstock.view.episodes.episode_record import moment
 from penstock.view.episodes.open_episode import open_episode
 from penstock.view.inspect.sample_record import playable, sample_record
-from penstock.view.inspect.version_record import fields_of as names_of
+from penstock.view.inspect.version_record import sample_fields as names_of
 from tests.penstock.formats.builders.lerobot_files import CAMERA, LENGTHS, OTHER, change_meta, v21, v30
 from tests.penstock.formats.versions import fields_of, objects
 from tests.refusals import refusal

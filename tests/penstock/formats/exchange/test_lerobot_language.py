@@ -16,7 +16,7 @@ from loader.storage import open_store
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.lerobot import language
 from penstock.formats.lerobot.language import columns_nbytes, read_texts
-from penstock.formats.lerobot.lerobot_import import dataset_in, find_readable
+from penstock.formats.lerobot.lerobot_import import find_readable, open_dataset
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 from tests.penstock.formats.builders.lerobot_files import (
@@ -200,7 +200,7 @@ def test_column_that_meta_names_and_the_rows_lack_is_corrupt(tmp_path):
 def test_columns_that_are_left_out_are_not_read(tmp_path, without):
     store = open_store(spoken(v21(tmp_path / "in", cameras=[])))
     infos, options = list(store.list()), ColumnarOptions(without=frozenset(without))
-    dataset = dataset_in(store, infos, options)
+    dataset = open_dataset(store, infos, options)
     (info,) = (one for one in infos if one.key.endswith("episode_000000.parquet"))
     names = {*LANGUAGE_COLUMNS} if without == ["language.jsonl"] else {*without}
     every = {*pq.read_schema(tmp_path / "in" / info.key).names}

@@ -8,24 +8,24 @@ import pytest
 
 import loader
 from loader.errors import EmptyView, InvalidRuntime
-from penstock.formats.streaming_order import ordinals_of_numbers, rest_of
+from penstock.formats.streaming_order import epoch_rest, ordinals_of_numbers
 from tests.refusals import refusal
 
 EPOCH = np.array([[4, 1], [0, 4], [2, -1], [-1, -1]])
 
 
 def test_rest_has_whole_steps_and_a_short_last_one():
-    assert rest_of(EPOCH, 0).tolist() == [4, 1, 0, 4, 2]
-    assert rest_of(EPOCH, 2).tolist() == [2]
+    assert epoch_rest(EPOCH, 0).tolist() == [4, 1, 0, 4, 2]
+    assert epoch_rest(EPOCH, 2).tolist() == [2]
     with refusal(EmptyView, what="--step", given=3, accepted="0 to 2"):
-        rest_of(EPOCH, 3)
+        epoch_rest(EPOCH, 3)
 
 
 def test_short_step_in_the_middle_is_refused():
     epoch = np.array([[4, 1], [0, -1], [2, 3]])
     with refusal(InvalidRuntime, what="step 1", given=1, accepted=2):
-        rest_of(epoch, 0)
-    assert rest_of(epoch, 2).tolist() == [2, 3]
+        epoch_rest(epoch, 0)
+    assert epoch_rest(epoch, 2).tolist() == [2, 3]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.formats.tables import tfrecord_import
-from penstock.formats.tables.tfrecord_import import Wire, features_of, masked_crc32c
+from penstock.formats.tables.tfrecord_import import Wire, mask_crc32c, parse_features
 from tests.penstock.formats.builders import records
 from tests.penstock.formats.builders.places import put
 from tests.penstock.formats.versions import contents, failures, imported
@@ -21,7 +21,7 @@ def test_checksums_are_those_of_tfrecord():
     """The heads of an empty record, and of the first record of TensorFlow's event files."""
     for nbytes, head in ((0, "000000000000000029039807"), (24, "1800000000000000a37f4b22")):
         assert records.record(bytes(nbytes))[:12].hex() == head
-        assert masked_crc32c(bytes.fromhex(head)[:8]).hex() == head[16:]
+        assert mask_crc32c(bytes.fromhex(head)[:8]).hex() == head[16:]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_features_that_fit_no_rule_are_told(row, options, told, tmp_path):
 def test_any_bytes_are_an_example_or_damage(data):
     told = "byte 0: "
     try:
-        features_of(data)
+        parse_features(data)
     except Wire as error:
         told = str(error)
     assert re.match(r"byte \d+: ", told)
@@ -159,5 +159,5 @@ values = st.one_of(
 @settings(max_examples=25)
 @given(rows=st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), values), packed=st.booleans())
 def test_examples_come_back_as_they_were_written(rows, packed):
-    found = features_of(records.example(rows, packed))
+    found = parse_features(records.example(rows, packed))
     assert {name: list(one.values) for name, one in found.items()} == rows

@@ -15,7 +15,7 @@ from loader.errors import Corrupt, InvalidStore
 from loader.storage import open_store
 from penstock.formats.archives import energon as archives
 from penstock.formats.archives import energon_index as nv_meta
-from penstock.formats.archives.energon_index import expanded
+from penstock.formats.archives.energon_index import expand_braces
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
 from tests.penstock.formats.builders.places import put
@@ -65,13 +65,13 @@ def walked(folder, reads=None, has_damaged_index=False):
 @pytest.fixture
 def headers(monkeypatch):
     """Names of the archives whose headers were walked."""
-    seen, walk = [], archives.samples_in
+    seen, walk = [], archives.archive_samples
 
     def samples_in(window, *given, **more):
         seen.append(window.name.rpartition("/")[2])
         return walk(window, *given, **more)
 
-    monkeypatch.setattr(archives, "samples_in", samples_in)
+    monkeypatch.setattr(archives, "archive_samples", samples_in)
     return seen
 
 
@@ -309,7 +309,7 @@ def test_place_without_a_description_is_told(place):
     ],
 )
 def test_patterns_stand_for_the_names_that_bash_gives(pattern, names):
-    assert list(expanded(pattern, "split.yaml")) == names
+    assert list(expand_braces(pattern, "split.yaml")) == names
 
 
 def test_samples_without_a_split_are_named_and_come_back_without(tmp_path):

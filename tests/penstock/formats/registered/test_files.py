@@ -8,7 +8,7 @@ import pytest
 import loader
 from loader.errors import Changed
 from loader.storage import open_store
-from loader.storage.requests import Traffic, counted
+from loader.storage.requests import Traffic, count_requests
 from penstock.formats import files as plain_files
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
@@ -86,7 +86,7 @@ def test_files_of_a_bucket_cost_a_request_each(root, aws):
         for i in range(n):
             store.put(f"{i:03}.txt", f"text {i}".encode())
         traffic = Traffic()
-        with counted(traffic):
+        with count_requests(traffic):
             version = register(root, "files", url, f"texts-{n}").version
         registered.append(traffic.requests)
         plan = loader.plan({"p": version.select("txt")}, seed=1, global_batch=n)

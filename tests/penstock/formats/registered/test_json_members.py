@@ -232,7 +232,7 @@ def test_bucket_s_documents_are_read_at_the_ends_of_requests_too(nbytes, root, t
     """Requests of odd sizes end within headers, and within documents."""
     tars.fill(tmp_path / "tars", img2dataset.archives(20, image=b"x" * 700))
     here = version_of(root, tmp_path / "tars").version
-    monkeypatch.setattr(object_file, "disk_of", lambda store: None)
+    monkeypatch.setattr(object_file, "as_disk", lambda store: None)
     for name in ("FIRST_BYTES", "MOST_BYTES"):
         monkeypatch.setattr(object_file, name, nbytes)
     there = version_of(loader.Root(tmp_path / "other"), tmp_path / "tars").version

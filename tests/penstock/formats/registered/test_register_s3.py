@@ -12,7 +12,7 @@ import loader
 from loader.dataset.columnar.parquet_chunks import CHUNKS
 from loader.errors import Changed
 from loader.storage import open_store
-from loader.storage.requests import Traffic, counted
+from loader.storage.requests import Traffic, count_requests
 from penstock.formats.registration.register import register
 from penstock.upkeep.verify.version import verify
 from tests.penstock.formats.builders import tars
@@ -90,7 +90,7 @@ def test_training_reads_a_table_in_a_bucket(root, place, tmp_path):
     assert [read(cache=2**20), *cached] == [found] * 3
     traffic = Traffic()
     CHUNKS.begin_anew()
-    with counted(traffic):
+    with count_requests(traffic):
         view = loader.Root(root.url).open("texts").select("text.txt")
         with loader.Loader(loader.plan({"p": view}, seed=1, global_batch=120), workers=0) as batches:
             next(iter(batches))
@@ -151,7 +151,7 @@ def test_what_a_walk_costs_does_not_grow_with_the_payloads(root, place, monkeypa
         read.clear()
         own = loader.Root(f"{root.url}-{name}")
         traffic = Traffic()
-        with counted(traffic):
+        with count_requests(traffic):
             sealed = register(own, "webdataset", f"{url}/{name}", "photos").sealed
         costs[name] = (len(read), sum(read) / store.head(f"{name}/a.tar").nbytes)
         assert sealed == (name in ("small", "half"))
@@ -177,7 +177,7 @@ def test_reading_costs_the_requests_of_a_root_four_that_find_the_place_and_one_p
     requests = {}
     for name in ("photos", "own"):
         traffic = Traffic()
-        with counted(traffic):
+        with count_requests(traffic):
             own = loader.Root(root.url)
             version = own.open(name)
             assert version.shard_store

@@ -20,13 +20,13 @@ from loader.errors import InvalidSpec
 from penstock.cli import main
 from penstock.compute.cluster import Cluster, TrainSettings
 from penstock.compute.engines.slurm import ENDED
-from penstock.compute.engines.slurm_listing import named_jobs
+from penstock.compute.engines.slurm_listing import list_jobs
 from penstock.train.code.snapshot import with_code
 from penstock.train.launch import slurm_job_script
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.run_usage import goodput_of
+from penstock.train.run_usage import run_goodput
 from penstock.train.submitting import resume, submit
 from tests.penstock.train.slurm.conftest import undisturbed
 from tests.servers.patience import until
@@ -54,7 +54,7 @@ def kill_toys(slurm_cluster: Slurm) -> None:
 
 
 def states(launcher: SlurmJobs) -> list[str]:
-    return [job.state for job in named_jobs(launcher._queue.answer, launcher._name("big-7"))]
+    return [job.state for job in list_jobs(launcher._queue.answer, launcher._name("big-7"))]
 
 
 def steps_of(text: str) -> dict[int, dict[int, int]]:
@@ -92,7 +92,7 @@ def test_preempted_run_goes_on_with_fewer_nodes(
     until(lambda: len(launcher.spans("big-7")) == 2 and bool(launcher.spans("big-7")[1].ended_us))
     spans = launcher.spans("big-7")
     assert [(span.nodes, span.state) for span in spans] == [(2, "REQUEUED"), (1, "COMPLETED")]
-    for start, span in zip(goodput_of(folder, launcher), spans, strict=True):
+    for start, span in zip(run_goodput(folder, launcher), spans, strict=True):
         assert span.ended_us is not None
         assert abs(start.seconds - (span.ended_us - span.begun_us) / 1e6) < 1
         assert start.parts["unknown"] + start.parts["idle"] < 1
@@ -156,7 +156,7 @@ def test_changed_file_goes_on_in_a_job_of_its_own(
     (pid, *_) = toys(slurm_cluster)
     assert b"CHANGED=yes" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     running = [
-        one for one in named_jobs(launcher._queue.answer, launcher._name("big-7")) if one.state == "RUNNING"
+        one for one in list_jobs(launcher._queue.answer, launcher._name("big-7")) if one.state == "RUNNING"
     ]
     assert [one.limit for one in running] == ["2:00:00"]
     assert running[0].job_id != job

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.upkeep.doctor import filesystem as disk
 from penstock.upkeep.doctor import filesystem as mounts
-from penstock.upkeep.doctor.filesystem import mount_of
+from penstock.upkeep.doctor.filesystem import find_mount
 from penstock.upkeep.doctor.store_probes import Folder
 
 TABLE = """\
@@ -46,16 +46,16 @@ TABLE = """\
     ],
 )
 def test_mount_that_holds_a_folder(monkeypatch, folder, kind, level):
-    mount = mount_of(folder, TABLE)
+    mount = find_mount(folder, TABLE)
     assert mount is not None
     assert mount.kind == kind
-    monkeypatch.setattr(disk, "mount_of", lambda _: mount)
+    monkeypatch.setattr(disk, "find_mount", lambda _: mount)
     (found,) = disk.file_system(folder)
     assert (found.level, bool(found.do)) == (level, level != "ok")
 
 
 def test_this_machines_own_mounts():
-    assert mount_of("/proc").kind == "proc"
+    assert find_mount("/proc").kind == "proc"
     assert not mounts.NETWORK & mounts.BUCKETS
 
 

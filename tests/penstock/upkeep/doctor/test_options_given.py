@@ -3,7 +3,7 @@
 import pytest
 
 from loader.errors import InvalidStore
-from penstock.verbs.verb import option, options_of
+from penstock.verbs.verb import option, parse_options
 
 
 @pytest.mark.parametrize(
@@ -18,10 +18,10 @@ from penstock.verbs.verb import option, options_of
     ],
 )
 def test_keys_of_digits_are_text(given: list[str], options):
-    assert options_of([option(text) for text in given]) == options
+    assert parse_options([option(text) for text in given]) == options
 
 
 @pytest.mark.parametrize("given", [["fsspec=x", "fsspec.key=1"], ["fsspec.key=1", "fsspec=x"]])
 def test_value_and_names_below_it_are_refused(given: list[str]):
     with pytest.raises(InvalidStore, match="has both a value and names below it"):
-        options_of([option(text) for text in given])
+        parse_options([option(text) for text in given])

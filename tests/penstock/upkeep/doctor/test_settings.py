@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.upkeep.doctor.azure_container import azure_container, azure_credential
 from penstock.upkeep.doctor.gcs_bucket import gcs_bucket
-from penstock.upkeep.doctor.lifecycle_rules import Rule, judged, rules_of_gcs, rules_of_s3
+from penstock.upkeep.doctor.lifecycle_rules import Rule, judge_rules, rules_of_gcs, rules_of_s3
 from penstock.upkeep.doctor.s3_bucket import QUESTIONS, Bucket, s3_bucket
 from penstock.upkeep.doctor.target import clock
 
@@ -372,7 +372,8 @@ def test_rule_fails_where_it_deletes_what_a_root_needs(root, prefix):
     needed = [root + key for key in KEYS if not key.startswith(("heartbeats/", "leases/"))]
     met = any(key.startswith(prefix) for key in needed)
     found = [
-        one.level for one in judged([Rule(name="r", prefix=prefix, deletes="after 1 day", aborts=True)], root)
+        one.level
+        for one in judge_rules([Rule(name="r", prefix=prefix, deletes="after 1 day", aborts=True)], root)
     ]
     if met:
         assert "fail" in found
@@ -402,7 +403,7 @@ def test_rule_fails_where_it_deletes_what_a_root_needs(root, prefix):
     ],
 )
 def test_rules_that_meet_no_live_object_of_a_root(rule):
-    assert "fail" not in [one.level for one in judged(rules_of_s3([rule]), "root/")]
+    assert "fail" not in [one.level for one in judge_rules(rules_of_s3([rule]), "root/")]
 
 
 @pytest.mark.parametrize(
@@ -418,7 +419,7 @@ def test_rules_that_meet_no_live_object_of_a_root(rule):
     ],
 )
 def test_rules_that_do(rule):
-    assert "fail" in [one.level for one in judged(rules_of_s3([rule]), "root/")]
+    assert "fail" in [one.level for one in judge_rules(rules_of_s3([rule]), "root/")]
 
 
 @pytest.mark.parametrize(
@@ -448,7 +449,7 @@ def test_rules_that_do(rule):
 )
 def test_rules_of_googles(condition, meets):
     rules = rules_of_gcs([{"action": {"type": "Delete"}, "condition": condition}])
-    assert ("fail" in [one.level for one in judged(rules, "root/")]) == meets
+    assert ("fail" in [one.level for one in judge_rules(rules, "root/")]) == meets
 
 
 @pytest.mark.parametrize(
@@ -469,7 +470,9 @@ def test_rules_of_googles(condition, meets):
 def test_what_a_rule_of_googles_deletes_is_said(condition, told):
     (fail,) = [
         one
-        for one in judged(rules_of_gcs([{"action": {"type": "Delete"}, "condition": condition}]), "root/")
+        for one in judge_rules(
+            rules_of_gcs([{"action": {"type": "Delete"}, "condition": condition}]), "root/"
+        )
         if one.level == "fail"
     ]
     assert told in fail.what

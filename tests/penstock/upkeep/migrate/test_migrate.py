@@ -26,7 +26,7 @@ from penstock.cli import main
 from penstock.search.overlap.protected_texts import protected_texts
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.plan import plan_migration
-from penstock.upkeep.migrate.run import copied_entries, migrate
+from penstock.upkeep.migrate.run import last_copied_entry, migrate
 from penstock.upkeep.verify.root import verify_root
 from penstock.upkeep.verify.version import verify
 from tests.proxy_stores import ObservedStore
@@ -478,7 +478,7 @@ def test_mirror_lags_by_more_than_versions(root, place, tmp_path, capsys):
     migrate(root, place, Pace())
     assert main(status) == 0
     migrate(root, open_store(str(tmp_path / "another")), Pace())
-    assert copied_entries(root.store, place) < root.state.n
+    assert last_copied_entry(root.store, place) < root.state.n
     assert main(status) == 0, "that another mirror was made says nothing new of the root"
     root.tag("d@1", "first")
     assert main(status) == 1
@@ -493,7 +493,7 @@ def test_how_far_a_mirror_is_takes_no_request_for_each_entry(root, place):
             root.tag("d@1", f"tag-{i}")
         migrate(root, place, Pace())
         counted = ObservedStore(place)
-        assert copied_entries(root.store, counted) == root.state.n
+        assert last_copied_entry(root.store, counted) == root.state.n
         counts.append(len(counted.calls))
     assert counts[0] == counts[1]
 

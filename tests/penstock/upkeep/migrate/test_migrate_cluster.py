@@ -16,9 +16,9 @@ from loader.storage import open_store
 from penstock.compute import submit
 from penstock.compute.cluster import Cluster, Slot
 from penstock.compute.job import JobFolder, job_ids
-from penstock.compute.submit import submitted
+from penstock.compute.submit import submit_job
 from penstock.upkeep.copying import copy_job
-from penstock.upkeep.copying.copy_job import copied_on, job_of, settings_of
+from penstock.upkeep.copying.copy_job import copy_on_cluster, migration_job, process_settings
 from penstock.upkeep.copying.copy_many import Copies, Migration
 from penstock.upkeep.copying.items import Item, Pace
 from penstock.upkeep.copying.journal import Journal
@@ -201,7 +201,7 @@ def test_job_without_a_note_is_named_and_everything_is_copied(places, tmp_path, 
     target.put_if_absent(f"{FOLDER}source.json", b"{}")
     migration = Migration(source=source, target=target, scratch=None, notes=FOLDER, pace=Pace(), at_once=2)
     every = [Item(path=info.key, nbytes=info.nbytes, etag=info.etag) for info in source.list("")]
-    report, asked, jobs = Copies(target=target.url), [], job_of(migration, 0).store
+    report, asked, jobs = Copies(target=target.url), [], migration_job(migration, 0).store
     secrets, packages = tmp_path / "secrets", tmp_path / "packages"
     secrets.mkdir()
     packages.mkdir()
@@ -210,18 +210,21 @@ def test_job_without_a_note_is_named_and_everything_is_copied(places, tmp_path, 
     def items():
         if not asked:  # at this moment another process submits two of them
             asked.append(True)
-            submitted(job_of(migration, 0), copy_job._Units(iter(every[:2]), settings_of(migration, INLINE)))
-            forged_copy(jobs, job_of(migration, 1).id, secrets, packages, tmp_path)
+            submit_job(
+                migration_job(migration, 0),
+                copy_job._Units(iter(every[:2]), process_settings(migration, INLINE)),
+            )
+            forged_copy(jobs, migration_job(migration, 1).id, secrets, packages, tmp_path)
         return (item for item in every if journal.find(item.path) is None)
 
     with Journal(target, FOLDER) as journal:
-        for copied in copied_on(INLINE, migration, items, journal, report):
+        for copied in copy_on_cluster(INLINE, migration, items, journal, report):
             journal.add(copied)
     assert {info.key for info in target.list("v")} == {item.path for item in every}
     assert report.failures == {}
     assert not list(packages.iterdir())
     for attempt in (0, 1):
-        assert f"jobs/{job_of(migration, attempt).id}/" in caplog.text
+        assert f"jobs/{migration_job(migration, attempt).id}/" in caplog.text
 
 
 def test_unit_that_no_worker_survived_names_its_objects(places, monkeypatch):
@@ -230,7 +233,7 @@ def test_unit_that_no_worker_survived_names_its_objects(places, monkeypatch):
     def breaks(items, *_, **__):
         raise RuntimeError(f"broke at {next(items).path}")
 
-    monkeypatch.setattr(copy_job, "copied_here", breaks)
+    monkeypatch.setattr(copy_job, "copy_here", breaks)
     report = migrate_prefix(source, target, Pace(), cluster=INLINE)
     assert len(report.failures) == 21
     assert "not copied to its end: exception: RuntimeError: broke at v" in report.failures["v/001.bin"]
@@ -241,14 +244,14 @@ def test_each_process_has_its_share_of_the_limits(places):
     pace = Pace(requests_per_s=120.0, bytes_per_s=6e6)
     migration = Migration(source=source, target=target, scratch=None, pace=pace, at_once=2)
     slot = Slot(number=5, cpus=4, memory="6GiB")  # three processes, of 2 GiB each
-    settings = settings_of(migration, Cluster(engine="slurm", slot=slot))
+    settings = process_settings(migration, Cluster(engine="slurm", slot=slot))
     assert (settings.requests_per_s, settings.bytes_per_s) == (8.0, 4e5)
     unit = copy_job.CopyUnit(settings=settings, items=[Item(path="a", nbytes=40_000_000)])
     assert unit.waits_s == 100.0
     assert copy_job.COPY.limit_s(unit) > 1000
     free = Migration(source=source, target=target, scratch=None, pace=Pace(), at_once=2)
-    assert settings_of(free, INLINE).requests_per_s is None
-    assert job_of(free, 0).id != job_of(migration, 0).id
+    assert process_settings(free, INLINE).requests_per_s is None
+    assert migration_job(free, 0).id != migration_job(migration, 0).id
 
 
 def test_from_bucket_to_bucket_no_secret_lies_in_a_job(s3, monkeypatch):

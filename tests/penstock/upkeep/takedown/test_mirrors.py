@@ -13,7 +13,7 @@ from loader.storage import is_local, open_store
 from loader.storage.mirror import MirroredStore
 from penstock.cli import main
 from penstock.denied.record import read_record
-from penstock.upkeep.takedown.remains import Unseen, kept_by_azure, noncurrent, purge_mirror
+from penstock.upkeep.takedown.remains import Unseen, azure_remains, noncurrent, purge_mirror
 
 SECRET = "ZQALICEZQ"
 _numbers = itertools.count()
@@ -288,7 +288,7 @@ def documented(shared, monkeypatch):
 @pytest.mark.parametrize("told", ANSWERS)
 def test_what_azure_says_it_keeps(documented, told):
     documented(BLOB.format(told))
-    found = list(kept_by_azure("az://bucket/root", ["data/x.tar"]))
+    found = list(azure_remains("az://bucket/root", ["data/x.tar"]))
     assert [one.what for one in found] == ANSWERS[told]
     assert all(one.until and one.path == "data/x.tar" for one in found)
     assert not found or "soft" not in found[0].until or "3 more days" in found[0].until
@@ -300,7 +300,7 @@ def test_what_azure_says_it_keeps(documented, told):
 def test_what_azure_does_not_say(documented, how, says):
     documented(**how)
     with pytest.raises(Unseen, match=says):
-        list(kept_by_azure("az://bucket/root", ["data/x.tar"]))
+        list(azure_remains("az://bucket/root", ["data/x.tar"]))
     (place,) = noncurrent(open_store("az://bucket/root"), ["data/x.tar"])
     assert not place["clean"]
     assert "pass --keeps-nothing az://bucket/root" in place["why"]

@@ -11,7 +11,7 @@ from loader.dataset.log.denies import Target
 from loader.dataset.log.state import Deny
 from loader.dataset.tables.parquet import TableFile, get_table, put_table
 from penstock.denied.cells import scrub, scrubbed
-from penstock.denied.hashed_names import marks_of
+from penstock.denied.hashed_names import dataset_marks
 from penstock.formats.files_beside import files_beside
 from penstock.stages import StageRecord, Upstream, append_record, current_record
 from penstock.text import markdown_table
@@ -361,8 +361,8 @@ def test_what_an_annotation_replaced_does_not_come_back(kit, root):
 )
 def test_names_in_texts(text, left, plain):
     """The same whether the names are known or their hashes alone."""
-    known = marks_of(DENY, "photos", ["carol/1", "down", "entry"])
-    marks = known if plain else marks_of(DENY, "photos", [], known.hashes)
+    known = dataset_marks(DENY, "photos", ["carol/1", "down", "entry"])
+    marks = known if plain else dataset_marks(DENY, "photos", [], known.hashes)
     assert marks.without(text) == left
     assert marks.names(text) is (left != text)
     assert marks.without(left) == left
@@ -372,8 +372,8 @@ def test_names_in_texts(text, left, plain):
 def test_names_in_tables_of_markdown(plain):
     """A name is escaped there: as it is now, and as earlier releases did."""
     names = ["car_ol|1", "www.zed.org/2", "a\\b<c>d"]
-    known = marks_of(DENY, "photos", names)
-    marks = known if plain else marks_of(DENY, "photos", [], known.hashes)
+    known = dataset_marks(DENY, "photos", names)
+    marks = known if plain else dataset_marks(DENY, "photos", [], known.hashes)
     stays = ["eve_1 & co", "zed"]
     told = {
         "table_markdown": markdown_table(
@@ -389,7 +389,7 @@ def test_names_in_tables_of_markdown(plain):
 
 
 def test_of_a_table_and_of_json_only_what_names_samples_is_looked_at():
-    marks = marks_of(DENY, "photos", ["rose"])
+    marks = dataset_marks(DENY, "photos", ["rose"])
     table = pa.table({"label": ["rose"], "raw_key": ["rose"], "run_id": ["rose"]})
     assert scrub(table, marks) is table
     record = {"partition": "rose", "files": {"rose": {"path": "rose"}}, "rose": 1, "kind": "rose"}

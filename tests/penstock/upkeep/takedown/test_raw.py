@@ -13,7 +13,7 @@ from loader.dataset.tables.parquet import put_table
 from loader.errors import Corrupt, Forbidden
 from penstock.denied.record import add_to_record, read_record
 from penstock.formats.files_beside import files_beside
-from penstock.upkeep.takedown.raw_objects import RawDeletion, _fits, used_by_others
+from penstock.upkeep.takedown.raw_objects import RawDeletion, _fits, shared_raw_objects
 from penstock.upkeep.takedown.run import run_takedown
 from tests.servers.processes import python
 
@@ -154,7 +154,7 @@ def test_what_a_listing_lacks_once_is_used_by_others(root, names):
 
     assert lacks
     root.store.list = listed
-    assert used_by_others(root, {"clips": [RAW]}) == {RAW}
+    assert shared_raw_objects(root, {"clips": [RAW]}) == {RAW}
 
 
 def names_of_photos(root):

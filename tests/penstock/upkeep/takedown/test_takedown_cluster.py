@@ -21,7 +21,7 @@ from penstock.denied.record import read_record
 from penstock.upkeep.takedown.prove import prove
 from penstock.upkeep.takedown.run import run_takedown
 from penstock.upkeep.takedown.scan import Scan
-from penstock.upkeep.takedown.scan_job import scan_on
+from penstock.upkeep.takedown.scan_job import scan_on_cluster
 
 SECRET = "ZQ ALICE ZQ"
 INLINE = Cluster(engine="inline")
@@ -127,7 +127,7 @@ def test_worker_processes_find_the_same(root):
     assert here.marks.plain
     assert here.marks.others
     record, infos = read_record(root.store, deny.n), list(root.store.list("reports/"))
-    assert list(scan_on(local, root, record, [there], infos)) == [("reports/one.json", "")]
+    assert list(scan_on_cluster(local, root, record, [there], infos)) == [("reports/one.json", "")]
     assert names_nobody(root)
 
 
@@ -153,8 +153,8 @@ def test_what_a_machine_cannot_read_is_read_here_and_its_words_stay_out(root, mo
     n = number(root)
     expected = without_time(prove(root, n))
     with monkeypatch.context() as broken:
-        broken.setattr(keys_job, "denied_in", breaks)
-        broken.setattr(keys_job, "shared_in", breaks)
+        broken.setattr(keys_job, "denied_rows", breaks)
+        broken.setattr(keys_job, "shared_marks", breaks)
         broken.setattr("penstock.upkeep.takedown.scan_job.deny_entry", breaks)
         assert without_time(prove(root, n, cluster=INLINE)) == expected
     said = in_jobs(root.store)

@@ -23,7 +23,7 @@ from loader.storage import ByteRange, open_store
 from loader.storage.cloud import http_connection as connection
 from loader.storage.cloud.http_connection import HEAD_BYTES, PLAIN, SMALL_BYTES, Broken, HttpConnection, Place
 from loader.storage.files import download
-from loader.storage.requests import Traffic, counted
+from loader.storage.requests import Traffic, count_requests
 from loader.storage.stream import MANY, PieceReader, RangeSeries, SequentialRead
 from tests.servers.patience import PATIENCE_S, until
 
@@ -95,7 +95,7 @@ def test_connections_are_used_again(faulty, faulty_store):
 def test_connection_that_was_closed_while_it_was_idle_costs_no_try(faulty, faulty_options):
     store, seen = open_store("s3://bucket", {**faulty_options, "retry_deadline_s": 0}), Traffic()
     faulty.origin.hold("k", DATA)
-    with counted(seen):
+    with count_requests(seen):
         for _ in range(3):
             assert store.get_range("k", 3, 100).data == DATA[3:103]
             faulty.faults.append("drop")
@@ -128,7 +128,7 @@ def test_obstore_decides_what_a_refusal_means(faulty, faulty_store, status):
     """Some policies refuse a signature in the address; what is wrong with credentials, obstore says."""
     faulty.origin.hold("k", DATA)
     seen = Traffic()
-    with counted(seen):
+    with count_requests(seen):
         faulty.faults.append(status)
         assert faulty_store.get_range("k", 2, 50).data == DATA[2:52]
     assert ways(faulty) == ["direct", "header"]
@@ -600,7 +600,7 @@ def test_who_stops_in_the_middle_leaves_no_connection(faulty, faulty_store, crow
 def test_read_that_asks_for_nothing_is_no_request(faulty, faulty_store, crowd, tmp_path):
     faulty.origin.hold("k", BIG)
     seen = Traffic()
-    with counted(seen):
+    with count_requests(seen):
         download(faulty_store, "k", tmp_path / "file")
     assert (seen.requests, seen.retries) == (4, 0)
     assert len(faulty.requests) == 4, "a look, and three ranges"
@@ -642,7 +642,7 @@ class Chopped:
 def over(data: bytes, sizes: list[int], monkeypatch_context) -> tuple[HttpConnection, Chopped]:
     chopped = Chopped(data, sizes)
     with monkeypatch_context() as patch:
-        patch.setattr(connection, "_connected", lambda *_: (chopped, 0))
+        patch.setattr(connection, "_connect", lambda *_: (chopped, 0))
         return HttpConnection(Place("h", 80, None), 60, 60), chopped
 
 

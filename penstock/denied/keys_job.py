@@ -63,14 +63,14 @@ class KeysResult:
 def look_at_keys(unit: KeysUnit, node: Node) -> KeysResult:
     """Return a table's denied rows; for a unit with marks, the marks of names that still occur in it."""
     try:
-        return _look(unit, node)
+        return _examine_unit(unit, node)
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - its text may quote a cell; the waiting process reads again and raises
         return KeysResult(error=type(error).__name__)
 
 
-def _look(unit: KeysUnit, node: Node) -> KeysResult:
+def _examine_unit(unit: KeysUnit, node: Node) -> KeysResult:
     store = node.open(unit.root)
     denies = [one for one in root_in_store(store).state.denies if one.n <= unit.newest]
     deny = next((one for one in denies if one.n == unit.n), None)

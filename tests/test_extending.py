@@ -102,8 +102,8 @@ BROKEN = {  # section, file -> test that finds it -> what the file says, what it
             *("mean(axis=(0, 1))", "mean(axis=(0, 1)) + __import__('os').getpid()"),
         ),
         "test_rubbish_is_rejected": (
-            "import field_of, photo\n",
-            "import field_of\nfrom loader.modalities import find_decoder\n\n"
+            "import kind_field, photo\n",
+            "import kind_field\nfrom loader.modalities import find_decoder\n\n"
             "def photo(sample, field):\n    return find_decoder(field)(sample[field], None)\n",
         ),
     },

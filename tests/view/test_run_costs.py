@@ -258,7 +258,7 @@ def test_calls_of_a_runs_record_do_not_grow_with_its_steps(runs):
         with loader.Root(runs) as root:
             opened = Training(root, run)
             run_record(opened)  # imports, and plans that are read once
-            for name in ("_counted", "spreads"):
+            for name in ("_result_cache", "spreads"):
                 opened.__dict__.pop(name)
             n_calls[run] = count_calls(run_record, opened)
             opened.close()

@@ -75,7 +75,7 @@ class Training:
             return self
         newer = copy(self)
         newer.trail = trail
-        for name in ("metrics", "charted", "spreads", "_counted", "_numbers", "_starts", "_stored"):
+        for name in ("metrics", "charted", "spreads", "_result_cache", "_numbers", "_starts", "_row_cache"):
             newer.__dict__.pop(name, None)
         return newer
 

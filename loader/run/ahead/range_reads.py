@@ -75,6 +75,7 @@ class RangesAhead:
         self._steps = steps
         self._stores = stores
         self._limit_bytes = limit_bytes
+        self._most_bytes = TOGETHER_SHARE * limit_bytes  # of one call
         self._lock = Lock()
         self._held: dict[Piece, tuple[Ranges, int]] = {}
         self._of_step: dict[int, dict[Piece, None]] = {}
@@ -110,7 +111,10 @@ class RangesAhead:
                     Future(),
                 )
                 ranges_of_view.append(ranges)
-            if not self._are_read_together(step, ranges_of_view):
+            step_bytes = sum(map(_nbytes, ranges_of_view))
+            if self._group_bytes + step_bytes > self._most_bytes:
+                units += self._end_group()
+            if not self._are_read_together(step, step_bytes):
                 units += self._end_group()
                 units.extend(zip(ranges_of_view))
                 continue
@@ -137,7 +141,7 @@ class RangesAhead:
         store = self._stores[ranges.view]
         return isinstance(store, CachedStore) and store.has_pages(ranges.key)
 
-    def _are_read_together(self, step: int, ranges: Sequence[Ranges]) -> bool:
+    def _are_read_together(self, step: int, step_bytes: int) -> bool:
         """Return whether one call reads a step's ranges: it asks twice for pages that the caches lack."""
         origin_reads = 0
         for store in self._stores.values():
@@ -149,9 +153,7 @@ class RangesAhead:
             self._together_from = step + APART_STEPS
         if step < self._together_from:
             return False
-        most_bytes = TOGETHER_SHARE * self._limit_bytes
-        step_bytes = sum(map(_nbytes, ranges))
-        return self._group_bytes + step_bytes <= most_bytes
+        return step_bytes <= self._most_bytes
 
     def expect(self, step: int, units: Sequence[tuple[Ranges, ...]]) -> None: ...
 

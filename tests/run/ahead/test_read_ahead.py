@@ -337,6 +337,24 @@ def filled(origin, sizes, steps):
     return cache, store, ahead
 
 
+def test_one_call_reads_a_quarter_of_the_memory_at_most(tmp_path):
+    sizes = {"a": PAGE}
+    origin = origin_of(tmp_path / "origin", sizes)
+    _, store, _ = filled(origin, sizes, lambda step: None)
+    step_bytes = 40
+    ahead = RangesAhead(
+        lambda step: {0: {"a": Extents(np.array([step]), np.array([step_bytes]))}},
+        {0: store},
+        8 * step_bytes,
+    )
+    for step in range(APART_STEPS):
+        ahead.units(step)
+    steps_of_calls = []
+    for step in range(APART_STEPS, APART_STEPS + 8):
+        steps_of_calls += [[ranges.step for ranges in unit] for unit in ahead.units(step)]
+    assert steps_of_calls == [[16, 17], [18, 19], [20, 21], [22, 23]]
+
+
 @pytest.mark.usefixtures("one_step_a_call")
 @pytest.mark.parametrize(("misses", "in_flight"), [(5, 5), (12, MISSES_AT_ONCE)])
 def test_missing_pages_of_one_call_are_read_at_once(misses, in_flight):

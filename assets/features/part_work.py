@@ -271,7 +271,7 @@ class BatchFeatures:
     def store(self, inputs: Sequence[FeatureInput]) -> StoredFeatures:
         """Compute and store the features of parts. A model runs all of them on one kind of machine.
 
-        Raises: ModelFailed if the machines differ; FeaturizerFailed; as `compute_part`, `store_part` and `blocks_of`.
+        Raises: ModelFailed if the machines differ; FeaturizerFailed; as `compute_part`, `store_part` and `job_blocks`.
         """
         plain = self._plain()
         if plain is not None:

@@ -88,7 +88,7 @@ def render(
 ) -> str:
     """Return the page as HTML.
 
-    facts: heading -> text. plot: from `plotted`. shown, before: from `finding_examples` and `baseline_examples`.
+    facts: heading -> text. plot: from `plot_findings`. shown, before: from `finding_examples` and `baseline_examples`.
     """
     template = templates(Path(__file__).parent).get_template("gate.html.j2")
     return template.render(

@@ -60,7 +60,7 @@ def templates(folder: Path = OWN) -> "Environment":
 
     environment = Environment(
         loader=FileSystemLoader([folder, OWN, SHEETS]),
-        autoescape=True,  # macros and blocks are Markup; everything else passes through `escaped`
+        autoescape=True,  # macros and blocks are Markup; everything else passes through `escape_value`
         finalize=escape_value,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -50,7 +50,7 @@ class AnnotatedCells:
         parts = table["part"].cast(pa.string())
         positions = version.parts.positions(parts)
         rows = start[positions] + table["row"].to_numpy()  # [annotated]: row numbers in the version
-        order = np.argsort(rows)  # ascending: `laid_over` searches them
+        order = np.argsort(rows)  # ascending: `overlay` searches them
         is_live = live[rows[order]]
         order = order[is_live]  # without excluded samples
         self._rows = rows[order]

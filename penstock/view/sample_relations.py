@@ -126,7 +126,7 @@ class RunSearch:
     def find_slots(
         self, dataset: str, key: str, ordinal: int, own: Training | None = None, before: int = 0
     ) -> tuple[HeldSteps, ...]:
-        """Return the function `held_steps` of every run, `own` first, then the newest."""
+        """Return the function `find_sample_slots` of every run, `own` first, then the newest."""
         name = None
         if own is not None:
             name = own.name

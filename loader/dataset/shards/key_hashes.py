@@ -114,7 +114,7 @@ def _look_up_by_row_groups(
     hashes: Int64s,
     file: Mapping[str, Any],
 ) -> Bools:
-    """Return the result of `_look_up`, from the row groups that may have one of the hashes."""
+    """Return the result of `_contains`, from the row groups that may have one of the hashes."""
     path = file["path"]
     name = f"{store.url}/{path}"
     metadata, etag = _read_footer(store, file, name)

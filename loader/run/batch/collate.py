@@ -167,7 +167,7 @@ def gather_columns(
 
 
 def as_framework(fields: Mapping[str, Any], mask: np.ndarray, framework: str) -> tuple[dict[str, Any], Any]:
-    """Return the fields and mask of `gathered` as the framework's arrays, in the same memory."""
+    """Return the fields and mask of `gather_columns` as the framework's arrays, in the same memory."""
     if framework == "jax":
         return {name: to_jax(name, values) for name, values in fields.items()}, to_jax("mask", mask)
     if framework == "numpy":

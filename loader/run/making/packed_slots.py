@@ -331,7 +331,7 @@ def _payload(
     fetched: Fetched,
     number: int,
 ) -> Payload:
-    """Return the fields of a sample that has no error, in the order of `gathered`."""
+    """Return the fields of a sample that has no error, in the order of `gather_columns`."""
     read_again = fetched.payloads.get(number, {})
     payload: Payload = {}
     for field, data in gathered.items():

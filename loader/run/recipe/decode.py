@@ -176,7 +176,7 @@ def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -
 
 
 Payload = dict[str, bytes | memoryview | BareClip | WholeClip | ReadyValue]
-"""Field -> data to decode. A memoryview shares memory: see `owned`."""
+"""Field -> data to decode. A memoryview shares memory: see `own_data`."""
 
 
 def own_data(

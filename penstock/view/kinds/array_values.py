@@ -122,7 +122,7 @@ def array_range(array: Array) -> Range:
     known = _known.get()
     if known is None:
         return _buffer_range(array)
-    # Permuting the axes changes neither the values nor their order in `chunks_of`.
+    # Permuting the axes changes neither the values nor their order in `array_chunks`.
     axes = sorted(zip(array.strides, array.shape, strict=True))
     key = array.__array_interface__["data"][0], array.dtype.str, *axes
     if key not in known:

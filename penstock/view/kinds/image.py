@@ -49,7 +49,7 @@ def _plane(pixels: Pixels) -> Pixels:
 
 
 def thumbnail_of(pixels: Pixels, edge: int, height: int, width: int) -> Media:
-    """Return an image of at most `edge` pixels per side. height, width: before `thinned`."""
+    """Return an image of at most `edge` pixels per side. height, width: before `thin`."""
     size = fit_size(height, width, edge)
     if size == pixels.shape[:2]:
         return png(pixels)

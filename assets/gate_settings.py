@@ -84,7 +84,7 @@ class Gate:
             names += CHECK_NAMES
         return (*names, *self.checks)
 
-    def check_text(self, name: str) -> str:
+    def text_of(self, name: str) -> str:
         """Return a one-sentence description of the check."""
         if name == EXPECTATIONS:
             rules = ", ".join(f"{one.kind} {one.column}".strip() for one in self.suite) or "none"

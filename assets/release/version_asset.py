@@ -389,7 +389,7 @@ def version_asset(
     samples_key = dg.AssetKey([dataset, SAMPLES])
     check_specs = list[dg.AssetCheckSpec]()
     for name in gate.names:
-        description = f"{gate.check_text(name)} {_CHECK_NOTE}"
+        description = f"{gate.text_of(name)} {_CHECK_NOTE}"
         check_spec = dg.AssetCheckSpec(name, asset=key, blocking=True, description=description)
         check_specs.append(check_spec)
 

@@ -41,7 +41,7 @@ def next_step(plan: Plan, state: object) -> int:
         ) from error
     if not saved:
         raise PlanMismatch("a StatefulDataLoader's state without any worker's; pass it as it was saved")
-    return plan.check_step(min(plan.check_state(one) for one in saved) + since)
+    return plan.checked_step(min(plan.check_state(one) for one in saved) + since)
 
 
 class PlanDataset(IterableDataset[Batch]):
@@ -112,7 +112,7 @@ class PlanDataset(IterableDataset[Batch]):
 
         Raises: InvalidRuntime while worker processes of a DataLoader iterate, which have read ahead.
         """
-        first = self.plan.check_step(step)
+        first = self.plan.checked_step(step)
         if not self._start.move(first):
             raise InvalidRuntime(
                 f"step {first} for a torch_dataset while worker processes of a DataLoader iterate from step "
@@ -171,7 +171,7 @@ class PlanDataset(IterableDataset[Batch]):
             options.setdefault("workers", 0)
         if stride > 1:
             options["workers"] = 0  # steps are not consecutive: nothing to make ahead
-            options["cache"] = cache_spec(options.get("cache")).per_process(stride)
+            options["cache"] = cache_spec(options.get("cache")).shared_by(stride)
         if options.get("workers") == 0:
             options["executor"] = "auto"  # DataLoader's workers are the processes
         with Loader(self.plan, self.world.rank, self.world.world_size, **options) as batches:

@@ -47,7 +47,7 @@ class NodeCache:
 
             object.__setattr__(self, "peers", parse_peers(self.peers))
 
-    def per_process(self, processes: int) -> "NodeCache":
+    def shared_by(self, processes: int) -> "NodeCache":
         """Return the settings for each of `processes` processes of one loader. The limit applies to the folder."""
         if processes == 1:
             return self
@@ -79,7 +79,7 @@ class PageMemory:
         _whole("page_bytes", self.page_bytes, 4096, 64 * 2**20)
         _whole("limit_bytes", self.limit_bytes, 0, 2**63)
 
-    def per_process(self, processes: int) -> "PageMemory":
+    def shared_by(self, processes: int) -> "PageMemory":
         """Return the settings for each of `processes` processes, with its share of the limit."""
         return PageMemory(limit_bytes=self.limit_bytes // processes, page_bytes=self.page_bytes)
 

@@ -34,14 +34,14 @@ def add_quarantine(
     views: dict[str, OrderView] = {}
     for name in source_names:
         # Any bucket will do: all come from one version, which has the keys of all.
-        buckets = plan.current_views(name, step)
+        buckets = plan.views_at(name, step)
         largest = max(buckets, key=lambda source: source.shape.n)
         views[name] = largest.view
 
     more: list[QuarantineList] = []
     for name, keys in lists.items():
         samples = list_samples(name, [keys], views)  # by ordinal in the version in force
-        growths = plan.source_growths(name)
+        growths = plan.growths_of(name)
         growth_in_force = sum(growth.step <= step for growth in growths)
         more += _lists_by_origin(name, step, samples, growths, growth_in_force)
     return plan.quarantine.with_more(more)

@@ -192,7 +192,7 @@ class PlanContent:
         own_step = max(0, step - self.first_step)
         return self.streams[None].used_before(own_step)
 
-    def stream_stages(self, stream: str) -> GrownStream:
+    def stream_of(self, stream: str) -> GrownStream:
         """Return the stages of a stream (`PlannedSource.stream`); a single one if its source never grows."""
         if stream in self.grown_streams:
             return self.grown_streams[stream]
@@ -205,13 +205,13 @@ class PlanContent:
         )
         return GrownStream((only_stage,))
 
-    def source_growths(self, source: str) -> list[Growth]:
+    def growths_of(self, source: str) -> list[Growth]:
         return [growth for growth in self.grown if growth.source == source]
 
-    def current_views(self, source: str, step: int) -> list[PlannedSource]:
+    def views_at(self, source: str, step: int) -> list[PlannedSource]:
         """Return a source's whole view in force at a step; with buckets, one view per non-empty bucket."""
         number = 0  # growths count from 1; 0 is the first version
-        for growth in self.source_growths(source):
+        for growth in self.growths_of(source):
             if growth.step <= step:
                 number += 1
         views = []
@@ -306,12 +306,12 @@ class PlanContent:
         if self.pack is not None:
             out["pack"] = self.pack.to_json()
         if self.grown:
-            out["grown"] = self.growths_json(self.grown)
+            out["grown"] = self.grown_json(self.grown)
         if self.first_step:
             out["first_step"] = self.first_step
         return out
 
-    def growths_json(self, growths: Sequence[Growth]) -> list[dict[str, Any]]:
+    def grown_json(self, growths: Sequence[Growth]) -> list[dict[str, Any]]:
         """Return the JSON of growths, each with the stream position at which it takes effect."""
         out: list[dict[str, Any]] = []
         for growth in growths:
@@ -326,7 +326,7 @@ class PlanContent:
             out.append(entry)
         return out
 
-    def check_step(self, step: int) -> int:
+    def checked_step(self, step: int) -> int:
         """Return step as an int.
 
         Raises InvalidRuntime if it is not a whole number, before the plan's first step, or positions exceed int64.

@@ -124,7 +124,7 @@ def _next_growth(
             given=name,
             accepted=sorted(names),
         )
-    growths = plan.source_growths(name)
+    growths = plan.growths_of(name)
     if growths:
         last_step = growths[-1].step
         if step <= last_step:
@@ -194,7 +194,7 @@ def _grow_source(
 
         # The rest of an epoch that has begun is mixed with the new samples.
         start = used.get(stream, 0)
-        stage = plan.stream_stages(stream).stages[-1]
+        stage = plan.stream_of(stream).stages[-1]
         if delta.view is not None and stage.is_mid_epoch(start):
             full_name = delta_name(stream, number)
             delta_source = replace(source, view=delta.view)

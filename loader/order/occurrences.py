@@ -100,7 +100,7 @@ def occurrences(
     substitutes for a quarantined or removed sample add a tenth.
     """
     views = _source_views(plan, source)
-    before = plan.check_step(before)
+    before = plan.checked_step(before)
     ordinals_by_view: dict[str, list[int] | None] = {}  # None: the view has no such sample
     for view in views:
         ordinals_by_view[view.name] = _view_ordinals(view, key, ordinal)
@@ -295,7 +295,7 @@ def _draws_any(
 
 def _ever_excluded(plan: PlanContent, source: PlannedSource) -> I64:
     """Return the version ordinals, ascending, of a view's samples that some step excludes."""
-    growths = plan.source_growths(source.source)
+    growths = plan.growths_of(source.source)
     parts = [np.empty(0, np.int64)]
 
     # Removed by a later growth. It lists ordinals of the version before it: find those in the view's version.
@@ -331,7 +331,7 @@ def _sample_positions(
     ordinals = np.array(view_ordinals, np.int64)
     used_by_stream = plan.used_before(before)
     n_used = used_by_stream.get(source.stream, 0)
-    stream = plan.stream_stages(source.stream)
+    stream = plan.stream_of(source.stream)
     stage = stream.stages[source.growth]
     epochs: Iterable[int] = count(stage.epoch)
     if source.delta:  # mixed into one epoch, the one before the stage's first whole epoch

@@ -166,14 +166,14 @@ class Plan(PlanContent):
         return self.hash
 
     def batch_size(self, step: int) -> int:
-        step = self.check_step(step)
+        step = self.checked_step(step)
         turn = self.turn(step)
         segment = turn.stream.current_segment(turn.step)
         return turn.stream.segment_batch(segment)
 
     def bucket(self, step: int) -> str | None:
         """Return the bucket label of a step's batch; None in a plan without buckets."""
-        step = self.check_step(step)
+        step = self.checked_step(step)
         return self.turn(step).bucket
 
     def grow(

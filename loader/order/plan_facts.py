@@ -150,7 +150,7 @@ def _last_position(
     source: PlannedSource,
 ) -> int | None:
     """Return the stream position of the last sample of a view's first epoch; None if it has none."""
-    stream = plan.stream_stages(source.stream)
+    stream = plan.stream_of(source.stream)
     return stream.last_position(source.growth, source.delta)
 
 
@@ -225,7 +225,7 @@ def _segment_facts(
     segment = plan.segments[number]
     views: dict[str, PlannedSource] = {}  # stream -> its view in force
     for name in segment.weights:
-        for source in plan.current_views(name, segment.start_step):
+        for source in plan.views_at(name, segment.start_step):
             views[source.stream] = source
 
     # Without buckets the plan counts as a single one, with the label None.

@@ -69,7 +69,7 @@ def step_slots(plan: PlanContent, step: int) -> Slots:
 
     Raises InvalidRuntime if the step is negative, not a whole number, or beyond int64 positions.
     """
-    step = plan.check_step(step)
+    step = plan.checked_step(step)
     stacked = stack_slots(plan, (step,))
     return stacked.slots
 

@@ -40,7 +40,7 @@ def step_state(plan: PlanContent, step: int) -> dict[str, Any]:
 
     It lists only sources with a weight in a segment that began before `step`: others have decided nothing yet.
     """
-    step = plan.check_step(step)
+    step = plan.checked_step(step)
     digest = ""
     if step > plan.first_step:
         digest = _digest_of_step(plan, step - 1)
@@ -132,7 +132,7 @@ def _growth_entries(
     grown: Sequence[Growth],
     sources: Sequence[PlannedSource],
 ) -> list[dict[str, Any]]:
-    entries = plan.growths_json(grown)
+    entries = plan.grown_json(grown)
     if plan.buckets is None:
         return entries
     for entry, growth in zip(entries, grown, strict=True):
@@ -173,7 +173,7 @@ def check_state(plan: PlanContent, state: object) -> int:
     FormatTooNew if a newer package saved it; InvalidRuntime if its step is invalid.
     """
     saved = _well_formed(state)
-    step = plan.check_step(saved["step"])
+    step = plan.checked_step(saved["step"])
     own = _past(plan, step)
     differences = _differences(saved["past"], own["past"])
     differences += _segment_differences(saved["segments"], own["segments"])

@@ -81,8 +81,8 @@ def _segment_steps(
     """Return the steps as stretches, in order: consecutive steps in one segment of one stream."""
     first_step = steps[0]
     last_step = steps[-1]
-    plan.check_step(first_step)  # raises; the steps ascend, so those between need no check
-    plan.check_step(last_step)
+    plan.checked_step(first_step)  # raises; the steps ascend, so those between need no check
+    plan.checked_step(last_step)
     if plan.buckets is None:
         stream = plan.turn(first_step).stream
         segment = stream.current_segment(first_step)

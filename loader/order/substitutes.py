@@ -22,7 +22,7 @@ def plan_slots(plan: PlanContent, step: int) -> Slots:
     Packed sequences stay; their quarantined documents are masked. Raises InvalidRuntime for an invalid step;
     InvalidPlan if all substitutes of a slot are quarantined.
     """
-    step = plan.check_step(step)
+    step = plan.checked_step(step)
     return plan_stack(plan, (step,)).slots
 
 
@@ -160,7 +160,7 @@ def exclusion_mask(
     """
     name = plan.source_names[source]
     planned = plan.sources[name]
-    growths = plan.source_growths(planned.source)
+    growths = plan.growths_of(planned.source)
     # Growths and lists name episodes, not windows.
     ordinals = view_ordinals(planned.view, ordinals)
     is_excluded = find_removals(growths, planned.growth, step, ordinals)

@@ -303,7 +303,7 @@ class Execution:
         from .workers.pool import WorkerPool  # 15 ms, not needed for threads
         from .workers.startup_message import StartupMessage
 
-        cache = self._cache.per_process(workers)
+        cache = self._cache.shared_by(workers)
         message = StartupMessage.of(self._assembler.recipe, cache, values)
         return WorkerPool(message, workers, self._bound.least, self._metrics)
 

@@ -293,7 +293,7 @@ class Loader:
         epoch.
         """
         self._check_usable()
-        batch = self._assembler.batch(self.plan.check_step(step), alone=True)
+        batch = self._assembler.batch(self.plan.checked_step(step), alone=True)
         self._record_substitutions(batch)
         if self._delivery is None:
             return batch
@@ -301,7 +301,7 @@ class Loader:
 
     def seek(self, step: int) -> None:
         """Continue with this step's batch, which may be an earlier one. Raises: InvalidRuntime."""
-        self._step = self.plan.check_step(step)
+        self._step = self.plan.checked_step(step)
         self._remaining_micros = []
 
     def note(self, *, per_sample: Mapping[str, Any] | None = None, **values: Any) -> None:

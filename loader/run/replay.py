@@ -260,7 +260,7 @@ class Replay:
         indexes, but makes the items of datasets.
         """
         self._check_open()
-        n = self.plan.batch_size(self.plan.check_step(step))
+        n = self.plan.batch_size(self.plan.checked_step(step))
         chosen: dict[int, SlotEntries] = {}
         answers: list[bool | None] = []
         answer: bool | None
@@ -315,7 +315,7 @@ class Replay:
         )  # the old one may have planned the step
 
     def slots(self, step: int, rank: int = 0, world_size: int = 1) -> Slots:
-        slots, _ = real_slots(self._rank_assembler(rank, world_size).recipe, self.plan.check_step(step))
+        slots, _ = real_slots(self._rank_assembler(rank, world_size).recipe, self.plan.checked_step(step))
         return slots
 
     def digest(self, step: int, rank: int = 0, world_size: int = 1) -> int:
@@ -324,7 +324,7 @@ class Replay:
         Reads only indexes, but makes the items of datasets. Raises: InvalidRuntime, also if a sample's dataset is
         missing; errors of reading indexes; Corrupt for an item that is damaged now.
         """
-        return self._rank_assembler(rank, world_size).digest(self.plan.check_step(step))
+        return self._rank_assembler(rank, world_size).digest(self.plan.checked_step(step))
 
     def batch(self, step: int, rank: int = 0, world_size: int = 1) -> Batch:
         """Return a rank's part of a step.
@@ -332,7 +332,7 @@ class Replay:
         Raises: InvalidRuntime; Corrupt if none of its samples is readable; TransformFailed; errors of a store that does
         not respond.
         """
-        return self._rank_assembler(rank, world_size).batch(self.plan.check_step(step), alone=True)
+        return self._rank_assembler(rank, world_size).batch(self.plan.checked_step(step), alone=True)
 
     def each(
         self,
@@ -353,7 +353,7 @@ class Replay:
         Raises: as `batch`; errors of `take`.
         """
         assembler = self._rank_assembler(rank, world_size)
-        return assembler.each(self.plan.check_step(step), take, skip_missing=skip_missing)
+        return assembler.each(self.plan.checked_step(step), take, skip_missing=skip_missing)
 
     def slot(self, step: int, slot: int) -> SlotReplay:
         """Return one slot of the global batch: decoded, transformed, and the transform's random draws.
@@ -362,7 +362,7 @@ class Replay:
         InvalidRuntime if the slot is padding or not in the step; errors of a store that does not respond.
         """
         self._check_open()
-        n = self.plan.batch_size(self.plan.check_step(step))
+        n = self.plan.batch_size(self.plan.checked_step(step))
         if not 0 <= slot < n:
             raise InvalidRuntime(f"slot = {slot}; step {step} has slots 0 to {n - 1}")
         captured: list[dict[str, Any]] = []

@@ -113,4 +113,4 @@ def test_what_memory_may_be(wrong):
         cache_spec(wrong)
     assert cache_spec(None).limit_bytes == 2**30
     assert cache_spec(5).limit_bytes == 5
-    assert cache_spec(PageMemory(limit_bytes=10)).per_process(4).limit_bytes == 2
+    assert cache_spec(PageMemory(limit_bytes=10)).shared_by(4).limit_bytes == 2

@@ -198,7 +198,7 @@ class Lookup:
         missing: list[int] = []
         for number, (version, part, stretch) in enumerate(names):
             group_name = groups[version][group]
-            cached = versions[version].find_cached_stretch(group_name, part, stretch)
+            cached = versions[version].cached_stretch(group_name, part, stretch)
             stretches.append(cached)
             if cached is None:
                 if parallel_map is None:

@@ -78,7 +78,7 @@ class VersionData(Protocol):
 
     def stretch_keys(self, part: int, number: int) -> list[str]: ...
 
-    def find_cached_stretch(
+    def cached_stretch(
         self,
         group: str,
         part: int,

@@ -380,7 +380,7 @@ class Version:
         place, _ = self._shard(group, part)
         return self.indexes.keys(place, number * ROW_GROUP_ROWS)
 
-    def find_cached_stretch(self, group: str, part: int, number: int) -> RowStretch | None:
+    def cached_stretch(self, group: str, part: int, number: int) -> RowStretch | None:
         """Return what `stretch` returns if its rows are in memory, else None."""
         place, path = self._shard(group, part)
         rows = self.indexes.held(place, number * ROW_GROUP_ROWS)

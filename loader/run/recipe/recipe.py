@@ -330,7 +330,7 @@ def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | Non
         raise InvalidRuntime(
             f"epochs = {epochs} with {len(names)} sources, whose epochs end at different steps; use steps="
         )
-    limit = plan.stream_stages(names[0]).epoch_start(epochs)
+    limit = plan.stream_of(names[0]).epoch_start(epochs)
     last = plan.step_of(names[0], limit - 1)
     assert last is not None  # the last segment has no end, and the only source has a weight in it
     # (with "mask" the plan itself pads)

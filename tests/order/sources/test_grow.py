@@ -131,9 +131,7 @@ def test_every_epoch_is_whole_and_new_samples_come_once(versions, counts, gone, 
     for epoch in range(last):
         seen = {key for one, key in taken if one == epoch}
         begun = [
-            number
-            for number, at in enumerate(steps)
-            if made.stream_stages("a").stages[number + 1].epoch <= epoch
+            number for number, at in enumerate(steps) if made.stream_of("a").stages[number + 1].epoch <= epoch
         ]
         assert seen - removed >= set(views[len(begun)].version_keys) - removed
         if len(begun) == len(steps):
@@ -334,7 +332,7 @@ def test_step_far_away_costs_what_a_near_one_does():
     made = make_plan({"big": synthetic(10**9, "b")}, seed=7, global_batch=1024)
     for number in range(1, 40):
         made = made.grow({"big": synthetic(10**9 + number * 10**7, "b")}, step=number * 1000)
-    stages = made.stream_stages("big").stages
+    stages = made.stream_of("big").stages
     assert made.check_state(made.state(10**7)) == 10**7
     for step in (39_000, 10**6, 10**9, 2**52):
         slots = made.slots(step)

@@ -10,7 +10,7 @@ WEEK_US = 7 * DAY_US
 _YEAR_10000_US = 253_402_300_800 * 10**6
 
 
-def microseconds_since_start(begun_s: float) -> int:
+def elapsed_us(begun_s: float) -> int:
     """Return the microseconds since a value of `perf_counter`."""
     return round((time.perf_counter() - begun_s) * 1e6)
 
@@ -66,6 +66,11 @@ def length(seconds: float) -> str:
     if minutes < 6000:
         return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
     return f"{seconds / 3600:,.0f} h"
+
+
+def utc_day(microseconds: int) -> str:
+    """Return the day of a time, such as 2026-07-01."""
+    return f"{datetime.fromtimestamp(microseconds / 1e6, UTC):%Y-%m-%d}"
 
 
 def minute(microseconds: int) -> str:

@@ -99,11 +99,9 @@ def import_place(
     Raises: InvalidStore; InvalidKey for rows of labels that no file has; InvalidRuntime; Conflict if `dataset` has
     another source or changed meanwhile; EmptyVersion; Denied if takedowns deny all of a new dataset; FieldMismatch.
     """
-    if workers < 1:
-        raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
     check_dataset_name(dataset)
     importer = importer_named(format)
-    _check_options(format, importer, options)
+    _check_options(format, importer, options, workers)
     check_apart(root.store, store, APART)
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
@@ -141,7 +139,10 @@ def _check_options(
     format: str,
     importer: Importer | None,
     options: ColumnarOptions,
+    workers: int,
 ) -> None:
+    if workers < 1:
+        raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
     check_options(format, importer, options)
     check_allow_missing(format, options.allow_missing)
 

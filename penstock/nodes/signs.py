@@ -13,7 +13,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,7 +34,7 @@ from ..train.record import parse_faults
 from ..train.replay_run import replay_origin, step_nodes
 from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, Event, RunFolder, window_keys
 from ..train.windows import WindowValues, window_values
-from ..units import utc_us
+from ..units import utc_day, utc_us
 from .node_check import CHECKS
 from .notices import Notices, Subject
 from .recent_keys import MOST_BYTES, ListedKeys, TimedFolder
@@ -125,10 +124,8 @@ class SignReader:
 
     def _active_runs(self, now_us: int) -> set[str]:
         """Return the runs to read: active ones, and at the first reading all with attempts that count."""
-        first, last = (
-            f"{datetime.fromtimestamp(at_us / 1e6, UTC):%Y-%m-%d}"
-            for at_us in (now_us - ALIVE_US, now_us + AHEAD_US)
-        )
+        first = utc_day(now_us - ALIVE_US)
+        last = utc_day(now_us + AHEAD_US)
         alive = self._listed() if self._alive_us is None else dict(self._alive_us)
         for info in list_from(self._store, ACTIVE, f"{ACTIVE}{first}"):
             day, _, name = info.key.removeprefix(ACTIVE).partition("/")

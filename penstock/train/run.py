@@ -16,7 +16,7 @@ from loader.run.trail.trail import check_run_name
 from ..checkpoints.ranks import from_all_ranks, from_first_rank
 from ..checkpoints.restore import load_newest
 from ..checkpoints.run import plan_versions
-from ..units import microseconds_since_start, utc_us
+from ..units import elapsed_us, utc_us
 from .agreement import Agreement, collective_device
 from .batch_source import BatchSource, batch_source, is_end_of_iterator
 from .hang import HangWatch
@@ -356,14 +356,14 @@ class Run:
         else:
             restored = load_origin(self.checkpoints, self._replay, state, batches, self.first)
         if restored:
-            self._event("restored", batches.step, took_us=microseconds_since_start(begun))
+            self._event("restored", batches.step, took_us=elapsed_us(begun))
         if self._replay is None and restored and batches.step == batches.end and self.world.rank == 0:
             _log.warning("%r has ended before: step %d is its last; no step is made", self, batches.step)
 
     def _note_first_batch(self, batches: BatchSource, first: int, begun: float) -> None:
         if self._events is not None:
             facts = {"plan": batches.plan.hash, "versions": plan_versions(batches.plan)}
-            self._event("first_batch", first, took_us=microseconds_since_start(begun), **facts)
+            self._event("first_batch", first, took_us=elapsed_us(begun), **facts)
         self._step_file.write(first)
         self._windows.begin(batches, first)
         if self._trackers is not None:
@@ -383,11 +383,11 @@ class Run:
 
         def record_checkpoint() -> None:
             """Record the checkpoint once it is whole: a kill before leaves no event that promises it."""
-            self._event("saved", step, **(stood or {"took_us": microseconds_since_start(begun)}))
+            self._event("saved", step, **(stood or {"took_us": elapsed_us(begun)}))
 
         saved.save(step, state, batches, wait=wait, on_committed=record_checkpoint)
         self._save_s = max(self._save_s, perf_counter() - begun)
-        stood |= {"at_us": utc_us(), "took_us": microseconds_since_start(begun)}
+        stood |= {"at_us": utc_us(), "took_us": elapsed_us(begun)}
         self._hang.arm()
         self._begun = perf_counter()
         return step
@@ -430,9 +430,7 @@ class Run:
         if again:
             self._launched.tell_launcher()  # first: a slow record below may outlast the grace
         if error is not None:
-            self._event(
-                "failed", self._done, took_us=microseconds_since_start(self._begun) if self._begun else 0
-            )
+            self._event("failed", self._done, took_us=elapsed_us(self._begun) if self._begun else 0)
         else:
             self._agreement.close()
             self._windows.close()

@@ -1,7 +1,7 @@
 """`penstock train submit|ls|show|why|goodput|logs|wait|stop|cancel|resume|replay`: training runs."""
 
 import sys
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from .verb import (
     flag,
     list_option,
     parse_cluster,
+    parse_count,
     verb,
 )
 
@@ -159,12 +160,6 @@ def resume(arguments: Namespace) -> Answer:
         "notes": notes,
     }
     return body, [f"{spec.run}: {place}", *map(str, changed), *notes], 0
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise ArgumentTypeError(f"{text!r}; accepted: a whole number, 0 or more")
-    return int(text)
 
 
 def _steps(text: str) -> tuple[int, int]:
@@ -355,9 +350,9 @@ def why(arguments: Namespace) -> Answer:
     "show what a run wrote: from the first failure of its newest start on, or its last lines",
     *_STARTED_RUN,
     flag("--all", "print all that it wrote"),
-    argument("--rank R", "only the lines of this rank", type=_number),
+    argument("--rank R", "only the lines of this rank", type=parse_count),
     exclusive_options(
-        argument("--attempt N", "only what this start wrote (see show)", type=_number),
+        argument("--attempt N", "only what this start wrote (see show)", type=parse_count),
         flag("--follow", "print what it writes, until it has ended"),
     ),
 )

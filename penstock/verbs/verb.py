@@ -362,3 +362,10 @@ def _command(error: errors.PenstockError, arguments: Namespace) -> str:
         case errors.Transient() | errors.Throttled() | errors.Forbidden() if arguments.verb_path != "doctor":
             return "penstock doctor  # writes a little and removes it"
     return ""
+
+
+def parse_count(text: str) -> int:
+    """Return an argument's whole number, 0 or more. Raises: ArgumentTypeError."""
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise ArgumentTypeError(f"{text!r}; accepted: a whole number, 0 or more")
+    return int(text)

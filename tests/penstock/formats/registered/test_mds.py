@@ -158,7 +158,9 @@ def test_damage_is_told_with_its_byte(root, three, at, value, fault):
 
 
 JSON = st.recursive(
-    st.none() | st.integers() | st.text(max_size=5), lambda x: st.lists(x, max_size=3), max_leaves=4
+    st.none() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=5),
+    lambda x: st.lists(x, max_size=3),
+    max_leaves=4,
 )
 
 

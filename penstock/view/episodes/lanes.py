@@ -45,25 +45,41 @@ def stream_lanes(streams: Mapping[str, EpisodeStream]) -> tuple[tuple[Lane, ...]
     for field, stream in streams.items():
         if field in dashed.values():
             continue
-        if (n := n_dims(stream.layout)) > MAX_DIMS:  # a header without rows may declare any number
+        n = n_dims(stream.layout)
+        if n > MAX_DIMS:  # a header without rows may declare any number
             n_wide += n
             continue
-        short = field.rpartition(".")[0]
-        names = stream.names or tuple(map(str, range(n)))
-        for first, stop in groups(names):
-            title, labels = _split_titles(names[first:stop])
-            span = "" if stop - first == len(names) else f"{names[first]} to {names[stop - 1]}"
-            lanes.append(
-                Lane(
-                    name=(title or span or short) if stream.names else f"{short} {span}".strip(),
-                    field=field,
-                    dashed=dashed.get(field, ""),
-                    first=first,
-                    labels=labels,
-                    unit=stream.unit,
-                )
-            )
-    return tuple(lanes[:MOST_LANES]), n_wide + sum(len(lane.labels) for lane in lanes[MOST_LANES:])
+        lanes += _lanes_of_stream(field, stream, n, dashed.get(field, ""))
+    n_left_out = n_wide
+    for lane in lanes[MOST_LANES:]:
+        n_left_out += len(lane.labels)
+    return tuple(lanes[:MOST_LANES]), n_left_out
+
+
+def _lanes_of_stream(field: str, stream: EpisodeStream, n: int, dashed: str) -> list[Lane]:
+    """Return the lanes of a stream of n dimensions."""
+    short, _, _ = field.rpartition(".")
+    names = stream.names or tuple(map(str, range(n)))
+    lanes: list[Lane] = []
+    for first, stop in groups(names):
+        title, labels = _split_titles(names[first:stop])
+        span = ""
+        if stop - first < len(names):
+            last = stop - 1
+            span = f"{names[first]} to {names[last]}"
+        name = title or span or short
+        if not stream.names:
+            name = f"{short} {span}".strip()
+        lane = Lane(
+            name=name,
+            field=field,
+            dashed=dashed,
+            first=first,
+            labels=labels,
+            unit=stream.unit,
+        )
+        lanes.append(lane)
+    return lanes
 
 
 def _pairs(streams: Mapping[str, EpisodeStream]) -> dict[str, str]:
@@ -74,13 +90,19 @@ def _pairs(streams: Mapping[str, EpisodeStream]) -> dict[str, str]:
         if words[0] not in ("action", "actions"):
             continue
         for state in streams:
-            own = streams[state]
-            other = streams[action]
-            same = own.names == other.names and own.unit == other.unit and (own.names or _is_state(state))
-            if _is_state(state) and same and n_dims(own.layout) == n_dims(other.layout) and state not in out:
+            if not _is_state(state) or state in out:
+                continue
+            if _are_alike(streams[state], streams[action]):
                 out[state] = action
                 break
     return out
+
+
+def _are_alike(own: EpisodeStream, other: EpisodeStream) -> bool:
+    """Return whether two streams have the same dimensions."""
+    if own.names != other.names or own.unit != other.unit:
+        return False
+    return n_dims(own.layout) == n_dims(other.layout)
 
 
 def _is_state(field: str) -> bool:
@@ -89,24 +111,45 @@ def _is_state(field: str) -> bool:
 
 def groups(names: Sequence[str]) -> list[tuple[int, int]]:
     """Return [first, stop) of neighbours with equal leading words, at most eight each."""
-    words = [tuple(word.lower() for word in _WORD.findall(name)) for name in names]
-    runs = _runs(words, 0, len(names), 0)
+    words: list[tuple[str, ...]] = []
+    for name in names:
+        lower = name_words(name)
+        words.append(lower)
     out: list[tuple[int, int]] = []
-    for first, stop in runs:
-        before = out[-1] if out else (0, 0)
-        is_tiny = min(stop - first, before[1] - before[0]) <= 2
-        if out and is_tiny and stop - before[0] <= MOST_DIMS:
-            out[-1] = before[0], stop
+    for first, stop in _runs(words, 0, len(names), 0):
+        if not out:
+            out.append((first, stop))
+            continue
+        before_first, before_stop = out[-1]
+        # A lane of one or two dimensions joins its neighbour.
+        is_tiny = min(stop - first, before_stop - before_first) <= 2
+        if is_tiny and stop - before_first <= MOST_DIMS:
+            out[-1] = (before_first, stop)
         else:
             out.append((first, stop))
     return out
 
 
-def _runs(words: Sequence[tuple[str, ...]], first: int, stop: int, depth: int) -> list[tuple[int, int]]:
+def name_words(name: str) -> tuple[str, ...]:
+    """Return the words of a dimension's name in lower case: leftHand_2 has left, hand and 2."""
+    words = _WORD.findall(name)
+    return tuple(word.lower() for word in words)
+
+
+def _runs(
+    words: Sequence[tuple[str, ...]],
+    first: int,
+    stop: int,
+    depth: int,
+) -> list[tuple[int, int]]:
+    """Return [first, stop) of the lanes of some names, which share their first `depth` words."""
+    if stop == first:
+        return []
     if stop - first <= MOST_DIMS:
-        return [(first, stop)] if stop > first else []
-    if depth >= max(len(one) for one in words[first:stop]) or depth > 8:
-        return [(at, min(stop, at + MOST_DIMS)) for at in range(first, stop, MOST_DIMS)]
+        return [(first, stop)]
+    n_words = [len(words_of_name) for words_of_name in words[first:stop]]
+    if depth >= max(n_words) or depth > 8:
+        return _equal_runs(first, stop)
     out: list[tuple[int, int]] = []
     at = first
     for _, run in groupby(words[first:stop], lambda name: name[depth : depth + 1]):
@@ -114,18 +157,35 @@ def _runs(words: Sequence[tuple[str, ...]], first: int, stop: int, depth: int) -
         out += _runs(words, at, at + n, depth + 1)
         at += n
     if len(out) == stop - first:  # every name differs in this word: numbers
-        return [(at, min(stop, at + MOST_DIMS)) for at in range(first, stop, MOST_DIMS)]
+        return _equal_runs(first, stop)
     return out
+
+
+def _equal_runs(first: int, stop: int) -> list[tuple[int, int]]:
+    """Return [first, stop) of lanes of MOST_DIMS dimensions each, the last of the rest."""
+    runs: list[tuple[int, int]] = []
+    for start in range(first, stop, MOST_DIMS):
+        end = min(stop, start + MOST_DIMS)
+        runs.append((start, end))
+    return runs
 
 
 def _split_titles(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """Return (words that all names begin with, or ""; each name's rest)."""
-    spans = [list(_WORD.finditer(name)) for name in names]
-    n = 0
-    while all(len(one) > n + 1 for one in spans) and len({one[n].group().lower() for one in spans}) == 1:
+    words = [name_words(name) for name in names]
+    shortest = min(len(words_of_name) for words_of_name in words)
+    n = 0  # leading words that all names share; each keeps at least one of its own
+    while n < shortest - 1 and len({words_of_name[n] for words_of_name in words}) == 1:
         n += 1
     if len(names) == 1 or not n:
         return "", tuple(names)
-    title = " ".join(one.group().lower() for one in spans[0][:n] if len(one.group()) > 1)
-    labels = tuple(name[one[n].start() :] for name, one in zip(names, spans, strict=True))
-    return title or spans[0][0].group(), labels
+    long_words = [word for word in words[0][:n] if len(word) > 1]
+    title = " ".join(long_words)
+    if not title:
+        title = _WORD.findall(names[0])[0]
+    labels: list[str] = []
+    for name in names:
+        matches = list(_WORD.finditer(name))
+        rest = name[matches[n].start() :]
+        labels.append(rest)
+    return title, tuple(labels)

@@ -7,7 +7,6 @@ import json
 import logging
 import re
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from loader.run.trail.trail import is_run_name
 from loader.storage import ObjectInfo, Store
 
 from ..checkpoints.ranks import several
-from ..units import utc_us
+from ..units import utc_day, utc_us
 from .objects.json_object import read_object, whole_number
 from .objects.spec_changes import SpecChange, put_change, spec_changes, spec_of_record
 from .run_spec import RunSpec, check_without_secrets
@@ -226,7 +225,7 @@ class RunFolder:
 
     def _mark_active(self) -> None:
         """Name the run under the day, once. A watcher that runs already sees no other run."""
-        day = time.strftime("%Y-%m-%d", time.gmtime())
+        day = utc_day(utc_us())
         if day == self._day:
             return
         try:

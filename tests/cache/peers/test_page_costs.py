@@ -36,7 +36,7 @@ SERVER_CALL = {"recv": 1, "epoll.modify": 1}
 """A wait for the next event follows each `epoll.modify`."""
 READER_CALL = {"sendall": 1}
 SERVER_RANGE = {"fstat": 1, "preadv": 1}
-"""A range of a list: its bytes leave with those of the others."""
+"""For each range of a list. One send carries the bytes of many ranges."""
 SERVER_LIST = {**SERVER_CALL, "send": 2}
 """72 kB leave in two parts."""
 READER_LIST = {"sendall": 1, "recv": 2}

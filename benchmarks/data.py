@@ -90,18 +90,21 @@ def make(kind: str, folder: Path, n: int) -> Data:
     return Data(kind, folder)
 
 
-def images(n: int) -> Iterator[tuple[bytes, dict[str, bytes]]]:
-    """Photo-like pictures: noise at four scales, about 30 KB each. 128 of them, each copy with a corner of its own."""
+def images(n: int, side_px: int = SIDE_PX) -> Iterator[tuple[bytes, dict[str, bytes]]]:
+    """Photo-like pictures: noise at four scales, about 16 kB at 256 px and 100 kB at 768 px.
+
+    128 of them, each copy with a corner of its own.
+    """
     import simplejpeg
     from PIL import Image
 
     rng = np.random.default_rng(0)
 
     def picture() -> np.ndarray[Any, np.dtype[np.uint8]]:
-        light = np.zeros((SIDE_PX, SIDE_PX, 3), np.float32)
-        for cells, weight in ((4, 90), (16, 50), (64, 25), (SIDE_PX, 6)):
+        light = np.zeros((side_px, side_px, 3), np.float32)
+        for cells, weight in ((4, 90), (16, 50), (64, 25), (side_px, 6)):
             coarse = (rng.random((cells, cells, 3)) * 255).astype(np.uint8)
-            grown = Image.fromarray(coarse).resize((SIDE_PX, SIDE_PX), Image.Resampling.BICUBIC)
+            grown = Image.fromarray(coarse).resize((side_px, side_px), Image.Resampling.BICUBIC)
             light += np.asarray(grown, np.float32) * weight / 171
         return light.clip(0, 255).astype(np.uint8)
 

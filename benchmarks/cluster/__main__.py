@@ -18,7 +18,7 @@ from loader.run.ahead.read_choice import RANGES_STEPS
 from .. import sections
 from .cluster import SAMPLE_BYTES, cluster, make_root
 from .costs import connection_memory_mb, page_costs
-from .filled import filled_epoch, make_photos
+from .filled import LARGE_PHOTOS, SMALL_PHOTOS, filled_epoch, make_photos
 from .namespaces import describe_links, refusal
 from .near_saves import NBYTES, near_save_figures
 from .replicas import checkpoint_reads
@@ -155,6 +155,11 @@ def costs(bucket: Path, folder: Path, size: int) -> list[Row]:
                 "the same from a peer: reader, server, us", f"{page.reader_us:.0f}, {page.server_us:.0f}", ""
             ),
             Row("both sides as a multiple of the disk's", f"{page.ratio:.1f}", "2.5"),
+            Row(
+                "the same bytes by `sendfile` and `recv_into` and nothing else: both sides, us",
+                f"{page.sockets_us:.0f}",
+                "",
+            ),
         ]
     rows.append(
         Row(
@@ -189,6 +194,11 @@ def near(bucket: Path, folder: Path, size: int) -> list[Row]:
             f"{figures.beside_near_s / figures.alone_s:.2f}",
             "1.10",
         ),
+        Row(
+            "the same, beside two threads a rank of another program that hash at the same low priority",
+            f"{figures.beside_hashing_s / figures.alone_s:.2f}",
+            "",
+        ),
         Row("the same, beside checkpoints in a root", f"{figures.beside_root_s / figures.alone_s:.2f}", ""),
         Row(
             "copy of the state: near, root, s",
@@ -201,20 +211,26 @@ def near(bucket: Path, folder: Path, size: int) -> list[Row]:
 
 def fill(bucket: Path, folder: Path, size: int) -> list[Row]:
     """The first epoch of photos after `penstock cache fill`, against local files."""
-    photos = folder / "photos"
-    make_photos(photos)
-    epoch = filled_epoch(photos, folder / "filled")
-    return [
-        Row("photos after `cache fill`, bucket at 20 ms: speed, local files 1", f"{epoch.ratio:.2f}", "0.9"),
-        Row("the same by the ranks' processor time", f"{epoch.local_us / epoch.reader_us:.2f}", "0.9"),
-        Row("processor time of a photo from local files, us", f"{epoch.local_us:.0f}", ""),
-        Row(
-            "the same after `cache fill`: rank, servers, us",
-            f"{epoch.reader_us:.0f}, {epoch.servers_us:.0f}",
-            "",
-        ),
-        Row("requests to the bucket", f"{epoch.requests:.0f}", "0"),
-    ]
+    rows: list[Row] = []
+    for photos in (LARGE_PHOTOS, SMALL_PHOTOS):
+        bucket_of_photos = folder / f"photos{photos.side_px}"
+        nbytes = make_photos(bucket_of_photos, photos)
+        epoch = filled_epoch(bucket_of_photos, folder / f"filled{photos.side_px}", photos)
+        what = f"photos of {nbytes / 1000:.0f} kB after `cache fill`, bucket at 20 ms"
+        by_processor = epoch.local_us / epoch.reader_us
+        rows += [
+            Row(f"{what}: speed, local files 1", f"{epoch.ratio:.2f}", "0.9"),
+            Row("the same by the ranks' processor time", f"{by_processor:.2f}", "0.9"),
+            Row("processor time of a photo from local files, us", f"{epoch.local_us:.0f}", ""),
+            Row(
+                "the same after `cache fill`: rank, servers, us",
+                f"{epoch.reader_us:.0f}, {epoch.servers_us:.0f}",
+                "",
+            ),
+            Row("requests to the bucket", f"{epoch.requests:.0f}", "0"),
+        ]
+        shutil.rmtree(bucket_of_photos)
+    return rows
 
 
 PARTS: dict[str, Callable[[Path, Path, int], list[Row]]] = {

@@ -18,6 +18,7 @@ from loader.cache.peers.peer_cache import PeerCache
 from loader.cache.spec import NodeCache
 from loader.storage import open_store
 
+from .bare_sockets import bare_sockets_us
 from .cluster import Node
 
 PAGES = 64
@@ -39,6 +40,8 @@ class PageCosts(NamedTuple):
     """Of the reader of a peer's page."""
     server_us: float
     """Of the peer's server."""
+    sockets_us: float
+    """Of both sides, if the kernel alone sends the bytes of an open file."""
 
     @property
     def ratio(self) -> float:
@@ -84,12 +87,14 @@ def _least_costs(
     disk_us: list[float] = []
     reader_us: list[float] = []
     server_us: list[float] = []
+    sockets_us: list[float] = []
     for _ in range(ROUNDS):
         disk_us.append(_reader_us(local, numbers, n))
         begun_s = _process_s(server_pid)
         reader_us.append(_reader_us(remote, numbers, n))
         server_us.append((_process_s(server_pid) - begun_s) / READS * 1e6)
-    return PageCosts(min(disk_us), min(reader_us), min(server_us))
+        sockets_us.append(bare_sockets_us(READS, CUT_BYTES, n))
+    return PageCosts(min(disk_us), min(reader_us), min(server_us), min(sockets_us))
 
 
 def connection_memory_mb(folder: Path) -> float:

@@ -19,9 +19,7 @@ from .cluster import Node
 from .rank import DATASET
 
 NODES = 4
-SAMPLES = 6400
 PART_SAMPLES = 400
-BATCH = 32
 WORKERS = 2
 LATENCY_S = 0.02
 WARM_STEPS = 20
@@ -30,6 +28,25 @@ TURNS = 6
 TURN_STEPS = 30
 """Steps of a turn: far more than the batches that wait while a rank is stopped."""
 ROUNDS = 3
+
+
+class Photos(NamedTuple):
+    """JPEG photos, enough for an epoch of all turns."""
+
+    side_px: int
+    batch: int
+    """Photos of a step."""
+
+    @property
+    def n(self) -> int:
+        """Number of photos."""
+        steps = WARM_STEPS + (TURNS + 1) * TURN_STEPS
+        return steps * self.batch
+
+
+SMALL_PHOTOS = Photos(side_px=256, batch=32)
+LARGE_PHOTOS = Photos(side_px=768, batch=16)
+"""About 100 kB each, as the cluster's other samples."""
 
 
 class FilledEpoch(NamedTuple):
@@ -47,21 +64,27 @@ class FilledEpoch(NamedTuple):
     """Requests to the bucket in the turns."""
 
 
-def make_photos(folder: Path) -> None:
-    """Write a root of photos under a folder that becomes a bucket."""
+def make_photos(folder: Path, photos: Photos) -> int:
+    """Write a root of photos under a folder that becomes a bucket; return their mean size in bytes."""
+    total_bytes = 0
     with loader.Root(folder) as root, root.write(DATASET, part_samples=PART_SAMPLES) as writer:
-        for number, (jpeg, _) in enumerate(images(SAMPLES)):
+        for number, (jpeg, _) in enumerate(images(photos.n, photos.side_px)):
             writer.add(f"{number:06d}", {"x.jpg": jpeg})
+            total_bytes += len(jpeg)
+    return total_bytes // photos.n
 
 
-def filled_epoch(bucket: Path, folder: Path) -> FilledEpoch:
+def filled_epoch(bucket: Path, folder: Path, photos: Photos) -> FilledEpoch:
     """Return the median of ROUNDS epochs, each with fresh caches."""
-    rounds = [_round(bucket, folder / f"round{number}") for number in range(ROUNDS)]
+    rounds: list[FilledEpoch] = []
+    for number in range(ROUNDS):
+        figures = _round(bucket, folder / f"round{number}", photos.batch)
+        rounds.append(figures)
     columns = zip(*rounds, strict=True)
     return FilledEpoch(*(statistics.median(column) for column in columns))
 
 
-def _round(bucket: Path, folder: Path) -> FilledEpoch:
+def _round(bucket: Path, folder: Path, batch: int) -> FilledEpoch:
     nodes = [Node(folder / f"node{number}", 2**30) for number in range(NODES)]
     with ExitStack() as stack:
         store = stack.enter_context(latency_store(bucket, LATENCY_S, writable=True))
@@ -71,14 +94,14 @@ def _round(bucket: Path, folder: Path) -> FilledEpoch:
         peers = [node.address for node in nodes]
         for node in nodes:
             _fill(node, peers, store.options["endpoint_url"])
-        settings = {"global_batch": BATCH, "ranks": 1, "peers": peers, "memory_bytes": 0, "workers": WORKERS}
+        settings = {"global_batch": batch, "ranks": 1, "peers": peers, "memory_bytes": 0, "workers": WORKERS}
         reader = nodes[0]
         reader.start(0, {**settings, "root": f"s3://{BUCKET}", "options": store.options})
         local = stack.enter_context(_local_rank(bucket, folder, settings))
-        return _turns(reader, local, nodes, store)
+        return _turns(reader, local, nodes, store, batch)
 
 
-def _turns(reader: Node, local: Node, nodes: list[Node], store: Served) -> FilledEpoch:
+def _turns(reader: Node, local: Node, nodes: list[Node], store: Served, batch: int) -> FilledEpoch:
     pair = (local, reader)
     for node in pair:
         node.ask(WARM_STEPS)
@@ -98,7 +121,7 @@ def _turns(reader: Node, local: Node, nodes: list[Node], store: Served) -> Fille
             process_s[node] += answer["process_s"]
     servers_s += sum(node.server_s() for node in nodes)
     requests, _ = store.served()
-    per_sample_us = 1e6 / (TURNS * TURN_STEPS * BATCH)
+    per_sample_us = 1e6 / (TURNS * TURN_STEPS * batch)
     return FilledEpoch(
         ratio=seconds[local] / seconds[reader],
         local_us=process_s[local] * per_sample_us,

@@ -4,9 +4,11 @@ A step sleeps, as a training waits for its GPU, and exchanges a number with the 
 """
 
 import json
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -45,6 +47,7 @@ def main(settings: dict[str, Any]) -> None:
         saved.wait()
         alone = []
         beside_near = []
+        beside_hashing = []
         near_copies = []
         for number in range(ROUNDS):
             steps_s, _ = _timed_steps(lambda step: None)
@@ -54,6 +57,9 @@ def main(settings: dict[str, Any]) -> None:
             beside_near.append(steps_s)
             near_copies += copies_s
             saved.wait()
+            with _hashing():
+                steps_s, _ = _timed_steps(lambda step: None)
+            beside_hashing.append(steps_s)
         counts = saved.near_counts()
         assert counts is not None
 
@@ -67,6 +73,7 @@ def main(settings: dict[str, Any]) -> None:
     figures = {
         "alone": alone,
         "beside_near": beside_near,
+        "beside_hashing": beside_hashing,
         "beside_root": beside_root,
         "near_copies": near_copies,
         "root_copies": root_copies,
@@ -75,6 +82,17 @@ def main(settings: dict[str, Any]) -> None:
         "failed": counts.failed,
     }
     print(json.dumps(figures), flush=True)
+
+
+@contextmanager
+def _hashing() -> Iterator[None]:
+    """Run a program that hashes at a near checkpoint's priority."""
+    program = subprocess.Popen([sys.executable, "-m", "benchmarks.cluster.hashing"])
+    try:
+        yield
+    finally:
+        program.kill()
+        program.wait()
 
 
 def _timed_steps(save: Callable[[int], object]) -> tuple[list[float], list[float]]:

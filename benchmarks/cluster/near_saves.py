@@ -23,6 +23,8 @@ class NearFigures(NamedTuple):
     median_s: float
     alone_s: float
     beside_near_s: float
+    beside_hashing_s: float
+    """Beside another program's threads of the same low priority: what the machine's scheduler costs."""
     beside_root_s: float
     near_copy_s: float
     """Slowest call that copies the state for a near checkpoint."""
@@ -63,6 +65,7 @@ def near_save_figures(folder: Path, nbytes: int = NBYTES) -> NearFigures:
         median_s=statistics.median(ranks[0]["alone"][0]),
         alone_s=_slowest(ranks, "alone"),
         beside_near_s=_slowest(ranks, "beside_near"),
+        beside_hashing_s=_slowest(ranks, "beside_hashing"),
         beside_root_s=_slowest(ranks, "beside_root"),
         near_copy_s=max(max(rank["near_copies"]) for rank in ranks),
         root_copy_s=max(max(rank["root_copies"]) for rank in ranks),

@@ -50,6 +50,7 @@ def serve(arguments: Namespace) -> Answer:
     """Serve until SIGINT or SIGTERM."""
     from loader.cache.peers.serve import ServeSettings, serve
 
+    # A server runs unattended for weeks: only a time relates a warning to a training.
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     serve(ServeSettings(cache=_spec(arguments, None), listen=arguments.listen, address=arguments.address))
     return {}, "", 0
@@ -88,6 +89,7 @@ def ls(arguments: Namespace) -> Answer:
     from ..nodes.cache_status import node_statuses
 
     statuses = node_statuses(arguments.peers, arguments.path)
+    # A DNS name without addresses is a typing error or an outage. An empty table would look like a healthy cluster.
     if not statuses:
         raise InvalidRuntime(f"--peers {arguments.peers} names no address; check the name and the network")
     rows: list[Sequence[object]] = []
@@ -95,6 +97,7 @@ def ls(arguments: Namespace) -> Answer:
         if status.error:
             rows.append((status.address, "down", "", "", "", "", status.error))
             continue
+        # A node that has served nothing yet has no hit rate; 0 % would look like a broken cache.
         answers = status.hits + status.misses
         share = ""
         if answers:

@@ -47,6 +47,7 @@ def ls(arguments: Namespace) -> Answer:
         for row in body
     ]
     table = Table(form=FORM, header=HEADER, rows=cells)
+    # Each save in progress has a problem, its missing marker. Only a finished save that cannot be loaded is a fault.
     wrong = any(one.problem and not one.unfinished for one in rows)
     return body, [table] if body else f"{store.url} has no checkpoints", 1 if wrong else 0
 
@@ -131,6 +132,7 @@ def set_aside(arguments: Namespace) -> Answer:
     run, step = _run_and_step(arguments.where)
     store = loader.Root(arguments.root).store
     aside = set_step_aside(store, run, step, by=user_name(), reason=arguments.reason)
+    # Listed after the move: the next start begins at the newest of the steps that remain.
     newest = max(steps(store, run), default=None)
     goes_on = "begins at step 0"
     if newest is not None:
@@ -167,6 +169,7 @@ def _list_near(arguments: Namespace) -> Answer:
         )
     header = ("run", "step", "saved (UTC)", "bytes", "nodes", "trained on")
     table = Table(form=FORM, header=header, rows=cells)
+    # Ranks save near copies one by one. Without a marker the save is in progress, which is no fault.
     wrong = any(step.problem and step.checkpoint is not None for step in steps)
     where = arguments.peers or arguments.near
     return body, [table] if body else f"{where} has no near saves", int(wrong)

@@ -173,6 +173,7 @@ def _exclude_slice(root: "loader.Root", arguments: Namespace) -> Answer:
 
 
 def _exclusion_answer(record: "Exclusion", version: "loader.Version") -> Answer:
+    # `exclude` returns the newest version unchanged if it has none of the samples.
     is_new = version.manifest["producer"].get("exclusion") == record.path
     body = {
         "dataset": record.dataset,
@@ -205,6 +206,7 @@ def _exclusions_in_force(root: "loader.Root", ref: str) -> Answer:
     stands = standing(records(root.store, dataset))
     newest = root.state.newest(dataset)
     keys = sorted(stands)
+    # -1: the newest version lacks the key, or there is no version.
     places = [-1] * len(keys)
     if keys and newest is not None:
         places = live_ordinals(root.open(newest.id), keys).tolist()
@@ -250,6 +252,7 @@ def run_approve(arguments: Namespace) -> Answer:
 
     root = loader.Root(arguments.root)
     decision = (arguments.record, arguments.by, arguments.reason)
+    # Any one option means an approval: a forgotten one must be an error, not a listing with exit status 0.
     if all(value is None for value in decision):
         stopped = halted_batches(root, arguments.dataset, arguments.batch)
         text = "\n\n".join(map(_describe_stops, stopped)) or _none_stopped(root, arguments.dataset)

@@ -38,6 +38,7 @@ def episode_numbers(text: str) -> tuple[tuple[int, int], ...]:
     """Parse "0-99,120" into (first, last) pairs. Raises: ValueError."""
     ranges = []
     for part in text.split(","):
+        # Twelve digits: more than any dataset has episodes, and far below an int64.
         match = re.fullmatch(r"(\d{1,12})(?:-(\d{1,12}))?", part.strip())
         if match is None or int(match[2] or match[1]) < int(match[1]):
             raise ValueError(f"{part!r}: numbers and ranges of episodes are needed, such as 0-99,120")
@@ -181,6 +182,7 @@ def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport"
         arguments.url,
         arguments.name,
         without=arguments.without,
+        # With --labels, --key names the column of that table, and plain files have no key column.
         key=None if label_options.table else arguments.key,
         fields=parse_fields(arguments),
         selection=selection,
@@ -235,6 +237,7 @@ def run_import(arguments: Namespace) -> Answer:
         open_store(arguments.url),
         arguments.name,
         options=ColumnarOptions(
+            # With --labels, --key names the column of that table, and plain files have no key column.
             None if label_options.table else arguments.key,
             parse_fields(arguments),
             frozenset(arguments.without),

@@ -31,6 +31,7 @@ _COLLECTION = (
 def _limits(root: "loader.Root", arguments: Namespace) -> dict[str, Any]:
     from ..denied.record import condemned_versions
 
+    # A takedown's versions are given up too: it rewrote them, and their old bytes must go.
     ids = set(condemned_versions(root.store, root.state.denies))
     for ref in arguments.give_up:
         record = root.record(ref, retired=True)
@@ -93,6 +94,7 @@ def retire(arguments: Namespace) -> Answer:
 
     policy = Policy(last=arguments.keep_last, monthly=arguments.keep_monthly, days=arguments.keep_days)
     root = loader.Root(arguments.root)
+    # A clock that was set forward would make versions older than --keep-days allows.
     seen_at = read_signs(root.alone.store, own_name()).at
     now_us = earliest_us(seen_at, now())
     versions = retire_by_policy(root, arguments.dataset, policy, now_us=now_us, apply=arguments.apply)
@@ -124,6 +126,7 @@ def add_hold(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     root.hold(arguments.ref, by=arguments.by, why=arguments.why)
     record = root.record(arguments.ref)
+    # A second hold by the same holder keeps the first one's reason, so the answer shows the recorded one.
     (held,) = (
         one for one in root.state.version_holds(record.dataset, record.number) if one.by == arguments.by
     )
@@ -179,6 +182,7 @@ def ls_lease(arguments: Namespace) -> Answer:
     names = {record.id: record.name for dataset in root.datasets() for record in root.versions(dataset)}
     signs = read_signs(root.store, check_name(arguments.collector or own_name()))
     at = now()
+    # The store's clock sets `modified_us`; this machine's may be behind it, hence the 0 below.
     wall_us = utc_us()
     modified_us = {info.key: info.modified_us for info in root.store.list(FOLDER)}
     body = [

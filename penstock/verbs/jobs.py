@@ -55,6 +55,7 @@ def ls(arguments: Namespace) -> Answer:
 def show(arguments: Namespace) -> Answer:
     folder, description = _job(arguments)
     body = _summary(folder, description)
+    # A second start means that another runner took the block over from a dead or silent one.
     again = {block: n for block, n in sorted(folder.n_starts().items()) if n > 1}
     body |= {"begun_again": again, "stopped": folder.stopped, "code": description.code}
     body |= {"sha256": description.sha256, "stores": [one.url for one in description.stores]}
@@ -139,6 +140,7 @@ def attach(arguments: Namespace) -> Answer:
     from ..progress import progress
 
     folder, description = _job(arguments)
+    # The user names the hash that the submission printed: a writer of `jobs/` may have forged job.json since.
     if arguments.sha256:
         description = folder.find_description(arguments.sha256)
     cluster = _cluster(arguments)
@@ -224,6 +226,7 @@ def _folder(arguments: Namespace) -> "JobFolder":
     from ..compute.job import JobFolder, job_ids
 
     store = loader.Root(arguments.root).store
+    # Ids are long hashes: accept the shortest unambiguous beginning, as Git does.
     ids = [one for one in job_ids(store) if one.startswith(arguments.id)]
     if len(ids) != 1:
         what = "no such job"

@@ -126,6 +126,7 @@ def run(arguments: Namespace) -> Answer:
     cluster = parse_cluster(arguments)
     report: MigrationReport | PrefixReport
     if source is not None:
+        # Imported here: a prefix needs no tables of a root, whose imports take half a second.
         from ..upkeep.migrate.prefix_copy import migrate_prefix
 
         report = migrate_prefix(

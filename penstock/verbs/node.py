@@ -49,6 +49,7 @@ def _root(arguments: Namespace) -> "loader.Root | None":
     try:
         return loader.Root(arguments.root)
     except InvalidStore:
+        # A node without a default root can still run the cluster's own checks. A root that was named must work.
         if arguments.root is not None:
             raise
         return None
@@ -67,6 +68,7 @@ def check(arguments: Namespace) -> Answer:
     except PenstockError as error:  # an exit status of 2 would accuse the node
         return [], f"unknown: {error}", int(CheckStatus.UNKNOWN)
     results = run_checks(cluster_checks(cluster, None if root is None else root.url))
+    # Stored failures are signs for `penstock node suspects`, which compares nodes.
     if root is not None:
         put_failures(root.store, this_node(), results)
     rows = [(one.check, one.status.name.lower(), one.text) for one in results]
@@ -154,6 +156,7 @@ def watch(arguments: Namespace) -> Answer:
     if arguments.once:
         review = watched.review()
         return review.to_json(), _text(review.lines, review.alert) or "nothing to do", 0
+    # Signals end the watch between two reviews: none is cut between a drain and its record.
     ends = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ends.set())
@@ -178,6 +181,7 @@ class _JsonChanges:
 
     def show(self, review: "NodeReview") -> None:
         text = json.dumps(review.to_json())
+        # One line per change: a watch of days would otherwise fill the log with equal reviews.
         if text != self._last:
             print(text, flush=True)
         self._last = text

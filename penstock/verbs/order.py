@@ -54,6 +54,7 @@ def run_order(arguments: Namespace) -> Answer:
         from loader.run.recipe.world import World
 
         world = World.of(arguments.rank, arguments.world)
+        # Slots are consecutive per rank, so a rank's part is one slice of the batch.
         ids = ids[rank_slice(arguments.batch, world.rank, world.world_size)]
     body: dict[str, Any] = {
         "plan": plan.hash,
@@ -89,6 +90,7 @@ def run_order_of_seen(arguments: Namespace) -> Answer:
     keys = list(key_lines("--seen", arguments.seen))
     seen = key_ordinals(version, keys, arguments.by)
     rest = loader.listed(view, remaining_samples(view, seen, arguments.seed))
+    # seen: int64 [keys]. -1: the earlier loader read a sample that this version excludes.
     excluded = int((seen < 0).sum())
     body = {
         "version": version.name,
@@ -159,6 +161,7 @@ def run_streaming(arguments: Namespace) -> Answer:
         "view": rest.id,
         "samples": len(rest),
         "global_batch": batch,
+        # Rounded up: the last, partial batch is a step too.
         "steps": -(-len(rest) // batch),
         "streaming": epoch.release,
     }
@@ -177,6 +180,7 @@ def _option(text: str) -> tuple[str, Any]:
         raise InvalidRuntime(f"--option {text!r}: NAME=VALUE is needed")
     try:
         return name, parse_json(value.encode())
+    # A word that is not JSON, such as py1e, is a string: a shell would eat its quotes.
     except ValueError:
         return name, value
 
@@ -253,6 +257,7 @@ def ls_plans(arguments: Namespace) -> Answer:
 
 def _source(names: Mapping[str, str], view: Mapping[str, Any]) -> dict[str, Any]:
     """Return version, fields and predicate of a plan's view, or of the view that it packs or lists."""
+    # A packed view has its documents' view inside, a list the view that it lists; both nest.
     while "version" not in view and isinstance(inner := view.get("documents") or view.get("view"), Mapping):
         view = inner
     version = str(view.get("version", ""))

@@ -140,6 +140,7 @@ def parse_like(
             raise InvalidRuntime("--slot is of a step: pass --like RUN@STEP with it")
         return None
     likes = list(arguments.like)
+    # A sample's key may end in .npy too, so only an existing file is a vector.
     if len(likes) == 1 and likes[0].endswith(".npy") and Path(likes[0]).is_file():
         return _vector(Path(likes[0]))
     keys = []
@@ -186,9 +187,11 @@ def _vector(path: Path) -> "np.ndarray":
     try:
         if path.stat().st_size > _MOST_VECTOR_BYTES:
             raise ValueError(f"it has {path.stat().st_size:,} bytes")
+        # allow_pickle=False: a file from a colleague must not run code.
         vector: np.ndarray = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise FieldMismatch(f"--like {path}: {error}; a .npy file with one vector is needed") from error
+    # np.load returns an archive, not an array, for a .npz that was renamed.
     if not isinstance(vector, np.ndarray):
         raise FieldMismatch(f"--like {path} is no .npy file; a .npy file with one vector is needed")
     return vector
@@ -202,6 +205,7 @@ def _run_and_step(root: "loader.Root", like: str) -> tuple[str, int] | None:
     from ..view.runs.worst_sample import run_and_step
 
     step = run_and_step(like)
+    # A key may have the form RUN@STEP; only a run with a trail wins over it.
     if step is None or step[0] not in trail_runs(primary_store(root.store)):
         return None
     return step

@@ -84,6 +84,7 @@ def _search(root: "loader.Root", arguments: Namespace) -> "Samples":
 
     version = root.open(arguments.ref)
     like = parse_like(root, version, arguments)
+    # --like ranks every sample, so only --k ends its list; without a ranking there is no first N.
     if (like is None) != (arguments.k is None):
         raise InvalidRuntime("--like ranks all samples, and --k N saves the first N: pass both")
     return search_ordinals(
@@ -173,6 +174,7 @@ def show(arguments: Namespace) -> Answer:
     if record.page:
         lines.append(record.page)
     if record.removed:
+        # A removal is a record of its own, whose `by` and `why` are the remover's.
         lines[2] = f"removed by {record.by} at {second(record.at_us)}: {record.why}"
     lines.append(f"{shown.version} has {shown.n_samples} of them, {len(shown.missing)} are gone")
     lines += _key_lines("gone", shown.missing)

@@ -41,6 +41,7 @@ def run_batch(arguments: Namespace) -> Answer:
     if step is None:
         raise InvalidRuntime(f"a step of {name} is needed: pass {name}@STEP, or --step")
     metrics = read_metrics(root, arguments.where, arguments.metrics)
+    # Saved values are whole; shown ones are cut to what a screen holds.
     plain = Replays(root, cut=arguments.save is None)
     with (
         recipe_process(root, arguments.recipe) as recipe,
@@ -81,6 +82,7 @@ def _step_or_slot(
     from ..view.sections.slot import slot_sections
     from ..view.sections.step import step_sections
 
+    # Text has no images, so none is encoded as a thumbnail.
     plain_batch = partial(show_batch, n_pictured=0)
     if arguments.slot is not None:
         values, trouble = slot_values(training, replayers, step, arguments.slot, slot_itself)
@@ -98,6 +100,7 @@ def _step_or_slot(
             text += "\npenstock seen RUN SOURCE KEY searches one of the other runs for the sample"
         return of_slot, text, {values.slot: values.trained or values.decoded}
     rank, world_size = part_of(training, step, arguments.rank, arguments.world)
+    # A rank reads only its part of the step: a whole batch may have thousands of samples.
     part = training, replayers, step, rank, world_size
     saved: dict[int, Any] = {}
     if arguments.save is None:
@@ -210,6 +213,7 @@ def run_seen(arguments: Namespace) -> Answer:
     with closing(Training(root, name)) as training, recipe_process(root, arguments.recipe) as recipe:
         before = arguments.before
         if before is None:
+            # RUN@STEP includes its step; --before does not.
             before = (training.last_step if last is None else last) + 1
         if before < 1:
             raise InvalidRuntime(
@@ -218,6 +222,7 @@ def run_seen(arguments: Namespace) -> Answer:
         sources = partial(_source_name, arguments.source)
         slots, errors = find_slots(training, sources, arguments.key, before, recipe=recipe)
         for error in errors:
+            # A run may change its plan. A plan without the sample is an error only if no other plan has it.
             if not isinstance(error, InvalidRuntime) or len(errors) == len(training.plans(before)):
                 raise error
         plan = training.plan_hash(before - 1)

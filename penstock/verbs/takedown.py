@@ -44,6 +44,7 @@ def request(arguments: Namespace) -> Answer:
         for value in getattr(arguments, kind)
     ]
     root = loader.Root(arguments.root)
+    # A takedown of a misspelled dataset would deny nothing, and nothing can be removed from the log.
     if arguments.dataset and arguments.dataset not in (there := all_datasets(root)):
         raise VersionNotFound(
             f"{root.url} has no dataset {arguments.dataset!r}, and a takedown is permanent; its "
@@ -51,6 +52,7 @@ def request(arguments: Namespace) -> Answer:
             dataset="",
         )
     whole = objects_named(root, arguments.raw, arguments.dataset) if arguments.raw else []
+    # A raw object of several files is one sample's source: a denied file must not survive beside the others.
     targets += [Target(kind="raw", value=uri, dataset=arguments.dataset) for uri in whole]
     sequences = _sequences_to_deny(root, targets)
     deny = root.log.deny([*targets, *sequences], arguments.reason, arguments.by)
@@ -69,6 +71,7 @@ def _sequences_to_deny(root: "loader.Root", targets: "list[Target]") -> "list[Ta
 
     from ..packing.denied_sequences import pending_sequences
 
+    # This salt only matches documents here. The log's entry gets its own.
     salt = secrets.token_hex(16)
     scope = " ".join(sorted({target.kind for target in targets}))
     # Not in the log. No entry has number 0, which stands for rows that nothing denies.
@@ -85,6 +88,7 @@ def _deny_late_sequences(root: "loader.Root", ids: Sequence[int]) -> list[int]:
     from ..upkeep.takedown.run import deny_entry
 
     denies = [deny_entry(root, n) for n in ids]
+    # One search for all takedowns: it reads the members of every stored sequence.
     late = pending_sequences(root, denies)
     numbers = list(ids)
     for deny in denies:
@@ -165,6 +169,7 @@ def run(arguments: Namespace) -> Answer:
 
     ids = [arguments.id] if arguments.id is not None else [one.n for one in root.state.denies]
     if arguments.apply:
+        # Only with --apply, since it writes to the log; the plan of a takedown changes nothing.
         ids = _deny_late_sequences(root, ids)
     body = []
     lines = []
@@ -178,6 +183,7 @@ def run(arguments: Namespace) -> Answer:
             cluster=cluster,
             trained=trained,
         )
+        # Caches, old object versions and mirrors follow the record that the takedown just wrote.
         pages = old = mirrored = 0
         if arguments.apply:
             record = read_record(root.store, n)

@@ -89,6 +89,7 @@ def _summary(root: "loader.Root", run: str) -> Row:
     problem = ""
     if differ:
         problem = f"{len(differ)} steps have two different records, the first is {differ[0]}"
+    # A dict keeps the order of the starts; a set would not.
     plans = list(dict.fromkeys(one.plan for one in trail.starts if one.plan))
     if any(not one.plan for one in trail.starts):
         try:
@@ -142,6 +143,7 @@ def _alike(wrong: list[Row]) -> "Iterator[list[Row]]":
     """Yield records that could not be checked for one reason together, and each other record by itself."""
 
     def reason(row: Row) -> tuple[str, int]:
+        # `id` differs for each row, so a differing record never joins a group.
         number = -1 if not row["checked"] else id(row)
         return row["problem"], number
 
@@ -167,6 +169,7 @@ def _recompute(
     from ..view.replays.replayed_values import Setting
     from ..view.shown_values import dataset_facts
 
+    # Records of one start share a plan, so each plan opens once.
     rows = trail.steps.sort("start", "world_size", "rank", "step")
     for (start_id,), records in rows.group_by("start", maintain_order=True):
         start = trail.start(str(start_id))
@@ -183,6 +186,7 @@ def _recompute(
                 continue
             setting = Setting(plan=plan_hash, epochs=start.epochs)
             for first in range(0, len(named), RECORDS_TOGETHER):
+                # One request per record would cost more than a small check; one for all would exceed the time limit.
                 group = named[first : first + RECORDS_TOGETHER]
                 yield from recipe.inspect(setting, partial(_check_by_recipe, check, group))
 
@@ -201,6 +205,7 @@ def _by_plan(
     from loader.api.decided_plans import DecidedPlans  # imports numpy, which most verbs do without
 
     decided = DecidedPlans(root, run)
+    # groupby joins neighbours only. A decided plan serves consecutive steps.
     by_step = rows.sort("step").iter_rows(named=True)
     for plan_hash, named in groupby(by_step, key=lambda row: decided.plan_hash(row["step"])):
         yield plan_hash, list(named)
@@ -226,6 +231,7 @@ def check_records(
 
     with index_replay(plan, None, epochs) as planned, index_replay(plan, ledger, epochs) as recorded:
         for row in records:
+            # Substitutes of a record are in the ledger. Other records need none of its reads.
             replay = recorded if row["substituted"] else planned
             checked, problem = _problem(replay, row)
             yield {**row, "checked": checked, "problem": problem}
@@ -287,6 +293,7 @@ def against(arguments: Namespace) -> Answer:
                 listed = f"; --json lists {len(comparison.slots)}"
             text.append(f"and {count_text(comparison.n_slots - len(rows), 'more slot')}{listed}")
     replayed = replay_origin(arguments.other) == arguments.run
+    # A replay repeats the steps, so its metrics must agree too. Other runs may train another model on equal batches.
     equal = comparison.compared and comparison.step < 0 and not (replayed and notes.n_differing)
     return {**comparison.to_json(), "notes": notes.to_json()}, text, 0 if equal else 1
 

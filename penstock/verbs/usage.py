@@ -105,6 +105,7 @@ def usage(arguments: Namespace) -> Answer:
     if arguments.stored:
         return _stored_answer(arguments, until_us)
     by = _group_option(arguments, BY)
+    # --since 100y would begin before 1970, where no record lies.
     since_us = max(0, until_us - round(arguments.since * 1e6))
     record = _record(arguments, since_us, until_us)
     if arguments.forecast:
@@ -120,6 +121,7 @@ def usage(arguments: Namespace) -> Answer:
         return body, _csv(bodies), int(bool(record.problems))
     header = (by, *HEADER[1:], *(["price"] if arguments.price is not None else []))
     cells = [_cells(row, arguments.price) for row in (*rows, total)]
+    # The form always has the price's column; without --price the header is one shorter.
     table = Table(form=(*FORM, " {:>12}")[: len(header)], header=header, rows=cells)
     lines = [
         "GPU-hours asked, allocated, in new steps, lost (repeated, waiting for data, idle), other, and unknown:"
@@ -204,6 +206,7 @@ def _forecast(arguments: Namespace, record: "UsageRecord", since_us: int, until_
     weeks = weekly_gpu_hours(record.starts, since_us, until_us)
     limit = None
     if installed:
+        # Weeks are in GPU-hours, hence 7 * 24.
         limit = installed * 7 * 24 * FULL
     body, text = outlook("GPU-hours", weeks, limit, until_us, "h")
     body |= {"installed": installed, "problems": list(record.problems)}
@@ -225,6 +228,7 @@ def _stored_answer(arguments: Namespace, until_us: int) -> Answer:
         body, text = outlook("stored bytes", gib, limit, until_us, "GiB")
         return body, text, 0
     price = dict(arguments.price_gb)
+    # A price for the root's scheme wins over the price for any.
     usd = price.get(urlsplit(root.url).scheme or "file", price.get(""))
     rows = stored.rows(by)
     bodies = [
@@ -349,6 +353,7 @@ def metrics(arguments: Namespace) -> Answer:
     errors: dict[str, str] = {}
 
     def on_error(part: str, error: str) -> None:
+        # Keyed by part, so a part that fails at every scrape has one line.
         errors[part] = error
 
     roots = [loader.Root(url) for url in arguments.roots or [arguments.root]]

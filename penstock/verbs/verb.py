@@ -53,6 +53,7 @@ Text = str | Sequence[str | Table]
 def show(text: Text) -> None:
     """Print text. On a terminal, rich draws the tables, unless NO_COLOR is set or TERM is dumb."""
     blocks = [text] if isinstance(text, str) else text
+    # Pipes get plain text: scripts parse it, and rich wraps at 80 columns there.
     if not (sys.stdout.isatty() and any(isinstance(block, Table) for block in blocks) and _by_rich(blocks)):
         print(terminal_text("\n".join(map(str, blocks))), flush=True)
 
@@ -65,6 +66,7 @@ def _by_rich(blocks: Sequence[str | Table]) -> bool:
         import rich.text
     except ImportError:
         return False
+    # Keys and reasons may contain brackets or :words:, which rich would read as markup or emoji.
     console = rich.console.Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
     if console.no_color or console.is_dumb_terminal:
         return False
@@ -75,7 +77,10 @@ def _by_rich(blocks: Sequence[str | Table]) -> bool:
         shown = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for name, form in zip(block.header, block.form, strict=True):
             shown.add_column(
-                rich.text.Text(name), justify="right" if ">" in form else "left", overflow="fold"
+                # Fold, not crop: a cut key cannot be pasted into the next command.
+                rich.text.Text(name),
+                justify="right" if ">" in form else "left",
+                overflow="fold",
             )
         for row in block.rows:
             shown.add_row(*(rich.text.Text(line_text(cell)) for cell in row))
@@ -204,6 +209,7 @@ def key_lines(option: str, file: str | None) -> Iterator[str]:
         raise InvalidRuntime(
             f"{option} {file} cannot be read as UTF-8 text ({error}); name a file with a key per line"
         ) from error
+    # Split at \n only: splitlines() would also split at characters that a key may contain.
     yield from (key for line in lines if (key := line.removesuffix("\r")))
 
 
@@ -252,14 +258,17 @@ def kinds(version: "loader.Version") -> list[SampleKind]:
     """Return a version's kinds of samples, largest first."""
     parts = version.parts
     groups = version.manifest["groups"]
+    # bool [parts] per group: a part either has a group or none of it.
     has = {name: parts.has_group(name) for name in groups}
     samples: Counter[frozenset[str]] = Counter()
+    # Differences of int64 [parts + 1] first ordinals: live samples of each part.
     for position, n in enumerate(parts.first_ordinal[1:] - parts.first_ordinal[:-1]):
         samples[frozenset(name for name in groups if has[name][position])] += int(n)
     of_version = [
         SampleKind(
             groups=its_groups,
             fields=sorted(field for name in its_groups for field in groups[name]["field_nbytes"]),
+            # Parts with more groups have these fields too.
             n_samples=sum(n for theirs, n in samples.items() if its_groups <= theirs),
         )
         for its_groups, n in samples.items()
@@ -292,9 +301,11 @@ def _value(names: list[str], text: str) -> Any:
         value = json.loads(text)
     except ValueError:
         return text
+    # A password such as 0123 or true is text. Only a nested object of credentials is parsed.
     if is_secret(names[-1]):
         return value if isinstance(value, dict) else text
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # An account number or a bucket named 2024 must not become an int.
     if is_number and names[0] != "fsspec" and names[0] not in RUNTIME_OPTIONS:
         return text
     return value
@@ -345,6 +356,7 @@ def next_verb(error: errors.PenstockError, arguments: Namespace) -> str | None:
 
 
 def _command(error: errors.PenstockError, arguments: Namespace) -> str:
+    # References and checkpoints are always the root's, even if the command names another store too.
     match error:
         case errors.VersionNotFound() | errors.VersionRetired() if error.dataset is not None:
             return f"penstock ls {error.dataset}".rstrip()

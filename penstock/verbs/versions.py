@@ -84,6 +84,7 @@ def _content(root: "loader.Root", record: "VersionRecord") -> Mapping[str, int |
 
     try:
         manifest = read_manifest(root.store, record.manifest, record.sha256)
+    # A damaged manifest must not hide the other versions; `penstock verify` finds the damage.
     except PenstockError:
         return dict.fromkeys(("created_us", "samples", "nbytes"))
     nbytes = sum(group["nbytes"] for group in manifest["groups"].values())
@@ -128,6 +129,7 @@ def run_show(arguments: Namespace) -> Answer:
         for group in contents.groups
     ]
     text: list[str | Table] = [*lines, Table(form=SHOW_GROUPS, header=GROUP_HEADER, rows=groups)]
+    # With a field that all samples have, every command works without --fields.
     several = [] if fields_of_all(version) else kinds(version)
     if len(several) > 1:
         selected = [(kind.option, kind.n_samples) for kind in several]
@@ -262,6 +264,7 @@ def _fills(pairs: Sequence[str]) -> dict[str, int]:
     fills: dict[str, int] = {}
     for pair in pairs:
         field, _, text = pair.rpartition("=")
+        # Masks are bool fields, whose fill is stored as 0 or 1.
         number = {"false": "0", "true": "1"}.get(text.lower(), text)
         if not field or field in fills or not re.fullmatch(r"-?\d+", number):
             raise InvalidRuntime(

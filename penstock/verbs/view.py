@@ -130,12 +130,14 @@ def parse_where(
     if not name:
         return None, "", None
     dataset, at, _ = name.partition("@")
+    # Datasets win over runs of the same name; --step asks for the run.
     if step is None and dataset in datasets:
         return root.record(name if at else f"{name}@latest", retired=True), "", None
     run, recorded = run_and_step(root, name)
     step = recorded if step is None else step
     if step is not None and step < 0:
         raise InvalidRuntime(f"--step {step}: steps count from 0")
+    # A run with a trail exists. Others are looked up now, so that a wrong name fails before the server starts.
     if not _has_trail(root, run):
         with suppress(NotRecorded):  # the run has several plans: the step's page finds the right one
             loader.plan_of(root, run, step)
@@ -166,6 +168,7 @@ PICTURES = ("auto", "kitty", "sixel", "halves", "shades", "none")
 )
 def run_tui(arguments: Namespace) -> Answer:
     """Show the viewer until `q`. Raises: InvalidRuntime without a terminal; MissingDependency."""
+    # The viewer reads keys and draws by escape sequences, so neither end may be a file or a pipe.
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidRuntime("penstock tui needs a terminal; `penstock batch` gives a step as text or JSON")
     try:
@@ -189,6 +192,7 @@ def run_tui(arguments: Namespace) -> Answer:
     data = OpenData(root, arguments.recipe, quiet=True, metrics=metrics, raw=raw)
     try:
         app = ViewerApp(data, first_place(root, arguments.where, arguments.step), arguments.pictures)
+        # After the arguments were checked: the recipe's process takes seconds to start.
         data.start()
         app.run()
     finally:

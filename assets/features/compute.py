@@ -124,6 +124,7 @@ def feature_kind(featurizer: Featurizer, kind: str, part: loader.Part) -> str:
     Samples with a clock are episodes. Samples with actions are, too, unless they are a clip with its labels.
     """
     fields = part_fields(part)
+    # A clip with its labels has a plain field, such as mp4, beside action.npy; each field of an episode has a dot.
     is_episode = any(field.endswith(CLOCK) for field in fields) or (
         bool(fields & {"action.npy", "actions.npy"}) and all("." in field for field in fields)
     )
@@ -146,8 +147,10 @@ def part_inputs(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[st
             continue
         words: tuple[str, ...] = (wanted_field,)
         if kind == "image" and wanted_field in PHOTO_WORDS:
+            # jpg and png name one thing, a photo: a featurizer of one reads the other too.
             words = (wanted_field, *PHOTO_WORDS)
         ending = sorted(name for name in available if name.rpartition(".")[2] in words)
+        # An exact name wins. Two fields with the ending are ambiguous: the part lacks the input.
         stored = next((name for name in words if name in available), ending[0] if len(ending) == 1 else None)
         if stored is not None:
             fields[wanted_field] = stored
@@ -168,14 +171,17 @@ def featurize(sample_range: SampleRange) -> RangeResult:
                 yield {field: sample[stored] for field, stored in inputs.items()}
 
     try:
+        # A list: the errors below must be caught here, not where a lazy result is read.
         results = list(_results(sample_range, samples()))
     except (StoreError, ModelFailed) as error:
         return RangeResult(fault=type(error).__name__, reason=str(error))
+    # Missing weights or packages are no reason to refuse a sample, so the whole range fails.
     except (InvalidWeights, MissingDependency) as error:
         return RangeResult(fault=ModelFailed.__name__, reason=str(error))
     except CODE_ERRORS as error:
         failed = code_failure(sample_range.featurizer.name, error, f"at sample {keys[-1]!r}" if keys else "")
         return RangeResult(fault=FeaturizerFailed.__name__, reason=failed)
+    # Removed rows have no result, so results align with the remaining rows only.
     remaining = iter(results)
     rows = enumerate(keys, sample_range.start)
     return RangeResult(
@@ -253,6 +259,7 @@ def compute_part(compute: Compute, part: SampleRange, timeout_s: float) -> Itera
             continue
         within = range(sample_range.start, sample_range.stop)
         keys = [key for key, _ in read_part(part.store, part.part, [], within)]
+        # The range killed its worker, or ran too long. Each sample by itself shows which one does.
         rows = list(_one_by_one(keys, outcomes(sample_range.split(1))))
         if (
             isinstance(featurizer, ModelFeaturizer)
@@ -351,12 +358,15 @@ def store_part(
     has_new_shard = bool(featurizer.outputs[kind]) and all(
         shard.group != names.group for shard in part.shards
     )
+    # A shard begins at the first row with features: a part without any gets no shard of empty fields.
     first: list[FeatureRow] = []
     for row in recorded:
         if has_new_shard:
             first.append(row)
         if row.features and has_new_shard:
+            # A refused sample has empty fields, so that rows of all shards of a part stay aligned.
             empty: dict[str, Any] = dict.fromkeys(featurizer.outputs[kind], b"")
+            # `recorded` goes on where this loop stands: writing the shard consumes the rest of the rows.
             samples = (one.features.fields if one.features else empty for one in chain(first, recorded))
             values = ({names.fields[name]: value for name, value in fields.items()} for fields in samples)
             extended = add_part_group(store, part, names.group, values, txn=txn)

@@ -57,11 +57,13 @@ def feature_stage(
     stage = stage_name(featurizer.name)
     upstream = require_published(root.store, dataset, "units", partition)
     if isinstance(featurizer, ModelFeaturizer):
+        # Before the fingerprint: other weights at the same URL must count as another version.
         featurizer = pin_featurizer(featurizer)
     digest = fingerprint(CODE_VERSION, featurizer.version, upstream.fingerprint, upstream.body["txn"])
     newest = current_record(root.store, dataset, stage, partition)
     if newest is not None and (newest.verdict, newest.fingerprint) == ("published", digest):
         stored_rows = read_table(root.store, newest.files[stage])
+        # A crash or a missing package may be gone by now; a refusal of the bytes will not.
         if not has_feature_faults(stored_rows):
             return newest, stored_rows
     units = [(entry["kind"], loader.Part.from_json(entry["part"])) for entry in upstream.body["parts"]]
@@ -80,6 +82,7 @@ def feature_stage(
         stage=stage,
         units=upstream,
         digest=digest,
+        # A repeated batch is another job: the blocks of the last one have its faults.
         attempt=(newest.r if newest else 0,),
         timeout_s=timeout_s,
     )
@@ -132,6 +135,7 @@ def feature_asset(
     """
     featurizer = feature.build()
     if isinstance(featurizer, ModelFeaturizer):
+        # Dagster asks for this at each load of the code, which must not read weights from a store.
         version = featurizer.declared_version
     else:
         version = featurizer.version

@@ -75,10 +75,12 @@ def batch_feature_names(
     Costs up to three requests per generation, and a GET per batch for a new version. Names are reused if no other
     batch's record and no group in the newest version uses them.
     """
+    # Columns have no generations: a new value replaces the old one in the samples table.
     if not any(featurizer.outputs.values()):
         return generation_names(featurizer, 1)
     generation = _generation(root.store, dataset, featurizer)
     if generation is None:
+        # Batches run at once, and two may claim. The records decide, so both read them again.
         _claim(root, dataset, stage, featurizer, partition)
         generation = _generation(root.store, dataset, featurizer)
     assert generation is not None, "claimed above"
@@ -97,6 +99,7 @@ def _records(store: Store, dataset: str, featurizer: str) -> Iterator[StageRecor
 
 def _owners(records: Iterable[StageRecord]) -> dict[int, str]:
     """Return generation -> version of the featurizer that writes it."""
+    # A later record of a generation wins: its first owner published nothing under it.
     return {int(record.body["generation"]): record.code_version for record in records}
 
 
@@ -121,6 +124,7 @@ def _claim(
     for name, record in current_records(root.store, dataset, stage).items():
         if record.verdict == "published" and name != partition:
             published.append(str(record.body["version"]))
+    # Ascending: the version of the most batches is the last.
     others = sorted(set(published) - {featurizer.version}, key=published.count)
     if not owners and others:
         # Records older than generations: the version of most batches has the first one.

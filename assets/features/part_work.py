@@ -61,6 +61,7 @@ class PlainFeaturizer:
         """Return the featurizer. Raises: InvalidRuntime if it or its network is outside these packages."""
         network = str(self.parameters.get("network", ""))
         for what, place in (("featurizer", self.place), ("network", network)):
+            # A job's description comes from the store. Without this check a forged one would import any module.
             if ":" in place and place.partition(":")[0].partition(".")[0] not in packages:
                 raise InvalidRuntime(
                     f"{what} {place!r} is not in the accepted packages {', '.join(sorted(packages))}: add its package "
@@ -83,6 +84,7 @@ def plain_featurizer(featurizer: Featurizer) -> PlainFeaturizer | None:
             PlainFeaturizer(place=f"{kind.__module__}:{kind.__qualname__}", parameters=asdict(featurizer))
         )
         plain = from_json(text, PlainFeaturizer, "a featurizer")
+        # Equal parameters are no proof: a class may keep state that asdict does not show.
         again = plain.load()
     except (TypeError, ValueError, AttributeError, Corrupt):  # parameters not plain, or a local class
         return None
@@ -152,6 +154,7 @@ def part_features(task: PartTask, node: Node) -> PartFeatures:
         removed=frozenset(task.removed),
     )
     ranges = whole.split(range_length(featurizer))
+    # Lazy: `store_part` writes each range before the next is computed, so memory stays at one range.
     rows = chain.from_iterable(rows_or_raise(featurize(sample_range)) for sample_range in ranges)
     try:
         if isinstance(featurizer, ModelFeaturizer):
@@ -175,6 +178,7 @@ def _n_rows(task: PartTask) -> int:
 
 
 def _limit_s(task: PartTask) -> float:
+    # The limit is per range of samples, rounded up; an empty part has one range's time too.
     return task.stretch_s * max(1, -(-_n_rows(task) // RANGE))
 
 
@@ -315,6 +319,7 @@ class BatchFeatures:
         of = self._of
         units = of.units
         body = featurizer_facts(of.featurizer, of.names)
+        # Garbage collection treats a transaction without heartbeats as abandoned; models run for hours.
         with root.heartbeat(of.txn or units.body["txn"]):
             stored = self.store(inputs)
         reason = refusal_reason(of.featurizer.name, stored, max_reject_rate)
@@ -343,6 +348,7 @@ class BatchFeatures:
 
     def _plain(self) -> PlainFeaturizer | None:
         of = self._of
+        # Another reader means shards outside the root, which nodes have no credentials for.
         if not isinstance(self._compute, Jobs) or of.reader is not of.store:
             return None
         if self._model is not None and ":" in self._model.device:  # a GPU of this machine
@@ -359,6 +365,7 @@ class BatchFeatures:
         ran_on = {
             one.part.id: here if part is None else part.ran_on for one, part in zip(inputs, done, strict=True)
         }
+        # The last bits of a model's output depend on GPU and libraries; one feature must not mix them.
         (first, facts), *others = ran_on.items()
         for part, other in others:
             if other != facts:
@@ -394,6 +401,7 @@ class BatchFeatures:
         ]
         computed = list[PartFeatures | None]()
         for block in job_blocks(self._compute, self._job, lambda: tasks):
+            # Blocks are in order, and strict=False since `inputs[block.first:]` goes on to the last block.
             for item, outcome in zip(inputs[block.first :], block.outcomes, strict=False):
                 features = outcome.value
                 why = ""

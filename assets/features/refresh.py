@@ -93,6 +93,7 @@ def stale(root: loader.Root, spec: DatasetSpec, before: StaleCache | None = None
     cache = before or StaleCache(spec)
     version = root.open(newest.id)
     included = Included(root, cache)
+    # One set for all batches: `published_parts` builds it once per batch.
     part_ids = frozenset(version.parts.ids.to_pylist())
     published = {}
     for name, records in cache.records.newest(root.store).items():
@@ -126,6 +127,7 @@ def pin_weights(featurizer: Featurizer) -> Featurizer:
 
 
 def _is_done(included: "Included", record: StageRecord) -> bool:
+    # A failed verdict is final for this featurizer version: a sensor would otherwise repeat it for ever.
     return record.verdict == "failed" or included(record)
 
 
@@ -146,6 +148,7 @@ class Included:
         if txn is None:
             return self._came_with_its_batch(record)
         known = self._state.txns.get(txn)
+        # An aborted or lost transaction never gets its features into a version.
         if known is None or known.status != "committed":
             return known is not None and known.status == "open"
         if txn not in self._lists:
@@ -157,6 +160,7 @@ class Included:
         return of_stage.get(record.partition) == record.r
 
     def _came_with_its_batch(self, record: StageRecord) -> bool:
+        # The first record of a batch is made before its samples, so the batch has published it.
         if record.r == 1 or record.path in self._came:
             return True
         samples = current_record(self._store, record.dataset, "samples", record.partition)
@@ -217,6 +221,7 @@ def refresh_stage(
     owned = _own_columns(root, newest, featurizer, spec.name)
     columns = set(version.manifest["columns"]) - owned
     for kind, part in inputs:
+        # The group's own fields are there already if a refresh was published and repeated.
         fields = _other_fields(part, names.group) & set(names.fields.values())
         check_new_names(featurizer, kind, groups=(), fields=fields, columns=columns)
     txn = transaction(root, spec.name)
@@ -228,6 +233,7 @@ def refresh_stage(
         stage=stage,
         units=units,
         digest=digest,
+        # The version decides which rows are removed, so a job on an older one is not resumed.
         attempt=(txn, version.id, newest.r if newest else 0),
         timeout_s=spec.work_timeout_s,
         txn=txn,

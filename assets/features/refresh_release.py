@@ -109,6 +109,7 @@ def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refres
         )
     reason = _words(results)
     if not reason:
+        # The verdict first: a version must never exist without the record that allowed it.
         verdict = _append_verdict(root, spec, txn, selected, results, run_id, "")
         extension = _extension(version, batches, exclude)
         producer = _producer(root, spec, selected, verdict, run_id)
@@ -125,8 +126,23 @@ def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refres
                 results=results,
             )
     verdict = _append_verdict(root, spec, txn, selected, results, run_id, reason)
+    _drop_refresh(root, txn, selected, reason, run_id)
+    raise StageNotPublished(
+        f"nothing was refreshed: {reason} ({verdict.path}). {len(selected)} batches of features were dropped; repair "
+        "the featurizer or the gate, and materialize their feature assets again"
+    )
+
+
+def _drop_refresh(
+    root: loader.Root,
+    txn: str,
+    records: Sequence[StageRecord],
+    reason: str,
+    run_id: str,
+) -> None:
     root.abort(txn, f"the gate before a refresh: {reason}"[:500])
-    for record in selected:
+    for record in records:
+        # A failed record per batch: the sensor then repeats it only for another featurizer version.
         append_record(
             root.store,
             replace(
@@ -137,10 +153,6 @@ def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refres
                 r=0,
             ),
         )
-    raise StageNotPublished(
-        f"nothing was refreshed: {reason} ({verdict.path}). {len(selected)} batches of features were dropped; repair "
-        "the featurizer or the gate, and materialize their feature assets again"
-    )
 
 
 def audit(gate: Gate, table: "pl.DataFrame") -> tuple[tuple[CheckResult, ...], bool]:
@@ -192,7 +204,9 @@ def _assemble(
     frame = frame.filter(pl.col("key").is_in(list(keys)))
     for table in tables:
         new = pl.DataFrame(table.drop_columns(["code", "reason"]))
+        # `update` ignores columns that the frame lacks.
         added = [pl.lit(None, one.dtype).alias(one.name) for one in new if one.name not in frame.columns]
+        # include_nulls: a refused sample's new null must replace its old value.
         frame = frame.with_columns(added).update(new, on="key", include_nulls=True)
     return exclude, frame
 
@@ -218,6 +232,7 @@ def _batch(
         if n_rows:
             tables.append(rows.select([*_ROW_COLUMNS, *own_columns]))
         if part in part_ids:
+            # An exclusion that was withdrawn brings samples back, whose features were never computed.
             whole &= int(version.parts.n_live[version.parts.position(part)]) == rows.num_rows
     return RefreshedBatch(record=record, tables=tuple(tables), whole=whole)
 
@@ -252,10 +267,13 @@ def _extension(
         for table in batch.tables:
             values = table.filter(pc.equal(table["code"], "")).drop_columns(["code", "reason"])
             known = version.manifest["columns"]
+            # A column of nulls only has no type to store; a known column must still lose its old values.
             names = [
                 one for one in values.column_names if one in known or values[one].null_count < values.num_rows
             ]
+            # The key is always there: one name means no column.
             if len(names) > 1 and values.num_rows:
+                # Equal names give one annotation for many batches, which joins once.
                 what = (str(body["featurizer"]), str(body["version"]), tuple(sorted(names)))
                 by_column.setdefault(what, []).append(values.select(names))
     rows = [

@@ -80,6 +80,7 @@ def assemble(
     Raises: StageNotPublished if a feature was computed from other units; Conflict if a column has two owners.
     """
     for record in features:
+        # Features of earlier units would be joined to other samples of the same key.
         require_read(record, units)
     scores = _scores(store, features)
     entries = [(entry["kind"], loader.Part.from_json(entry["part"])) for entry in units.body["parts"]]
@@ -89,9 +90,12 @@ def assemble(
             whole = {**row, **scores.get(row["key"], {}), "kind": kind}
             known = left_out.get(whole["unit_id"], "")
             samples.append({**whole, "left_out": known or _left_out(spec, whole), "is_known": bool(known)})
+    # With the features' shards: near-duplicates may be compared by an embedding in one of them.
     whole_parts = [_complete_shards(part, features) for _, part in entries]
+    # Copies are searched among the remaining samples only: a filtered sample must not push out its duplicate.
     copies = find_copies([row for row in samples if not row["left_out"]], whole_parts)
     _leave_out_copies(spec, samples, copies)
+    # An iterator over all samples, of which each part takes its own rows in order.
     columns = iter(
         [_known_values(scores.get(row["key"], {})) | copies.columns(row["key"]) for row in samples]
     )
@@ -134,6 +138,7 @@ def _scores(store: Store, features: Sequence[StageRecord]) -> dict[str, Row]:
 
 
 def _known_values(columns: Row) -> Row:
+    # Nulls are absent cells, so a column that no sample has gets no type.
     return {name: value for name, value in columns.items() if name != "refused" and value is not None}
 
 
@@ -170,9 +175,11 @@ def _accounts(landed: Sequence[Row], refusals: Sequence[Row], samples: Sequence[
     accounts = []
     for row in landed:
         cut_samples = of_object.get(row["key"], [])
+        # A filter is the stronger reason: it holds even after the other copy is gone.
         filtered = [sample for sample in cut_samples if sample["left_out"] and "dup_of" not in sample]
         identity = {"key": row["key"], "sha256": row["sha256"]}
         if any(not sample["left_out"] for sample in cut_samples):
+            # One remaining sample makes its object used, even if others of it were refused.
             accounts.append(identity | {"outcome": "used", "stage": "", "code": "", "reason": ""})
         elif row["key"] in refused:
             accounts.append(

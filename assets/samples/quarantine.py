@@ -48,6 +48,7 @@ def excluded_units(
     """
     why = _reasons(store, dataset)
     if rebuild_of:
+        # The rebuild's own exclusion wins, since its reason is the newer one.
         why = _reasons(store, rebuild_of) | why
     excluded: dict[str, str] = {}
     for row in rows if why else ():
@@ -62,6 +63,7 @@ def excluded_by_reason(store: Store, dataset: str) -> Counter[tuple[str, str]]:
     return Counter(
         (exclusion.by, exclusion.reason)
         for by_key in standing(records(store, dataset)).values()
+        # The first exclusion took the key out; later ones of the same key remove nothing.
         for exclusion in by_key[:1]
     )
 
@@ -70,6 +72,7 @@ def _reasons(store: Store, dataset: str) -> dict[tuple[str, str], str]:
     # Withdrawing one sample from an exclusion frees its whole raw object.
     stands = standing(records(store, dataset))
     why: dict[tuple[str, str], str] = {}
+    # Keyed by path: an exclusion of many keys stands under each of them.
     for exclusion in {
         exclusion.path: exclusion for exclusions in stands.values() for exclusion in exclusions
     }.values():
@@ -96,6 +99,7 @@ MAX_LEDGERS = 1000
 ALLOWANCE = 8
 """Samples that a run may exclude on top of the allowed share."""
 _TRIES = 5
+# Any training may write a ledger. One of this size reports far more than a run may exclude.
 _LEDGER_BYTES = 64 * 2**20
 _KEY_BYTES = 1024  # longer than any member's name
 
@@ -166,6 +170,7 @@ def quarantine_stage(
         for row in _lines(root, spec, path)
     ]
     to_judge = [row for row in lines if not row["verdict"]]
+    # Many steps and ranks report one sample, which is read once with all their fields.
     claims: dict[str, set[str]] = {}
     for row in to_judge:
         claims.setdefault(row["key"], set()).update(row["fields"])
@@ -200,11 +205,13 @@ def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
     if info.nbytes > _LEDGER_BYTES:
         reason = f"{info.nbytes} bytes; accepted are {_LEDGER_BYTES}"
         return [{"ledger": path, "line": 0, "key": "", "verdict": "unreadable", "reason": reason}]
+    # An empty ledger gets a line too; without a verdict, each run would read it again.
     for number, line in enumerate(bytes(root.store.get(path).data).splitlines() or [b""]):
         row: Row = {"ledger": path, "line": number, "key": "", "verdict": ""}
         try:
             row |= _ledger_row(parse_json_object(line))
             dataset, _ = root.state.ids.get(row["version_id"], ("", 0))
+            # A ledger has the samples of all sources of a plan. Another dataset's quarantine judges its own.
             row["verdict"] = "" if dataset == spec.name else "elsewhere"
         except DAMAGED as error:
             row |= {"verdict": "unreadable", "reason": f"{type(error).__name__}: {error}"[:500]}
@@ -218,6 +225,7 @@ def _ledger_row(body: Mapping[str, Any]) -> Row:
         raise TypeError(f"{', '.join(row)} are text, got {list(map(type, row.values()))}")
     step = body["step"]
     fields = sorted(body["fields"])
+    # `type`, since True is an int. 64 bits: the table's column.
     if type(step) is not int or not 0 <= step < 2**63:
         raise ValueError(f"step={step!r:.40}; accepted are integers from 0, of 64 bits")
     if len(row["key"].encode()) > _KEY_BYTES or not all(isinstance(name, str) for name in fields):
@@ -270,6 +278,7 @@ def _written(
         if not whole:
             return None
         n_going = len(_going(version, whole))
+        # A small dataset could otherwise lose no sample at all: 0.1 % of 500 rounds to 0.
         allowed = int(spec.max_quarantine_rate * len(version)) + ALLOWANCE
         if n_going <= allowed:
             reason = ""
@@ -290,6 +299,7 @@ def _written(
             files={QUARANTINE: stage.write_table(QUARANTINE, [_columns(row) for row in whole])},
             counts=counts,
         )
+        # Another run appended between, so its rows are missing here: merge and append again.
         if record.r == (before.r if before else 0) + 1:
             return record
 
@@ -313,6 +323,7 @@ def _going(version: loader.Version, rows: Iterable[Row]) -> list[str]:
         live = live_rows(version, frozenset(corrupt.values()))
     else:
         live = {}
+    # A recut sample keeps its key and gets another row; its new bytes were not judged.
     return sorted(key for (part, row), key in corrupt.items() if live.get(part, {}).get(row) == key)
 
 
@@ -336,6 +347,7 @@ def _publish_exclusions(
             return (), None
         try:
             return tuple(keys), root.exclude(newest.id, keys, reason=reason, producer=producer)
+        # The newest version changed meanwhile. Its live samples are looked up anew.
         except (Conflict, SampleNotFound, VersionNotFound):
             if attempt == _TRIES - 1:
                 raise
@@ -393,6 +405,7 @@ def quarantine_metadata(url: str, quarantined: Quarantined) -> Metadata:
         )
         for row in judged
     ]
+    # ledgers/<plan>/...; a few commands are enough to begin with.
     plans = sorted({str(row["ledger"]).split("/")[1] for row in judged})[:5]
     ask = [f"penstock explain {plan} --step STEP --root {url}" for plan in plans]
     return (
@@ -419,5 +432,6 @@ def _sample_link(version: loader.Version | None, row: Mapping[str, Any]) -> str:
         return str(row["key"])
     position = version.parts.position(row["part"])
     before = int(version.parts.live_members(position)[: row["row"]].sum())
+    # Ordinals count live samples: the part's first one, and the live rows before this one.
     ordinal = int(version.parts.first_ordinal[position]) + before
     return link(row["key"], sample_page(version.dataset, version.number, ordinal))

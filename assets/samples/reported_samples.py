@@ -78,10 +78,13 @@ def read_again(reading: ReadingTask) -> Judgement:
     try:
         (data,) = read_fields(reading.store, [at])
         fields = {name: bytes(value) for name, value in data.items() if value is not None}
+        # A fixed generator: random decoders take the same crop at each judgement.
         decode_sample(fields, at, decoders(list(fields), True), lambda _: np.random.default_rng(0))
         for name, value in fields.items():
+            # Decoders read only the frames that a training asks for, so damage between them needs a whole decode.
             if mime := VIDEOS.get(last_word(name)):
                 _decode_whole(value, mime)
+    # Before Corrupt: DecodeFailed is one.
     except DecodeFailed as error:
         return judgement("corrupt", "decode", error)
     except Corrupt as error:
@@ -120,6 +123,7 @@ def judge(
     judgements: dict[str, Judgement] = {
         key: Judgement(verdict="gone") for key in claims if key not in readings
     }
+    # A worker may die of its neighbour or of little memory. Only a second death counts.
     for last in (False, True):
         work = [key for key in readings if key not in judgements]
         outcomes = compute.map(
@@ -159,11 +163,13 @@ def _addresses(version: loader.Version, claims: Mapping[str, Sequence[str]]) -> 
     by_fields: dict[tuple[str, ...], list[tuple[str, int]]] = {}
     for part, members in live_rows(version, frozenset(claims)).items() if claims else ():
         position = parts.position(part)
+        # int64 [rows of the part]: live rows before each row, for rows that are live themselves.
         live_before = np.cumsum(parts.live_members(position)) - 1
         for row, key in members.items():
             named = sorted(set(claims[key]) & fields)
             fields_of_part = tuple(one for one in named if parts.has_group(version.group_of(one))[position])
             ordinal = int(parts.first_ordinal[position] + live_before[row])
+            # `address` takes one list of fields for all its samples, hence a call per list.
             by_fields.setdefault(fields_of_part, []).append((key, ordinal))
     out: dict[str, SampleAddress] = {}
     for fields_of_part, samples in by_fields.items():

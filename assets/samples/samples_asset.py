@@ -57,6 +57,7 @@ def samples_stage(
     media = stage.require(MEDIA)
     units = stage.require(UNITS)
     features = [stage.require(feature.stage) for feature in spec.features]
+    # A stage that ran again while this batch waited invalidates what later ones read from it.
     require_read(media, landed)
     require_read(units, media)
     upstream = [landed, media, units, *features]
@@ -75,6 +76,7 @@ def samples_stage(
     committed = _is_committed(root, units)
     if newest is not None and (
         (newest.fingerprint == data_version and not is_outdated(root, newest))
+        # A published batch is final: other inputs reach it by a rebuild or a refresh only.
         or (committed and newest.verdict == "published")
     ):
         return newest, read_table(store, newest.files["objects"])
@@ -93,6 +95,7 @@ def samples_stage(
     replaced = _replacements(units, assembled)
     reason = audit(spec, assembled)
     if committed:
+        # The batch's own samples are in the version, so each would look like a duplicate.
         nothing_new = ""
     else:
         nothing_new = assembled.nothing_new()
@@ -101,14 +104,17 @@ def samples_stage(
     else:
         given_up = nothing_new
     if given_up and units.body["parts"]:
+        # Before the record: a release that reads the record must find the transaction closed.
         root.abort(units.body["txn"], given_up[:500])
     files = {
         "objects": stage.write_table("objects", assembled.objects),
         "lineage": stage.write_table("lineage", lineage(assembled, upstream, data_version, run_id)),
     }
     body = _body(spec, units, features, assembled)
+    # A changed raw object replaces its samples, whatever duplicates say.
     body["supersede"] |= replaced
     if nothing_new:
+        # The release publishes what this lists; the aborted transaction has nothing to publish.
         body["parts"] = []
     record = stage.append(
         fingerprint=data_version,
@@ -155,6 +161,7 @@ def _replacements(units: StageRecord, assembled: Assembled) -> dict[str, str]:
 def is_outdated(root: loader.Root, record: StageRecord) -> bool:
     """Return whether a batch waits for a version and was compared with one that is not the newest."""
     compared_with: str | None = record.body.get("compared_with")
+    # A batch without near-duplicate rules depends on no version.
     if compared_with is None or root.state.txns[record.body["txn"]].status != "open":
         return False
     newest = root.state.newest(record.dataset)
@@ -164,6 +171,7 @@ def is_outdated(root: loader.Root, record: StageRecord) -> bool:
 def _left_out(store: Store, spec: DatasetSpec, units: StageRecord) -> dict[str, str]:
     rows = read_table(store, units.files[UNITS])
     known = quarantined_units(store, spec.name)
+    # Only this batch's units count for the fingerprint, so that others do not make it stale.
     unit_ids = {row["unit_id"] for row in rows}
     quarantined = {unit: reason for unit, reason in known.items() if unit in unit_ids}
     return excluded_units(store, spec.name, spec.rebuild_of, rows) | quarantined
@@ -200,6 +208,7 @@ def _find_copies(
 ) -> BatchCopies:
     if policy is None:
         return NONE
+    # A sample that the batch replaces is its own near-duplicate.
     replaced = {old for before in units.body.get("replaces", {}).values() for old in before}
     return find_copies(root, units.dataset, policy, samples, parts, landed, replaced)
 
@@ -264,6 +273,7 @@ def _counts(assembled: Assembled) -> dict[str, int]:
         "left_out": len(assembled.exclude),
         **assembled.copies.counts,
         "nbytes": sum(shard.nbytes for part in assembled.parts for shard in part.shards),
+        # Zeros keep the counts of every batch comparable in Dagster's plots.
         **dict.fromkeys(("image", "video", "audio", "text"), 0),
         **kinds,
     }

@@ -49,6 +49,7 @@ class IndexedVersion:
     def passed(self) -> bool:
         if self.left_out or self.damaged:
             return False
+        # Texts are indexed exactly, so they have no recall to measure.
         return min(self.recall.values(), default=1.0) >= LEAST_RECALL
 
     def metadata(self) -> dict[str, Any]:
@@ -88,6 +89,7 @@ def index_newest(root: loader.Root, dataset: str, search: Search) -> IndexedVers
     for name in search.fields:
         try:
             report = make_index(root, version.name, name)
+        # A spec may name a field that only later versions have: index the others meanwhile.
         except (FieldNotFound, FieldMismatch) as error:
             left_out[name] = str(error)
             continue

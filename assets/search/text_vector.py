@@ -46,6 +46,7 @@ def main() -> int:
             request["network"],
         )
     except (PenstockError, ValueError, OSError, ImportError) as error:
+        # The caller raises this text; a traceback on stderr would be lost.
         answer = {"error": f"{type(error).__name__}: {error}"}
     json.dump(answer, sys.stdout)
     return 0

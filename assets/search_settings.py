@@ -52,6 +52,7 @@ def _check(
     is_accepted: Callable[[str], bool],
     accepted: str,
 ) -> None:
+    # A string is a sequence too, and each of its characters would be a field.
     if isinstance(fields, str):
         raise ValueError(f"Search({name}={fields!r}): pass a tuple of fields, such as ({fields!r},)")
     for field in fields:

@@ -253,6 +253,7 @@ class Source:
 
         def why(info: ObjectInfo) -> str:
             key = info.key
+            # Before the patterns of media: a table's log is no media, but must not be skipped in silence.
             if log := log_of(key):
                 if reason := unwanted(key):
                     return reason
@@ -262,6 +263,7 @@ class Source:
                     "(exclude=) and import it (penstock import parquet)"
                 )
             if key_fault(key.removesuffix("/")):
+                # An exclusion is the better reason: the owner has already dealt with the key.
                 return unwanted(key) or "not_listed"
             if key.startswith(".") or "/." in key or key.endswith("/") or key == ORIGINS or key in TABLES:
                 return "not_media"

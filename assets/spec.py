@@ -154,6 +154,7 @@ class Filter:
             raise ValueError(
                 f"filter {self.column!r}: minimum={self.minimum} is above maximum={self.maximum}; swap them"
             )
+        # "jpeg" would accept each of its letters.
         if isinstance(self.allowed, str):
             raise ValueError(
                 f"filter {self.column!r}: allowed={self.allowed!r}; accepted: a frozenset of values"
@@ -164,6 +165,7 @@ class Filter:
         if self.allowed is None:
             allowed = ["any"]
         else:
+            # A set's order differs between processes, and the identity is part of a fingerprint.
             allowed = sorted(map(repr, self.allowed))
         return [self.column, str(self.minimum), str(self.maximum), str(self.required), *allowed]
 
@@ -173,6 +175,7 @@ class Filter:
             if self.required:
                 return f"{self.column} is unknown"
             return ""
+        # NaN compares as false with any limit, so it would pass.
         if isinstance(value, Real | Decimal) and not math.isfinite(value):
             return f"{self.column} is not a finite number"
         if self.minimum is not None and value < self.minimum:

@@ -175,6 +175,7 @@ def run_expectations(
     names = sorted(named & set(types.names()))
     frame = lazy.with_row_index("__row").select("__row", *names).collect()  # counts rows even without columns
     results = dict(_wrong_types(suite, {name: str(dtype) for name, dtype in types.items()}))
+    # A rule over no rows passes, whatever Great Expectations answers for an empty table.
     results |= _of_no_rows(suite, frame)
     rest = {n: item for n, item in enumerate(suite) if n not in results}
     if rest:
@@ -223,6 +224,7 @@ def _validate(frame: "pl.DataFrame", suite: Mapping[int, Expectation]) -> dict[i
             "a suite of expectations needs Great Expectations: pip install -e '.[pipeline]'"
         ) from error
     context = gx.get_context(mode="ephemeral")
+    # It would otherwise report each run to its vendor, and wait for the network.
     context.enable_analytics(False)
     context.variables.progress_bars = {"globally": False, "metric_calculations": False}
     asset = context.data_sources.add_pandas("tables").add_dataframe_asset("table")
@@ -231,9 +233,11 @@ def _validate(frame: "pl.DataFrame", suite: Mapping[int, Expectation]) -> dict[i
     suite_ = context.suites.add(gx.ExpectationSuite(name="suite", expectations=translated))
     definition = gx.ValidationDefinition(name="validation", data=batch, suite=suite_)
     answer = context.validation_definitions.add(definition).run(
+        # Arrow-backed: plain pandas turns integers with nulls into floats, and nulls into NaN.
         batch_parameters={"dataframe": frame.to_pandas(use_pyarrow_extension_array=True)},
         result_format={"result_format": "SUMMARY", "partial_unexpected_count": _N_SHOWN},
     )
+    # An expectation without an answer counts as failed, not as passed.
     unanswered = {
         number: ExpectationResult(
             expectation=item,
@@ -242,6 +246,7 @@ def _validate(frame: "pl.DataFrame", suite: Mapping[int, Expectation]) -> dict[i
         )
         for number, item in suite.items()
     }
+    # Answers come in another order than the suite, so each carries its number.
     numbers = [int(result.expectation_config.meta["number"]) for result in answer.results]
     results = zip(numbers, answer.results, strict=True)
     return unanswered | {number: _result(suite[number], result) for number, result in results}
@@ -258,6 +263,7 @@ def _translate(number: int, item: Expectation) -> Any:
     options["column"] = item.column
     if item.kind == "column":
         return gxe.ExpectColumnToExist(column=item.column, meta=options["meta"])
+    # 1 - 0.58 is 0.42000000000000004: unrounded, a share of exactly 58 % would fail.
     options["mostly"] = round(1 - item.max_share, 12)
     if item.kind == "not_null":
         return gxe.ExpectColumnValuesToNotBeNull(**options)
@@ -297,6 +303,7 @@ def _result(item: Expectation, answer: Any) -> ExpectationResult:
 
 def _first_error(info: Mapping[str, Any]) -> str:
     if "raised_exception" in info:
+        # The information is one record, or a record per metric.
         several = [info]
     else:
         several = list(info.values())

@@ -28,6 +28,7 @@ def marked_copies(
     if baseline is not None and "split" in baseline.collect_schema():
         published = baseline.select("key", "split").collect()
         _add_splits(split_of, published, originals)
+    # The batch last: a key of both is the batch's new sample.
     _add_splits(split_of, table, originals)
     across: list[tuple[str, str, str, str]] = []
     for key, split, original in copies.select("key", "split", "dup_of").iter_rows():

@@ -62,6 +62,7 @@ class CheckResult:
             "name": self.name,
             "passed": self.passed,
             "severity": self.severity,
+            # repr: canonical JSON has no floats, and the text gives the same float back.
             "value": None if self.value is None else repr(self.value),
             "limit": None if self.limit is None else repr(self.limit),
             "explanation": self.explanation,
@@ -75,6 +76,7 @@ class CheckResult:
         """Return a result from `to_json` output; missing keys get defaults, an unknown severity is "error"."""
         numbers = {name: None if body[name] is None else float(body[name]) for name in ("value", "limit")}
         known = {
+            # Only a true boolean opens the gate, whatever a damaged record holds.
             "passed": body["passed"] is True,
             "severity": "warn" if body["severity"] == "warn" else "error",
             "approvable": body.get("approvable", True) is True,

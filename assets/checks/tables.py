@@ -30,6 +30,7 @@ def reject_rate(
     if n_landed:
         rate = n_rejected / n_landed
     else:
+        # Rejected objects without any that landed are a miscount: a share of 1, not of 0.
         rate = float(n_rejected > 0)
     rows = sorted(rejected.items(), key=lambda item: (-item[1], item[0]))
     return CheckResult(
@@ -109,6 +110,7 @@ def counts(
         n = current.get(name, 0)
         before = baseline.get(name, 0)
         if not before:
+            # A new kind has no ratio, and growth is no fault.
             rows.append((name, before, n, "new"))
             continue
         ratio = n / before
@@ -146,6 +148,7 @@ def nulls(
         column = table[name]
         n_missing = column.null_count()
         if column.dtype in (pl.Float32, pl.Float64):
+            # polars counts NaN as a value.
             n_missing += int(column.is_nan().sum())
         rate = 0.0
         if len(table):
@@ -181,6 +184,7 @@ def schema(
             continue
         rows.append((name, before or "-", after or "-"))
         if before:
+            # A new column breaks no reader, so only known ones count.
             wrong.append(f"{name} is {after}, was {before}" if after else f"{name} ({before}) went away")
     return CheckResult(
         name="schema",
@@ -259,7 +263,9 @@ def near_duplicates_across_splits(
         names = [name for name in compared_schema() if name in baseline.collect_schema()]
         published = cast_columns(baseline.select(names).collect())
         others, _ = looks(published.filter(published["kind"].is_in(list(kinds))), ungrouped=False)
+        # A pair within the batch wins over one with the version: neither sample is published yet.
         across = _nearest_pairs(new, others, max_distance, mirrored) | across
+    # Equal images are compared once; `members` lists the samples behind each.
     n_samples = int(members.gather(sorted(across)).list.len().sum())
     pairs = [across[row] for row in sorted(across)]
     summary = f"{n_samples} of {len(samples)} samples have a near-duplicate in another split"
@@ -285,6 +291,7 @@ def nearest_samples(
     theirs = cast_columns(others.select(names).collect())
     filed, _ = looks(theirs.filter(theirs["kind"].is_in(list(KINDS))), ungrouped=False)
     pairs = find(index_images(filed.pictures, max_distance), own.pictures, mirrored=True)
+    # Sorted by query, then distance, then row (lexsort's last key leads): np.unique takes the first, the nearest.
     pairs = pairs.take(np.lexsort((pairs.row, pairs.distance, pairs.query)))
     query, place = np.unique(pairs.query, return_index=True)
     nearest = zip(query, pairs.row[place], pairs.distance[place], strict=True)
@@ -303,6 +310,7 @@ def _nearest_pairs(
         chunk = new.take(np.arange(first, min(first + _AT_ONCE, len(new))))
         pairs = find(filed, chunk.pictures, mirrored=mirrored)
         pairs = pairs.take(chunk.splits[pairs.query] != others.splits[pairs.row])
+        # By query, then distance, then row. The first pair of each query is its nearest.
         pairs = pairs.take(np.lexsort((pairs.row, pairs.distance, pairs.query)))
         query, place = np.unique(pairs.query, return_index=True)
         for row, other, bits in zip(query, pairs.row[place], pairs.distance[place], strict=True):

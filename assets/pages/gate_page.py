@@ -43,6 +43,7 @@ def plot_findings(compared: "GateInputs", results: Sequence[CheckResult]) -> str
         return ""
     shown: dict[str, tuple[list[Any], list[Any]]] = {}
     for finding in _all_findings(results):
+        # A finding on a category is named "licence = x".
         name = str(finding["column"]).partition(" =")[0]
         of = str(finding["of"])
         kind = of.removeprefix("objects: ").partition(",")[0]
@@ -59,6 +60,7 @@ def plot_findings(compared: "GateInputs", results: Sequence[CheckResult]) -> str
             shown.setdefault(f"{name} ({title})", (earlier, current))
     try:
         return plots.before_and_after(shown)
+    # A machine without matplotlib still writes the verdict; the page has no plot.
     except MissingDependency:
         return ""
 
@@ -129,6 +131,7 @@ def _findings(result: CheckResult) -> list[list[object]]:
 def save(store: Store, dataset: str, batch: str, html: str) -> str:
     """Write the page; return its path in the root."""
     data = html.encode()
+    # The digest names the page, so a page that someone was sent never changes.
     digest = hashlib.sha256(data).hexdigest()[:16]
     path = f"gates/{dataset}/{batch}-{digest}.html"
     with suppress(AlreadyExists):  # the same page is already there
@@ -160,6 +163,7 @@ def finding_examples(
     """
     parts = {part.id: part for part in map(loader.Part.from_json, samples.body["parts"])}
     store = record_reader(root.store, samples)
+    # A page stays in the root for years: it must not show what a takedown deletes.
     live = _live(root, samples.dataset, table)
     examples: Shown = []
     nbytes = 0
@@ -210,6 +214,7 @@ def _earlier(root: loader.Root, baseline: Baseline, kind: str) -> list[dict[str,
         # All keys first, then the whole rows of the chosen ones: a table has many columns.
         names = [name for name in ("key", "raw_key") if name in table.columns]
         rows = table.select(names).rows(named=True)
+        # By hash: a fair choice that is the same at each run.
         rows.sort(key=lambda row: _hash(row["key"]))
         keys = [row["key"] for row in _different(rows)[:MAX_OF_FINDING]]
         chosen = table.filter(pl.col("key").is_in(keys))
@@ -228,6 +233,7 @@ def _different(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         first_of_object.setdefault(row.get("raw_key"), row["key"])
     firsts = set(first_of_object.values())
+    # sorted() is stable, so both groups keep their order.
     return sorted(rows, key=lambda row: row["key"] not in firsts)
 
 
@@ -259,6 +265,7 @@ def _rows(table: "pl.DataFrame", names: set[str]) -> dict[str, dict[str, Any]]:
     import polars as pl
 
     rows: dict[str, dict[str, Any]] = {}
+    # Findings name objects or samples. The key is last, so it wins if both match.
     for column in ("raw_key", "key"):
         if names and column in table.columns:
             matching = table.filter(pl.col(column).is_in(sorted(names)))
@@ -277,6 +284,7 @@ def _live(root: loader.Root, dataset: str, table: "pl.DataFrame") -> "pl.DataFra
     tests = DenyList(denies, dataset)
     known = [name for name in tests.columns if name in table.columns]
     keys = pa.table({name: pa.array(table[name].to_list(), pa.string()) for name in known})
+    # int64 [rows]: the number of the takedown, 0 for none.
     is_live = tests.denying_entries(keys) == 0
     return table.filter(pl.Series(is_live))
 

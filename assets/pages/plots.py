@@ -116,6 +116,7 @@ def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
     axis.bar(
         places,
         medians,
+        # Narrower, so that the 95 % bar stays visible behind it.
         width=width / 2,
         color=_FILL,
         label="median",
@@ -127,6 +128,7 @@ def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
 
 def _time_unit(most_s: float) -> tuple[str, float]:
     for unit, scale in (("h", 3600.0), ("min", 60.0)):
+        # 1.5 h reads better as 90 min.
         if most_s >= 2 * scale:
             return unit, scale
     return "s", 1.0
@@ -276,6 +278,7 @@ def _version_axis(
     n = len(numbers)
     places = list(range(n))
     labels = [f"@{number}" for number in numbers]
+    # More than ten labels overlap.
     every = math.ceil(n / 10)
     axis.set_xticks(places[::every], labels[::every])
     axis.set_xlim(-0.7, n - 0.3)
@@ -315,6 +318,7 @@ def _bars(
             family=_FONT,
         )
     axis.set_yticks(places, [_text(name) for name in named])
+    # From high to low: the first bar is on top, and bars of two plots align.
     axis.set_ylim(rows - 0.4, -0.6)
     axis.set_xlim(0, longest * 1.3)
     axis.set_xticks([])
@@ -357,6 +361,7 @@ def _figure(
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingDependency("plots need matplotlib: pip install 'penstock-data[pipeline]'") from error
+    # Not pyplot: it keeps figures globally, and is not safe in the threads of Dagster.
     figure = Figure(figsize=(width_in, height_in), dpi=_DPI, layout="constrained", facecolor="white")
     axes = list(figure.subplots(tall, wide, squeeze=False).flat)
     for axis in axes:

@@ -44,6 +44,7 @@ def table_metadata(
 
 def bars(counts: Mapping[str, int]) -> str:
     """Return counts as a Markdown table with bars of at most 24 blocks."""
+    # 1 if all counts are 0, which would divide by zero.
     most = max(counts.values(), default=0) or 1
     rows = []
     for name, n in counts.items():
@@ -284,5 +285,6 @@ def check_and_materialize(
     passed = record.verdict == "published"
     yield dg.AssetCheckResult(check_name=check, passed=passed, metadata=check_facts)
     if not passed:
+        # No retry: the same batch fails again.
         raise dg.Failure(record.reason, metadata=dict(check_facts), allow_retries=False)
     yield dg.MaterializeResult(metadata=dict(asset_facts), data_version=data_version(record))

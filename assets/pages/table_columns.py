@@ -85,7 +85,9 @@ def feature_texts(featurizer: "Featurizer") -> dict[str, str]:
     names = sorted({name for columns in featurizer.columns.values() for name in columns})
     paragraphs = {
         name: next(
-            (one for one in blocks if re.search(rf"(?<![\w`]){re.escape(name)}(?![\w.`])", one)), first
+            # Neither a longer name nor `name.npy`, which is a field.
+            (one for one in blocks if re.search(rf"(?<![\w`]){re.escape(name)}(?![\w.`])", one)),
+            first,
         )
         for name in names
     }
@@ -168,6 +170,7 @@ def samples_columns(spec: "DatasetSpec", table: "pl.DataFrame") -> Metadata:
             deps[name] = [("media", FROM_MEDIA[name])]
         elif name in scored:
             deps[name] = [(scored[name], name)]
+        # Other columns come from the units, which may have them from the source.
         elif name not in FROM_SAMPLES:
             deps[name] = [("units", name)]
     types = {name: str(kind) for name, kind in table.schema.items()}
@@ -188,6 +191,7 @@ def version_columns(dataset: str, table: "pl.LazyFrame", spec: "DatasetSpec | No
     """Return the schema and lineage of a version's samples table."""
     schema = table.collect_schema()
     types = schema_metadata({name: str(kind) for name, kind in schema.items()}, sample_texts(spec))
+    # The version numbers its samples; every other column is the batches'.
     own = [name for name in schema.names() if name != "ordinal"]
     return types | lineage_metadata(dataset, {name: [("samples", name)] for name in own})
 

@@ -47,6 +47,7 @@ def report_problem(root: loader.Root, report: Report) -> str:
     for version in report.versions:
         if version["id"] not in known or "{}@{}".format(*known[version["id"]]) != version["name"]:
             return f"{report.key} names {version['name']} {version['id']}, which the log of {root.url} does not have"
+    # Listed, not read: a plan may have megabytes.
     if not any(True for _ in root.store.list(f"plans/{report.plan}.json")):
         return f"{report.key} names the plan {report.plan}, which was not saved in {root.url}"
     return ""
@@ -99,6 +100,7 @@ def training_event(
     metadata |= usage
     for name, value in report.metrics.items():
         if isinstance(value, float):
+            # A float gets a plot over all reports in Dagster.
             metadata[f"metric {name}"] = dg.MetadataValue.float(value)
         else:
             metadata[f"metric {name}"] = dg.MetadataValue.text(str(value))

@@ -135,7 +135,18 @@ ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted b
 	scripts/timed.sh "tests" $(PYTEST) $(CROWDED) $(IN_CI) --durations=15
 	scripts/timed.sh "planted bugs of the day, light formats' own libraries" $(MAKE) --jobs=2 --output-sync=target oracles mutants ORACLES=webdataset PLANTED='--planted-sample 12 tests/test_planted_bugs.py'
 
-nightly: test-python test-full test-long mutants prove prove-clusters prove-trainings prove-robots prove-datasets campaign fuzz soak bench ## what takes hours: the tests without C, those of two sizes in full, all planted bugs, prove, lerobot, datasets of others, 5,000 worlds, fuzz, soak, benchmarks
+# A night of two cores holds a third of it. If one target fails, the others still run.
+NIGHT_0 := test-python test-long mutants
+NIGHT_1 := test-full prove prove-clusters prove-robots prove-datasets campaign fuzz
+NIGHT_2 := prove-trainings soak bench
+NIGHT ?= $(shell expr `date +%u` % 3)
+
+nightly: ## a third of what takes hours, by the weekday (NIGHT=0, 1 or 2); 0: the tests without C, the long ones, all planted bugs; 1: those of two sizes in full, prove, lerobot, datasets of others, 5,000 worlds, fuzz; 2: a training with faults, soak, benchmarks
+	@test -n "$(NIGHT_$(NIGHT))" || { echo 'NIGHT is $(NIGHT); it can be 0, 1 or 2'; exit 1; }
+	$(MAKE) --keep-going $(NIGHT_$(NIGHT):%=nightly-%)
+
+nightly-%: # with its time
+	scripts/timed.sh "$*" $(MAKE) $*
 
 prove: $(READY) ## the long check: the log's model, interleavings, kills, 400 worlds; the C extension sanitized, and on ARM (16 minutes of two cores)
 	scripts/install-arm.sh

@@ -156,7 +156,7 @@ def costs(bucket: Path, folder: Path, size: int) -> list[Row]:
             ),
             Row("both sides as a multiple of the disk's", f"{page.ratio:.1f}", "2.5"),
             Row(
-                "the same bytes by `sendfile` and `recv_into` and nothing else: both sides, us",
+                "the same bytes by bare sockets, `preadv` and `send`: both sides, us",
                 f"{page.sockets_us:.0f}",
                 "",
             ),

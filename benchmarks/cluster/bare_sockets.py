@@ -42,13 +42,14 @@ def _serve(
     nbytes: int,
     per_request: int,
 ) -> None:
+    # For 100 kB over loopback faster than `sendfile`.
+    memory = memoryview(bytearray(nbytes))
     for request in range(requests):
         server.recv(REQUEST_BYTES, socket.MSG_WAITALL)
         for number in range(per_request):
             offset = (request + number) * OFFSET_STEP % nbytes
-            stop = offset + nbytes
-            while offset < stop:
-                offset += os.sendfile(server.fileno(), descriptor, offset, stop - offset)
+            os.preadv(descriptor, [memory], offset)
+            server.sendall(memory)
 
 
 def _read(reader: socket.socket, requests: int, answer_bytes: int) -> None:

@@ -46,7 +46,9 @@ def cache_reads(
             store,
             opened,
             contents.get,
+            # Any read claims its block, however few of its bytes this replica needs: the others need the rest.
             fraction=0.0,
+            # As long as a claim lasts: after that its holder is dead, and this replica reads the block itself.
             wait_s=CLAIM_S,
         )
     finally:

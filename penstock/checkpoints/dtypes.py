@@ -58,6 +58,7 @@ def dtype_name(name: str, dtype: torch.dtype) -> str:
 
 def content(tensor: torch.Tensor) -> memoryview:
     """Return bytes in row-major order, copied only if necessary."""
+    # torch keeps conjugation and negation as a flag; the bytes would lack them.
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
 
@@ -70,6 +71,7 @@ def fill(target: torch.Tensor, dtype: torch.dtype, source: "np.ndarray[Any, Any]
     if is_plain(target, dtype):
         np.copyto(words(target), source)
         return
+    # numpy cannot write into a GPU or another element type: torch converts the second copy.
     buffer = torch.empty(target.shape, dtype=dtype)
     np.copyto(words(buffer), source)
     target.copy_(buffer)

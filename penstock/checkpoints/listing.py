@@ -47,12 +47,14 @@ def list_steps(store: Store, run: str | None = None) -> Iterator[ListedStep]:
     for name in [run] if run is not None else list(runs(store)):
         sizes: dict[int, dict[str, int]] = {step: {} for step in finished_steps(store, name)}
         committed = set(sizes)
+        # Listed after the markers: a save that commits meanwhile then looks unfinished, never damaged.
         for step, leftover in remains(store, name):
             sizes.setdefault(step, {})[leftover.key] = leftover.nbytes
         for step in sorted(sizes):
             aside = [key for key in sizes[step] if is_record(key)]
             for key in aside:
                 yield _set_aside(store, name, step, key, sizes[step])
+            # The objects that remain after the rows above belong to a save of its own, running or finished.
             if not aside or sizes[step] or step in committed:
                 yield _list_step(store, name, step, sizes[step], step in committed)
 
@@ -109,6 +111,7 @@ def _list_step(store: Store, run: str, step: int, sizes: dict[str, int], committ
     if committed:
         try:
             checkpoint = read(store, run, step)
+            # Sizes come from the listing at no cost. `check_objects` also reads the bytes.
             wrong = [one for one in checkpoint.objects if sizes.get(checkpoint.key(one)) != one.nbytes]
             problem = ""
             if wrong:

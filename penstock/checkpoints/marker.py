@@ -108,6 +108,7 @@ def part_key(run: str, step: int, name: str) -> str:
 
 def encode(checkpoint: Checkpoint) -> bytes:
     """Return canonical JSON with the SHA-256 of its content."""
+    # Over the body without the hash itself: `decode` takes it out before it compares.
     body = {"checkpoint": FORMAT, **asdict(checkpoint)}
     return canonical({**body, "sha256": sha256(canonical(body))})
 
@@ -123,6 +124,7 @@ def decode(data: bytes, where: str) -> Checkpoint:
         problem = f"{where} has {len(data):,} bytes, and is not the marker that was written ({error})"
         raise CorruptCheckpoint(problem, problem=problem) from error
     try:
+        # After the hash: a flipped bit in the number must not look like a newer release.
         if body.pop("checkpoint") > FORMAT:
             raise FormatTooNew(
                 f"{where} was written by a newer penstock; this one reads format {FORMAT}: update it"
@@ -132,6 +134,7 @@ def decode(data: bytes, where: str) -> Checkpoint:
         versions = tuple(body.pop("versions"))
         return Checkpoint(**body, index=index, parts=parts, versions=versions)
     except DAMAGED as error:
+        # It is among `DAMAGED`, and must keep its own message.
         if isinstance(error, FormatTooNew):
             raise
         raise Corrupt(
@@ -155,6 +158,7 @@ def read(store: Store, run: str, step: int) -> Checkpoint:
             given=step,
             accepted=have,
         ) from error
+    # A marker that was copied under another key has a correct hash.
     if (checkpoint.run, checkpoint.step) != (run, step):
         raise damaged(
             store,
@@ -193,6 +197,7 @@ def runs(store: Store) -> Iterator[str]:
         run, slash, _ = info.key.removeprefix("checkpoints/").partition("/")
         if run != last and slash and _NAME.fullmatch(run):
             yield run
+        # Keys are sorted, so all keys of a run follow each other.
         last = run if slash else last
 
 

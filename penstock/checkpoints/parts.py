@@ -90,6 +90,7 @@ def pack_parts(pieces: Iterable[TensorPiece], part_bytes: int) -> Iterator[list[
     labels: set[str] = set()
     held = 0
     for piece in pieces:
+        # safetensors' names are keys of one JSON object, so a part has each once.
         if part and (held + piece.nbytes > part_bytes or piece.label in labels):
             yield _wide_first(part)
             part = []
@@ -111,6 +112,7 @@ def header(pieces: Sequence[TensorPiece]) -> bytes:
         end = end + piece.nbytes
         entries[piece.label] = {"dtype": piece.dtype, "shape": piece.sizes, "data_offsets": [begin, end]}
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    # safetensors aligns its data to 8 bytes; spaces may follow the JSON.
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
@@ -175,8 +177,10 @@ def contiguous_boxes(sizes: Sequence[int], most: int) -> Iterator[tuple[Sizes, S
     if total <= most or not any(size > 1 for size in whole):
         yield (0,) * len(whole), whole
         return
+    # Boxes along the first axis longer than 1 are contiguous in memory.
     axis = next(axis for axis, size in enumerate(whole) if size > 1)
     rest = whole[axis + 1 :]
+    # A single row that exceeds `most` is divided along the next axis, by the recursion.
     rows = max(1, most // prod(rest))
     for start in range(0, whole[axis], rows):
         slab = (*whole[:axis], min(rows, whole[axis] - start), *rest)
@@ -193,6 +197,7 @@ def extent(sizes: Sequence[int], offsets: Sequence[int], lengths: Sequence[int])
     """Return (first, count) of the shortest range of elements that contains a non-empty box."""
     steps = strides(sizes)
     first = sum(offset * step for offset, step in zip(offsets, steps, strict=True))
+    # Index of the box's last element, counted from its first.
     last = sum((length - 1) * step for length, step in zip(lengths, steps, strict=True))
     return first, last + 1
 
@@ -238,6 +243,7 @@ class Index:
 
 def encode_index(index: Index) -> bytes:
     """Return JSON. Raises: InvalidField for keys that are neither strings nor integers."""
+    # Numbers instead of names: a large state has many pieces, and the marker has the names.
     numbers = {part: number for number, part in enumerate(index.parts())}
     for name, path in index.paths.items():
         if not all(isinstance(word, str | int) for word in path):

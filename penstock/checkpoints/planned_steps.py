@@ -83,6 +83,7 @@ def run_plans(root: Root, saved: Store, run: str, markers: Sequence[int]) -> lis
         return [PlannedSteps(plan=trail_plans.pop(), first=0, end=end)]
     trail, steps = _trail_plans(root, run)
     if has_further_plans:
+        # The trail decides for its steps, so the other sources get the rest.
         return [*trail, *(replace(planned, without=steps) for planned in named)]
     if trail:
         trail[0] = replace(trail[0], first=0)
@@ -106,6 +107,7 @@ def _other_sources(root: Root, saved: Store, run: str, markers: Sequence[int]) -
     plans = several(lambda step: marker.read(saved, run, step).plan, markers)
     first = 0
     for step, plan in zip(markers, plans, strict=True):
+        # A marker ends a span: its plan trained the steps since the marker before.
         if plan:
             yield PlannedSteps(plan=plan, first=first, end=step)
             first = step
@@ -132,6 +134,7 @@ def _start_plans(store: Store, run: str) -> Iterator[PlannedSteps]:
             ends[attempt] = max(end, ends.get(attempt, 0))
     for attempt, numbered in sorted(events.items()):
         keys = [key for _, key in sorted(numbered)]
+        # A start of weeks has many events. dict.fromkeys drops the last key if it is among the first.
         first_and_last = dict.fromkeys([*keys[:FIRST_EVENTS], keys[-1]])
         bodies = [_event(store, key) for key in first_and_last]
         first_batch = next((body for body in bodies if body["event"] == "first_batch"), None)
@@ -154,6 +157,7 @@ def _event(store: Store, key: str) -> dict[str, Any]:
 
 def _last_step(store: Store, run: str) -> int:
     keys = [info.key for info in store.list(trail_folder(run)) if info.key.endswith(".parquet")]
+    # Names begin with the first step of a file. Files of several ranks overlap, hence not only the last.
     newest = sorted(keys, key=lambda key: key.rpartition("/")[2])[-NEWEST:]
     last = -1
     for key in newest:
@@ -166,6 +170,7 @@ def _trail_plans(root: Root, run: str) -> tuple[list[PlannedSteps], NDArray[np.i
     """Return where the plan changes, and the recorded steps. Reads the whole trail."""
     trail = read_trail(root, run)
     plans = {start.id: start.plan for start in trail.starts}
+    # A step that a restart repeated has two rows: the later one trained the model that went on.
     rows = trail.steps.sort("step", "at_us").unique("step", keep="last", maintain_order=True)
     steps = rows["step"].to_numpy()
     if not len(steps):

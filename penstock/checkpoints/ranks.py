@@ -27,8 +27,10 @@ def several(
     going: deque[Future[R]] = deque()
     try:
         for item in items:
+            # Waits for the oldest before the next begins, which bounds the memory.
             if len(going) == at_once:
                 yield going.popleft().result()
+            # With the caller's context: `patient()` is a context variable.
             going.append(pool.submit(copy_context().run, partial(call, item)))
         while going:
             yield going.popleft().result()
@@ -44,6 +46,7 @@ def first_error(call: Callable[[], T]) -> T:
         return call()
     except CheckpointException as wrapped:
         rank, (error, _) = min(wrapped.failures.items(), key=lambda failure: failure[0])
+        # The lowest rank: every rank raises the same error.
         error.add_note(f"raised by rank {rank}")
         raise error from None
 

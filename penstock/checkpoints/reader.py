@@ -50,6 +50,7 @@ class _ReadBlock:
     @property
     def span(self) -> ByteRange:
         width = ITEM_BYTES[self.dtype]
+        # Rounded to whole blocks, since a checksum covers a block.
         low = self.first * width // BLOCK_BYTES * BLOCK_BYTES
         high = -(-(self.first + self.count) * width // BLOCK_BYTES) * BLOCK_BYTES
         return ByteRange(self.piece.offset + low, min(high, self.piece.nbytes) - low)
@@ -212,6 +213,7 @@ class CheckpointReader(StorageReader):
             if read is not request.memory:
                 data = read
             if not _is_intact(block, read):
+                # Once more: a wrong transfer differs from damage in the store, and costs one request.
                 data = self._reads.get_range(key, *block.span).data
                 if not _is_intact(block, data):
                     low, nbytes = block.span
@@ -254,6 +256,7 @@ class CheckpointReader(StorageReader):
     def _value(self, block: _ReadBlock, data: memoryview | bytes | None) -> io.BytesIO:
         assert data is not None
         try:
+            # torch's planner unpickles values without weights_only, so a forged one must end here.
             check_value(block.item.storage_index.fqn, bytes(data))
         except InvalidField as error:
             raise Corrupt(f"{self._where}: {error}") from error
@@ -265,6 +268,7 @@ class CheckpointReader(StorageReader):
         begin = block.piece.offset + block.first * width - block.span.offset
         steps = tuple(step * width for step in strides(block.piece.sizes))
         shape = tuple(block.item.lengths)
+        # The box's rows lie as far apart as in the whole piece; numpy skips what is between.
         return np.ndarray(shape, np.dtype(f"i{width}"), data, begin, steps)
 
 
@@ -292,6 +296,7 @@ def _read_targets(part: list[_ReadBlock], planner: LoadPlanner) -> list[_ReadTar
 def _memory(block: _ReadBlock, target: torch.Tensor) -> memoryview | None:
     if not (is_plain(target, DTYPES[block.dtype]) and target.is_contiguous()):
         return None
+    # Only a whole piece fills the tensor without a gap.
     if block.span.nbytes == target.nbytes:
         return bytes_of(target)
     return None

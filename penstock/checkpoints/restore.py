@@ -50,6 +50,7 @@ def load_newest(
                 if note is not None:
                     note(checkpoint=near.step, reason=near.reason)
             return restored
+        # One rank decides by its own read: the damage may be of another node's memory.
         aside = first(lambda damage=damage: saved.set_damaged_aside(damage, by=BY))  # type: ignore[misc]
         _log.warning(
             "the checkpoint of step %d was set aside, and the run goes on at the one before: %s",

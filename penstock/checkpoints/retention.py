@@ -75,6 +75,7 @@ def apply(store: Store, retention: CheckpointRetention, newest: Checkpoint) -> N
         if len(kept) < len(committed):
             # A deleted step that is still listed must not count towards `keep_last`.
             kept = retention.kept(_without_deleted(store, newest.run, committed, retention.keep_last or 0))
+        # Markers first: a step without parts must not look like a checkpoint.
         store.delete_many(marker_key(newest.run, step) for step in committed if step not in kept)
         delete_in_place(store, _leftovers(store, newest, kept), _parts(newest.run))
     except StoreError as error:
@@ -110,12 +111,14 @@ def _without_deleted(store: Store, run: str, committed: list[int], last: int) ->
 
 def _leftovers(store: Store, newest: Checkpoint, kept: set[int]) -> Iterator[str]:
     """Yield keys up to the newest committed step that belong to no checkpoint."""
+    # The newest two markers are read: older attempts beside others were deleted by earlier commits.
     before = max((step for step in kept if step < newest.step), default=None)
     named = {item.step: item for item in (newest, _marker(store, newest.run, before)) if item is not None}
     own = {item.key(part) for item in named.values() for part in item.objects}
     here = list_in_place(store, _parts(newest.run), _parts(newest.run))
     objects_here = (info for info, link in here if not link and not is_unfinished(info.key))
     for step, objects in groupby(_by_step(newest.run, objects_here), lambda item: item[0]):
+        # A later save may be writing these; groupby's steps ascend.
         if step > newest.step:
             return
         infos = [item for _, item in objects]
@@ -147,6 +150,7 @@ def _set_aside(store: Store, infos: Iterable[ObjectInfo]) -> set[str]:
 def _is_claim(info: ObjectInfo) -> bool:
     """Return whether this step's copy is on its way, or was cut off a short time ago."""
     now_us = time.time_ns() // 1000
+    # A store without times protects the parts: what is not deleted costs less than a lost copy.
     return info.key.endswith(f"/{COPYING}") and (info.modified_us or now_us) > now_us - COPYING_US
 
 

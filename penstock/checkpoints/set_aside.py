@@ -101,6 +101,7 @@ def set_aside(
             given=step,
             accepted="a checkpoint that was not set aside",
         )
+    # Each object belongs to one record, so that sizes in a listing add up.
     others = set[str]().union(*(record.names for record in earlier))
     body = {
         "format": FORMAT,
@@ -115,6 +116,7 @@ def set_aside(
     }
     with suppress(AlreadyExists):  # of a call that was killed before it deleted the marker
         store.put_if_absent(part_key(run, step, own), canonical(body))
+    # After the record: a kill between the two leaves the marker, and the next call completes it.
     store.delete_many([key])
     return read_record(store, part_key(run, step, own))
 
@@ -134,6 +136,7 @@ def set_damaged_aside(store: Store, damage: CorruptCheckpoint, by: str) -> SetAs
             f"{damage}. This node reads the same object as it was written: the other node's reads are wrong, and "
             "nothing was set aside"
         ) from damage
+    # Without an earlier checkpoint the run would silently begin at step 0.
     if not any(earlier < step for earlier in steps(store, run)):
         damage.add_note(
             f"no checkpoint of {run} is older: nothing was set aside. If its bytes cannot be restored, penstock "

@@ -28,6 +28,7 @@ def names_apart(state: Mapping[str, Any]) -> Iterator[None]:
                     given=[_subscripts(other), _subscripts(path)],
                     accepted="one value of a name",
                 ) from error
+        # Another ValueError of torch, which names its cause itself.
         raise
 
 

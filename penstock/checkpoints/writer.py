@@ -114,6 +114,7 @@ class CheckpointWriter(StorageWriter):
 
         def write(numbered: tuple[int, list[TensorPiece]]) -> tuple[list[TensorPiece], Sequence[StoredPiece]]:
             number, pieces = numbered
+            # The attempt is random, so a repeated save never overwrites parts of one that a marker may name.
             name = f"{attempt}-{number:05d}.safetensors"
             contents = [self._content(piece, planner) for piece in pieces]
             return pieces, self.store_part(name, pieces, contents)
@@ -172,6 +173,7 @@ class CheckpointWriter(StorageWriter):
         """Write the marker, then apply retention, on the coordinator. Raises: Conflict; StoreError."""
         self._check_newest()
         key = marker.marker_key(self._run, self._step)
+        # Created once: of two processes that save the step, one gets AlreadyExists.
         self._store.put_if_absent(key, marker.encode(checkpoint))
         try:
             committed = marker.steps(self._store, self._run)
@@ -259,6 +261,7 @@ class _RankResults(list[WriteResult]):
 def check_value(name: str, data: bytes) -> None:
     """Raise InvalidField for a value that torch.load does not load with weights_only=True."""
     try:
+        # Loaded at the save: a value that cannot be loaded must fail today, not after the crash.
         torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, ValueError, EOFError) as error:
         message = (
@@ -301,6 +304,7 @@ def _index(metadata: dcp.Metadata, results: Sequence[WriteResult]) -> Index:
             dtype = dtype_name(name, kind.properties.dtype)
             tensors[name] = Tensor(dtype=dtype, sizes=tuple(kind.size), pieces=tuple(places[name]))
         else:
+            # torch plans a value on one rank only.
             (values[name],) = places[name]
     paths = metadata.planner_data or {}
     return Index(tensors=tensors, values=values, paths={name: tuple(path) for name, path in paths.items()})

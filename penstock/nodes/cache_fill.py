@@ -116,6 +116,7 @@ def _fetch(version: "loader.Version", cache: PeerCache, page: _Page) -> _Outcome
     answer = cache.local.read(
         name,
         (),
+        # A claim keeps other processes of this node from reading the page too.
         claim=span.nbytes,
         wait_s=WAIT_S,
     )
@@ -130,6 +131,7 @@ def _fetch(version: "loader.Version", cache: PeerCache, page: _Page) -> _Outcome
         (blob,) = store.get_ranges(page.path, [span])
         cache.local.put(name, answer.nonce, blob.data)
     finally:
+        # Also after an error, else others wait for the claim's whole time.
         cache.local.release(name, answer.nonce)
     return _Outcome.FETCHED
 
@@ -170,6 +172,7 @@ def _choose_pages(
     chosen = version.where(where)
     ordinals = chosen.version_ordinals(np.arange(len(chosen)))  # [n]: of the version
     part, _ = version.parts.locate(ordinals)  # [n]: the part of each sample
+    # np.unique: many samples lie in one part.
     yield from _index_pages(version, contents, page_bytes, np.unique(part))
     for group, body in version.manifest["groups"].items():
         has_group = version.parts.has_group(group)[part]
@@ -201,6 +204,7 @@ def _index_pages(
 def _numbers_by_path(lookup: Lookup, ordinals: Int64s, page_bytes: int) -> dict[str, set[int]]:
     """Return shard path -> numbers of the pages that hold bytes of the samples."""
     numbers: dict[str, set[int]] = {}
+    # Block by block: places of all samples of a large version do not fit into memory.
     for start in range(0, len(ordinals), BLOCK_SAMPLES):
         block = ordinals[start : start + BLOCK_SAMPLES]
         number_of_version = np.zeros(len(block), np.int64)

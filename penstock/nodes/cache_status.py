@@ -59,6 +59,7 @@ def _status(client: PeerClient, address: str) -> NodeStatus:
         return NodeStatus(address, f"it answered {answer.status}: {answer.text[:200]}")
     try:
         return _parse(address, parse_json_object(answer.text))
+    # Anything may listen at a wrong address.
     except (DamagedJson, ValueError, KeyError, TypeError):
         return NodeStatus(address, "its answer is no status of a cache server")
 

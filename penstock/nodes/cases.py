@@ -112,6 +112,7 @@ class CaseBook:
             elif body is not None:
                 self._end(number, name, body)
         self._keys = keys
+        # A case that a person deleted is gone, with its place in the caps.
         self._cases = {number: case for number, case in self._cases.items() if (number, "case") in keys}
         return self.cases
 
@@ -146,6 +147,7 @@ class CaseBook:
             self._store.put_if_absent(_key(number, name), canonical(body))
         except AlreadyExists:
             stored = self._object(number, name)
+            # The first watcher's time counts, since all watchers must compute the same caps.
             body = stored if stored and _object_time(stored) is not None else body
         self._end(number, name, body)
 
@@ -176,6 +178,7 @@ class CaseBook:
         body = {"format": FORMAT, "at_us": at_us, "text": text, **({"about": about} if about else {})}
         create_root_if_empty(self._store)
         while True:
+            # The next number, created once: two watchers raise one alert.
             self._last_alert += 1
             key = f"{ALERTS}{self._last_alert:016d}.json"
             try:
@@ -245,6 +248,7 @@ def drains(known: Sequence[Case], now_us: int, own: Collection[int] = ()) -> lis
     for case in known:
         late_us = 0
         if case.number not in own:
+            # Assume that the other clock is behind, so the caps err towards waiting.
             late_us = CLOCKS_US
         if not case.is_pending or case.opened_us + late_us > now_us - DRAIN_EVERY_US:
             at_us = (case.drained_us or case.opened_us) + late_us
@@ -269,6 +273,7 @@ def _object_time(body: Mapping[str, Any]) -> int | None:
     """Return the time of an object, at most now; None if it is no time."""
     at_us = body.get("at_us")
     now_us = utc_us()
+    # `type`, since True is an int. A time far ahead would block every drain until then.
     if type(at_us) is int and 0 < at_us < now_us + AHEAD_US:
         return min(at_us, now_us)
     return None

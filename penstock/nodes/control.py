@@ -71,7 +71,9 @@ class SlurmNodes:
     def states(self) -> dict[str, NodeState]:
         """Return all nodes by name."""
         rows = parse_rows(self._queue.answer, ["sinfo", "--noheader", "--all", "--Node"], ["%N", "%T", "%E"])
+        # A node in several partitions has a row for each, with the same state.
         states = {row[0]: _slurm_state(row) for row in rows.whole}
+        # The output is cut off in this row. A node whose name is whole counts as unreadable, not as lost.
         if rows.rest:
             name = rows.rest[0]
             if not name:
@@ -109,6 +111,7 @@ def _slurm_state(row: Sequence[str]) -> NodeState:
     _, state, reason = row
     if not state:
         return _unreadable(row)
+    # Slurm appends flags such as "*" or "$" to a state, hence beginnings.
     in_service = not state.startswith(_OUT_OF_SERVICE)
     return NodeState(in_service=in_service, reason="" if reason == "none" else clean(reason, _REASON))
 
@@ -157,6 +160,7 @@ def _state(node: Json) -> NodeState:
         return NodeState(in_service=False, problem=f"its conditions cannot be read: {error!r}")
     if own.get("status") == "False":
         return NodeState(in_service=False, reason=clean(own.get("message") or "", _REASON))
+    # A person cordoned it, and decides: penstock does not return it.
     return NodeState(in_service=not cordoned, reason="cordoned" if cordoned else "")
 
 

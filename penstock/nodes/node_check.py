@@ -46,6 +46,7 @@ class CheckStatus(IntEnum):
     UNKNOWN = 3
 
 
+# Unknown is below failed: only a proved fault decides.
 _WORST = (CheckStatus.OK, CheckStatus.WARNING, CheckStatus.UNKNOWN, CheckStatus.FAILED)
 
 
@@ -120,12 +121,14 @@ def _output(process: "subprocess.Popen[bytes]", until_s: float, most: int) -> tu
     with process.stdout as pipe, selectors.DefaultSelector() as selector:
         os.set_blocking(pipe.fileno(), False)
         selector.register(pipe, selectors.EVENT_READ)
+        # A daemon that the command left behind may keep the pipe open, so its end is not the command's.
         while not (ended := has_ended(process)) and time.monotonic() < until_s:
             if not selector.get_map():  # it closed its output
                 time.sleep(0.01)
             elif selector.select(0.05) and not _read(pipe.fileno(), data, most):
                 selector.unregister(pipe)
         if selector.get_map():
+            # Text that the command wrote just before it ended.
             while len(data) < most and selector.select(0) and _read(pipe.fileno(), data, most):
                 pass
     return bytes(data), not ended
@@ -134,6 +137,7 @@ def _output(process: "subprocess.Popen[bytes]", until_s: float, most: int) -> tu
 def _read(file: int, data: bytearray, most: int) -> bool:
     """Append what there is, up to the limit; False at the end."""
     part = os.read(file, 2**16)
+    # Read on beyond the limit: a full pipe would block the command.
     data += part[: max(0, most - len(data))]
     return bool(part)
 

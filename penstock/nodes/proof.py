@@ -107,6 +107,7 @@ class NodeProver:
                 ObjectRange(fault.address, fault.begin, fault.end)
                 for fault in faults
                 if fault.store == url and fault.kind == "read" and fault.is_valid
+                # A record may name any range: not more than these bytes, nor a key outside the root, are read for it.
                 if fault.end - fault.begin <= RANGE_BYTES and not key_fault(fault.address)
             )
             if ranges:
@@ -116,6 +117,7 @@ class NodeProver:
         return proofs[-1]
 
     def _compare_bytes(self, root: loader.Root, node: str, ranges: Sequence[ObjectRange]) -> NodeProof:
+        # A range that is wrong here too is no fault of the node.
         right = version_crcs(root, ranges)
         if not right:
             return NodeProof(
@@ -169,6 +171,7 @@ class NodeProver:
         nodes = [node, *healthy]
         times: dict[str, list[slow_reads.Times]] = {name: [] for name in nodes}
         for first in range(slow_reads.ROUNDS):
+            # Other ranges in each round, since a cache of the node has the ranges of the last one.
             own = ranges[first :: slow_reads.ROUNDS]
 
             def read(name: str, own: Sequence[ObjectRange] = own) -> RangeReads | str:
@@ -209,6 +212,7 @@ class NodeProver:
         request = request_text(url, ranges, reads, READ_S, at_once)
         try:
             data, code = limit_output(self._on_node(node, words), READ_S + START_S, request, ANSWER_BYTES)
+            # The last line is the answer: a node's login may print lines before it.
             lines = data.decode(errors="replace").strip().splitlines()
             if code != 0 or not lines:
                 return f"{node} did not read: exit code {code}, {lines[-1][:200] if lines else 'no output'}"
@@ -273,15 +277,18 @@ class ProofQueue:
         self.unconfirmed &= {suspect.node for suspect in suspects if suspect.sign == "slow reads"}
         waiting = [suspect for suspect in suspects if now_us >= self._next_us(suspect)]
         by_age = sorted(waiting, key=lambda suspect: self._proof_us(suspect))
+        # Stable: of equally accused suspects the one with the oldest proof leads.
         accused = sorted(
             (suspect for suspect in by_age if suspect.runs > 1), key=lambda suspect: -suspect.runs
         )
+        # Half at most, else a forged accusation of many nodes would keep the others waiting.
         first = accused[: most // 2]
         return [*first, *(suspect for suspect in by_age if suspect not in first)][:most]
 
     def add(self, suspect: Suspect, proof: NodeProof, now_us: int) -> None:
         """Note a proof. A later one refutes an earlier one of the same sign."""
         self._tried[suspect.node, suspect.sign] = suspect.at_us, now_us
+        # One slow measurement may be a neighbour's copy on the same network.
         if proof.is_slowness and suspect.runs < 2 and suspect.node not in self.unconfirmed:
             self.unconfirmed.add(suspect.node)
             return

@@ -83,6 +83,7 @@ def read_ranges(
     numbers = iter(range(reads))
 
     def read(_: int) -> None:
+        # All threads take from one iterator, so a slow read holds up one thread only.
         for number in numbers:
             if time.monotonic() > until_s:
                 return
@@ -94,6 +95,7 @@ def read_ranges(
             except PenstockError as error:
                 errors.append(f"{address}: {error}")
             else:
+                # Only the first read of a range: later ones may come from a cache on the way.
                 if number < len(ranges):
                     first_s[place] = time.perf_counter() - begun_s
                 crcs[place][f"{crc32c(data):08x}"] += 1

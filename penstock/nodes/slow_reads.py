@@ -67,6 +67,7 @@ def slowness(own: Sequence[Times], healthy: Mapping[str, Sequence[Times]]) -> Sl
             return unknown
         for own_times, other_times in zip(own, rounds, strict=True):
             comparison = _compare(own_times, other_times)
+            # Too few reads beside any one node prove nothing.
             if comparison is None:
                 return unknown
             compared.append(comparison)
@@ -76,6 +77,7 @@ def slowness(own: Sequence[Times], healthy: Mapping[str, Sequence[Times]]) -> Sl
     is_slow = True
     for comparison in compared:
         is_slow = is_slow and comparison.is_slow
+        # The mildest comparison is the one that a person should see.
         if comparison.times < least.times:
             least = comparison
     return Slowness(

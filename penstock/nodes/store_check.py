@@ -59,7 +59,9 @@ def random_fields(root: loader.Root, number: int) -> list[FieldAddress]:
             for field in group["field_nbytes"]
         ]
         if fields and len(version):
+            # Unseeded: each check reads other samples, so many checks cover a dataset.
             ordinals = np.random.default_rng().integers(len(version), size=number)
+            # Sorted, so that samples of one shard share its index read.
             addresses = version.address(np.sort(ordinals), [_chance.choice(fields)])
             drawn += [place for address in addresses for place in address.fields.values()]
     known = [place for place in drawn if place.crc32c != UNKNOWN_CRC and 0 < place.nbytes <= 2**22]
@@ -77,6 +79,7 @@ def _judge(root: loader.Root, places: Sequence[FieldAddress]) -> Finding:
         if crc != place.crc32c:
             again = _crc(root, place)
             text = f"{place.path}[{place.offset}:{place.offset + place.nbytes}]"
+            # Equal twice: the store has these bytes. Different: the node or the way changes them.
             (damaged if again == crc else wrong).append(
                 f"{text} has CRC-32C {crc:08x} instead of {place.crc32c:08x}"
             )
@@ -106,9 +109,11 @@ def check_scratch(folder: str) -> Finding:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+            # Else the read below comes from memory, and tests no disk.
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             back = os.pread(file.fileno(), SCRATCH_BYTES, 0)
     except OSError as error:
+        # A full disk or a missing folder is no broken disk.
         status = {ENOSPC: CheckStatus.WARNING, ENOENT: CheckStatus.UNKNOWN, EACCES: CheckStatus.UNKNOWN}
         return status.get(error.errno or 0, CheckStatus.FAILED), f"scratch disk {folder}: {error}"
     if back != data:

@@ -47,7 +47,9 @@ def _versions(root: loader.Root) -> Iterator[loader.Version]:
     records = [record for name in root.datasets() for record in root.versions(name)]
     newest = {record.dataset: record for record in records}
     others = [record for record in records if record is not newest[record.dataset]]
+    # Newest first: trainings read these, and VERSIONS ends the search.
     others.sort(key=lambda record: -record.n)
+    # A mirror could hide a difference of the primary.
     store = primary_store(root.store)
     for record in [*newest.values(), *others][:VERSIONS]:
         manifest = read_record_manifest(store, record)

@@ -165,6 +165,7 @@ class NodeWatch:
     def _drain(
         self, result: NodeReview, known: list[Case], states: dict[str, NodeState], now_us: int
     ) -> None:
+        # A refused drain of this watcher is tried again below, and must not count against itself.
         counted = [case for case in known if not (case.is_pending and case.number in self._opened)]
         so_far = drains(counted, now_us, self._own)
         so_far += _new_drains(_ours(states), so_far)
@@ -173,6 +174,7 @@ class NodeWatch:
         n_suspects = len(self._proofs.open_suspects(result.suspects))
         decision = caps(proved, so_far, len(states), now_us, [alerted_us], n_suspects)
         for node in decision.drain:
+            # Read again: proofs take minutes, and a person may have acted meanwhile.
             if not self._control.states().get(node, NodeState(in_service=False)).in_service:
                 self._say(result, node, "drain", f"{node} left service meanwhile")
                 continue
@@ -206,6 +208,7 @@ class NodeWatch:
         ) or self._book.open(node, text, case_evidence(*self._proofs.proved[node]), BY)
         self._opened[case.number] = case
         self._own.add(case.number)
+        # After the evidence: a watcher that dies here finds the pending case again.
         self._control.drain(node, case.reason)
         self._book.put_end(case.number, "drained", BY)
         del self._opened[case.number], self._proofs.proved[node]
@@ -216,6 +219,7 @@ class NodeWatch:
         ours = {(number, node) for node, number in _ours(states).items()}  # two records may have one number
         self._clean = {key: pair for key, pair in self._clean.items() if key in ours}
         for key in ours:
+            # A round after the drain: a check right after it would find the same state.
             self._clean.setdefault(key, (0, time.monotonic() + ROUND_S))
         due = [key for key, (_, next_s) in self._clean.items() if time.monotonic() >= next_s]
         for number, node in sorted(due, key=lambda key: self._clean[key][1])[:RETURNS]:
@@ -243,6 +247,7 @@ class NodeWatch:
 
     def _resume(self, result: NodeReview, node: str, number: int) -> None:
         state = self._control.states().get(node, NodeState(in_service=True))
+        # An operator may have drained it for a reason of their own since.
         if state.in_service or case_number(state.reason) != number:
             text = f"{node} has another reason or is in service: it is no longer ours"
             self._say(result, node, "return", text)
@@ -265,7 +270,9 @@ def _healthy(
     """Return nodes in service without a sign against them, in random order. first: nodes to put first."""
     accused = {suspect.node for suspect in suspects}
     healthy = [node for node, state in states.items() if state.in_service and node not in accused]
+    # Random, so that the same two nodes do not bear every measurement.
     random.SystemRandom().shuffle(healthy)
+    # Nodes of the suspect's own windows first: they read the same data at the same time.
     return tuple(sorted(healthy, key=lambda node: node not in first))
 
 

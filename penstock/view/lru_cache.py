@@ -39,6 +39,7 @@ class LruCache(Generic[T]):
                 self._store(key, value)
             finally:
                 with self._lock:
+                    # Also after an error: the next caller makes the value itself.
                     self._key_locks.pop(key, None)
             return value
 
@@ -83,5 +84,6 @@ class LruCache(Generic[T]):
                 self._total -= self._values.pop(key)[1]
             self._values[key] = value, n, time.monotonic()
             self._total += n
+            # A value above the limit drops everything, itself included; its caller still has it.
             while self._total > self._limit and self._values:
                 self._total -= self._values.popitem(last=False)[1][1]

@@ -119,6 +119,7 @@ def note_marks(step: int, notes: Mapping[str, float], spreads: Mapping[str, Spre
         known = spreads.get(name)
         if known is None or known.n < MIN_STEPS or not known.sigma > 0:
             continue
+        # From the median: one spike would move a mean, and hide itself.
         far = abs(value - known.median) / known.sigma
         if far > SIGMAS:
             text = f"{label} = {value:.4g}, {far:.0f} sigma from the run's median {known.median:.4g}"
@@ -166,6 +167,7 @@ def _equal(slots: Sequence[SlotFacts]) -> list[StepMark]:
             )
             text = f"{clean(field, 80)}: the values of {len(group)} slots {which}"
             equal = step_mark("equal_values", text, (slot.slot for slot in group), field)
+            # A sampler may draw one sample twice; two samples with equal bytes are a fault of the data.
             marks.append(equal if len(keys) > 1 else replace(equal, weight=_ONE_SAMPLE))
     return marks
 
@@ -192,6 +194,7 @@ def _splits(slots: Sequence[SlotFacts]) -> list[StepMark]:
     groups: dict[str, list[int]] = defaultdict(list)
     for slot in slots:
         split = slot.provenance.get("split", "")
+        # Datasets without splits have "" everywhere.
         if split and split != "train":
             groups[split].append(slot.slot)
     return [
@@ -226,6 +229,7 @@ def _spread(row: Mapping[str, Any]) -> ColumnSpread | None:
         return None
     mean = row["sum"] / n_finite
     square = row["sum_squares"] / n_finite
+    # By sums, which manifests store: two large numbers may cancel, hence the bound below.
     variance = square - mean * mean
     if variance <= _LEAST_SHARE * square:
         return None
@@ -282,6 +286,7 @@ def _read_rows(
     addresses = list(at.values())
     for group in sorted({entry["group"] for entry in files}):
         of_group = [one for one in select_files(entries, None, annotations=False) if one["group"] == group]
+        # A group that some parts lack has no row for their samples.
         if sum(one["n_rows"] for one in of_group) == int(version.parts.n_rows.sum()):
             for place, row in sample_rows(version, addresses, group, names):
                 yield row, slots[place]

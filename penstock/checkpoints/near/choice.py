@@ -77,6 +77,7 @@ def choose_near_step(
     rejections: list[NearRejection] = []
     for near in assess_near_steps(nodes, run, above=above):
         marker = near.marker
+        # Already reported by `reject`, with the node and the object.
         if (marker.step, marker.attempt) in unreadable:
             continue
         problem = near.problem
@@ -150,6 +151,7 @@ def _markers(
 
 def _holders(nodes: Sequence[NearNode], checkpoint: Checkpoint) -> Holders:
     holders: dict[str, list[str]] = {}
+    # By size only: hashing terabytes here would delay the start. `NearReads` checks the SHA-256.
     for stored in checkpoint.objects:
         names = holders.setdefault(stored.name, [])
         for node in nodes:

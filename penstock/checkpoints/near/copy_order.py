@@ -29,10 +29,13 @@ def copy_order(
     own_members = members[own_block]
     position = own_members.index(own)
     order: list[str] = []
+    # Blocks in a ring, so that no block receives the copies of two others.
     for name in [*after, *before]:
         others = members[name]
+        # The node at the same position there: nodes of this block choose different ones.
         order += _rotate(others, position)
     neighbours = _rotate(own_members, position)
+    # Last, since one switch may take both copies; still better than none. The first is this node.
     order += neighbours[1:]
     return order
 

@@ -47,6 +47,7 @@ def _layout(value: Any) -> object:
             return None  # torch returns the tensor itself as its copy
         local = value.to_local()
         return ("shard", local.shape, local.dtype, value.shape, value.placements)
+    # Exact types: a subclass may hold more than its plain memory.
     if type(value) in (Tensor, Parameter):
         return ("tensor", value.shape, value.dtype)
     if isinstance(value, PLAIN_TYPES):

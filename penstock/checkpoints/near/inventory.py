@@ -84,6 +84,7 @@ def gather_inventory(
     files: Sequence[NearFile] = ()
     if is_first_of_node:
         files = own.files
+    # Gathered, not exchanged: only the first rank chooses, and a list may have a row per part.
     files_by_rank = _gather(files, group)
     nodes: list[NearNode] = []
     if rank == 0:
@@ -152,6 +153,7 @@ def _nodes(
     is_one_node = len(places) == 1
     pairs = zip(everyone, files_by_rank, strict=True)
     for presence, files in pairs:
+        # Ranks of one node see the same folder.
         if presence.place in nodes:
             continue
         own: Markers = {}
@@ -192,6 +194,7 @@ def _markers(own: Markers, everyone: Sequence[Presence], group: Any) -> dict[str
     owners: dict[str, int] = {}
     for rank, presence in enumerate(everyone):
         for _, digest in presence.markers:
+            # Every rank computes the same owners, so all of them enter the broadcasts in one order.
             owners.setdefault(digest, rank)
     for digest in sorted(owners):
         # The lowest rank that has it sends it; the first rank needs no copy of its own.

@@ -86,6 +86,7 @@ def list_near_steps(
     """Yield the near steps of each run, ascending. is_cluster: the nodes are all that there are."""
     for run, holders in nodes.items():
         marked: dict[int, ListedNearStep] = {}
+        # The preferred attempt comes last, and replaces the others of its step.
         for near in reversed(assess_near_steps(holders, run)):
             problem = near.problem
             if not is_cluster and near.marker.checkpoint is not None:

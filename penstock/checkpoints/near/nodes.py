@@ -101,6 +101,7 @@ class NearNodes:
         for address in self._order:
             if now_s >= self._left_out_s.get(address, 0.0):
                 return address
+        # All failed lately: try the best one again, rather than save on one disk only.
         if self._order:
             return self._order[0]
         return None
@@ -114,6 +115,7 @@ class NearNodes:
 
         Raises: NearSaveFailed if no other node has it; StoreError for this node's disk.
         """
+        # By the sender: the receiver refuses bytes that changed on the network.
         checksum = crc32c(data)
         others = self._others()
 
@@ -133,6 +135,7 @@ class NearNodes:
             self._warn(f"the marker of near step {step} is missing on a node: {problem}")
         if others and len(problems) == len(others):
             raise NearSaveFailed(f"no other node took the marker: {problems[0]}")
+        # This node last: its own marker means that another node has it too.
         self.files.write(
             marker_key(run, step),
             len(data),

@@ -98,6 +98,7 @@ class _PartBlocks:
         if not self._filled:
             return
         data = self._block[: self._filled].data
+        # Hashed block by block, while the block is in the processor's cache.
         self.sha256.update(data)
         self.checksum = crc32c(data, self.checksum)
         self._write(data)

@@ -51,6 +51,7 @@ class RankGroup:
         """Return the group of all ranks; without torch.distributed of this process only."""
         group = None
         if distributed.is_available() and distributed.is_initialized():
+            # gloo, not NCCL: near saves use no GPU, and run beside the training's own exchanges.
             group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_S))
         return RankGroup(name, group)
 
@@ -73,6 +74,7 @@ class RankGroup:
             return call()
         try:
             return call()
+        # All ranks answered, one of them with an error: the group still works.
         except CheckpointException:
             raise
         except Exception as error:
@@ -118,6 +120,7 @@ class RankGroup:
         """Write that this rank is ready, and wait for the others. Return False if `end` came first."""
         store = distributed.distributed_c10d._get_default_store()
         prefix = f"penstock/{self._name}/{self._n_joins}"
+        # A key per attempt: torch's store keeps the keys of the last one.
         self._n_joins += 1
         world_size = distributed.get_world_size()
         keys = [f"{prefix}/{rank}" for rank in range(world_size)]

@@ -70,6 +70,7 @@ class NearReads:
         blobs = []
         for span in spans:
             cut = data[span.offset : span.offset + span.nbytes]
+            # A copy of the cut: a view would keep the whole part in memory.
             blobs.append(Blob(bytes(cut), stored.sha256))
         return blobs
 
@@ -136,6 +137,7 @@ class NearReads:
             raise NearFault(f"{stored.name} is missing")
         descriptor, _ = opened
         with open(descriptor, "rb") as file:
+            # The kernel then reads further ahead; the part is read once, front to back.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
             return file.read(stored.nbytes)
 

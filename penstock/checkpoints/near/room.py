@@ -56,6 +56,7 @@ def rank_bytes(state: Mapping[str, Any], group: Any) -> int:
         for local_plan in plans:
             if isinstance(local_plan, Exception):
                 raise local_plan
+        # torch decides here which rank writes a tensor that several have.
         merged, _ = planner.create_global_plan(plans)
         return [_plan_bytes(merged_plan) for merged_plan in merged]
 
@@ -91,6 +92,7 @@ def check_room(nodes: NearNodes, run: str, step_bytes: int, group: Any) -> None:
             raise InvalidRuntime(f"near checkpoints cannot start: {rank.problem}")
         assert rank.node is not None
         blocks[rank.node.address] = rank.node.block
+    # The blocks decide the partners, so the second exchange has the final ones.
     nodes.use_blocks(blocks)
     facts = from_all_ranks(_rank_facts(nodes, run, step_bytes), group)
     _check_disks(facts)
@@ -120,6 +122,7 @@ def _check_disks(facts: Sequence[RankFacts]) -> None:
             raise InvalidRuntime(f"near checkpoints cannot start: {rank.problem}")
         address = rank.node.address
         free[address] = rank.node.free_bytes
+        # A node holds its ranks' parts, and the copies of every rank whose partner it is.
         for holder in (address, rank.partner):
             if holder is not None:
                 others = needed.get(holder, 0.0)

@@ -134,6 +134,7 @@ class NearSaves:
         """Copy the state, and save it in the background; if the save before is running, skip this one."""
         self._passed_step = step
         if self._saving is not None and not self._saving.done():
+            # Declined in the one thread too: every rank makes one exchange per call, in the order of calls.
             self._last = self._pool.submit(self._decline, step)
             return
         self._state = self._host_copy.take(plain_state(state))
@@ -174,6 +175,7 @@ class NearSaves:
         """Wait for the running near save, and destroy the process group."""
         self.wait()
         self._ranks.end()
+        # `wait` has given up after CLOSE_S: a hung exchange must not keep the process alive.
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._ranks.close()
 
@@ -199,6 +201,7 @@ class NearSaves:
     def _save(self, step: int, facts: Mapping[str, Any], begun: Event) -> None:
         writer: NearWriter | None = None
         state = self._state
+        # The thread holds the only reference, so `HostCopy` may replace its memory.
         self._state = None
         assert state is not None
         try:

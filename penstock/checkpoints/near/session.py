@@ -56,6 +56,7 @@ class NearSession:
         """
         self._is_checked = False
         if self._saves is None:
+            # Imports torch.distributed, which a start without near saves does without.
             from .save import NearSaves
 
             self._saves = NearSaves.open(

@@ -111,6 +111,7 @@ class NearWriter(CheckpointWriter):
                 checksum,
             )
         except NearFault as error:
+            # The next save then picks another partner.
             self._nodes.leave_out(self._partner)
             raise NearSaveFailed(f"the second copy failed: {error}") from error
 
@@ -118,6 +119,7 @@ class NearWriter(CheckpointWriter):
         """Write the marker to all nodes; then delete all but this step and the one before."""
         data = marker.encode(checkpoint)
         self._nodes.put_marker(self._run, self._step, data)
+        # From here on a start may choose this step, so no failure may delete it.
         self.is_committed = True
         kept = [self._step]
         before = self._nodes.previous_step(self._run, self._step)

@@ -70,6 +70,7 @@ def _training_items(line: TrainingLine, now_s: float) -> Iterator[AttentionItem]
     facts = TrainingFacts(
         run=line.run,
         state=line.state,
+        # A run without a step yet is silent since its last start.
         last_us=line.last_us or max(line.starts_us, default=0),
         median_step_s=line.median_step_us / 1e6,
         metric=line.metric,

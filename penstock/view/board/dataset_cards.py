@@ -73,6 +73,7 @@ class DatasetCard(JsonRecord):
 
     def with_batches(self, root: loader.Root) -> "DatasetCard":
         """Return the card with the batches that are stopped now. Costs a listing and up to `MOST_BATCHES` requests."""
+        # Not part of the cached card: batches stop without a new version.
         return replace(self, stopped=_halted_batches(root, self.dataset, self.batch))
 
 
@@ -83,6 +84,7 @@ def dataset_card(root: loader.Root, dataset: str) -> DatasetCard:
     live = [one for one in versions if one.retired is None]
     if not live:  # a collector may have deleted their manifests
         return DatasetCard.unreadable(dataset, newest.number, "every version is retired")
+    # A bounded number of manifests, however many versions a streaming dataset has.
     chosen = evenly_spread(live, MOST_VERSIONS)
     manifests = dict[int, Mapping[str, Any]]()
     for version in chosen:
@@ -125,6 +127,7 @@ def gate_result(producer: Mapping[str, Any]) -> str:
 
 def _halted_batches(root: loader.Root, dataset: str, published: str) -> tuple[HaltedBatch, ...]:
     """Return the newest batches after the published one whose version stage failed."""
+    # Batches are compared with the published one; a version that no pipeline made has none.
     if not published:
         return ()
     listed = newest_listed(root.store, dataset, VERDICTS)

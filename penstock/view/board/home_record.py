@@ -149,12 +149,14 @@ class Board:
         line = self._lines.get(key, lambda: training_line(root, store, listed, brief))
         # Not cached: a launcher's times go on while nothing is recorded.
         line = with_goodput(line, store, brief, self._goodputs)
+        # A run becomes stalled by silence, which changes no object.
         return line.at(now_s)
 
     def _card(self, root: loader.Root, name: str) -> DatasetCard:
         versions = root.state.versions(name)
         newest = versions[-1]
         n_retired = sum(version.retired is not None for version in versions)
+        # Cards change with the newest version or a retirement, and with nothing else that is cached.
         key = (root.url, name, newest.id, n_retired)
         try:
             card = self._cards.get(key, lambda: dataset_card(root, name))

@@ -212,6 +212,7 @@ def _versions_read(root: loader.Root, store: Store, outline: TrailOutline) -> tu
         body = parse_json_object(store.get(f"plans/{plan}.json").data)
     except (ObjectNotFound, ValueError):
         return ()
+    # By their form, wherever a packed, listed or windowed view has them.
     ids = set(_VERSION.findall(str(body.get("sources"))))
     names = list[str]()
     for versions in root.state.datasets.values():

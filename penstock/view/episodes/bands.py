@@ -57,6 +57,7 @@ def language_spans(episode: OpenEpisode, columns: Mapping[str, str]) -> tuple[tu
 
 def _task(episode: OpenEpisode, columns: Mapping[str, str]) -> str:
     for name in TASKS:
+        # A field first: a column of the same name is a copy of it, perhaps cut.
         if name in episode.names and episode.fields[name].address.nbytes <= MAX_TASK_BYTES:
             data = episode.fields[name].whole()
             return clean(data.decode("utf-8", "replace"), _TEXT)
@@ -121,11 +122,13 @@ def keep_spans(episode: OpenEpisode, anchor: str) -> tuple[tuple[EpisodeSpan, ..
             raise DecodeFailed(f"keep.npy has {len(keep)} rows, {anchor} has {n}")
     except Corrupt as error:
         return (), -1, clean(error, 600)
+    # False at both ends: a run that touches an end has two edges too. int8, since numpy subtracts no booleans.
     edges = np.flatnonzero(np.diff(np.concatenate([[False], keep, [False]]).astype(np.int8)))
     stretches = edges.reshape(-1, 2)  # [spans, 2]: first row, and the one after the last
     spans = tuple(
         EpisodeSpan(
             first_ns=episode.time_of(anchor, first),
+            # The last row lasts until the episode's end, which is not among the rows' times.
             last_ns=episode.length_ns if stop == n else episode.time_of(anchor, stop),
             text="keep",
             kind="keep",
@@ -142,12 +145,14 @@ def fault_spans(episode: OpenEpisode) -> tuple[tuple[EpisodeSpan, ...], str]:
     gaps_of: dict[str, str] = {}  # clocks that streams share are searched once
     for name, clock in episode.clocks.items():
         source = episode.clock_names[name]
+        # Each video has a container of its own.
         if source == "container" or source not in gaps_of:
             gaps_of[source] = name
             n_spans += _add_gaps(episode, name, clock, spans)
     for name, camera in episode.cameras.items():
         if camera.table is not None and camera.timeline is not None and name not in episode.errors:
             shown = camera.timeline.shown
+            # bool [frames - 1]: packets equal in checksum and size. int64: a difference of uint32 would wrap.
             same = (np.diff(camera.table.crc32c[shown].astype(np.int64)) == 0) & (
                 np.diff(camera.table.size[shown]) == 0
             )
@@ -160,6 +165,7 @@ def _add_gaps(episode: OpenEpisode, name: str, clock: I64, spans: list[EpisodeSp
     steps = np.diff(clock)
     if len(steps) < 2:
         return 0
+    # Relative to the median, so that one rule fits 5 Hz cameras and 1 kHz sensors.
     wide = np.flatnonzero(steps > GAP_PERIODS * np.median(steps))
     for row in wide[:MOST_SPANS].tolist():
         gap = EpisodeSpan(
@@ -175,12 +181,14 @@ def _add_gaps(episode: OpenEpisode, name: str, clock: I64, spans: list[EpisodeSp
 
 def _add_frozen(episode: OpenEpisode, name: str, same: np.ndarray, spans: list[EpisodeSpan]) -> int:
     """Add the first runs of equal frames, and return the number of all. same: bool [frames - 1]."""
+    # [2 * stretches]: edges of runs of True, as in `keep_spans`.
     edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).astype(np.int8)))
     stretches = edges.reshape(-1, 2)
     for first, stop in stretches[:MOST_SPANS].tolist():
         frozen = EpisodeSpan(
             first_ns=episode.time_of(name, first),
             last_ns=episode.time_of(name, stop),
+            # n equal pairs in a row are n + 1 frames.
             text=f"{stop - first + 1} frames of equal bytes",
             kind="frozen",
             detail=clean(name, 200),

@@ -62,6 +62,7 @@ def _age(nanoseconds: int) -> str:
     size = abs(nanoseconds)
     if size < 1000:
         return f"{nanoseconds} ns"
+    # Long delays stay in ms: they compare with the periods of cameras.
     unit = "ms"
     scale = 1_000_000
     if size < scale:

@@ -111,6 +111,7 @@ def episode_record(
     if trouble:
         errors["faults"] = trouble
     shown = {*episode.streams, *episode.cameras, *episode.errors}
+    # In the order of the sample's fields, whichever kind they are.
     names = [name for name in episode.names if name in shown]
     lanes, n_undrawn = stream_lanes(
         {name: one for name, one in episode.streams.items() if name not in episode.errors}
@@ -159,6 +160,7 @@ def _track(episode: OpenEpisode, name: str, names: Collection[str]) -> EpisodeTr
 def _short(name: str, names: Collection[str]) -> str:
     words = name.split(".")[:-1]
     others = [one.split(".")[:-1] for one in names if one != name]
+    # Fewest last words that no other field shares: cameras differ in "wrist" or "top", seldom at the end.
     n = next((n for n in range(1, len(words)) if all(one[-n:] != words[-n:] for one in others)), len(words))
     return clean(".".join(words[-n:]), 80)
 
@@ -229,6 +231,7 @@ class CursorMoment(JsonRecord):
 
 def moment(episode: OpenEpisode, at_ns: int, anchor: str = "") -> CursorMoment:
     """Return what the loader takes at a time. Reads one row per stream. Raises: InvalidRuntime."""
+    # The address of a page may name any time.
     at_ns = min(max(0, at_ns), episode.length_ns)
     anchor = episode.anchor(anchor)
     fields = list(dict.fromkeys((*episode.streams, *episode.cameras, *episode.errors)))

@@ -43,6 +43,7 @@ def stream_lanes(streams: Mapping[str, EpisodeStream]) -> tuple[tuple[Lane, ...]
     lanes: list[Lane] = []
     n_wide = 0
     for field, stream in streams.items():
+        # The action is drawn in the lanes of its state.
         if field in dashed.values():
             continue
         n = n_dims(stream.layout)
@@ -148,6 +149,7 @@ def _runs(
     if stop - first <= MOST_DIMS:
         return [(first, stop)]
     n_words = [len(words_of_name) for words_of_name in words[first:stop]]
+    # No word is left to divide by. The bound ends names of hundreds of words.
     if depth >= max(n_words) or depth > 8:
         return _equal_runs(first, stop)
     out: list[tuple[int, int]] = []
@@ -179,6 +181,7 @@ def _split_titles(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
         n += 1
     if len(names) == 1 or not n:
         return "", tuple(names)
+    # Single characters, such as the j of j1, make no title.
     long_words = [word for word in words[0][:n] if len(word) > 1]
     title = " ".join(long_words)
     if not title:

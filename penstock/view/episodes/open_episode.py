@@ -130,6 +130,7 @@ class OpenEpisode:
         nbytes = 0
         small = {}
         for name, at in self.address.fields.items():
+            # Small arrays and packet tables only: a video is read by the frames that are drawn.
             if (is_array(name) or name.endswith(SUFFIX)) and at.nbytes <= KEPT_BYTES:
                 nbytes += at.nbytes
                 if nbytes <= MOST_SMALL_BYTES:
@@ -166,6 +167,7 @@ class OpenEpisode:
         facts: Mapping[str, Any] = self.version.facts.get(name, {})
         dims = facts.get("dims")
         unit = facts.get("unit")
+        # Names of another number of dimensions would label wrong curves.
         if not isinstance(dims, list | tuple) or len(dims) != n_dims(layout):
             dims = ()
         return EpisodeStream(
@@ -199,6 +201,7 @@ class OpenEpisode:
     def _open_clock(self, name: str) -> None:
         source = clock_field(name, self.names, self.version.facts)
         if source is not None:
+            # Streams of one sensor share a clock: decode and check it once.
             shared = (clock for one, clock in self.clocks.items() if self.clock_names[one] == source)
             array: Any = next(shared, None)
             self.clock_names[name] = source
@@ -240,7 +243,9 @@ class OpenEpisode:
         last = int(clock[-1])
         step = 0
         if len(clock) > 1:
+            # The last value lasts one mean period, else the axis would end where it begins.
             step = (last - first) // (len(clock) - 1)
+        # A forged clock may end near 2^63, where adding a period overflows.
         return first, max(last, min(last + step, 2**62))
 
     def anchor(self, asked: str = "") -> str:
@@ -270,6 +275,7 @@ class OpenEpisode:
         """Return the last row or frame that began by `at_ns`; -1 before the first."""
         if self.is_steps:
             return min(at_ns, self.n_values(name) - 1)
+        # side="right": a row that begins at this very time counts.
         return int(np.searchsorted(self.clocks[name], at_ns + self.origin_ns, side="right")) - 1
 
     def pick(self, name: str, at_ns: int, anchor: str) -> Picked:
@@ -323,6 +329,7 @@ class OpenEpisode:
         """Return the approximate bytes of memory that decoding a frame takes."""
         camera = self.cameras[name]
         width, height = camera.size
+        # Decoded planes and RGB copies; a video that is read whole is in memory twice.
         return 8 * width * height + 2 * self.address.fields[name].nbytes * camera.is_read_whole
 
     def frame(self, name: str, number: int) -> np.ndarray:
@@ -362,6 +369,7 @@ def _is_pictures(layout: NpyLayout) -> bool:
     shape = layout.shape
     if layout.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)) or len(shape) not in (3, 4):
         return False
+    # A stack of 3 x 3 matrices is no image.
     return min(shape[1:3]) >= _PICTURE_PX and (len(shape) == 3 or shape[3] in (1, 3, 4))
 
 
@@ -369,6 +377,7 @@ def is_episode(version: loader.Version, names: Sequence[str]) -> bool:
     """Return whether there is a stream on a clock, or of steps."""
     if any(name.endswith(CLOCK) for name in names):
         return True
+    # Arrays are not enough: images of a photo dataset may have arrays beside them.
     by_steps_only = "episode.json" in names or "n_steps" in version.manifest["columns"]
     return by_steps_only and any(is_array(name) for name in names)
 

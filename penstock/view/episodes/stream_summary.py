@@ -86,15 +86,18 @@ class StreamSummary:
         if self.dims > MAX_DIMS:
             raise DecodeFailed(f"{self.dims} values a row; up to {MAX_DIMS} are drawn")
         bucket_nbytes = 8 * max(1, self.dims)  # the smallest and largest value of each dimension
+        # At least a plot's width, also for thousands of dimensions.
         most_buckets = max(1024, LEVEL_BYTES // bucket_nbytes)
         self.rows_each = max(1, -(-self.n_rows // most_buckets))
         """Rows of a bucket."""
         n_buckets = -(-self.n_rows // self.rows_each)
+        # NaN draws nothing, so unread buckets are gaps.
         self._low = np.full((n_buckets, self.dims), np.nan, np.float32)
         self._high = self._low.copy()
         self._lock = Lock()
         nbytes_each = self.rows_each * self.dims * layout.dtype.itemsize
         buckets_each = max(1, PASS_BYTES // max(1, nbytes_each))
+        # From the end of this list: after any time, the reads so far cover the stream evenly.
         starts = spread(range(0, n_buckets, buckets_each))
         self._spans = [range(start, min(n_buckets, start + buckets_each)) for start in starts]
         """Unread buckets, the next last."""
@@ -149,7 +152,9 @@ class StreamSummary:
                 self._set(span.start, whole.reshape(n_whole, self.rows_each, self.dims))
                 last = rows[len(whole) :]  # of the stream's last bucket
                 if len(last):
+                    # [1, rows, dims]: the stream's last bucket has fewer rows than the others.
                     self._set(span.start + n_whole, last[None])
+                # After the read: a damaged block raises, and the next call tries it again.
                 self._spans.pop()
             if time.monotonic() > until:
                 break
@@ -165,6 +170,7 @@ class StreamSummary:
         """Return whether `columns` reads rows instead of buckets."""
         n = min(self.n_rows, stop) - max(0, first)
         nbytes = n * self.dims * self._layout.dtype.itemsize
+        # Fewer buckets than columns would show steps; rows are then few enough to read.
         return n <= n_columns * self.rows_each and nbytes <= LEVEL_BYTES
 
     def columns(self, first: int, stop: int, n_columns: int, dims: range) -> ColumnExtremes:
@@ -190,9 +196,11 @@ class StreamSummary:
             high = self._high[first_bucket:end_bucket, dim_slice]
             first_row = first_bucket * self.rows_each
             rows_each = self.rows_each
+        # Rounded up, so that the columns are never more than asked for.
         group = -(-len(low) // n_columns)
         starts = np.arange(0, len(low), group)
         if group > 1:
+            # [columns, dims]: each column joins `group` rows or buckets. fmin skips NaN.
             low = np.fmin.reduceat(low, starts)
             high = np.fmax.reduceat(high, starts)
         column_rows = first_row + starts.astype(np.int64) * rows_each
@@ -217,6 +225,7 @@ def extremes(rows: np.ndarray) -> tuple[F32, F32]:
     """Return (smallest, largest) finite values, float32 [n, dims], of rows [n, each, dims]."""
     if rows.dtype.kind != "f":
         return drawable(rows.min(axis=1)), drawable(rows.max(axis=1))
+    # NaN passes through minimum, so the check below sees it.
     low = np.minimum.reduce(rows, axis=1)
     high = np.maximum.reduce(rows, axis=1)
     is_finite = np.isfinite(low).all() and np.isfinite(high).all()

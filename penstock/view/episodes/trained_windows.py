@@ -108,6 +108,7 @@ class _WindowSearch:
                 return
             name = key if row < 0 else window_key(key, row)
             for held in replay.steps_of(source.source, name, before=self.training.last_step + 1):
+                # With several plans a step belongs to the one that last trained it.
                 if one_plan or self.training.plan_hash(held.step) == plan_hash:
                     self.add(layout, row, held.step, held.slot)
 
@@ -122,6 +123,7 @@ class _WindowSearch:
                 plans[plan_hash] = _views(self.training.plan(step), self.episode)
             slots = self.training.slots(step, 0, 1)
             for source, view, numbers in plans[plan_hash]:
+                # An episode's windows are consecutive ordinals of the view.
                 inside = (slots.ordinal >= numbers[0]) & (slots.ordinal <= numbers[-1])
                 places = np.flatnonzero((slots.source == source) & inside)
                 for slot, row in zip(places.tolist(), view.rows(slots.ordinal[places]).tolist(), strict=True):
@@ -141,6 +143,7 @@ def trained_windows(training: Training, episode: OpenEpisode) -> RunWindows:
     try:
         views = [one for step in plans.values() for one in _views(training.plan(step), episode)]
         n_windows = sum(len(numbers) for _, _, numbers in views)
+        # An episode of many windows is cheaper by steps; a long run with few windows is cheaper by windows.
         if n_windows * (WINDOW_S + n_windows * ROW_S) > len(steps) * STEP_S:
             search.by_steps(steps)
         else:
@@ -191,6 +194,7 @@ def _rows(view: WindowView, episode: OpenEpisode) -> list[int]:
 def _spread(rows: Sequence[int]) -> list[int]:
     """Return the rows in an order whose every prefix covers the episode evenly."""
     n = len(rows)
+    # Multiples of the golden ratio spread evenly at any length; coprime with n, they visit each row once.
     step = max(1, round(n * (math.sqrt(5) - 1) / 2))
     while math.gcd(step, n) > 1:
         step += 1
@@ -226,6 +230,7 @@ def _read_windows(
     if not places:
         return ()
     steps = np.array([one[0] for one in places], np.int64)
+    # A plan goes on behind the last recorded step, but trained nothing there.
     recorded = training.are_recorded(steps)
     spread = training.spreads.get(metric)
     limit = spread.median + FAR * spread.sigma if spread is not None else math.inf
@@ -237,6 +242,7 @@ def _read_windows(
         if not is_recorded:
             continue
         by_slot, own = losses.get(step, ({}, None))
+        # The run log has losses of each step's largest slots, and the step's own for the others.
         loss = by_slot.get(slot, own)
         windows.append(
             TrainedWindow(

@@ -67,6 +67,7 @@ class VerifiedField:
     def keep(self, data: bytes) -> None:
         """Keep all bytes, checked by the caller."""
         self._data = data
+        # Marks the field as checked; ranges of it never reach a block.
         self._crcs = [crc32c(data)]
 
     def head(self, nbytes: int) -> bytes:
@@ -91,6 +92,7 @@ class VerifiedField:
             yield data
         if crc != self.address.crc32c != UNKNOWN_CRC:
             raise Corrupt(f"{self._where}: its CRC-32C is {crc:08x}, not {self.address.crc32c:08x}")
+        # The field was one chunk, so `data` is all of it.
         if self.address.nbytes <= KEPT_BYTES:
             self._data = data
         if not self.has_rows:
@@ -106,6 +108,7 @@ class VerifiedField:
         """Return checked bytes. Raises: Corrupt."""
         with self._lock:
             if not self.is_checked:
+                # Under the lock: two requests for one field share the pass.
                 for _ in self.chunks():
                     pass
         if self._data is not None:
@@ -113,6 +116,7 @@ class VerifiedField:
         size = self._block_bytes
         first = (offset - self._begins) // size
         begin = self._begins + first * size
+        # Whole blocks, since a checksum covers a block.
         end = min(self.address.nbytes, begin + -(-(offset + nbytes - begin) // size) * size)
         data = self._read(begin, end - begin)
         for number, at in enumerate(range(0, len(data), size), first):
@@ -125,6 +129,7 @@ class VerifiedField:
         if not nbytes:
             return b""
         blob = self._store.get_range(self.address.path, self.address.offset + offset, nbytes, self._etag)
+        # Later reads ask for the same object: an overwritten one must not mix with this one's blocks.
         self._etag = blob.etag
         return blob.data
 

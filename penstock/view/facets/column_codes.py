@@ -92,6 +92,7 @@ class CodedColumn:
     @property
     def nbytes(self) -> int:
         texts = sum(map(len, self.terms))
+        # Twice: Python keeps a term, and the value inside it, as texts of their own.
         return self.codes.nbytes + self.all.nbytes + 2 * texts
 
     @property
@@ -156,6 +157,7 @@ def code_column(
         codes[series.is_null().to_numpy()] = null_code
         values = [*values, None]
     n_listed = len(values) + len(coding.bins)
+    # One more for the code of all other values, which may have no sample.
     every = np.bincount(codes, minlength=n_listed + 1)
     small: Any = np.uint8
     if len(every) > 256:
@@ -230,6 +232,7 @@ def _presence_coding(kind: str, series: "polars.Series") -> _Coding:
 
 
 def _bools(series: "polars.Series") -> _Coding:
+    # True has code 0, since it is listed first. Null gets its own code later.
     codes = 1 - series.fill_null(False).cast(int).to_numpy()
     present = series.drop_nulls()
     return _Coding(
@@ -252,6 +255,7 @@ def _texts(name: str, series: "polars.Series") -> _Coding:
         len(present),
     ):
         return _presence_coding(IDENTIFIER, series)
+    # After the test for identifiers: long texts are values too.
     short = counts.filter(pl.col("value").str.len_chars() <= MOST_VALUE_CHARACTERS)
     return _categories(series, short, n_values)
 
@@ -269,6 +273,7 @@ def _categories(
     """Return the coding of the most frequent values. counts: value, n."""
     import polars as pl
 
+    # By value among equally frequent ones, so that a page lists them in one order each time.
     top = counts.sort(["n", "value"], descending=[True, False]).head(MOST_VALUES)
     values = top["value"].to_list()
     if not values:
@@ -288,6 +293,7 @@ def _categories(
     return _Coding(
         CATEGORY,
         values,
+        # A copy, because polars' memory is read-only and null moves the codes.
         codes.to_numpy().copy(),
         n_values,
     )
@@ -311,6 +317,7 @@ def _numbers(name: str, series: "polars.Series") -> _Coding:
     numbers = present.to_numpy()
     is_finite = np.isfinite(numbers)
     finite = numbers[is_finite]
+    # A facet of numbers without NaN has no line for it.
     special = [value for value, n in _not_finite(numbers, is_finite).items() if n]
     edges, scale = bin_edges(finite)
     bins = _bins(
@@ -318,11 +325,13 @@ def _numbers(name: str, series: "polars.Series") -> _Coding:
         edges.tolist(),
         edges.tolist(),
     )
+    # Values come before bins.
     codes = _bin_codes(finite, edges) + len(special)
     number_codes = np.empty(len(numbers), np.int64)
     number_codes[is_finite] = codes
     for code, value in enumerate(special):
         is_value = numbers == value
+        # NaN, which equals nothing.
         if value != value:
             is_value = np.isnan(numbers)
         number_codes[is_value] = code

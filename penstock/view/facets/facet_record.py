@@ -93,6 +93,7 @@ def facet_from_codes(
     share: float,
 ) -> Facet:
     """Return a facet from a column's codes. members: bool [rows] to count, or None for all. share: of samples coded."""
+    # Counts of the spread rows, scaled up to all samples.
     every = np.rint(coded.all / share).astype(int).tolist()
     counts = np.rint(coded.counts(members) / share).astype(int).tolist()
     n_values = len(coded.values)
@@ -194,6 +195,7 @@ def _statistics_counts(
     if kind == BOOL and categories is not None:
         counts = [(True, categories.get("True", 0)), (False, categories.get("False", 0))]
     elif kind == CATEGORY and _lists_all(categories):
+        # The order of codes, so that a facet does not change when its column is read.
         counts = sorted(categories.items(), key=lambda item: (-item[1], item[0]))
     elif kind == IDENTIFIER and _lists_all(categories):
         return []

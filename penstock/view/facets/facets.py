@@ -98,6 +98,7 @@ def select_counted(
             names = facets_in_sight(version, columns)
     if "*" in names:
         return ordered
+    # A column with a term is counted without it, which stored statistics cannot do.
     requested = {*names, *checked.columns.values()}
     return [name for name in ordered if name in requested]
 

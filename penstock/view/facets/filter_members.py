@@ -72,6 +72,7 @@ def filter_members(
         if code is not None:
             term_members[term] = columns.codes(version, column).codes == code
     valid = checked.filter
+    # Terms without codes go to polars; the others cost a comparison of bytes.
     queries = [(term, f"term {term!r}") for term in valid.terms if term not in term_members]
     if valid.where:
         queries.append((valid.where, f"where({valid.where!r})"))
@@ -88,6 +89,7 @@ def filter_members(
         column = checked.columns[term]
         satisfied = term_members[term]
         if column in by_column:
+            # Two terms over one column, such as a lower and an upper bound.
             satisfied = satisfied & by_column[column]
         by_column[column] = satisfied
     base = None
@@ -99,6 +101,7 @@ def filter_members(
     damaged: Mapping[str, str] = {}
     if checked.filter.words:
         try:
+            # Last: the index then looks only at samples that satisfy the rest of `base`.
             base, damaged = columns.searches.word_members(version, checked.filter.words, base)
         except (FieldNotFound, NotIndexed, InvalidRuntime, Corrupt, FormatTooNew) as error:
             checked = checked.dropping_words(str(error))
@@ -128,6 +131,7 @@ def drop_unmapped(
         return checked
     for text in named:
         checked = checked.dropping(text, error)
+    # Several terms fail for one reason: the map is missing.
     errors = tuple(dict.fromkeys(checked.errors))
     return replace(checked, errors=errors)
 
@@ -187,6 +191,7 @@ def _slice_members(
     for name in (*valid.within, *valid.without):
         try:
             record = newest_slice(version, name)
+            # bool [live samples]; reduced below to the counted rows of a large version.
             is_in_slice = np.zeros(len(version), bool)
             is_in_slice[page_slice_ordinals(version, record)] = True
             if name in valid.within:

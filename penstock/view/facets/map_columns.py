@@ -54,6 +54,7 @@ def map_columns(version: "loader.Version") -> tuple[str, ...]:
         return ()
     stored = version.manifest["columns"]
     names = [name for name in MAP_TYPES if name not in stored]
+    # Without labels no sample has a share.
     if LABEL not in stored and SHARE in names:
         names.remove(SHARE)
     return tuple(names)
@@ -101,6 +102,7 @@ def coded_labels(coded: CodedColumn) -> LabelCodes | None:
     if int(coded.all[n_values:].sum()):
         return None
     codes = coded.codes.astype(np.int64)
+    # null_code is -1 if no label is missing, and then nothing is changed.
     codes[codes == coded.null_code] = -1
     return LabelCodes(codes=codes, names=[str(one.value) for one in coded.values])
 

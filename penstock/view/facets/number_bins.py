@@ -83,12 +83,14 @@ def _is_skewed(numbers: Numbers) -> bool:
     n = len(numbers)
     middle = n // 2
     ninth = n * 9 // 10
+    # The two order statistics need no whole sort.
     ordered = np.partition(
         numbers,
         [middle, ninth],
     )
     median = float(ordered[middle])
     percentile = float(ordered[ninth])
+    # A logarithmic scale has no place for negative numbers.
     if median < 0 or percentile <= 0:
         return False
     return percentile >= LOG_RATIO * median
@@ -131,6 +133,7 @@ def _logarithmic(numbers: Numbers) -> list[Any]:
     n = MOST_BINS
     edges = []
     if len(positive) < len(numbers):
+        # The bin of zero and less ends at the smallest positive number.
         edges.append(least)
         n -= 1
     start = math.log(least)
@@ -158,7 +161,9 @@ def _round_edge(edge: float, width: float) -> float:
     if not width:
         return edge
     magnitude = math.log10(width)
+    # Two digits below the width: its hundredth.
     digits = 2 - math.floor(magnitude)
+    # 10 to this power is no float.
     if abs(digits) > 300:
         return edge
     return round(

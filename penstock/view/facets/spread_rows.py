@@ -83,6 +83,7 @@ def spread_rows(version: "loader.Version") -> SpreadRows:
     ordinals = _ordinals(version, runs)
     order = None
     is_live = ordinals >= 0
+    # Most versions have no exclusions, and their keys are in order: rows are then taken as they are.
     if not is_live.all() or np.any(ordinals[1:] < ordinals[:-1]):
         order = np.flatnonzero(is_live)
         by_ordinal = np.argsort(ordinals[order], kind="stable")
@@ -182,8 +183,10 @@ def _runs(places: "polars.DataFrame") -> _Runs:
 
     rows = places["row"].to_numpy()
     part_lengths = places["part"].rle().struct.field("len")
+    # [parts]: row after the last one of each stretch of equal part ids.
     part_ends = part_lengths.cum_sum().to_numpy()
     is_first = np.ones(len(rows), bool)
+    # A run ends where rows do not follow each other, or the part changes.
     is_first[1:] = np.diff(rows) != 1
     is_first[part_ends[:-1]] = True
     firsts = np.flatnonzero(is_first)
@@ -200,6 +203,7 @@ def _places(pl: Any, runs: _Runs) -> "polars.DataFrame":
     """Return part and row of each row of the runs."""
     parts = pl.Series("part", runs.parts, pl.String)
     run_of_row = np.repeat(np.arange(len(runs.lengths)), runs.lengths)
+    # [runs]: rows of all earlier runs.
     rows_before = runs.lengths.cumsum() - runs.lengths
     in_run = np.arange(len(run_of_row)) - rows_before[run_of_row]
     rows = pl.Series("row", runs.first_rows[run_of_row] + in_run)

@@ -53,6 +53,7 @@ class VersionColumns:
         self._maps = LruCache[VersionMap](MAPS_BYTES, lambda places: places.nbytes)
         # Many requests for a new version's columns read them once.
         self._reads = Lock()
+        # Only the last page's columns: a person clicks there, not on earlier pages.
         self._next: tuple[loader.Version, Sequence[str]] | None = None
 
     def statistics(self, version: "loader.Version") -> Statistics:
@@ -149,6 +150,7 @@ class VersionColumns:
                     is_number = series.dtype.is_numeric() or series.dtype.is_temporal()
                     if is_number or name in no_values:
                         self._values.put(key, series)
+                # The loop variable would keep the last column alive while memory is released.
                 del series
             release_memory()
 
@@ -261,6 +263,7 @@ class VersionColumns:
             bits = new.get(text)
             if bits is None:
                 bits = self._find_bits(version, query)
+            # `count` drops the bits that fill up the last byte.
             unpacked = np.unpackbits(bits, count=self.n_rows(version))
             members[text] = unpacked.astype(bool)
         return members
@@ -327,6 +330,7 @@ class VersionColumns:
         if others:
             frame = self._scan(version, others)
             columns.update(frame.to_dict())
+            # `scan_samples` adds it to whatever is asked for.
             columns.pop("ordinal", None)
         return columns
 

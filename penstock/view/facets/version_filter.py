@@ -79,6 +79,7 @@ def _depth(
     begin: str,
     end: str,
 ) -> int:
+    # Running sum of +1 and -1: its largest value is the depth.
     return max(accumulate((token == begin) - (token == end) for token in tokens), default=0)
 
 
@@ -225,6 +226,7 @@ def check_filter(
         errors = (*checked.errors, error)
         checked = replace(checked, filter=without_slices, errors=errors)
     if most_bytes is not None:
+        # Before any expression is parsed: parsing takes time that grows with the length.
         checked = _short_enough(checked, most_bytes)
     checked = _without_wrong_lasso(checked)
     checked = _without_wrong_words(version, checked)

@@ -73,6 +73,7 @@ class VersionSearches:
         _check_size(version, f"penstock search {version.name} WORDS --where SQL")
         digest = ""
         if members is not None:
+            # Words find other samples under another filter, so the members are part of the key.
             digest = hashlib.sha256(np.packbits(members).tobytes()).hexdigest()
         key = (version.store.url, version.id, words, digest)
 
@@ -139,6 +140,7 @@ class VersionSearches:
             result = self.ranked(
                 version,
                 key,
+                # The sample is most similar to itself, and left out below.
                 MOST_LOOK_ALIKES + 1,
                 None,
             )
@@ -154,6 +156,7 @@ class VersionSearches:
     def _note(self, version: "loader.Version") -> None:
         """Close the indexes of the version that was searched the longest time ago."""
         with self._lock:
+            # Drops versions that were closed, and moves this one to the end.
             others = [one for one in self._searched if one() not in (None, version)]
             self._searched = [*others, weakref.ref(version)]
             while len(self._searched) > MOST_SEARCHED:

@@ -93,6 +93,7 @@ def _strip(array: Array, most: int) -> Pixels:
     scale = value_scale(array)  # of the whole array: the planes stay comparable
     evenly_spaced = np.linspace(0, n - 1, min(n, MAX_PLANES)).astype(np.int64)
     row: list[Pixels] = []
+    # np.unique: rounding may give one plane twice.
     for number_of_plane in np.unique(evenly_spaced).tolist():
         plane = array[np.unravel_index(number_of_plane, outer_shape)]
         small = thin(plane, most)  # [height, width]

@@ -48,6 +48,7 @@ def shape_text(value: object) -> str | None:
 
 
 def _is_tensor(value: object) -> bool:
+    # Not imported: without torch in the process, no value can be a tensor.
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -56,6 +57,7 @@ def _of_numpy(value: object) -> Array | None:
     if not isinstance(value, np.ndarray | np.generic):
         return None
     array = np.asarray(value)
+    # JAX's bfloat16 and float8, whose kind may be V: they would not count as numbers.
     if array.dtype.type.__module__ != "ml_dtypes":
         return array
     if array.size <= MAX_CONVERTED:
@@ -71,6 +73,7 @@ def _of_torch(value: Any) -> Array | None:
     if value.is_floating_point() and value.dtype not in own:
         if value.numel() > MAX_CONVERTED:
             return None
+        # numpy has no bfloat16 and float8.
         value = value.float()
     array: Array = value.detach().cpu().resolve_conj().resolve_neg().numpy()
     return array
@@ -124,6 +127,7 @@ def array_range(array: Array) -> Range:
         return _buffer_range(array)
     # Permuting the axes changes neither the values nor their order in `array_chunks`.
     axes = sorted(zip(array.strides, array.shape, strict=True))
+    # Equal memory, dtype and axes mean equal values. The cache keeps the array, so no other takes its address.
     key = array.__array_interface__["data"][0], array.dtype.str, *axes
     if key not in known:
         known[key] = array, _buffer_range(array)
@@ -137,7 +141,9 @@ def _range_of_bytes(array: Array) -> Range:
     counts = np.zeros(256, np.int64)
     first = 0
     for at, chunk in enumerate(array_chunks(array, CHUNK_BYTES)):
+        # Sums of differences from the first value: no cancellation for bright images with little contrast.
         first = first if at else int(chunk[0])
+        # Pillow's histogram takes a quarter of np.bincount's time, which makes eight bytes of each.
         counts += Image.frombuffer("L", (chunk.size, 1), chunk, "raw", "L", 0, 1).histogram()
     n = int(counts.sum())
     values = np.arange(256)
@@ -203,8 +209,10 @@ def array_chunks(array: Array, n: int = CHUNK_VALUES) -> Iterator[Array]:
 
     Complex numbers become magnitudes, booleans uint8.
     """
+    # Reversed axes turned round and the largest stride first: values in the order of memory.
     back = tuple(slice(None, None, -1 if stride < 0 else 1) for stride in array.strides)
     array = array[back].transpose(np.argsort([-abs(stride) for stride in array.strides], kind="stable"))
+    # `flat` of an array with gaps copies chunk by chunk; reshape would copy it whole.
     flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
     for start in range(0, min(array.size, MAX_EXAMINED), n):
         chunk = flat[start : min(start + n, MAX_EXAMINED)]

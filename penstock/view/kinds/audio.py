@@ -43,6 +43,7 @@ def fits(value: Any, facts: Facts) -> bool:
         return False
     if array.ndim == 1:
         return True
+    # More channels than samples is [n, channels], or no audio.
     return array.ndim == 2 and array.shape[0] <= min(MAX_CHANNELS, array.shape[1])
 
 
@@ -62,6 +63,7 @@ def _scale_start(samples: Array) -> Floats:
             return np.nan_to_num(start.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
     bits = 8 * start.dtype.itemsize
     full_scale = float(2 ** (bits - 1))
+    # float64 holds every int32 exactly.
     centred = start.astype(np.float64)
     if start.dtype.kind == "u":  # silence is 128 for uint8
         centred -= full_scale
@@ -79,6 +81,7 @@ def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media:
 
 
 def _draw(samples: Floats, width: int, height: int) -> Pixels:
+    # Unscaled floats may be so large that their mean overflows.
     mean: Any = np.clip(samples, -1e6, 1e6).mean(axis=0)
     top = height // 3
     return np.concatenate([envelope(mean, width, top), spectrogram(mean, width, height - top)])
@@ -141,6 +144,7 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
     start = _scale_start(samples)
     peak = float(np.abs(start).max())
     if peak < SILENT:
+        # Silence is constant too; one mark is enough.
         out = [one for one in out if one.name != "constant"]
         out.append(mark("silent", f"the loudest sample is {_decibels(peak)} of full scale"))
     n_clipped = _n_clipped(start, peak)

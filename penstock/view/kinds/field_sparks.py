@@ -97,6 +97,7 @@ def _spark(field: str, array: Array) -> FieldSpark | None:
     is_complex = array.dtype.kind == "c"
     if array.ndim == 0 or array.size == 0 or is_complex:
         return None
+    # [length, values of a row]. float64: the mean of booleans and bytes must not overflow.
     rows = array.reshape(len(array), -1).astype(np.float64)
     line = rows.mean(axis=1)  # [length of the first axis]
     spread = np.linspace(0, len(line) - 1, MOST_POINTS)

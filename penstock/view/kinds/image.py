@@ -37,6 +37,7 @@ def png(pixels: Pixels) -> Media:
 
     image = Image.fromarray(_plane(pixels))
     sink = io.BytesIO()
+    # The fastest level that compresses: a page waits for it.
     image.save(sink, "PNG", compress_level=1)
     return Media(type="image/png", data=sink.getvalue())
 
@@ -60,6 +61,7 @@ def thumbnail_of(pixels: Pixels, edge: int, height: int, width: int) -> Media:
     resized = image.resize(size[::-1], Image.Resampling.BILINEAR, reducing_gap=1.0)
     channels = pixels.shape[2]
     small = np.asarray(resized).reshape(*size, channels)
+    # JPEG has no alpha.
     if channels == 4:
         return png(small)
     return jpeg(small)
@@ -94,6 +96,7 @@ def interleave(pixels: Pixels) -> Pixels:
 def thin(array: np.ndarray[Any, Any], edge: int) -> np.ndarray[Any, Any]:
     """Return every n-th row and column, enough for a thumbnail. array: [H, W, ...]."""
     height, width = array.shape[:2]
+    # Skipping rows costs nothing, and the average over the rest hides it.
     row_step = max(1, height // (_SPARE * edge))
     column_step = max(1, width // (_SPARE * edge))
     return array[::row_step, ::column_step]
@@ -154,6 +157,7 @@ def scale_pixels(array: Array, scale: Scale) -> Pixels:
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         if scale.low < scale.high:
             values -= scale.low
+            # In Python's floats: the difference of two large float32 may be infinite.
             values *= 255 / (float(scale.high) - float(scale.low))
         else:
             values[...] = 128  # a constant image is neither black nor white
@@ -165,6 +169,7 @@ def scale_pixels(array: Array, scale: Scale) -> Pixels:
         return pixels
     if pixels.shape[2] == 1:
         pixels = np.repeat(pixels, 3, axis=2)
+    # Cut to 3 for RGB.
     opaque = (*NOT_FINITE, 255)
     pixels[~is_finite] = opaque[: pixels.shape[2]]
     return pixels
@@ -191,6 +196,7 @@ def channels_last(array: Array) -> Array | None:
         array = array[:, :, None]
     if array.ndim != 3 or array.dtype.kind == "c":
         return None
+    # Channels last wins where both fit: decoders return it.
     if array.shape[2] in (1, 3, 4) and min(array.shape[:2]) >= LEAST_PX:
         return array
     if array.shape[0] in (1, 3, 4) and min(array.shape[1:]) >= LEAST_PX:
@@ -272,6 +278,7 @@ def scale_lines(image: Array, scale: Scale) -> tuple[str, ...]:
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
     image = _image(value)
+    # Without alpha, which is 255 nearly everywhere and would look saturated.
     return image_marks(image[:, :, :3], value_scale(image))
 
 
@@ -301,6 +308,7 @@ def _shares(colours: Array, scale: Scale) -> tuple[float, float]:
     """Return the shares of dark values and of largest ones."""
     if colours.dtype == np.uint8:
         values = array_range(colours)
+        # Levels 0 to 2: `counts` has one entry per level.
         n_levels = int(BLACK * 255) + 1
         n_dark = sum(values.counts[:n_levels])
         n_bright = values.counts[255]

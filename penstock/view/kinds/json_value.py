@@ -86,6 +86,7 @@ def _leaves(value: object) -> Iterator[object]:
     """Yield up to MAX_EXAMINED leaves, even if a value contains itself."""
     stack = [value]
     n = 0
+    # A stack, not recursion: JSON may nest deeper than Python's limit.
     while stack and n < MAX_EXAMINED:
         n += 1
         item = stack.pop()
@@ -134,6 +135,7 @@ def _leaf(value: object) -> str:
 
 
 def _whole(value: int) -> str:
+    # By its bits: Python refuses to print integers beyond 4,300 digits.
     if value.bit_length() <= MAX_DIGITS * math.log2(10):
         return str(int(value))
     return f"a whole number of about {int(value.bit_length() * math.log10(2)) + 1:,} digits"

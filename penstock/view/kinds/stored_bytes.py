@@ -72,7 +72,9 @@ class DecodeBudget:
     def reserve(self, nbytes: int) -> Iterator[None]:
         """Wait for this many bytes, and reserve them in the block."""
         held = getattr(self._thread, "held", 0)
+        # At most the limit, else a larger value would wait for ever. A nested block counts what the thread has.
         more = max(0, min(nbytes, self._limit) - held)
+        # A thread that already holds memory must not wait: the one ahead may wait for its memory.
         self._take(more, waits=not held)
         self._thread.held = held + more
         try:
@@ -92,6 +94,7 @@ class DecodeBudget:
                 self._waiting.append(ticket)
                 try:
                     self._turn.wait_for(
+                        # In order of arrival, else small values would overtake a large one again and again.
                         lambda: self._waiting[0] is ticket and self._used + nbytes <= self._limit
                     )
                 finally:
@@ -266,6 +269,7 @@ def _decode(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
     if modality == "audio":
         return _audio(data, facts)
     if modality == "video":
+        # Packets lie in the shard without a container, which decoders need.
         video = packets_mp4(data, facts) if word in WITH_TABLES else data
         return _video(video, facts, 1 if edge else CLIP_FRAMES)
     if word == "txt" or (word in ("json", "jsonl") and len(data) > MAX_JSON_BYTES):
@@ -302,10 +306,13 @@ def _sides(data: bytes) -> tuple[int, int]:
         header = load("image.jpeg_header:read_header")(data)
         return header.width_px, header.height_px
     if data[:8] == b"\x89PNG\r\n\x1a\n":
+        # IHDR is a PNG's first chunk, at a fixed place.
         return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
     if data[12:16] == b"VP8X":
+        # WebP with extended header: 24 bits each, stored less one.
         return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
     if data[12:16] == b"VP8L":
+        # Lossless WebP: 14 bits each, stored less one.
         bits = int.from_bytes(data[21:25], "little")
         return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
     if data[12:16] == b"VP8 ":
@@ -379,6 +386,7 @@ def _choose_frames(timeline: Any, most: int) -> list[int]:
     frames = _spread(np.arange(n), most)
     if sum(run.stop - run.first for run in timeline.runs(frames)) <= MAX_PACKETS:
         return frames
+    # [key frames]: positions in showing order of frames that need no other.
     starts = np.flatnonzero(np.isin(timeline.shown, timeline.keys))
     return _spread(starts if len(starts) >= most else np.arange(min(n, MAX_PACKETS)), most)
 

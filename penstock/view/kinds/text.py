@@ -27,6 +27,7 @@ _BROKEN = re.compile("[\ufffd\ud800-\udfff]")
 
 def text_lines(text: str, *, most: int = MAX_LINES) -> tuple[str, ...]:
     """Return the first lines, control characters as Python escapes."""
+    # Enough for all lines that are shown; splitting a text of gigabytes would take seconds.
     start = text[: most * (MAX_LETTERS + 1)]
     lines = start.split("\n")
     shown = [limit_line(line) for line in lines[:most]]
@@ -90,6 +91,7 @@ def _other_lines(value: Any, facts: Facts) -> tuple[str, ...]:
         if view.c_contiguous:
             start = view.cast("B")[:MAX_OTHER_BYTES].tobytes()
         else:
+            # Only contiguous memory can be cast to bytes.
             start = view.tobytes()[:MAX_OTHER_BYTES]
         summary = f"{view.nbytes:,} bytes ({size(view.nbytes)})"
         return summary, *hex_lines(start, most=MAX_OTHER_BYTES)
@@ -112,6 +114,7 @@ def _first_bytes(value: object) -> bytes:
     if not isinstance(value, np.ndarray | np.generic):
         return b""
     array = np.asarray(value)
+    # Its bytes are addresses in this process.
     if array.dtype.hasobject:
         return b""
     return array.flat[:MAX_OTHER_BYTES].tobytes()

@@ -46,6 +46,7 @@ _ENDS = re.compile(
 def _sequence(value: object, facts: Facts) -> Array | None:
     words = facts.field.split(".")
     has_vocabulary = facts.vocabulary is not None or bool(facts.special)
+    # Segment ids and masks are whole numbers of equal length, but no tokens.
     if words[-1] in _COMPANIONS or not (has_vocabulary or _NAMES.intersection(words)):
         return None
     array = as_array(value)
@@ -90,6 +91,7 @@ def boxes(value: Any, facts: Facts) -> tuple[TokenBox, ...]:
     out = []
     for position, token in enumerate(ids[:MAX_TOKENS].tolist()):
         if token not in texts:
+            # A sequence repeats most of its tokens, and a tokenizer's decode takes microseconds each.
             texts[token] = _text(token, facts)
         segment = None
         if segments is not None:
@@ -187,6 +189,7 @@ def _pieces(segments: Array | None, n: int) -> list[tuple[str | None, int, int]]
     """Return (name, first, last + 1) of each document and each stretch between."""
     if segments is None or not n:
         return [(None, 0, n)]
+    # [boundaries]: first token of each further stretch.
     changes = np.flatnonzero(np.diff(segments)) + 1
     pieces: list[tuple[str | None, int, int]] = []
     for start, stop in pairwise([0, *changes.tolist(), n]):
@@ -209,6 +212,7 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
         return (mark("empty", "no tokens"),)
     out = []
     n_words = np.inf if facts.vocabulary is None else facts.vocabulary
+    # -100 marks positions that the loss ignores.
     is_negative = (ids < 0) & (ids != IGNORED)
     outside = ids[is_negative | (ids >= n_words)]
     if outside.size:

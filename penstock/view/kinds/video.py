@@ -26,6 +26,7 @@ def as_frames(array: Array) -> Array | None:
     """Return a view [T, H, W, C], or None. Tries channels-last first."""
     if array.ndim != 4 or not array.size:
         return None
+    # [C, T, H, W] becomes [T, C, H, W]; both may have the channels in front of the rows.
     for clip in (array, array.transpose(1, 0, 2, 3)):
         frame = channels_last(clip[0])
         if frame is None:
@@ -55,6 +56,7 @@ def fits(value: Any, facts: Facts) -> bool:
 
 def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media:
     clip = _frames(value)
+    # The middle frame: many clips begin black. The scale is the clip's, as in the detail.
     return small_image(clip[len(clip) // 2], value_scale(clip), edge)
 
 
@@ -102,6 +104,7 @@ def _longest_still(clip: Array) -> tuple[int, int]:
     """Return (first frame, number of frames) of the longest run of equal frames."""
     longest_start = start = 0
     longest = 1
+    # Bounded like the other marks: a clip of gigabytes is examined at its start.
     n_examined = max(2, MAX_EXAMINED // clip[0].size)
     for number in range(1, min(len(clip), n_examined)):
         if not np.array_equal(clip[number], clip[number - 1]):

@@ -95,6 +95,7 @@ def _copies(
     if series.dtype != import_polars().String:
         return none, [], 0
     n_bytes = series.str.len_bytes()
+    # "" and null both mean that a sample is no copy.
     is_copy = (n_bytes > 0).fill_null(False)
     copies = is_copy.arg_true()
     first = copies.head(MOST_COPIES)
@@ -116,7 +117,9 @@ def _by_column(
     distinct = sorted(set(originals))
     live = live_ordinals(version, distinct)
     is_live = live >= 0
+    # int64 [copies and originals], ascending; an original that is no longer live has no position.
     every = np.union1d(ordinals, live[is_live])
+    # [copies]: position of each copy in `every`.
     positions = np.searchsorted(every, ordinals)
     original_of = dict(zip(positions.tolist(), originals, strict=True))
     copy_of = [original_of.get(position) for position in range(len(every))]
@@ -135,11 +138,13 @@ def _in_full_cells(places: VersionMap, most: int) -> Int64s:
     y = places.y[placed]
     column = x // _CELL
     row = y // _CELL
+    # int64 [placed]: number of each sample's cell.
     cell = column * GRID + row
     counts = np.bincount(cell, minlength=GRID * GRID)
     # Whole cells, the fullest first: half of a cell would lose pairs.
     by_size = np.argsort(-counts, kind="stable")
     rank = np.empty(GRID * GRID, np.int64)
+    # The inverse permutation: cell -> its place in the order of sizes.
     rank[by_size] = np.arange(GRID * GRID)
     cell_rank = rank[cell]
     order = np.argsort(cell_rank, kind="stable")
@@ -179,11 +184,13 @@ def _vectors(
 
 def _groups(ordinals: Int64s, group: Int64s) -> tuple[Int64s, ...]:
     """Return the groups of two and more. group: int64 [n], equal for the samples of one group."""
+    # Stable: members of a group stay in ascending order.
     order = np.argsort(group, kind="stable")
     _, starts = np.unique(
         group[order],
         return_index=True,
     )
+    # starts[0] is 0, at which nothing is split.
     members = np.split(ordinals[order], starts[1:])
     several = [one for one in members if len(one) > 1]
     several.sort(key=_by_size)

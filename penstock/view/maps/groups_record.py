@@ -158,6 +158,7 @@ def groups_record(
         duplicates=_show_groups(version, copies.groups[:SHOWN]),
         clusters=cluster_groups,
         n_texts=n_texts,
+        # Both parts may fail for one reason, such as the missing map.
         errors=tuple(dict.fromkeys(errors)),
     )
 
@@ -197,9 +198,11 @@ def _where(version: "loader.Version", ordinals: Int64s) -> tuple[str, int]:
     """Return (SQL that finds the first of these samples, how many it finds), as many as an address takes."""
     literals: list[str] = []
     n_bytes = 0
+    # A literal and its comma take four bytes or more, so further keys cannot fit.
     for key in version.keys(ordinals[: MOST_TERM_BYTES // 4]):
         text = literal(key)
         n_bytes += address_bytes(f"{text}, ")
+        # The first key always counts: a filter of no key would find nothing.
         if literals and n_bytes > MOST_TERM_BYTES:
             break
         literals.append(text)
@@ -215,9 +218,11 @@ def _some_texts(version: "loader.Version", places: VersionMap) -> dict[int, str]
     ordinals = field_ordinals(version, field)
     ordinals = ordinals[places.has_place[ordinals]]
     n = min(MOST_TEXTS, len(ordinals))
+    # Evenly along the samples sorted by cluster: each cluster gets its share of the texts.
     by_cluster = np.argsort(places.cluster[ordinals], kind="stable")
     spread = np.linspace(0, len(ordinals) - 1, n)
     chosen = ordinals[by_cluster[spread.round().astype(np.int64)]]
+    # Ascending, so that texts of one shard are read together.
     chosen.sort()
     reader = TextReader(version, field)
     try:

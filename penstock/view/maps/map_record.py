@@ -119,6 +119,7 @@ def map_view(
     counted = columns.ordinals(version)
     if counted is None:
         counted = np.arange(len(version))
+    # bool [counted]: a sample without a usable vector has no place.
     is_placed = has_place[counted]
     ordinals = counted[is_placed]
     selected = None
@@ -237,6 +238,7 @@ def _frequent_codes(coded: CodedColumn) -> list[int]:
     if coded.kind not in (CATEGORY, "bool"):
         return []
     counts = coded.all[: len(coded.values)]
+    # Stable: equally frequent values keep their order, and so their colours.
     order = np.argsort(-counts, kind="stable")
     codes = [int(code) for code in order if code != coded.null_code]
     return codes[:CATEGORIES]
@@ -281,12 +283,14 @@ def _numbers(
     coloured = _frequent_codes(coded)
     if not coloured:
         return None
+    # uint8 [codes]: CATEGORIES is the colour of all other values.
     table = np.full(max(coded.n_codes, 1), CATEGORIES, np.uint8)
     table[coloured] = np.arange(len(coloured))
     codes = coded.codes
     counted = columns.ordinals(version)
     if counted is None:
         return table[codes[view.ordinals]]
+    # [n]: codes are in the order of the counted samples, not of all.
     position = np.searchsorted(counted, view.ordinals)
     return table[codes[position]]
 
@@ -312,6 +316,7 @@ def near_record(
         view.x,
         view.y,
         point,
+        # In proportion to the part that is drawn: a click has the same reach in pixels.
         max(1, (box.x1 - box.x0) // NEAR_SHARE),
         view.selected,
     )

@@ -39,6 +39,7 @@ def zoom_boxes(box: Box) -> dict[str, Box]:
         "down": _move(box, 0, down),
         "whole": WHOLE,
     }
+    # A link to the same part would look like one that is broken.
     return {name: part for name, part in parts.items() if part != box}
 
 

@@ -62,6 +62,7 @@ class SampleScreen(ValuesScreen):
             if field.decoded is not None:
                 data = read_sample(version, record.ordinal, field.field)
                 facts = field_facts(data, field.field, version)
+                # Drawn here, in the loading thread: decoding takes too long for the main one.
                 picture = self.thumbnail(data[field.field], facts, self.app.size.width, WHOLE_ROWS)
                 self._pictures["decoded", field.field] = picture
         return sample_sections(record, SampleMedia(raw=raw_of(self, record, WHOLE_ROWS)), {})

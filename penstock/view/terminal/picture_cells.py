@@ -60,8 +60,10 @@ def _answer(query: str) -> str:
         return ""
     file = stdin.fileno()
     before = termios.tcgetattr(file)
+    # Without it the answer arrives only after a line's end, and appears on the screen.
     tty.setcbreak(file, termios.TCSANOW)
     try:
+        # Every terminal answers the second query, so its answer ends the wait for an unknown first one.
         stdout.write(f"{query}\x1b[c")
         stdout.flush()
         return _read(file)
@@ -119,6 +121,7 @@ def picture_widget(media: Media, mode: str, columns: int, rows: int) -> Widget:
     """Return a widget for a PNG or JPEG in at most these cells."""
     image = Image.open(io.BytesIO(media.data), formats=("PNG", "JPEG")).convert("RGB")
     scale = min(columns / image.width, 2 * rows / image.height)
+    # A cell is twice as high as wide, hence half the height.
     width = max(1, round(image.width * scale))
     height = max(1, round(image.height * scale / 2))
     widget: Widget
@@ -155,6 +158,7 @@ class CellPicture(Widget):
 
 def _strips(image: Image.Image, width: int, height: int, *, shades: bool) -> list[Strip]:
     if shades:
+        # uint8 [height, width]: a level per cell.
         gray = np.asarray(image.convert("L").resize((width, height), Image.Resampling.BOX))
         places = (gray.astype(int) * len(_SHADES)) // 256
         return [Strip([Segment("".join(_SHADES[at] for at in row), Style())]) for row in places]
@@ -162,6 +166,7 @@ def _strips(image: Image.Image, width: int, height: int, *, shades: bool) -> lis
     return [
         Strip(
             [
+                # The upper half block: its colour is the upper pixel, the background the lower one.
                 Segment("▀", Style(color=Color.from_rgb(*upper), bgcolor=Color.from_rgb(*lower)))
                 for upper, lower in zip(pixels[2 * y], pixels[2 * y + 1], strict=True)
             ]

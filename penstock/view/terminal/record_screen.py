@@ -159,6 +159,7 @@ class RecordScreen(Screen[None]):
 
     async def show(self, record: Any) -> None:
         """Show a record, unless another page was opened meanwhile."""
+        # Another page was opened while the thread loaded this one.
         if not self.is_attached:
             return
         self.record = record
@@ -183,6 +184,7 @@ class RecordScreen(Screen[None]):
     async def _fill(self, title: str, widgets: Iterable[Widget]) -> None:
         self.query_one("#title", Static).update(clean(title, 400))
         body = self.query_one("#body", VerticalScroll)
+        # Awaited, else new widgets could meet old ones with equal ids.
         await body.remove_children()
         await body.mount_all(widgets)
 

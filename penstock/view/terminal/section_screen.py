@@ -168,6 +168,7 @@ class SectionList(LinkList):
         self.replace_option_prompt_at_index(position, _content(shown, number))
 
     def action_cursor_down(self) -> None:
+        # Beyond the last link only text follows: scroll instead of jumping to the first link.
         if self.highlighted == self._last:
             self.scroll_down()
         else:
@@ -201,6 +202,7 @@ def _content(shown: SectionLine, chosen: int) -> Content:
     links = _links(shown)
     end = 0
     for number, (name, _) in enumerate(links):
+        # From the last link's end: two links of a line may have one name.
         start = text.find(name, end)
         if start < 0:  # a narrow column has cut it
             continue

@@ -128,6 +128,7 @@ class ValuesScreen(SectionScreen):
         for section in (*self.record.sections, *self.record.folds):
             if isinstance(section, FieldsSection):
                 stages = [stage.name for field in section.fields for stage in field.stages]
+                # The last stage first: it is what the training got.
                 names += reversed(dict.fromkeys(stages))
             if isinstance(section, FoldSection) and section.anchor in ("stored", "raw"):
                 names.append(section.anchor)
@@ -175,6 +176,7 @@ class SlotScreen(ValuesScreen):
     def focus_content(self) -> None:
         super().focus_content()
         if self.page.explain:
+            # Once: `show` runs again for each stage and frame.
             self.page = replace(self.page, explain=False)
             self.action_explain()
 
@@ -208,6 +210,7 @@ class SlotScreen(ValuesScreen):
                 key = ("frames", at, stage, field)
                 frames: Any = self.data.media.get(key, partial(kind.detail, value, facts))
                 n = max(n, len(frames))
+                # Fields of one slot may have different numbers of frames.
                 self._pictures[stage, field] = frames[min(self._frame, len(frames) - 1)]
         if not n:
             return "no field of this slot has frames"

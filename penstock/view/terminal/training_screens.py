@@ -116,6 +116,7 @@ class StepScreen(SectionScreen):
             self._slots = [row.slot for row in record.slots]
             first = 0
             if at.slot in self._slots:
+                # The page of cards that contains the slot.
                 first = self._slots.index(at.slot) // CARDS * CARDS
             self._shown = self._slots[first : first + CARDS]
             for slot in self._shown if self.viewer.pictures != "none" else ():
@@ -141,6 +142,7 @@ class StepScreen(SectionScreen):
         bad = [f"! {clean(row.error, 100)}"] if row.error else []
         lines = [f"{row.slot}{substitute}{largest}", *bad, *marks, *fields, clean(row.key, 80)]
         if not marks and not bad:
+            # Without faults the key comes first: a card shows few lines.
             lines = [lines[0], clean(row.key, 80), *fields]
         image = self.picture(self._pictures.get(row.slot), CARD_COLUMNS - 1, PICTURE_ROWS)
         return GridCard(row.slot, row.version if is_sample else "", row.key, lines, image)
@@ -172,6 +174,7 @@ class StepScreen(SectionScreen):
 
     def action_walk_steps(self, by: int) -> None:
         """Open the step before or after this one, even if this one cannot be shown."""
+        # No upper bound: a running training has new steps that this page has not seen.
         if self.page.step + by >= 0:
             self.viewer.open(replace(self.page, step=self.page.step + by, slot=None))
 

@@ -75,6 +75,7 @@ class VersionScreen(RecordScreen):
     def _thumbnail(self, version: Any, ordinal: int, field: str) -> Media | None:
         try:
             data = read_sample(version, ordinal, field)
+        # The sample's page shows the error; one damaged image must not hide the others.
         except (Corrupt, InvalidRuntime, MissingDependency):
             return None
         facts = field_facts(data, field, version)
@@ -178,6 +179,7 @@ class VersionScreen(RecordScreen):
         """Rank the samples of the filter by their similarity to the selected one."""
         card = self.focused
         if isinstance(card, GridCard):
+            # Two orders exclude each other.
             ranked = replace(self.page.filter, like=card.key, sort="")
             self._show(ranked)
 

@@ -21,7 +21,7 @@ from assets.release.lag import Lag, version_lag
 from assets.spec import DatasetSpec
 from dagster_project.datasets import specs
 from dagster_project.own_datasets import load_datasets
-from loader.dataset.versions.version import open_record
+from loader.dataset.versions.version import Version
 from loader.errors import InvalidRuntime
 from penstock.metrics.exporter import parse_address, serve, write_textfile
 from penstock.metrics.families import RootCollector
@@ -107,7 +107,7 @@ class PipelineCollector(Collector):
         if record is None:
             return None
         if record.id not in self._versions:
-            version = open_record(self._root.store, record)
+            version = Version.of_record(self._root.store, record)
             facts = (len(version), int(version.manifest["created_us"]), version_lag(self._root, record))
             self._versions[record.id] = facts
         return (record.number, *self._versions[record.id])

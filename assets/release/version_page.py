@@ -10,7 +10,7 @@ import dagster as dg
 
 import loader
 from loader.dataset.names import card_folder
-from loader.dataset.versions.version import open_record
+from loader.dataset.versions.version import Version
 from loader.errors import ObjectNotFound, PenstockError
 from penstock.card.build import build_card, read_card, save_card
 from penstock.card.render import table
@@ -104,7 +104,7 @@ def sizes(
     living = [record for record in root.state.versions(dataset) if record.retired is None]
     n_samples: dict[int, int] = {}
     for record in living[-newest:]:
-        version = open_record(root.store, record)
+        version = Version.of_record(root.store, record)
         n_samples[record.number] = len(version)
     return n_samples
 

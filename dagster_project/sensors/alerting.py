@@ -13,7 +13,7 @@ from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec, Limits
 from dagster_project.runs import PARTITION
 from dagster_project.sensors.recovery import will_start_again
-from loader.dataset.versions.version import open_record
+from loader.dataset.versions.version import Version
 from loader.errors import Corrupt, EngineUnreachable
 from loader.storage import Store
 from penstock.alerts import Alert
@@ -156,7 +156,7 @@ def watch_sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> 
             newest = opened.state.newest(spec.name)
             published_us = None
             if newest:
-                published_us = open_record(opened.store, newest).manifest["created_us"]
+                published_us = Version.of_record(opened.store, newest).manifest["created_us"]
         now_s = time.time()
         published_s = None
         if published_us:

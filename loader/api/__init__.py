@@ -7,8 +7,7 @@ from .. import errors
 from ..cache.spec import NodeCache
 from ..dataset.names import escape_key
 from ..dataset.root import Root
-from ..dataset.versions.version import Version
-from ..dataset.versions.view import View
+from ..dataset.versions.version import Version, View
 
 if TYPE_CHECKING:
     from penstock.formats.open_foreign import open_foreign

@@ -9,8 +9,7 @@ from ..dataset.shards.address import FieldAddress, SampleAddress, crc_text
 from ..dataset.tables.columns import SOURCE_COLUMNS
 from ..dataset.tables.foreign_objects import is_foreign
 from ..dataset.versions.sample_rows import sample_rows
-from ..dataset.versions.version import Version
-from ..dataset.versions.view import View
+from ..dataset.versions.version import Version, View
 from ..errors import InvalidRuntime
 from ..order.plan import Plan
 from ..order.random.keyed_permutation import I64

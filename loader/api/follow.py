@@ -12,8 +12,7 @@ from typing import Any
 
 from ..dataset.log.entries import DAMAGED
 from ..dataset.root import Root
-from ..dataset.versions.version import Version
-from ..dataset.versions.view import View
+from ..dataset.versions.version import Version, View
 from ..errors import AlreadyExists, Corrupt, InvalidRuntime, ObjectNotFound, PenstockError, PlanMismatch
 from ..json_text import parse_json_object
 from ..order.plan import Plan

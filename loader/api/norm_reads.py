@@ -13,7 +13,7 @@ from ..dataset.reading.verified_bucket_reads import read_fields, read_parts
 from ..dataset.shards.address import SampleAddress
 from ..dataset.statistics.exact_statistics import DIMS_MAX, WEIGHT_MAX, as_floats
 from ..dataset.statistics.norm import FieldNorm, FieldTotals
-from ..dataset.versions.view import View
+from ..dataset.versions.version import View
 from ..dataset.versions.view_columns import column_values
 from ..errors import Corrupt, FieldMismatch, InvalidPlan
 from ..modalities.array import is_array

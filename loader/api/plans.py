@@ -8,8 +8,7 @@ from types import MappingProxyType, UnionType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..dataset.root import Root
-from ..dataset.versions.version import Version
-from ..dataset.versions.view import View
+from ..dataset.versions.version import Version, View
 from ..errors import Corrupt, Denied, InvalidPlan, ObjectNotFound, PlanMismatch, VersionRetired
 from ..json_text import DamagedJson, parse_json
 from ..keywords import PLAN_WORDS, explains

@@ -5,8 +5,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..dataset.progress import Watch, unwatched
-from ..dataset.versions.version import Version
-from ..dataset.versions.view import View
+from ..dataset.versions.version import Version, View
 from ..errors import InvalidPlan, InvalidRuntime
 from ..modalities.array import clock_field, is_array
 from ..modalities.video.depth import DepthScale

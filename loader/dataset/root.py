@@ -17,8 +17,9 @@ from .log.refs import dataset_versions, explain_mirror_lag, resolve
 from .log.state import RefKind, State, VersionRecord
 from .names import check_dataset_name
 from .progress import Watch, unwatched
+from .reading.version_shards import ShardsFiles, Verify
 from .shards.shard import DEFAULT_SHARD_BYTES
-from .versions.version import ShardsFiles, Verify, Version, open_record
+from .versions.version import Version
 
 if TYPE_CHECKING:  # writing methods import these: 100 ms that readers save at startup
     from .labels.annotate import AnnotationResult
@@ -62,10 +63,8 @@ class Root:
         modes = get_args(Verify)
         if verify not in modes:
             raise InvalidRuntime(f"verify = {verify!r}; accepted: {', '.join(map(repr, modes))}")
-        if url is None:
-            url = os.environ.get("PENSTOCK_ROOT")
-            if not url:
-                raise InvalidStore("no root given: pass a path or URL, or set PENSTOCK_ROOT")
+        if url is None and not (url := os.environ.get("PENSTOCK_ROOT")):
+            raise InvalidStore("no root given: pass a path or URL, or set PENSTOCK_ROOT")
         stores = [open_store(url, options)]
         for mirror in mirrors:
             mirror_url, mirror_options = mirror if isinstance(mirror, tuple) else (mirror, None)
@@ -343,7 +342,7 @@ class Root:
             watch=watch,
         )
         done = publish_annotation(self, ref, rows, options, producer)
-        self._verifying(done.version)
+        done.version.verify = self.verify
         return done
 
     def exclude(
@@ -426,7 +425,7 @@ class Root:
         return version
 
     def _read(self, record: VersionRecord, manifest: dict[str, Any] | None = None) -> Version:
-        version = self._verifying(open_record(self.store, record, manifest))
+        version = self._verifying(Version.of_record(self.store, record, manifest))
         version.shards_files = self.shards_files  # a step's version has nearly all files of the one before
         version.prepare()
         return version

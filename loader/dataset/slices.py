@@ -47,8 +47,7 @@ from .tables.table_rows import distinct
 from .versions.sample_rows import columns_of_rows
 from .versions.samples_table import live_ordinals, live_where
 from .versions.slice_members import MISSING, locate_list, missing_keys, slice_ordinals
-from .versions.version import Version
-from .versions.view import View
+from .versions.version import Version, View
 
 Samples: TypeAlias = "str | View | Collection[str] | Sequence[int] | Int64s"
 """SQL text; or a view, keys or version ordinals."""

@@ -15,7 +15,7 @@ from itertools import groupby
 from ..dataset.log.entries import DAMAGED
 from ..dataset.log.marker import Marker
 from ..dataset.root import Root
-from ..dataset.versions.view import View
+from ..dataset.versions.version import View
 from ..errors import AlreadyExists, Corrupt, FormatTooNew, InvalidRuntime, StoreError, TooManyCorrupt
 from ..json_text import parse_json_object
 from ..order.plan import Plan

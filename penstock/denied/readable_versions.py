@@ -6,7 +6,6 @@ from typing import TypeVar
 from loader import Root, Version
 from loader.dataset.log.state import VersionRecord
 from loader.dataset.tables.manifest import table_references
-from loader.dataset.versions.version import open_record
 from loader.errors import ObjectNotFound
 from loader.storage import is_there
 from loader.storage.threads import DaemonPool
@@ -38,7 +37,7 @@ def _whole(root: Root, dataset: str) -> list[tuple[VersionRecord, Version]]:
     opened = []
     for record in root.state.versions(dataset):
         try:
-            opened.append((record, open_record(root.store, record)))
+            opened.append((record, Version.of_record(root.store, record)))
         except ObjectNotFound:
             if root.record(record.id, retired=True).retired is None:
                 raise

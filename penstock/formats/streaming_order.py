@@ -11,8 +11,7 @@ import numpy as np
 
 from loader.dataset.names import escape_key
 from loader.dataset.tables.parquet import TableFile, get_tables
-from loader.dataset.versions.version import Version
-from loader.dataset.versions.view import View
+from loader.dataset.versions.version import Version, View
 from loader.errors import EmptyView, InvalidRuntime, MissingDependency
 from loader.order.random.keyed_permutation import I64
 from loader.order.random.lanes import choose_shape, locate

@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from loader import Root
+from loader import Root, Version
 from loader.dataset.log.denies import COMPARED_COLUMNS, DenyList, Target
 from loader.dataset.log.state import Deny, State
 from loader.dataset.publishing.apply_denies import find_denied_in_tables
-from loader.dataset.versions.version import open_record
 
 from ..denied.keys_tables import keys_files, read_names
 from ..denied.readable_versions import Whole, over_whole
@@ -81,7 +80,7 @@ def _may_have_sequences(
     newest = state.newest(dataset)
     if newest is None:
         return True
-    version = open_record(root.store, newest)
+    version = Version.of_record(root.store, newest)
     return MEMBERS in version.fields
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loader import Plan, Root, plan_of
-from loader.dataset.versions.version import PREPARED_BYTES, Version
+from loader import Plan, Root, Version, plan_of
+from loader.dataset.reading.version_shards import PREPARED_BYTES
 from loader.errors import CheckpointNotFound, PenstockError
 from loader.run.recipe.recipe import stored_view, stored_views
 from loader.storage.mirror import primary_store

@@ -10,7 +10,6 @@ from typing import Any
 
 from loader import Plan, Root, Version
 from loader.api.plans import open_saved_plan
-from loader.dataset.versions.version import open_record
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError, VersionRetired
 from loader.run.ledger import read_ledger
 from loader.run.recipe.recipe import stored_view
@@ -120,7 +119,7 @@ def _open_plan(root: Root, plan: str) -> Plan:
     def open_version(ref: str) -> Version:
         record = root.record(ref, retired=True)
         try:
-            version = open_record(primary_store(root.store), record)
+            version = Version.of_record(primary_store(root.store), record)
             version.prepare()
         except ObjectNotFound as error:
             raise VersionRetired(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import loader
 from loader.dataset.log.denies import Target
 from loader.dataset.log.entries import entry_key
-from loader.dataset.versions.version import open_record
+from loader.dataset.versions.version import Version
 from loader.errors import ObjectNotFound, PenstockError
 from penstock.denied.record import condemned_versions
 from penstock.upkeep.gc import Moment, Options, collect
@@ -247,7 +247,7 @@ class Ran:
 
     def what_is_needed_is_there(self, model):
         for record in self.kept():
-            found = content(open_record(self.root.store, record))
+            found = content(Version.of_record(self.root.store, record))
             assert found == model[record.number], (record.name, found, model[record.number])
         for reader in self.readers:
             for version, seen in reader.seen:
@@ -261,7 +261,7 @@ class Ran:
         ended = any(isinstance(result, int) for _, result in self._of("takedown"))
         held = {(hold.dataset, hold.number) for hold in self.state.holds}
         for record in self.kept():
-            rows = open_record(self.root.store, record).parts.shard_rows().to_pylist()
+            rows = Version.of_record(self.root.store, record).parts.shard_rows().to_pylist()
             paths = {row["path"] for row in rows}
             if not ended or ("d", record.number) in held:
                 paths = {one for one in paths if record.n > first and one.startswith(f"data/{record.txn}/")}
@@ -273,7 +273,7 @@ def raced(kinds, choices, faults, runs, grace_s=0):
     """Run actors of these kinds request by request, and check what came of it. (what each gave or raised, whose each
     request was)."""
     root = begun(runs)
-    before = {one.number: content(open_record(root.store, one)) for one in root.state.versions("d")}
+    before = {one.number: content(Version.of_record(root.store, one)) for one in root.state.versions("d")}
     names = {f"{kind}-{i}": kind for i, kind in enumerate(kinds)}
     jobs = {name: job(kind, name, root, i, grace_s) for i, (name, kind) in enumerate(names.items())}
     for i, (name, kind) in enumerate(names.items()):

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import loader
 from loader.dataset.log.denies import Target
 from loader.dataset.tables.manifest import references
-from loader.dataset.versions.version import open_record
+from loader.dataset.versions.version import Version
 from penstock.upkeep.gc import Moment, Options, collect, plan
 from penstock.upkeep.gc.deleted_record import read_swept
 from penstock.upkeep.takedown.prove import prove
@@ -116,7 +116,7 @@ def needed(root):
     for name in root.datasets():
         for record in root.versions(name):
             if record.retired is None:
-                manifest = open_record(root.store, record).manifest
+                manifest = Version.of_record(root.store, record).manifest
                 keys |= {record.manifest, *(one.path for one in references(root.store, manifest))}
     return keys
 

@@ -26,7 +26,7 @@ from ..tables.columns import type_named
 from ..tables.manifest import Change, child, merge_columns
 from ..tables.parquet import put_named_table
 from ..tables.stats import WHOLE, WHOLE_SCHEMA, column_stats
-from ..versions.version import Version, open_record
+from ..versions.version import Version
 from .apply_denies import Redaction, apply_denies
 from .compaction import MergeCache, compact_lists
 from .publication_gate import Check, PassedVerdict, annotated_columns, check_publication
@@ -71,8 +71,8 @@ def commit(
     data = attempts.manifests.get(record.sha256)
     if data is None:
         # An earlier call committed this transaction: this call built no such manifest.
-        return open_record(store, record)
-    return open_record(store, record, json.loads(data))
+        return Version.of_record(store, record)
+    return Version.of_record(store, record, json.loads(data))
 
 
 class _CommitAttempts:
@@ -102,7 +102,7 @@ class _CommitAttempts:
         newest = state.newest(pending.dataset)
         parent = None
         if newest is not None:
-            parent = open_record(self._store, newest)
+            parent = Version.of_record(self._store, newest)
 
         # 1. Refuse. A crash here leaves the files that the caller uploaded before the commit.
         check_publication(

@@ -24,7 +24,7 @@ from ..shards.part import Part
 from ..tables.manifest import Change
 from ..tables.parquet import TableFile, put_named, table_bytes
 from ..versions.samples_table import import_polars
-from ..versions.version import Version, open_record
+from ..versions.version import Version
 from ..writing.exclude import (
     NO_EXCLUSIONS,
     NO_ROWS,
@@ -137,7 +137,7 @@ def _newest_version(root: "RootCalls", state: State, dataset: str) -> Version | 
     record = state.newest(dataset)
     if record is None:
         return None
-    return open_record(root.store, record)
+    return Version.of_record(root.store, record)
 
 
 def _column_types(version: Version | None) -> dict[str, str]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import polars
 
     from ..reading.sample_places import VersionData
-    from .view import View
+    from .view_samples import ViewSamples
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -29,7 +29,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 class ViewDocuments:
     """All documents of a view, in its order."""
 
-    def __init__(self, view: "View") -> None:
+    def __init__(self, view: "ViewSamples") -> None:
         self.view = view
         self.version = view.version
         self.id = view.id
@@ -65,7 +65,7 @@ class ListedDocuments(ViewDocuments):
     """The documents of a list, in the list's order."""
 
     def __init__(self, listed: ListedView) -> None:
-        super().__init__(cast("View", listed.listed))
+        super().__init__(cast("ViewSamples", listed.listed))
         self.id = listed.id
         self._ordinals = listed.in_order
 
@@ -138,7 +138,7 @@ class ListedDocuments(ViewDocuments):
         return name
 
 
-def view_documents(source: "View | ListedView") -> ViewDocuments:
+def view_documents(source: "ViewSamples | ListedView") -> ViewDocuments:
     if isinstance(source, ListedView):
         return ListedDocuments(source)
     return ViewDocuments(source)

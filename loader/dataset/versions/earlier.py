@@ -17,8 +17,8 @@ from ..tables.parquet import TableFile, get_tables
 
 if TYPE_CHECKING:
     from ..log.state import VersionRecord
-    from .version import Version
-    from .view import View
+    from ..reading.version_shards import VersionShards
+    from .view_samples import ViewSamples
 
 logger = logging.getLogger(__name__)
 EARLIER_MAX = 16
@@ -32,11 +32,11 @@ class Versions(Protocol):
     def versions(self, dataset: str) -> "list[VersionRecord]":
         """Return the versions of a dataset."""
 
-    def open(self, ref: str) -> "Version":
+    def open(self, ref: str) -> "VersionShards":
         """Return a version."""
 
 
-def earlier_versions(version: "Version", prefix: str) -> "Iterator[Version]":
+def earlier_versions(version: "VersionShards", prefix: str) -> "Iterator[VersionShards]":
     """Yield earlier versions, the newest first, if the root has objects under a prefix.
 
     A version out of a pickle has no root to look in.
@@ -59,7 +59,7 @@ def earlier_versions(version: "Version", prefix: str) -> "Iterator[Version]":
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def view_delta(view: "View", old: "View", compare: bool = True) -> Delta:
+def view_delta(view: "ViewSamples", old: "ViewSamples", compare: bool = True) -> Delta:
     """Return what `view` added and removed since `old`, a view of an earlier version.
 
     compare: False skips the comparison sample by sample.
@@ -118,7 +118,7 @@ def view_delta(view: "View", old: "View", compare: bool = True) -> Delta:
     return Delta(view=new if len(new) else None, first=first, removed=removed)
 
 
-def _check_slices(view: "View", old: "View") -> None:
+def _check_slices(view: "ViewSamples", old: "ViewSamples") -> None:
     """Raise InvalidPlan unless both views have the same slices, which are rules."""
     lists = [term.name for term in (*view.slices, *old.slices) if term.is_list]
     if lists:
@@ -139,7 +139,7 @@ def _check_slices(view: "View", old: "View") -> None:
         )
 
 
-def _find_rewrite(was: "Version", now: "Version") -> str | None:
+def _find_rewrite(was: "VersionShards", now: "VersionShards") -> str | None:
     """Return a table of the later version that drops or reorders rows of the earlier one's, or None."""
     for name in ("shards", "exclusions"):
         before, after = was.manifest[name], now.manifest[name]
@@ -148,7 +148,7 @@ def _find_rewrite(was: "Version", now: "Version") -> str | None:
     return None
 
 
-def _has_prefix(version: "Version", before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
+def _has_prefix(version: "VersionShards", before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
     old, new = (
         list(get_tables(version.store, [TableFile.from_json(file) for file in files[same:]]))
@@ -160,7 +160,7 @@ def _has_prefix(version: "Version", before: list[dict[str, Any]], after: list[di
     return bool(pa.concat_tables(new).slice(0, len(rows)).equals(rows))
 
 
-def _removals(was: "Version", now: "Version") -> Int64s:
+def _removals(was: "VersionShards", now: "VersionShards") -> Int64s:
     if was.manifest["exclusions"] == now.manifest["exclusions"]:
         return np.zeros(0, np.int64)
     removed = [np.zeros(0, np.int64)]

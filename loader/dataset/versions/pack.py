@@ -35,7 +35,7 @@ from .documents import ViewDocuments, view_documents
 from .pack_formats import FieldFormats, document_formats, formats_from_facts, formats_to_facts
 
 if TYPE_CHECKING:
-    from .view import View
+    from .view_samples import ViewSamples
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class PieceChecks:
         return FieldPart(offset, nbytes, crc) if field_crc == field.crc32c else None
 
 
-def load_checks(view: "View", path: str) -> PieceChecks | None:
+def load_checks(view: "ViewSamples", path: str) -> PieceChecks | None:
     store, path = view.version.store, checks_path(path)
     try:
         table = parse_stored(store.get(path).data, path, f"{store.url}/{path}")
@@ -75,7 +75,7 @@ def load_checks(view: "View", path: str) -> PieceChecks | None:
         ) from error
 
 
-def keep_checks(view: "View", packed: PackedView, path: str) -> None:
+def keep_checks(view: "ViewSamples", packed: PackedView, path: str) -> None:
     """Read every split document once, and store its pieces' checksums next to the table at `path`.
 
     Skips corrupt or unexpected documents, which their readers report.
@@ -102,7 +102,7 @@ def checks_path(path: str) -> str:
 
 
 def _of_documents(
-    view: "View", packed: PackedView, documents: Int64s, tokens: Int64s, pool: DaemonPool
+    view: "ViewSamples", packed: PackedView, documents: Int64s, tokens: Int64s, pool: DaemonPool
 ) -> list[Int64s]:
     field, packing = packed.packing.field, packed.packing
     addresses = view.version.address(documents, [field], pool.map)
@@ -134,7 +134,7 @@ PACKING = 1  # number of the packing rule; a new rule gives its tables new names
 COLUMNS = ("sequence", "document", "start", "length")
 
 
-def packed(source: "View | ListedView", asked: PackBy) -> PackedView:
+def packed(source: "ViewSamples | ListedView", asked: PackBy) -> PackedView:
     """Return the packed sequences of a view's documents, or of a list's, in its order.
 
     Costs, once per root, reading the indexes of the field's group and one document for the dtype, plus about 1 us per
@@ -180,7 +180,7 @@ def packed(source: "View | ListedView", asked: PackBy) -> PackedView:
     return view_packed
 
 
-def _in_view_order(asked: PackBy, view: "View") -> PackBy:
+def _in_view_order(asked: PackBy, view: "ViewSamples") -> PackBy:
     """Return the request with its fields beside the tokens in the view's order.
 
     A stored plan has only the view's fields, so it reads the table by their order.
@@ -191,7 +191,7 @@ def _in_view_order(asked: PackBy, view: "View") -> PackBy:
 
 
 def piece_checks(packed: PackedView) -> PieceChecks | None:
-    source = cast("View | ListedView", packed.documents)
+    source = cast("ViewSamples | ListedView", packed.documents)
     view = getattr(source, "listed", source)
     if not hasattr(view, "version"):
         return None  # synthetic documents have no root

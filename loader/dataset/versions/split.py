@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from .samples_table import import_polars, live_values
 if TYPE_CHECKING:
     import polars
 
-    from .view import View
+    from .view_samples import ViewSamples
 
+_View = TypeVar("_View", bound="ViewSamples")
 _SHOWN = 5
 
 Comparisons = tuple[str, ...]
@@ -25,10 +26,10 @@ Comparisons = tuple[str, ...]
 
 
 def split(
-    view: "View",
+    view: _View,
     by: str,
     edges: Sequence[str] | None,
-) -> "dict[str, View]":
+) -> dict[str, _View]:
     """Return label -> bucket view, labels ascending. Every sample is in one bucket, and no bucket is empty.
 
     by: an SQL expression on the samples table. edges: None labels buckets by value; ascending decimal numbers (the last
@@ -69,7 +70,7 @@ def split(
 
 
 def whole_predicate(
-    bucket: "View",
+    bucket: "ViewSamples",
     by: str,
     edges: Sequence[str] | None,
     label: str,
@@ -184,7 +185,7 @@ def _is_known(values: "polars.Series") -> Bools:
 
 
 def _without_bucket(
-    view: "View",
+    view: "ViewSamples",
     by: str,
     edges: Sequence[str] | None,
     values: "polars.Series",

@@ -15,8 +15,7 @@ from ...order.random.keyed_permutation import I64
 from ...order.sources.views import ListedView, check_list, list_sha256
 from ...storage import Store
 from ..tables.parquet import parse_stored, table_bytes
-from .version import Version
-from .view import View
+from .version import Version, View
 
 
 def listed(view: Version | View, ordinals: Sequence[int] | I64 | str) -> ListedView:

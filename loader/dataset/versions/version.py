@@ -1,103 +1,39 @@
-"""An open version: immutable, thread-safe, picklable. Opening reads only the manifest and small parts tables."""
+"""An open version, and views of its samples: immutable, thread-safe, picklable.
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import suppress
+Opening reads only the manifest and small parts tables.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
-import pyarrow as pa
 
-from ...errors import Corrupt, FieldNotFound, InvalidRuntime, PenstockError
-from ...keywords import did_you_mean
 from ...modalities.fields import without_row_blocks
-from ...storage import RangeReader, Store
-from ...storage.threads import Together, lock
-from ..log.state import VersionRecord
-from ..reading.places import Lookup
-from ..reading.sample_places import Map, RowStretch, SamplePlaces
-from ..reading.sha256_store import VerifiedStore
-from ..shards.address import SampleAddress
-from ..shards.index import ROW_GROUP_ROWS, IndexPlace
-from ..shards.index_cache import CACHED_INDEX_BYTES, IndexCache
-from ..shards.numbered_rows import ShardRows
-from ..shards.parts_table import PartsTable
-from ..shards.shard import PageHashes
-from ..shards.shards_file import ShardsFile
-from ..tables.manifest import read_record_manifest
-from ..tables.parquet import TableFile, get_table_bytes, parse_table
+from ...order.sources.views import Delta
+from ...storage import Store
+from ..progress import Watch, unwatched
+from ..reading.sample_places import Int64s
+from ..reading.version_shards import Verify, VersionShards
+from .view_samples import ViewSamples
 
 if TYPE_CHECKING:
     import polars
 
-    from ...storage.external_shards import PlacedStore
+    from ...order.sources.packing import PackBy, PackedView
+    from ...order.sources.views import ListedView
+    from ...order.sources.window_layout import WindowLayout
+    from ...order.sources.window_view import WindowView
     from ..tables.annotations import Annotation
     from .sample_search import Like, SearchResult
-    from .view import View
-    from .view_columns import AskedColumns
+    from .view_columns import AskedColumns, SampleColumns
 
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Rows: TypeAlias = "slice | np.ndarray[Any, Any]"
-"""Numbers of samples: outside of the class, where `slice` is Python's."""
-Verify = Literal["crc32c", "sha256"]
-"""Checks on samples' bytes: "crc32c" per field; "sha256" also checks pages."""
-PREPARED_BYTES = 2**20
-"""Most bytes of parts tables that opening reads: about 5,000 shards."""
-ShardsFiles: TypeAlias = MutableMapping[TableFile, ShardsFile]
-"""Open shards tables, as long as a version has them."""
-KEPT_SHARDS = 4096
-"""Most shard index places that a version caches, some hundred bytes each."""
+"""Numbers of samples: outside of the classes, where `slice` is Python's."""
 
 
-class Version:
+class Version(VersionShards):
     """One published version, from `root.open(ref)`. Its length is the number of live samples."""
-
-    store: Store
-    """Store of the root."""
-    verify: Verify
-    """Checks on samples, as set by the root."""
-    dataset: str
-    """Dataset name."""
-    number: int
-    """Number of the version in its dataset."""
-    id: str
-    """Content hash: "v-" and sha256 hex of the manifest."""
-    manifest: dict[str, Any]
-    """The parsed manifest."""
-    reader: object
-    """The root with the version's lease, or None. Not pickled."""
-    searches: object
-    """Open search indexes, or None. Not pickled."""
-    shards_files: ShardsFiles
-    """Open shards tables, which the versions of a root share. Not pickled."""
-    index_bytes: int = CACHED_INDEX_BYTES
-    """Most bytes of index rows that stay in memory. Set it before the first read. Not pickled."""
-
-    def __init__(
-        self,
-        store: Store,
-        *,
-        dataset: str,
-        number: int,
-        id: str,
-        manifest: dict[str, Any],
-        verify: Verify = "crc32c",
-        tables: Mapping[str, bytes] | None = None,
-    ) -> None:
-        """tables: Path -> checked bytes of parts tables, which are not read again."""
-        self.store, self.verify = store, verify
-        self.dataset, self.number, self.id, self.manifest = dataset, number, id, manifest
-        self.reader = None
-        self.searches = None
-        self._lock = lock()
-        self._parts: PartsTable | None = None
-        self._tables = tables or {}
-        self.shards_files = WeakValueDictionary()
-        self._indexes: IndexCache | None = None
-        self._shards: dict[tuple[str, int], tuple[IndexPlace, str]] = {}
-        self._placed: PlacedStore | None = None
-        self._verified: VerifiedStore | None = None
 
     def __reduce__(self) -> Any:
         # The tables travel along: with a plan from the first rank, 10,000 others need not read them at once.
@@ -106,136 +42,6 @@ class Version:
 
     def __repr__(self) -> str:
         return f"Version({self.name!r}, {len(self)} samples, {self.id[:14]})"
-
-    def __len__(self) -> int:
-        return int(self.manifest["n_live"])
-
-    @property
-    def name(self) -> str:
-        """Dataset and number, such as "photos@3"."""
-        return f"{self.dataset}@{self.number}"
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Every field name, sorted."""
-        return tuple(
-            sorted(field for group in self.manifest["groups"].values() for field in group["field_nbytes"])
-        )
-
-    @property
-    def facts(self) -> dict[str, dict[str, Any]]:
-        """Field -> facts from its writers, such as {"unit": "dB"}; fields without facts are left out."""
-        return {name: dict(each) for name, each in self.manifest.get("facts", {}).items()}
-
-    @property
-    def parts(self) -> PartsTable:
-        """The parts, read at first use. Raises: Corrupt."""
-        with self._lock:
-            if self._parts is None:
-                self._parts = self._read_parts()
-            return self._parts
-
-    def prepare(self) -> None:
-        """Read the parts now, if their tables are small."""
-        if sum(file.nbytes for file in self._parts_files()) <= PREPARED_BYTES:
-            with suppress(PenstockError):  # raised again when the parts are needed
-                self.parts  # noqa: B018
-
-    def _parts_files(self) -> list[TableFile]:
-        return [
-            TableFile.from_json(file) for file in (*self.manifest["shards"], *self.manifest["exclusions"])
-        ]
-
-    def _read_parts(self) -> PartsTable:
-        files, n_shards = self._parts_files(), len(self.manifest["shards"])
-        # Files that another version has open are neither read nor decoded again.
-        shared = {file: self.shards_files.get(file) for file in files[:n_shards]}
-        unread = [file.path for file in files if file.path not in self._tables and shared.get(file) is None]
-        shards: list[ShardsFile] = []
-        exclusions: list[pa.Table] = []
-        tables: dict[str, bytes] = {}
-        with Together(self.store, unread[1:]) as store:
-            for number, file in enumerate(files):
-                name = f"{store.url}/{file.path}"
-                opened = shared.get(file)
-                if opened is not None:
-                    shards.append(opened)
-                    tables[file.path] = opened.data
-                    continue
-                data = self._tables.get(file.path) or get_table_bytes(store, file)
-                tables[file.path] = bytes(data)
-                if number >= n_shards:
-                    exclusions.append(parse_table(data, name))
-                    continue
-                opened = ShardsFile(name, data)
-                shards.append(opened)
-                self.shards_files[file] = opened
-        if sum(file.nbytes for file in files) <= PREPARED_BYTES:
-            self._tables = tables
-        parts = PartsTable(ShardRows(shards), exclusions, self.name)
-        if int(parts.first_ordinal[-1]) != len(self):
-            raise Corrupt(
-                f"{self.name}: its tables hold {int(parts.first_ordinal[-1])} live samples, its manifest counts "
-                f"{len(self)}; run penstock verify {self.name}"
-            )
-        return parts
-
-    @property
-    def shard_store(self) -> RangeReader:
-        """Store of all shards, including registered ones; with verify="sha256" it checks page hashes."""
-        origin = self.placed or self.store
-        if self.verify == "crc32c":
-            return origin
-        with self._lock:
-            if self._verified is None:
-                self._verified = VerifiedStore(origin, self._page_hashes)
-            return self._verified
-
-    @property
-    def placed(self) -> "PlacedStore | None":
-        """Store of registered shards, or None."""
-        if not (foreign := self.manifest.get("foreign")):
-            return None
-        from ..reading.shard_reader import shard_reader  # not needed if no shards are registered
-
-        with self._lock:
-            if self._placed is None:
-                self._placed = shard_reader(self.store, foreign, self.name)
-            return self._placed
-
-    def _page_hashes(self, path: str) -> PageHashes:
-        shard = self.parts.find_shard(path)
-        if shard is None:
-            raise Corrupt(f"{path} is no shard of {self.name}: nothing is known of its bytes")
-        hashes = self.indexes.page_hashes(IndexPlace.of(shard), shard["nbytes"])
-        if hashes is None and not shard["sha256"]:
-            raise InvalidRuntime(
-                f"{path}, a shard of {self.name}, is registered where it lies, and has no hashes of pages: "
-                'verify="sha256" cannot prove it. Open the root with verify="crc32c"'
-            )
-        if hashes is None:
-            raise InvalidRuntime(
-                f"{self.store.url}/{path}, a shard of {self.name}, was written by a release that kept no hashes of "
-                'pages: verify="sha256" cannot prove it. Write its samples again, or open the root with '
-                f'verify="crc32c" and run penstock verify {self.name} --full'
-            )
-        return hashes
-
-    @property
-    def indexes(self) -> IndexCache:
-        with self._lock:
-            if self._indexes is None:
-                self._indexes = IndexCache(self.store, self.index_bytes)
-            return self._indexes
-
-    def group_of(self, field: str) -> str:
-        """Return the group that holds a field. Raises: FieldNotFound, which names the existing fields."""
-        for group, body in self.manifest["groups"].items():
-            if field in body["field_nbytes"]:
-                return str(group)
-        near = did_you_mean(field, self.fields) if isinstance(field, str) else ""
-        text = f"{self.name} has no field {field!r}{near or ';'} it has {', '.join(self.fields)}"
-        raise FieldNotFound(text, what=field, where=self.name)
 
     def select(self, *fields: str, columns: "AskedColumns" = (), where_present: bool = False) -> "View":
         """Return a view of these fields. Only their bytes are fetched. No names: all fields but row blocks of others.
@@ -251,8 +57,6 @@ class Version:
 
         Raises: FieldNotFound; FieldMismatch for a column of another type; InvalidPlan for invalid class names.
         """
-        from .view import View
-
         chosen = fields or without_row_blocks(self.fields)
         return View(self, chosen, None, where_present, columns=columns)
 
@@ -354,84 +158,149 @@ class Version:
 
         return scan_edits(self, column)
 
-    def address(self, ordinals: Int64s, fields: Sequence[str], run: Map = map) -> list[SampleAddress]:
-        """Return the addresses of these fields for live ordinals, in order; see `places`."""
-        ordinals = np.asarray(ordinals, np.int64)
-        if not fields:
-            from ..reading.sample_keys import key_addresses
 
-            return key_addresses(self, ordinals)
-        return self.places(ordinals, fields, run).addresses()
+class View(ViewSamples):
+    """Samples and fields of a version. Immutable; `select` and `where` return narrower views.
 
-    def places(self, ordinals: Int64s, fields: Sequence[str], run: Map = map) -> SamplePlaces:
-        """Return the places of one or more fields for live ordinals, in order: see `Lookup.places`."""
-        only = np.zeros(len(ordinals), np.int64)
-        return Lookup([self], fields).places(only, ordinals, run)
+    A view pickles as its version, fields, predicate and slices. Its length is the number of its samples.
+    """
 
-    def keys(self, ordinals: Int64s) -> list[str]:
-        from ..reading.sample_keys import sample_keys
+    version: "Version"
+    """Version that has the samples."""
 
-        return sample_keys(self, np.asarray(ordinals, np.int64))
+    _reader: "SampleColumns | None" = None
 
-    def stretch_keys(self, part: int, number: int) -> list[str]:
-        """Return the keys of stretch `number` (2,048 rows) of a part. Raises: Corrupt; ObjectNotFound."""
-        # Every group's index has the keys: any that the part has will do.
-        group = next(name for name in self.manifest["groups"] if self.parts.has_group(name)[part])
-        place, _ = self._shard(group, part)
-        return self.indexes.keys(place, number * ROW_GROUP_ROWS)
-
-    def cached_stretch(self, group: str, part: int, number: int) -> RowStretch | None:
-        """Return what `stretch` returns if its rows are in memory, else None."""
-        place, path = self._shard(group, part)
-        rows = self.indexes.held(place, number * ROW_GROUP_ROWS)
-        return None if rows is None else self._check_stretch(group, place, RowStretch(rows, path))
-
-    def stretch(self, group: str, part: int, number: int) -> RowStretch:
-        """Return stretch `number` (2,048 rows) of a part's index. Raises: Corrupt; ObjectNotFound; FieldNotFound."""
-        place, path = self._shard(group, part)
-        return self._check_stretch(
-            group, place, RowStretch(self.indexes.rows(place, number * ROW_GROUP_ROWS), path)
+    def __reduce__(self) -> Any:
+        return View, (
+            self.version,
+            self.fields,
+            self.predicate,
+            self.where_present,
+            self.first,
+            self.columns,
+            self.slices,
         )
 
-    def _check_stretch(self, group: str, place: IndexPlace, stretch: RowStretch) -> RowStretch:
-        fields = self.manifest["groups"][group]["field_nbytes"].keys()
-        if stretch.rows.offset.keys() != fields:
-            raise Corrupt(
-                f"{self.store.url}/{place.path} has fields {sorted(stretch.rows.offset)}, the manifest of {self.name} "
-                f"has {sorted(fields)}; restore it from a mirror"
-            )
-        if (
-            not stretch.rows.sealed
-            and (placed := self.placed) is not None
-            and placed.is_adopted(stretch.path)
-        ):
-            raise InvalidRuntime(
-                f"{stretch.path}, a shard of {self.name}, was copied into {self.store.url} and has no checksums here: "
-                f"penstock seal {self.name} first, or restore {place.seal} from a mirror"
-            )
-        return stretch
+    def __repr__(self) -> str:
+        where = f" where {self.predicate}" if self.predicate else ""
+        for term in self.slices:
+            where += f" {'without' if term.without else 'in'} slice {term.name}"
+        names = [*self.fields, *self.columns]
+        return f"View({self.version.name!r}: {', '.join(names)}{where})"
 
-    def _shard(self, group: str, part: int) -> tuple[IndexPlace, str]:
-        """Return (place of a shard's index, shard path), cached: Arrow takes 20 us."""
-        shard_place = self._shards.get((group, part))
-        if shard_place is None:
-            shard = self.parts.shard(group, part)
-            n_fields = len(self.manifest["groups"][group]["field_nbytes"])
-            shard_place = IndexPlace.of(shard, n_fields), shard["path"]
-            if len(self._shards) >= KEPT_SHARDS:
-                self._shards.clear()
-            self._shards[group, part] = shard_place
-        return shard_place
+    def select(self, *fields: str, columns: "AskedColumns" = (), where_present: bool = False) -> "View":
+        """Return the same samples with these fields and columns: see `Version.select`. Raises: FieldNotFound."""
+        present = where_present or self.where_present
+        chosen = fields or without_row_blocks(self.version.fields)
+        return self._but(fields=chosen, where_present=present, columns=columns)
 
+    def slice(self, name: str, n: int | None = None) -> "View":
+        """Return the samples of this view that are in a slice: see `Version.slice`."""
+        return self._slice(name, n, without=False)
 
-def open_record(store: Store, record: VersionRecord, manifest: dict[str, Any] | None = None) -> Version:
-    """Return the version of a log record, with CRC-32C checks. manifest: None reads it.
+    def without(self, name: str, n: int | None = None) -> "View":
+        """Return the samples of this view that are not in a slice: see `Version.slice`."""
+        return self._slice(name, n, without=True)
 
-    Raises: as `read_record_manifest`.
-    """
-    if manifest is None:
-        manifest = read_record_manifest(store, record)
-    return Version(store, dataset=record.dataset, number=record.number, id=record.id, manifest=manifest)
+    def _slice(self, name: str, n: int | None, *, without: bool) -> "View":
+        from .slice_members import slice_term
+
+        term = slice_term(self.version, name, n, without=without)
+        return self._but(slices=(*self.slices, term))
+
+    def unsplit(self, by: str, edges: Sequence[str] | None, label: str) -> "View":
+        """Return the view that `split` divided into this and other buckets. Raises: InvalidPlan."""
+        from .split import whole_predicate
+
+        predicate = whole_predicate(self, by, edges, label)
+        return self._but(predicate=predicate, first=0)
+
+    def since(self, old: "View", *, compare: bool = True) -> Delta:
+        """Return the samples added and removed since `old`, a view of an earlier version (`delta.view_delta`)."""
+        from .earlier import view_delta
+
+        return view_delta(self, old, compare)
+
+    def split(self, by: str, edges: Sequence[str] | None) -> "dict[str, View]":
+        """Return label -> view of one bucket, as `loader.bucket(by, edges=)`."""
+        from .split import split
+
+        return split(self, by, edges)
+
+    def packed(self, asked: "PackBy", listed: "ListedView | None" = None) -> "PackedView":
+        """Return the packed sequences of the documents, as `loader.pack()` specifies.
+
+        listed: list of documents of this view; only they are packed, in the order of the list.
+        """
+        from .pack import packed
+
+        return packed(listed or self, asked)
+
+    def windowed(
+        self, layout: "WindowLayout", watch: Watch = unwatched, earlier: "Iterable[WindowView]" = ()
+    ) -> "WindowView":
+        """Return the windows of the episodes."""
+        from .windows import view_windows
+
+        return view_windows(self, layout, watch, earlier)
+
+    @overload
+    def __getitem__(self, index: Rows) -> list[dict[str, Any]]: ...
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a sample of the view, or a list of them for a slice or an array of integers [m].
+
+        Samples are numbered in storage order. A number that an array repeats is read once, and gives the same dict.
+
+        A sample is {"__key__": key, field: value, column: value}. A field is decoded by its extension; absent ones are
+        left out. A column without a value is None, and -1 if the value is none of its class names.
+        Videos stay bytes: `loader.video(frames=8)(sample["mp4"], None)` decodes one. Each sample costs an index lookup
+        and a read: train with `Loader`, which reads batches.
+
+        Raises: IndexError; TypeError; DecodeFailed; Corrupt; StoreError.
+        """
+        from .decoded_samples import select_samples
+
+        return select_samples(
+            index,
+            len(self),
+            lambda numbers: self._decode(self.version_ordinals(numbers)),
+        )
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield every sample as `view[i]` returns it; 64 are read together."""
+        yield from self._decode(self.version_ordinals(np.arange(len(self))))
+
+    def _decode(self, ordinals: Int64s) -> Iterator[dict[str, Any]]:
+        from .decoded_samples import BLOCK, decoded
+
+        if not self.columns:
+            yield from decoded(self.version, self.fields, ordinals)
+            return
+        from .view_columns import SampleColumns
+
+        with self._lock:
+            if self._reader is None:
+                self._reader = SampleColumns(self.version, self.columns)
+        for start in range(0, len(ordinals), BLOCK):
+            block = ordinals[start : start + BLOCK]
+            columns = self._reader(block)
+            for number, sample in enumerate(decoded(self.version, self.fields, block)):
+                yield sample | {name: values[number] for name, values in columns.items()}
+
+    def head(self, n: int = 5) -> "polars.DataFrame":
+        """Return the first samples as a table: ordinal, key, fields, and samples-table columns.
+
+        Long values appear as their size. Needs polars.
+        """
+        from .decoded_samples import decode_table, select_numbers
+
+        return decode_table(
+            self.version, self.fields, self.version_ordinals(select_numbers(slice(n), len(self)))
+        )
 
 
 def _rebuild(

@@ -52,11 +52,11 @@ from ..shards.bitmap import Bools, SelectTable
 from ..tables.parquet import READ_AHEAD, integers, parse_stored, table_bytes, table_facts
 from ..tables.parquet_ranges import footer_nbytes
 from .documents import field_nbytes
-from .earlier import earlier_versions
+from .earlier import earlier_versions, view_delta
 from .kept_bits import check_kept, kept_bits_bytes, load_kept
 
 if TYPE_CHECKING:
-    from .view import View
+    from .view_samples import ViewSamples
 
 logger = logging.getLogger(__name__)
 VIDEOS = ("mp4", "mov", "mkv", "webm", "run")
@@ -67,7 +67,7 @@ KEEP_BYTES, KEEP_EPISODES = 16 * 2**20, 4096
 
 
 def view_windows(
-    view: "View", layout: WindowLayout, watch: Watch = unwatched, earlier: Iterable[WindowView] = ()
+    view: "ViewSamples", layout: WindowLayout, watch: Watch = unwatched, earlier: Iterable[WindowView] = ()
 ) -> WindowView:
     """Return the view's windows of a layout. earlier: windows of earlier versions. The root is searched for more.
 
@@ -86,7 +86,7 @@ def view_windows(
     return WindowView(view, layout, first, kept)
 
 
-def find_stored_windows(view: "View", layout: WindowLayout) -> WindowView | None:
+def find_stored_windows(view: "ViewSamples", layout: WindowLayout) -> WindowView | None:
     """Return the view's windows if the root has their table; None otherwise. Raises: Corrupt."""
     store, path, n = view.version.store, _path(view, layout), len(view) + 1
     if layout.keep is not None:
@@ -107,7 +107,7 @@ def find_stored_windows(view: "View", layout: WindowLayout) -> WindowView | None
     return WindowView(view, layout, first, kept, sha256)
 
 
-def _check_fields(view: "View", layout: WindowLayout) -> None:
+def _check_fields(view: "ViewSamples", layout: WindowLayout) -> None:
     if view.columns:
         raise InvalidPlan(
             f"windows of a view with the columns {list(view.columns)}: pass them to loader.windows(columns=), not to "
@@ -174,14 +174,14 @@ class _EarlierTable(NamedTuple):
 
 
 def _newest_earlier(
-    view: "View", layout: WindowLayout, earlier: Iterable[WindowView]
+    view: "ViewSamples", layout: WindowLayout, earlier: Iterable[WindowView]
 ) -> _EarlierTable | None:
     for windows in chain(earlier, _earlier_windows(view, layout)):
         old = windows.episodes
         if view.first or old.first:  # type: ignore[attr-defined]
             continue  # of later episodes only, which the other's numbers do not fit
         try:
-            delta = view.since(old)  # type: ignore[arg-type]
+            delta = view_delta(view, old)  # type: ignore[arg-type]
         except InvalidPlan as error:
             logger.debug("the windows of %s are not used: %s", old, error)
             continue
@@ -189,7 +189,7 @@ def _newest_earlier(
     return None
 
 
-def _earlier_windows(view: "View", layout: WindowLayout) -> Iterator[WindowView]:
+def _earlier_windows(view: "ViewSamples", layout: WindowLayout) -> Iterator[WindowView]:
     for version in earlier_versions(view.version, "windows/"):
         try:
             windows = find_stored_windows(view.of_version(version), layout)
@@ -203,7 +203,7 @@ def _earlier_windows(view: "View", layout: WindowLayout) -> Iterator[WindowView]
 class _WindowCounter:
     """Counts the windows of new episodes."""
 
-    def __init__(self, view: "View", layout: WindowLayout, known: _EarlierTable | None) -> None:
+    def __init__(self, view: "ViewSamples", layout: WindowLayout, known: _EarlierTable | None) -> None:
         self._view, self._layout, self._known = view, layout, known
         self._before, self._after = layout.span if layout.pad == "inside" else (0, 0)
         self._n_known = 0 if known is None else len(known.episodes)
@@ -334,7 +334,7 @@ def _truth_values(field: str, data: bytes) -> Bools | str:
     return f"{values.dtype} {list(values.shape)}"
 
 
-def _first_layout(view: "View", anchor: str, episode: I64) -> tuple[SampleAddress, NpyLayout]:
+def _first_layout(view: "ViewSamples", anchor: str, episode: I64) -> tuple[SampleAddress, NpyLayout]:
     """Return an episode's address and its anchor's layout, which is read from the header if the anchor is large."""
     version = view.version
     (address,) = version.address(episode, [anchor])
@@ -349,7 +349,7 @@ def _first_layout(view: "View", anchor: str, episode: I64) -> tuple[SampleAddres
     return address, field_layout(anchor, fields[anchor])
 
 
-def _path(view: "View", layout: WindowLayout) -> str:
+def _path(view: "ViewSamples", layout: WindowLayout) -> str:
     question: dict[str, Any] = {"view": view.id, "anchor": layout.anchor, "every": layout.every}
     if layout.pad == "inside":
         question["inside"] = list(layout.span)
@@ -381,7 +381,7 @@ def _parse_table(data: bytes, path: str, name: str) -> tuple[I64, str]:
     return first, sha256
 
 
-def _is_saved(view: "View", layout: WindowLayout, table: _Table) -> bool:
+def _is_saved(view: "ViewSamples", layout: WindowLayout, table: _Table) -> bool:
     """Save a table; return whether the root has one."""
     store, path = view.version.store, _path(view, layout)
     try:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...cache.memory import MemoryPages, Sets
-from ...dataset.versions.version import Version
-from ...dataset.versions.view import View
+from ...dataset.versions.version import Version, View
 from ...local_ranks import node_count
 from ...order.plan import PlannedSource
 from ...order.sources.packing import PackedView

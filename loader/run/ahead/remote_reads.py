@@ -16,8 +16,7 @@ from ...dataset.reading.sample_places import Map
 from ...dataset.shards.index import IndexFile, IndexPlace
 from ...dataset.shards.shard import END_BYTES
 from ...dataset.tables.foreign_objects import is_foreign
-from ...dataset.versions.version import Version
-from ...dataset.versions.view import View
+from ...dataset.versions.version import Version, View
 from ...order.plan import PlannedSource
 from ...storage import RangeReader, is_local
 from ..metrics import Metrics

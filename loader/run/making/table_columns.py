@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ...dataset.reading.sample_places import Map
-from ...dataset.versions.view import View
+from ...dataset.versions.version import View
 from ...dataset.versions.view_columns import SampleColumns
 from ...order.slots import Slots
 from ..batch.columns import Columns

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...dataset.reading.places import Lookup, field_layout
 from ...dataset.reading.sample_places import Int64s, Map, SamplePlaces
-from ...dataset.versions.view import View
+from ...dataset.versions.version import View
 from ...errors import InvalidRuntime, PenstockError
 from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...dataset.shards.address import SampleAddress
-from ...dataset.versions.view import View
+from ...dataset.versions.version import View
 from ...errors import InvalidRuntime
 from ...modalities import Decoder, array, decode_bytes, text
 from ...order.mixture import MASK

@@ -16,8 +16,7 @@ import numpy as np
 from ...dataset.reading.sample_places import Map
 from ...dataset.reading.verified_bucket_reads import FieldPart, OnCorrupt, PartsOfField, raise_corrupt
 from ...dataset.shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress, crc_text
-from ...dataset.versions.version import Version
-from ...dataset.versions.view import View
+from ...dataset.versions.version import Version, View
 from ...errors import Corrupt, DecodeFailed, InvalidRuntime
 from ...modalities import Decoder
 from ...modalities.fields import Place, load, nowhere

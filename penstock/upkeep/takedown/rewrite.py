@@ -25,7 +25,6 @@ from loader.dataset.publishing.commit import annotation_stats
 from loader.dataset.tables.annotations import REMOVED
 from loader.dataset.tables.columns import is_annotation
 from loader.dataset.tables.parquet import TableFile, get_table, get_tables, put_named_table, table_facts
-from loader.dataset.versions.version import open_record
 from loader.dataset.writing.exclude import put_exclusions
 from loader.dataset.writing.redact import redact_shards, shard_index
 from loader.dataset.writing.redact_tables import (
@@ -70,7 +69,7 @@ def publish_redacted(
     newest = root.state.newest(dataset)
     if newest is None:
         return None
-    where = _remaining(root, open_record(root.store, newest), deny, marks)
+    where = _remaining(root, Version.of_record(root.store, newest), deny, marks)
     if not where:
         return None
     if rewritten is not None and newest.id == rewritten.id:
@@ -139,7 +138,7 @@ class _Redaction:
             raise Conflict(
                 f"every version of {dataset} was retired meanwhile; there is nothing to take down from"
             )
-        body = self._manifest(open_record(self._store, newest), state)
+        body = self._manifest(Version.of_record(self._store, newest), state)
         if body["n_live"] <= 0:
             raise NothingLeft(newest.id)
         data = canonical(body)

@@ -11,12 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from loader import Root
+from loader import Root, Version
 from loader.dataset.log.state import VersionRecord
 from loader.dataset.publishing.apply_denies import DenyEntries
 from loader.dataset.tables.manifest import references
 from loader.dataset.tables.parquet import TableFile, get_tables, parse_table, put_named_table, table_facts
-from loader.dataset.versions.version import open_record
 from loader.dataset.writing.redact_tables import positions_to_redact, redact_rows
 from loader.errors import Corrupt, ObjectNotFound, StoreError
 from loader.json_text import parse_json
@@ -140,7 +139,7 @@ def part_samples(root: Root, dataset: str, rows: DenyEntries, marks: Marks) -> d
 def _keys(store: Store, record: VersionRecord, rows: DenyEntries) -> dict[str, dict[int, str]]:
     files = [
         TableFile.from_json(one)
-        for one in open_record(store, record).manifest["samples"]
+        for one in Version.of_record(store, record).manifest["samples"]
         if one["group"] == "keys"
     ]
     out: dict[str, dict[int, str]] = {}

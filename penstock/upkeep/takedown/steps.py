@@ -6,7 +6,7 @@ from typing import Any
 
 from loader.dataset.log.rules import Done, decide_retire
 from loader.dataset.log.state import State, VersionRecord
-from loader.dataset.versions.version import open_record
+from loader.dataset.versions.version import Version
 
 from ...denied.denied_bytes import DeniedBytes
 from ...denied.find import Findings, find
@@ -234,14 +234,14 @@ class Steps:
         had = {record.id for record in self._findings.versions}
         if newest is None or not rows or newest.id in had:
             return []
-        return zeroed_ranges(open_record(self._root.store, newest), rows)
+        return zeroed_ranges(Version.of_record(self._root.store, newest), rows)
 
     def _replacements(self) -> dict[str, dict[str, Any]]:
         newest = self._root.state.newest(self.dataset)
         rows = self._findings.rows
         if newest is None or not rows:
             return {}
-        version = open_record(self._root.store, newest)
+        version = Version.of_record(self._root.store, newest)
         now = {
             (shard["part"], shard["group"]): shard
             for shard in version.parts.shard_rows().to_pylist()

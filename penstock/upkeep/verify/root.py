@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loader import Root
+from loader import Root, Version
 from loader.api.report import FORMAT, Report
 from loader.dataset.log.dataset_starts import parse_dataset_start
 from loader.dataset.log.entries import REPAIRS, entry_key, entry_number
@@ -26,7 +26,6 @@ from loader.dataset.statistics.norm import parse_norm
 from loader.dataset.tables.manifest import differences, read_manifest, references, table_references
 from loader.dataset.tables.parquet import parse_stored, table_facts
 from loader.dataset.versions.stored_list import parse_list
-from loader.dataset.versions.version import open_record
 from loader.dataset.versions.windows import check_windows
 from loader.errors import FormatTooNew, ObjectNotFound, PenstockError, VersionRetired
 from loader.json_text import DamagedJson, parse_json_object
@@ -336,7 +335,7 @@ def _versions(root: Root, state: State, report: RootReport, cluster: "Cluster | 
         if record.retired is None and not problems:
             # `open` takes a lease, so that no collector deletes the version meanwhile. A damaged log stops collectors.
             try:
-                version = root.open(record.id) if log_is_sound else open_record(root.store, record)
+                version = root.open(record.id) if log_is_sound else Version.of_record(root.store, record)
             except VersionRetired:  # it was retired since the log was read
                 report.retired += 1
                 continue

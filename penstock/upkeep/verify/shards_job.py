@@ -7,7 +7,6 @@ from typing import Any
 from loader import Version
 from loader.dataset.root import root_in_store
 from loader.dataset.tables.parquet import TableFile
-from loader.dataset.versions.version import open_record
 from loader.errors import VersionNotFound
 from loader.storage import Store
 
@@ -97,7 +96,7 @@ def _version(id_: str, store: Store) -> Version:
         if record is None:
             raise VersionNotFound(f"{store.url} has no version {id_} any more")
         _opened.clear()
-        _opened[id_] = open_record(store, record)
+        _opened[id_] = Version.of_record(store, record)
     return _opened[id_]
 
 

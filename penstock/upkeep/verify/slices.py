@@ -5,7 +5,7 @@ from loader.dataset.slices import sample_keys
 from loader.dataset.tables.parquet import integers
 from loader.dataset.tables.slice_record import parse_slice, path_parts, read_slice_table
 from loader.dataset.versions.slice_members import slice_ordinals
-from loader.dataset.versions.version import open_record
+from loader.dataset.versions.version import Version
 from loader.errors import MissingDependency
 from loader.storage import Store
 
@@ -31,7 +31,7 @@ def slice_problem(store: Store, key: str, data: bytes, state: State) -> str:
         if record.kind == "list":
             read_slice_table(store, record, ["ordinal"])
         return ""
-    version = open_record(store, version_record)
+    version = Version.of_record(store, version_record)
     try:
         ordinals = slice_ordinals(version, record)
     except MissingDependency:  # a rule needs polars

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import loader
-from loader.dataset.versions.view import View
+from loader.dataset.versions.version import View
 from loader.errors import FieldNotFound, InvalidRuntime, PenstockError, StoreError
 from loader.keywords import did_you_mean
 

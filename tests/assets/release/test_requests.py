@@ -14,7 +14,7 @@ from assets.release.gate_run import Audit
 from assets.release.settled_batches import MIN_NEW_ENTRIES
 from assets.release.version_asset import Publisher, audit_waiting, publish_batches
 from benchmarks.scale import publish
-from loader.dataset.versions.version import open_record
+from loader.dataset.versions.version import Version
 from loader.errors import Forbidden, StageNotPublished
 from penstock.stages import StageRecord, append_record, existing_records, newest_listed
 from tests.dataset.stores import Counting
@@ -157,4 +157,4 @@ def test_failure_that_is_not_listed_yet_is_seen(root: loader.Root) -> None:
     assert audit_waiting(root, "d", "r") == []
     newest = root.state.newest("d")
     assert newest is not None
-    assert open_record(root.store, newest).number == 1
+    assert Version.of_record(root.store, newest).number == 1

@@ -132,7 +132,7 @@ def test_version_of_many_runs_opens_with_one_table_each(url, stores, runs):
 def test_large_tables_are_not_read_before_they_are_needed(url, stores, monkeypatch):
     root = loader.Root(url)
     write(root, "k", 2)
-    monkeypatch.setattr("loader.dataset.versions.version.PREPARED_BYTES", 100)
+    monkeypatch.setattr("loader.dataset.reading.version_shards.PREPARED_BYTES", 100)
     reader = counted(root, stores)
     version = reader.open("d")
     assert reader.store.calls["get", "data"] == 1

@@ -9,7 +9,7 @@ import loader
 from loader.dataset.log.denies import Target
 from loader.dataset.root import root_in_store
 from loader.dataset.tables.manifest import references
-from loader.dataset.versions.version import open_record
+from loader.dataset.versions.version import Version
 from loader.errors import Denied
 from loader.storage import open_store
 from penstock.cli import main
@@ -41,7 +41,7 @@ def sweep(root):
     for dataset in root.state.datasets:
         for record in root.state.versions(dataset):
             if record.retired is None:
-                version = open_record(root.store, record)
+                version = Version.of_record(root.store, record)
                 live |= {record.manifest, *(one.path for one in references(root.store, version.manifest))}
     root.store.delete_many([info.key for info in root.store.list("data/") if info.key not in live])
 

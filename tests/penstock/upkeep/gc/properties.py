@@ -7,7 +7,7 @@ import numpy as np
 import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.tables.manifest import references
-from loader.dataset.versions.version import open_record
+from loader.dataset.versions.version import Version
 from loader.errors import Forbidden, ObjectNotFound
 from penstock.upkeep.gc import Moment, Options, collect
 from tests.proxy_stores import ObservedStore, ProxyStore
@@ -54,7 +54,7 @@ def look(root, hours, *, wall=0, run="one", **options):
 def is_whole(root, record):
     """Whether every object of a version is there, and every field has its checksum."""
     try:
-        version = open_record(root.store, record)
+        version = Version.of_record(root.store, record)
         for one in references(root.store, version.manifest):
             root.store.head(one.path)
         for group in version.manifest["groups"].values():
@@ -75,7 +75,7 @@ def needed(root, *records):
     """The keys under data/ that these versions are made of."""
     keys = set()
     for record in records:
-        manifest = open_record(root.store, record).manifest
+        manifest = Version.of_record(root.store, record).manifest
         keys |= {record.manifest, *(one.path for one in references(root.store, manifest))}
     return keys
 

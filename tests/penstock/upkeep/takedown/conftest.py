@@ -13,7 +13,7 @@ import loader
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.tables.manifest import references
-from loader.dataset.versions.version import open_record
+from loader.dataset.versions.version import Version
 from penstock.upkeep.takedown.prove import prove
 from penstock.upkeep.takedown.run import run_takedown
 from tests.servers.processes import python
@@ -69,7 +69,7 @@ class Kit:
         for dataset in root.state.datasets:
             for record in root.state.versions(dataset):
                 if record.retired is None:
-                    version = open_record(root.store, record)
+                    version = Version.of_record(root.store, record)
                     live |= {record.manifest, *(one.path for one in references(root.store, version.manifest))}
         gone = [info.key for info in root.store.list("data/") if info.key not in live]
         root.store.delete_many(gone)

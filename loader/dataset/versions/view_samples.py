@@ -1,45 +1,40 @@
-"""A view: a version, the fields to fetch, and optionally a predicate and slices."""
+"""Samples of a version that fields, a predicate and slices select, and the stored bitmaps of these selections.
+
+views/<hash>.parquet      first_ordinal, bits, crc32c; one row per `CHUNK_BITS` ordinals
+"""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import pyarrow as pa
 
-from ...errors import AlreadyExists, Corrupt, FieldNotFound
+from ...errors import AlreadyExists, Corrupt, FieldNotFound, Forbidden, ObjectNotFound, StoreError
 from ...modalities.array import clock_field
-from ...modalities.fields import without_row_blocks
-from ...order.sources.views import Delta
 from ...storage.requests import retry_corrupt
 from ...storage.threads import lock
 from ..log.entries import canonical
-from ..progress import Watch, unwatched
+from ..reading.sample_places import Int64s
+from ..reading.version_shards import VersionShards
 from ..shards.bitmap import Bools, SelectTable, pack, unpack
-from .stored_view import read_view, save_view
+from ..shards.shard import crc32c
+from ..tables.parquet import parse_stored, table_bytes
 
 if TYPE_CHECKING:
-    import polars
-
-    from ...order.sources.packing import PackBy, PackedView
-    from ...order.sources.views import ListedView
-    from ...order.sources.window_layout import WindowLayout
-    from ...order.sources.window_view import WindowView
     from .slice_members import SliceTerm
-    from .version import Version
-    from .view_columns import AskedColumns, Classes, SampleColumns
+    from .view_columns import AskedColumns, Classes
 
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
-Rows: TypeAlias = "slice | np.ndarray[Any, Any]"
-"""Numbers of samples: outside of the class, where `slice` is Python's."""
+logger = logging.getLogger(__name__)
+CHUNK_BITS = 2**20
+"""Ordinals per row of a stored view: 128 KiB of bitmap."""
 
 
-class View:
-    """Samples and fields of a version. Immutable; `select` and `where` return narrower views.
+class ViewSamples:
+    """The samples of a view: what needs no other view of the version."""
 
-    A view pickles as its version, fields, predicate and slices. Its length is the number of its samples.
-    """
-
-    version: "Version"
+    version: VersionShards
     """Version that has the samples."""
     fields: tuple[str, ...]
     """Names of the fields to read, in the order requested."""
@@ -56,7 +51,7 @@ class View:
 
     def __init__(
         self,
-        version: "Version",
+        version: VersionShards,
         fields: Sequence[str],
         predicate: str | None,
         where_present: bool = False,
@@ -64,39 +59,33 @@ class View:
         columns: "AskedColumns" = (),
         slices: "Sequence[SliceTerm]" = (),
     ) -> None:
-        self.version, self.predicate, self.where_present = version, predicate, where_present
+        self.version = version
+        self.predicate = predicate
+        self.where_present = where_present
         self.first = first
         self.slices = tuple(slices)
-        if not_names := [field for field in fields if not isinstance(field, str)]:
-            raise FieldNotFound(
-                f"select({not_names[0]!r}): names of fields are needed, each an argument: select('jpg', 'cls')"
-            )
+        for field in fields:
+            if not isinstance(field, str):
+                raise FieldNotFound(
+                    f"select({field!r}): names of fields are needed, each an argument: select('jpg', 'cls')",
+                    what="field",
+                    given=field,
+                    accepted="names of fields",
+                )
         self.fields = tuple(dict.fromkeys(fields))
         self.columns = self._check_columns(columns)
         self._groups = sorted({version.group_of(field) for field in self.fields})
         self._lock = lock()
         self._members: SelectTable | None = None
-        self._reader: SampleColumns | None = None
-        self._partial = [
-            group
-            for group in self._groups
-            if version.manifest["groups"][group]["n_parts"] < version.manifest["n_parts"]
-        ]
+        self._partial: list[str] = []  # groups that some parts lack
+        n_parts = version.manifest["n_parts"]
+        for group in self._groups:
+            if version.manifest["groups"][group]["n_parts"] < n_parts:
+                self._partial.append(group)
         if self._partial and not where_present:
             raise FieldNotFound(self._missing_share())
 
-    def __reduce__(self) -> Any:
-        return View, (
-            self.version,
-            self.fields,
-            self.predicate,
-            self.where_present,
-            self.first,
-            self.columns,
-            self.slices,
-        )
-
-    def _but(self, **changes: Any) -> "View":
+    def _but(self, **changes: Any) -> Self:
         """Return this view with other arguments."""
         arguments: dict[str, Any] = {
             "version": self.version,
@@ -107,7 +96,7 @@ class View:
             "columns": self.columns,
             "slices": self.slices,
         }
-        return View(**(arguments | changes))
+        return type(self)(**(arguments | changes))
 
     def _check_columns(self, columns: "AskedColumns") -> "dict[str, Classes]":
         if not columns and isinstance(columns, tuple | list | dict):
@@ -116,42 +105,16 @@ class View:
 
         return check_columns(self.version, columns, self.fields)
 
-    def __repr__(self) -> str:
-        where = f" where {self.predicate}" if self.predicate else ""
-        for term in self.slices:
-            where += f" {'without' if term.without else 'in'} slice {term.name}"
-        names = [*self.fields, *self.columns]
-        return f"View({self.version.name!r}: {', '.join(names)}{where})"
-
-    def select(self, *fields: str, columns: "AskedColumns" = (), where_present: bool = False) -> "View":
-        """Return the same samples with these fields and columns: see `Version.select`. Raises: FieldNotFound."""
-        present = where_present or self.where_present
-        chosen = fields or without_row_blocks(self.version.fields)
-        return self._but(fields=chosen, where_present=present, columns=columns)
-
-    def where(self, predicate: str) -> "View":
+    def where(self, predicate: str) -> Self:
         """Return the samples of this view for which an SQL expression is also true. Raises: FieldNotFound."""
         from .samples_table import check_names
 
         check_names(self.version, predicate)
-        both = f"({self.predicate}) AND ({predicate})" if self.predicate else predicate
-        return self._but(predicate=both)
+        if self.predicate:
+            predicate = f"({self.predicate}) AND ({predicate})"
+        return self._but(predicate=predicate)
 
-    def slice(self, name: str, n: int | None = None) -> "View":
-        """Return the samples of this view that are in a slice: see `Version.slice`."""
-        return self._slice(name, n, without=False)
-
-    def without(self, name: str, n: int | None = None) -> "View":
-        """Return the samples of this view that are not in a slice: see `Version.slice`."""
-        return self._slice(name, n, without=True)
-
-    def _slice(self, name: str, n: int | None, *, without: bool) -> "View":
-        from .slice_members import slice_term
-
-        term = slice_term(self.version, name, n, without=without)
-        return self._but(slices=(*self.slices, term))
-
-    def of_version(self, version: "Version") -> "View":
+    def of_version(self, version: VersionShards) -> Self:
         """Return a view of another version with the same fields, columns, predicate and slices.
 
         Raises: FieldNotFound.
@@ -163,33 +126,22 @@ class View:
             slices = [version_term(version, term) for term in self.slices]
         return self._but(version=version, first=0, slices=slices)
 
-    def unsplit(self, by: str, edges: Sequence[str] | None, label: str) -> "View":
-        """Return the view that `split` divided into this and other buckets. Raises: InvalidPlan."""
-        from .split import whole_predicate
-
-        predicate = whole_predicate(self, by, edges, label)
-        return self._but(predicate=predicate, first=0)
-
-    def since(self, old: "View", *, compare: bool = True) -> Delta:
-        """Return the samples added and removed since `old`, a view of an earlier version (`delta.view_delta`)."""
-        from .earlier import view_delta
-
-        return view_delta(self, old, compare)
-
-    def from_first(self, first: int) -> "View":
+    def from_first(self, first: int) -> Self:
         """Return the samples of this view from live ordinal `first` of the version on."""
         view = self._but(first=first)
         if self.is_filtered:
             view._members = self._table
         return view
 
-    def narrowed(self, predicate: str, members: Bools) -> "View":
+    def narrowed(self, predicate: str, members: Bools) -> Self:
         """Return `where(predicate)` for a caller that has evaluated it. members: bool [len(version)], the result."""
         view = self.where(predicate)
         if self.first:
             return view  # its table covers all of the version's samples, unlike `members`
         saved = view._load()
-        view._members = view._keep_members(members) if saved is None else saved
+        if saved is None:
+            saved = view._keep_members(members)
+        view._members = saved
         return view
 
     def clocks(self, fields: Iterable[str]) -> dict[str, str | None]:
@@ -199,98 +151,24 @@ class View:
     def members(self) -> Bools:
         """Return bool [len(version)]: True for a live ordinal in the view."""
         n = len(self.version)
-        members = unpack(self._table.packed(), n) if self.is_filtered else np.ones(n, bool)
+        if self.is_filtered:
+            members = unpack(self._table.packed(), n)
+        else:
+            members = np.ones(n, bool)
         members[: self.first] = False
         return members
 
-    def split(self, by: str, edges: Sequence[str] | None) -> "dict[str, View]":
-        """Return label -> view of one bucket, as `loader.bucket(by, edges=)`."""
-        from .split import split
-
-        return split(self, by, edges)
-
-    def packed(self, asked: "PackBy", listed: "ListedView | None" = None) -> "PackedView":
-        """Return the packed sequences of the documents, as `loader.pack()` specifies.
-
-        listed: list of documents of this view; only they are packed, in the order of the list.
-        """
-        from .pack import packed
-
-        return packed(listed or self, asked)
-
-    def windowed(
-        self, layout: "WindowLayout", watch: Watch = unwatched, earlier: "Iterable[WindowView]" = ()
-    ) -> "WindowView":
-        """Return the windows of the episodes."""
-        from .windows import view_windows
-
-        return view_windows(self, layout, watch, earlier)
-
     def __len__(self) -> int:
-        return (len(self._table) if self.is_filtered else len(self.version)) - self._n_skipped
-
-    @overload
-    def __getitem__(self, index: Rows) -> list[dict[str, Any]]: ...
-
-    @overload
-    def __getitem__(self, index: int) -> dict[str, Any]: ...
-
-    def __getitem__(self, index: Any) -> Any:
-        """Return a sample of the view, or a list of them for a slice or an array of integers [m].
-
-        Samples are numbered in storage order. A number that an array repeats is read once, and gives the same dict.
-
-        A sample is {"__key__": key, field: value, column: value}. A field is decoded by its extension; absent ones are
-        left out. A column without a value is None, and -1 if the value is none of its class names.
-        Videos stay bytes: `loader.video(frames=8)(sample["mp4"], None)` decodes one. Each sample costs an index lookup
-        and a read: train with `Loader`, which reads batches.
-
-        Raises: IndexError; TypeError; DecodeFailed; Corrupt; StoreError.
-        """
-        from .decoded_samples import select_samples
-
-        return select_samples(
-            index,
-            len(self),
-            lambda numbers: self._decode(self.version_ordinals(numbers)),
-        )
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield every sample as `view[i]` returns it; 64 are read together."""
-        yield from self._decode(self.version_ordinals(np.arange(len(self))))
-
-    def _decode(self, ordinals: Int64s) -> Iterator[dict[str, Any]]:
-        from .decoded_samples import BLOCK, decoded
-
-        if not self.columns:
-            yield from decoded(self.version, self.fields, ordinals)
-            return
-        from .view_columns import SampleColumns
-
-        with self._lock:
-            if self._reader is None:
-                self._reader = SampleColumns(self.version, self.columns)
-        for start in range(0, len(ordinals), BLOCK):
-            block = ordinals[start : start + BLOCK]
-            columns = self._reader(block)
-            for number, sample in enumerate(decoded(self.version, self.fields, block)):
-                yield sample | {name: values[number] for name, values in columns.items()}
-
-    def head(self, n: int = 5) -> "polars.DataFrame":
-        """Return the first samples as a table: ordinal, key, fields, and samples-table columns.
-
-        Long values appear as their size. Needs polars.
-        """
-        from .decoded_samples import decode_table, select_numbers
-
-        return decode_table(
-            self.version, self.fields, self.version_ordinals(select_numbers(slice(n), len(self)))
-        )
+        if self.is_filtered:
+            return len(self._table) - self._n_skipped
+        return len(self.version) - self._n_skipped
 
     @property
     def id(self) -> str:
         """The content hash of L0: covers version and selection, not the fields."""
-        return self._id({"first": self.first} if self.first else {})
+        if self.first:
+            return self._id({"first": self.first})
+        return self._id({})
 
     @property
     def identity(self) -> str:
@@ -315,12 +193,19 @@ class View:
         if not fields:
             return None
         rows = max(one["chunk_rows"] for one in tables)
-        nbytes = View(self.version, tuple(sorted(fields)), None, where_present=True).mean_sample_bytes
-        return max(1, rows * len(self) // max(1, len(self.version))), max(1, rows * nbytes)
+        chunked = ViewSamples(
+            self.version,
+            tuple(sorted(fields)),
+            None,
+            where_present=True,
+        )
+        n_samples = rows * len(self) // max(1, len(self.version))
+        nbytes = rows * chunked.mean_sample_bytes
+        return max(1, n_samples), max(1, nbytes)
 
     def spec(self) -> dict[str, Any]:
         """Return plain JSON that a plan stores to reopen the view."""
-        return {
+        body: dict[str, Any] = {
             "kind": "version",
             "version": self.version.id,
             "fields": list(self.fields),
@@ -328,16 +213,23 @@ class View:
             "where_present": self.where_present,
             "n": len(self),
             "id": self.id,
-            **({"first": self.first} if self.first else {}),
-            **({"slices": [term.to_json() for term in self.slices]} if self.slices else {}),
-            # A list of pairs: the order of the columns is a batch's order, and a plan's JSON sorts its names.
-            **({"columns": [[name, each] for name, each in self.columns.items()]} if self.columns else {}),
         }
+        if self.first:
+            body["first"] = self.first
+        if self.slices:
+            body["slices"] = [term.to_json() for term in self.slices]
+        if self.columns:
+            # A list of pairs: the order of the columns is a batch's order, and a plan's JSON sorts its names.
+            body["columns"] = [[name, each] for name, each in self.columns.items()]
+        return body
 
     def version_ordinals(self, x: Int64s) -> Int64s:
         """Return the int64 live ordinals of the version for int64 view ordinals."""
-        x = x + self._n_skipped if self.first else x
-        return self._table.select(x) if self.is_filtered else x
+        if self.first:
+            x = x + self._n_skipped
+        if self.is_filtered:
+            return self._table.select(x)
+        return x
 
     def keys(self, version_ordinals: Int64s) -> list[str]:
         """Return the sample keys of live ordinals of the version."""
@@ -356,7 +248,9 @@ class View:
 
     @property
     def _n_skipped(self) -> int:
-        return self._table.rank(self.first) if self.first and self.is_filtered else self.first
+        if self.first and self.is_filtered:
+            return self._table.rank(self.first)
+        return self.first
 
     def _id(self, more: dict[str, Any]) -> str:
         body = {"version": self.version.id, "where": self.predicate, "groups": self._partial, **more}
@@ -381,7 +275,9 @@ class View:
         with self._lock:
             if self._members is None:
                 saved = self._load()
-                self._members = self._make() if saved is None else saved
+                if saved is None:
+                    saved = self._make()
+                self._members = saved
             return self._members
 
     @property
@@ -403,11 +299,21 @@ class View:
 
         what = f"{self.version.store.url}/{self._path}: the slice"
         if self._is_one_slice:
-            check_term(self.version, self.slices[0], members, what)
+            check_term(
+                self.version,
+                self.slices[0],
+                members,
+                what,
+            )
             return
         outside = np.flatnonzero(members & ~self._in_slices())
         if len(outside):
-            raise Corrupt(f"{what} lacks ordinal {outside[0]}, which is selected: delete it to rebuild it")
+            raise Corrupt(
+                f"{what} lacks ordinal {outside[0]}, which is selected: delete it to rebuild it",
+                what="slice",
+                where=f"{self.version.store.url}/{self._path}",
+                given=int(outside[0]),
+            )
 
     @property
     def _is_one_slice(self) -> bool:
@@ -418,7 +324,7 @@ class View:
         members = np.ones(len(self.version), bool)
         for term in self.slices:
             # A view of its own, whose stored bitmap outlives the slice.
-            members &= View(self.version, (), None, slices=(term,)).members()
+            members &= ViewSamples(self.version, (), None, slices=(term,)).members()
         return members
 
     def _make(self) -> SelectTable:
@@ -448,3 +354,84 @@ class View:
             if saved is not None:
                 return saved
         return SelectTable(packed, len(self.version))
+
+
+def read_view(version: VersionShards, path: str) -> SelectTable | None:
+    """Return a stored view of a version; None if the root has none. Raises: Corrupt."""
+    try:
+        data = version.store.get(path).data
+    except ObjectNotFound:
+        return None
+    name = f"{version.store.url}/{path}"
+    table = parse_stored(data, path, name)
+    try:
+        first = table["first_ordinal"].to_pylist()
+        rows = table["bits"].to_pylist()
+        sums = _checksums(table, rows)
+        bits = b"".join(rows)
+    except (KeyError, TypeError) as error:
+        raise Corrupt(f"{name} is not a view: {error}; delete it to rebuild it") from error
+    expected_first = [number * CHUNK_BITS for number in range(len(first))]
+    n_bytes = -(-len(version) // 8)
+    if first != expected_first or len(bits) != n_bytes:
+        raise Corrupt(
+            f"{name} has {len(bits)} bytes of bits in rows from {first[:3]}; {version.name} with "
+            f"{len(version)} samples needs {n_bytes}. Delete it to rebuild it"
+        )
+    for first_ordinal, row, stated in zip(
+        first,
+        rows,
+        sums,
+        strict=True,
+    ):
+        if crc32c(row) != stated:
+            raise Corrupt(
+                f"{name}: the bits from ordinal {first_ordinal} on are damaged. Delete it to rebuild it"
+            )
+    return SelectTable(bits, len(version))
+
+
+def _checksums(table: pa.Table, rows: list[bytes]) -> list[int]:
+    """Return the stated CRC-32C of each row's bits; of an earlier release's view, the computed ones."""
+    if "crc32c" not in table.column_names:
+        return [crc32c(row) for row in rows]
+    sums: list[int] = table["crc32c"].to_pylist()
+    return sums
+
+
+def save_view(
+    version: VersionShards,
+    path: str,
+    packed: bytes,
+    id: str,
+) -> None:
+    """Store a view's bitmap, if the root can be written. id: of the view, for messages.
+
+    Raises: AlreadyExists.
+    """
+    step = CHUNK_BITS // 8
+    starts = range(0, len(packed), step)
+    chunks = [packed[start : start + step] for start in starts]
+    sums = [crc32c(chunk) for chunk in chunks]
+    table = pa.table(
+        {
+            "first_ordinal": [start * 8 for start in starts],
+            "bits": pa.array(chunks, pa.binary()),
+            "crc32c": pa.array(sums, pa.int64()),
+        }
+    )
+    data = table_bytes(
+        table,
+        "view",
+        facts={"path": path},
+    )
+    try:
+        version.store.put_if_absent(path, data)
+    except AlreadyExists:
+        raise
+    except Forbidden:
+        logger.warning(
+            "the root is read-only here: view %s was not saved, each process scans the samples", id
+        )
+    except StoreError as error:
+        logger.warning("view %s was not saved (%s); each process scans the samples", id, error)

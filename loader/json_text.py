@@ -20,7 +20,16 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class DamagedJson(ValueError):
-    """The JSON is damaged. The message describes the damage; the caller adds the object's name."""
+    """The JSON is damaged. The message describes the damage; the caller adds the object's name.
+
+    what: member at fault, or "syntax", "depth", "number" or "surrogate". value: its value, its position, or the type of
+    the whole document.
+    """
+
+    def __init__(self, message: str, *, what: str | None = None, value: object = None) -> None:
+        super().__init__(message)
+        self.what = what
+        self.value = value
 
 
 def is_text(value: object) -> bool:
@@ -43,14 +52,15 @@ def parse_json(data: bytes | str, *, lenient: bool = False) -> Any:
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            raise DamagedJson("it holds half a character (a lone surrogate), which is no text") from None
+            message = "it holds half a character (a lone surrogate), which is no text"
+            raise DamagedJson(message, what="surrogate") from None
     return value
 
 
 def parse_json_object(data: bytes | str, *, lenient: bool = False) -> dict[str, Any]:
     value = parse_json(data, lenient=lenient)
     if not isinstance(value, dict):
-        raise DamagedJson(f"it is a {type(value).__name__}, expected an object")
+        raise DamagedJson(f"it is a {type(value).__name__}, expected an object", value=type(value).__name__)
     return value
 
 
@@ -62,7 +72,7 @@ def parse_members(data: bytes) -> dict[str, Any]:
     """
     _, value = _decode(data, lambda text: _AS_TEXT if _LONG.search(text) else _AS_WRITTEN)
     if not isinstance(value, dict):
-        raise DamagedJson(f"it is a {type(value).__name__}, expected an object")
+        raise DamagedJson(f"it is a {type(value).__name__}, expected an object", value=type(value).__name__)
     return value
 
 
@@ -131,7 +141,8 @@ def _decode(data: bytes | str, reader_of: Callable[[str], json.JSONDecoder]) -> 
     except DamagedJson:
         raise
     except ValueError as error:
-        raise DamagedJson(str(error)) from error
+        position = getattr(error, "pos", None)
+        raise DamagedJson(str(error), what="syntax", value=position) from error
     _check_depth(value)
     return text, value
 
@@ -152,24 +163,27 @@ def _check_depth(value: Any) -> None:
 
 
 def _too_deep() -> DamagedJson:
-    return DamagedJson(f"more than {MAX_DEPTH} arrays and objects are in one another")
+    message = f"more than {MAX_DEPTH} arrays and objects are in one another"
+    return DamagedJson(message, what="depth")
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if value in (float("inf"), float("-inf")):
-        raise DamagedJson(f"the number {text[:_DIGITS]} is beyond what a float holds")
+        message = f"the number {text[:_DIGITS]} is beyond what a float holds"
+        raise DamagedJson(message, what="number", value=text)
     return value
 
 
 def _whole(text: str) -> int:
     if len(text) > _DIGITS + 1 or not LEAST <= (value := int(text)) <= MOST:
-        raise DamagedJson(f"the integer {text[: _DIGITS + 1]}... is not from -2^63 to 2^64 - 1")
+        message = f"the integer {text[: _DIGITS + 1]}... is not from -2^63 to 2^64 - 1"
+        raise DamagedJson(message, what="number", value=text)
     return value
 
 
 def _no_number(text: str) -> NoReturn:
-    raise DamagedJson(f"{text} is no finite number")
+    raise DamagedJson(f"{text} is no finite number", what="number", value=text)
 
 
 _PLAIN = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number)

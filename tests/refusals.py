@@ -19,9 +19,11 @@ def refusal(
     where: object = ABSENT,
     given: object = ABSENT,
     accepted: object = ABSENT,
+    within: str = "",
 ) -> Iterator[pytest.ExceptionInfo[PenstockError]]:
     """Assert that the block raises an error of `kind` whose stated fields are equal to these; yield its info.
 
+    `within` is a part of the field `where`: the address of a stored sample has an id that differs from run to run.
     At least one field is required: many checks raise the same type. Expected values are compared as
     fields hold them, so a test may pass the very argument that is refused. After the block `.value` is the error.
 
@@ -37,3 +39,6 @@ def refusal(
     actual = {name: getattr(caught.value, name, ABSENT) for name in expected}
     # By repr: NaN differs from itself, and 1 equals True.
     assert repr(actual) == repr(expected), f"{type(caught.value).__name__}: {caught.value}"
+    assert within in (getattr(caught.value, "where", None) or ""), (
+        f"{within!r} is not in {caught.value.where!r}"
+    )

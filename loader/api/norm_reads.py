@@ -73,7 +73,10 @@ def add_windows(
             total = own.setdefault(field, FieldTotals(shape))
             if total.shape != shape:
                 raise FieldMismatch(
-                    f"norm: {field!r}: values of the shapes {list(total.shape)} and {list(shape)} have no common norm"
+                    f"norm: {field!r}: values of the shapes {list(total.shape)} and {list(shape)} have no common norm",
+                    what=field,
+                    given=list(shape),
+                    accepted=list(total.shape),
                 )
             total.add(*_floats(field, values, weights))
             waiting += values.size
@@ -103,7 +106,11 @@ def episode_groups(windows: WindowView, by: str) -> list[str]:
         examples = ", ".join(map(repr, keys))
         raise InvalidPlan(
             f"norm(by={by!r}): {len(missing)} episodes, such as {examples}, have no value there: "
-            f'leave them out with where("{by} IS NOT NULL")'
+            f'leave them out with where("{by} IS NOT NULL")',
+            what="by",
+            where=f"episode {keys[0]!r}",
+            given=by,
+            accepted="a value for each episode",
         )
     return [str(value) for value in values]
 
@@ -256,7 +263,12 @@ def _transform_windows(
         result = dict(transform(sample))
         for field in fields:
             if field not in result:
-                raise FieldMismatch(f"norm: the transform's result has {', '.join(result)}, not {field!r}")
+                raise FieldMismatch(
+                    f"norm: the transform's result has {', '.join(result)}, not {field!r}",
+                    what=field,
+                    given=list(result),
+                    accepted="a field of the transform's result",
+                )
             value = np.asarray(result[field])
             own_pad = None
             if field in of_fields:
@@ -268,7 +280,12 @@ def _transform_windows(
     try:
         return {field: (np.concatenate(parts), None) for field, parts in values.items()}
     except ValueError as error:
-        raise FieldMismatch(f"norm: the transform's results differ in shape: {error}") from None
+        raise FieldMismatch(
+            f"norm: the transform's results differ in shape: {error}",
+            what="transform",
+            given=str(error),
+            accepted="results of one shape",
+        ) from None
 
 
 def _floats(field: str, values: NDArray[Any], weights: I64 | None) -> tuple[NDArray[np.floating], I64 | None]:
@@ -278,19 +295,28 @@ def _floats(field: str, values: NDArray[Any], weights: I64 | None) -> tuple[NDAr
         is_exact = int(np.abs(values).max()) <= 2**53  # larger ones are no float64
     if kind not in "biuf" or not is_exact:
         raise FieldMismatch(
-            f"norm: {field!r} holds {values.dtype}; floats, truth values or whole numbers are needed"
+            f"norm: {field!r} holds {values.dtype}; floats, truth values or whole numbers are needed",
+            what=field,
+            given=values.dtype.str,
+            accepted="floats, truth values or whole numbers",
         )
     floats = as_floats(values)
     if floats.shape[1] > DIMS_MAX:
         raise FieldMismatch(
-            f"norm: {field!r} has {floats.shape[1]} dimensions; at most {DIMS_MAX} are counted"
+            f"norm: {field!r} has {floats.shape[1]} dimensions; at most {DIMS_MAX} are counted",
+            what=field,
+            given=floats.shape[1],
+            accepted=f"up to {DIMS_MAX} dimensions",
         )
     is_finite = np.isfinite(floats).all(axis=0)  # [dims]
     if not is_finite.all():
         dimension = int(np.argmin(is_finite))
         raise FieldMismatch(
             f"norm: {field!r} holds values that are not finite in dimension {dimension}; leave such "
-            "episodes out with where()"
+            "episodes out with where()",
+            what=field,
+            where=f"dimension {dimension}",
+            accepted="finite values",
         )
     if weights is not None and len(weights) and int(weights.max()) > WEIGHT_MAX:
         floats = np.repeat(floats, weights, axis=0)

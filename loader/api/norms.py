@@ -66,17 +66,22 @@ def norm(
     Raises: InvalidPlan; Corrupt for an unreadable episode; FieldMismatch for values of several widths.
     """
     if not isinstance(windows, WindowView) or not isinstance(windows.episodes, View):
-        raise InvalidPlan(f"norm({type(windows).__name__}): loader.windows(...) of a version is needed")
+        kind = type(windows).__name__
+        message = f"norm({kind}): loader.windows(...) of a version is needed"
+        raise InvalidPlan(message, what="windows", given=kind, accepted="loader.windows(...) of a version")
     arrays = [field for field in windows.layout.at if is_array(field)]
     if not fields or isinstance(fields, str):
-        raise InvalidPlan(f"norm: fields = {fields!r}; a list of fields is needed, of the arrays {arrays}")
+        message = f"norm: fields = {fields!r}; a list of fields is needed, of the arrays {arrays}"
+        raise InvalidPlan(message, what="fields", given=fields, accepted=arrays)
     if unknown := [field for field in fields if transform is None and field not in arrays]:
-        raise InvalidPlan(f"norm names {unknown[0]!r}; the arrays of the windows are {arrays}")
+        message = f"norm names {unknown[0]!r}; the arrays of the windows are {arrays}"
+        raise InvalidPlan(message, what="fields", given=unknown[0], accepted=arrays)
     if by is not None and by not in windows.layout.columns:
-        raise InvalidPlan(
+        message = (
             f"norm(by={by!r}): the windows hand out the columns {list(windows.layout.columns)}; name it in "
             f"windows(columns=({by!r},)), so that each window has its value"
         )
+        raise InvalidPlan(message, what="by", given=by, accepted=list(windows.layout.columns))
     question = _Question(tuple(dict.fromkeys(fields)), transform, _transform_name(transform), by)
     stored = question.stored(windows)
     if stored is None:
@@ -102,7 +107,10 @@ def _transform_name(transform: Transform | None) -> str:
     version = getattr(transform, "version", None)
     if not isinstance(version, str) or not version:
         raise InvalidPlan(
-            f"norm(transform={transform!r}): it needs an attribute `version`, a text that changes with its result"
+            f"norm(transform={transform!r}): it needs an attribute `version`, a text that changes with its result",
+            what="transform",
+            given=transform,
+            accepted="an attribute `version`",
         )
     kind: Any = type(transform)
     if hasattr(transform, "__qualname__"):
@@ -216,7 +224,11 @@ class Normaliser:
         if empty := [field for one in norms for field, own in one.fields.items() if own.sums and not own.n]:
             raise FieldMismatch(
                 f"normalise: all values of {empty[0]!r} were padding in the norm {norm.path}; compare its clock with "
-                "the anchor's, or leave the field out"
+                "the anchor's, or leave the field out",
+                what=empty[0],
+                where=norm.path,
+                given=0,
+                accepted="at least 1 value without padding",
             )
         self._scales = {
             (id(one), field): own.scale(mode) for one in norms for field, own in one.fields.items()
@@ -239,13 +251,21 @@ class Normaliser:
             if norm.by not in sample:
                 raise FieldMismatch(
                     f"normalise: the sample has no {norm.by!r}, by which the norm {norm.path} was made; name it in "
-                    f"windows(columns=({norm.by!r},))"
+                    f"windows(columns=({norm.by!r},))",
+                    what=norm.by,
+                    where=norm.path,
+                    given=list(sample),
+                    accepted="a column of the windows",
                 )
             norm = norm[sample[norm.by]]
         for field in norm.fields:
             if field not in out:
                 raise FieldMismatch(
-                    f"normalise: the sample has no {field!r}, which the norm {self.norm.path} has"
+                    f"normalise: the sample has no {field!r}, which the norm {self.norm.path} has",
+                    what=field,
+                    where=self.norm.path,
+                    given=list(out),
+                    accepted=list(norm.fields),
                 )
             out[field] = self._scale(norm, field, out[field], _normalise)
         return out
@@ -269,7 +289,10 @@ class Normaliser:
         width = len(own.shape)
         if array.shape[array.ndim - width :] != own.shape:
             raise FieldMismatch(
-                f"normalise: {field!r} is {list(array.shape)}, the norm's values are {list(own.shape)}"
+                f"normalise: {field!r} is {list(array.shape)}, the norm's values are {list(own.shape)}",
+                what=field,
+                given=list(array.shape),
+                accepted=list(own.shape),
             )
         offset, factor = self._scales[id(norm), field]
         return how(array.astype(np.float64), offset, factor).astype(np.float32)
@@ -299,7 +322,12 @@ def normalise(norm: Norm | GroupedNorm, mode: Literal["std", "minmax", "quantile
     Raises: InvalidPlan for another mode.
     """
     if mode not in ("std", "minmax", "quantile"):
-        raise InvalidPlan(f"normalise(mode={mode!r}); accepted: 'std', 'minmax', 'quantile'")
+        raise InvalidPlan(
+            f"normalise(mode={mode!r}); accepted: 'std', 'minmax', 'quantile'",
+            what="mode",
+            given=mode,
+            accepted=["std", "minmax", "quantile"],
+        )
     normaliser = Normaliser(norm, mode)
     if mode == "quantile":
         _warn_of_narrow_dims(norm)

@@ -76,7 +76,12 @@ def windows(
     else:
         view = episodes
     if not isinstance(view, View):
-        raise InvalidPlan(f"windows({type(view).__name__}): a version or a view of one is needed")
+        raise InvalidPlan(
+            f"windows({type(view).__name__}): a version or a view of one is needed",
+            what="episodes",
+            given=type(view).__name__,
+            accepted="a version or a view of one",
+        )
     layout = build_layout(anchor, at, every, rule, pad, max_age, text, keep=keep, columns=columns)
     if clock_field(anchor, view.version.fields, view.version.facts) is None:
         check_steps(layout)
@@ -114,10 +119,20 @@ def delta_timestamps(
         else:
             rate = fps
         if rate is None:
-            raise InvalidPlan(f"delta_timestamps[{feature!r}]: {field!r} has no fact 'fps'; pass fps=")
+            raise InvalidPlan(
+                f"delta_timestamps[{feature!r}]: {field!r} has no fact 'fps'; pass fps=",
+                what="fps",
+                where=f"delta_timestamps[{feature!r}]",
+                accepted=f"the fact 'fps' of {field!r}, or fps=",
+            )
         rows = tuple(_row(feature, one, rate) for one in seconds)
         if not rows:
-            raise InvalidPlan(f"delta_timestamps[{feature!r}] has no time")
+            raise InvalidPlan(
+                f"delta_timestamps[{feature!r}] has no time",
+                what=f"delta_timestamps[{feature!r}]",
+                given=[],
+                accepted="at least 1 time",
+            )
         at[field] = Offsets("rows", rows)
     return at
 
@@ -127,7 +142,10 @@ def _field(view: View, feature: str) -> str:
     if len(fields) != 1:
         raise InvalidPlan(
             f"delta_timestamps names {feature!r}, of which the view selects {fields or 'nothing'}; its fields: "
-            f"{list(view.fields)}"
+            f"{list(view.fields)}",
+            what="delta_timestamps",
+            given=feature,
+            accepted=list(view.fields),
         )
     return fields[0]
 
@@ -139,11 +157,17 @@ def _row(feature: str, seconds: float, fps: Any) -> int:
         distance = abs(float(row / rate) - float(seconds))
     except (TypeError, ValueError, ArithmeticError) as error:
         raise InvalidPlan(
-            f"delta_timestamps[{feature!r}]: {seconds!r} s at {fps!r} per second: {error}"
+            f"delta_timestamps[{feature!r}]: {seconds!r} s at {fps!r} per second: {error}",
+            what=f"delta_timestamps[{feature!r}]",
+            given=(seconds, fps),
+            accepted="seconds, and frames per second",
         ) from None
     if distance > NEAREST_S or rate < 0:
         raise InvalidPlan(
-            f"delta_timestamps[{feature!r}] has {seconds!r} s, no whole row of 1/{fps} s; name it in loader.windows"
+            f"delta_timestamps[{feature!r}] has {seconds!r} s, no whole row of 1/{fps} s; name it in loader.windows",
+            what=f"delta_timestamps[{feature!r}]",
+            given=seconds,
+            accepted=f"whole rows of 1/{fps} s",
         )
     return row
 
@@ -170,9 +194,11 @@ def to_lerobot(
     import torch
 
     if depth_unit not in ("mm", "m"):
-        raise InvalidRuntime(f"to_lerobot(depth_unit={depth_unit!r}): 'mm' or 'm'")
+        message = f"to_lerobot(depth_unit={depth_unit!r}): 'mm' or 'm'"
+        raise InvalidRuntime(message, what="depth_unit", given=depth_unit, accepted=["mm", "m"])
     if ROW not in batch.fields:
-        raise InvalidRuntime("to_lerobot: the batch has no windows; make its plan of loader.windows(...)")
+        message = "to_lerobot: the batch has no windows; make its plan of loader.windows(...)"
+        raise InvalidRuntime(message, what="batch", given=list(batch.fields), accepted="a batch of windows")
     out: dict[str, Any] = {}
     for field, value in batch.fields.items():
         pad = batch.fields.get(f"{field}.{IS_PAD}")
@@ -180,9 +206,8 @@ def to_lerobot(
             continue
         feature = field.rpartition(".")[0]
         if not isinstance(value, torch.Tensor):
-            raise InvalidRuntime(
-                f"to_lerobot: {field!r} is a {type(value).__name__}; give loader.video one size"
-            )
+            message = f"to_lerobot: {field!r} is a {type(value).__name__}; give loader.video one size"
+            raise InvalidRuntime(message, what=field, given=type(value).__name__, accepted="one tensor")
         if not is_array(field):
             value = _frames(field, value, batch.fields.get(f"{field}.{DEPTH}"), depth_unit)
         single = value.shape[1] == 1 and feature not in stacked
@@ -219,13 +244,19 @@ def _frames(field: str, frames: Any, scales: Any, depth_unit: str) -> Any:
             raise InvalidRuntime(
                 f"to_lerobot: {field!r} has gray frames of more than 8 bits, and its version has no fact 'depth', the "
                 "meaning of their numbers. Import it again under another name, state the fact (docs/format.md), or "
-                "decode it with loader.video(bits=8)"
+                "decode it with loader.video(bits=8)",
+                what=field,
+                given=str(frames.dtype),
+                accepted="a fact 'depth', or 8 bits",
             )
         return channels_first.to(torch.float32) / (65_535 if is_deep else 255)
     if not is_gray:
         raise InvalidRuntime(
             f"to_lerobot: {field!r} is a depth video, and its frames are {frames.dtype} {list(frames.shape)}; decode "
-            "it with loader.video() without bits, and store it as gray video of more than 8 bits"
+            "it with loader.video() without bits, and store it as gray video of more than 8 bits",
+            what=field,
+            given=[str(frames.dtype), *frames.shape],
+            accepted="gray frames of more than 8 bits",
         )
     depth = channels_first.to(torch.float32)
     for numbers in torch.unique(scales, dim=0):

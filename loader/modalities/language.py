@@ -38,17 +38,28 @@ class LanguageLine(NamedTuple):
 def parse_language(data: bytes) -> list[LanguageLine]:
     """Return the lines in order. Blank lines are skipped. Raises: Corrupt with the line's number, from 1."""
     if len(data) > MAX_BYTES:
-        raise Corrupt(f"language has {len(data)} bytes; up to {MAX_BYTES} are read")
+        raise Corrupt(
+            f"language has {len(data)} bytes; up to {MAX_BYTES} are read",
+            what="language",
+            given=len(data),
+            accepted=f"up to {MAX_BYTES} bytes",
+        )
     lines: list[LanguageLine] = []
     for number, text in enumerate(data.split(b"\n", MAX_LINES), 1):
         if not text.strip():
             continue
         if number > MAX_LINES:
-            raise Corrupt(f"line {number}: language has more than {MAX_LINES} lines")
+            raise Corrupt(
+                f"line {number}: language has more than {MAX_LINES} lines",
+                what="language",
+                where=f"line {number}",
+                accepted=f"up to {MAX_LINES} lines",
+            )
         try:
             lines.append(_line(parse_json_object(text)))
         except DamagedJson as error:
-            raise Corrupt(f"line {number}: {error}") from None
+            where = f"line {number}"
+            raise Corrupt(f"{where}: {error}", what=error.what, where=where, given=error.value) from None
     return lines
 
 
@@ -56,23 +67,31 @@ def _line(body: dict[str, Any]) -> LanguageLine:
     unknown = sorted(body.keys() - set(LanguageLine._fields))
     if unknown:
         accepted = ", ".join(LanguageLine._fields)
-        raise DamagedJson(f"{unknown[0]!r:.80} is no part of a line; accepted: {accepted}")
+        raise DamagedJson(f"{unknown[0]!r:.80} is no part of a line; accepted: {accepted}", what=unknown[0])
     start = body.get("start_ns")
     end = body.get("end_ns")
     calls = body.get("tool_calls")
     if not _is_time(start):
-        raise DamagedJson(f"start_ns = {start!r:.40}; whole nanoseconds are needed")
+        raise DamagedJson(
+            f"start_ns = {start!r:.40}; whole nanoseconds are needed", what="start_ns", value=start
+        )
     if end is not None and not (_is_time(end) and end > start):
-        raise DamagedJson(f"end_ns = {end!r:.40}; null or whole nanoseconds after {start} are needed")
+        raise DamagedJson(
+            f"end_ns = {end!r:.40}; null or whole nanoseconds after {start} are needed",
+            what="end_ns",
+            value=end,
+        )
     for name in ("style", "text", "camera"):
         value = body.get(name)
         if value is not None and not isinstance(value, str):
-            raise DamagedJson(f"{name} = {value!r:.40}; null or a text is needed")
+            raise DamagedJson(f"{name} = {value!r:.40}; null or a text is needed", what=name, value=value)
     role = body.get("role", "")
     if not isinstance(role, str):
-        raise DamagedJson(f"role = {role!r:.40}; a text is needed")
+        raise DamagedJson(f"role = {role!r:.40}; a text is needed", what="role", value=role)
     if calls is not None and not isinstance(calls, list):
-        raise DamagedJson(f"tool_calls = {calls!r:.40}; null or a list is needed")
+        raise DamagedJson(
+            f"tool_calls = {calls!r:.40}; null or a list is needed", what="tool_calls", value=calls
+        )
     return LanguageLine(**body)
 
 

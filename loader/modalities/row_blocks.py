@@ -71,7 +71,10 @@ class RowBlocks:
             is_right = is_right and array[-1] == self.times[-1]
         if not is_right:
             raise DecodeFailed(
-                f"row blocks: block {block} does not start or end where the header states; recompute them"
+                f"row blocks: block {block} does not start or end where the header states; recompute them",
+                what="row blocks",
+                where=f"block {block}",
+                accepted="first and last times as in the header",
             )
         return array
 
@@ -127,7 +130,12 @@ def index_rows(data: Buffer) -> bytes:
     layout = npy_layout(view)
     nbytes = len(layout.head) + layout.nbytes
     if len(view) != nbytes:
-        raise DecodeFailed(f"npy: {len(view)} bytes, its header describes {nbytes}")
+        raise DecodeFailed(
+            f"npy: {len(view)} bytes, its header describes {nbytes}",
+            what="npy",
+            given=len(view),
+            accepted=nbytes,
+        )
     if not has_rows(layout):
         return b""
     indexer = RowIndexer(layout)
@@ -146,12 +154,18 @@ def read_rows(data: Buffer) -> RowBlocks:
     magic = bytes(view[: len(MAGIC)])
     if magic != MAGIC:
         raise DecodeFailed(
-            f"row blocks: begin with {magic!r}, not {MAGIC!r}: damaged, or of a later penstock"
+            f"row blocks: begin with {magic!r}, not {MAGIC!r}: damaged, or of a later penstock",
+            what="row blocks",
+            given=magic,
+            accepted=MAGIC,
         )
     layout = npy_layout(view[len(MAGIC) :])
     if not has_rows(layout):
         raise DecodeFailed(
-            f"row blocks: of {layout.dtype} {list(layout.shape)}, which has no contiguous rows"
+            f"row blocks: of {layout.dtype} {list(layout.shape)}, which has no contiguous rows",
+            what="row blocks",
+            given=[str(layout.dtype), *layout.shape],
+            accepted="contiguous rows",
         )
     rest = view[len(MAGIC) + len(layout.head) :]
     n_blocks = -(-layout.shape[0] // _block_rows(layout))
@@ -161,7 +175,10 @@ def read_rows(data: Buffer) -> RowBlocks:
         times_nbytes = 8 * (n_blocks + 1)
     if len(rest) != crcs_nbytes + times_nbytes:
         raise DecodeFailed(
-            f"row blocks: {len(rest)} bytes of checksums for {n_blocks} blocks; recompute them"
+            f"row blocks: {len(rest)} bytes of checksums for {n_blocks} blocks; recompute them",
+            what="row blocks",
+            given=len(rest),
+            accepted=crcs_nbytes + times_nbytes,
         )
     crcs = np.frombuffer(rest[:crcs_nbytes], "<u4")
     times = None
@@ -169,7 +186,12 @@ def read_rows(data: Buffer) -> RowBlocks:
         times = np.frombuffer(rest[crcs_nbytes:], "<i8")
     blocks = RowBlocks(layout, int(crcs[0]), crcs[1:], times)
     if _blocks_crc(blocks) != blocks.crc32c:
-        raise DecodeFailed("row blocks: header and blocks belong to another array; recompute them")
+        raise DecodeFailed(
+            "row blocks: header and blocks belong to another array; recompute them",
+            what="checksum of the row blocks",
+            given=_blocks_crc(blocks),
+            accepted=blocks.crc32c,
+        )
     return blocks
 
 

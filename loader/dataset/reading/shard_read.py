@@ -144,7 +144,9 @@ class Reading(NamedTuple):
         except ObjectNotFound as error:
             sample = first_address().describe(field)
             raise ObjectNotFound(
-                f"{sample}: the shard is gone ({error}); restore it from a mirror"
+                f"{sample}: the shard is gone ({error}); restore it from a mirror",
+                what=field,
+                where=sample,
             ) from error
         except StoreError as error:
             sample = first_address().describe(field)
@@ -157,7 +159,11 @@ class Reading(NamedTuple):
         if pinned != etag:
             raise Changed(
                 f"{self.store.url}/{path} was replaced while it was being read; shards are immutable: find out who "
-                "wrote there, and run penstock verify"
+                "wrote there, and run penstock verify",
+                what="ETag",
+                where=f"{self.store.url}/{path}",
+                given=etag,
+                accepted=pinned,
             )
 
     def report_fault(
@@ -219,7 +225,8 @@ class Reading(NamedTuple):
                 self.pins.get(place.path),
             )
         except Corrupt as error:
-            raise Corrupt(f"{sample} cannot be read: {error}. {advice}") from error
+            message = f"{sample} cannot be read: {error}. {advice}"
+            raise Corrupt(message, what=place.field, where=sample) from error
         self.pin(place.path, blob.etag)
         checksum = crc32c(blob.data)
         is_known = place.crc32c != UNKNOWN_CRC
@@ -227,7 +234,11 @@ class Reading(NamedTuple):
             end = place.offset + place.nbytes
             raise Corrupt(
                 f"{sample} is corrupt: CRC-32C {checksum:08x}, in {crc_source} {place.crc32c:08x}, "
-                f"for bytes [{place.offset}:{end}], after reading it twice. {advice}"
+                f"for bytes [{place.offset}:{end}], after reading it twice. {advice}",
+                what=place.field,
+                where=sample,
+                given=f"CRC-32C {checksum:08x}",
+                accepted=f"CRC-32C {place.crc32c:08x} in {crc_source}",
             )
         return blob.data
 

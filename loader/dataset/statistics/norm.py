@@ -159,7 +159,8 @@ class Norm:
         """Return a field's statistics. Raises: FieldMismatch for a field that the norm lacks."""
         if field not in self.fields:
             names = ", ".join(self.fields)
-            raise FieldMismatch(f"the norm {self.path} has {names}, not {field!r}")
+            message = f"the norm {self.path} has {names}, not {field!r}"
+            raise FieldMismatch(message, what=field, where=self.path, accepted=list(self.fields))
         return self.fields[field]
 
 
@@ -177,7 +178,8 @@ class GroupedNorm:
         text = str(value)
         if text not in self.norms:
             values = ", ".join(map(repr, self.norms))
-            raise FieldMismatch(f"the norm {self.path} has no {self.by} {text!r}; it has {values}")
+            message = f"the norm {self.path} has no {self.by} {text!r}; it has {values}"
+            raise FieldMismatch(message, what=self.by, where=self.path, given=text, accepted=list(self.norms))
         return self.norms[text]
 
     @property
@@ -252,7 +254,8 @@ def parse_norm(data: bytes, path: str, where: str) -> Norm | GroupedNorm:
     try:
         return _parse(table, facts, path)
     except (KeyError, ValueError, TypeError, AttributeError, DamagedJson) as error:
-        raise Corrupt(f"{where} is not a norm: {error}; delete it to rebuild it") from error
+        message = f"{where} is not a norm: {error}; delete it to rebuild it"
+        raise Corrupt(message, what="norm", where=where, given=str(error)) from error
 
 
 def _parse(table: pa.Table, facts: Mapping[str, str], path: str) -> Norm | GroupedNorm:

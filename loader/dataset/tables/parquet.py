@@ -356,10 +356,9 @@ def check_schema_version(schema: pa.Schema, name: str) -> None:
     metadata = schema.metadata or {}
     version = int(metadata.get(b"penstock.schema", b"0"))
     if version > SCHEMA_VERSION:
-        raise FormatTooNew(
-            f"{name} has table schema {version}; this penstock reads up to {SCHEMA_VERSION}. "
-            "Upgrade penstock-data (docs/install.md)"
-        )
+        message = f"{name} has table schema {version}; this penstock reads up to {SCHEMA_VERSION}. "
+        message += "Upgrade penstock-data (docs/install.md)"
+        raise FormatTooNew(message, what="table schema", where=name, given=version, accepted=SCHEMA_VERSION)
 
 
 MAGIC_BYTES = 4

@@ -137,7 +137,9 @@ class StoredBits(SelectTable):
             if _page_facts(octets) != self._pages[number].item():
                 raise Corrupt(
                     f"{self._store.url}/{self._path}: page {number} of its bitmap is damaged; delete it to "
-                    "rebuild it"
+                    "rebuild it",
+                    what=f"page {number} of the bitmap",
+                    where=f"{self._store.url}/{self._path}",
                 )
             pages.append(blob.data)
         return pages
@@ -375,11 +377,13 @@ def _fit(
 
 
 def _unreadable(name: str, error: Exception) -> Corrupt:
-    return Corrupt(f"{name} is not a table of windows: {error}; delete it to rebuild it")
+    message = f"{name} is not a table of windows: {error}; delete it to rebuild it"
+    return Corrupt(message, what="table of windows", where=name, given=str(error))
 
 
 def _damage_error(name: str) -> Corrupt:
-    return Corrupt(f"{name} was damaged, edited or renamed; delete it to rebuild it")
+    message = f"{name} was damaged, edited or renamed; delete it to rebuild it"
+    return Corrupt(message, what="content of the table", where=name)
 
 
 def _rows_sha256(

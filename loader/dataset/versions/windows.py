@@ -102,7 +102,11 @@ def find_stored_windows(view: "ViewSamples", layout: WindowLayout) -> WindowView
         (first, sha256), kept = _parse_table(data, path, f"{store.url}/{path}"), None
     if len(first) != n:
         raise Corrupt(
-            f"{store.url}/{path} has {len(first)} rows, the view {len(view)} episodes; delete it to rebuild it"
+            f"{store.url}/{path} has {len(first)} rows, the view {len(view)} episodes; delete it to rebuild it",
+            what="rows",
+            where=f"{store.url}/{path}",
+            given=len(first),
+            accepted=n,
         )
     return WindowView(view, layout, first, kept, sha256)
 
@@ -111,47 +115,61 @@ def _check_fields(view: "ViewSamples", layout: WindowLayout) -> None:
     if view.columns:
         raise InvalidPlan(
             f"windows of a view with the columns {list(view.columns)}: pass them to loader.windows(columns=), not to "
-            "select()"
+            "select()",
+            what="view",
+            given=list(view.columns),
+            accepted="columns of loader.windows(columns=)",
         )
     view.version.group_of(layout.anchor)
     if not is_array(layout.anchor):
-        raise InvalidPlan(
-            f"windows: anchor = {layout.anchor!r}; an array field is needed, such as 'action.npy'"
-        )
+        message = f"windows: anchor = {layout.anchor!r}; an array field is needed, such as 'action.npy'"
+        raise InvalidPlan(message, what="anchor", given=layout.anchor, accepted="an array field")
     if layout.keep is not None:
         view.version.group_of(layout.keep)
         if not is_array(layout.keep):
             raise InvalidPlan(
-                f"windows: keep = {layout.keep!r}; an array field of truth values is needed, such as 'keep.npy'"
+                f"windows: keep = {layout.keep!r}; an array field of truth values is needed, such as 'keep.npy'",
+                what="keep",
+                given=layout.keep,
+                accepted="an array field of truth values",
             )
     if layout.text:
         view.version.group_of(LANGUAGE)
     for field in layout.at:
         if field not in view.fields:
-            raise InvalidPlan(f"windows: at names {field!r}; the view selects {list(view.fields)}")
+            message = f"windows: at names {field!r}; the view selects {list(view.fields)}"
+            raise InvalidPlan(message, what="at", given=field, accepted=list(view.fields))
         if not is_array(field) and last_word(field) not in VIDEOS:
-            raise InvalidPlan(f"windows: at names {field!r}; arrays and videos have values in time")
+            message = f"windows: at names {field!r}; arrays and videos have values in time"
+            raise InvalidPlan(message, what="at", given=field, accepted="arrays and videos")
         if field in layout.rule and (layout.rule[field] == "linear" and not is_array(field)):
-            raise InvalidPlan(f"windows: rule[{field!r}] = 'linear'; frames are not mixed: use 'nearest'")
+            message = f"windows: rule[{field!r}] = 'linear'; frames are not mixed: use 'nearest'"
+            raise InvalidPlan(message, what=f"rule[{field!r}]", given="linear", accepted=["last", "nearest"])
     for field in view.fields:
         if last_word(field) in VIDEOS and field not in layout.at:
-            raise InvalidPlan(
+            message = (
                 f"windows: the view selects {field!r}, a video, and at= does not name it: add its times, or leave "
                 "it out with select()"
             )
+            raise InvalidPlan(message, what="at", given=list(layout.at), accepted=f"also the video {field!r}")
     known = view.version.manifest["columns"]
     for column in layout.columns:
         if column not in known:
             raise FieldNotFound(
                 f"windows: columns names {column!r}{did_you_mean(column, known) or ';'} the samples table of "
-                f"{view.version.name} has {', '.join(sorted(known))}"
+                f"{view.version.name} has {', '.join(sorted(known))}",
+                what="columns",
+                where=view.version.name,
+                given=column,
+                accepted=sorted(known),
             )
     extra = [ANCHOR_NS, ROW, *(f"{field}.{suffix}" for field in layout.at for suffix in (AGE_NS, IS_PAD))]
     extra += [f"{field}.{DEPTH}" for field in layout.at if DEPTH in view.version.facts.get(field, {})]
     extra += [*layout.columns, *([TEXT] if layout.text else [])]
     names = [*extra, *view.fields]
     if clash := sorted(name for name in extra if names.count(name) > 1):
-        raise InvalidPlan(f"windows: {clash[0]!r} is a field that windows add; leave it out with select()")
+        message = f"windows: {clash[0]!r} is a field that windows add; leave it out with select()"
+        raise InvalidPlan(message, what=clash[0], where="view", accepted="a name that windows do not add")
 
 
 class _Table(NamedTuple):
@@ -232,7 +250,11 @@ class _WindowCounter:
         address, stored = _first_layout(view, field, view.version_ordinals(np.zeros(1, np.int64)))
         if not stored.shape or not stored.shape[0] or stored.fortran:
             raise InvalidPlan(
-                f"windows: {address.describe(field)} is {stored.dtype} {list(stored.shape)}; rows are needed"
+                f"windows: {address.describe(field)} is {stored.dtype} {list(stored.shape)}; rows are needed",
+                what=field,
+                where=address.describe(field),
+                given=[str(stored.dtype), *stored.shape],
+                accepted="rows",
             )
         nbytes = self._nbytes(field)
         n_rows, rest = np.divmod(nbytes - len(stored.head), stored.nbytes // stored.shape[0])
@@ -241,7 +263,10 @@ class _WindowCounter:
             keys = view.keys(self._new[wrong[:3]])
             raise InvalidPlan(
                 f"windows: {len(wrong)} episodes have no whole rows of {field!r} like the first episode, such as "
-                f"{', '.join(map(repr, keys))}: leave them out with where(), or store them in one dtype and width"
+                f"{', '.join(map(repr, keys))}: leave them out with where(), or store them in one dtype and width",
+                what=field,
+                where=f"episode {keys[0]!r}",
+                accepted="whole rows like the first episode's",
             )
         return n_rows.astype(np.int64, copy=False)
 
@@ -272,7 +297,10 @@ class _WindowCounter:
             (key,) = view.keys(self._new[missing[:1]])
             raise FieldNotFound(
                 f"windows: {len(missing)} episodes, such as {key!r}, have no {field!r}: select it with "
-                "where_present=True, or add its group for them with root.add_group"
+                "where_present=True, or add its group for them with root.add_group",
+                what=field,
+                where=f"episode {key!r}",
+                accepted="a value for each episode",
             )
         ends = np.cumsum(np.maximum(nbytes, KEEP_BYTES // KEEP_EPISODES))
         groups = np.split(np.arange(len(nbytes)), np.flatnonzero(np.diff(ends // KEEP_BYTES)) + 1)
@@ -294,7 +322,10 @@ class _WindowCounter:
             raise InvalidPlan(
                 f"windows: keep = {field!r} of {len(wrong)} episodes is not a bool for each row of "
                 f"{self._layout.anchor!r}, such as {', '.join(wrong[:3])}: leave them out with where(), or store the "
-                "field again"
+                "field again",
+                what="keep",
+                given=wrong[:3],
+                accepted=f"a bool for each row of {self._layout.anchor!r}",
             )
 
 
@@ -374,10 +405,12 @@ def _parse_table(data: bytes, path: str, name: str) -> tuple[I64, str]:
         if "kept" in table.column_names:  # of an earlier release
             packed = b"".join(table["kept"].to_pylist())
     except (KeyError, TypeError) as error:
-        raise Corrupt(f"{name} is not a table of windows: {error}; delete it to rebuild it") from error
+        message = f"{name} is not a table of windows: {error}; delete it to rebuild it"
+        raise Corrupt(message, what="table of windows", where=name, given=str(error)) from error
     is_ordered = len(first) and first[0] == 0 and not (first[1:] < first[:-1]).any()
     if not is_ordered or (sha256 := table_sha256(first, packed)) != table_facts(table).get("content_sha256"):
-        raise Corrupt(f"{name} is not a table of windows, or was damaged or edited; delete it to rebuild it")
+        message = f"{name} is not a table of windows, or was damaged or edited; delete it to rebuild it"
+        raise Corrupt(message, what="content of the table", where=name)
     return first, sha256
 
 

@@ -76,7 +76,12 @@ def times(
     """Return the instants from `first` to before `stop`: `times("-1s", 0, "50ms")` has 20. Raises: InvalidPlan."""
     step_ns = nanoseconds(step)
     if step_ns < 1:
-        raise InvalidPlan(f"times: step = {step!r}; at least 1 ns is needed")
+        raise InvalidPlan(
+            f"times: step = {step!r}; at least 1 ns is needed",
+            what="step",
+            given=step,
+            accepted="at least 1 ns",
+        )
     first_ns = nanoseconds(first)
     stop_ns = nanoseconds(stop)
     values = range(first_ns, stop_ns, step_ns)
@@ -101,7 +106,10 @@ def nanoseconds(time: Time) -> int:
             return int(exact)
     raise InvalidPlan(
         f"{time!r} is no time; accepted: whole nanoseconds, a text such as '20ms' or '-0.5s', or seconds as a Fraction "
-        "that is a whole number of ns. For frames of 1/30 s use loader.rows"
+        "that is a whole number of ns. For frames of 1/30 s use loader.rows",
+        what="time",
+        given=time,
+        accepted="a whole number of nanoseconds",
     )
 
 
@@ -116,7 +124,12 @@ def _offsets(
 ) -> Offsets:
     n_values = len(values)
     if not 1 <= n_values <= MAX_OFFSETS:
-        raise InvalidPlan(f"{where}: {n_values} values; 1 to {MAX_OFFSETS} are needed")
+        raise InvalidPlan(
+            f"{where}: {n_values} values; 1 to {MAX_OFFSETS} are needed",
+            what=where,
+            given=n_values,
+            accepted=f"1 to {MAX_OFFSETS} values",
+        )
     return Offsets(unit, tuple(values))
 
 
@@ -235,25 +248,39 @@ def build_layout(
     """Return a layout, checked. Raises: InvalidPlan."""
     if not isinstance(anchor, str) or not anchor:
         raise InvalidPlan(
-            f"windows: anchor = {anchor!r}; the name of an array field is needed, such as 'action.npy'"
+            f"windows: anchor = {anchor!r}; the name of an array field is needed, such as 'action.npy'",
+            what="anchor",
+            given=anchor,
+            accepted="the name of an array field",
         )
     if not isinstance(at, Mapping) or not at:
         raise InvalidPlan(
             f"windows: at = {at!r}; a dict of field -> times or loader.rows(...) is needed, such as "
-            "{'state.npy': [0], 'action.npy': loader.rows(0, 50)}"
+            "{'state.npy': [0], 'action.npy': loader.rows(0, 50)}",
+            what="at",
+            given=at,
+            accepted="a dict of field -> times or loader.rows(...)",
         )
     offsets_by_field = {}
     for field, value in at.items():
         offsets_by_field[field] = _check_offsets(field, value)
     if keep is not None and (not isinstance(keep, str) or not keep):
         raise InvalidPlan(
-            f"windows: keep = {keep!r}; the name of a bool stream is needed, such as 'keep.npy'"
+            f"windows: keep = {keep!r}; the name of a bool stream is needed, such as 'keep.npy'",
+            what="keep",
+            given=keep,
+            accepted="the name of a bool stream",
         )
     max_age_ns: int | None = None
     if max_age is not None:
         max_age_ns = nanoseconds(max_age)
         if max_age_ns < 0:
-            raise InvalidPlan(f"windows: max_age = {max_age!r}; a time of at least 0 is needed")
+            raise InvalidPlan(
+                f"windows: max_age = {max_age!r}; a time of at least 0 is needed",
+                what="max_age",
+                given=max_age,
+                accepted="a time of at least 0",
+            )
     return WindowLayout(
         anchor=anchor,
         every=check_int("windows: every", every, 1, 2**31),
@@ -271,12 +298,20 @@ def _check_pad(pad: str, at: Mapping[str, Offsets]) -> Literal["mask", "inside"]
     if pad == "mask":
         return "mask"
     if pad != "inside":
-        raise InvalidPlan(f"windows: pad = {pad!r}; accepted: 'mask', 'inside'")
+        raise InvalidPlan(
+            f"windows: pad = {pad!r}; accepted: 'mask', 'inside'",
+            what="pad",
+            given=pad,
+            accepted=["mask", "inside"],
+        )
     for offsets in at.values():
         # Windows inside are counted by rows of the anchor. Only the anchor's own time, 0, has a known row.
         if offsets.unit == "ns" and any(offsets.values):
             raise InvalidPlan(
-                "windows: pad='inside' counts rows; give the anchor's values by loader.rows, or use pad='mask'"
+                "windows: pad='inside' counts rows; give the anchor's values by loader.rows, or use pad='mask'",
+                what="pad",
+                given=pad,
+                accepted="'mask', or rows of the anchor",
             )
     return "inside"
 
@@ -292,13 +327,19 @@ def _rules(
     for field, name in dict(rule).items():
         if field not in at or name not in RULES:
             raise InvalidPlan(
-                f"windows: rule[{field!r}] = {name!r}; accepted: a field of at= with one of {RULES}"
+                f"windows: rule[{field!r}] = {name!r}; accepted: a field of at= with one of {RULES}",
+                what=f"rule[{field!r}]",
+                given=name,
+                accepted=[*RULES],
             )
         if name == "last":
             continue
         if at[field].unit == "rows":
             raise InvalidPlan(
-                f"windows: rule[{field!r}] = {name!r}, and at={field!r} names rows, which have no rule"
+                f"windows: rule[{field!r}] = {name!r}, and at={field!r} names rows, which have no rule",
+                what=f"rule[{field!r}]",
+                given=name,
+                accepted="times in at=",
             )
         rules[field] = name
     return rules
@@ -324,7 +365,10 @@ def _styles(text: Any) -> tuple[str, ...]:
     if not is_valid:
         raise InvalidPlan(
             f"windows: text = {text!r:.200}; up to {MAX_STYLES} different styles of language are needed, such as "
-            "('subtask', 'task')"
+            "('subtask', 'task')",
+            what="text",
+            given=text,
+            accepted=f"up to {MAX_STYLES} different styles",
         )
     return tuple(text)
 
@@ -333,7 +377,10 @@ def _columns(columns: Any) -> tuple[str, ...]:
     is_valid = _is_list(columns, MAX_COLUMNS) and _are_names(columns)
     if not is_valid:
         raise InvalidPlan(
-            f"windows: columns = {columns!r:.200}; up to {MAX_COLUMNS} names of columns are needed, such as ('robot',)"
+            f"windows: columns = {columns!r:.200}; up to {MAX_COLUMNS} names of columns are needed, such as ('robot',)",
+            what="columns",
+            given=columns,
+            accepted=f"up to {MAX_COLUMNS} names of columns",
         )
     distinct = dict.fromkeys(columns)  # in order
     return tuple(distinct)
@@ -342,15 +389,22 @@ def _columns(columns: Any) -> tuple[str, ...]:
 def _check_offsets(field: object, value: Any) -> Offsets:
     """Return a field's entry of `at`. Raises: InvalidPlan."""
     if not isinstance(field, str):
-        raise InvalidPlan(f"windows: at names {field!r}; fields are texts")
+        raise InvalidPlan(
+            f"windows: at names {field!r}; fields are texts", what="at", given=field, accepted="a text"
+        )
     if isinstance(value, Offsets):
         return value
     where = f"at[{field!r}]"
     is_text = isinstance(value, str)  # a str is a Sequence
     if is_text or not isinstance(value, Sequence):
-        raise InvalidPlan(f"windows: {where} = {value!r}; a list of times or loader.rows(...) is needed")
+        raise InvalidPlan(
+            f"windows: {where} = {value!r}; a list of times or loader.rows(...) is needed",
+            what=where,
+            given=value,
+            accepted="a list of times or loader.rows(...)",
+        )
     try:
         instants = [nanoseconds(time) for time in value]
         return _offsets("ns", instants, where)
     except InvalidPlan as error:
-        raise InvalidPlan(f"windows: {where}: {error}") from None
+        raise error.with_message(f"windows: {where}: {error}", what=where) from None

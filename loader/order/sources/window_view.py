@@ -180,9 +180,15 @@ class WindowView:
         Ordinals of the result are episodes'. Raises: InvalidPlan unless both take the same of the episodes they share.
         """
         if self.layout != old.layout:
+            own = self.layout.to_json()
+            former = old.layout.to_json()
+            changed = [name for name in own | former if own.get(name) != former.get(name)]
             raise InvalidPlan(
                 "the later windows have another anchor, every, keep, at, rule, pad, max_age, text or columns; a plan "
-                "has one"
+                "has one",
+                what="windows",
+                given=changed,
+                accepted="the earlier layout",
             )
         # Shared episodes must have the same windows. They come first in this view, before the new ones.
         delta: Delta = self.episodes.since(old.episodes, compare=compare)  # type: ignore[attr-defined]
@@ -196,7 +202,9 @@ class WindowView:
         counts = all_counts[:n_shared]
         if not np.array_equal(counts_before, counts):
             raise InvalidPlan(
-                f"the number of rows of {self.layout.anchor!r} changed in episodes that both versions share"
+                f"the number of rows of {self.layout.anchor!r} changed in episodes that both versions share",
+                what=self.layout.anchor,
+                accepted="the same rows in shared episodes",
             )
         if compare:
             _check_clocks(self, old)
@@ -305,7 +313,10 @@ def _check_clocks(view: WindowView, old: WindowView) -> None:
         if clock != clock_before:
             raise InvalidPlan(
                 f"{field!r} has the clock {clock!r} now, and had {clock_before!r}: shared episodes have other "
-                "windows. Make a new plan"
+                "windows. Make a new plan",
+                what=field,
+                given=clock,
+                accepted=clock_before,
             )
 
 
@@ -329,7 +340,10 @@ def _check_kept(
                 first_difference = int(differences[0])
                 key = _window_key(view, block + first_difference)
                 raise InvalidPlan(
-                    f"{view.layout.keep!r} was rewritten: episode {key!r} has other true rows now. Make a new plan"
+                    f"{view.layout.keep!r} was rewritten: episode {key!r} has other true rows now. Make a new plan",
+                    what=view.layout.keep,
+                    where=f"episode {key!r}",
+                    accepted="the same true rows",
                 )
 
 

@@ -121,7 +121,8 @@ class BlockSource:
             try:
                 block = self._parse(number, data)
             except DecodeFailed as error:
-                block = DecodeFailed(f"{self.address.describe(self.field)}: {error}")
+                at = self.address.describe(self.field)
+                block = error.with_message(f"{at}: {error}", where=at)
         self._cache.put((self.address.ordinal, self.field, number), block, nbytes)
 
 
@@ -234,7 +235,11 @@ def _index_field(address: SampleAddress, field: str, readers: Readers) -> RowBlo
     if blocks is not None and blocks.crc32c != place.crc32c != UNKNOWN_CRC:
         raise Corrupt(
             f"{address.describe(field)}: its CRC-32C is {crc_text(blocks.crc32c)}, the index has "
-            f"{crc_text(place.crc32c)}: it was damaged or replaced; restore it from a mirror"
+            f"{crc_text(place.crc32c)}: it was damaged or replaced; restore it from a mirror",
+            what=field,
+            where=address.describe(field),
+            given=crc_text(blocks.crc32c),
+            accepted=crc_text(place.crc32c),
         )
     return blocks
 
@@ -252,7 +257,9 @@ def rows_in_blocks(
                 row = blocks.block_range(number).stop
             assert blocks.times is not None
             if len(back) or (row < len(blocks) and rows[-1] >= blocks.times[number + 1]):
-                raise DecodeFailed(f"a clock does not ascend: row {row}")
+                raise DecodeFailed(
+                    f"a clock does not ascend: row {row}", what=f"row {row}", accepted="ascending times"
+                )
         return rows
 
     def name(number: int) -> str:
@@ -322,4 +329,5 @@ class PagedVideo:
         try:
             return joined(list(pages.values())), own.tolist()
         except DecodeFailed as error:
-            raise DecodeFailed(f"{self._table.describe(self._source.field)}: {error}") from None
+            at = self._table.describe(self._source.field)
+            raise error.with_message(f"{at}: {error}", where=at) from None

@@ -248,7 +248,7 @@ def failure(error: Exception, decoder: Decoder | None, address: Described, field
     """
     at = address.describe(field)
     if isinstance(error, DecodeFailed):
-        return DecodeFailed(f"{at}: {error}")
+        return error.with_message(f"{at}: {error}", where=at)
     if isinstance(error, PenstockError) or is_of_the_machine(error):
         error.add_note(f"while decoding {at} with {_name(decoder)}")
         return error
@@ -258,7 +258,8 @@ def failure(error: Exception, decoder: Decoder | None, address: Described, field
             "sample is substituted. Correct the decoder; if the bytes are at fault, let it raise ValueError"
         )
         return error
-    return DecodeFailed(f"{at}: decoder {decoder!r} raised {type(error).__name__}: {error}")
+    message = f"{at}: decoder {decoder!r} raised {type(error).__name__}: {error}"
+    return DecodeFailed(message, what=field, where=at, given=type(error).__name__)
 
 
 def _decode_videos(
@@ -293,12 +294,19 @@ def apply_transform(
         result = transform(sample, rng)
     except Exception as error:
         raise TransformFailed(
-            f"transform {_name(transform)} raised {type(error).__name__} on {address.describe()}: {error}"
+            f"transform {_name(transform)} raised {type(error).__name__} on {address.describe()}: {error}",
+            what=_name(transform),
+            where=address.describe(),
+            given=type(error).__name__,
         ) from error
     if not (type(result) is dict or isinstance(result, Mapping)) or not result:
         raise TransformFailed(
             f"transform {_name(transform)} returned {result!r} for {address.describe()}; it must return a dict of "
-            "field -> value. To leave samples out, use a predicate: version.where(...)"
+            "field -> value. To leave samples out, use a predicate: version.where(...)",
+            what=_name(transform),
+            where=address.describe(),
+            given=result,
+            accepted="a dict of field -> value",
         )
     return dict(result)
 

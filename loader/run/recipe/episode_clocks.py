@@ -33,15 +33,28 @@ class Picked(NamedTuple):
 def check_clock(clock: Any, n: int) -> I64:
     """Return a clock, int64 [n]. Raises: DecodeFailed unless it ascends strictly."""
     if not isinstance(clock, np.ndarray):
-        raise DecodeFailed(f"a clock is {type(clock).__name__}; int64 [{n}] is needed, a time for each row")
+        raise DecodeFailed(
+            f"a clock is {type(clock).__name__}; int64 [{n}] is needed, a time for each row",
+            what="clock",
+            given=type(clock).__name__,
+            accepted=f"int64 [{n}]",
+        )
     if clock.dtype != np.int64 or clock.shape != (n,):
         shape = list(clock.shape)
-        raise DecodeFailed(f"a clock is {clock.dtype} {shape}; int64 [{n}] is needed, a time for each row")
+        raise DecodeFailed(
+            f"a clock is {clock.dtype} {shape}; int64 [{n}] is needed, a time for each row",
+            what="clock",
+            given=[str(clock.dtype), *shape],
+            accepted=f"int64 [{n}]",
+        )
     descents = np.flatnonzero(clock[1:] <= clock[:-1])
     if len(descents):
         row = int(descents[0]) + 1
         raise DecodeFailed(
-            f"a clock does not ascend: row {row} is at {clock[row]} ns, after {clock[row - 1]} ns"
+            f"a clock does not ascend: row {row} is at {clock[row]} ns, after {clock[row - 1]} ns",
+            what=f"row {row}",
+            given=int(clock[row]),
+            accepted=f"more than {clock[row - 1]} ns",
         )
     if n:
         _check_range(clock)
@@ -53,9 +66,17 @@ def check_times(times: I64) -> I64:
     # The last two are the first and the last row of the last block, which may have one row.
     descents = np.flatnonzero(times[1:-1] <= times[:-2])
     if len(descents):
-        raise DecodeFailed(f"a clock does not ascend: block {int(descents[0]) + 1}")
+        raise DecodeFailed(
+            f"a clock does not ascend: block {int(descents[0]) + 1}",
+            what=f"block {int(descents[0]) + 1}",
+            accepted="ascending times",
+        )
     if times[-1] < times[-2]:
-        raise DecodeFailed(f"a clock does not ascend: block {len(times) - 2}")
+        raise DecodeFailed(
+            f"a clock does not ascend: block {len(times) - 2}",
+            what=f"block {len(times) - 2}",
+            accepted="ascending times",
+        )
     _check_range(times)
     return times
 
@@ -64,7 +85,12 @@ def _check_range(clock: I64) -> None:
     """Raise DecodeFailed unless differences of an ascending clock's times fit into int64."""
     largest = max(abs(int(clock[0])), abs(int(clock[-1])))
     if largest > 2**62:
-        raise DecodeFailed(f"a clock runs from {clock[0]} to {clock[-1]} ns; up to 2^62 ns are accepted")
+        raise DecodeFailed(
+            f"a clock runs from {clock[0]} to {clock[-1]} ns; up to 2^62 ns are accepted",
+            what="clock",
+            given=(int(clock[0]), int(clock[-1])),
+            accepted="up to 2^62 ns",
+        )
 
 
 def frame_times(timeline: Timeline) -> I64:
@@ -179,12 +205,27 @@ def check_steps(layout: WindowLayout) -> None:
     """Raise InvalidPlan if a layout has times, ages or language, but its anchor has no clock."""
     without = f"{layout.anchor!r} has no clock: its rows are steps"
     if layout.max_age_ns is not None:
-        raise InvalidPlan(f"windows: max_age: {without}, so values have no age")
+        raise InvalidPlan(
+            f"windows: max_age: {without}, so values have no age",
+            what="max_age",
+            where=layout.anchor,
+            accepted="an anchor with a clock",
+        )
     if layout.text:
-        raise InvalidPlan(f"windows: text: {without}, and language has times")
+        raise InvalidPlan(
+            f"windows: text: {without}, and language has times",
+            what="text",
+            where=layout.anchor,
+            accepted="an anchor with a clock",
+        )
     for field, offsets in layout.at.items():
         if offsets.unit == "ns" and any(offsets.values):
-            raise InvalidPlan(f"windows: at[{field!r}] has times, and {without}; use loader.rows")
+            raise InvalidPlan(
+                f"windows: at[{field!r}] has times, and {without}; use loader.rows",
+                what=f"at[{field!r}]",
+                where=layout.anchor,
+                accepted="loader.rows",
+            )
 
 
 def check_inside(
@@ -208,7 +249,12 @@ def check_inside(
         return
     use = 'use pad="mask"'
     if anchor is None or picked.age_ns is None:
-        raise DecodeFailed(f"{place} has no row for row {row} of {layout.anchor}; {use}")
+        raise DecodeFailed(
+            f"{place} has no row for row {row} of {layout.anchor}; {use}",
+            what=f"row {row}",
+            where=place,
+            accepted="a row of the stream",
+        )
     now = int(anchor[row])
     first = int(anchor[0])
     last = int(anchor[-1])
@@ -219,7 +265,10 @@ def check_inside(
     else:
         why = f"it has fewer rows than {layout.anchor}"
     raise DecodeFailed(
-        f"{place} shows nothing at {_seconds(now - first)} s: {why}; filter by clock_skew_ns or {use}"
+        f"{place} shows nothing at {_seconds(now - first)} s: {why}; filter by clock_skew_ns or {use}",
+        what=f"{_seconds(now - first)} s",
+        where=place,
+        given=why,
     )
 
 

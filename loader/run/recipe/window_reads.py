@@ -78,31 +78,47 @@ class WindowReads:
         for field in self._streams:
             if self._decoders.get(field) is not find_decoder(field):
                 raise InvalidRuntime(
-                    f"decode[{field!r}]: windows take rows of the array; leave its decoder as it is"
+                    f"decode[{field!r}]: windows take rows of the array; leave its decoder as it is",
+                    what=f"decode[{field!r}]",
+                    given=self._decoders.get(field),
+                    accepted="the array's own decoder",
                 )
         for field in self._videos:
             decoder = self._decoders.get(field)
             if not isinstance(decoder, VideoDecoder):
                 raise InvalidRuntime(
-                    f"decode[{field!r}]: windows take frames; accepted: loader.video(size=, crop=, times=, bits=)"
+                    f"decode[{field!r}]: windows take frames; accepted: loader.video(size=, crop=, times=, bits=)",
+                    what=f"decode[{field!r}]",
+                    given=decoder,
+                    accepted="loader.video(size=, crop=, times=, bits=)",
                 )
             bare = replace(decoder, size=None, crop=None, times=False, bits=None)
             kind = type(decoder)
             if bare not in (kind(), kind(frames=DEFAULT_FRAMES)):
                 raise InvalidRuntime(
                     f"decode[{field!r}] = {decoder!r}: at= of the windows names the frames; leave out frames, stride, "
-                    "start and at"
+                    "start and at",
+                    what=f"decode[{field!r}]",
+                    given=decoder,
+                    accepted="no frames, stride, start or at",
                 )
             if field + SUFFIX not in known:
                 raise InvalidRuntime(
                     f"{field!r} has no packet table {field + SUFFIX!r} in {self._version.name}, by which windows find "
-                    "frames: import it again, or add the tables with Root.add_group"
+                    "frames: import it again, or add the tables with Root.add_group",
+                    what=field,
+                    where=self._version.name,
+                    accepted=f"a packet table {field + SUFFIX!r}",
                 )
         if self._layout.anchor in self._clock_of:
             for field in self._streams:
                 if field not in self._clock_of:
+                    clock = f"{field.rpartition('.')[0]}.ns.npy"
                     raise InvalidRuntime(
-                        f"{field!r} has no clock {field.rpartition('.')[0]}.ns.npy, and {self._layout.anchor!r} has one"
+                        f"{field!r} has no clock {clock}, and {self._layout.anchor!r} has one",
+                        what=field,
+                        where=self._version.name,
+                        accepted=f"a clock, as {self._layout.anchor!r} has",
                     )
         else:
             check_steps(self._layout)
@@ -173,7 +189,11 @@ class WindowReads:
         if n_windows(np.array([episode.n_rows]), self._layout)[0] != count:
             raise DecodeFailed(
                 f"{address.describe(self._layout.anchor)} has {episode.n_rows} rows, and {count} windows were counted "
-                "from its size: store the field in the dtype and width of the other episodes"
+                "from its size: store the field in the dtype and width of the other episodes",
+                what=self._layout.anchor,
+                where=address.describe(),
+                given=episode.n_rows,
+                accepted=f"rows of {count} windows",
             )
 
     def _window(
@@ -235,14 +255,23 @@ class WindowReads:
             if value is None:
                 raise DecodeFailed(
                     f"{address.describe()} has no {name!r} in the samples table, which columns= hands out: leave it "
-                    f'out with where("{name} IS NOT NULL")'
+                    f'out with where("{name} IS NOT NULL")',
+                    what=name,
+                    where=address.describe(),
+                    accepted="a value in the samples table",
                 )
         return {name: ReadyValue(value) for name, (value,) in columns.items()}
 
     def values(self, field: str, stream: Any, picked: Picked, address: SampleAddress) -> np.ndarray:
         """Return a stream's values. Raises: DecodeFailed for "linear" of other values than floats; BlocksMissing."""
         if self._layout.rule.get(field) == "linear" and stream.dtype.kind != "f":
-            raise DecodeFailed(f"{address.describe(field)} holds {stream.dtype}; 'linear' mixes floats only")
+            raise DecodeFailed(
+                f"{address.describe(field)} holds {stream.dtype}; 'linear' mixes floats only",
+                what=field,
+                where=address.describe(field),
+                given=str(stream.dtype),
+                accepted="floats",
+            )
         return stream_values(stream, picked)
 
     def with_blocks(self, call: Callable[[], T], readers: Readers) -> T:
@@ -265,7 +294,8 @@ class WindowReads:
         else:
             n = n_frames(video)
         if not n:
-            raise DecodeFailed(f"{field!r} has no {'rows' if video is None else 'frames'}")
+            message = f"{field!r} has no {'rows' if video is None else 'frames'}"
+            raise DecodeFailed(message, what=field, given=0, accepted="at least 1")
         if anchor is None or (field == layout.anchor and offsets.unit == "rows"):
             picked = by_steps(offsets, row, n)
             if anchor is None:
@@ -275,9 +305,11 @@ class WindowReads:
             return picked._replace(is_pad=picked.is_pad | is_old, age_ns=age, is_old=is_old)
         clock = episode.clocks.get(field)
         if clock is None:
-            raise DecodeFailed(f"{field!r} has no clock, and {layout.anchor!r} has one")
+            message = f"{field!r} has no clock, and {layout.anchor!r} has one"
+            raise DecodeFailed(message, what=field, accepted="a clock")
         if len(clock) != n:
-            raise DecodeFailed(f"{field!r} has {n} values, its clock {len(clock)} times")
+            message = f"{field!r} has {n} values, its clock {len(clock)} times"
+            raise DecodeFailed(message, what=field, given=len(clock), accepted=n)
         return by_clock(
             offsets,
             layout.rule.get(field, "last"),

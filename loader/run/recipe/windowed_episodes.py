@@ -236,7 +236,8 @@ class EpisodeReads:
                     crcs[field] = pages[field].facts.crc32c
                     continue
                 if field + SUFFIX not in data:
-                    raise DecodeFailed(f"{address.describe(field)} has no packet table {field + SUFFIX!r}")
+                    message = f"{address.describe(field)} has no packet table {field + SUFFIX!r}"
+                    raise DecodeFailed(message, what=field + SUFFIX, where=address.describe(field))
                 table = packet_table(data[field + SUFFIX], field, address, at)
                 videos[field] = PacketPage(table, Timeline.of_table(table))
                 crcs[field] = table.facts.crc32c
@@ -269,38 +270,56 @@ class EpisodeReads:
         if not self._layout.text:
             return []
         if LANGUAGE not in data:
-            raise DecodeFailed(f"{at.describe()} has no field {LANGUAGE!r}, which text= reads")
+            raise DecodeFailed(
+                f"{at.describe()} has no field {LANGUAGE!r}, which text= reads",
+                what=LANGUAGE,
+                where=at.describe(),
+            )
         try:
             return active_texts(data[LANGUAGE], self._layout.text)
         except Corrupt as error:
-            raise DecodeFailed(f"{at.describe(LANGUAGE)}: {error}") from error
+            message = f"{at.describe(LANGUAGE)}: {error}"
+            raise DecodeFailed(
+                message, what=error.where, where=at.describe(LANGUAGE), given=error.given
+            ) from error
 
 
 def _row_blocks(field: str, data: Mapping[str, bytes], at: SampleAddress) -> RowBlocks:
     try:
         blocks = read_rows(data[field + ROWS])
     except DecodeFailed as error:
-        raise DecodeFailed(f"{at.describe(field + ROWS)}: {error}") from error
+        place_of_rows = at.describe(field + ROWS)
+        raise error.with_message(f"{place_of_rows}: {error}", where=place_of_rows) from error
     place = at.fields[field]
     if blocks.nbytes != place.nbytes or blocks.crc32c != place.crc32c != UNKNOWN_CRC:
         raise DecodeFailed(
             f"{at.describe(field + ROWS)} has the row blocks of {blocks.nbytes} bytes with CRC-32C "
             f"{blocks.crc32c:08x}; {field!r} has {place.nbytes} with {crc_text(place.crc32c)}. Make them again "
-            "(loader.modalities.row_blocks.index_rows)"
+            "(loader.modalities.row_blocks.index_rows)",
+            what=field + ROWS,
+            where=at.describe(field + ROWS),
+            given=f"row blocks of {blocks.nbytes} bytes, {blocks.crc32c:08x}",
+            accepted=f"{place.nbytes} bytes, {crc_text(place.crc32c)}",
         )
     return blocks
 
 
 def _array(field: str, data: Mapping[str, bytes], at: SampleAddress) -> np.ndarray:
     if field not in data:
-        raise DecodeFailed(f"{at.describe()} has no field {field!r}")
+        raise DecodeFailed(f"{at.describe()} has no field {field!r}", what=field, where=at.describe())
     decoder: Any = find_decoder(field)
     try:
         array: np.ndarray = decoder(data[field], None)
     except DecodeFailed as error:
-        raise DecodeFailed(f"{at.describe(field)}: {error}") from error
+        place = at.describe(field)
+        raise error.with_message(f"{place}: {error}", where=place) from error
     if not array.ndim:
-        raise DecodeFailed(f"{at.describe(field)} is one value; rows are needed")
+        raise DecodeFailed(
+            f"{at.describe(field)} is one value; rows are needed",
+            what=field,
+            where=at.describe(field),
+            accepted="rows",
+        )
     array.flags.writeable = False
     return array
 
@@ -323,12 +342,16 @@ def _clock(clock: Any, at: SampleAddress, name: str, n: int) -> Any:
             return check_clock(clock, n)
         if clock.times is None or len(clock) != n:
             raise DecodeFailed(
-                f"a clock is {clock.dtype} {list(clock.shape)}; int64 [{n}] is needed, a time for each row"
+                f"a clock is {clock.dtype} {list(clock.shape)}; int64 [{n}] is needed, a time for each row",
+                what="clock",
+                given=[str(clock.dtype), *clock.shape],
+                accepted=f"int64 [{n}]",
             )
         check_times(clock.times)
         return clock
     except DecodeFailed as error:
-        raise DecodeFailed(f"{at.describe(name)}: {error}") from None
+        place = at.describe(name)
+        raise error.with_message(f"{place}: {error}", where=place) from None
 
 
 def _facts(video: PacketPage | PagedVideo) -> StreamFacts:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import loader
 from loader.errors import Corrupt, DecodeFailed, FieldNotFound, InvalidPlan
 from loader.modalities.language import MAX_LINES, ActiveText, LanguageLine, parse_language
+from tests.refusals import refusal
 
 NUMBERS = itertools.count()
 STEP = 60
@@ -106,38 +107,41 @@ def test_active_text_is_what_a_search_finds(own: list[LanguageLine]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "why"),
+    ("line", "fault"),
     [
-        ("[]", "expected an object"),
-        ("{", "Expecting"),
-        ("[" * 200 + "]" * 200, "in one another"),
-        ('{"text": "a"}', "start_ns = None"),
-        ('{"start_ns": 1.5, "text": "a"}', "start_ns = 1.5"),
-        ('{"start_ns": true}', "start_ns = True"),
-        ('{"start_ns": 9223372036854775807}', "start_ns = 9"),
-        ('{"start_ns": 5, "end_ns": 5}', "end_ns = 5"),
-        ('{"start_ns": 5, "style": 1}', "style = 1"),
-        ('{"start_ns": 5, "role": null}', "role = None"),
-        ('{"start_ns": 5, "tool_calls": {}}', "tool_calls = {}"),
-        ('{"start_ns": 5, "words": "a"}', "'words' is no part of a line"),
-        ('{"start_ns": 5, "text": "\\ud800"}', "half a character"),
+        ("[]", {"where": "line 3", "given": "list"}),
+        ("{", {"what": "syntax", "where": "line 3", "given": 1}),
+        ("[" * 200 + "]" * 200, {"what": "depth", "where": "line 3"}),
+        ('{"text": "a"}', {"what": "start_ns", "where": "line 3", "given": None}),
+        ('{"start_ns": 1.5, "text": "a"}', {"what": "start_ns", "where": "line 3", "given": 1.5}),
+        ('{"start_ns": true}', {"what": "start_ns", "where": "line 3", "given": True}),
+        (
+            '{"start_ns": 9223372036854775807}',
+            {"what": "start_ns", "where": "line 3", "given": 9223372036854775807},
+        ),
+        ('{"start_ns": 5, "end_ns": 5}', {"what": "end_ns", "where": "line 3", "given": 5}),
+        ('{"start_ns": 5, "style": 1}', {"what": "style", "where": "line 3", "given": 1}),
+        ('{"start_ns": 5, "role": null}', {"what": "role", "where": "line 3", "given": None}),
+        ('{"start_ns": 5, "tool_calls": {}}', {"what": "tool_calls", "where": "line 3", "given": "{}"}),
+        ('{"start_ns": 5, "words": "a"}', {"what": "words", "where": "line 3"}),
+        ('{"start_ns": 5, "text": "\\ud800"}', {"what": "surrogate", "where": "line 3"}),
     ],
 )
-def test_line_that_is_no_language_is_corrupt_by_its_number(line: str, why: str) -> None:
-    with pytest.raises(Corrupt, match=f"line 3: .*{why}".replace("[", r"\[")):
+def test_line_that_is_no_language_is_corrupt_by_its_number(line: str, fault: dict[str, object]) -> None:
+    with refusal(Corrupt, **fault):
         parse_language(f'{{"start_ns": 0}}\n\n{line}\n'.encode())
 
 
 def test_language_is_bounded() -> None:
-    with pytest.raises(Corrupt, match=f"line {MAX_LINES + 1}: language has more"):
+    with refusal(Corrupt, what="language", where=f"line {MAX_LINES + 1}"):
         parse_language(b'{"start_ns":0}\n' * (MAX_LINES + 1))
-    with pytest.raises(Corrupt, match="bytes; up to"):
+    with refusal(Corrupt, what="language", given=2**25):
         parse_language(b" " * 2**25)
 
 
 def test_bad_episode_is_one_bad_sample(root: loader.Root) -> None:
     plan = planned(stored(root, LINES, b'{"start_ns": 0}\n{"start_ns": -}\n'))
-    with pytest.raises(DecodeFailed, match=r"ep1.*language\.jsonl.*line 2"):
+    with refusal(DecodeFailed, what="line 2", within="sample 'ep1' field 'language.jsonl'"):
         texts(plan, on_corrupt="raise")
     assert {key.partition("@")[0] for key in texts(plan, on_corrupt="substitute", corrupt_budget=1.0)} == {
         "ep0"
@@ -146,12 +150,12 @@ def test_bad_episode_is_one_bad_sample(root: loader.Root) -> None:
 
 def test_what_cannot_have_a_text_is_refused(root: loader.Root) -> None:
     view = stored(root, LINES, clock=False)
-    with pytest.raises(InvalidPlan, match="its rows are steps"):
+    with refusal(InvalidPlan, what="text", where="action.npy"):
         planned(view)
     for wrong in ("task", [1], ["task", "task"], [""], 5):
-        with pytest.raises(InvalidPlan, match="windows: text"):
+        with refusal(InvalidPlan, what="text", given=wrong):
             planned(view, text=wrong)
     with root.write("bare") as writer:
         writer.add("a", {"action.npy": np.zeros((3, 1)), "action.ns.npy": np.arange(3)})
-    with pytest.raises(FieldNotFound, match=r"language\.jsonl"):
+    with refusal(FieldNotFound, what="language.jsonl", where="bare@1"):
         planned(root.open("bare").select("action.npy"))

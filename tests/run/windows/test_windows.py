@@ -24,6 +24,7 @@ from loader.run.recipe.episode_clocks import ticks_ns
 from penstock.cli import main
 from penstock.denied.hashed_names import Marks
 from penstock.upkeep.takedown.derived import edit_derived
+from tests.refusals import refusal
 from tests.run.numbered_video import numbers_in, video
 
 NUMBERS = itertools.count()
@@ -238,7 +239,7 @@ def test_plan_grows_by_the_windows_of_new_episodes(root: loader.Root) -> None:
     assert {place.step for place in grown.steps_of("arm", "ep5", before=40)} == {
         step for step in range(40) for _, key in grown.batch_ids(step) if key.startswith("ep5@")
     }
-    with pytest.raises(InvalidPlan, match="another anchor"):
+    with refusal(InvalidPlan, what="windows", where="source 'arm'", given=["at"]):
         plan.grow(
             {"arm": loader.windows(later.select("action.npy"), anchor="action.npy", at={"action.npy": [0]})},
             4,
@@ -269,31 +270,42 @@ def test_without_clocks_rows_are_steps(root: loader.Root) -> None:
     assert not [name for name in batch.fields if name.endswith("_ns")]
     assert (batch["arm.joint.npy"][:, 0] == 10 * batch["row"]).all()
     assert (batch["action.npy.is_pad"].sum(1) == np.maximum(0, batch["row"] - 2)).all()
-    with pytest.raises(InvalidPlan, match="its rows are steps"):
+    with refusal(InvalidPlan, what="at['action.npy']", where="action.npy"):
         loader.windows(view, anchor="action.npy", at={"action.npy": ["20ms"], "arm.joint.npy": [0]})
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "fault"),
     [
-        ({"at": {"action.npy": [0.02]}}, "0.02 is no time"),
-        ({"at": {"action.npy": ["20 minutes"]}}, "'20 minutes' is no time"),
-        ({"at": {"action.npy": [Fraction(1, 30)]}}, "use loader.rows"),
-        ({"at": {"action.npy": ["99999999999s"]}}, "is no time"),
-        ({"at": {}}, "a dict of field -> times"),
-        ({"at": {"state.npy": [0]}}, "the view selects"),
-        ({"at": {"task.txt": [0]}}, "arrays and videos"),
-        ({"at": {"action.npy": [0]}, "anchor": "task.txt"}, "an array field"),
-        ({"at": {"action.npy": [0]}, "rule": {"action.npy": "first"}}, "accepted"),
-        ({"at": {"action.npy": loader.rows(0, 2)}, "rule": {"action.npy": "linear"}}, "names rows"),
-        ({"at": {"action.npy": ["1ms"]}, "pad": "inside"}, "counts rows"),
-        ({"at": {"action.npy": [0]}, "pad": "wrap"}, "accepted: 'mask', 'inside'"),
-        ({"at": {"action.npy": [0]}, "every": 0}, "every"),
+        ({"at": {"action.npy": [0.02]}}, {"what": "at['action.npy']", "given": 0.02}),
+        ({"at": {"action.npy": ["20 minutes"]}}, {"what": "at['action.npy']", "given": "20 minutes"}),
+        ({"at": {"action.npy": [Fraction(1, 30)]}}, {"what": "at['action.npy']", "given": "Fraction(1, 30)"}),
+        ({"at": {"action.npy": ["99999999999s"]}}, {"what": "at['action.npy']", "given": "99999999999s"}),
+        ({"at": {}}, {"what": "at", "given": "{}"}),
+        (
+            {"at": {"state.npy": [0]}},
+            {"what": "at", "given": "state.npy", "accepted": ["action.npy", "arm.joint.npy", "task.txt"]},
+        ),
+        ({"at": {"task.txt": [0]}}, {"what": "at", "given": "task.txt", "accepted": "arrays and videos"}),
+        ({"at": {"action.npy": [0]}, "anchor": "task.txt"}, {"what": "anchor", "given": "task.txt"}),
+        (
+            {"at": {"action.npy": [0]}, "rule": {"action.npy": "first"}},
+            {"what": "rule['action.npy']", "given": "first"},
+        ),
+        (
+            {"at": {"action.npy": loader.rows(0, 2)}, "rule": {"action.npy": "linear"}},
+            {"what": "rule['action.npy']", "given": "linear", "accepted": "times in at="},
+        ),
+        ({"at": {"action.npy": ["1ms"]}, "pad": "inside"}, {"what": "pad", "given": "inside"}),
+        ({"at": {"action.npy": [0]}, "pad": "wrap"}, {"what": "pad", "given": "wrap"}),
+        ({"at": {"action.npy": [0]}, "every": 0}, {"what": "windows: every", "given": 0}),
     ],
 )
-def test_wrong_words_are_refused(root: loader.Root, options: dict[str, Any], message: str) -> None:
+def test_wrong_words_are_refused(
+    root: loader.Root, options: dict[str, Any], fault: dict[str, object]
+) -> None:
     view = stored(root, [episode(0, regular(5), regular(5))])
-    with pytest.raises(InvalidPlan, match=message):
+    with refusal(InvalidPlan, **fault):
         loader.windows(view, **{"anchor": "action.npy", **options})
 
 
@@ -332,7 +344,7 @@ def test_rows_of_another_width_are_named(root: loader.Root) -> None:
     plan = loader.plan({"arm": windows}, seed=1, global_batch=15)
     with (
         batches(plan, on_corrupt="raise") as read,
-        pytest.raises(DecodeFailed, match=r"has 10 rows, and 5 windows"),
+        refusal(DecodeFailed, what="action.npy", given=10, accepted="rows of 5 windows"),
     ):
         next(iter(read))
 
@@ -392,7 +404,7 @@ def test_clock_that_goes_back_is_named(root: loader.Root) -> None:
     plan = loader.plan({"arm": windows}, seed=1, global_batch=2)
     with (
         batches(plan, on_corrupt="raise") as read,
-        pytest.raises(DecodeFailed, match=r"action\.ns\.npy.*row 4"),
+        refusal(DecodeFailed, what="row 4", within="'ep0' field 'action.ns.npy'"),
     ):
         next(iter(read))
 
@@ -401,7 +413,7 @@ def test_episodes_without_whole_rows_are_named(root: loader.Root) -> None:
     with root.write("bare") as writer:
         writer.add("ep0", {"action.npy": np.zeros((3, 2), np.float32)})
         writer.add("ep1", {"action.npy": np.zeros((0, 2), np.float32)})
-    with pytest.raises(InvalidPlan, match="such as 'ep1'"):
+    with refusal(InvalidPlan, what="action.npy", where="episode 'ep1'"):
         loader.windows(root.open("bare@1"), anchor="action.npy", at={"action.npy": [0]})
 
 
@@ -425,7 +437,7 @@ def test_table_is_stored_once_and_proved(tmp_path: Path) -> None:
         rows = pq.read_table(table)
         edited = pa.table({"first": [0, 5, 10, 14]}).replace_schema_metadata(rows.schema.metadata)
         pq.write_table(edited, table)
-        with pytest.raises(Corrupt, match="damaged or edited"):
+        with refusal(Corrupt, what="content of the table"):
             loader.windows(view, anchor="action.npy", at={"action.npy": [0]})
 
 
@@ -455,9 +467,14 @@ def test_cameras_of_several_rates_show_the_frame_of_their_time(root: loader.Root
                 ]
                 shown = [ns - 80 * 10**6 >= 0, ns < 1200 * 10**6]
                 assert batch["a.mp4.is_pad"][slot].tolist() == [not one for one in shown]
-    with pytest.raises(InvalidRuntime, match="names the frames"):
+    with refusal(
+        InvalidRuntime,
+        what="decode['a.mp4']",
+        given=loader.video(frames=4, stride=1),
+        accepted="no frames, stride, start or at",
+    ):
         batches(plan, decode={"a.mp4": loader.video(frames=4)})
-    with pytest.raises(InvalidPlan, match="at= does not name it"):
+    with refusal(InvalidPlan, what="at", given=["a.mp4", "action.npy"], accepted="also the video 'b.mp4'"):
         loader.windows(view, anchor="action.npy", at={"a.mp4": [0], "action.npy": [0]})
 
 

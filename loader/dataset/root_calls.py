@@ -5,10 +5,8 @@ from typing import Any, Protocol
 
 from ..storage import Store
 from .log.heartbeats import Heartbeat
-from .log.leases import Lease
 from .log.log import Log
-from .log.marker import Marker
-from .log.state import State, VersionRecord
+from .log.state import State
 from .shards.part import Part
 from .versions.version import Version
 
@@ -46,23 +44,3 @@ class RootCalls(Protocol):
         producer: Mapping[str, Any] | None = None,
         facts: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Version: ...
-
-
-class OpeningRoot(Protocol):
-    """The parts of a root by which `planned_versions` opens versions early."""
-
-    _marker: Marker
-    _log: Log
-    _lease: Lease
-
-    @property
-    def store(self) -> Store: ...
-
-    @property
-    def state(self) -> State: ...
-
-    def record(self, ref: str, *, retired: bool = False) -> VersionRecord: ...
-
-    def _open(self, record: VersionRecord, *, retired: bool = False) -> Version: ...
-
-    def _read(self, record: VersionRecord, manifest: dict[str, Any] | None = None) -> Version: ...

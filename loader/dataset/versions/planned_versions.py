@@ -11,7 +11,7 @@ Rejected: reading indexes beside round 2. It saves a round more, and gives a rea
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import PenstockError
 from ...storage.threads import DaemonPool, Together, in_background
@@ -25,7 +25,31 @@ from .version import Version
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from ..root_calls import OpeningRoot
+    from ...storage import Store
+    from ..log.leases import Lease
+    from ..log.log import Log
+    from ..log.marker import Marker
+    from ..log.state import VersionRecord
+
+
+class OpeningRoot(Protocol):
+    """The parts of a root by which `planned_versions` opens versions early."""
+
+    _marker: "Marker"
+    _log: "Log"
+    _lease: "Lease"
+
+    @property
+    def store(self) -> "Store": ...
+
+    @property
+    def state(self) -> State: ...
+
+    def record(self, ref: str, *, retired: bool = False) -> "VersionRecord": ...
+
+    def _open(self, record: "VersionRecord", *, retired: bool = False) -> Version: ...
+
+    def _read(self, record: "VersionRecord", manifest: dict[str, Any] | None = None) -> Version: ...
 
 
 @contextmanager

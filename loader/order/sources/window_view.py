@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,25 @@ from ..random.plan_hash import content_hash
 from .views import Delta, OrderView
 
 if TYPE_CHECKING:
-    from ...dataset.shards.bitmap import SelectTable
     from .window_layout import WindowLayout
 
 
 BITS_TOGETHER = 2**24
 """Bits of `keep` that are compared together."""
+
+
+class WindowNumbers(Protocol):
+    """A subset of the windows' numbers: see `SelectTable` for what each member returns."""
+
+    def __len__(self) -> int: ...
+
+    def packed(self) -> bytes: ...
+
+    def bits(self, start: int, stop: int) -> NDArray[np.bool_]: ...
+
+    def after(self, n: int) -> "WindowNumbers": ...
+
+    def select(self, x: I64) -> I64: ...
 
 
 class KeptWindows:
@@ -31,7 +44,7 @@ class KeptWindows:
     members: numbers, without `keep`, of the windows at true rows. An eighth of a byte per window.
     """
 
-    def __init__(self, first: I64, members: "SelectTable") -> None:
+    def __init__(self, first: I64, members: WindowNumbers) -> None:
         self.first = first
         self.members = members
 

@@ -81,10 +81,12 @@ class FsspecStore(Opened):
         self._fs, root = open_filesystem(url, own, self._runtime.secrets)
         self._base = f"{root.rstrip('/')}/"
         self._create = atomic_create(self._fs)
-        self._strip = strips(self._fs, f"{self._base}x")
+        any_key = f"{self._base}x"
+        self._strip = strips(self._fs, any_key)
         self._find_bucket = look_for_bucket(self._fs, self._base)
-        still_missing = store_spec(url, options).dropped
-        self._lacking = tuple(name for name in spec.dropped if name not in still_missing)
+        # Secrets that a pickle left out and that this opening does not have either: errors name them.
+        given_now = store_spec(url, options).dropped
+        self._lacking = tuple(name for name in spec.dropped if name not in given_now)
 
     def get(self, key: str) -> Blob:
         for _ in range(WHOLE_READ_TRIES):

@@ -121,12 +121,12 @@ class RunSearch:
         self.error = error
         self._newest_first = {run: position for position, run in enumerate(newest_first)}
         self.unsearched = tuple(others)
-        """Their number."""
+        """Names of the runs that are not searched yet."""
 
     def find_slots(
         self, dataset: str, key: str, ordinal: int, own: Training | None = None, before: int = 0
     ) -> tuple[HeldSteps, ...]:
-        """Return the function `find_sample_slots` of every run, `own` first, then the newest."""
+        """Return the slots of a sample in every run (`find_sample_slots`): `own` first, then the newest."""
         name = None
         if own is not None:
             name = own.name

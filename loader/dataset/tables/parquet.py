@@ -78,6 +78,7 @@ def take_rows(values: T, positions: Int64s) -> T:
 
 
 def texts(values: Sequence[str]) -> pa.StringArray:
+    """Return an array of texts of at most 2 GiB together."""
     data = [value.encode() for value in values]
     offsets = np.cumsum([0, *map(len, data)]).astype(np.int32)
     return pa.StringArray.from_buffers(

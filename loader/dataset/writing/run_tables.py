@@ -201,10 +201,14 @@ def part_tables(store: Store, parts: Sequence[Part]) -> list[pa.Table]:
     tables = []
     for part, table in zip(parts, get_tables(store, files), strict=True):
         # Only the row number joins a sample's fields and columns: one row less would shift all later samples.
-        row_counts = {table.num_rows, *(shard.n_rows for shard in part.shards)}
-        if row_counts != {part.n_rows}:
+        shard_rows = sorted({shard.n_rows for shard in part.shards})
+        if {table.num_rows, *shard_rows} != {part.n_rows}:
             raise FieldMismatch(
-                f"part {part.id} has {part.n_rows} rows; its samples table has {table.num_rows}"
+                f"part {part.id} has {part.n_rows} rows; its samples table has {table.num_rows}, its shards {shard_rows}",
+                what="rows",
+                where=part.id,
+                given=[table.num_rows, *shard_rows],
+                accepted=part.n_rows,
             )
         tables.append(table)
     return tables

@@ -71,7 +71,7 @@ def value_line(values: NDArray[Any], is_shown: NDArray[np.bool_]) -> ValueLine:
         -MOST_VALUE,
         MOST_VALUE,
     )
-    is_drawn = is_shown & np.isfinite(safe)
+    is_drawn = is_shown & np.isfinite(values)
     if not is_drawn.any():
         return ValueLine(
             path="",

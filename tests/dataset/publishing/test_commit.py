@@ -18,6 +18,7 @@ from loader.errors import (
     TransactionNotFound,
     VersionRetired,
 )
+from tests.refusals import refusal
 
 
 def part(root, txn, *keys, name=None, **options):
@@ -244,6 +245,9 @@ def test_shards_of_a_part_that_disagree(root):
     one = part(root, txn, "a", "b")
     with pytest.raises(FieldMismatch, match="has 3 rows; its samples table has 2"):
         root.publish("d", [replace(one, n_rows=3)])
+    short = replace(one.shards[0], n_rows=1)
+    with refusal(FieldMismatch, what="rows", where=one.id, given=[2, 1], accepted=2):
+        root.publish("d", [replace(one, shards=[short])])
     samples = replace(one.samples, sha256="0" * 64)
     with pytest.raises(Corrupt, match=r"samples\.parquet: .* in the manifest"):
         root.publish("d", [replace(one, samples=samples)])

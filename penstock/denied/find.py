@@ -50,7 +50,7 @@ class Findings:
 
 
 def find(tables: KeysTables, dataset: str, known: Iterable[str] = ()) -> Findings:
-    """Return a takedown's findings in a dataset's versions, except those that are partly collected.
+    """Return a takedown's findings in a dataset's versions. Skips versions that are partly collected.
 
     Costs a read of each keys table, of tables that name other samples, of open transactions' samples, and of all tables
     of affected versions. known: recorded marks.

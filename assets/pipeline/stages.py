@@ -292,14 +292,14 @@ def _is_inside(folder: str, path: str) -> bool:
 
 
 def record_reader(store: Store, record: StageRecord) -> RangeReader:
-    """Return a reader for a record's shards, also in place. Raises: as `shard_reader.shard_reader`."""
+    """Return a reader for a record's shards, also in place. Raises: as `registered_shard_store.open_shard_store`."""
     objects_in_place = record.body.get("foreign")
     if not objects_in_place:
         return store
-    from loader.dataset.reading.shard_reader import shard_reader  # most batches do not need it
+    from loader.dataset.reading.registered_shard_store import open_shard_store  # most batches do not need it
 
     owner = f"batch {record.partition} of {record.dataset}"
-    return shard_reader(store, [objects_in_place], owner)
+    return open_shard_store(store, [objects_in_place], owner)
 
 
 def require_read(record: StageRecord, upstream: StageRecord) -> None:

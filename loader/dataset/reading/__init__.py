@@ -1,1 +1,4 @@
-"""From samples to verified bytes: `places` finds byte ranges; `verified_*_reads` read them and compare checksums."""
+"""From samples to verified bytes.
+
+`places` finds byte ranges. `verified_bucket_reads` and `verified_gathers` read them and compare checksums.
+"""

@@ -11,8 +11,8 @@ from ...errors import Corrupt
 from ...storage import RangeReader
 from ..shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress
 from ..shards.shard import crc32c
+from .pinned_reads import FindAddress, FindReading, OnRead, Reading, ShardRead, extent
 from .sample_places import Int64s, Map, SamplePlaces
-from .shard_read import FindAddress, FindReading, OnRead, Reading, ShardRead, extent
 
 OnCorrupt = Callable[[int, Corrupt], object]
 """Called with a corrupt sample's number in the current list and the error, which it may raise."""

@@ -19,8 +19,8 @@ from ...storage.requests import count_request
 from ..shards.address import UNKNOWN_CRC, SampleAddress
 from ..shards.bitmap import Bools
 from ..shards.shard import crc32c
+from .pinned_reads import FindReading, Reading, ShardRead
 from .sample_places import Int64s, SamplePlaces, Shard
-from .shard_read import FindReading, Reading, ShardRead
 from .verified_bucket_reads import FieldRead, read_places
 
 

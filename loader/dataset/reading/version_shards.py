@@ -217,11 +217,11 @@ class VersionShards:
         foreign = self.manifest.get("foreign")
         if not foreign:
             return None
-        from .shard_reader import shard_reader  # not needed if no shards are registered
+        from .registered_shard_store import open_shard_store  # not needed if no shards are registered
 
         with self._lock:
             if self._placed is None:
-                self._placed = shard_reader(self.store, foreign, self.name)
+                self._placed = open_shard_store(self.store, foreign, self.name)
             return self._placed
 
     def _page_hashes(self, path: str) -> PageHashes:

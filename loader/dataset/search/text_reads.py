@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from ...errors import Corrupt
 from ...storage.threads import DaemonPool
+from ..reading.pinned_reads import Reading
 from ..reading.sample_places import SamplePlaces
-from ..reading.shard_read import Reading
 from ..reading.verified_bucket_reads import FieldRead, read_places
 from ..reading.verified_gathers import GatheredBytes, OpenShards, gather_bytes
 from ..shards.bitmap import Bools

@@ -15,8 +15,8 @@ from ...errors import Corrupt, FieldMismatch
 from ...storage.disk.file_handles import FileHandles
 from ...storage.store import as_disk
 from ...storage.threads import DaemonPool
+from ..reading.pinned_reads import Reading
 from ..reading.sample_places import FieldPlaces, SamplePlaces, Shard
-from ..reading.shard_read import Reading
 from ..reading.verified_bucket_reads import FieldRead, read_places
 from ..reading.verified_gathers import OpenShards, RowsOfField, gather_rows
 from ..shards.bitmap import Bools

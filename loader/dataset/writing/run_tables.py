@@ -204,7 +204,8 @@ def part_tables(store: Store, parts: Sequence[Part]) -> list[pa.Table]:
         shard_rows = sorted({shard.n_rows for shard in part.shards})
         if {table.num_rows, *shard_rows} != {part.n_rows}:
             raise FieldMismatch(
-                f"part {part.id} has {part.n_rows} rows; its samples table has {table.num_rows}, its shards {shard_rows}",
+                f"part {part.id} has {part.n_rows} rows; its samples table has {table.num_rows}, "
+                f"its shards {shard_rows}",
                 what="rows",
                 where=part.id,
                 given=[table.num_rows, *shard_rows],

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ...dataset.reading.shard_read import ShardRead
+from ...dataset.reading.pinned_reads import ShardRead
 from ...dataset.shards.address import SampleAddress
 from ...errors import InvalidRuntime
 from ...storage import ByteRange

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ...dataset.reading.pinned_reads import FindReading, Reading
 from ...dataset.reading.sample_places import Map, SamplePlaces
-from ...dataset.reading.shard_read import FindReading, Reading
 from ...dataset.reading.verified_bucket_reads import (
     FieldRead,
     OnCorrupt,

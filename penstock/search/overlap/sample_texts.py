@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from loader import Version
+from loader.dataset.reading.pinned_reads import Reading
 from loader.dataset.reading.sample_places import SamplePlaces
-from loader.dataset.reading.shard_read import Reading
 from loader.dataset.reading.verified_bucket_reads import read_places
 from loader.dataset.search.vectors import open_reading
 from loader.errors import Corrupt, DecodeFailed, FieldNotFound

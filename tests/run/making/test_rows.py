@@ -72,7 +72,7 @@ def root(folder):
 def without_rows(monkeypatch):
     """Read as from a bucket: by ranges that come as bytes, each decoded by itself."""
     with monkeypatch.context() as patch:
-        for name in ("loader.run.making.fetch.as_disk", "loader.dataset.reading.shard_read.as_disk"):
+        for name in ("loader.run.making.fetch.as_disk", "loader.dataset.reading.pinned_reads.as_disk"):
             patch.setattr(name, lambda store: None)
         yield
 

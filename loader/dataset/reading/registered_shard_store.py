@@ -25,7 +25,7 @@ MAX_SHARDS = 4096
 """Most shards whose objects stay cached."""
 
 
-def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> PlacedStore:
+def open_shard_store(store: Store, files: Sequence[dict[str, Any]], name: str) -> PlacedStore:
     """Return a store of a version's shards, both in the root and in foreign locations.
 
     A folder that the root does not vouch for is not opened: reading from it raises Forbidden. Costs one request per
@@ -209,4 +209,4 @@ class _Shards(PlacedStore):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Other processes read the tables again: the open stores cannot be pickled.
-        return shard_reader, self._arguments
+        return open_shard_store, self._arguments

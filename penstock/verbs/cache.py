@@ -102,6 +102,9 @@ def ls(arguments: Namespace) -> Answer:
         share = ""
         if answers:
             share = f"{status.hits / answers:.0%}"
+        loaders = f"{status.loaders} loaders"
+        if status.loaders == 1:
+            loaders = "1 loader"
         rows.append(
             (
                 status.address,
@@ -110,7 +113,7 @@ def ls(arguments: Namespace) -> Answer:
                 size(status.nbytes),
                 f"{status.share:.0%}",
                 share,
-                f"{status.loaders} loaders",
+                loaders,
             )
         )
     table = Table(

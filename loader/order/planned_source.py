@@ -224,7 +224,9 @@ def _check_jumps(view: OrderView) -> None:
             raise InvalidPlan(
                 f"its samples lie in a registered table, {samples_per_chunk} to a chunk that is decoded whole, and "
                 f"{subject} from chunk to chunk: import the table (penstock import), which makes samples that are "
-                "read one by one"
+                "read one by one",
+                what=attribute,
+                given=samples_per_chunk,
             )
 
 

@@ -98,7 +98,7 @@ class PlacedStore:
 
     home: store of the root. places: stores of the locations. Raises: as these stores; also Changed.
 
-    unvouched: id of a location that the caller does not vouch for -> reason why its bytes are not copied.
+    unvouched: id of a location that the caller does not vouch for -> error that a copy of its bytes raises.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class PlacedStore:
         home: Store,
         places: Sequence[Store],
         objects_of: ObjectsOf,
-        unvouched: Mapping[str, str] = MappingProxyType({}),
+        unvouched: Mapping[str, Forbidden] = MappingProxyType({}),
     ) -> None:
         self._home, self._places, self._objects_of, self._unvouched = home, places, objects_of, unvouched
         self._lock = lock()
@@ -137,7 +137,8 @@ class PlacedStore:
         """Raise Forbidden for a location whose bytes must not be copied into the root."""
         for place in places:
             if place in self._unvouched:
-                raise Forbidden(self._unvouched[place])
+                error = self._unvouched[place]
+                raise error.with_message(str(error))  # a new error: readers add notes to it
 
     def is_adopted(self, key: str) -> bool:
         return self._objects_of(key)[0].modified_us is None
@@ -278,25 +279,36 @@ class PlacedStore:
         return pin or None
 
     def _check_info(self, placed: PlacedObject) -> ObjectInfo:
+        location = f"{placed.store.url}/{placed.key}"
         try:
             info = placed.store.head(placed.key)
         except ObjectNotFound as error:
             if placed.modified_us is None:
                 raise ObjectNotFound(
-                    f"{placed.store.url}/{placed.key} is gone, which was adopted into the root: restore it from a "
-                    "mirror"
+                    f"{location} is gone, which was adopted into the root: restore it from a mirror",
+                    what="adopted object",
+                    where=location,
                 ) from error
             raise ObjectNotFound(
-                f"{placed.store.url}/{placed.key} is gone, and its bytes were registered where they lay: restore it, "
-                "or register again, which leaves its samples out"
+                f"{location} is gone, and its bytes were registered where they lay: restore it, "
+                "or register again, which leaves its samples out",
+                what="registered object",
+                where=location,
             ) from error
         if placed.modified_us is not None:
             _check_inside(placed)
-        if what := difference(info, placed.nbytes, placed.etag, placed.modified_us):
+        differs = difference(info, placed.nbytes, placed.etag, placed.modified_us)
+        if differs is not None:
             todo = "register again, old samples keep their keys"
             if placed.modified_us is None:
                 todo = "it was damaged or exchanged in the root; restore it from a mirror"
-            raise Changed(f"{placed.store.url}/{placed.key} {what}: {todo}")
+            raise Changed(
+                f"{location} {differs.text}: {todo}",
+                what=differs.what,
+                where=location,
+                given=differs.current,
+                accepted=differs.registered,
+            )
         return info
 
     @contextmanager
@@ -316,19 +328,39 @@ def _check_inside(placed: PlacedObject) -> None:
     if not path.startswith(f"{base.rstrip('/')}/"):
         raise Forbidden(
             f"{placed.store.url}/{placed.key} is a link out of its place, to {path}, and is not followed: put the file "
-            "itself there, then register again"
+            "itself there, then register again",
+            what="link",
+            where=f"{placed.store.url}/{placed.key}",
+            given=path,
+            accepted="a file in its location",
         )
 
 
-def difference(info: ObjectInfo, nbytes: int, etag: str, modified_us: int | None) -> str:
-    """Return the difference between an object and its registration, or ""."""
+class ObjectDifference(NamedTuple):
+    """A fact in which an object differs from its registration."""
+
+    what: str
+    """Name of the fact: size, change token or time."""
+    current: int | str | None
+    """The object's, now: bytes, token, or microseconds since 1970."""
+    registered: int | str
+    """The same fact at the registration."""
+    text: str
+    """The difference in words, which follow the object's name."""
+
+
+def difference(info: ObjectInfo, nbytes: int, etag: str, modified_us: int | None) -> ObjectDifference | None:
+    """Return the difference between an object and its registration, or None."""
     if info.nbytes != nbytes:
-        return f"has {info.nbytes:,} bytes, registered were {nbytes:,}"
+        text = f"has {info.nbytes:,} bytes, registered were {nbytes:,}"
+        return ObjectDifference("size", info.nbytes, nbytes, text)
     if etag and info.etag != etag:
-        return f"has the change token {info.etag}, registered was {etag}"
+        text = f"has the change token {info.etag}, registered was {etag}"
+        return ObjectDifference("change token", info.etag, etag, text)
     if not etag and modified_us is not None and info.modified_us != modified_us:
-        return f"was written at {info.modified_us} us since 1970, registered was {modified_us}"
-    return ""
+        text = f"was written at {info.modified_us} us since 1970, registered was {modified_us}"
+        return ObjectDifference("time", info.modified_us, modified_us, text)
+    return None
 
 
 def _which(objects: Sequence[PlacedObject], offset: int) -> int:

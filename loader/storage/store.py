@@ -247,17 +247,23 @@ def temporary_name() -> str:
 def check_key(key: str) -> str:
     """Return the key if every backend accepts it. Raises: InvalidStore (failures are not cached)."""
     if not isinstance(key, str):
-        raise InvalidStore(f"key {key!r} is a {type(key).__name__}; {_ACCEPTED}")
+        raise InvalidStore(f"key {key!r} is a {type(key).__name__}; {_ACCEPTED}", what="key", given=key)
     if not key:
-        raise InvalidStore(f"the key is empty; {_ACCEPTED}")
+        raise InvalidStore(f"the key is empty; {_ACCEPTED}", what="key", given=key)
     for segment in key.split("/"):
         if segment in ("", ".", ".."):
             raise InvalidStore(
-                f"key {key!r} has the segment {segment!r}, which no store accepts; {_ACCEPTED}"
+                f"key {key!r} has the segment {segment!r}, which no store accepts; {_ACCEPTED}",
+                what="segment of a key",
+                where=key,
+                given=segment,
             )
     if TEMPORARY in key and any(segment.startswith(TEMPORARY) for segment in key.split("/")):
         raise InvalidStore(
-            f"key {key!r}: names beginning with {TEMPORARY!r} are unfinished files; choose another name"
+            f"key {key!r}: names beginning with {TEMPORARY!r} are unfinished files; choose another name",
+            what="name of an unfinished file",
+            where=key,
+            given=TEMPORARY,
         )
     _check_text(key)
     return key
@@ -411,7 +417,8 @@ def key_filter(include: Sequence[str], exclude: Sequence[str], whose: str) -> Ke
         included = GitIgnoreSpec.from_lines(include) if include else None
         excluded = GitIgnoreSpec.from_lines(exclude) if exclude else None
     except (ValueError, TypeError) as error:
-        raise InvalidRuntime(f"{whose}: {error}; write patterns as in .gitignore") from error
+        message = f"{whose}: {error}; write patterns as in .gitignore"
+        raise InvalidRuntime(message, what="patterns", where=whose, given=[*include, *exclude]) from error
 
     def why(key: str) -> str:
         if included is not None and not included.match_file(key):

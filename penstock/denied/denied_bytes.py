@@ -20,7 +20,7 @@ from loader.dataset.log.state import Deny
 from loader.dataset.publishing.apply_denies import DenyEntries, find_denied_rows
 from loader.dataset.tables.foreign_objects import ForeignObject, foreign_objects, foreign_place, is_foreign
 from loader.dataset.tables.place_records import is_adopted, owner_record
-from loader.dataset.tables.trusted_places import is_bucket, is_vouched, untrusted_message
+from loader.dataset.tables.trusted_places import is_bucket, is_vouched, untrusted_error
 from loader.dataset.writing.redact import shard_index
 from loader.errors import Corrupt, Denied, ObjectNotFound, PenstockError
 from loader.storage import Store, open_store
@@ -83,7 +83,8 @@ def look_at_owners(store: Store, place: Place) -> Place:
     try:
         record, url = owner_record(store, place["place"])
         if not is_bucket(url) and not is_vouched(store, record, url):
-            return {**place, "clean": False, "why": untrusted_message(store, record, url, "looked at")}
+            untrusted = untrusted_error(store, record, url, "looked at")
+            return {**place, "clean": False, "why": str(untrusted)}
         info = open_store(url).head(place["key"])
     except ObjectNotFound as error:
         if url:
@@ -95,11 +96,12 @@ def look_at_owners(store: Store, place: Place) -> Place:
             "clean": False,
             "why": f"{url}/{place['key']} could not be looked at: {type(error).__name__}",
         }
-    if what := difference(info, place["nbytes"], place["etag"], place["modified_us"]):
+    differs = difference(info, place["nbytes"], place["etag"], place["modified_us"])
+    if differs is not None:
         return {
             **place,
             "clean": True,
-            "evidence": f"{url}/{place['key']} was written again since: it {what}",
+            "evidence": f"{url}/{place['key']} was written again since: it {differs.text}",
         }
     why = f"{url}/{place['key']} is still there, and its owner's: it is to be deleted there, or written without them"
     return {**place, "clean": False, "why": why}

@@ -114,7 +114,9 @@ def parse_shards(data: bytes, name: str) -> list[MdsShard]:
             shard = _shard(entry, first)
         except (KeyError, TypeError, ValueError) as error:
             message = f"{name}: shards[{number}] is not of MDS, version 2: {error!r}"
-            raise Corrupt(message, what=f"shards[{number}]", where=name, accepted="MDS, version 2") from error
+            raise Corrupt(
+                message, what=f"shards[{number}]", where=name, given=str(error), accepted="MDS, version 2"
+            ) from error
         if entry.get("compression") or entry.get("zip_data"):
             raise InvalidStore(
                 f"{name}: {shard.key} is compressed: no sample can be read by itself. Copy its samples "

@@ -359,7 +359,8 @@ def export(
 
 def _with_norm(selection: ExportSelection, format: str, norm: str) -> ExportSelection:
     if format != LEROBOT:
-        raise InvalidRuntime(f"--norm {norm}: {format} has no statistics; {LEROBOT} has")
+        message = f"--norm {norm}: {format} has no statistics; {LEROBOT} has"
+        raise InvalidRuntime(message, what="--norm", given=format, accepted=LEROBOT)
     return replace(selection, norm=read_norm(selection.version, norm))
 
 

@@ -127,10 +127,15 @@ class TableRows:
         names = ", ".join(schema.names)
         if self._key is not None and self._key not in schema.names:
             raise InvalidSample(
-                f"{self._object} has no column {self._key!r}, which --key names; it has {names}"
+                f"{self._object} has no column {self._key!r}, which --key names; it has {names}",
+                what="--key",
+                where=self._object,
+                given=self._key,
+                accepted=list(schema.names),
             )
         if len(set(schema.names)) < len(schema.names):
-            raise InvalidSample(f"{self._object} has two columns of one name: {names}")
+            message = f"{self._object} has two columns of one name: {names}"
+            raise InvalidSample(message, what="columns", where=self._object, given=list(schema.names))
         for name in self._options.fields:
             if name not in schema.names:
                 raise InvalidSample(
@@ -211,7 +216,10 @@ def _read(
         if error.fits_text:
             instead = f"make it a text field (--field {column}=txt), or "
         raise NotSupported(
-            f"{where}: column {column!r} holds {error}; {instead}leave it out (--without {column})"
+            f"{where}: column {column!r} holds {error}; {instead}leave it out (--without {column})",
+            what=f"column {column!r}",
+            where=where,
+            given=str(error),
         ) from error
 
 

@@ -34,16 +34,22 @@ def arrow_errors(name: str, *, damaged: str = "is damaged or cut", hint: str = "
         raise
     except pa.ArrowNotImplementedError as error:
         raise NotSupported(
-            f"{name} uses a feature that Arrow does not read ({error}); write it again without it"
+            f"{name} uses a feature that Arrow does not read ({error}); write it again without it",
+            what="feature",
+            where=name,
+            given=str(error),
         ) from error
     except MemoryError as error:
         nbytes = requested_bytes(error)
         if nbytes > MOST_BYTES:
-            raise Corrupt(f"{name} {damaged}: it states a size of {nbytes:,} bytes{hint}") from error
+            message = f"{name} {damaged}: it states a size of {nbytes:,} bytes{hint}"
+            raise Corrupt(message, what="size", where=name, given=nbytes, accepted=MOST_BYTES) from error
         raise MemoryError(f"{name}: there is no memory to read it: {error}") from error
     except _DAMAGE as error:
-        raise Corrupt(f"{name} {damaged}: {error}{hint}") from error
+        message = f"{name} {damaged}: {error}{hint}"
+        raise Corrupt(message, what="Arrow data", where=name, given=str(error)) from error
     except OSError as error:
         if error.errno is not None:  # of the machine; Arrow's own have none
             raise
-        raise Corrupt(f"{name} {damaged}: {error}{hint}") from error
+        message = f"{name} {damaged}: {error}{hint}"
+        raise Corrupt(message, what="Arrow data", where=name, given=str(error)) from error

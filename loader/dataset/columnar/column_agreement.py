@@ -39,7 +39,13 @@ class ColumnAgreement:
             for column, what in types.items():
                 first = self._first.setdefault(column, (what, object_key))
                 if what != first[0]:
-                    raise InvalidSample(differs(column, first, (what, object_key)))
+                    raise InvalidSample(
+                        differs(column, first, (what, object_key)),
+                        what=f"column {column!r}",
+                        where=object_key,
+                        given=what,
+                        accepted=first[0],
+                    )
 
     def check_known(self, fields: Collection[str], of: str) -> None:
         """Raise FieldMismatch if a dataset stores a column's numbers at another width. of: the dataset."""
@@ -47,7 +53,13 @@ class ColumnAgreement:
             known = other_width(column, what, fields)
             if known:
                 first = (f"{_FIELD}{known}", of)
-                raise FieldMismatch(differs(column, first, (what, object_key)))
+                raise FieldMismatch(
+                    differs(column, first, (what, object_key)),
+                    what=f"column {column!r}",
+                    where=object_key,
+                    given=what,
+                    accepted=first[0],
+                )
 
 
 def why_other(

@@ -87,7 +87,11 @@ def key_of_value(
         return str(value)
     raise InvalidSample(
         f"{where}: the key, column {column!r}, is {value!r}; a key is text or a whole number: name another column "
-        "with --key, or none"
+        "with --key, or none",
+        what=f"key column {column!r}",
+        where=where,
+        given=value,
+        accepted="a text or a whole number",
     )
 
 
@@ -101,7 +105,11 @@ def check_text(
     if len(text) > MOST_TEXT_BYTES or len(text.encode("utf-8", "surrogatepass")) > MOST_TEXT_BYTES:
         raise InvalidSample(
             f"{where}: the text in column {column!r} has more than {MOST_TEXT_BYTES:,} bytes, too many for metadata: "
-            f"make it a field (--field {column}), or leave it out (--without {column})"
+            f"make it a field (--field {column}), or leave it out (--without {column})",
+            what=f"text in column {column!r}",
+            where=where,
+            given=len(text.encode("utf-8", "surrogatepass")),
+            accepted=MOST_TEXT_BYTES,
         )
     return text
 

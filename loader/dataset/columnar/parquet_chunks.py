@@ -170,7 +170,11 @@ class DecodedParquet:
             if offset < 0 or stop > self.nbytes:
                 raise Corrupt(
                     f"{self._name} decodes to {self.nbytes} bytes, and its index names [{offset}:{stop}] of them: "
-                    "register it again"
+                    "register it again",
+                    what="byte range",
+                    where=self._name,
+                    given=[offset, stop],
+                    accepted=self.nbytes,
                 )
             position = offset
             while position < stop:

@@ -197,7 +197,11 @@ def _first_key(path: str, name: str, keys: Sequence[str]) -> str:
             return lower[key]
     raise FieldNotFound(
         f"{name} has the columns {', '.join(names) or 'none'}, and none is called {', '.join(keys[:-1])} or "
-        f"{keys[-1]}: name the one with the keys (--key)"
+        f"{keys[-1]}: name the one with the keys (--key)",
+        what="key column",
+        where=name,
+        given=names,
+        accepted=keys,
     )
 
 

@@ -143,11 +143,8 @@ class Reading(NamedTuple):
             yield
         except ObjectNotFound as error:
             sample = first_address().describe(field)
-            raise ObjectNotFound(
-                f"{sample}: the shard is gone ({error}); restore it from a mirror",
-                what=field,
-                where=sample,
-            ) from error
+            message = f"{sample}: the shard is gone ({error}); restore it from a mirror"
+            raise error.with_message(message, what=error.what or field, where=sample) from error
         except StoreError as error:
             sample = first_address().describe(field)
             error.add_note(f"while reading {sample}")

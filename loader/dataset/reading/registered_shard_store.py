@@ -19,7 +19,7 @@ from ..columnar.parquet_chunks import Chunks, DecodedParquet
 from ..tables.foreign_objects import FOREIGN_SCHEMA, ForeignObject, foreign_place
 from ..tables.parquet import TableFile, changes, get_tables, table_facts
 from ..tables.place_records import place_record
-from ..tables.trusted_places import is_bucket, is_vouched, untrusted_message
+from ..tables.trusted_places import is_bucket, is_vouched, untrusted_error
 
 MAX_SHARDS = 4096
 """Most shards whose objects stay cached."""
@@ -98,13 +98,13 @@ def _locations(shards: Iterable[str], name: str) -> set[str]:
 def _open_locations(
     root: Store,
     places: Iterable[str],
-) -> tuple[dict[str, Store], dict[str, str]]:
-    """Return (location -> its store, location -> why its objects may not be copied into the root).
+) -> tuple[dict[str, Store], dict[str, Forbidden]]:
+    """Return (location -> its store, location -> error that a copy of its objects into the root raises).
 
-    The first has no location whose objects were copied into the root already, the second only those with a reason.
+    The first has no location whose objects were copied into the root already, the second only those without a voucher.
     """
     stores: dict[str, Store] = {}
-    unvouched: dict[str, str] = {}
+    unvouched: dict[str, Forbidden] = {}
     for place in sorted(places):
         record = place_record(root, place)
         if record is None:  # its objects are in the root
@@ -112,14 +112,14 @@ def _open_locations(
         key, url = record
         is_readable = True
         if not is_vouched(root, key, url):
-            unvouched[place] = untrusted_message(root, key, url, "copied into the root")
+            unvouched[place] = untrusted_error(root, key, url, "copied into the root")
             # A bucket may be read anyway: its credentials are the reader's own. A folder may not even be read.
             is_readable = is_bucket(url)
         if is_readable:
             stores[place] = _open(url)
         else:
-            reason = untrusted_message(root, key, url, "read")
-            stores[place] = cast(Store, RefusedPlace(url, Forbidden(reason)))
+            error = untrusted_error(root, key, url, "read")
+            stores[place] = cast(Store, RefusedPlace(url, error))
     return stores, unvouched
 
 
@@ -201,7 +201,7 @@ class _Shards(PlacedStore):
         home: Store,
         places: Sequence[Store],
         objects_of: ObjectsOf,
-        unvouched: Mapping[str, str],
+        unvouched: Mapping[str, Forbidden],
         arguments: tuple[Store, Sequence[dict[str, Any]], str],
     ) -> None:
         super().__init__(home, places, objects_of, unvouched)

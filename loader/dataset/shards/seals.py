@@ -100,11 +100,16 @@ def parse_seal(
             field = column.removesuffix(_CRC)
             crcs[field] = integers(table[column])
     except TypeError as error:
-        raise Corrupt(f"{url} is no seal: {error}. {_REMEDY}") from error
+        message = f"{url} is no seal: {error}. {_REMEDY}"
+        raise Corrupt(message, what="seal", where=url, given=str(error)) from error
     content_sha256 = _content_sha256(crcs)
     if content_sha256 != table_facts(table).get("content_sha256"):
         raise Corrupt(
-            f"{url}: the SHA-256 of its checksums is {content_sha256}, unlike the stored one: it was damaged. {_REMEDY}"
+            f"{url}: the SHA-256 of its checksums is {content_sha256}, unlike the stored one: it was damaged. "
+            f"{_REMEDY}",
+            what="SHA-256 of the checksums",
+            where=url,
+            given=content_sha256,
         )
     return crcs
 

@@ -317,7 +317,11 @@ def read_manifest(
     if body["format"] > NEWEST_FORMAT:
         raise FormatTooNew(
             f"{store.url}/{path} has format {body['format']}; this penstock reads up to {NEWEST_FORMAT}. "
-            "Upgrade penstock-data (docs/install.md)"
+            "Upgrade penstock-data (docs/install.md)",
+            what="format",
+            where=f"{store.url}/{path}",
+            given=body["format"],
+            accepted=NEWEST_FORMAT,
         )
     return body
 

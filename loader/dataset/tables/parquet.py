@@ -335,10 +335,10 @@ def parse_stored(
     table = parse_table(data, name)
     written_as = (table.schema.metadata or {}).get(b"penstock.path")
     if written_as is not None and written_as != path.encode():
-        raise Corrupt(
-            f"{name} was written as {written_as.decode(errors='replace')}, so it belongs elsewhere: it was exchanged, "
-            "renamed or damaged. Delete it to rebuild it"
-        )
+        first = written_as.decode(errors="replace")
+        problem = "so it belongs elsewhere: it was exchanged, renamed or damaged. Delete it to rebuild it"
+        message = f"{name} was written as {first}, {problem}"
+        raise Corrupt(message, what="path", where=name, given=first, accepted=path)
     return table
 
 

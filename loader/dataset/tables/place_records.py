@@ -58,7 +58,11 @@ def put_place(
         if number >= LAST_RECORD:
             raise Corrupt(
                 f"{store.url}/{key} has the last number that a record of a place may have: it was forged. "
-                "Find out who may write there, delete it, then run this again"
+                "Find out who may write there, delete it, then run this again",
+                what="number of a location's record",
+                where=f"{store.url}/{key}",
+                given=number,
+                accepted=LAST_RECORD - 1,
             )
         body = {
             "format": PLACE_FORMAT,

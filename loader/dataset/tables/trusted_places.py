@@ -9,7 +9,7 @@ import stat
 from enum import Enum, auto
 from urllib.parse import unquote
 
-from ...errors import NotARoot, ObjectNotFound
+from ...errors import Forbidden, NotARoot, ObjectNotFound
 from ...json_text import DamagedJson, parse_json_object
 from ...storage import Store, open_store
 from ...storage.mirror import primary_store
@@ -141,16 +141,21 @@ def _is_copy_of_own_record(
         return False
 
 
-def untrusted_message(
+def untrusted_error(
     store: Store,
     key: str,
     url: str,
     refused: str,
-) -> str:
+) -> Forbidden:
     """Return the error for a location that the caller does not vouch for. refused: "read", "copied into the root"."""
-    return (
-        f"{store.url}/{key} names {url}, which is not {refused}: any writer of the root may have written that record. "
-        f"If you trust the place, run the same again with {PLACES_VARIABLE}={url}"
+    record = f"{store.url}/{key}"
+    return Forbidden(
+        f"{record} names {url}, which is not {refused}: any writer of the root may have written that record. "
+        f"If you trust the place, run the same again with {PLACES_VARIABLE}={url}",
+        what=f"location to be {refused}",
+        where=record,
+        given=url,
+        accepted=f"locations in {PLACES_VARIABLE}",
     )
 
 

@@ -302,9 +302,13 @@ def read_run(table: PacketTable, timeline: Timeline, data: Buffer, choice: Choic
     whole = memoryview(data)
     facts = table.facts
     if len(whole) != facts.nbytes or crc32c(bytes(whole)) != facts.crc32c or facts.whole_because:
+        checksum = f"{crc32c(bytes(whole)):08x}"
         raise DecodeFailed(
             f"video: its packet table is of {facts.nbytes} bytes with the CRC-32C {facts.crc32c:08x}, and this run has "
-            f"{len(whole)} with {crc32c(bytes(whole)):08x}{facts.whole_because and ', or ' + facts.whole_because}"
+            f"{len(whole)} with {checksum}{facts.whole_because and ', or ' + facts.whole_because}",
+            what="packet table",
+            given=[len(whole), checksum],
+            accepted=[facts.nbytes, f"{facts.crc32c:08x}"],
         )
     places = zip(table.pos.tolist(), table.size.tolist(), strict=True)
     bodies = {number: whole[pos : pos + size] for number, (pos, size) in enumerate(places)}

@@ -48,7 +48,10 @@ class DepthScale:
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidSample(
                 f"{where}: depth = {fact!r:.200}: {type(error).__name__}: {error}. Needed are max_code, a whole number "
-                f"from 1 to {_MOST_CODE:,}; {', '.join(_DISTANCES)}, metres as decimal texts; is_log, true or false"
+                f"from 1 to {_MOST_CODE:,}; {', '.join(_DISTANCES)}, metres as decimal texts; is_log, true or false",
+                what="depth",
+                where=where,
+                given=fact,
             ) from error
         return scale
 

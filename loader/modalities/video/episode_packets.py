@@ -79,17 +79,25 @@ def open_video(
     try:
         check_file_tables(file)
     except DecodeFailed as error:
-        raise Corrupt(f"{what}: {error}") from error
+        raise Corrupt(f"{what}: {error}", what="tables of the file", where=what, given=str(error)) from error
     try:
         # The format is fixed so that no other demuxer is tried; none opens a second file.
         with av.open(file, mode="r", format=format, options={"protocol_whitelist": ""}) as container:
             if not container.streams.video or not container.streams.video[0].time_base:
-                raise Corrupt(f"{what}: no video stream with a clock")
+                message = f"{what}: no video stream with a clock"
+                raise Corrupt(message, what="video stream", where=what)
             if not container.streams.video[0].codec_context:
-                raise Corrupt(f"{what}: its video is of a codec that FFmpeg does not know")
+                message = f"{what}: its video is of a codec that FFmpeg does not know"
+                raise Corrupt(message, what="codec", where=what)
             yield container, container.streams.video[0]
+    except Corrupt as error:
+        message = f"{what}: {type(error).__name__}: {error}"
+        raise Corrupt(
+            message, what=error.what, where=error.where, given=error.given, accepted=error.accepted
+        ) from error
     except (av.error.FFmpegError, ValueError, OverflowError) as error:
-        raise Corrupt(f"{what}: {type(error).__name__}: {error}") from error
+        message = f"{what}: {type(error).__name__}: {error}"
+        raise Corrupt(message, what="video", where=what, given=str(error)) from error
 
 
 def read_span(
@@ -115,18 +123,17 @@ def read_span(
     if from_s:
         container.seek(max(0, int((from_s - _BEFORE_S) / base)), stream=stream, backward=True)
     packets, extra, after = _episode_packets(container, stream, what, frames, from_s, to_s)
-    if len(packets) < frames:
-        raise Corrupt(
-            f"{what}: the episode has {frames} rows, and the video {len(packets)} frames from its beginning on"
-        )
-    if extra and not extra_frames:
-        raise Corrupt(f"{what}: the episode has {frames} rows, and the video more frames")
+    _check_count(what, len(packets), 0 if extra_frames else len(extra), frames)
     pts = [packet.pts for packet in packets]
     end = max(pts)
     _check_order(what, pts, [*extra, *after])
     if to_s is not None and float(end * base) > to_s - TOLERANCE_S:
         raise Corrupt(
-            f"{what}: row {frames - 1} would be shown at {float(end * base):.6f} s, behind the end {to_s:.6f} s"
+            f"{what}: row {frames - 1} would be shown at {float(end * base):.6f} s, behind the end {to_s:.6f} s",
+            what="time of the last frame",
+            where=f"{what}, row {frames - 1}",
+            given=float(end * base),
+            accepted=to_s,
         )
     if to_s is None:
         declared = stream.duration or 0
@@ -137,7 +144,11 @@ def read_span(
     last_end = last_frame_end([at - pts[0] for at in pts], declared)
     if last_end - (end - pts[0]) > _MOST_TICKS:
         raise Corrupt(
-            f"{what}: row {frames - 1} would be shown for {last_end - (end - pts[0]):,} ticks of {base} s"
+            f"{what}: row {frames - 1} would be shown for {last_end - (end - pts[0]):,} ticks of {base} s",
+            what="ticks of the last frame",
+            where=f"{what}, row {frames - 1}",
+            given=last_end - (end - pts[0]),
+            accepted=_MOST_TICKS,
         )
     return PacketSpan(
         bodies=[bytes(packet) for packet in packets],
@@ -151,20 +162,41 @@ def read_span(
     )
 
 
+def _check_count(what: str, n_packets: int, n_extra: int, frames: int) -> None:
+    """Raise Corrupt unless the video has a frame for each row. n_extra: further frames that the caller rejects."""
+    if n_packets < frames:
+        message = (
+            f"{what}: the episode has {frames} rows, and the video {n_packets} frames from its beginning on"
+        )
+        raise Corrupt(message, what="frames", where=what, given=n_packets, accepted=frames)
+    if n_extra:
+        message = f"{what}: the episode has {frames} rows, and the video more frames"
+        raise Corrupt(message, what="frames", where=what, given=n_packets + n_extra, accepted=frames)
+
+
 def _check_order(what: str, pts: Sequence[int], later: Sequence[int]) -> None:
     """Raise Corrupt unless packets are an episode's frames. pts: their ticks. later: ticks of packets behind them."""
     if min(pts) != pts[0]:
         raise Corrupt(
-            f"{what}: frames before the episode's first keyframe build on it (an open GOP): encode it anew"
+            f"{what}: frames before the episode's first keyframe build on it (an open GOP): encode it anew",
+            what="first keyframe",
+            where=what,
+            given=pts[0],
+            accepted=min(pts),
         )
     # A frame that is decoded later and shown earlier builds on one of the packets, so these are not the first frames.
     if min(later, default=max(pts)) < max(pts):
         raise Corrupt(
             f"{what}: the episode has {len(pts)} rows, and the video more frames, on which its last ones build "
-            "(B-frames): encode it anew with as many frames as rows"
+            "(B-frames): encode it anew with as many frames as rows",
+            what="last frames",
+            where=what,
+            given=max(pts),
+            accepted=min(later),
         )
     if len(set(pts)) < len(pts):
-        raise Corrupt(f"{what}: two frames are shown at one moment")
+        message = f"{what}: two frames are shown at one moment"
+        raise Corrupt(message, what="frames", where=what, given=len(set(pts)), accepted=len(pts))
 
 
 def stream_kind(stream: "VideoStream") -> tuple[Any, ...]:
@@ -190,9 +222,11 @@ def _episode_packets(
         if not packet.size:
             continue
         if packet.pts is None or packet.is_corrupt or packet.is_discard:
-            raise Corrupt(f"{what}: a packet without a time, cut short, or hidden by an edit list")
+            message = f"{what}: a packet without a time, cut short, or hidden by an edit list"
+            raise Corrupt(message, what="packet", where=what)
         if only := {side.data_type for side in packet.iter_sidedata()} - HARMLESS:
-            raise Corrupt(f"{what}: a packet comes with {', '.join(sorted(only))}, which only its file has")
+            message = f"{what}: a packet comes with {', '.join(sorted(only))}, which only its file has"
+            raise Corrupt(message, what="side data", where=what, given=sorted(only))
         seconds = float(packet.pts * stream.time_base)
         if len(packets) == frames:
             if to_s is not None and seconds >= to_s - TOLERANCE_S:
@@ -204,7 +238,11 @@ def _episode_packets(
         if not packets and not packet.is_keyframe:
             raise Corrupt(
                 f"{what}: the frame at {seconds:.6f} s is the episode's first and no keyframe; packets are never "
-                "encoded anew: encode the video with a keyframe there"
+                "encoded anew: encode the video with a keyframe there",
+                what="first frame",
+                where=what,
+                given=round(seconds, 6),
+                accepted="a keyframe",
             )
         packets.append(packet)
     return packets, extra, []

@@ -50,10 +50,11 @@ def packet_run(
         number = 0
         if len(apart):
             number = int(apart[0]) + 1
-        raise _refusal(what, f"packet {number} of the episode does not lie behind the one before it")
+        reason = f"packet {number} of the episode does not lie behind the one before it"
+        raise _refusal(what, reason, f"place of packet {number}")
     file.seek(int(places[-1]))  # the last packet was just read; it matches if all do
     if file.read(int(sizes[-1])) != span.bodies[-1]:
-        raise _refusal(what, "its packets do not lie in the file as a decoder takes them")
+        raise _refusal(what, "its packets do not lie in the file as a decoder takes them", "packets")
     packets = RunPackets(bodies=span.bodies, pts=span.pts, dts=span.decoded, key=span.key, end=span.end)
     table = table_of_run(video[1].codec_context, packets, span.time_base)
     facts = table.facts
@@ -61,14 +62,18 @@ def packet_run(
     if not because and facts.codec not in CONFIGURATION:
         because = f"codec {facts.codec}"
     if because:
-        raise _refusal(what, because)
+        raise _refusal(what, because, "packets", facts.codec)
     return PacketRun(int(places[0]), facts.nbytes, facts.crc32c, packets_bytes(table))
 
 
-def _refusal(what: str, why: str) -> InvalidStore:
+def _refusal(what: str, why: str, part: str, codec: str | None = None) -> InvalidStore:
     return InvalidStore(
         f"{what}: {why}, so it cannot be read where it lies: penstock import lerobot copies the packets, or leave the "
-        "camera out (--without)"
+        "camera out (--without)",
+        what=part,
+        where=what,
+        given=codec,
+        accepted=sorted(CONFIGURATION) if codec else None,
     )
 
 
@@ -84,7 +89,11 @@ def open_run(
         codecs = ", ".join(sorted(CONFIGURATION))
         raise DecodeFailed(
             f"{what}: {len(whole)} bytes of {facts.codec}; its packet table is of {facts.nbytes} bytes, "
-            f"and runs are of {codecs}"
+            f"and runs are of {codecs}",
+            what="run",
+            where=what,
+            given=[len(whole), facts.codec],
+            accepted=[facts.nbytes, codecs],
         )
     pts = table.pts.tolist()
     places = table.pos.tolist()

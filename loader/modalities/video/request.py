@@ -120,7 +120,10 @@ class VideoDecoder:
                 together = ""
             raise DecodeFailed(
                 f"video: {stop - first} frames{together}, but {self.frames} of stride {self.stride} from frame "
-                f"{start or 0} on take {(start or 0) + span}. Filter by length, or ask for fewer with loader.video"
+                f"{start or 0} on take {(start or 0) + span}. Filter by length, or ask for fewer with loader.video",
+                what="frames",
+                given=stop - first,
+                accepted=(start or 0) + span,
             )
         if start is None:
             if rng is None:
@@ -159,7 +162,9 @@ class RunDecoder(VideoDecoder):
         """Raise DecodeFailed."""
         raise DecodeFailed(
             f"video: a run ({len(data)} bytes) has no container, and nothing is known of its packets without the field "
-            f"<field>{SUFFIX} of its sample: select it too, or decode with VideoDecoder.of_run"
+            f"<field>{SUFFIX} of its sample: select it too, or decode with VideoDecoder.of_run",
+            what=f"<field>{SUFFIX}",
+            given=len(data),
         )
 
 

@@ -135,12 +135,18 @@ def video_groups(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
         decoder = decoders.get(field)
         if isinstance(decoder, VideoDecoder) and decoder.times and times_field(field) in view.fields:
             raise InvalidRuntime(
-                f"decode[{field!r}] = video(times=True) makes {times_field(field)!r}, a field that the view selects"
+                f"decode[{field!r}] = video(times=True) makes {times_field(field)!r}, a field that the view selects",
+                what=f"decode[{field!r}]",
+                where=view.version.name,
+                given=times_field(field),
             )
         if isinstance(decoder, VideoDecoder) and is_run(field) and field + SUFFIX not in view.version.fields:
             raise InvalidRuntime(
                 f"{field!r} has packets without a container, which are found by {field + SUFFIX!r}, and "
-                f"{view.version.name} has no such field: read its bytes with decode={{{field!r}: bytes}}"
+                f"{view.version.name} has no such field: read its bytes with decode={{{field!r}: bytes}}",
+                what=field + SUFFIX,
+                where=view.version.name,
+                given=field,
             )
         leader = decoder_leader(decoder)
         if leader is None:

@@ -72,7 +72,13 @@ class WindowReads:
         try:
             return DepthScale.parse(fact, f"facts of {field!r} in {self._version.name}")
         except InvalidSample as error:
-            raise InvalidRuntime(f"{error}; state the fact anew in a dataset of another name") from error
+            raise InvalidRuntime(
+                f"{error}; state the fact anew in a dataset of another name",
+                what=error.what,
+                where=f"facts of {field!r} in {self._version.name}",
+                given=error.given,
+                accepted=error.accepted,
+            ) from error
 
     def _check(self, known: Sequence[str]) -> None:
         for field in self._streams:

@@ -26,22 +26,42 @@ def read_norm(version: Version, path: str) -> Norm:
     store = version.store
     message = f"--norm {path}: "
     if not _PATH.fullmatch(path):
-        raise InvalidRuntime(f"{message}the path of a norm in the root is needed, norms/<64 digits>.parquet")
+        raise InvalidRuntime(
+            f"{message}the path of a norm in the root is needed, norms/<64 digits>.parquet",
+            what="--norm",
+            given=path,
+            accepted="norms/<64 digits>.parquet",
+        )
     try:
         norm = parse_norm(store.get(path).data, path, f"{store.url}/{path}")
     except ObjectNotFound:
         raise InvalidRuntime(
-            f"{message}{store.url} has no such norm; loader.norm(...).path names one"
+            f"{message}{store.url} has no such norm; loader.norm(...).path names one",
+            what="--norm",
+            where=store.url,
+            given=path,
         ) from None
     if not isinstance(norm, Norm):
-        raise InvalidRuntime(f"{message}it has a norm for each {norm.by}; name one of all windows")
+        raise InvalidRuntime(
+            f"{message}it has a norm for each {norm.by}; name one of all windows",
+            what="by of the norm",
+            where=path,
+            given=norm.by,
+        )
     if norm.transform:
         raise InvalidRuntime(
-            f"{message}it is of the space of {norm.transform}; LeRobot's statistics are of the stored values"
+            f"{message}it is of the space of {norm.transform}; LeRobot's statistics are of the stored values",
+            what="transform of the norm",
+            where=path,
+            given=norm.transform,
         )
     if norm.version != version.id:
         raise InvalidRuntime(
-            f"{message}it is of {norm.version}, and {version.name} is {version.id}; make its norm"
+            f"{message}it is of {norm.version}, and {version.name} is {version.id}; make its norm",
+            what="version of the norm",
+            where=path,
+            given=norm.version,
+            accepted=version.id,
         )
     return norm
 
@@ -53,7 +73,10 @@ def with_norm(stats: Mapping[str, Mapping[str, Any]], norm: Norm) -> dict[str, d
         feature = field.removesuffix(".npy")
         if feature not in out:
             raise FieldMismatch(
-                f"the norm {norm.path} is of {field!r}, which is no numeric feature of the export"
+                f"the norm {norm.path} is of {field!r}, which is no numeric feature of the export",
+                what=field,
+                where=norm.path,
+                accepted="a numeric feature of the export",
             )
         values = {_quantile_name(q): of_field.quantile(q) for q in QUANTILES}
         values |= {"mean": of_field.mean, "std": of_field.std}
@@ -63,7 +86,11 @@ def with_norm(stats: Mapping[str, Mapping[str, Any]], norm: Norm) -> dict[str, d
             if whole.shape != exported_shape:
                 raise FieldMismatch(
                     f"the norm {norm.path} has {field!r} as {list(whole.shape)}, the export as "
-                    f"{list(exported_shape)}"
+                    f"{list(exported_shape)}",
+                    what=field,
+                    where=norm.path,
+                    given=list(whole.shape),
+                    accepted=list(exported_shape),
                 )
             out[feature][name] = whole.tolist()
     return out

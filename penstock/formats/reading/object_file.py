@@ -74,9 +74,8 @@ class ObjectWindow:
         if disk is not None:
             self._file = disk.open_same(info.key, info.etag)
             if self._file is None:
-                raise Changed(
-                    f"{self.name} was written while it was being registered; register again", where=self.name
-                )
+                message = f"{self.name} was written while it was being registered; register again"
+                raise Changed(message, what="object", where=self.name)
             self._neighbours = None
 
     def read(self, offset: int, nbytes: int) -> bytes:

@@ -21,6 +21,7 @@ from penstock.view.episodes.episode_record import episode_record
 from penstock.view.episodes.open_episode import open_episode
 from penstock.view.inspect.version_record import sample_fields as names_of
 from tests.penstock.formats.builders.lerobot_files import CAMERA, LENGTHS, OTHER, v21, v30
+from tests.refusals import refusal
 
 SIDE = 64
 SCALE = {"video.depth_min": 0.01, "video.depth_max": 10.0, "video.shift": 3.5, "video.use_log": True}
@@ -210,7 +211,9 @@ def test_linear_scale_is_applied(old: Path, tmp_path: Path) -> None:
 def test_impossible_scale_is_refused(wrong: dict[str, object], tmp_path: Path) -> None:
     folder = v21(tmp_path / "own", cameras=[CAMERA])
     change_info(folder, {**DEPTH, **wrong})
-    with pytest.raises(InvalidStore, match=r"video\.depth_min.*--without observation\.images\.high"):
+    numbers = {**DEPTH, **wrong}
+    given = [4095, *(numbers[name] for name in SCALE)]
+    with refusal(InvalidStore, what="depth", where=f"meta/info.json: feature {CAMERA!r}", given=given):
         version_of(loader.Root(tmp_path / "root"), folder)
 
 
@@ -219,7 +222,7 @@ def test_depth_without_a_scale_is_codes_that_to_lerobot_refuses(tmp_path: Path) 
     version = version_of(loader.Root(tmp_path / "root"), dataset(tmp_path / "own", bare))
     batch = batch_of(version)
     assert np.array_equal(batch[f"{CAMERA}.mp4"].numpy(), expected(batch))
-    with pytest.raises(InvalidRuntime, match=r"no fact 'depth'.*bits=8"):
+    with refusal(InvalidRuntime, what=f"{CAMERA}.mp4", accepted="a fact 'depth', or 8 bits"):
         loader.to_lerobot(batch)
     gray = batch_of(version, decode={f"{CAMERA}.mp4": loader.video(bits=8)})
     shown = loader.to_lerobot(gray)[CAMERA]
@@ -230,9 +233,9 @@ def test_depth_without_a_scale_is_codes_that_to_lerobot_refuses(tmp_path: Path) 
 def test_depth_decoded_to_8_bits_gives_no_distances(old: Path, tmp_path: Path) -> None:
     version = version_of(loader.Root(tmp_path / "root"), old)
     batch = batch_of(version, decode={f"{CAMERA}.mp4": loader.video(bits=8)})
-    with pytest.raises(InvalidRuntime, match="is a depth video"):
+    with refusal(InvalidRuntime, what=f"{CAMERA}.mp4", accepted="gray frames of more than 8 bits"):
         loader.to_lerobot(batch)
-    with pytest.raises(InvalidRuntime, match="'mm' or 'm'"):
+    with refusal(InvalidRuntime, what="depth_unit", given="cm"):
         loader.to_lerobot(batch, depth_unit="cm")  # type: ignore[arg-type]
 
 
@@ -329,5 +332,8 @@ def test_impossible_fact_is_refused_by_name(wrong: dict[str, object], tmp_path: 
     at = {"action.npy": loader.rows(0, 1), f"{CAMERA}.mp4": loader.rows(0, 1)}
     windows = loader.windows(version.select(*at), anchor="action.npy", at=at)
     plan = loader.plan({"own": windows}, seed=1, global_batch=1)
-    with pytest.raises(InvalidRuntime, match="depth = "), loader.Loader(plan, workers=0, steps=1) as batches:
+    with (
+        refusal(InvalidRuntime, what="depth", where="facts of 'observation.images.high.mp4' in own@1"),
+        loader.Loader(plan, workers=0, steps=1) as batches,
+    ):
         next(iter(batches))

@@ -105,7 +105,9 @@ def test_windows_have_the_text_of_their_subtask(place, tmp_path, cli, verb):
 
 def test_subtask_without_a_text_is_corrupt_and_says_what_to_do(place):
     with_subtasks(place, [3, *SUBTASK_ROWS[1:]])
-    with pytest.raises(Corrupt, match=r"row 0 has the subtask 3, .*--without subtask_index, .*--episodes"):
+    with refusal(
+        Corrupt, what="subtask_index", where="data/chunk-000/file-000.parquet, episode 0, row 0", given=3
+    ):
         samples_in(place)
 
 
@@ -263,8 +265,13 @@ def test_times_that_drift_are_the_clock(place, tmp_path):
     seconds = (np.arange(LENGTHS[1]) / 30 + 9e-5 * np.arange(LENGTHS[1])).astype(np.float32)
     assert ns.tolist() == np.floor(seconds.astype(np.float64) * 1e9).astype(np.int64).tolist()
     assert episode.metadata["duration_ns"] == ns[-1] + 10**9 // 30
-    message = rf"the frame of row 2 has the time 0\.06666.* --without {CAMERA}, .*--episodes"
-    with pytest.raises(Corrupt, match=message):
+    with refusal(
+        Corrupt,
+        what="timestamp",
+        where="videos/observation.images.high/chunk-000/file-000.mp4, episode 0, row 2",
+        given=0.06666666666666667,
+        accepted=0.06684666872024536,
+    ):
         samples_in(place)
     with loader.Root(tmp_path / "a") as first, loader.Root(tmp_path / "b") as second:
         options = ColumnarOptions(without=frozenset([CAMERA]))
@@ -278,9 +285,8 @@ def test_times_that_drift_are_the_clock(place, tmp_path):
 @pytest.mark.parametrize("off_s", [2e-4, -2e-4])
 def test_step_beyond_the_tolerance_is_refused_with_its_row(place, off_s):
     with_timestamps(place, lambda seconds, numbers: seconds + off_s * (numbers == 3))
-    with pytest.raises(
-        Corrupt, match=r"episode 0: row 3 has the time 0\.\d+ s, and is due at 0\.1 s.*--episodes"
-    ):
+    where = "data/chunk-000/file-000.parquet, episode 0, row 3"
+    with refusal(Corrupt, what="timestamp", where=where, accepted=0.1):
         samples_in(place)
 
 

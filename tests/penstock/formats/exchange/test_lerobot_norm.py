@@ -170,19 +170,23 @@ def test_norms_that_do_not_fit_are_refused(root: loader.Root, tmp_path: Path) ->
     other = loader.norm(loader.windows(later, anchor=field, at={field: [0]}), [field])
     relative = loader.norm(windows, [field], transform=Relative())
     grouped = loader.norm(windows, [field], by="task")
-    for path, message in (
-        ("../secret", "the path of a norm in the root is needed"),
-        (f"norms/{'0' * 64}.parquet", "has no such norm"),
-        (grouped.path, "a norm for each task"),
-        (relative.path, r"the space of .*Relative@1; .* stored values"),
-        (other.path, r"arm@1 is v-"),
+    unknown = f"norms/{'0' * 64}.parquet"
+    for path, fault in (
+        ("../secret", {"what": "--norm", "given": "../secret", "accepted": "norms/<64 digits>.parquet"}),
+        (unknown, {"what": "--norm", "where": root.url, "given": unknown}),
+        (grouped.path, {"what": "by of the norm", "where": grouped.path, "given": "task"}),
+        (
+            relative.path,
+            {"what": "transform of the norm", "where": relative.path, "given": f"{__name__}.Relative@1"},
+        ),
+        (other.path, {"what": "version of the norm", "where": other.path, "accepted": version.id}),
     ):
-        with pytest.raises(InvalidRuntime, match=message):
+        with refusal(InvalidRuntime, **fault):
             export(version, "lerobot", open_store(str(tmp_path / "out")), lossy=True, norm=path)
     plain = loader.norm(windows, [field])
-    with pytest.raises(InvalidRuntime, match="parquet has no statistics; lerobot has"):
+    with refusal(InvalidRuntime, what="--norm", given="parquet"):
         export(version, "parquet", open_store(str(tmp_path / "out")), norm=plain.path)
-    with pytest.raises(FieldMismatch, match="no numeric feature of the export"):
+    with refusal(FieldMismatch, what="observation.state.npy", accepted="a numeric feature of the export"):
         export(
             version,
             "lerobot",

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import loader
-from loader.errors import PenstockError
+from loader.errors import Corrupt, InvalidSample, PenstockError
 from loader.modalities import find_decoder
 from tests.penstock.formats.builders import records
 from tests.penstock.formats.versions import contents, importing
@@ -161,23 +161,38 @@ def test_episode_that_is_wrong_is_named_with_its_feature(change, said, write, tm
 
 
 @pytest.mark.parametrize(
-    ("features", "said"),
+    ("features", "error", "fault"),
     [
-        ([], "no features.json"),
-        (tree(a=tensor("float32")), "import such a dataset as tfrecord"),
-        (tree(steps=of_steps(a=tensor("float32", 2, encoding="zlib"))), "steps/a is encoded"),
-        (tree(steps=of_steps(a=tensor("float32", -1))), "--without steps/a"),
-        (tree(steps=of_steps(a={"sequence": {"feature": tensor("float32")}})), "a list in a list"),
-        (tree(steps=of_steps(a=image("uint16", 2, 2, 3))), "--without steps/a"),
-        (tree(steps=of_steps(b=tensor("float32")), a=image("float32", 2, 2, 1)), "--without a"),
-        (tree(steps=of_steps(a=tensor("what"))), "no features.json"),
+        ([], Corrupt, {"accepted": "features.json of TensorFlow Datasets"}),
+        (tree(a=tensor("float32")), InvalidSample, {"what": "steps"}),
+        (
+            tree(steps=of_steps(a=tensor("float32", 2, encoding="zlib"))),
+            InvalidSample,
+            {"what": "steps/a"},
+        ),
+        (tree(steps=of_steps(a=tensor("float32", -1))), InvalidSample, {"what": "steps/a"}),
+        (
+            tree(steps=of_steps(a={"sequence": {"feature": tensor("float32")}})),
+            InvalidSample,
+            {"what": "steps/a"},
+        ),
+        (tree(steps=of_steps(a=image("uint16", 2, 2, 3))), InvalidSample, {"what": "steps/a"}),
+        (
+            tree(steps=of_steps(b=tensor("float32")), a=image("float32", 2, 2, 1)),
+            InvalidSample,
+            {"what": "a"},
+        ),
+        (
+            tree(steps=of_steps(a=tensor("what"))),
+            Corrupt,
+            {"accepted": "features.json of TensorFlow Datasets"},
+        ),
     ],
 )
-def test_features_that_are_not_read_are_told(features, said, write, tmp_path):
+def test_features_that_are_not_read_are_named(features, error, fault, write, tmp_path):
     write(features=features)
-    with pytest.raises(PenstockError, match=r"features\.json") as told:
+    with refusal(error, where=f"{tmp_path}/in/features.json", **fault):
         imported(tmp_path)
-    assert said in str(told.value)
 
 
 def test_features_are_left_out_by_either_name_and_other_files_refused(write, tmp_path):

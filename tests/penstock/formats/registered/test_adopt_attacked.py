@@ -19,6 +19,7 @@ from penstock.formats.registration.register import register
 from penstock.formats.registration.sealing import seal
 from penstock.upkeep.verify.version import verify
 from tests.penstock.formats.registered.forging import forge, place_of
+from tests.refusals import refusal
 
 
 def everything(root):
@@ -160,7 +161,7 @@ def test_folder_that_somebody_else_names_is_read_only_when_it_is_named(
 ):
     written_by_another(root, sealed)
     version = root.open("photos")
-    with pytest.raises(Forbidden, match=f"PENSTOCK_PLACES={three}"):
+    with refusal(Forbidden, what="location to be read", within="000000000001.json", given=three):
         texts(version)
     problems = verify(root, "photos", full=True).problems
     assert len(problems) == 3
@@ -193,12 +194,12 @@ def test_no_root_in_a_bucket_names_a_file_or_a_server(three, url):
     root = loader.Root("memory://shared/root")
     root.store.url = "s3://shared/root"  # as a bucket, which does not tell who wrote
     version = register(root, "webdataset", three, "photos").version
-    with pytest.raises(Forbidden, match="PENSTOCK_PLACES="):
+    with refusal(Forbidden, what="location to be read", within="000000000001.json", given=three):
         texts(version)
     put_place(root.store, place_of(version), url)
     with pytest.raises(Forbidden):
         seal(root.open("photos"))
-    with pytest.raises(Forbidden, match="which is not read: any writer of the root"):
+    with refusal(Forbidden, what="location to be read", within="000000000002.json", given=url):
         texts(root.open("photos"))
     root.store.delete_many([info.key for info in root.store.list("")])
 
@@ -210,7 +211,12 @@ def test_bucket_is_read_and_not_copied_unless_it_is_named(root, sealed, monkeypa
     assert placed.stores[1].url == "s3://others/private"
     root.store.delete_many([info.key for info in root.store.list("seals/")])
     for copy in (lambda: adopt(root, "photos"), lambda: seal(root.open("photos"))):
-        with pytest.raises(Forbidden, match="not copied into the root"):
+        with refusal(
+            Forbidden,
+            what="location to be copied into the root",
+            within="000000000002.json",
+            given="s3://others/private",
+        ):
             copy()
     monkeypatch.setenv("PENSTOCK_PLACES", "s3a://others/")
     root.open("photos").placed.check_vouched([place_of(sealed)])
@@ -227,7 +233,7 @@ def test_place_that_cannot_be_opened_stops_its_own_samples_alone(root, sealed):
     put_place(root.store, place_of(sealed), "s3://others/named/../private")
     version = root.open("photos")
     assert not version.placed.is_adopted(version.parts.shard_rows()["path"][0].as_py())
-    with pytest.raises(InvalidStore, match="segment"):
+    with refusal(InvalidStore, what="segment of a key", where="named/../private", given=".."):
         texts(version)
 
 
@@ -255,7 +261,7 @@ def test_link_out_of_a_place_is_not_followed(root, three, sealed, tmp_path):
     (failure,) = adopt(root, "photos").failures
     assert "a link out of its place" in failure
     assert len([key for key in everything(root) if key.startswith("foreign/")]) == 2
-    with pytest.raises(Forbidden, match="a link out of its place"):
+    with refusal(Forbidden, what="link", where=f"{tmp_path}/tars/001.tar", given=f"{tmp_path}/secret.tar"):
         texts(root.open("photos"))
 
 
@@ -288,7 +294,13 @@ def test_record_with_the_last_number_is_named(root, three, sealed):
     key = f"places/{place_of(sealed)}/999999999999.json"
     root.store.put(key, b'{"format": 1, "url": "/elsewhere", "at_us": 1}')
     for _ in range(2):
-        with pytest.raises(Corrupt, match=f"{key} has the last number"):
+        with refusal(
+            Corrupt,
+            what="number of a location's record",
+            within=key,
+            given=999999999999,
+            accepted=999999999998,
+        ):
             put_place(root.store, place_of(sealed), str(three))
     assert len(list(root.store.list(f"places/{place_of(sealed)}/"))) == 2
 

@@ -158,26 +158,23 @@ def test_record_batch_that_grows_beyond_the_limit_is_refused_by_its_header(
 
 
 @pytest.mark.parametrize(
-    ("column", "how", "said"),
+    ("column", "how", "field"),
     [
-        (
-            [{"x": 1}],
-            {},
-            "'c.json', of column 'c', are not in the file unchanged: leave it out (--without c)",
-        ),
-        ([[[1], [2]]], {}, "'c.json', of column 'c'"),
-        ([[True]], {}, "'c.json', of column 'c'"),
-        ([[1, 2]], {"fields": {"c": "u1"}}, "'c.u1', of column 'c'"),
-        ([[1, 2]], {"fields": {"c": "f8"}}, "'c.f8', of column 'c'"),
-        ([[1, 2]], {"fields": {"c": "npy"}}, "'c.npy', of column 'c'"),
-        ([7], {"fields": {"c": "txt"}}, "'c.txt', of column 'c'"),
-        (pa.array([b"ab"]).dictionary_encode(), {}, "'c', of column 'c'"),
+        ([{"x": 1}], {}, "c.json"),
+        ([[[1], [2]]], {}, "c.json"),
+        ([[True]], {}, "c.json"),
+        ([[1, 2]], {"fields": {"c": "u1"}}, "c.u1"),
+        ([[1, 2]], {"fields": {"c": "f8"}}, "c.f8"),
+        ([[1, 2]], {"fields": {"c": "npy"}}, "c.npy"),
+        ([7], {"fields": {"c": "txt"}}, "c.txt"),
+        (pa.array([b"ab"]).dictionary_encode(), {}, "c"),
     ],
 )
-def test_fields_whose_bytes_are_not_in_the_file_are_refused_and_left_out(root, tmp_path, column, how, said):
+def test_fields_whose_bytes_are_not_in_the_file_are_refused_and_left_out(root, tmp_path, column, how, field):
     arrow(tmp_path / "place/a.arrow", pa.table({"b": [b"x"], "c": column}))
-    with pytest.raises(InvalidSample, match=rf"a\.arrow, row 0: .*{re.escape(said)}.*penstock import arrow"):
+    with refusal(InvalidSample, what=field, where="a.arrow, row 0", given="c") as caught:
         register(root, "arrow", tmp_path / "place", "t", **how)
+    assert "leave it out (--without c), or copy the table: penstock import arrow" in str(caught.value)
     version = register(root, "arrow", tmp_path / "place", "t", without=["c"]).version
     assert digests(version) == digests(imported(tmp_path / "place", None, {}, ["c"]))
 
@@ -201,10 +198,10 @@ def test_classes_are_metadata_and_their_numbers_are_left_out(root, tmp_path):
 
 def test_bad_rows_and_keys_are_named(root, tmp_path):
     arrow(tmp_path / "a/a.arrow", pa.table({"n": [1]}))
-    with pytest.raises(InvalidSample, match="sample 'a/000000000' has no field"):
+    with refusal(InvalidSample, what="fields", where="a.arrow, sample 'a/000000000'", given=["n"]):
         register(root, "arrow", tmp_path / "a", "t")
     arrow(tmp_path / "b/b.arrow", pa.table({"b": [b"x", b"y"], "n": [7, 7]}), rows=1)
-    with pytest.raises(DuplicateKey, match=r"b\.arrow has the key '7' twice"):
+    with refusal(DuplicateKey, what="key", where="b.arrow", given="7"):
         register(root, "arrow", tmp_path / "b", "t", key="n")
 
 
@@ -223,10 +220,10 @@ def test_file_that_changed_or_flipped_is_told_and_registered_again(root, place):
     path.write_bytes(data)
     os.utime(path, ns=(told.st_atime_ns, told.st_mtime_ns))
     assert text(version, "k4") == b"text 4"
-    with pytest.raises(Corrupt, match="k5"):
+    with refusal(Corrupt, what="cap.txt", within="sample 'k5'"):
         text(version, "k5")
     arrow(path, table(0, 30), rows=8)
-    with pytest.raises(Changed, match="register again"):
+    with refusal(Changed, what="size", within="/place/0.arrow"):
         text(root.open("t"), "k4")
     assert len(registered(root, place)) == 70
 
@@ -236,7 +233,7 @@ def test_name_that_is_no_text_is_damage(root, tmp_path, stream):
     path = tmp_path / "place/a.arrow"
     arrow(path, table(), stream=stream)
     path.write_bytes(path.read_bytes().replace(b"cap", b"\xffap"))
-    with pytest.raises(Corrupt, match=r"a\.arrow is damaged or cut: "):
+    with refusal(Corrupt, what="Arrow data", where=f"{tmp_path}/place/a.arrow"):
         register(root, "arrow", path.parent, "t")
     (said,) = import_place(root, "arrow", open_store(path.parent), "u", workers=1).failures
     assert "a.arrow is damaged or cut: " in said

@@ -16,6 +16,7 @@ from loader.storage.requests import Traffic, count_requests
 from penstock.formats.registration.register import register
 from penstock.upkeep.verify.version import verify
 from tests.penstock.formats.builders import tars
+from tests.refusals import refusal
 
 _numbers = itertools.count()
 
@@ -98,7 +99,7 @@ def test_training_reads_a_table_in_a_bucket(root, place, tmp_path):
     out = BytesIO()
     pq.write_table(pa.table({"id": ["k0"], "text": ["other"]}), out)
     store.put("1.parquet", out.getvalue())
-    with pytest.raises(Changed, match=r"1\.parquet"):
+    with refusal(Changed, what="size", within="/1.parquet"):
         read(workers=0)
 
 
@@ -111,13 +112,11 @@ def test_object_that_is_replaced_in_a_bucket_is_named(root, place):
     other[600:610] = b"0123456789"
     store.put("1.tar", bytes(other))
     plan = loader.plan({"p": version.select("txt")}, seed=1, global_batch=60)
-    with pytest.raises(Changed, match=r"1\.tar has the change token .*, registered was .*: register again"):
+    with refusal(Changed, what="change token", within="/1.tar"):
         texts(plan, 1)
     assert store.head("1.tar").nbytes == size
     put(store, tars, {"1.tar": tars.numbered(1, 40)})
-    with pytest.raises(
-        Changed, match=f"s3://bucket/.*/1.tar has .* bytes, registered were {size:,}: register again"
-    ):
+    with refusal(Changed, what="size", within="/1.tar", accepted=size):
         texts(plan, 1, workers=0)
     told = [one.what for one in verify(root, "photos").problems]
     assert len(told) == 1

@@ -43,7 +43,7 @@ def test_archive_that_is_cut_is_an_error_wherever_it_is(cut, format):
     members = [("d/" * 60 + "a.txt", b"x" * 700), ("b.txt", b""), ("c.txt", b"y" * 5)]
     data = tars.tar_bytes(members, FORMATS[format])
     end = len(data.rstrip(b"\0")) // 512 * 512 + 1536  # behind the two blocks that end it
-    with pytest.raises(Corrupt, match=r"^a.tar, byte \d+: .*(cut|ends after|no tar)"):
+    with refusal(Corrupt, what="end", within="a.tar, byte "):
         walked(data[: end - 512 * cut // 8 - 1])
 
 

@@ -24,9 +24,9 @@ WORKERS = 2
 LATENCY_S = 0.02
 WARM_STEPS = 20
 """Steps before the turns, in which both ranks begin to read ahead."""
-TURNS = 6
-TURN_STEPS = 30
-"""Steps of a turn: far more than the batches that wait while a rank is stopped."""
+TURNS = 4
+TURN_STEPS = 90
+"""Steps of a turn: half a second. The first tenth shows how a stopped rank gets going again, not its steady rate."""
 ROUNDS = 3
 
 
@@ -45,7 +45,7 @@ class Photos(NamedTuple):
 
 
 SMALL_PHOTOS = Photos(side_px=256, batch=32)
-LARGE_PHOTOS = Photos(side_px=768, batch=16)
+LARGE_PHOTOS = Photos(side_px=768, batch=8)
 """About 100 kB each, as the cluster's other samples."""
 
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from assets import invalid_option
+from loader.errors import InvalidSpec
 from penstock.stages import fingerprint
 
 from .checks import CheckResult, Expectation
@@ -68,11 +70,19 @@ class Gate:
 
     def __post_init__(self) -> None:
         if reserved := {EXPECTATIONS, blank.NAME, *CHECK_NAMES} & set(self.checks):
-            raise ValueError(f"a check cannot be called {min(reserved)!r}: the gate has a check of this name")
+            raise InvalidSpec(
+                f"a check cannot be called {min(reserved)!r}: the gate has a check of this name",
+                what="checks",
+                given=min(reserved),
+            )
         if self.blank is not None and not 0 < self.blank <= 1:
-            raise ValueError(f"blank={self.blank}; accepted: above 0, at most 1, or None")
+            raise invalid_option("blank", self.blank, "above 0, at most 1, or None")
         if self.thresholds is None and (self.baseline or self.protected):
-            raise ValueError("baseline and protected need thresholds: pass thresholds=Thresholds()")
+            raise InvalidSpec(
+                "baseline and protected need thresholds: pass thresholds=Thresholds()",
+                what="thresholds",
+                given=(self.baseline, self.protected),
+            )
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from loader.errors import InvalidSpec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
@@ -21,7 +23,12 @@ class Search:
         from loader.dataset.search.how import first_similar
 
         if not self.like and not self.words:
-            raise ValueError("Search(like=(), words=()) indexes nothing: name a field, or leave search=None")
+            raise InvalidSpec(
+                "Search(like=(), words=()) indexes nothing: name a field, or leave search=None",
+                what="like and words",
+                where="Search",
+                accepted="a field",
+            )
         _check("like", self.like, _is_array, "an array (.npy)")
         _check(
             "words",
@@ -31,9 +38,13 @@ class Search:
         )
         # The viewer and --lasso read one map of a version: no other field's would be used.
         if self.map and first_similar(self.like) is None:
-            raise ValueError(
+            raise InvalidSpec(
                 f"Search(map=True, like={self.like!r}): a map shows a field that ends in embedding.npy or "
-                "appearance.npy; name one in like=, or leave map=False"
+                "appearance.npy; name one in like=, or leave map=False",
+                what="map",
+                where="Search",
+                given=self.like,
+                accepted="embedding.npy or appearance.npy",
             )
 
     @property
@@ -54,10 +65,22 @@ def _check(
 ) -> None:
     # A string is a sequence too, and each of its characters would be a field.
     if isinstance(fields, str):
-        raise ValueError(f"Search({name}={fields!r}): pass a tuple of fields, such as ({fields!r},)")
+        raise InvalidSpec(
+            f"Search({name}={fields!r}): pass a tuple of fields, such as ({fields!r},)",
+            what=name,
+            where="Search",
+            given=fields,
+            accepted="a tuple",
+        )
     for field in fields:
         if not isinstance(field, str) or not is_accepted(field):
-            raise ValueError(f"Search({name}={fields!r}): {field!r} is not {accepted}")
+            raise InvalidSpec(
+                f"Search({name}={fields!r}): {field!r} is not {accepted}",
+                what=name,
+                where="Search",
+                given=field,
+                accepted=accepted,
+            )
 
 
 def check_searchable(
@@ -69,7 +92,11 @@ def check_searchable(
     for field in search.like:
         if field not in outputs:
             fields = ", ".join(sorted(outputs)) or "none"
-            raise ValueError(
+            raise InvalidSpec(
                 f"{dataset}: search compares the field {field!r}, which no featurizer of the dataset makes; they make "
-                f"{fields}. Add Feature(name='appearance'), or name another field"
+                f"{fields}. Add Feature(name='appearance'), or name another field",
+                what="like",
+                where=dataset,
+                given=field,
+                accepted=sorted(outputs),
             )

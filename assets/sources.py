@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from loader.errors import InvalidStore
+from assets import invalid_option
+from loader.errors import InvalidSpec, InvalidStore
 from loader.storage import ObjectInfo
 from loader.storage.store import key_fault, key_filter
 from resources.storage import check_options
@@ -85,10 +86,14 @@ def check_format(
     read = read_formats()
     if format not in walked + read:
         accepted = ", ".join(sorted(walked + read))
-        raise ValueError(f"{whose}: format={format!r}; accepted: {accepted}, or '' for media")
+        raise invalid_option("format", format, f"{accepted}, or '' for media", whose)
     if in_place and format not in walked:
-        raise ValueError(
-            f"{whose}: keep='in place' of {format}; accepted for {', '.join(walked)}. Use keep='copy'"
+        raise InvalidSpec(
+            f"{whose}: keep='in place' of {format}; accepted for {', '.join(walked)}. Use keep='copy'",
+            what="keep",
+            where=whose,
+            given=format,
+            accepted=walked,
         )
     check_options(format, importer_named(format), options)
 
@@ -120,7 +125,12 @@ class BatchLimits:
     def __post_init__(self) -> None:
         counts = (self.max_objects, self.max_bytes, self.max_batches or 1)
         if not all(1 <= count < math.inf for count in counts) or not 0 <= self.max_wait_s < math.inf:
-            raise ValueError(f"limits of a batch are 1 or more, max_wait_s 0 or more, got {self}")
+            raise InvalidSpec(
+                f"limits of a batch are 1 or more, max_wait_s 0 or more, got {self}",
+                what="batch",
+                given=repr(self),
+                accepted="1 or more, max_wait_s 0 or more",
+            )
 
 
 DEFAULT_LIMITS = BatchLimits()
@@ -193,36 +203,58 @@ class Source:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise ValueError(f"source {self.name!r}: use 1 to 64 letters, digits, '.', '_' or '-'")
-        check_options(f"source {self.name!r}", self.options)
+            raise InvalidSpec(
+                f"source {self.name!r}: use 1 to 64 letters, digits, '.', '_' or '-'",
+                what="name",
+                given=self.name,
+                accepted="1 to 64 letters, digits, '.', '_' or '-'",
+            )
+        owner = f"source {self.name!r}"
+        check_options(owner, self.options)
         if self.options and not self.url:
-            raise ValueError(
-                f"source {self.name!r} has options but no url: set the landing resource's options there"
+            raise InvalidSpec(
+                f"{owner} has options but no url: set the landing resource's options there",
+                what="options",
+                where=owner,
+                accepted="a url",
             )
         for name in ("objects_per_tick", "objects_per_hour", "max_bytes"):
             if (limit := getattr(self, name)) is not None and not 1 <= limit < math.inf:
-                raise ValueError(f"source {self.name!r}: {name}={limit}; accepted: 1 or more, or None")
+                raise invalid_option(name, limit, "1 or more, or None", owner)
         if not 0 <= self.min_bytes <= (self.min_bytes if self.max_bytes is None else self.max_bytes):
-            raise ValueError(
-                f"source {self.name!r}: min_bytes={self.min_bytes}, max_bytes={self.max_bytes}; accepted: "
-                "0 <= min_bytes <= max_bytes"
+            raise InvalidSpec(
+                f"{owner}: min_bytes={self.min_bytes}, max_bytes={self.max_bytes}; accepted: "
+                "0 <= min_bytes <= max_bytes",
+                what="min_bytes and max_bytes",
+                where=owner,
+                given=(self.min_bytes, self.max_bytes),
+                accepted="0 <= min_bytes <= max_bytes",
             )
         if self.keep not in ("copy", "in place"):
-            raise ValueError(f"source {self.name!r}: keep={self.keep!r}; accepted: 'copy' or 'in place'")
+            raise invalid_option("keep", self.keep, "'copy' or 'in place'", owner)
         if self.format:
-            check_format(f"source {self.name!r}", self.format, self.keep == "in place", self.choices)
+            check_format(owner, self.format, self.keep == "in place", self.choices)
         elif self.keep == "in place" or self.is_choosy:
-            raise ValueError(
-                f"source {self.name!r}: keep='in place', key, fields, without and clocks need a format; the policy "
-                "cuts media"
+            raise InvalidSpec(
+                f"{owner}: keep='in place', key, fields, without and clocks need a format; the policy "
+                "cuts media",
+                what="format",
+                where=owner,
+                given=self.format,
             )
         if not self.listed and self.format in JOINED:
-            raise ValueError(
-                f"source {self.name!r}: listed=False of {self.format}, whose raw objects have several files: no "
-                "notice shows that the last one arrived; use listed=True"
+            raise InvalidSpec(
+                f"{owner}: listed=False of {self.format}, whose raw objects have several files: no "
+                "notice shows that the last one arrived; use listed=True",
+                what="listed",
+                where=owner,
+                given=self.format,
+                accepted=True,
             )
         if not self.listed and self.feed is None:
-            raise ValueError(f"source {self.name!r} is not listed and has no feed: nothing would arrive")
+            raise InvalidSpec(
+                f"{owner} is not listed and has no feed: nothing would arrive", what="feed", where=owner
+            )
         self.sieve()
 
     @property
@@ -290,13 +322,21 @@ def check_sources(sources: tuple[Source, ...]) -> None:
     """Raise ValueError if there is no source, a name repeats, or formats differ."""
     names = [source.name for source in sources]
     if not names or len(set(names)) != len(names):
-        raise ValueError(f"sources named {names}; accepted: one or more, each name once")
+        raise InvalidSpec(
+            f"sources named {names}; accepted: one or more, each name once",
+            what="sources",
+            given=names,
+            accepted="one or more, each name once",
+        )
     settings = [
         (one.format, one.keep, one.key, dict(one.fields), sorted(one.without), dict(one.clocks))
         for one in sources
     ]
     if others := [one for one in settings if one != settings[0]]:
-        raise ValueError(
+        raise InvalidSpec(
             f"sources with (format, keep, key, fields, without, clocks) of {settings[0]} and {others[0]}; accepted: "
-            "one of them, or make two datasets"
+            "one of them, or make two datasets",
+            what="sources",
+            given=[settings[0], others[0]],
+            accepted="one format, keep, key, fields, without and clocks",
         )

@@ -12,8 +12,10 @@ from decimal import Decimal
 from numbers import Real
 from typing import Any, Literal, get_args
 
+from assets import invalid_option
 from loader.dataset.names import check_dataset_name
 from loader.dataset.splits import split_of
+from loader.errors import InvalidSpec
 
 from .dedup.policy import NearDuplicates
 from .featurizers import Featurizer, make
@@ -52,19 +54,18 @@ class Upkeep:
 
     def __post_init__(self) -> None:
         if self.tenant and not _TENANT.fullmatch(self.tenant):
-            raise ValueError(
-                f"tenant={self.tenant!r}; accepted: letters, digits, '.', '_' and '-', at most 63"
-            )
+            raise invalid_option("tenant", self.tenant, "letters, digits, '.', '_' and '-', at most 63")
         wrong = [one for one in self.owners if not _OWNER.fullmatch(one)]
         if wrong:
-            raise ValueError(
-                f"owners={self.owners!r}; accepted: a tuple of e-mail addresses and of 'team:<name>'"
-            )
+            raise invalid_option("owners", self.owners, "a tuple of e-mail addresses and of 'team:<name>'")
         if not 1 <= self.refresh_partitions < math.inf:
-            raise ValueError(f"refresh_partitions={self.refresh_partitions}; accepted: 1 or more")
+            raise invalid_option("refresh_partitions", self.refresh_partitions, "1 or more")
         if self.warn_within and not (self.fresh_within and self.warn_within < self.fresh_within):
-            raise ValueError(
-                f"warn_within={self.warn_within}; accepted: less than fresh_within, which it needs"
+            raise InvalidSpec(
+                f"warn_within={self.warn_within}; accepted: less than fresh_within, which it needs",
+                what="warn_within",
+                given=str(self.warn_within),
+                accepted="less than fresh_within",
             )
 
 
@@ -91,7 +92,7 @@ class Limits:
         for name in ("backlog_s", "silence_s", "version_s"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:  # a delay never exceeds NaN
-                raise ValueError(f"{name}={value}; accepted: seconds above 0, or None")
+                raise invalid_option(name, value, "seconds above 0, or None")
 
 
 LIMITS = Limits()
@@ -147,18 +148,17 @@ class Filter:
         for name in ("minimum", "maximum"):
             limit = getattr(self, name)
             if limit is not None and not math.isfinite(limit):
-                raise ValueError(
-                    f"filter {self.column!r}: {name}={limit}; accepted: a finite number, or None"
-                )
+                raise invalid_option(name, limit, "a finite number, or None", f"filter {self.column!r}")
         if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
-            raise ValueError(
-                f"filter {self.column!r}: minimum={self.minimum} is above maximum={self.maximum}; swap them"
+            raise InvalidSpec(
+                f"filter {self.column!r}: minimum={self.minimum} is above maximum={self.maximum}; swap them",
+                what="minimum and maximum",
+                where=f"filter {self.column!r}",
+                given=(self.minimum, self.maximum),
             )
         # "jpeg" would accept each of its letters.
         if isinstance(self.allowed, str):
-            raise ValueError(
-                f"filter {self.column!r}: allowed={self.allowed!r}; accepted: a frozenset of values"
-            )
+            raise invalid_option("allowed", self.allowed, "a frozenset of values", f"filter {self.column!r}")
 
     def identity(self) -> list[str]:
         """Return strings that identify the filter in every process."""
@@ -255,8 +255,11 @@ class DatasetSpec:
     def __post_init__(self) -> None:
         check_dataset_name(self.name)
         if self.rebuild_of and check_dataset_name(self.rebuild_of) == self.name:
-            raise ValueError(
-                f"rebuild_of={self.rebuild_of!r} is the dataset itself; give the rebuild a name of its own"
+            raise InvalidSpec(
+                f"rebuild_of={self.rebuild_of!r} is the dataset itself; give the rebuild a name of its own",
+                what="rebuild_of",
+                given=self.rebuild_of,
+                accepted="another dataset",
             )
         check_sources(self.sources)
         featurizers = [feature.build() for feature in self.features]
@@ -268,25 +271,29 @@ class DatasetSpec:
         if not all(share > 0 for share in self.splits.values()) or not (
             abs(sum(self.splits.values()) - 1) <= 1e-9  # excludes NaN
         ):
-            raise ValueError(f"splits={dict(self.splits)}; accepted: shares above 0 that sum to 1")
+            raise invalid_option("splits", dict(self.splits), "shares above 0 that sum to 1")
         if self.split_by not in ("raw_sha256", "subject"):
-            raise ValueError(f"split_by={self.split_by!r}; accepted: 'raw_sha256', 'subject'")
+            raise invalid_option("split_by", self.split_by, "'raw_sha256', 'subject'")
         if self.label_from not in get_args(LabelSource):
-            raise ValueError(f"label_from={self.label_from!r}; accepted: 'folder' or ''")
+            raise invalid_option("label_from", self.label_from, "'folder' or ''")
         for name in (
             *("max_reject_rate", "max_not_media_rate", "max_unsupported_rate"),
             *("max_untrue_rate", "max_quarantine_rate"),
         ):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)}; accepted: 0 to 1")
+                raise invalid_option(name, getattr(self, name), "0 to 1")
         if self.streaming and not self.batch.max_wait_s <= MAX_STREAMING_WAIT_S:
-            raise ValueError(
+            raise InvalidSpec(
                 f"streaming with max_wait_s={self.batch.max_wait_s}: set batch=BatchLimits(max_wait_s=0); "
-                f"accepted is up to {MAX_STREAMING_WAIT_S:g}"
+                f"accepted is up to {MAX_STREAMING_WAIT_S:g}",
+                what="max_wait_s",
+                where="streaming",
+                given=self.batch.max_wait_s,
+                accepted=f"0 to {MAX_STREAMING_WAIT_S:g}",
             )
         for name in ("work_timeout_s", "max_work_timeout_s"):
             if not 0 < (seconds := getattr(self, name)) < math.inf:
-                raise ValueError(f"{name}={seconds}; accepted: seconds above 0")
+                raise invalid_option(name, seconds, "seconds above 0")
 
     @property
     def format(self) -> str:
@@ -336,14 +343,26 @@ def _check_comparable(policy: NearDuplicates, featurizers: Sequence[Featurizer])
     columns = {name for one in featurizers for names in one.columns.values() for name in names}
     fields = _output_fields(featurizers)
     if "phash" not in columns and policy.text is None:
-        raise ValueError("near_duplicates needs the column 'phash': add Feature(name='phash') to features")
+        raise InvalidSpec(
+            "near_duplicates needs the column 'phash': add Feature(name='phash') to features",
+            what="near_duplicates",
+            accepted="the column 'phash'",
+        )
     if policy.text and policy.text.field not in fields:
-        raise ValueError(
+        raise InvalidSpec(
             f"near_duplicates compares documents by the field {policy.text.field!r}, which no featurizer of the "
-            f"dataset makes; they make {', '.join(sorted(fields)) or 'none'}. Add Feature(name='minhash') to features"
+            f"dataset makes; they make {', '.join(sorted(fields)) or 'none'}. Add Feature(name='minhash') to features",
+            what="text",
+            where="near_duplicates",
+            given=policy.text.field,
+            accepted=sorted(fields),
         )
     if policy.embedding and policy.embedding.field not in fields:
-        raise ValueError(
+        raise InvalidSpec(
             f"near_duplicates compares embeddings in the field {policy.embedding.field!r}, which no featurizer of the "
-            f"dataset makes; they make {', '.join(sorted(fields)) or 'none'}"
+            f"dataset makes; they make {', '.join(sorted(fields)) or 'none'}",
+            what="embedding",
+            where="near_duplicates",
+            given=policy.embedding.field,
+            accepted=sorted(fields),
         )

@@ -443,7 +443,7 @@ class CodeMismatch(PenstockError, RuntimeError):
 
 
 class InvalidSpec(PenstockError, ValueError):
-    """The file of a training run does not describe one; the message names file, key and what is accepted."""
+    """An invalid spec of a dataset, or file of a training run; the message names the key and what is accepted."""
 
 
 class RunTaken(PenstockError, RuntimeError):

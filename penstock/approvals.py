@@ -79,12 +79,22 @@ def halted_batches(root: "Root", dataset: str, batch: str | None = None) -> list
         earlier = "".join(f". {sentence}" for sentence in stops_before_the_gate(root, dataset, batch))
         raise InvalidRuntime(
             f"there is no verdict on {dataset} {batch or ''}: {verdicts}; the datasets with versions are "
-            f"{datasets}{earlier}"
+            f"{datasets}{earlier}",
+            what="verdict",
+            where=f"{dataset} {batch or ''}".strip(),
+            given=batch,
+            accepted=known,
         )
     batches = [_halted_batch(root.store, dataset, name) for name in (known if batch is None else [batch])]
     stopped = [one for one in batches if one is not None]
     if batch is not None and not stopped:
-        raise Conflict(f"batch {batch} of {dataset} was not stopped by the gate: there is nothing to approve")
+        raise Conflict(
+            f"batch {batch} of {dataset} was not stopped by the gate: there is nothing to approve",
+            what="batch",
+            where=dataset,
+            given=batch,
+            accepted="a batch that the gate stopped",
+        )
     return stopped
 
 
@@ -116,23 +126,36 @@ def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, rea
     """
     if not by.strip() or not reason.strip():
         raise InvalidRuntime(
-            "an approval needs a name and a reason: both are stored in the version's manifest"
+            "an approval needs a name and a reason: both are stored in the version's manifest",
+            what="by and reason",
+            given=(by, reason),
         )
     (stopped,) = halted_batches(root, dataset, batch)
+    # An approval is for the reviewed verdict: a newer one may name other checks.
     if stopped.record.r != record:
         raise Conflict(
             f"verdict {record} on batch {batch} of {dataset} is not the newest, which is {stopped.record.r}; review "
-            f"that one first: penstock approve {dataset} {batch}"
+            f"that one first: penstock approve {dataset} {batch}",
+            what="verdict",
+            where=f"batch {batch} of {dataset}",
+            given=record,
+            accepted=stopped.record.r,
         )
     if stopped.never:
         raise Conflict(
             f"verdict {record} on batch {batch} of {dataset} cannot be approved, because of "
-            f"{', '.join(stopped.never)}. No one can approve {NEVER}. Repair what it names and run the batch again"
+            f"{', '.join(stopped.never)}. No one can approve {NEVER}. Repair what it names and run the batch again",
+            what="checks",
+            where=f"batch {batch} of {dataset}",
+            given=stopped.never,
         )
     if stopped.approval is not None:
         raise Conflict(
             f"verdict {record} on batch {batch} of {dataset} was approved by {stopped.approval.approved_by} already "
-            f"({stopped.approval.path}); run the batch again, and then the release"
+            f"({stopped.approval.path}); run the batch again, and then the release",
+            what="approval",
+            where=f"batch {batch} of {dataset}",
+            given=stopped.approval.approved_by,
         )
     names = [str(one["name"]) for one in stopped.checks]
     verdict = stopped.record
@@ -163,6 +186,7 @@ def stops(check: Mapping[str, Any]) -> bool:
 def beyond_approval(verdict: StageRecord) -> list[str]:
     """Return what no person can approve in a failed verdict: names of checks, or a missing hash of the samples."""
     failed = [check for check in verdict.body["checks"] if stops(check)]
+    # Without the key the check is not approvable: verdicts of earlier releases lack it.
     never = [str(check["name"]) for check in failed if check.get("approvable", False) is not True]
     if not verdict.body.get("content"):
         # Written by a release without approvals, or the samples could not be hashed.
@@ -177,6 +201,7 @@ def covering_approval(
     record = current_record(store, dataset, STAGE, batch)
     if record is None or record.verdict != "published" or record.body["content"] != content:
         return None
+    # A check that first fails when the batch runs again was never reviewed.
     if not set(failed) <= set(record.body["checks"]):
         return None
     return record

@@ -102,6 +102,7 @@ def append_record(store: Store, record: StageRecord, after: int | None = None) -
         number = 0
         if newest:
             number = newest.r
+    # Two writers' records always differ: `put_if_absent` takes equal bytes for its own write whose response was lost.
     written = replace(record, nonce=secrets.token_hex(8), at_us=time.time_ns() // 1000)
     while True:
         number += 1
@@ -111,6 +112,7 @@ def append_record(store: Store, record: StageRecord, after: int | None = None) -
         except AlreadyExists:
             first = None
             if after is not None:
+                # None if the record was deleted since: its number stays used.
                 first = find_record(store, written.path)
             if first is not None and first.fingerprint == record.fingerprint:
                 return first
@@ -165,7 +167,9 @@ def read_record(store: Store, path: str) -> StageRecord:
     """Return a record. Raises: ObjectNotFound; Corrupt."""
     record = find_record(store, path)
     if record is None:
-        raise ObjectNotFound(f"{store.url}/{path} is gone; restore it from a mirror")
+        raise ObjectNotFound(
+            f"{store.url}/{path} is gone; restore it from a mirror", where=f"{store.url}/{path}"
+        )
     return record
 
 
@@ -175,10 +179,18 @@ def record_json(store: Store, path: str, field: str) -> Mapping[str, Any]:
         body = parse_json_object(store.get(path).data)
     except ValueError as error:
         raise Corrupt(
-            f"{store.url}/{path} is not a stage record ({error}); restore it from a mirror"
+            f"{store.url}/{path} is not a stage record ({error}); restore it from a mirror",
+            what="stage record",
+            where=f"{store.url}/{path}",
+            given=type(error).__name__,
         ) from error
     if not isinstance(body.get(field), dict | list):
-        raise Corrupt(f"{store.url}/{path} is not a stage record; restore it from a mirror")
+        raise Corrupt(
+            f"{store.url}/{path} is not a stage record; restore it from a mirror",
+            what=field,
+            where=f"{store.url}/{path}",
+            accepted="a stage record",
+        )
     return body
 
 
@@ -266,10 +278,14 @@ def find_record(store: Store, path: str) -> StageRecord | None:
         body["files"] = {name: TableFile.from_json(file) for name, file in body["files"].items()}
         body["upstream"] = tuple(Upstream(**item) for item in body["upstream"])
         record = StageRecord(**body)
+        # A copy under another name would pass for the verdict on another batch.
         if record.path != path:
             raise ValueError(f"its own path is {record.path}: it was copied or renamed")
         return record
     except DAMAGED as error:
         raise Corrupt(
-            f"{store.url}/{path} is not a stage record ({error}); restore it from a mirror"
+            f"{store.url}/{path} is not a stage record ({error}); restore it from a mirror",
+            what="stage record",
+            where=f"{store.url}/{path}",
+            given=type(error).__name__,
         ) from error

@@ -94,7 +94,8 @@ def from_environment(value: str) -> str:
     if not text:
         raise InvalidStore(
             f"the environment variable {value.env_var_name} is not set, but a source needs it; set it where the "
-            "daemon, the code server and the runs start"
+            "daemon, the code server and the runs start",
+            what=value.env_var_name,
         )
     return text
 
@@ -109,5 +110,8 @@ def check_options(what: str, options: Mapping[str, str]) -> None:
     if plain:
         raise InvalidStore(
             f"{what} has the option {', '.join(map(repr, sorted(plain)))} in plain text; keep secrets out of the code "
-            'and of Dagster\'s pages: write dg.EnvVar("THE_VARIABLE")'
+            'and of Dagster\'s pages: write dg.EnvVar("THE_VARIABLE")',
+            what=", ".join(sorted(plain)),
+            where=what,
+            accepted="dg.EnvVar",
         )

@@ -227,7 +227,11 @@ def read_manifest(store: Store, dataset: str, batch: str) -> Manifest:
             reason = f"{dataset} has no batch {number}"
         raise ObjectNotFound(
             f"there is no batch {batch!r} in {store.url}: {reason}. Batches are made by discovery; take a key "
-            "that discovery gave for this root"
+            "that discovery gave for this root",
+            what="batch",
+            where=store.url,
+            given=batch,
+            accepted=manifest and manifest.batch,
         )
     return manifest
 
@@ -236,7 +240,12 @@ def batch_number(batch: str) -> int:
     """Return the number in a batch's key. Raises: InvalidName."""
     match = _KEY.fullmatch(batch)
     if match is None:
-        raise InvalidName(f"{batch!r} is not a batch key; discovery makes them, e.g. '000042-1f0c99ab'")
+        raise InvalidName(
+            f"{batch!r} is not a batch key; discovery makes them, e.g. '000042-1f0c99ab'",
+            what="batch",
+            given=batch,
+            accepted="a key such as '000042-1f0c99ab'",
+        )
     return int(match[1])
 
 
@@ -301,11 +310,20 @@ def _read(store: Store, dataset: str, number: int) -> Manifest | None:
     except DAMAGED as error:
         if isinstance(error, FormatTooNew):
             raise
-        raise Corrupt(f"{store.url}/{path} is not a manifest ({error}); restore it from a mirror") from error
+        raise Corrupt(
+            f"{store.url}/{path} is not a manifest ({error}); restore it from a mirror",
+            what="manifest",
+            where=f"{store.url}/{path}",
+            given=type(error).__name__,
+        ) from error
     if manifest.batch != body.get("batch"):
         raise Corrupt(
             f"{store.url}/{path} names batch {body.get('batch')!r}, but its objects give {manifest.batch!r}: "
-            "it was changed; restore it from a mirror"
+            "it was changed; restore it from a mirror",
+            what="batch",
+            where=f"{store.url}/{path}",
+            given=body.get("batch"),
+            accepted=manifest.batch,
         )
     return manifest
 
@@ -370,5 +388,9 @@ def place_of_batch(
             urls.append(f"{source.name}: {place.url}")
     raise StageNotPublished(
         f"batch {batch} of {dataset} was discovered in {manifest.landing}, and the sources land in "
-        f"{', '.join(urls)}: point the landing resource, or a source of the dataset, to those objects"
+        f"{', '.join(urls)}: point the landing resource, or a source of the dataset, to those objects",
+        what="landing",
+        where=f"batch {batch} of {dataset}",
+        given=urls,
+        accepted=manifest.landing,
     )

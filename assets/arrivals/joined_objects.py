@@ -160,7 +160,11 @@ class JoinedObjects:
         if etag not in (None, whole.etag):
             raise Changed(
                 f"{self.url}/{key}: a file of it was replaced after its discovery, and it lands again; "
-                f"{self.newest_file(key)} was written last"
+                f"{self.newest_file(key)} was written last",
+                what=self.newest_file(key),
+                where=f"{self.url}/{key}",
+                given=etag,
+                accepted=whole.etag,
             )
         parts = list[bytes]()
         file_start = 0  # in the object
@@ -182,7 +186,9 @@ class JoinedObjects:
         listed = self._newest_listing()
         file = listed.waiting.get(key)
         if file:
-            raise ObjectNotFound(f"{self.url}/{key} is incomplete: {file} is missing")
+            raise ObjectNotFound(
+                f"{self.url}/{key} is incomplete: {file} is missing", what=file, where=f"{self.url}/{key}"
+            )
         return listed.files.get(key, ())
 
     def _heads(self, key: str) -> Sequence[ObjectInfo]:

@@ -228,7 +228,9 @@ def reconcile(
 
     if inventory and source.format in JOINED:
         raise InvalidStore(
-            f"an inventory lists files, but a raw object of {source.format} has several: omit the inventory"
+            f"an inventory lists files, but a raw object of {source.format} has several: omit the inventory",
+            what="inventory",
+            given=source.format,
         )
     refusals = Refusals()
     if inventory:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from loader.errors import MissingDependency
+from loader.errors import InvalidSpec, MissingDependency
 from penstock.text import markdown_table
 
 from .outcome import CheckResult
@@ -65,17 +65,46 @@ class Expectation:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise ValueError(f"{self}: kind={self.kind!r}; accepted: {', '.join(get_args(Kind))}")
+            raise InvalidSpec(
+                f"{self}: kind={self.kind!r}; accepted: {', '.join(get_args(Kind))}",
+                what="kind",
+                where=self.column,
+                given=self.kind,
+                accepted=get_args(Kind),
+            )
         if not all(limit is None or math.isfinite(limit) for limit in (self.low, self.high)):
-            raise ValueError(f"{self}: accepted as low and high: finite numbers, None for no limit")
+            raise InvalidSpec(
+                f"{self}: accepted as low and high: finite numbers, None for no limit",
+                what="low and high",
+                where=self.column,
+                given=(self.low, self.high),
+                accepted="finite numbers, None for no limit",
+            )
         if bool(self.column) == (self.kind == "row_count"):
-            raise ValueError(f"{self}: row_count takes no column, every other kind takes one")
+            raise InvalidSpec(
+                f"{self}: row_count takes no column, every other kind takes one",
+                what="column",
+                where=self.column,
+                given=self.column,
+            )
         if self.kind in ("between", "row_count") and self.low is None and self.high is None:
-            raise ValueError(f"{self}: give low, high or both")
+            raise InvalidSpec(
+                f"{self}: give low, high or both",
+                what="low and high",
+                where=self.column,
+                given=(self.low, self.high),
+                accepted="low, high or both",
+            )
         if missing := [name for name in _NEEDS.get(self.kind, ()) if not getattr(self, name)]:
-            raise ValueError(f"{self}: give {', '.join(missing)}")
+            raise InvalidSpec(f"{self}: give {', '.join(missing)}", what=missing[0], where=self.column)
         if not 0 <= self.max_share <= 1 or (self.max_share and self.kind not in _MAPS):
-            raise ValueError(f"{self}: max_share is 0 to 1, for {', '.join(_MAPS)} only")
+            raise InvalidSpec(
+                f"{self}: max_share is 0 to 1, for {', '.join(_MAPS)} only",
+                what="max_share",
+                where=self.column,
+                given=self.max_share,
+                accepted="0 to 1",
+            )
 
     @property
     def name(self) -> str:

@@ -200,7 +200,11 @@ def parse_segment(
         version = int(body["format"])
         if version > FORMAT:
             raise FormatTooNew(
-                f"{name} has format {version}; this penstock reads {FORMAT}. Upgrade penstock-data (docs/install.md)"
+                f"{name} has format {version}; this penstock reads {FORMAT}. Upgrade penstock-data (docs/install.md)",
+                what="format",
+                where=name,
+                given=version,
+                accepted=FORMAT,
             )
         parts = [_parse_part(*facts) for facts in body["parts"]]
         files = tuple(TableFile.from_json(file) for file in body["files"])
@@ -208,11 +212,16 @@ def parse_segment(
     except FormatTooNew:  # a ValueError, too
         raise
     except _UNREADABLE as error:
-        raise Corrupt(f"{name} is no record of a segment: {error}") from error
+        raise Corrupt(
+            f"{name} is no record of a segment: {error}",
+            what="record",
+            where=name,
+            given=type(error).__name__,
+        ) from error
     if not folder.endswith(f"/{_digest(body['parts'])}/"):
-        raise Corrupt(f"{name} names parts that are not its folder's")
+        raise Corrupt(f"{name} names parts that are not its folder's", what="parts", where=name)
     if not is_inside:
-        raise Corrupt(f"{name} names files outside its folder")
+        raise Corrupt(f"{name} names files outside its folder", what="files", where=name, accepted=folder)
     return BandSegment(folder=folder, parts=tuple(parts), files=files)
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from assets import invalid_option
+
 UInt64s = np.ndarray[Any, np.dtype[np.uint64]]
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -78,7 +80,7 @@ def cut(n_chunks: int, max_distance: int) -> tuple[Chunk, ...]:
 def cheapest_chunks(n_hashes: int, max_distance: int) -> tuple[Chunk, ...]:
     """Return the cheapest cut for searching `n_hashes` random hashes. Raises: ValueError beyond `MAX_DISTANCE`."""
     if not 0 <= max_distance <= MAX_DISTANCE:
-        raise ValueError(f"max_distance={max_distance}; accepted: 0 to {MAX_DISTANCE} bits")
+        raise invalid_option("max_distance", max_distance, f"0 to {MAX_DISTANCE} bits")
     longest = min(_MAX_CHUNK_BITS, max(8, n_hashes.bit_length() + 1))
     cuts = [cut(n_chunks, max_distance) for n_chunks in range(3, 17)]
     accepted = [chunks for chunks in cuts if max(chunk.bits for chunk in chunks) <= longest]

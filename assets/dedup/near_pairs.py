@@ -143,7 +143,10 @@ def _parse_hashes(column: "pl.Series") -> tuple[UInt64s, Int64s]:
     if odd.any():
         raise FieldMismatch(
             f"column {column.name!r} holds {text.filter(odd)[0]!r}; accepted: 1 to {PLACES} times 16 hexadecimal "
-            "digits joined by '-', as the featurizer phash writes them"
+            "digits joined by '-', as the featurizer phash writes them",
+            what=column.name,
+            given=text.filter(odd)[0],
+            accepted="hexadecimal digits joined by '-'",
         )
     hashes = np.zeros((len(text), PLACES), np.uint64)
     if not len(text):

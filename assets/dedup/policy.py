@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from assets import invalid_option
+
 from .hamming import MAX_DISTANCE
 
 KINDS = ("image", "video")
@@ -22,7 +24,7 @@ class EmbeddingMatch:
 
     def __post_init__(self) -> None:
         if not 0 < self.min_cosine <= 1:
-            raise ValueError(f"min_cosine={self.min_cosine}; accepted: above 0, at most 1")
+            raise invalid_option("min_cosine", self.min_cosine, "above 0, at most 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ class TextMatch:
     def __post_init__(self) -> None:
         # Below, bands find less than one copy in twenty.
         if not 0.5 < self.min_similarity <= 1:
-            raise ValueError(f"min_similarity={self.min_similarity}; accepted: above 0.5, at most 1")
+            raise invalid_option("min_similarity", self.min_similarity, "above 0.5, at most 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +70,11 @@ class NearDuplicates:
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_distance <= MAX_DISTANCE:
-            raise ValueError(f"max_distance={self.max_distance}; accepted: 0 to {MAX_DISTANCE} bits")
+            raise invalid_option("max_distance", self.max_distance, f"0 to {MAX_DISTANCE} bits")
         if self.keep not in ("better", "first"):
-            raise ValueError(f"keep={self.keep!r}; accepted: 'better', 'first'")
+            raise invalid_option("keep", self.keep, "'better', 'first'")
         if self.action not in ("drop", "mark"):
-            raise ValueError(f"action={self.action!r}; accepted: 'drop', 'mark'")
+            raise invalid_option("action", self.action, "'drop', 'mark'")
 
     def identity(self) -> list[str]:
         """Return strings that identify the policy, the same in every process."""

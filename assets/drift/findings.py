@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 import loader
+from assets import invalid_option
 from loader.dataset.tables.parquet import TableFile, get_table_bytes
+from loader.errors import InvalidSpec
 from penstock.text import markdown_table
 
 from ..checks.outcome import CheckResult
@@ -82,14 +84,17 @@ class Thresholds:
             "caption",
         ):
             if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)}; accepted: above 0, at most 1")
+                raise invalid_option(name, getattr(self, name), "above 0, at most 1")
         for name in ("units_ratio", "batch_ratio"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1:
-                raise ValueError(f"{name}={value}; accepted: between 0 and 1, e.g. 0.95")
+                raise invalid_option(name, value, "between 0 and 1, e.g. 0.95")
         if not 1 <= self.min_batches < math.inf or not 0 <= self.near_bits <= 16:
-            raise ValueError(
-                f"min_batches={self.min_batches}, near_bits={self.near_bits}; accepted: 1 or more, and 0 to 16"
+            raise InvalidSpec(
+                f"min_batches={self.min_batches}, near_bits={self.near_bits}; accepted: 1 or more, and 0 to 16",
+                what="min_batches and near_bits",
+                given=(self.min_batches, self.near_bits),
+                accepted=("1 or more", "0 to 16"),
             )
 
     def to_json(self) -> dict[str, Any]:

@@ -267,7 +267,10 @@ def compute_part(compute: Compute, part: SampleRange, timeout_s: float) -> Itera
             and all(row.code in _LOST for row in rows)
         ):
             raise ModelFailed(
-                f"every sample from {keys[0]!r} to {keys[-1]!r} kills its worker: {rows[0].reason}"
+                f"every sample from {keys[0]!r} to {keys[-1]!r} kills its worker: {rows[0].reason}",
+                what=featurizer.name,
+                where=keys[0],
+                given=rows[0].reason,
             )
         yield from rows
 
@@ -388,7 +391,9 @@ def model_here(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float) 
         reason = ""
         if outcome.error:
             reason = outcome.error.summary
-        raise ModelFailed(f"featurizer {featurizer.name!r} cannot be loaded: {reason}")
+        raise ModelFailed(
+            f"featurizer {featurizer.name!r} cannot be loaded: {reason}", what=featurizer.name, given=reason
+        )
     return outcome.value
 
 

@@ -65,7 +65,10 @@ class PlainFeaturizer:
             if ":" in place and place.partition(":")[0].partition(".")[0] not in packages:
                 raise InvalidRuntime(
                     f"{what} {place!r} is not in the accepted packages {', '.join(sorted(packages))}: add its package "
-                    "to `packages` in the cluster's file"
+                    "to `packages` in the cluster's file",
+                    what=what,
+                    given=place,
+                    accepted=sorted(packages),
                 )
         return self.load()
 
@@ -373,7 +376,11 @@ class BatchFeatures:
                 raise ModelFailed(
                     f"featurizer {model.name!r}: part {first} was computed on {_words(facts)}, part {part} on "
                     f"{_words(other)}{' (here)' if other is here else ''}: they may differ in their last bits. Name "
-                    "one kind of node in the cluster's file (`gpu_type`, `queue`, `node_selector`), and run it again"
+                    "one kind of node in the cluster's file (`gpu_type`, `queue`, `node_selector`), and run it again",
+                    what=model.name,
+                    where=part,
+                    given=_words(other),
+                    accepted=_words(facts),
                 )
         stated = {"weights": model.weights, "weights_sha256": model.sha256, "dtype": model.dtype}
         return {**stated, **facts}
@@ -416,14 +423,12 @@ class BatchFeatures:
         for item, features in zip(inputs, computed, strict=True):
             if features is not None and (fault := features.fault or features.code_fault):
                 discard(self._compute, self._job)  # otherwise the next run would find the same fault
-                failed: type[PenstockError]
+                failed: type[PenstockError] = FeaturizerFailed
                 if features.fault:
                     failed = ModelFailed
-                else:
-                    failed = FeaturizerFailed
-                raise failed(
-                    f"featurizer {of.featurizer.name!r} fails on a node, at part {item.part.id}: {fault}"
-                )
+                name = of.featurizer.name
+                message = f"featurizer {name!r} fails on a node, at part {item.part.id}: {fault}"
+                raise failed(message, what=name, where=item.part.id, given=fault)
         return computed
 
 

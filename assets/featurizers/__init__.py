@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import Any
 
+from loader.errors import InvalidSpec
+
 from .featurizer import Features, Featurizer, version_of
 
 __all__ = ["FEATURIZERS", "Features", "Featurizer", "make", "version_of"]
@@ -34,9 +36,12 @@ def make(name: str, /, **parameters: Any) -> Featurizer:
     target = registry.get(name, name)
     module, colon, attribute = target.partition(":")
     if not colon:
-        raise ValueError(
+        raise InvalidSpec(
             f"no featurizer {name!r}; accepted: {', '.join(sorted(registry))}. Name any other as "
-            "'module:Class', or add a line to assets/featurizers/__init__.py"
+            "'module:Class', or add a line to assets/featurizers/__init__.py",
+            what="featurizer",
+            given=name,
+            accepted=sorted(registry),
         )
     featurizer: Featurizer = getattr(import_module(module), attribute)(**parameters)
     return featurizer

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loader.errors import DecodeFailed
+from loader.errors import DecodeFailed, InvalidSpec
 from loader.modalities import find_decoder
 from loader.modalities.audio.downmix import UnknownLayout, channel_mix
 from loader.modalities.audio.resample import StrangeRate, resample
@@ -32,7 +32,12 @@ def kind_inputs(**fields: str | None) -> dict[str, tuple[str, ...]]:
 def kind_field(inputs: Mapping[str, tuple[str, ...]], kind: str) -> str:
     """Return the field to read for this kind. Raises: ValueError for any other kind."""
     if kind not in inputs:
-        raise ValueError(f"a sample of kind {kind!r}; accepted: {', '.join(sorted(inputs))}")
+        raise InvalidSpec(
+            f"a sample of kind {kind!r}; accepted: {', '.join(sorted(inputs))}",
+            what="kind",
+            given=kind,
+            accepted=sorted(inputs),
+        )
     return inputs[kind][0]
 
 
@@ -40,9 +45,9 @@ def bytes_of(sample: Mapping[str, bytes], field: str) -> bytes:
     """Return the bytes of a field. Raises: Unusable if they are missing or empty."""
     data = sample.get(field)
     if data is None:
-        raise rejected(STAGE, "missing_field", f"the sample has no field {field!r}")
+        raise rejected(STAGE, "missing_field", f"the sample has no field {field!r}", where=field)
     if not data:
-        raise rejected(STAGE, "empty", f"field {field!r} has no bytes")
+        raise rejected(STAGE, "empty", f"field {field!r} has no bytes", where=field, given=0)
     return data
 
 
@@ -72,7 +77,7 @@ def frames(sample: Mapping[str, bytes], field: str, pick: Callable[[int], Sequen
 
     def numbers(n_frames: int) -> Sequence[int]:
         if not n_frames:
-            raise rejected(STAGE, "no_frames", "the video shows no frames")
+            raise rejected(STAGE, "no_frames", "the video shows no frames", where=field)
         return pick(n_frames)
 
     try:
@@ -98,7 +103,14 @@ def small_frames(
         nonlocal n_total
         n_total = n_frames
         if n_frames > max_frames:
-            raise rejected(STAGE, "too_long", f"{n_frames} frames; at most {max_frames} are taken")
+            raise rejected(
+                STAGE,
+                "too_long",
+                f"{n_frames} frames; at most {max_frames} are taken",
+                where=field,
+                given=n_frames,
+                accepted=max_frames,
+            )
         return range(len(small), min(n_frames, len(small) + _FRAMES_AT_ONCE))
 
     while len(small) < n_total:
@@ -156,9 +168,9 @@ def sound(sample: Mapping[str, bytes], field: str) -> Sound:
             raise
         raise rejected(STAGE, "undecodable", error) from error
     if not samples.size:
-        raise rejected(STAGE, "no_samples", "the audio stream holds no samples")
+        raise rejected(STAGE, "no_samples", "the audio stream holds no samples", where=field)
     if not np.isfinite(samples).all():
-        raise rejected(STAGE, "not_finite", "the sound has samples that are NaN or infinite")
+        raise rejected(STAGE, "not_finite", "the sound has samples that are NaN or infinite", where=field)
     return Sound(samples=samples, rate_hz=rate_hz, layout=name, channels=places)
 
 
@@ -169,9 +181,9 @@ def one_channel(sample: Mapping[str, bytes], field: str, rate_hz: int) -> Array:
         mixed = channel_mix(audio.channels, audio.layout, "mono")(audio.samples)
         mono: Array = resample(mixed, audio.rate_hz, rate_hz)[0]
     except UnknownLayout as error:
-        raise rejected(STAGE, "unknown_layout", error) from error
+        raise rejected(STAGE, "unknown_layout", error, where=field, given=audio.layout) from error
     except StrangeRate as error:
-        raise rejected(STAGE, "sample_rate", error) from error
+        raise rejected(STAGE, "sample_rate", error, where=field, given=audio.rate_hz) from error
     return mono
 
 

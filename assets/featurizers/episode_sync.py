@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from loader.errors import DecodeFailed
+from loader.errors import DecodeFailed, InvalidSpec
 from loader.modalities.array import CLOCK, clock_field
 from loader.modalities.moving_rows import moving_rows
 from loader.modalities.video.packet_table import SUFFIX, PacketTable, read_packets
@@ -69,9 +69,12 @@ class EpisodeSync(Featurizer):
     def __post_init__(self) -> None:
         is_accepted = 0 <= self.still < 1 and self.idle_ms >= 1 and self.idle_rows >= 1 and self.gap > 1
         if not is_accepted:
-            raise ValueError(
+            raise InvalidSpec(
                 f"episode_sync(still={self.still}, idle_ms={self.idle_ms}, idle_rows={self.idle_rows}, "
-                f"gap={self.gap}); accepted: still from 0 to below 1, idle_ms and idle_rows of at least 1, gap above 1"
+                f"gap={self.gap}); accepted: still from 0 to below 1, idle_ms and idle_rows of at least 1, gap above 1",
+                what="still, idle_ms, idle_rows and gap",
+                where="episode_sync",
+                given=(self.still, self.idle_ms, self.idle_rows, self.gap),
             )
 
     def of_fields(self, facts: Mapping[str, Mapping[str, Any]]) -> Self:
@@ -151,7 +154,9 @@ class EpisodeSync(Featurizer):
             try:
                 timeline = Timeline.of_table(table)
             except DecodeFailed as error:
-                raise rejected(STAGE, "undecodable", f"field {name!r}: {error}") from error
+                raise rejected(
+                    STAGE, "undecodable", f"field {name!r}: {error}", where=name, given=str(error)
+                ) from error
             frames = frame_times(timeline)
             if len(frames):
                 yield frames
@@ -169,9 +174,21 @@ class EpisodeSync(Featurizer):
 def _numbers(values: Array, field: str) -> Array:
     """Return float64 [rows, dims]. Raises: Unusable."""
     if not values.ndim or not len(values):
-        raise rejected(STAGE, "no_rows", f"field {field!r} is {list(values.shape)}; rows are needed")
+        raise rejected(
+            STAGE,
+            "no_rows",
+            f"field {field!r} is {list(values.shape)}; rows are needed",
+            where=field,
+            given=list(values.shape),
+        )
     if values.dtype.kind not in "biuf":
-        raise rejected(STAGE, "not_numbers", f"field {field!r} holds {values.dtype}; numbers are needed")
+        raise rejected(
+            STAGE,
+            "not_numbers",
+            f"field {field!r} holds {values.dtype}; numbers are needed",
+            where=field,
+            given=str(values.dtype),
+        )
     return values.reshape(len(values), -1).astype(np.float64)
 
 
@@ -185,14 +202,16 @@ def _clock(sample: Mapping[str, bytes], field: str, n: int | None = None) -> Arr
     try:
         return check_clock(clock, n)
     except DecodeFailed as error:
-        raise rejected(STAGE, "clock", f"field {field!r}: {error}") from error
+        raise rejected(STAGE, "clock", f"field {field!r}: {error}", where=field, given=error.given) from error
 
 
 def _packets(sample: Mapping[str, bytes], field: str) -> PacketTable:
     try:
         return read_packets(bytes_of(sample, field))
     except DecodeFailed as error:
-        raise rejected(STAGE, "undecodable", f"field {field!r}: {error}") from error
+        raise rejected(
+            STAGE, "undecodable", f"field {field!r}: {error}", where=field, given=str(error)
+        ) from error
 
 
 def _skew_ns(clock: Array, others: Iterable[Array]) -> int:

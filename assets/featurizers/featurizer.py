@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Self, get_args
 
-from loader.errors import Conflict, InvalidName
+from loader.errors import Conflict, InvalidName, InvalidSpec
 from loader.modalities import check_field
 
 from ..media.unit import Kind
@@ -42,7 +42,12 @@ class Features:
             if type(value) not in (bool, int, float, str, type(None)):
                 raise TypeError(f"column {name!r} is {value!r}; accepted: bool, int, float, str, None")
             if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"column {name!r} is {value}; store None for what cannot be measured")
+                raise InvalidSpec(
+                    f"column {name!r} is {value}; store None for what cannot be measured",
+                    what=name,
+                    given=value,
+                    accepted="finite numbers",
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +140,13 @@ def check_distinct_names(dataset: str, featurizers: Iterable[Featurizer]) -> Non
     owners: dict[tuple[str, str], str] = {("column", name): "penstock itself" for name in RESERVED_COLUMNS}
     for featurizer in featurizers:
         if not _NAME.fullmatch(featurizer.name):
-            raise InvalidName(f"featurizer name {featurizer.name!r}: use lower-case letters, digits and '_'")
+            raise InvalidName(
+                f"featurizer name {featurizer.name!r}: use lower-case letters, digits and '_'",
+                what="featurizer",
+                where=dataset,
+                given=featurizer.name,
+                accepted="lower-case letters, digits and '_'",
+            )
         names = {
             ("name", featurizer.name),
             *(("field", name) for names in featurizer.outputs.values() for name in names),
@@ -145,7 +156,10 @@ def check_distinct_names(dataset: str, featurizers: Iterable[Featurizer]) -> Non
             if owner := owners.get((part, name)):
                 raise InvalidName(
                     f"dataset {dataset!r}: featurizer {featurizer.name!r} has the {part} {name!r}, and so has "
-                    f"{owner}; give one of them another name, or leave one out"
+                    f"{owner}; give one of them another name, or leave one out",
+                    what=f"{part} {name!r}",
+                    where=dataset,
+                    given=[owner, f"featurizer {featurizer.name!r}"],
                 )
             owners[part, name] = f"featurizer {featurizer.name!r}"
 
@@ -167,5 +181,8 @@ def check_new_names(
     if clashes:
         raise Conflict(
             f"featurizer {featurizer.name!r} would make {', '.join(clashes)}, which units of kind {kind!r} have "
-            "already; rename them in the featurizer"
+            "already; rename them in the featurizer",
+            what=featurizer.name,
+            where=kind,
+            given=clashes,
         )

@@ -6,6 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from assets import invalid_option
+
 from ..media.audio.decode import LoudnessMeter, Unmeasurable
 from ..media.unit import rejected
 from .decoding import STAGE, Array, Sound, kind_field, sound
@@ -54,7 +56,7 @@ class Loudness(Featurizer):
 
     def __post_init__(self) -> None:
         if not -200 <= self.silence_dbfs < 0:
-            raise ValueError(f"silence_dbfs={self.silence_dbfs}; accepted: -200 up to, not including, 0")
+            raise invalid_option("silence_dbfs", self.silence_dbfs, "-200 up to, not including, 0")
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = kind_field(self.inputs, kind)

@@ -7,6 +7,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from loader.errors import InvalidSpec
+
 from ..media.unit import rejected
 from .decoding import STAGE, Array, kind_field, one_channel
 from .featurizer import Features, Featurizer
@@ -85,7 +87,12 @@ class Mel(Featurizer):
         for name, accepted in is_accepted.items():
             if not accepted:
                 value = getattr(self, name)
-                raise ValueError(f"mel({name}={value!r}): see the class for accepted values")
+                raise InvalidSpec(
+                    f"mel({name}={value!r}): see the class for accepted values",
+                    what=name,
+                    where="mel",
+                    given=value,
+                )
 
     @property
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
@@ -108,7 +115,9 @@ class Mel(Featurizer):
             return Features(fields={"mel.npy": np.zeros((self.n_mels, 0), np.float32)}, columns={})
         samples = one_channel(sample, field, self.sample_rate_hz)
         if len(samples) > MAX_SECONDS * self.sample_rate_hz:
-            raise rejected(STAGE, "too_long", f"longer than {MAX_SECONDS} s")
+            raise rejected(
+                STAGE, "too_long", f"longer than {MAX_SECONDS} s", accepted=f"at most {MAX_SECONDS} s"
+            )
         return Features(fields={"mel.npy": self.of(samples)}, columns={})
 
     def of(self, samples: Array) -> Array:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from loader.errors import MissingDependency
+from loader.errors import InvalidSpec, MissingDependency
 
 from .decoding import Array, kind_field, one_channel
 from .featurizer import Features, Featurizer, version_of
@@ -57,10 +57,23 @@ class VoiceActivity(Featurizer):
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1:
-            raise ValueError(f"vad(threshold={self.threshold}); accepted: above 0, below 1")
+            raise InvalidSpec(
+                f"vad(threshold={self.threshold}); accepted: above 0, below 1",
+                what="threshold",
+                where="vad",
+                given=self.threshold,
+                accepted="above 0, below 1",
+            )
         for name in ("min_speech_s", "min_silence_s", "pad_s"):
             if not 0 <= getattr(self, name) <= 60:
-                raise ValueError(f"vad({name}={getattr(self, name)}); accepted: 0 to 60")
+                value = getattr(self, name)
+                raise InvalidSpec(
+                    f"vad({name}={value}); accepted: 0 to 60",
+                    what=name,
+                    where="vad",
+                    given=value,
+                    accepted="0 to 60",
+                )
 
     @property
     def version(self) -> str:

@@ -153,7 +153,7 @@ def _hash_on_nodes(
                 if outcome.error is not None:
                     reason = outcome.error.summary
                 uri = tasks[number].uri
-                raise StoreError(f"{uri} could not be read to its end: {reason}")
+                raise StoreError(f"{uri} could not be read to its end: {reason}", where=uri, given=reason)
             contents.append(outcome.value)
     yield from contents
 
@@ -289,7 +289,11 @@ def _check_place(manifest: Manifest, landing: Store) -> None:
     if manifest.landing != landing.url:
         raise StageNotPublished(
             f"batch {manifest.batch} of {manifest.dataset} was discovered in {manifest.landing}, but the landing "
-            f"resource opens {landing.url}: point it to the objects"
+            f"resource opens {landing.url}: point it to the objects",
+            what="landing",
+            where=f"batch {manifest.batch} of {manifest.dataset}",
+            given=landing.url,
+            accepted=manifest.landing,
         )
 
 

@@ -240,14 +240,23 @@ def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketI
         if packet.stream_index != stream.index:
             continue
         if packet.is_corrupt:  # only this reveals a truncated fragment
-            raise rejected("probe", "truncated", f"packet {counter.n} of the video ends before its last byte")
+            raise rejected(
+                "probe",
+                "truncated",
+                f"packet {counter.n} of the video ends before its last byte",
+                where=f"packet {counter.n}",
+            )
         counter.add(pts, end, packet.is_keyframe, packet.is_discard)
     if counter.first is None or stream.time_base is None:
         raise rejected("probe", "no_frames", "the video stream has no packets")
     hidden_s = float((counter.latest - counter.earliest - (counter.end - counter.first)) * stream.time_base)
     if hidden_s > MAX_GAP_S:
         raise rejected(
-            "probe", "timestamps", f"frames that are not shown lie {hidden_s:.0f} s from those that are"
+            "probe",
+            "timestamps",
+            f"frames that are not shown lie {hidden_s:.0f} s from those that are",
+            given=hidden_s,
+            accepted=MAX_GAP_S,
         )
     last_s = max((float(latest * tick_s) for latest, tick_s in ends.values()), default=0.0)
     _check_count(container, stream, counter.n)
@@ -311,7 +320,12 @@ def _check_count(container: "InputContainer", stream: "VideoStream", n_packets: 
     names = container.format.name.split(",")
     if stream.frames > n_packets and any(name in _COUNTED for name in names):
         raise rejected(
-            "probe", "truncated", f"the header announces {stream.frames} frames, the file holds {n_packets}"
+            "probe",
+            "truncated",
+            f"the header announces {stream.frames} frames, the file holds {n_packets}",
+            where="frames",
+            given=n_packets,
+            accepted=stream.frames,
         )
 
 
@@ -336,6 +350,9 @@ def check_duration(container: "InputContainer", found_s: float, step_s: float = 
             "probe",
             "truncated",
             f"the header announces {announced_s:.2f} s, the file ends at {found_s:.2f} s",
+            where="duration",
+            given=found_s,
+            accepted=announced_s,
         )
     return max(0.0, announced_s - found_s)
 

@@ -135,7 +135,11 @@ def file_kind(path: str, mime: str, kinds: Collection[Kind] = MEDIA_KINDS) -> Ki
         kind = "text"
     if kind is None or kind not in kinds:
         raise dropped(
-            "probe", "type_not_taken", f"{mime} is none of what is taken: {', '.join(sorted(kinds))}"
+            "probe",
+            "type_not_taken",
+            f"{mime} is none of what is taken: {', '.join(sorted(kinds))}",
+            given=mime,
+            accepted=sorted(kinds),
         )
     return kind
 

@@ -193,7 +193,9 @@ def check_folder(store: Store) -> None:
     """Raise StoreError if a store's folder is gone: what it lacks then was not deleted."""
     if "://" not in store.url and not os.path.isdir(store.url):
         raise StoreError(
-            f"the folder {store.url} does not exist: mount its disk, or correct the location, and run the batch again"
+            f"the folder {store.url} does not exist: mount its disk, or correct the location, and run the batch again",
+            what="folder",
+            where=store.url,
         )
 
 

@@ -14,6 +14,8 @@ from functools import cache, lru_cache
 from math import isqrt
 from typing import Any, Literal
 
+from assets import invalid_option
+from loader.errors import InvalidSpec
 from loader.modalities.audio.downmix import CHANNELS, Channels
 
 from .unit import Kind
@@ -37,7 +39,7 @@ def alpha_ground(rule: str) -> tuple[int, int, int] | None:
         return None
     match = _HEX_COLOUR.fullmatch(rule)
     if rule not in GROUNDS and not match:
-        raise ValueError(f"alpha={rule!r}; accepted: {', '.join(ALPHA_RULES)}")
+        raise invalid_option("alpha", rule, ", ".join(ALPHA_RULES))
     if match:
         return (int(match[1], 16), int(match[2], 16), int(match[3], 16))
     return GROUNDS[rule]
@@ -64,23 +66,20 @@ class Buckets:
         low, high = _BASES_PX
         is_ascending = _ascending(self.bases_px, low, high)
         if not is_ascending or any(base % grid_px(base) for base in self.bases_px):
-            raise ValueError(
-                f"bases_px={self.bases_px}; accepted: {low} to {high}, ascending, multiples of {_GRID_PX} "
-                f"({_SMALL_GRID_PX} below {_SMALL_BELOW_PX})"
-            )
+            accepted = f"{low} to {high}, ascending, multiples of {_GRID_PX} ({_SMALL_GRID_PX} below {_SMALL_BELOW_PX})"
+            raise invalid_option("bases_px", self.bases_px, accepted)
         if not _ascending(self.frames, 1, None):
-            raise ValueError(f"frames={self.frames}; accepted: whole numbers from 1, ascending")
+            raise invalid_option("frames", self.frames, "whole numbers from 1, ascending")
         if not 1 <= self.max_aspect <= 16:
-            raise ValueError(f"max_aspect={self.max_aspect}; accepted: 1 to 16")
+            raise invalid_option("max_aspect", self.max_aspect, "1 to 16")
         for pair in self.aspects or ():
             if min(pair) <= 0 or max(pair) > self.max_aspect * min(pair):
-                raise ValueError(
-                    f"aspects={self.aspects}; accepted: (width, height) pairs, at most {self.max_aspect}:1, or None"
-                )
+                accepted = f"(width, height) pairs, at most {self.max_aspect}:1, or None"
+                raise invalid_option("aspects", self.aspects, accepted)
         if not 1 <= self.max_upscale <= 8:
-            raise ValueError(f"max_upscale={self.max_upscale}; accepted: 1 to 8")
+            raise invalid_option("max_upscale", self.max_upscale, "1 to 8")
         if not 0 <= self.max_crop < 1:
-            raise ValueError(f"max_crop={self.max_crop}; accepted: 0 up to, not including, 1")
+            raise invalid_option("max_crop", self.max_crop, "0 up to, not including, 1")
 
 
 @lru_cache(maxsize=4096)
@@ -224,10 +223,18 @@ class ImagePolicy:
         check_range("short_side_px", self.short_side_px, _SIDES_PX)
         check_range("jpeg_quality", self.jpeg_quality, (1, 100))
         if self.mode == "canonical" and not self.strip_gps:
-            raise ValueError("strip_gps=False with mode='canonical': a canonical photo has no metadata")
+            raise InvalidSpec(
+                "strip_gps=False with mode='canonical': a canonical photo has no metadata",
+                what="strip_gps",
+                given=self.strip_gps,
+                accepted=True,
+            )
         if self.mode == "reference" and (self.short_side_px, self.jpeg_quality) != (256, 92):
-            raise ValueError(
-                "short_side_px and jpeg_quality apply to canonical photos; a reference photo keeps its own"
+            raise InvalidSpec(
+                "short_side_px and jpeg_quality apply to canonical photos; a reference photo keeps its own",
+                what="short_side_px and jpeg_quality",
+                given=(self.short_side_px, self.jpeg_quality),
+                accepted=(256, 92),
             )
         alpha_ground(self.alpha)
         check_choice("animated", self.animated, ("drop", "first"))
@@ -311,7 +318,7 @@ class AudioPolicy:
         check_range("min_sound_s", self.min_sound_s, (0, self.segment_s))
         check_range("sample_rate_hz", self.sample_rate_hz, _RATES_HZ)
         if self.bits not in (16, 24):
-            raise ValueError(f"bits={self.bits}; accepted: 16, 24")
+            raise invalid_option("bits", self.bits, "16, 24")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,13 +352,14 @@ def check_range(name: str, value: float, bounds: tuple[float, float | None]) -> 
         accepted = f"{low} to {high}"
         is_inside = is_inside and value <= high
     if not is_inside:
-        raise ValueError(f"{name}={value}; accepted: {accepted}")
+        raise invalid_option(name, value, accepted)
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Check that a value is one of the choices. Raises: ValueError."""
     if value not in choices:
-        raise ValueError(f"{name}={value!r}; accepted: {', '.join(map(repr, choices))}")
+        accepted = ", ".join(map(repr, choices))
+        raise invalid_option(name, value, accepted)
 
 
 def policy_words(policy: CutPolicy, kinds: Iterable[str]) -> dict[str, dict[str, str]]:

@@ -1,9 +1,7 @@
 """Given segments: a table next to the media lists the stretches of video or audio that become units.
 
 It is `_segments.csv`, `.jsonl` or `.parquet` in the landing folder, with a row per unit: the object's `key`, `start_s`
-and `end_s`, optionally `label` and `caption`. An invalid row rejects its object. Arrow allocates whatever size a
-Parquet page's header states, so headers (Thrift compact structs, https://github.com/apache/parquet-format) are checked
-first.
+and `end_s`, optionally `label` and `caption`. An invalid row rejects its object.
 """
 
 import io
@@ -17,121 +15,12 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
-import pyarrow.parquet as pq
 
 from loader.dataset.log.entries import DAMAGED
 from loader.errors import Corrupt, ObjectNotFound
 from loader.json_text import is_text, parse_json_object
 from loader.modalities.fields import is_of_the_machine
 from loader.storage import Store
-
-DELTA_BYTE_ARRAY = 7
-"""Encoding whose values share the previous one's prefix, so the decoded size is unknown."""
-
-_MAX_FIELDS = 64  # per header; there are about 20
-_BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, 12
-_DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8  # header fields; the encoding is their field 2, 2 and 4
-
-
-@dataclass(frozen=True, slots=True)
-class ParquetPage:
-    """One page of a Parquet file."""
-
-    nbytes: int
-    """Bytes of the page after decompression."""
-    encoding: int
-    """Encoding of the values; -1 for a dictionary."""
-
-
-def pages(data: bytes, metadata: pq.FileMetaData, columns: frozenset[str]) -> Iterator[ParquetPage]:
-    """Yield every page of these columns, compressed. Raises: ValueError for an invalid header."""
-    for group in range(metadata.num_row_groups):
-        row_group = metadata.row_group(group)
-        for number in range(row_group.num_columns):
-            column = row_group.column(number)
-            if column.path_in_schema not in columns:
-                continue
-            at = column.data_page_offset
-            if column.has_dictionary_page and 0 < (column.dictionary_page_offset or 0) < at:
-                at = column.dictionary_page_offset
-            end = at + column.total_compressed_size
-            if not 0 <= at <= end <= len(data):
-                raise ValueError(f"column {column.path_in_schema} lies outside of the file")
-            while at < end:
-                header = _ThriftStruct(data, at, end)
-                fields = header.struct(0)
-                nbytes = fields.get(2)
-                stored = fields.get(3)
-                if not isinstance(nbytes, int) or not isinstance(stored, int) or nbytes < 0 or stored < 0:
-                    raise ValueError(f"no page begins at byte {at}")
-                if fields.get(_DICTIONARY, {}).get(1, 0) > nbytes:
-                    raise ValueError(f"the dictionary at byte {at} says that it has more values than bytes")
-                encoding = fields.get(_DATA, {}).get(2, fields.get(_DATA_V2, {}).get(4, -1))
-                yield ParquetPage(nbytes=nbytes, encoding=encoding)
-                at = header.at + stored
-
-
-class _ThriftStruct:
-    """Reader of a Thrift struct. at: position after the bytes read so far."""
-
-    def __init__(self, data: bytes, at: int, end: int) -> None:
-        self._data = data
-        self.at = at
-        self._end = end
-        self._fields_left = _MAX_FIELDS
-
-    def struct(self, depth: int) -> dict[int, Any]:
-        """Return field number -> value; None for doubles and binary."""
-        fields: dict[int, Any] = {}
-        number = 0
-        while head := self._byte():
-            self._fields_left -= 1
-            if self._fields_left < 0 or depth > 4:
-                raise ValueError("a page header without an end")
-            if head >> 4:
-                number = number + (head >> 4)
-            else:
-                number = self._zigzag()
-            fields[number] = self._value(head & 15, depth)
-        return fields
-
-    def _value(self, kind: int, depth: int) -> Any:
-        if kind in _BOOLEANS:
-            return kind == 1
-        if kind == _BYTE:
-            return self._byte()
-        if kind in _INTEGERS:
-            return self._zigzag()
-        if kind == _STRUCT:
-            return self.struct(depth + 1)
-        if kind not in (_DOUBLE, _BINARY):
-            raise ValueError(f"a page header with a field of type {kind}")
-        if kind == _DOUBLE:
-            nbytes = 8
-        else:
-            nbytes = self._varint()
-        self.at += nbytes
-        return None
-
-    def _zigzag(self) -> int:
-        value = self._varint()
-        return (value >> 1) ^ -(value & 1)
-
-    def _varint(self) -> int:
-        value = 0
-        for shift in range(0, 70, 7):
-            byte = self._byte()
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-        raise ValueError("a number without an end in a page header")
-
-    def _byte(self) -> int:
-        if self.at >= self._end:
-            raise ValueError("a page header that is cut off")
-        self.at += 1
-        return self._data[self.at - 1]
-
 
 NEEDED = ("key", "start_s", "end_s")
 TEXTS = ("label", "caption")
@@ -143,7 +32,7 @@ MAX_TEXT_BYTES = 64 * 2**10
 
 _BATCH_ROWS = 65_536
 _BLOCK_BYTES = 16 * 2**20  # per CSV block; a row is shorter
-Row = Mapping[str, Any] | ValueError
+Row = Mapping[str, Any] | Corrupt
 """Column -> value, or an error if the row cannot be read."""
 
 
@@ -166,11 +55,16 @@ def select_rows(name: str, data: bytes, keys: Collection[str]) -> Iterator[tuple
             key, row, nbytes = _row(batch, at)
             n_bytes += nbytes
             if n_bytes > MAX_DECODED_BYTES:
-                raise ValueError(f"rows of one batch hold more than {MAX_DECODED_BYTES} bytes of text")
+                raise Corrupt(
+                    f"rows of one batch hold more than {MAX_DECODED_BYTES} bytes of text",
+                    what="rows of one batch",
+                    given=n_bytes,
+                    accepted=MAX_DECODED_BYTES,
+                )
             yield n_rows + at + 1, key, row
         n_rows += len(batch)
         if n_rows > MAX_ROWS:
-            raise ValueError(f"more than {MAX_ROWS} rows")
+            raise Corrupt(f"more than {MAX_ROWS} rows", what="rows", accepted=MAX_ROWS)
 
 
 def _json_rows(data: bytes, keys: frozenset[str]) -> Iterator[tuple[int, str, Row]]:
@@ -182,11 +76,11 @@ def _json_rows(data: bytes, keys: frozenset[str]) -> Iterator[tuple[int, str, Ro
             continue
         number += 1
         if number > MAX_ROWS:
-            raise ValueError(f"more than {MAX_ROWS} rows")
+            raise Corrupt(f"more than {MAX_ROWS} rows", what="rows", accepted=MAX_ROWS)
         try:
             row = parse_json_object(line)
         except ValueError as error:
-            raise ValueError(f"row {number}: {error}") from error
+            raise Corrupt(f"row {number}: {error}", what=f"row {number}", given=str(error)) from error
         if "key" not in names:
             names = set(row)
         key = row.get("key")
@@ -221,22 +115,41 @@ def _parquet_batches(data: bytes) -> Iterator[pa.RecordBatch]:
     texts = [name for name in names if _is_text(schema.field(name).type)]  # as dictionaries: equal texts once
     file = pa.parquet.ParquetFile(io.BytesIO(data), read_dictionary=texts, pre_buffer=False)
     if file.metadata.num_rows > MAX_ROWS:
-        raise ValueError(f"{file.metadata.num_rows} rows; accepted are {MAX_ROWS}")
+        raise Corrupt(
+            f"{file.metadata.num_rows} rows; accepted are {MAX_ROWS}",
+            what="rows",
+            given=file.metadata.num_rows,
+            accepted=MAX_ROWS,
+        )
+    from .parquet_pages import DELTA_BYTE_ARRAY, pages  # most batches have no such table
+
     n_bytes = 0
     for page in pages(data, file.metadata, frozenset(names)):
         n_bytes += page.nbytes
         if n_bytes > MAX_DECODED_BYTES:
-            raise ValueError(f"its pages are more than {MAX_DECODED_BYTES} bytes when they are read")
+            raise Corrupt(
+                f"its pages are more than {MAX_DECODED_BYTES} bytes when they are read",
+                what="pages",
+                given=n_bytes,
+                accepted=MAX_DECODED_BYTES,
+            )
         if page.encoding == DELTA_BYTE_ARRAY:
-            raise ValueError("a column is encoded as DELTA_BYTE_ARRAY; write it with a dictionary, or plain")
+            raise Corrupt(
+                "a column is encoded as DELTA_BYTE_ARRAY; write it with a dictionary, or plain",
+                what="encoding",
+                given="DELTA_BYTE_ARRAY",
+            )
     yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=names, use_threads=False)
 
 
 def _check_columns(names: Collection[str]) -> None:
     if missing := [column for column in NEEDED if column not in names]:
-        raise ValueError(
+        raise Corrupt(
             f"it has no column {', '.join(missing)}; needed are key, start_s, end_s (and, where wanted, label, "
-            f"caption), it has {', '.join(sorted(names)[:20])}"
+            f"caption), it has {', '.join(sorted(names)[:20])}",
+            what=missing[0],
+            given=sorted(names)[:20],
+            accepted=list(NEEDED),
         )
 
 
@@ -247,7 +160,12 @@ def _check_type(name: str, kind: pa.DataType) -> None:
         of = kind
     known = (_is_text, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
     if not any(is_one(of) for is_one in known):
-        raise ValueError(f"column {name} is {kind}; accepted are text and numbers")
+        raise Corrupt(
+            f"column {name} is {kind}; accepted are text and numbers",
+            what=name,
+            given=str(kind),
+            accepted="text and numbers",
+        )
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -283,7 +201,7 @@ def _row(batch: pa.RecordBatch, at: int) -> tuple[str, Row, int]:
         try:
             row[name] = cell.as_py()
         except UnicodeDecodeError as error:
-            return key, ValueError(f"{name} is no UTF-8 ({error})"), nbytes
+            return key, Corrupt(f"{name} is no UTF-8 ({error})"), nbytes
     return key, row, nbytes
 
 
@@ -296,8 +214,10 @@ def _cell(column: pa.Array, at: int) -> Any:
     return column.dictionary[place]
 
 
-def _too_long(name: str) -> ValueError:
-    return ValueError(f"{name} has more than {MAX_TEXT_BYTES} bytes, which are accepted")
+def _too_long(name: str) -> Corrupt:
+    return Corrupt(
+        f"{name} has more than {MAX_TEXT_BYTES} bytes, which are accepted", what=name, accepted=MAX_TEXT_BYTES
+    )
 
 
 TABLES = ("_segments.csv", "_segments.jsonl", "_segments.parquet")
@@ -378,12 +298,13 @@ def read_segments(landing: Store, keys: Collection[str]) -> GivenSegments:
                 _add(others, f"{place}, row {number} (key {key!r})", row)
             except Corrupt as error:
                 problems.setdefault(key, str(error))
-    except Corrupt:
-        raise
     except (pa.ArrowException, OSError, *DAMAGED) as error:
         if is_of_the_machine(error):
             raise
-        raise Corrupt(f"{place} cannot be read ({error}); repair it, or take it away") from error
+        message = f"{place} cannot be read ({error}); repair it, or take it away"
+        if isinstance(error, Corrupt):
+            raise error.with_message(message, where=place) from error
+        raise Corrupt(message, what="table", where=place, given=type(error).__name__) from error
     by_key = {
         key: tuple(spans[times] for times in sorted(spans))
         for key, spans in segments.items()
@@ -401,27 +322,44 @@ def _read_table(landing: Store) -> tuple[str, bytes | None]:
             continue
     if len(tables) > 1:
         raise Corrupt(
-            f"{landing.url} holds {' and '.join(tables)}: which of them counts? Take all but one away"
+            f"{landing.url} holds {' and '.join(tables)}: which of them counts? Take all but one away",
+            what="tables",
+            where=landing.url,
+            given=list(tables),
         )
     for name, info in tables.items():
         if info.nbytes > MAX_TABLE_BYTES:
             raise Corrupt(
                 f"{landing.url}/{name} has {info.nbytes} bytes; accepted are {MAX_TABLE_BYTES}: split the place into "
-                "several sources"
+                "several sources",
+                what="size",
+                where=f"{landing.url}/{name}",
+                given=info.nbytes,
+                accepted=MAX_TABLE_BYTES,
             )
         return name, bytes(landing.get_range(name, 0, info.nbytes, info.etag).data) if info.nbytes else b""
     return "", None
 
 
-def _add(others: dict[tuple[float, float], Segment], where: str, row: Mapping[str, Any] | ValueError) -> None:
-    if isinstance(row, ValueError):
-        raise Corrupt(f"{where}: {row}")
+def _add(others: dict[tuple[float, float], Segment], where: str, row: Mapping[str, Any] | Corrupt) -> None:
+    if isinstance(row, Corrupt):
+        raise row.with_message(f"{where}: {row}", where=where)
     segment = _segment(where, row)
     span = segment.start_s, segment.end_s
     if span in others:
-        raise Corrupt(f"{where}: {span[0]} to {span[1]} s is there twice; take one of the rows away")
+        raise Corrupt(
+            f"{where}: {span[0]} to {span[1]} s is there twice; take one of the rows away",
+            what="segment",
+            where=where,
+            given=span,
+        )
     if len(others) == MAX_SEGMENTS:
-        raise Corrupt(f"{where}: more than {MAX_SEGMENTS} segments of one object; split it")
+        raise Corrupt(
+            f"{where}: more than {MAX_SEGMENTS} segments of one object; split it",
+            what="segments",
+            where=where,
+            accepted=MAX_SEGMENTS,
+        )
     others[span] = segment
 
 
@@ -431,12 +369,18 @@ def _segment(where: str, row: Mapping[str, Any]) -> Segment:
     if not MIN_S <= end_s - start_s <= MAX_S:
         raise Corrupt(
             f"{where}: start_s={start_s} to end_s={end_s} is {end_s - start_s:.6g} s; accepted are {MIN_S} to "
-            f"{MAX_S:.0f} s"
+            f"{MAX_S:.0f} s",
+            what="end_s",
+            where=where,
+            given=(start_s, end_s),
+            accepted=(MIN_S, MAX_S),
         )
     texts = {name: row.get(name) or "" for name in TEXTS}
     for name, value in texts.items():
         if not is_text(value):
-            raise Corrupt(f"{where}: {name}={value!r} is no text")
+            raise Corrupt(
+                f"{where}: {name}={value!r} is no text", what=name, where=where, given=value, accepted="text"
+            )
     return Segment(start_s=start_s, end_s=end_s, **texts)
 
 
@@ -446,5 +390,11 @@ def _seconds(where: str, name: str, value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if isinstance(value, bool) or not math.isfinite(seconds) or seconds < 0:
-        raise Corrupt(f"{where}: {name}={value!r}; accepted are seconds from 0")
+        raise Corrupt(
+            f"{where}: {name}={value!r}; accepted are seconds from 0",
+            what=name,
+            where=where,
+            given=value,
+            accepted="seconds from 0",
+        )
     return seconds

@@ -40,16 +40,22 @@ def check_sizes(path: str) -> None:
                 if is_one(data):
                     check(data)
         except DecodeFailed as error:
-            raise _truncation(str(error).removeprefix("video: truncated: ")) from error
+            reason = str(error).removeprefix("video: truncated: ")
+            raise _truncation(reason, where="video", given=len(data)) from error
 
 
 def _check_end(end: int, data: Buffer, slack: int = 0) -> None:
     if end > len(data) + slack:
-        raise _truncation(f"the header announces {end} bytes, the file has {len(data)}")
+        raise _truncation(
+            f"the header announces {end} bytes, the file has {len(data)}",
+            where="header",
+            given=len(data),
+            accepted=end,
+        )
 
 
-def _truncation(reason: str) -> Unusable:
-    return rejected("probe", "truncated", reason)
+def _truncation(reason: str, **fields: object) -> Unusable:
+    return rejected("probe", "truncated", reason, None, **fields)
 
 
 def _little(data: Buffer, begin: int, end: int) -> int:
@@ -138,9 +144,16 @@ def _check_mxf(data: Buffer) -> None:
         size = _big(data, len(data) - 4, len(data))  # size of the random index, which ends the file
         at = len(data) - size
         if not 16 < size < len(data) or _mxf_key(data, at) != _MXF_RANDOM_INDEX:
-            raise _truncation("it has no footer: its writer did not close it, or its tail is missing")
+            raise _truncation(
+                "it has no footer: its writer did not close it, or its tail is missing", where="footer"
+            )
     elif _mxf_key(data, at) != _MXF_FOOTER:
-        raise _truncation(f"the header announces a footer at byte {at}, the file has {len(data)}")
+        raise _truncation(
+            f"the header announces a footer at byte {at}, the file has {len(data)}",
+            where="footer",
+            given=len(data),
+            accepted=at,
+        )
     while at + 17 <= len(data):
         start, size = _ber(data, at + 16)
         at = start + size
@@ -153,7 +166,12 @@ def _check_ac3(data: Buffer) -> None:
         at += n_bytes
     # A syncword that begins no frame belongs to a header without its end.
     if at > len(data) or bytes(data[at : at + 2]) == AC3_SYNC:
-        raise _truncation(f"its last frame is cut: it begins or ends at byte {at}, the file has {len(data)}")
+        raise _truncation(
+            f"its last frame is cut: it begins or ends at byte {at}, the file has {len(data)}",
+            where="last frame",
+            given=len(data),
+            accepted=at,
+        )
 
 
 def _check_dv(data: Buffer) -> None:
@@ -164,7 +182,12 @@ def _check_dv(data: Buffer) -> None:
     if data[3] & 0x80:
         n_bytes = factor * _DV_PAL_BYTES
     if n_bytes and len(data) % n_bytes:
-        raise _truncation(f"{len(data)} bytes are no whole number of frames of {n_bytes} bytes")
+        raise _truncation(
+            f"{len(data)} bytes are no whole number of frames of {n_bytes} bytes",
+            where="frames",
+            given=len(data),
+            accepted=n_bytes,
+        )
 
 
 def _mxf_key(data: Buffer, at: int) -> bytes:

@@ -73,7 +73,11 @@ def documents(path: str) -> Iterator[Document]:
             n_documents += 1
             if n_documents > MAX_DOCUMENTS:
                 raise rejected(
-                    "probe", "too_many_documents", f"more than {MAX_DOCUMENTS} in one file; split it"
+                    "probe",
+                    "too_many_documents",
+                    f"more than {MAX_DOCUMENTS} in one file; split it",
+                    given=n_documents,
+                    accepted=MAX_DOCUMENTS,
                 )
             yield number, text, extra
     if not n_documents:
@@ -89,7 +93,14 @@ def is_json(path: str) -> bool:
 def _whole(path: str) -> Iterator[Document]:
     nbytes = os.path.getsize(path)
     if nbytes > MAX_TEXT_BYTES:
-        raise rejected("probe", "too_long", f"a document of {nbytes} bytes; at most {MAX_TEXT_BYTES}")
+        raise rejected(
+            "probe",
+            "too_long",
+            f"a document of {nbytes} bytes; at most {MAX_TEXT_BYTES}",
+            where="document",
+            given=nbytes,
+            accepted=MAX_TEXT_BYTES,
+        )
     with open(path, "rb") as file:
         yield 0, _decode_line(file.read().removeprefix(codecs.BOM_UTF8), 0), {}
 
@@ -100,7 +111,13 @@ def _lines_of_json(path: str) -> Iterator[Document]:
         while line := file.readline(MAX_TEXT_BYTES + 1):
             number += 1
             if len(line) > MAX_TEXT_BYTES:
-                raise rejected("probe", "too_long", f"line {number} has more than {MAX_TEXT_BYTES} bytes")
+                raise rejected(
+                    "probe",
+                    "too_long",
+                    f"line {number} has more than {MAX_TEXT_BYTES} bytes",
+                    where=f"line {number}",
+                    accepted=MAX_TEXT_BYTES,
+                )
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
             if line.strip():
@@ -113,9 +130,15 @@ def _document(line: str, number: int) -> Document:
     except (ValueError, RecursionError) as error:
         if number == 1 and line.lstrip().startswith("{"):  # an indented JSON file
             raise dropped("probe", "no_text", "JSON, but not one object per line") from error
-        raise rejected("decode", "bad_json", f"line {number}: {error}") from error
+        raise rejected("decode", "bad_json", f"line {number}: {error}", where=f"line {number}") from error
     if not isinstance(body, dict):
-        raise rejected("decode", "bad_json", f"line {number} is no JSON object")
+        raise rejected(
+            "decode",
+            "bad_json",
+            f"line {number} is no JSON object",
+            where=f"line {number}",
+            given=type(body).__name__,
+        )
     for key in TEXT_KEYS:
         text = body.get(key)
         if isinstance(text, str):

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from loader.errors import plain_value
+
 Kind = Literal["image", "video", "audio", "text"]
 Outcome = Literal["rejected", "not_supported", "not_media", "dropped"]
 OUTCOMES: tuple[Outcome, ...] = ("rejected", "not_supported", "not_media", "dropped")
@@ -35,7 +37,7 @@ class Unit:
 class Unusable(Exception):
     """Raised for an object that yields no sample, and stored as a row of `refusals`.
 
-    at_frame: a video's first incomplete frame.
+    at_frame: a video's first incomplete frame. fields: where, given and accepted, as in `PenstockError`; not stored.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Unusable(Exception):
         code: str,
         reason: str,
         at_frame: int | None = None,
+        **fields: object,
     ) -> None:
         super().__init__(outcome, stage, code, reason, at_frame)  # all arguments, so that it pickles
         self.outcome: Outcome = outcome
@@ -52,6 +55,13 @@ class Unusable(Exception):
         self.code = code
         self.reason = reason
         self.at_frame = at_frame
+        for name, value in fields.items():
+            setattr(self, name, plain_value(value))
+
+    @property
+    def what(self) -> str:
+        """Code of the fault, such as too_long."""
+        return self.code
 
     def __str__(self) -> str:
         return self.reason
@@ -62,31 +72,32 @@ def rejected(
     code: str,
     reason: object,
     at_frame: int | None = None,
+    **fields: object,
 ) -> Unusable:
     """Return the refusal of a damaged object.
 
-    stage: such as probe, decode or cut. reason: cut to a line of 500 characters.
+    stage: such as probe, decode or cut. reason: cut to a line of 500 characters. fields: where, given and accepted.
     """
     line = _short(reason)
-    return Unusable("rejected", stage, code, line, at_frame)
+    return Unusable("rejected", stage, code, line, at_frame, **fields)
 
 
-def not_supported(stage: str, code: str, reason: object) -> Unusable:
+def not_supported(stage: str, code: str, reason: object, **fields: object) -> Unusable:
     """Return the refusal of an object in an unsupported format or codec, damaged or not."""
     line = _short(reason)
-    return Unusable("not_supported", stage, code, line)
+    return Unusable("not_supported", stage, code, line, None, **fields)
 
 
-def not_media(stage: str, code: str, reason: object) -> Unusable:
+def not_media(stage: str, code: str, reason: object, **fields: object) -> Unusable:
     """Return the refusal of an object that is not media, despite its name."""
     line = _short(reason)
-    return Unusable("not_media", stage, code, line)
+    return Unusable("not_media", stage, code, line, None, **fields)
 
 
-def dropped(stage: str, code: str, reason: object) -> Unusable:
+def dropped(stage: str, code: str, reason: object, **fields: object) -> Unusable:
     """Return the refusal of a healthy object that this dataset does not accept."""
     line = _short(reason)
-    return Unusable("dropped", stage, code, line)
+    return Unusable("dropped", stage, code, line, None, **fields)
 
 
 def _short(reason: object) -> str:

@@ -77,12 +77,18 @@ def require_published(
     description = f"stage {stage} of {dataset}, partition {partition}"
     if record is None:
         raise StageNotPublished(
-            f"{description}, has published nothing: materialize [{dataset}, {stage}] first"
+            f"{description}, has published nothing: materialize [{dataset}, {stage}] first",
+            what=stage,
+            where=f"{dataset}, partition {partition}",
         )
     if record.verdict != "published":
         raise StageNotPublished(
             f"{description}, failed its check (attempt {record.r}, run {record.run_id}): {record.reason}. Repair "
-            f"what it names, then materialize [{dataset}, {stage}] again"
+            f"what it names, then materialize [{dataset}, {stage}] again",
+            what=stage,
+            where=f"{dataset}, partition {partition}",
+            given=record.reason,
+            accepted="published",
         )
     return record
 
@@ -273,14 +279,21 @@ def check_written(facts: Iterable[Mapping[str, Any]], txn: str, part: str) -> No
             if path and not _is_inside(folder, path):
                 raise Corrupt(
                     f"a node reports the file {path!r} of part {part}; accepted are files below {folder}. "
-                    f"{_FORGERY_REMEDY}"
+                    f"{_FORGERY_REMEDY}",
+                    what=path,
+                    where=part,
+                    accepted=folder,
                 )
         stated_txn = entry.get("txn", txn)
         stated_part = entry.get("part", part)
         if stated_txn != txn or stated_part != part:
             raise Corrupt(
                 f"a node reports part {stated_part!r} of transaction {stated_txn!r}; accepted is {part} of {txn}. "
-                f"{_FORGERY_REMEDY}"
+                f"{_FORGERY_REMEDY}",
+                what="part",
+                where=part,
+                given=(stated_txn, stated_part),
+                accepted=(txn, part),
             )
 
 
@@ -309,7 +322,10 @@ def require_read(record: StageRecord, upstream: StageRecord) -> None:
             return
     raise StageNotPublished(
         f"stage {record.stage} of {record.dataset}, partition {record.partition}, read an earlier record of "
-        f"{upstream.stage}; materialize [{record.dataset}, {record.stage}] again"
+        f"{upstream.stage}; materialize [{record.dataset}, {record.stage}] again",
+        what=record.stage,
+        where=f"{record.dataset}, partition {record.partition}",
+        given=upstream.stage,
     )
 
 

@@ -1,6 +1,6 @@
 """The asset `version`: publishes batches whose verdict is `published`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +70,7 @@ def publish_batches(
     audits = audit_waiting(root, dataset, run_id, gate)
     stop = release_stop_reason(audits)
     if stop:
-        raise StageNotPublished(stop)
+        raise StageNotPublished(stop, what="gate", where=dataset, given=_failed_checks(audits))
     publisher = Publisher(root=root, dataset=dataset, run_id=run_id, gate=gate, spec=spec)
     return publisher.publish_passed(audits)
 
@@ -101,6 +101,15 @@ def release_stop_reason(audits: list[Audit]) -> str:
     )
 
 
+def _failed_checks(audits: Sequence[Audit]) -> list[str]:
+    """Return the names of the checks that stop batches."""
+    names = set[str]()
+    for audit in audits:
+        if not audit.passed:
+            names.update(str(check["name"]) for check in audit.record.body["checks"] if stops(check))
+    return sorted(names)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publisher:
     """Publishes audited batches of a dataset, one version each."""
@@ -126,7 +135,8 @@ class Publisher:
             if record.verdict != "published":
                 failed.add(name)
         if failed and not any(audit.passed for audit in audits):
-            raise StageNotPublished(_failure_reason(root, dataset, min(failed)))
+            reason = _failure_reason(root, dataset, min(failed))
+            raise StageNotPublished(reason, what="batches", where=dataset, given=sorted(failed))
 
         unfit: dict[str, str] = {}  # batch -> reason
         versions: dict[str, loader.Version] = {}  # batch -> its version
@@ -147,13 +157,20 @@ class Publisher:
                 versions[name] = batch.version
         if unfit and not versions:
             reasons = "; ".join(unfit.values())
-            raise StageNotPublished(f"nothing was published: {reasons}")
+            raise StageNotPublished(
+                f"nothing was published: {reasons}", what="batches", where=dataset, given=sorted(unfit)
+            )
 
         if versions:
             obey(root, dataset)  # apply exclusions made while these batches waited
         newest = root.state.newest(dataset)
         if newest is None:
-            raise StageNotPublished(f"no batch of {dataset} was cut: materialize [{dataset}, samples] first")
+            raise StageNotPublished(
+                f"no batch of {dataset} was cut: materialize [{dataset}, samples] first",
+                what="batches",
+                where=dataset,
+                given=0,
+            )
         held_back = failed.union(unfit)
         return Release(
             version=root.open(newest.id),

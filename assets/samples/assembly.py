@@ -131,7 +131,9 @@ def _scores(store: Store, features: Sequence[StageRecord]) -> dict[str, Row]:
                 if owners.setdefault(name, featurizer) != featurizer:
                     raise Conflict(
                         f"column {name!r} comes from two featurizers, {owners[name]!r} and {featurizer!r}; give "
-                        "one of them another name, or leave one out of the dataset"
+                        "one of them another name, or leave one out of the dataset",
+                        what=name,
+                        given=[owners[name], featurizer],
                     )
             columns.update(values)
     return scores

@@ -147,7 +147,11 @@ def _crash_judgement(at: SampleAddress, outcome: Outcome[Judgement]) -> Judgemen
         summary = "no result"
         if error:
             summary = error.summary
-        raise StoreError(f"{at.describe()} could not be judged: {summary}; run this again")
+        raise StoreError(
+            f"{at.describe()} could not be judged: {summary}; run this again",
+            where=at.describe(),
+            given=summary,
+        )
     return Judgement(
         verdict="corrupt",
         code=error.code,

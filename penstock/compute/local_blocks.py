@@ -131,10 +131,14 @@ class WorkerCalls:
             self._finish, [arguments], timeout_s=FINISH_S, variables=self._variables
         )
         if outcome.value is None:
-            raise Fault(f"block {number} could not be finished: {_failure(outcome).reason}")
+            raise Fault(
+                f"block {number} could not be finished: {_failure(outcome).reason}",
+                what=f"block {number}",
+                given=_failure(outcome).reason,
+            )
         body, fault = _read(outcome.value)
         if fault:
-            raise Fault(f"block {number} could not be finished: {fault}")
+            raise Fault(f"block {number} could not be finished: {fault}", what=f"block {number}", given=fault)
         return from_json(body, self.work.part, f"what the finish of block {number} returned")
 
     def _store(self, outcome: Outcome[bytes]) -> StoredOutcome[Any]:
@@ -143,7 +147,11 @@ class WorkerCalls:
             return StoredOutcome(code=error.code, reason=error.summary)
         body, fault = _read(outcome.value)
         if fault:
-            raise Fault(f"work {self.work.name!r} failed, which is no verdict on its unit: {fault}")
+            raise Fault(
+                f"work {self.work.name!r} failed, which is no verdict on its unit: {fault}",
+                what=self.work.name,
+                given=fault,
+            )
         try:  # a hostile input file may control the worker
             result = from_json(body, self.work.result, "the result of a unit")
         except Corrupt as error:

@@ -120,7 +120,11 @@ class ModelBatches:
                 raise ModelFailed(
                     f"the model gives a row other bits beside other rows, or at another position, in "
                     f"batches of {self._least} on {self._place}: set batch_size=1, or find the layer that mixes "
-                    "the rows of a batch"
+                    "the rows of a batch",
+                    what="batch_size",
+                    where=self._place,
+                    given=self._least,
+                    accepted=1,
                 )
         row_bytes = -(-nbytes // self._least)
         while ceiling > self._least and row_bytes * ceiling > self._memory_bytes:
@@ -165,7 +169,10 @@ class ModelBatches:
             inputs = ", ".join(f"{name} {shape}" for name, shape, _ in row_shape(rows[0]))
             raise ModelFailed(
                 f"a batch of {self._least} rows of {inputs} does not fit into the memory of {self._place}; set a "
-                "smaller batch_size (the bits change, so all features are computed again), or smaller inputs"
+                "smaller batch_size (the bits change, so all features are computed again), or smaller inputs",
+                what="batch_size",
+                where=self._place,
+                given=inputs,
             )
         return results[: len(rows)]
 
@@ -188,13 +195,19 @@ class ModelBatches:
         if not torch.equal(drawn, torch.get_rng_state()):
             raise ModelFailed(
                 "the model draws random numbers, so the same bytes give other results; put it into eval() and "
-                "let it decode greedily"
+                "let it decode greedily",
+                what="random draws",
+                where=self._place,
             )
         odd = [name for name, value in results.items() if value.shape[:1] != (len(rows),)]
         if odd:
             raise ModelFailed(
                 f"the model returned {odd[0]!r} of shape {results[odd[0]].shape} for a batch of {len(rows)} rows; "
-                "every result needs one row per row of the batch"
+                "every result needs one row per row of the batch",
+                what=odd[0],
+                where=self._place,
+                given=results[odd[0]].shape,
+                accepted=len(rows),
             )
         return [{name: value[place] for name, value in results.items()} for place in range(len(rows))]
 
@@ -321,7 +334,9 @@ def _check_finite(rows: Sequence[Row]) -> None:
     for row in rows:
         for name, value in row.items():
             if value.dtype.kind == "f" and not np.isfinite(value).all():
-                raise rejected(STAGE, "not_finite", f"the model's {name!r} of it is NaN or infinite")
+                raise rejected(
+                    STAGE, "not_finite", f"the model's {name!r} of it is NaN or infinite", where=name
+                )
 
 
 def _nbytes(row: Row) -> int:

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from assets import invalid_option
+from loader.errors import InvalidSpec
+
 from ..decoding import crop_centre, kind_field, sample_images
 from ..featurizer import Features
 from .batching import Array, Row
@@ -57,9 +60,14 @@ class Caption(ModelFeaturizer):
         ModelFeaturizer.__post_init__(self)
         check_network(CAPTIONERS, self.network)
         if not 1 <= self.max_tokens <= 4096:
-            raise ValueError(f"max_tokens={self.max_tokens}; accepted: 1 to 4096")
+            raise invalid_option("max_tokens", self.max_tokens, "1 to 4096")
         if self.field.rpartition(".")[2] != "txt":
-            raise ValueError(f"field {self.field!r} is not text; accepted: names ending in txt")
+            raise InvalidSpec(
+                f"field {self.field!r} is not text; accepted: names ending in txt",
+                what="field",
+                given=self.field,
+                accepted="names ending in txt",
+            )
 
     @property
     def outputs(self) -> Mapping[str, tuple[str, ...]]:

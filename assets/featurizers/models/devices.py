@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from assets import invalid_option
 from loader.errors import ModelFailed
 from penstock.compute.pool.environment import visible_gpus
 
@@ -23,7 +24,7 @@ _DEVICE = re.compile(r"cpu|cuda(:[0-9]+)?")
 def check_device_name(device: str) -> None:
     """Check that a device is "auto", "cpu", "cuda" or "cuda:<number>". Raises: ValueError."""
     if device != "auto" and not _DEVICE.fullmatch(device):
-        raise ValueError(f"device={device!r}; accepted: 'auto', 'cpu', 'cuda', 'cuda:<number>'")
+        raise invalid_option("device", device, "'auto', 'cpu', 'cuda', 'cuda:<number>'")
 
 
 def process_device(device: str, place: str) -> str:
@@ -42,7 +43,11 @@ def process_device(device: str, place: str) -> str:
     if place == "cpu":
         raise ModelFailed(
             f"device={device!r}, but this worker has no GPU: set `gpus` in the slot of the cluster's file, or use "
-            "device='cpu' (the bits change, so all features are computed again)"
+            "device='cpu' (the bits change, so all features are computed again)",
+            what="device",
+            where="this worker",
+            given=device,
+            accepted="cpu",
         )
     return place or (device if ":" in device else "cuda:0")
 
@@ -68,7 +73,10 @@ def check_device(place: str) -> None:
         if torch.device(place).index >= there:
             raise ModelFailed(
                 f"no device {place} here: torch {torch.__version__} finds {there} GPUs. Run on a machine with one, or "
-                "with device='cpu' (the bits change, so all features are computed again)"
+                "with device='cpu' (the bits change, so all features are computed again)",
+                what="device",
+                given=place,
+                accepted=there,
             )
 
 

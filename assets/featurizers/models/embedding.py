@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from assets import invalid_option
+
 from ..decoding import crop_centre, decoded, kind_field, sample_images, three_frames
 from ..featurizer import Column, Features
 from .batching import Array, Row
@@ -62,7 +64,7 @@ class Embedding(ModelFeaturizer):
         ModelFeaturizer.__post_init__(self)
         check_network(EMBEDDERS, self.network)
         if self.stored not in STORED:
-            raise ValueError(f"stored={self.stored!r}; accepted: {', '.join(STORED)}")
+            raise invalid_option("stored", self.stored, ", ".join(STORED))
 
     @property
     def inputs(self) -> Mapping[str, tuple[str, ...]]:

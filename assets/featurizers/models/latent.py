@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
+from assets import invalid_option
+from loader.errors import InvalidSpec
+
 from ...media.unit import rejected
 from ..decoding import STAGE, crop_centre, kind_field, sample_images, spread, whole_blocks
 from ..featurizer import Features
@@ -60,11 +63,14 @@ class Latent(ModelFeaturizer):
         ModelFeaturizer.__post_init__(self)
         check_network(CODERS, self.network)
         if self.stored not in STORED:
-            raise ValueError(f"stored={self.stored!r}; accepted: {', '.join(STORED)}")
+            raise invalid_option("stored", self.stored, ", ".join(STORED))
         if self.size_px < 0 or self.max_px < 1 or self.frames < 1:
-            raise ValueError(
+            raise InvalidSpec(
                 f"size_px={self.size_px}, max_px={self.max_px}, frames={self.frames}; accepted: size_px from 0, the "
-                "others from 1"
+                "others from 1",
+                what="size_px, max_px and frames",
+                given=(self.size_px, self.max_px, self.frames),
+                accepted="size_px from 0, the others from 1",
             )
 
     @property
@@ -83,8 +89,12 @@ class Latent(ModelFeaturizer):
     def load(self, path: Path, dtype: "torch.dtype", place: str) -> Coder:
         model: Coder = network_loader(CODERS, self.network)(path, dtype, place)
         if self.size_px % model.block_px:
-            raise ValueError(
-                f"size_px={self.size_px}; accepted by these weights: multiples of {model.block_px}"
+            raise InvalidSpec(
+                f"size_px={self.size_px}; accepted by these weights: multiples of {model.block_px}",
+                what="size_px",
+                where=self.weights,
+                given=self.size_px,
+                accepted=f"multiples of {model.block_px}",
             )
         return model
 
@@ -99,9 +109,21 @@ class Latent(ModelFeaturizer):
             return crop_centre(image, self.size_px)
         height, width = image.shape[:2]
         if min(height, width) < block_px:
-            raise rejected(STAGE, "too_small", f"{width} x {height} px; at least {block_px} x {block_px} px")
+            raise rejected(
+                STAGE,
+                "too_small",
+                f"{width} x {height} px; at least {block_px} x {block_px} px",
+                given=(width, height),
+                accepted=block_px,
+            )
         if height * width > self.max_px:
-            raise rejected(STAGE, "too_large", f"{width} x {height} px; at most {self.max_px} px in all")
+            raise rejected(
+                STAGE,
+                "too_large",
+                f"{width} x {height} px; at most {self.max_px} px in all",
+                given=(width, height),
+                accepted=self.max_px,
+            )
         return whole_blocks(image, block_px)
 
     def run(self, model: Coder, batch: Mapping[str, "torch.Tensor"]) -> Mapping[str, "torch.Tensor"]:
@@ -115,6 +137,7 @@ class Latent(ModelFeaturizer):
                 STAGE,
                 "overflow",
                 f"its latent has values beyond {largest}, which {self.stored} does not hold",
+                accepted=largest,
             )
         columns = {
             "latent_mean": round(float(latents.mean(dtype=np.float64)), 6),

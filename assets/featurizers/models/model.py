@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from assets import invalid_option
 from penstock.compute.pool.environment import place_here
 
 from ...media.unit import Unusable
@@ -60,10 +61,10 @@ class ModelFeaturizer(Featurizer):
     def __post_init__(self) -> None:
         check_device_name(self.device)
         if self.dtype not in DTYPES:
-            raise ValueError(f"dtype={self.dtype!r}; accepted: {', '.join(DTYPES)}")
+            raise invalid_option("dtype", self.dtype, ", ".join(DTYPES))
         for name in ("batch_size", "max_batch_size", "memory_bytes", "readers"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name}={getattr(self, name)}; accepted: 0 (a default by device) or more")
+                raise invalid_option(name, getattr(self, name), "0 (a default by device) or more")
         if self.device != "auto":
             smallest = SMALLEST[self.device.partition(":")[0]]
             object.__setattr__(self, "batch_size", self.batch_size or smallest)
@@ -219,9 +220,8 @@ CAPTIONERS = {"transformers": f"{_NETWORKS}:load_captioner"}
 def check_network(networks: Mapping[str, str], name: str) -> None:
     """Check that `name` is in `networks` or has the form "module:function". Raises: ValueError."""
     if name not in networks and ":" not in name:
-        raise ValueError(
-            f"network={name!r}; accepted: {', '.join(map(repr, networks))}, or 'module:function' of another one"
-        )
+        named = ", ".join(map(repr, networks))
+        raise invalid_option("network", name, f"{named}, or 'module:function' of another one")
 
 
 def network_loader(networks: Mapping[str, str], name: str) -> Callable[..., Any]:

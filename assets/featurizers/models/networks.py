@@ -32,7 +32,8 @@ def transformers() -> Any:
         import transformers as library
     except ImportError as error:
         raise MissingDependency(
-            f"this network needs the package 'transformers' ({error}): pip install transformers"
+            f"this network needs the package 'transformers' ({error}): pip install transformers",
+            what="transformers",
         ) from error
     library.utils.logging.disable_progress_bar()
     return library
@@ -62,7 +63,9 @@ class ClipEmbedder:
     def tokens(self, text: str) -> Mapping[str, Array]:
         if self.tokenizer is None:
             raise InvalidWeights(
-                f"{self.path.name} has no tokenizer: it embeds no texts; leave text and caption None"
+                f"{self.path.name} has no tokenizer: it embeds no texts; leave text and caption None",
+                what="tokenizer",
+                where=self.path,
             )
         length = self.model.config.text_config.max_position_embeddings
         ids = self.tokenizer(
@@ -138,7 +141,11 @@ def load_captioner(path: Path, dtype: torch.dtype, place: str) -> TransformersCa
     library = transformers()
     tokenizer = _tokenizer(library, path)
     if tokenizer is None:
-        raise InvalidWeights(f"{path.name} has no tokenizer.json, so its captions cannot be decoded")
+        raise InvalidWeights(
+            f"{path.name} has no tokenizer.json, so its captions cannot be decoded",
+            what="tokenizer.json",
+            where=path,
+        )
     return TransformersCaptioner(_load_network(getattr(library, kind), path, dtype, place), tokenizer, path)
 
 
@@ -146,12 +153,18 @@ def _check_type(path: Path, accepted: Mapping[str, str]) -> str:
     config = path / "config.json"
     if not config.is_file():
         raise InvalidWeights(
-            f"{path.name} is not a folder with a config.json: give the folder that save_pretrained wrote"
+            f"{path.name} is not a folder with a config.json: give the folder that save_pretrained wrote",
+            what="config.json",
+            where=path,
         )
     model_type = json.loads(config.read_bytes()).get("model_type")
     if model_type not in accepted:
         raise InvalidWeights(
-            f"{path.name} holds a model of type {model_type!r}; accepted: {', '.join(map(repr, accepted))}"
+            f"{path.name} holds a model of type {model_type!r}; accepted: {', '.join(map(repr, accepted))}",
+            what="model_type",
+            where=path,
+            given=model_type,
+            accepted=list(accepted),
         )
     return accepted[model_type]
 
@@ -166,10 +179,20 @@ def _load_network(kind: Any, path: Path, dtype: torch.dtype, place: str) -> Any:
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise InvalidWeights(f"{path.name} does not fit {kind.__name__}: {error_text(error)}") from error
+        raise InvalidWeights(
+            f"{path.name} does not fit {kind.__name__}: {error_text(error)}",
+            what=kind.__name__,
+            where=path,
+            given=error_text(error),
+        ) from error
     missing = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
     if missing:  # transformers would initialise them randomly
-        raise InvalidWeights(f"{path.name} lacks weights of {kind.__name__}: {', '.join(missing[:3])}")
+        raise InvalidWeights(
+            f"{path.name} lacks weights of {kind.__name__}: {', '.join(missing[:3])}",
+            what=kind.__name__,
+            where=path,
+            given=missing,
+        )
     return model.to(place).eval()
 
 
@@ -179,7 +202,12 @@ def _tokenizer(library: Any, path: Path) -> Any:
     try:
         return library.AutoTokenizer.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:
-        raise InvalidWeights(f"the tokenizer in {path.name} cannot be loaded: {error}") from error
+        raise InvalidWeights(
+            f"the tokenizer in {path.name} cannot be loaded: {error}",
+            what="tokenizer",
+            where=path,
+            given=str(error),
+        ) from error
 
 
 def _mean_std(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -215,7 +243,9 @@ class TimmEmbedder:
         raise self._no_texts()
 
     def _no_texts(self) -> InvalidWeights:
-        return InvalidWeights(f"{self.path.name} is an image model: leave text and caption None")
+        return InvalidWeights(
+            f"{self.path.name} is an image model: leave text and caption None", what="text", where=self.path
+        )
 
 
 def load_timm(path: Path, dtype: torch.dtype, place: str) -> TimmEmbedder:
@@ -224,7 +254,8 @@ def load_timm(path: Path, dtype: torch.dtype, place: str) -> TimmEmbedder:
         import timm
     except ImportError as error:
         raise MissingDependency(
-            f"this network needs the packages 'timm' and 'torchvision' ({error}): pip install timm"
+            f"this network needs the packages 'timm' and 'torchvision' ({error}): pip install timm",
+            what="timm",
         ) from error
     from safetensors.torch import load_file
 
@@ -232,7 +263,9 @@ def load_timm(path: Path, dtype: torch.dtype, place: str) -> TimmEmbedder:
     weights = path / "model.safetensors"
     if not (stated.is_file() and weights.is_file()):
         raise InvalidWeights(
-            f"{path.name} is not a folder with the config.json and model.safetensors of a timm model"
+            f"{path.name} is not a folder with the config.json and model.safetensors of a timm model",
+            what="config.json and model.safetensors",
+            where=path,
         )
     config = json.loads(stated.read_bytes())
     try:
@@ -247,7 +280,10 @@ def load_timm(path: Path, dtype: torch.dtype, place: str) -> TimmEmbedder:
         model.load_state_dict({name: value for name, value in tensors.items() if name in needed}, strict=True)
     except (KeyError, TypeError, RuntimeError) as error:
         raise InvalidWeights(
-            f"{path.name} does not fit timm's {config.get('architecture')!r}: {error_text(error)}"
+            f"{path.name} does not fit timm's {config.get('architecture')!r}: {error_text(error)}",
+            what=config.get("architecture"),
+            where=path,
+            given=error_text(error),
         ) from error
     return TimmEmbedder(model.to(place, dtype).eval(), timm.data.resolve_model_data_config(model), path)
 
@@ -274,7 +310,7 @@ def load_diffusers(path: Path, dtype: torch.dtype, place: str) -> DiffusersCoder
         from diffusers import AutoencoderKL
     except ImportError as error:
         raise MissingDependency(
-            f"this network needs the package 'diffusers' ({error}): pip install diffusers"
+            f"this network needs the package 'diffusers' ({error}): pip install diffusers", what="diffusers"
         ) from error
     try:
         model, info = AutoencoderKL.from_pretrained(
@@ -286,8 +322,18 @@ def load_diffusers(path: Path, dtype: torch.dtype, place: str) -> DiffusersCoder
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise InvalidWeights(f"{path.name} does not fit AutoencoderKL: {error_text(error)}") from error
+        raise InvalidWeights(
+            f"{path.name} does not fit AutoencoderKL: {error_text(error)}",
+            what="AutoencoderKL",
+            where=path,
+            given=error_text(error),
+        ) from error
     missing = sorted(map(str, info["missing_keys"]))
     if missing:  # diffusers would initialise them randomly
-        raise InvalidWeights(f"{path.name} lacks weights of AutoencoderKL: {', '.join(missing[:3])}")
+        raise InvalidWeights(
+            f"{path.name} lacks weights of AutoencoderKL: {', '.join(missing[:3])}",
+            what="AutoencoderKL",
+            where=path,
+            given=missing,
+        )
     return DiffusersCoder(model.to(place).eval())

@@ -67,7 +67,9 @@ def _files(url: str) -> tuple[Store, list[ObjectInfo], bool]:
     """Return (store, files sorted by name, whether the URL names a single file)."""
     if not url:
         raise InvalidWeights(
-            "weights='': give the path or URL of a .safetensors file, or of a folder with one"
+            "weights='': give the path or URL of a .safetensors file, or of a folder with one",
+            what="weights",
+            given=url,
         )
     single = url.endswith(".safetensors")
     if not single:
@@ -76,7 +78,9 @@ def _files(url: str) -> tuple[Store, list[ObjectInfo], bool]:
         if not any(info.key.endswith(".safetensors") for info in files):
             raise InvalidWeights(
                 f"no .safetensors file in the folder {url}; save the model as safetensors "
-                "(save_pretrained does): pickled weights (.bin, .pt, .ckpt) are never loaded"
+                "(save_pretrained does): pickled weights (.bin, .pt, .ckpt) are never loaded",
+                what=".safetensors",
+                where=url,
             )
         return store, sorted(files, key=lambda info: info.key), False
     folder, slash, name = url.rpartition("/")
@@ -84,7 +88,9 @@ def _files(url: str) -> tuple[Store, list[ObjectInfo], bool]:
     try:
         return store, [store.head(name)], True
     except ObjectNotFound as error:
-        raise InvalidWeights(f"no weights at {url}: there is no such file") from error
+        raise InvalidWeights(
+            f"no weights at {url}: there is no such file", what="weights", where=url
+        ) from error
 
 
 def _file_sha256(store: Store, file: ObjectInfo) -> str:
@@ -113,7 +119,11 @@ def _check_sum(url: str, stated: str, actual: str) -> None:
     if actual != stated:
         raise InvalidWeights(
             f"{url} holds other weights: their sha256 is {actual}, not {stated}. Restore the right ones, "
-            "or state the new sha256 (features of the old ones are then computed again)"
+            "or state the new sha256 (features of the old ones are then computed again)",
+            what="sha256",
+            where=url,
+            given=actual,
+            accepted=stated,
         )
 
 

@@ -47,10 +47,18 @@ class TokenizedChat:
 def parse_chat(body: object) -> Chat:
     """Return the chat in a JSON object: {"messages", "tools"}; it may have other names. Raises: Unusable."""
     if not isinstance(body, Mapping):
-        raise rejected(STAGE, "no_chat", "the JSON is no object with messages")
+        raise rejected(
+            STAGE, "no_chat", "the JSON is no object with messages", where="JSON", given=type(body).__name__
+        )
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise rejected(STAGE, "no_chat", f"messages is {messages!r:.80}; a list of messages is needed")
+        raise rejected(
+            STAGE,
+            "no_chat",
+            f"messages is {messages!r:.80}; a list of messages is needed",
+            where="messages",
+            given=type(messages).__name__,
+        )
     for number, message in enumerate(messages):
         role = None
         if isinstance(message, Mapping):
@@ -60,10 +68,18 @@ def parse_chat(body: object) -> Chat:
                 STAGE,
                 "no_chat",
                 f"message {number} is {message!r:.80}; a mapping with a role is needed",
+                where=f"message {number}",
+                given=type(message).__name__,
             )
     tools = body.get("tools")
     if tools is not None and not isinstance(tools, list):
-        raise rejected(STAGE, "no_chat", f"tools is {tools!r:.80}; a list is needed")
+        raise rejected(
+            STAGE,
+            "no_chat",
+            f"tools is {tools!r:.80}; a list is needed",
+            where="tools",
+            given=type(tools).__name__,
+        )
     return Chat(messages=_with_reasoning_names(messages), tools=tools)
 
 
@@ -94,7 +110,8 @@ def tokenize_chat(
             text, spans = _prefix_spans(chat, template, tokenizer)
         _check_contents(chat, text)
     except TemplateFailed as error:
-        raise rejected(STAGE, "template", f"the chat template refused it: {error}") from error
+        reason = f"the chat template refused it: {error}"
+        raise rejected(STAGE, "template", reason, None, **error.fields) from error
 
     tokens = tokenizer.encode_template(text)
     mask = _overlaps(tokens.spans, spans)
@@ -153,13 +170,15 @@ def _check_string(
     try:
         text.encode()
     except UnicodeEncodeError as error:  # half of a surrogate pair, which JSON can hold
-        raise rejected(STAGE, "undecodable", f"{where}: {error}") from error
+        raise rejected(STAGE, "undecodable", f"{where}: {error}", where=where, given=str(error)) from error
     for token in reserved:
         if token in text:
             raise rejected(
                 STAGE,
                 "special_token",
                 f"{where} contains {token!r}, which would end or begin a turn; remove it from the text",
+                where=where,
+                given=token,
             )
 
 
@@ -172,7 +191,10 @@ def _check_contents(chat: Chat, text: str) -> None:
         content = message.get("content")
         if isinstance(content, list) and content and str(content) in text:
             raise TemplateFailed(
-                f"it writes the list of message {number} as Python does; pass its content as one text"
+                f"it writes the list of message {number} as Python does; pass its content as one text",
+                where=f"message {number}",
+                given="list",
+                accepted="text",
             )
         if not isinstance(content, str):
             continue
@@ -186,7 +208,10 @@ def _check_contents(chat: Chat, text: str) -> None:
         if place < 0:
             raise TemplateFailed(
                 f"the content of message {number} is not in its text. A template that takes parts only "
-                'needs the content as a list, [{"type": "text", "text": ...}]'
+                'needs the content as a list, [{"type": "text", "text": ...}]',
+                where=f"message {number}",
+                given="text",
+                accepted="list",
             )
         position = place
 
@@ -225,6 +250,8 @@ def _check_n_messages(chat: Chat) -> None:
             f"its {len(chat.messages):,} messages, {n_turns:,} of the assistant, would be rendered as {n_rendered:,}, "
             f"because the template has no marks; at most {MAX_RENDERED_MESSAGES:,}. Pass template=, one with "
             "generation marks, or cut the chat",
+            given=n_rendered,
+            accepted=MAX_RENDERED_MESSAGES,
         )
 
 
@@ -256,7 +283,9 @@ class _ChatBeginnings:
             if budget.remaining < 0 and budget.limit == self._remaining:
                 raise TemplateFailed(
                     "its renderings, three for each turn, do more work than a chat may. Pass template=, one "
-                    "with generation marks, or cut the chat"
+                    "with generation marks, or cut the chat",
+                    given=f"renderings of {len(self._chat.messages)} messages",
+                    accepted=MAX_CHAT_WORK,
                 ) from error
             raise
         self._remaining -= budget.limit - budget.remaining
@@ -285,7 +314,8 @@ def _prefix_spans(
         if not is_appended:
             raise TemplateFailed(
                 f"message {number} does not continue the text before it, so the assistant's tokens are "
-                "unknown. Pass template=, one with generation marks"
+                "unknown. Pass template=, one with generation marks",
+                where=f"message {number}",
             )
         # Some templates add a prompt behind the user, and none behind a tool: what begins that turn is unknown.
         has_prompt = before != without_prompt
@@ -293,7 +323,8 @@ def _prefix_spans(
         if len(turns_by_prompt) == 2:
             raise TemplateFailed(
                 f"message {turns_by_prompt[True]} follows a generation prompt, message {turns_by_prompt[False]} none, "
-                "so the assistant's tokens are unknown. Pass template=, one with generation marks"
+                "so the assistant's tokens are unknown. Pass template=, one with generation marks",
+                where=f"messages {turns_by_prompt[True]} and {turns_by_prompt[False]}",
             )
         start = len(before)
         end = len(after)

@@ -14,6 +14,7 @@ from typing import Any
 
 import jinja2
 
+from loader.errors import InvalidSpec
 from loader.json_text import DamagedJson, parse_json_object
 
 from .bounded_file import read_bounded
@@ -27,7 +28,11 @@ _MARK = re.compile(r"\{%[-+]?\s*generation\b")
 
 
 class TemplateFailed(Exception):
-    """The template raised, or made too much text."""
+    """The template raised, or made too much text. fields: where, given and accepted, as in `PenstockError`."""
+
+    def __init__(self, reason: str, **fields: object) -> None:
+        super().__init__(reason)
+        self.fields = fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +76,18 @@ class ChatTemplate:
                 pieces.append(piece)
                 n_characters += len(piece)
                 if n_characters > MAX_RENDERED_CHARACTERS:
-                    raise TemplateFailed(f"it made more than {MAX_RENDERED_CHARACTERS:,} characters")
+                    raise TemplateFailed(
+                        f"it made more than {MAX_RENDERED_CHARACTERS:,} characters",
+                        given=n_characters,
+                        accepted=MAX_RENDERED_CHARACTERS,
+                    )
         except TemplateFailed:
             raise
         except Exception as error:  # whatever the template's code raises
             message = f"{type(error).__name__}: {error}"
             if "strftime_now" in message:
                 message += ". The date would give other tokens on another day: pass template=, one without it"
-            raise TemplateFailed(message) from error
+            raise TemplateFailed(message, given=type(error).__name__) from error
         return "".join(pieces)
 
 
@@ -95,9 +104,12 @@ def read_template(tokenizer: Path, template: str | None) -> ChatTemplate:
     elif template_file.exists():
         source = _read_text(template_file)
     if not isinstance(source, str):
-        raise ValueError(
+        raise InvalidSpec(
             f"no chat template beside {str(tokenizer)!r} (chat_template.jinja, or chat_template in "
-            "tokenizer_config.json); pass template=, the path of one"
+            "tokenizer_config.json); pass template=, the path of one",
+            what="template",
+            where=tokenizer,
+            accepted="chat_template.jinja, or chat_template in tokenizer_config.json",
         )
     chat_template = ChatTemplate(source=source, special_tokens=_special_tokens(settings))
     try:
@@ -108,7 +120,12 @@ def read_template(tokenizer: Path, template: str | None) -> ChatTemplate:
         SyntaxError,  # a hundred blocks in others, for Python's
         MemoryError,  # the same, in some releases
     ) as error:
-        raise ValueError(f"the chat template of {str(tokenizer)!r} cannot be parsed: {error}") from error
+        raise InvalidSpec(
+            f"the chat template of {str(tokenizer)!r} cannot be parsed: {error}",
+            what="template syntax",
+            where=tokenizer,
+            given=type(error).__name__,
+        ) from error
     return chat_template
 
 
@@ -128,7 +145,9 @@ def _read_settings(path: Path) -> Mapping[str, Any]:
         # Lenient: model_max_length is 10^30 in many of these files.
         return parse_json_object(text, lenient=True)
     except DamagedJson as error:
-        raise ValueError(f"{str(path)!r} is not JSON: {error}") from error
+        raise InvalidSpec(
+            f"{str(path)!r} is not JSON: {error}", what="JSON", where=path, given=str(error)
+        ) from error
 
 
 def _read_text(path: Path) -> str:
@@ -136,7 +155,9 @@ def _read_text(path: Path) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{str(path)!r} is not UTF-8: {error}") from error
+        raise InvalidSpec(
+            f"{str(path)!r} is not UTF-8: {error}", what="UTF-8", where=path, given=str(error)
+        ) from error
 
 
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.errors import MissingDependency
+from assets import invalid_option
+from loader.errors import InvalidSpec, MissingDependency
 from penstock.words import word_blocks
 
 from ...media.unit import rejected
@@ -57,9 +58,14 @@ class MinHash(Featurizer):
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_bytes <= MAX_TEXT_BYTES:
-            raise ValueError(f"max_bytes={self.max_bytes}; accepted: 1 to {MAX_TEXT_BYTES}")
+            raise invalid_option("max_bytes", self.max_bytes, f"1 to {MAX_TEXT_BYTES}")
         if self.text is not None and self.text.rpartition(".")[2].lower() != "txt":
-            raise ValueError(f"field {self.text!r} is not text; accepted: names ending in txt")
+            raise InvalidSpec(
+                f"field {self.text!r} is not text; accepted: names ending in txt",
+                what="text",
+                given=self.text,
+                accepted="names ending in txt",
+            )
 
     @property
     def version(self) -> str:
@@ -74,7 +80,13 @@ class MinHash(Featurizer):
         field = kind_field(self.inputs, kind)
         n_bytes = len(bytes_of(sample, field))
         if n_bytes > self.max_bytes:
-            raise rejected(STAGE, "too_large", f"{n_bytes} bytes of text; at most {self.max_bytes}")
+            raise rejected(
+                STAGE,
+                "too_large",
+                f"{n_bytes} bytes of text; at most {self.max_bytes}",
+                given=n_bytes,
+                accepted=self.max_bytes,
+            )
         signature = text_signature(decoded(sample, field))
         return Features(fields={"minhash.npy": signature}, columns={})
 

@@ -7,7 +7,8 @@ from functools import lru_cache
 from typing import ClassVar
 
 import loader
-from loader.errors import DecodeFailed
+from assets import invalid_option
+from loader.errors import DecodeFailed, InvalidSpec
 from penstock.search.overlap.compare import ProtectedIndex, overlaps
 from penstock.search.overlap.protected_texts import protected_texts
 from penstock.search.overlap.sample_texts import TEXT_EXTENSIONS, field_texts, is_text
@@ -54,13 +55,18 @@ class TextOverlap(Featurizer):
 
     def __post_init__(self) -> None:
         if isinstance(self.protected, str) or not self.protected:
-            raise ValueError(f"protected={self.protected!r}; accepted: a list of refs, such as ['gsm8k@1']")
+            raise invalid_option("protected", self.protected, "a list of refs, such as ['gsm8k@1']")
         for ref in self.protected:
             # A tag may move: equal versions of the featurizer would give other columns.
             if not _REF.fullmatch(ref):
-                raise ValueError(f"protected: {ref!r} has no number; accepted: such as 'gsm8k@1'")
+                raise InvalidSpec(
+                    f"protected: {ref!r} has no number; accepted: such as 'gsm8k@1'",
+                    what="protected",
+                    given=ref,
+                    accepted="such as 'gsm8k@1'",
+                )
         if not 1 <= self.max_bytes <= MAX_TEXT_BYTES:
-            raise ValueError(f"max_bytes={self.max_bytes}; accepted: 1 to {MAX_TEXT_BYTES}")
+            raise invalid_option("max_bytes", self.max_bytes, f"1 to {MAX_TEXT_BYTES}")
         text_fields = (
             self.text,
             self.image,
@@ -70,7 +76,12 @@ class TextOverlap(Featurizer):
         for field in text_fields:
             if field is not None and not is_text(field):
                 endings = ", ".join(TEXT_EXTENSIONS)
-                raise ValueError(f"field {field!r} is not text; accepted: names ending in {endings}")
+                raise InvalidSpec(
+                    f"field {field!r} is not text; accepted: names ending in {endings}",
+                    what="field",
+                    given=field,
+                    accepted=TEXT_EXTENSIONS,
+                )
         # Lists of a spec and tuples are one policy.
         object.__setattr__(self, "protected", tuple(self.protected))
 
@@ -90,7 +101,13 @@ class TextOverlap(Featurizer):
             data = bytes_of(sample, field)
         n_bytes = len(data)
         if n_bytes > self.max_bytes:
-            raise rejected(STAGE, "too_large", f"{n_bytes} bytes of text; at most {self.max_bytes}")
+            raise rejected(
+                STAGE,
+                "too_large",
+                f"{n_bytes} bytes of text; at most {self.max_bytes}",
+                given=n_bytes,
+                accepted=self.max_bytes,
+            )
         try:
             texts = field_texts(field, data)
         except DecodeFailed as error:

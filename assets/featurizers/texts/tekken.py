@@ -30,7 +30,8 @@ def tokenizer() -> Any:
         from mistral_common.tokens.tokenizers.tekken import Tekkenizer
     except ImportError as error:
         raise MissingDependency(
-            f"tokens need the package 'mistral-common', which is not installed: {_INSTALL}"
+            f"tokens need the package 'mistral-common', which is not installed: {_INSTALL}",
+            what="mistral-common",
         ) from error
     with as_file(files("mistral_common") / "data" / VOCABULARY) as path:
         digest = "no such file"
@@ -39,6 +40,9 @@ def tokenizer() -> Any:
         if digest != SHA256:
             raise MissingDependency(
                 f"the installed mistral-common has another {VOCABULARY} than this code expects: "
-                f"{digest}, not {SHA256}; install the release in constraints.txt: {_INSTALL}"
+                f"{digest}, not {SHA256}; install the release in constraints.txt: {_INSTALL}",
+                what=VOCABULARY,
+                given=digest,
+                accepted=SHA256,
             )
         return Tekkenizer.from_file(path)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.errors import MissingDependency
+from loader.errors import InvalidSpec, MissingDependency
 
 from .bounded_file import read_bounded
 
@@ -45,7 +45,9 @@ class TokenizerFile:
             self._documents = _sentencepiece(self.path, data)
             self.n_ids = self._documents.vocab_size()
         if not self.n_ids:
-            raise ValueError(f"tokenizer {str(self.path)!r} has no token")
+            raise InvalidSpec(
+                f"tokenizer {str(self.path)!r} has no token", what="tokenizer", where=self.path, given=0
+            )
 
     @property
     def special_tokens(self) -> list[str]:
@@ -88,15 +90,22 @@ def probe_hash(path: str, sha256: str) -> str:
 
 def _read(path: Path, sha256: str) -> bytes:
     if path.suffix not in (".json", ".model"):
-        raise ValueError(
-            f"tokenizer={str(path)!r}; accepted: a tokenizer.json, or a sentencepiece file *.model"
+        raise InvalidSpec(
+            f"tokenizer={str(path)!r}; accepted: a tokenizer.json, or a sentencepiece file *.model",
+            what="tokenizer",
+            where=path,
+            accepted="a tokenizer.json, or a sentencepiece file *.model",
         )
     data = read_bounded(path, f"tokenizer={str(path)!r}", MAX_FILE_BYTES)
     digest = hashlib.sha256(data).hexdigest()
     if digest != sha256:
-        raise ValueError(
+        raise InvalidSpec(
             f"tokenizer={str(path)!r} has sha256 {digest}, not {sha256!r}. Restore the file. For another tokenizer, "
-            "pass its sha256 and another field, such as 'v2.tokens.npy'"
+            "pass its sha256 and another field, such as 'v2.tokens.npy'",
+            what="sha256",
+            where=path,
+            given=digest,
+            accepted=sha256,
         )
     return data
 
@@ -105,11 +114,18 @@ def _json_tokenizer(path: Path, data: bytes) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise MissingDependency(f"{path.name} needs the package 'tokenizers': {_INSTALL}") from error
+        raise MissingDependency(
+            f"{path.name} needs the package 'tokenizers': {_INSTALL}", what="tokenizers", where=path
+        ) from error
     try:
         tokenizer = Tokenizer.from_buffer(data)
     except Exception as error:  # the library raises plain Exception
-        raise ValueError(f"tokenizer={str(path)!r} is no tokenizer.json: {error}") from error
+        raise InvalidSpec(
+            f"tokenizer={str(path)!r} is no tokenizer.json: {error}",
+            what="tokenizer.json",
+            where=path,
+            given=str(error),
+        ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -119,11 +135,18 @@ def _sentencepiece(path: Path, data: bytes) -> Any:
     try:
         import sentencepiece
     except ImportError as error:
-        raise MissingDependency(f"{path.name} needs the package 'sentencepiece': {_INSTALL}") from error
+        raise MissingDependency(
+            f"{path.name} needs the package 'sentencepiece': {_INSTALL}", what="sentencepiece", where=path
+        ) from error
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=data)
     except RuntimeError as error:
-        raise ValueError(f"tokenizer={str(path)!r} is no sentencepiece model: {error}") from error
+        raise InvalidSpec(
+            f"tokenizer={str(path)!r} is no sentencepiece model: {error}",
+            what="sentencepiece model",
+            where=path,
+            given=str(error),
+        ) from error
 
 
 def _probe_text() -> str:

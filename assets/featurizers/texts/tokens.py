@@ -8,6 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from assets import invalid_option
+from loader.errors import InvalidSpec
+
 from ...media.unit import rejected
 from ..decoding import STAGE, decoded, kind_field, kind_inputs
 from ..featurizer import Column, Features, Featurizer, version_of
@@ -60,7 +63,7 @@ class Tokens(Featurizer):
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_bytes <= MAX_TEXT_BYTES:
-            raise ValueError(f"max_bytes={self.max_bytes}; accepted: 1 to {MAX_TEXT_BYTES}")
+            raise invalid_option("max_bytes", self.max_bytes, f"1 to {MAX_TEXT_BYTES}")
         text_fields = (
             self.text,
             self.image,
@@ -69,34 +72,59 @@ class Tokens(Featurizer):
         )
         for name in text_fields:
             if name is not None and _extension(name) != "txt":
-                raise ValueError(f"field {name!r} is not text; accepted: names ending in txt")
+                raise InvalidSpec(
+                    f"field {name!r} is not text; accepted: names ending in txt",
+                    what="field",
+                    given=name,
+                    accepted="names ending in txt",
+                )
         if not _FIELD.fullmatch(self.field):
-            raise ValueError(f"field={self.field!r}; accepted: 'tokens.npy' or '<word>.tokens.npy'")
+            raise invalid_option("field", self.field, "'tokens.npy' or '<word>.tokens.npy'")
         self._check_tokenizer()
         if self.chat is not None:
             self._check_chat(self.chat)
         elif self.template is not None:
-            raise ValueError("template= is for chats; pass chat=, the field that holds them")
+            raise InvalidSpec(
+                "template= is for chats; pass chat=, the field that holds them",
+                what="template",
+                given=self.template,
+            )
 
     def _check_tokenizer(self) -> None:
         has_tokenizer = self.tokenizer is not None
         has_sha256 = self.sha256 is not None
         if has_tokenizer != has_sha256:
-            raise ValueError("tokenizer= and sha256= belong together: pass the file's SHA-256, too")
+            raise InvalidSpec(
+                "tokenizer= and sha256= belong together: pass the file's SHA-256, too",
+                what="tokenizer and sha256",
+                given=(self.tokenizer, self.sha256),
+            )
         if self.sha256 is not None and not _SHA256.fullmatch(self.sha256):
-            raise ValueError(f"sha256={self.sha256!r}; accepted: 64 hexadecimal digits in lower case")
+            raise invalid_option("sha256", self.sha256, "64 hexadecimal digits in lower case")
 
     def _check_chat(self, field: str) -> None:
         if _extension(field) != "json":
-            raise ValueError(f"chat={field!r}; accepted: names ending in json")
+            raise invalid_option("chat", field, "names ending in json")
         if self.tokenizer is None or _extension(self.tokenizer) != "json":
-            raise ValueError(
-                f"chat={field!r} needs a tokenizer.json with special tokens, tokenizer={self.tokenizer!r}"
+            raise InvalidSpec(
+                f"chat={field!r} needs a tokenizer.json with special tokens, tokenizer={self.tokenizer!r}",
+                what="tokenizer",
+                given=self.tokenizer,
+                accepted="a tokenizer.json",
             )
         if self.image or self.video or self.audio:
-            raise ValueError("chat= is for text samples; tokenize captions by another featurizer and field")
+            raise InvalidSpec(
+                "chat= is for text samples; tokenize captions by another featurizer and field",
+                what="chat",
+                given=field,
+                accepted="text samples",
+            )
         if self.append is not None:
-            raise ValueError("append= is for documents; a chat template ends its turns itself")
+            raise InvalidSpec(
+                "append= is for documents; a chat template ends its turns itself",
+                what="append",
+                given=self.append,
+            )
 
     @property
     def _word(self) -> str:
@@ -155,7 +183,13 @@ class Tokens(Featurizer):
         """Return what the tokens depend on, beside the parameters. Raises: ValueError for `append`."""
         n_ids = self._n_ids
         if self.append is not None and not 0 <= self.append < n_ids:
-            raise ValueError(f"append={self.append}; the tokenizer has ids from 0 to {n_ids - 1}")
+            raise InvalidSpec(
+                f"append={self.append}; the tokenizer has ids from 0 to {n_ids - 1}",
+                what="append",
+                where=self.tokenizer,
+                given=self.append,
+                accepted=f"0 to {n_ids - 1}",
+            )
         if self.tokenizer is None or self.sha256 is None:
             return [tekken.SHA256]
         from .tokenizer_file import probe_hash
@@ -195,7 +229,13 @@ class Tokens(Featurizer):
             return self._features([], n_tokens)
         n_bytes = len(sample.get(field, b""))
         if n_bytes > self.max_bytes:
-            raise rejected(STAGE, "too_large", f"{n_bytes} bytes of text; at most {self.max_bytes}")
+            raise rejected(
+                STAGE,
+                "too_large",
+                f"{n_bytes} bytes of text; at most {self.max_bytes}",
+                given=n_bytes,
+                accepted=self.max_bytes,
+            )
         if self.chat is not None:
             return self._chat_features(sample, field)
         text: str = decoded(sample, field)

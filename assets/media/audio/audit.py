@@ -212,10 +212,14 @@ class TrackAudit:
         check_length(self._container, self._stream, heard)
         if heard.n_channels > MAX_CHANNELS:
             raise rejected(
-                "decode", "channels", f"{heard.n_channels} channels; at most {MAX_CHANNELS} are taken"
+                "decode",
+                "channels",
+                f"{heard.n_channels} channels; at most {MAX_CHANNELS} are taken",
+                given=heard.n_channels,
+                accepted=MAX_CHANNELS,
             )
         try:
             channel_mix(heard.channels, heard.layout, "mono")
         except UnknownLayout as error:
-            raise rejected("decode", "unknown_layout", error) from error
+            raise rejected("decode", "unknown_layout", error, given=heard.layout) from error
         return measured

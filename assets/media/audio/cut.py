@@ -331,6 +331,8 @@ def _segment_span(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> S
             "segment",
             f"the segment from {segment.start_s} to {segment.end_s} s lies outside of the sound, which is "
             f"{length_s:.3f} s long; correct the _segments table and land the batch again",
+            given=[segment.start_s, segment.end_s],
+            accepted=length_s,
         )
     return start, max(start + 1, min(end, spooled.n_samples))
 

@@ -217,17 +217,21 @@ class AudioTimeline:
         try:
             return Resampler(self.heard.rate_hz, self._rate_hz, n_channels)
         except StrangeRate as error:
-            raise rejected("decode", "sample_rate", error) from error
+            raise rejected("decode", "sample_rate", error, given=self.heard.rate_hz) from error
 
     def _mix(self) -> Mix:
         if self.heard.n_channels > MAX_CHANNELS:
             raise dropped(
-                "cut", "channels", f"{self.heard.n_channels} channels; at most {MAX_CHANNELS} are taken"
+                "cut",
+                "channels",
+                f"{self.heard.n_channels} channels; at most {MAX_CHANNELS} are taken",
+                given=self.heard.n_channels,
+                accepted=MAX_CHANNELS,
             )
         try:
             return channel_mix(self.heard.channels, self.heard.layout, self._channels)
         except UnknownLayout as error:
-            raise dropped("cut", "unknown_layout", error) from error
+            raise dropped("cut", "unknown_layout", error, given=self.heard.layout) from error
 
 
 def source_blocks(container: "InputContainer", stream: "AudioStream", heard: Heard) -> Iterator[Floats]:
@@ -289,13 +293,16 @@ def check_length(container: "InputContainer", stream: "AudioStream", heard: Hear
                 "decode",
                 "truncated",
                 f"the header announces {promise.n_samples} samples, {heard.n_source} are there",
+                where="samples",
+                given=heard.n_source,
+                accepted=promise.n_samples,
             )
         try:
             check_lengths(data)
             if name.startswith("mov"):
                 check_complete(stream, len(data))
         except DecodeFailed as error:
-            raise rejected("decode", "truncated", error) from error
+            raise rejected("decode", "truncated", error, where="bytes", given=len(data)) from error
 
 
 @contextmanager
@@ -318,6 +325,8 @@ def check_overlaps(heard: Heard) -> None:
             "decode",
             "timestamps",
             f"{heard.n_overlapping} of {heard.n_source} samples are said to be heard at the time of others",
+            given=heard.n_overlapping,
+            accepted=heard.n_source // 2,
         )
 
 
@@ -325,7 +334,7 @@ def check_gaps(heard: Heard) -> None:
     """Check that there are more decoded than filled-in samples. Raises: Unusable."""
     if heard.n_filled > heard.n_source:
         reason = f"{heard.n_source} samples are decoded, and {heard.n_filled} missing between them"
-        raise rejected("decode", "gaps", reason)
+        raise rejected("decode", "gaps", reason, given=heard.n_filled, accepted=heard.n_source)
 
 
 def read_pieces(

@@ -200,7 +200,9 @@ def canonical_clips(
             clips = _encode_clips(order, audit, quality, seeks)
         if is_good_enough(clips):
             return clips
-    raise rejected("cut", "psnr", f"no encoding of it has {MIN_PSNR_DB:.0f} dB in every frame")
+    raise rejected(
+        "cut", "psnr", f"no encoding of it has {MIN_PSNR_DB:.0f} dB in every frame", accepted=MIN_PSNR_DB
+    )
 
 
 def _encode_clips(

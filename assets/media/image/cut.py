@@ -225,7 +225,7 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
         stored_photo = _encode_photo(upright(small, opened.orientation.pending), alpha, rules)
     if loses_bits and stored_photo.mode != "reference" and rules.deep == "drop":
         reason = f"gray of {bits} bits, which may be depth; deep='reduce' scales it to 8, mode='reference' keeps a PNG"
-        raise dropped("cut", "bit_depth", reason)
+        raise dropped("cut", "bit_depth", reason, given=bits, accepted=8)
     word = "img"
     if rules.mode == "canonical" and rules.alpha != "keep":
         word = "jpg"
@@ -296,7 +296,11 @@ def _encode_photo(
     sink = io.BytesIO()
     if max(image.size) > MAX_JPEG_PX and not because and alpha != "kept":
         raise dropped(
-            "cut", "too_long", f"{image.width} x {image.height} px; a JPEG has at most {MAX_JPEG_PX} a side"
+            "cut",
+            "too_long",
+            f"{image.width} x {image.height} px; a JPEG has at most {MAX_JPEG_PX} a side",
+            given=(image.width, image.height),
+            accepted=MAX_JPEG_PX,
         )
     if because or alpha == "kept":
         image.save(sink, "PNG")

@@ -30,6 +30,7 @@ def eight_bits(image: "Image", area: tuple[int, int, int, int]) -> "Image":
             "decode",
             "no_white",
             f"pixels of type {mode}: no file says which number is white; store 8 or 16 bits",
+            given=mode,
         )
     if mode in _PREMULTIPLIED:
         return band.convert(_PREMULTIPLIED[mode])
@@ -90,7 +91,10 @@ def _key_of_eight(image: "Image", clear: object) -> object:
     depth = bit_depth(image)
     if image.mode == "RGB" and depth == 16:
         raise dropped(
-            "decode", "deep_colour_key", "a PNG of 16 bits with a transparent colour; store it with alpha"
+            "decode",
+            "deep_colour_key",
+            "a PNG of 16 bits with a transparent colour; store it with alpha",
+            given=depth,
         )
     if image.mode == "L" and isinstance(clear, int):
         return clear * (255 // (2**depth - 1))

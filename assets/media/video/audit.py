@@ -383,10 +383,14 @@ class _FrameAudit:
     def facts(self) -> Row:
         index = self._index
         if not self.n:
-            raise rejected("decode", "no_frames", f"{index.n_packets} packets give no frame")
+            raise rejected(
+                "decode", "no_frames", f"{index.n_packets} packets give no frame", given=index.n_packets
+            )
         if self._n_corrupt:
             text = f"{self._n_corrupt} of {self.n} frames are damaged"
-            raise rejected("decode", "corrupt", text, at_frame=self._first_corrupt)
+            raise rejected(
+                "decode", "corrupt", text, at_frame=self._first_corrupt, given=self._n_corrupt, accepted=0
+            )
         statistics = self._statistics.facts()
         if self._watcher is not None:
             self._watcher.finish(statistics["scene_cuts"])

@@ -315,7 +315,9 @@ def frame_rendering(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
             assumed=False,
         )
     if bits > 8 and policy.deep == "drop":
-        raise dropped("probe", "bit_depth", f"{bits} bits per component; at most 8 are taken")
+        raise dropped(
+            "probe", "bit_depth", f"{bits} bits per component; at most 8 are taken", given=bits, accepted=8
+        )
     if bits > 8 and transfer == UNTAGGED and _BT2020 in (matrix, primaries):
         reason = f"{bits} bits in BT.2020 without a transfer: it may be HDR or not"
         raise dropped("probe", "hdr_untagged", reason)

@@ -198,7 +198,12 @@ def matrix_filters(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]
     sideways = all(abs(value) <= 0.01 * size for value in (a, d)) and abs(abs(b) - abs(c)) <= 0.01 * size
     if size == 0 or not (upright or sideways):
         numbers = ", ".join(f"{value:.3g}" for value in (a, b, c, d))
-        raise dropped("cut", "rotation", f"its display matrix ({numbers}) is no quarter turn and no mirror")
+        raise dropped(
+            "cut",
+            "rotation",
+            f"its display matrix ({numbers}) is no quarter turn and no mirror",
+            given=[a, b, c, d],
+        )
     if sideways:
         # 1 clock, 2 cclock; mirrored: 0 cclock_flip, 3 clock_flip
         turn = {(True, False): "1", (False, True): "2", (True, True): "0", (False, False): "3"}[b > 0, c > 0]

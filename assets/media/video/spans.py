@@ -80,7 +80,11 @@ def shots(index: PacketIndex, policy: VideoPolicy, cuts: Sequence[int]) -> Shots
                 n_short += 1
     if not by_shot:
         raise dropped(
-            "cut", "short_shots", f"all of its {len(inside) + 1} shots are shorter than {policy.min_clip_s} s"
+            "cut",
+            "short_shots",
+            f"all of its {len(inside) + 1} shots are shorter than {policy.min_clip_s} s",
+            given=len(inside) + 1,
+            accepted=policy.min_clip_s,
         )
     spans = [by_shot[number] for number in spread(len(by_shot), policy.max_clips)]
     return Shots(spans=spans, n_shots=len(inside) + 1, n_short=n_short)
@@ -102,6 +106,8 @@ def segment_spans(index: PacketIndex, segments: Sequence[Segment]) -> list[ClipS
                 "segment",
                 f"the segment from {segment.start_s} to {segment.end_s} s lies outside of the video, which is "
                 f"{index.duration_s:.3f} s long; correct the _segments table and land the batch again",
+                given=[segment.start_s, segment.end_s],
+                accepted=index.duration_s,
             )
         spans.append(
             ClipSpan(

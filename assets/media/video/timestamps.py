@@ -130,13 +130,21 @@ class Timing:
         low = self.low or 0
         longest_s = max(self.high, self.last_duration) * time_base
         if longest_s > MAX_GAP_S:
-            raise rejected("decode", "timestamps", f"one frame is shown for {float(longest_s):.0f} s")
+            raise rejected(
+                "decode",
+                "timestamps",
+                f"one frame is shown for {float(longest_s):.0f} s",
+                given=float(longest_s),
+                accepted=MAX_GAP_S,
+            )
         misplaced = self.n_backward + self.n_dup
         if misplaced > MAX_MISPLACED * self._n:
             raise rejected(
                 "decode",
                 "timestamps",
                 f"{misplaced} of {self._n} frames lie at or before the time of another",
+                given=misplaced,
+                accepted=MAX_MISPLACED * self._n,
             )
         slack = max(1, round(Fraction(2, 1000) / time_base))
         end = self.last + max(1, self.last_duration or low)

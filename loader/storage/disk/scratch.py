@@ -33,7 +33,10 @@ def no_room(
     either = f" or {option}" if option else ""
     return StoreError(
         f"temporary space {place}: {reason}, {meanwhile}. Set TMPDIR{either} to a writable disk with room for "
-        f"{room_for}, and {again}"
+        f"{room_for}, and {again}",
+        what="temporary space",
+        where=place,
+        given=str(reason),
     )
 
 

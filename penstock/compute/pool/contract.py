@@ -103,14 +103,21 @@ def pickle_function(function: Callable[[Any], Any]) -> bytes:
     except Exception as error:
         raise Unpicklable(
             f"{function!r} cannot be sent to a worker ({error}); give a function at the top level of a module, "
-            "or functools.partial of one with arguments that pickle"
+            "or functools.partial of one with arguments that pickle",
+            what="function",
+            given=repr(function),
         ) from error
 
 
 def check_workers(workers: int | None) -> int | None:
     """Return `workers` unchanged. Raises: InvalidRuntime if it is invalid."""
     if workers is not None and (not isinstance(workers, int) or workers < 1):
-        raise InvalidRuntime(f"workers={workers!r}; accepted: 1 or more, or None for one per core")
+        raise InvalidRuntime(
+            f"workers={workers!r}; accepted: 1 or more, or None for one per core",
+            what="workers",
+            given=workers,
+            accepted="1 or more, or None",
+        )
     return workers
 
 
@@ -124,6 +131,8 @@ def build_failure(code: str, reason: str) -> Failure:
     if code == FAULT:
         raise WorkerFailed(
             f"code or machine failed in a worker, which is no verdict on the data: {reason}\n"
-            "Repair the cause, and run this again"
+            "Repair the cause, and run this again",
+            what=code,
+            given=reason,
         )
     return Failure(code="memory" if code == "memory" else "exception", reason=reason)

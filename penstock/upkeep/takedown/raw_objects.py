@@ -84,7 +84,9 @@ def check_whole(root: Root, deny: Deny) -> None:
             if not is_whole and any(own.denying_entry("raw", name) for name in joined.names):
                 raise InvalidRuntime(
                     f"takedown {deny.n} names a file of the raw object {joined.uri}, whose samples none takes down: "
-                    f"penstock takedown request --raw {joined.uri}, then run both"
+                    f"penstock takedown request --raw {joined.uri}, then run both",
+                    what=f"takedown {deny.n}",
+                    where=joined.uri,
                 )
 
 

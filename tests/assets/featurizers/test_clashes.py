@@ -1,6 +1,5 @@
 """Names that two would use are refused before anything is computed."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from assets.samples.assembly import assemble
 from assets.spec import DatasetSpec, Feature
 from loader.errors import Conflict, InvalidName
 from penstock.stages import StageRecord, Upstream
+from tests.refusals import refusal
 
 OTHER = '''
 from dataclasses import dataclass
@@ -68,26 +68,44 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "what"),
+    ("parameters", "fault"),
     [
-        ({"column": "luma_mean_ratio"}, "column 'luma_mean_ratio', and so has featurizer 'picture'"),
-        ({"column": "n_tokens"}, "column 'n_tokens', and so has featurizer 'tokens'"),
-        ({"column": "refused"}, "column 'refused', and so has penstock itself"),
-        ({"field": "phash.npy"}, "field 'phash.npy', and so has featurizer 'phash'"),
-        ({"name": "picture"}, "name 'picture', and so has featurizer 'picture'"),
+        (
+            {"column": "luma_mean_ratio"},
+            {
+                "what": "column 'luma_mean_ratio'",
+                "given": ["featurizer 'picture'", "featurizer 'other_score'"],
+            },
+        ),
+        (
+            {"column": "n_tokens"},
+            {"what": "column 'n_tokens'", "given": ["featurizer 'tokens'", "featurizer 'other_score'"]},
+        ),
+        (
+            {"column": "refused"},
+            {"what": "column 'refused'", "given": ["penstock itself", "featurizer 'other_score'"]},
+        ),
+        (
+            {"field": "phash.npy"},
+            {"what": "field 'phash.npy'", "given": ["featurizer 'phash'", "featurizer 'other_score'"]},
+        ),
+        (
+            {"name": "picture"},
+            {"what": "name 'picture'", "given": ["featurizer 'picture'", "featurizer 'picture'"]},
+        ),
     ],
 )
 def test_dataset_with_two_owners_of_a_name_cannot_be_described(
-    other: str, parameters: Mapping[str, str], what: str
+    other: str, parameters: Mapping[str, str], fault: dict[str, object]
 ) -> None:
     features = (Feature(name="picture"), Feature(name="phash"), Feature(name="tokens"))
     DatasetSpec(name="demo", features=(*features, Feature(name=other)))
-    with pytest.raises(InvalidName, match=re.escape(what)):
+    with refusal(InvalidName, where="demo", **fault):
         DatasetSpec(name="demo", features=(*features, Feature(name=other, parameters=parameters)))
 
 
 def test_name_that_is_no_path_segment_is_refused(other: str) -> None:
-    with pytest.raises(InvalidName, match=r"featurizer name 'Other/Score'"):
+    with refusal(InvalidName, what="featurizer", where="demo", given="Other/Score"):
         check_distinct_names("demo", [make(other, name="Other/Score")])
 
 
@@ -97,17 +115,17 @@ def test_featurizer_has_one_stage_whatever_it_is_named_by(other: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "what"),
+    ("there", "fault"),
     [
-        ({"groups": {"phash"}}, "group 'phash'"),
-        ({"fields": {"phash.npy"}}, "field 'phash.npy'"),
-        ({"columns": {"phash_flat"}}, "column 'phash_flat'"),
+        ({"groups": {"phash"}}, {"given": ["group 'phash'"]}),
+        ({"fields": {"phash.npy"}}, {"given": ["field 'phash.npy'"]}),
+        ({"columns": {"phash_flat"}}, {"given": ["column 'phash_flat'"]}),
     ],
 )
-def test_what_the_units_have_already_is_refused(there: Mapping[str, Any], what: str) -> None:
+def test_what_the_units_have_already_is_refused(there: Mapping[str, Any], fault: dict[str, object]) -> None:
     nothing: Mapping[str, Any] = dict.fromkeys(("groups", "fields", "columns"), frozenset())
     check_new_names(make("phash"), "image", **nothing)
-    with pytest.raises(Conflict, match=f"featurizer 'phash' would make {what}, which units of kind 'image'"):
+    with refusal(Conflict, what="phash", where="image", **fault):
         check_new_names(make("phash"), "image", **{**nothing, **there})
 
 
@@ -133,5 +151,5 @@ def test_records_of_two_featurizers_with_one_column_are_not_merged(tmp_path: Pat
         assemble(
             root.store, spec, features=[one, replace(other, files=record("other", x=1.0).files)], **empty
         )
-        with pytest.raises(Conflict, match="column 'score' comes from two featurizers, 'one' and 'other'"):
+        with refusal(Conflict, what="score", given=["one", "other"]):
             assemble(root.store, spec, features=[one, other], **empty)

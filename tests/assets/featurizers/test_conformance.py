@@ -12,7 +12,8 @@ import loader
 from assets.featurizers import FEATURIZERS, Features, Featurizer, make, version_of
 from assets.featurizers.models import MODELS
 from assets.testing.featurizers import FeaturizerConformance, ModelConformance, Samples, same
-from loader.errors import InvalidField
+from loader.errors import InvalidField, InvalidSpec
+from tests.refusals import refusal
 
 PAGE = (Path(__file__).parents[3] / "docs/pipeline.md").read_text()
 
@@ -105,10 +106,7 @@ def test_registry_names_what_is_there(
 
 
 def test_unknown_names_and_parameters_are_refused() -> None:
-    with pytest.raises(
-        ValueError,
-        match="no featurizer 'smell'; accepted: appearance, caption, embedding, episode_sync, latent, loudness, ",
-    ):
+    with refusal(InvalidSpec, what="featurizer", given="smell"):
         make("smell")
     with pytest.raises(TypeError, match="strength"):
         make("picture", strength=3)
@@ -197,7 +195,7 @@ def test_facts_are_those_of_stored_features() -> None:
 def test_features_hold_plain_values() -> None:
     with pytest.raises(TypeError, match=r"column 'x' is np\.float64"):
         Features(fields={}, columns={"x": np.float64(1)})  # type: ignore[dict-item]
-    with pytest.raises(ValueError, match="column 'x' is nan"):
+    with refusal(InvalidSpec, what="x", given=float("nan")):
         Features(fields={}, columns={"x": float("nan")})
     with pytest.raises(InvalidField):
         Features(fields={"x.pkl": b""}, columns={})

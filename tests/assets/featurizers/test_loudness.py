@@ -10,6 +10,8 @@ import scipy
 
 from assets.featurizers import make as featurizer
 from assets.media.unit import Unusable
+from loader.errors import InvalidSpec
+from tests.refusals import refusal
 
 
 def measured(make: Any, samples: np.ndarray, rate_hz: int = 48_000, **options: Any) -> dict[str, Any]:
@@ -169,5 +171,5 @@ def test_float_samples_of_any_size_are_measured(value: float) -> None:
 
 @pytest.mark.parametrize("silence_dbfs", [0, 3, -300])
 def test_threshold_of_silence_that_is_none(silence_dbfs: float) -> None:
-    with pytest.raises(ValueError, match="silence_dbfs"):
+    with refusal(InvalidSpec, what="silence_dbfs", given=silence_dbfs):
         featurizer("loudness", silence_dbfs=silence_dbfs)

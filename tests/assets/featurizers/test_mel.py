@@ -9,7 +9,9 @@ import pytest
 
 from assets.featurizers.mel import Mel, mel_filters
 from assets.media.unit import Unusable
+from loader.errors import InvalidSpec
 from loader.modalities.audio.resample import resample
+from tests.refusals import refusal
 
 GOLDEN = np.load(Path(__file__).parent / "golden_mel.npz")
 SAMPLES = GOLDEN["samples"] / np.float32(2**15)
@@ -125,8 +127,8 @@ def test_frames_are_the_same_however_many_there_are() -> None:
     ids=str,
 )  # fmt: skip
 def test_wrong_parameters_are_refused(wrong: dict[str, Any]) -> None:
-    (name,) = wrong
-    with pytest.raises(ValueError, match=name):
+    ((name, value),) = wrong.items()
+    with refusal(InvalidSpec, what=name, where="mel", given=value):
         Mel(**wrong)
 
 

@@ -14,9 +14,10 @@ from assets.featurizers import vad
 from assets.featurizers.vad import RATE_HZ, VoiceActivity, probabilities
 from assets.media.audio.cut import LevelMeter, audible_segments, union
 from assets.media.policy import AudioPolicy
-from loader.errors import MissingDependency
+from loader.errors import InvalidSpec, MissingDependency
 from loader.modalities import find_decoder
 from loader.modalities.audio.resample import resample
+from tests.refusals import refusal
 from tests.servers.processes import python
 
 VOWELS = ((730, 1090, 2440), (270, 2290, 3010), (300, 870, 2240), (530, 1840, 2480), (570, 840, 2410))  # Hz
@@ -158,8 +159,8 @@ def test_torch_is_not_loaded() -> None:
     "wrong", [{"threshold": 0.0}, {"threshold": 1.0}, {"pad_s": -1.0}, {"min_speech_s": 61.0}]
 )
 def test_wrong_parameters_are_refused(wrong: dict[str, float]) -> None:
-    (name,) = wrong
-    with pytest.raises(ValueError, match=name):
+    ((name, value),) = wrong.items()
+    with refusal(InvalidSpec, what=name, where="vad", given=value):
         VoiceActivity(**wrong)
 
 

@@ -24,6 +24,7 @@ from assets.media.video import audit as video_audit
 from assets.media.video.stream_facts import orientation
 from assets.media.video.timestamps import TimedFrame, Timing, frame_crc, seek_ok
 from loader.errors import MissingDependency
+from tests.refusals import refusal
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
@@ -83,7 +84,7 @@ def test_times_that_cannot_be_true(encode_video: EncodeVideo, numbered_frames: M
         timing = Timing()
         for pts in tagged:
             timing.add(TimedFrame(frame, pts, pts))
-        with pytest.raises(Unusable, match="8 of 10 frames") if fails else nullcontext():
+        with refusal(Unusable, what="timestamps", given=8) if fails else nullcontext():
             timing.facts(Fraction(1, 1000))
 
 
@@ -242,7 +243,7 @@ def test_what_is_no_media(tmp_path: Path, encode_video: EncodeVideo, numbered_fr
     path.write_bytes(bytes(100))
     assert refused(str(path), "application/octet-stream") == ("rejected", "probe", "unknown_type")
     assert refused(str(path), "application/pdf") == ("dropped", "probe", "type_not_taken")
-    with pytest.raises(Unusable, match="none of what is taken: image"):
+    with refusal(Unusable, what="type_not_taken", given="video/mp4"):
         audit(encode_video(numbered_frames(3)), MP4, ("image",))
     with pytest.raises(KeyError, match="not columns"):
         media_row({"width": 3})
@@ -418,7 +419,7 @@ def test_first_damaged_frame_is_told(encode_video: EncodeVideo, noise_frames: Ma
     for place, size in packets_of(str(path), "video")[5:9:3]:
         data[place + size // 2 : place + size // 2 + 8] = bytes(8)
     path.write_bytes(bytes(data))
-    with pytest.raises(Unusable, match="2 of 12 frames are damaged") as caught:
+    with refusal(Unusable, what="corrupt", given=2) as caught:
         audit(str(path), MP4)
     assert (caught.value.code, caught.value.at_frame) == ("corrupt", 5)
 

@@ -18,6 +18,7 @@ from assets.media.sniff import SUBTITLES, UNKNOWN, sniff
 from assets.media.unit import Unusable
 from loader.errors import StoreError
 from loader.modalities import fields
+from tests.refusals import refusal
 
 SoundFile = Callable[..., str]
 EncodeVideo = Callable[..., str]
@@ -205,7 +206,7 @@ def test_disk_at_fault_is_no_damage(photo: Path, monkeypatch: pytest.MonkeyPatch
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(Image, "open", many)
-    with pytest.raises(StoreError, match="Too many open files"):
+    with refusal(StoreError, what="temporary space", given="Too many open files"):
         audit(str(photo), "image/png")
 
 

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from assets.media.policy import AudioPolicy, CutPolicy, ImagePolicy, VideoPolicy
+from loader.errors import InvalidSpec
+from tests.refusals import refusal
 
 
 @pytest.mark.parametrize(
@@ -23,7 +25,7 @@ from assets.media.policy import AudioPolicy, CutPolicy, ImagePolicy, VideoPolicy
 )
 def test_policy_out_of_range_is_refused(policy: Callable[..., Any], wrong: dict[str, Any]) -> None:
     ((name, value),) = wrong.items()
-    with pytest.raises(ValueError, match=f"{name}={value}; accepted: "):
+    with refusal(InvalidSpec, what=name, given=value):
         policy(**wrong)
 
 

@@ -15,8 +15,9 @@ from assets.featurizers.models.devices import (
     process_device,
     repeatable,
 )
-from loader.errors import ModelFailed
+from loader.errors import InvalidSpec, ModelFailed
 from penstock.compute.pool.environment import n_gpus, visible_gpus
+from tests.refusals import refusal
 from tests.servers.processes import python
 
 
@@ -49,12 +50,10 @@ def test_device_is_settled_where_samples_are_computed() -> None:
     assert process_device("auto", "cpu") == "cpu"
     assert [process_device(name, "") for name in ("cuda", "cuda:3")] == ["cuda:0", "cuda:3"]
     assert [process_device(name, "cuda:0") for name in ("cuda", "cuda:3")] == ["cuda:0", "cuda:0"]
-    with pytest.raises(
-        ModelFailed, match="device='cuda', but this worker has no GPU: set `gpus` in the slot"
-    ):
+    with refusal(ModelFailed, what="device", where="this worker", given="cuda"):
         process_device("cuda", "cpu")
     for wrong in ("gpu", "cuda:", "mps", "cpu:1", ""):
-        with pytest.raises(ValueError, match=f"device='{wrong}'; accepted: 'auto', 'cpu', 'cuda'"):
+        with refusal(InvalidSpec, what="device", given=wrong):
             check_device_name(wrong)
 
 
@@ -73,7 +72,7 @@ def test_gpus_are_those_that_the_process_sees(
 
 def test_device_that_is_not_there_is_said_so() -> None:
     check_device("cpu")
-    with pytest.raises(ModelFailed, match=r"no device cuda:99 here: torch .* finds \d+ GPUs"):
+    with refusal(ModelFailed, what="device", given="cuda:99"):
         check_device("cuda:99")
 
 

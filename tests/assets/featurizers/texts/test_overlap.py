@@ -10,7 +10,8 @@ import loader
 from assets.featurizers import make
 from assets.featurizers.texts import overlap
 from assets.media.unit import Unusable
-from loader.errors import VersionRetired
+from loader.errors import InvalidSpec, VersionRetired
+from tests.refusals import refusal
 
 QUESTION = "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May."
 FILLER = "The committee met again on Tuesday to discuss the budget for the coming year without any result. "
@@ -72,20 +73,20 @@ def test_bad_texts_are_rejected_and_bad_parameters_refused(root: loader.Root) ->
         with pytest.raises(Unusable) as refused:
             columns(root, text, **parameters)
         assert refused.value.code == code
-    for bad, message in (
-        ({"protected": []}, "a list of refs"),
-        ({"protected": "exam@1"}, "a list of refs"),
-        ({"protected": ["exam@latest"]}, "'exam@latest' has no number"),
-        ({"text": "tokens.npy"}, "not text"),
-        ({"max_bytes": 0}, "max_bytes=0"),
+    for bad, fault in (
+        ({"protected": []}, {"what": "protected", "given": []}),
+        ({"protected": "exam@1"}, {"what": "protected", "given": "exam@1"}),
+        ({"protected": ["exam@latest"]}, {"what": "protected", "given": "exam@latest"}),
+        ({"text": "tokens.npy"}, {"what": "field", "given": "tokens.npy"}),
+        ({"max_bytes": 0}, {"what": "max_bytes", "given": 0}),
     ):
-        with pytest.raises(ValueError, match=message):
+        with refusal(InvalidSpec, **fault):
             columns(root, "text", **bad)
     with root.write("exam") as writer:
         writer.add("q2", {"txt": "another"})
     root.retire("exam@1", reason="replaced")
     overlap._indexes.cache_clear()
-    with pytest.raises(VersionRetired, match=r"exam has versions 1\.\.2"):
+    with refusal(VersionRetired, what="exam@1", given="replaced"):
         columns(root, "text")
 
 

@@ -12,6 +12,7 @@ from assets.media.image.cut import cut_image
 from assets.media.image.file_parts import jpeg_parts, png_parts
 from assets.media.policy import CutPolicy, ImagePolicy
 from assets.media.unit import Unit, Unusable
+from tests.refusals import refusal
 
 MakePicture = Callable[[int, int], Image.Image]
 POLICY = CutPolicy(image=ImagePolicy(short_side_px=64, jpeg_quality=95))
@@ -69,7 +70,7 @@ def test_deep_gray_is_dropped_and_never_reduced_unasked(tmp_path: Path, kind: st
     Image.fromarray(DEEP_GRAY).save(path, kind)
     modes = ["canonical"] if kind == "PNG" else ["canonical", "reference"]  # a reference PNG keeps its bytes
     for mode in modes:
-        with pytest.raises(Unusable, match=r"16 bits.*deep='reduce'") as refused:
+        with refusal(Unusable, what="bit_depth", given=16) as refused:
             cut_image(str(path), tmp_path, CutPolicy(image=ImagePolicy(mode=mode)))  # type: ignore[arg-type]
         assert (refused.value.outcome, refused.value.code) == ("dropped", "bit_depth")
 
@@ -244,7 +245,7 @@ def test_kept_alpha_brings_no_text_along(tmp_path: Path) -> None:
     assert [part.name for part in png_parts(unit.fields["img"].read_bytes())] == ["IHDR", "IDAT", "IEND"]
 
 
-def refusal(path: Path, data: bytes) -> tuple[str, str]:
+def image_refusal(path: Path, data: bytes) -> tuple[str, str]:
     path.write_bytes(data)
     with pytest.raises(Unusable) as refused:
         audit_image(str(path))
@@ -258,14 +259,14 @@ def test_damage_that_decoders_pass_over_is_refused(tmp_path: Path, make_jpeg: Ca
     cut_out = whole[: (scan + len(whole)) // 2] + b"\xff\xd9"
     with Image.open(io.BytesIO(cut_out)) as opened:
         opened.load()  # nothing is said
-    assert refusal(tmp_path / "raw", cut_out) == ("rejected", "undecodable")
+    assert image_refusal(tmp_path / "raw", cut_out) == ("rejected", "undecodable")
     restarts = make_jpeg(300, 200, restart_marker_rows=1)
     place = restarts.index(b"\xff\xd0", restarts.index(b"\xff\xda"))
-    assert refusal(tmp_path / "raw", restarts[:place] + b"\1\2\3" + restarts[place:])[0] == "rejected"
+    assert image_refusal(tmp_path / "raw", restarts[:place] + b"\1\2\3" + restarts[place:])[0] == "rejected"
     flipped = bytearray(png())
     place = flipped.index(b"IDAT") + 30
     flipped[place] ^= 1
-    assert refusal(tmp_path / "raw", bytes(flipped)) == ("rejected", "undecodable")
+    assert image_refusal(tmp_path / "raw", bytes(flipped)) == ("rejected", "undecodable")
 
 
 def test_warnings_of_harmless_things_are_only_told(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> None:
@@ -294,7 +295,7 @@ def test_jpeg_of_endless_scans_is_refused_before_it_is_decoded(
     whole = make_jpeg(64, 48, progressive=True)
     last = whole.rindex(b"\xff\xda")
     many = whole[:last] + whole[last:-2] * 200 + b"\xff\xd9"
-    assert refusal(tmp_path / "raw", many) == ("rejected", "too_many_scans")
+    assert image_refusal(tmp_path / "raw", many) == ("rejected", "too_many_scans")
 
 
 # CIE 15: the sRGB primaries, white and middle grey, in L*a*b* of the D50 that profiles use.

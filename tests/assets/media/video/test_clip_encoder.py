@@ -12,6 +12,7 @@ from assets.media.clips.cut import cut_video
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unusable
 from assets.media.video.frame_filter import FrameFilter
+from tests.refusals import refusal
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
@@ -67,7 +68,7 @@ def test_clip_that_is_too_far_off_is_refused(
 ) -> None:
     worse = ({"crf": "45"}, {"crf": "40"})
     monkeypatch.setattr("assets.media.clips.canonical.QUALITIES", worse)
-    with pytest.raises(Unusable, match="no encoding of it") as refused:
+    with refusal(Unusable, what="psnr", accepted=35.0) as refused:
         cut_video(encode_video(noise_frames(25)), tmp_path, POLICY)
     assert refused.value.code == "psnr"
 

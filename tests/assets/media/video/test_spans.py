@@ -13,6 +13,7 @@ from assets.media.policy import VideoPolicy
 from assets.media.segments import Segment
 from assets.media.unit import Unusable
 from assets.media.video.spans import segment_spans, shots, spread
+from tests.refusals import refusal
 
 
 def index(start: int = 0, end: int = 10_000) -> PacketIndex:
@@ -33,7 +34,7 @@ def test_clips_stay_within_their_shot(cuts: list[int], start: int, length: int, 
     policy = VideoPolicy(units="shots", clip_s=2.0, max_clips=n_clips)
     bounds = [start, *(cut for cut in cuts if start < cut < start + length), start + length]
     if max(end - begin for begin, end in pairwise(bounds)) < 500:
-        with pytest.raises(Unusable, match="are shorter than"):
+        with refusal(Unusable, what="short_shots", accepted=0.5):
             shots(video, policy, cuts)
         return
     found = shots(video, policy, cuts)
@@ -93,7 +94,7 @@ def test_segment_outside_of_the_video_is_refused(
         (span,) = segment_spans(index(), segments)
         assert (span.start, span.end) == expected
         return
-    with pytest.raises(Unusable, match=f"from {start_s} to {end_s} s lies outside of the video") as refused:
+    with refusal(Unusable, what="segment", given=[start_s, end_s], accepted=10.0) as refused:
         segment_spans(index(), segments)
     assert (refused.value.outcome, refused.value.code) == ("rejected", "segment")
 

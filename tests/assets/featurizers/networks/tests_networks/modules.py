@@ -32,13 +32,24 @@ def loaded(
         (path,) = files
     config, tensors = read_weights(path)
     if config.get("network") != name:
-        raise InvalidWeights(f"{path} holds the network {config.get('network')!r}, not {name!r}")
+        raise InvalidWeights(
+            f"{path} holds the network {config.get('network')!r}, not {name!r}",
+            what="network",
+            where=path,
+            given=config.get("network"),
+            accepted=name,
+        )
     try:
         with torch.device("meta"):
             network = build(config)
         network.load_state_dict(tensors, strict=True, assign=True)
     except (RuntimeError, KeyError, TypeError, ValueError) as error:
-        raise InvalidWeights(f"{path} does not fit the network {name!r}: {error_text(error)}") from error
+        raise InvalidWeights(
+            f"{path} does not fit the network {name!r}: {error_text(error)}",
+            what=name,
+            where=path,
+            given=error_text(error),
+        ) from error
     return network.to(place, dtype).eval(), config
 
 
@@ -57,9 +68,15 @@ def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             stated = (file.metadata() or {}).get(_CONFIG)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, OSError) as error:
-        raise InvalidWeights(f"{path} is no safetensors file: {error}") from error
+        raise InvalidWeights(
+            f"{path} is no safetensors file: {error}", what="file", where=path, accepted="safetensors"
+        ) from error
     if stated is None:
-        raise InvalidWeights(f"{path} has no configuration in its header (metadata {_CONFIG!r})")
+        raise InvalidWeights(
+            f"{path} has no configuration in its header (metadata {_CONFIG!r})",
+            what="configuration",
+            where=path,
+        )
     config: dict[str, Any] = json.loads(stated)
     return config, tensors
 

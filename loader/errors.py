@@ -89,21 +89,20 @@ _SIGNED = (
 MAX_CHARS = 300
 MAX_ENTRIES = 20
 MAX_DEPTH = 3
+_FIELDS = ("what", "where", "given", "accepted")
 
 
 def redact(text: str, secrets: abc.Iterable[str] = ()) -> str:
     """Return `text` without the given secrets, passwords in URLs and signatures in queries."""
     for secret in secrets:
         text = text.replace(secret, "***")
-    without_passwords = re.sub(USERINFO, "***@", text)
-    return re.sub(_SIGNED, r"\1=***", without_passwords)
+    return re.sub(_SIGNED, r"\1=***", re.sub(USERINFO, "***@", text))
 
 
 def plain_value(value: object, depth: int = 0) -> object:
     """Return a value as fields of errors hold it: a number or truth value, a text, or a short list or tuple of these.
 
-    Any other object becomes its repr: a worker process pickles its errors, and a log may store them. Texts lose secrets
-    and are cut.
+    Any other object becomes its repr: errors are pickled and logged. Texts lose secrets and are cut.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -150,10 +149,14 @@ class PenstockError(Exception):
     def with_message(self, message: str, **fields: object) -> Self:
         """Return an error of this type with another message and the same fields, except stated ones and notes."""
         error = type(self)(message)
-        own = {name: value for name, value in vars(self).items() if name != "__notes__"}
-        vars(error).update(own)
+        vars(error).update({name: value for name, value in vars(self).items() if name != "__notes__"})
         error._set_fields(fields)
         return error
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """Fields that the error states, for an error of another type about the same fault."""
+        return {name: value for name, value in vars(self).items() if name in _FIELDS}
 
     def _set_fields(self, fields: abc.Mapping[str, object]) -> None:
         for name, value in fields.items():
@@ -280,10 +283,7 @@ class FormatTooNew(RootError, ValueError):
 
 
 class VersionNotFound(RootError, LookupError):
-    """No such dataset, version, tag, alias or id.
-
-    dataset: the existing dataset that has no such version; "" if there is no such dataset; None if not stated.
-    """
+    """No such dataset, version, tag, alias or id. dataset: the existing one; "" for none; None: unknown."""
 
     def __init__(self, *args: object, dataset: str | None = None, **fields: object) -> None:
         super().__init__(*args, **fields)

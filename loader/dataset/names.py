@@ -196,19 +196,19 @@ def hashes_of(keys: Iterable[str] | pa.Array | pa.ChunkedArray) -> np.ndarray[An
 def check_dataset_name(name: str) -> str:
     """Return the name of a dataset. Raises: InvalidName."""
     if not _NAME.fullmatch(name) or name.startswith("v-"):
-        raise InvalidName(
-            f"{name!r} cannot be a dataset's name: accepted are {_RULE}; 'v-...' is a version id"
-        )
+        message = f"{name!r} cannot be a dataset's name: accepted are {_RULE}; 'v-...' is a version id"
+        raise InvalidName(message, what="dataset", given=name, accepted=_RULE)
     return name
 
 
 def check_transaction_name(name: str) -> str:
     """Return the name, which becomes part of store keys, if it is valid. Raises: InvalidName."""
     if not isinstance(name, str) or not _TRANSACTION.fullmatch(name):
-        raise InvalidName(
+        message = (
             f"{name!r} cannot be a transaction's name: accepted are 1 to 200 of A-Z a-z 0-9 . _ - and the first a "
             "letter or digit"
         )
+        raise InvalidName(message, what="transaction", given=name)
     return name
 
 
@@ -218,7 +218,8 @@ def check_words(what: str, words: str) -> str:
     Raises: InvalidName unless it is UTF-8 text.
     """
     if not is_text(words):
-        raise InvalidName(f"the {what} is {words!r}; the log takes UTF-8 text")
+        message = f"the {what} is {words!r}; the log takes UTF-8 text"
+        raise InvalidName(message, what=what, given=words, accepted="UTF-8 text")
     return words
 
 
@@ -226,9 +227,8 @@ def check_stated(what: str, words: str) -> str:
     """Return a required reason or name, as `check_words`. Raises: InvalidName also if it is blank."""
     check_words(what, words)
     if not words.strip():
-        raise InvalidName(
-            f"the {what} is {words!r}; it is needed by people who read the log later: pass text"
-        )
+        message = f"the {what} is {words!r}; it is needed by people who read the log later: pass text"
+        raise InvalidName(message, what=what, given=words, accepted="text that is not blank")
     return words
 
 

@@ -32,7 +32,7 @@ from ...errors import (
 from ...storage.requests import retry_corrupt
 from ...storage.store import Objects, Store, list_from
 from ...storage.threads import DaemonPool
-from .entries import FOLDER, Entry, entry_key, entry_number, gaps, missing_message, parse, seal, with_repair
+from .entries import FOLDER, Entry, entry_key, entry_number, gaps, missing_error, parse, seal, with_repair
 from .fold import fold, fold_all
 from .rules import Done
 from .snapshots import HINT_EVERY, state_checksum
@@ -110,7 +110,7 @@ def _entries(store: Objects, after: int, n_ahead: int) -> Iterator[Entry]:
                 if result is None and _any_exists(results[index + 1 :]):
                     result = _get(store, n)  # perhaps created between our reads of n and of the later entry
                     if result is None:
-                        raise Corrupt(missing_message(n, n))
+                        raise missing_error(n, n)
                 if result is None:
                     return  # the end of the log
                 if not isinstance(result, Entry):
@@ -165,7 +165,7 @@ def check_end(store: Store, n: int) -> None:
     for first, last in gaps([n, *later]):
         # Listings are not snapshots: they may show a concurrent writer's second entry but not its first.
         if _get(store, first) is None:
-            raise Corrupt(missing_message(first, last))
+            raise missing_error(first, last)
 
 
 WriteOutcome = Literal["won", "lost", "absent"]
@@ -278,7 +278,7 @@ def _refuse_gap(store: Store, n: int) -> None:
     try:
         check_end(store, n)
     except Corrupt as error:
-        raise CorruptLog(f"{store.url}: {error}; until then nothing is appended") from error
+        raise CorruptLog(f"{store.url}: {error}; until then nothing is appended", **error.fields) from error
 
 
 def _create(store: Store, entry: Entry) -> StoreError | None:

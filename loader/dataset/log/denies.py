@@ -42,14 +42,22 @@ class Target:
     def __post_init__(self) -> None:
         if self.kind not in COMPARED_COLUMNS:
             accepted = ", ".join(sorted(COMPARED_COLUMNS))
-            raise InvalidName(f"a takedown of kind {self.kind!r}; accepted: {accepted}")
+            message = f"a takedown of kind {self.kind!r}; accepted: {accepted}"
+            raise InvalidName(message, what="kind", given=self.kind, accepted=sorted(COMPARED_COLUMNS))
         check_words(f"{self.kind} to take down", self.value)
         check_words("dataset", self.dataset)
         if not self.value.strip():
-            raise InvalidName(f"a takedown of an empty {self.kind}; name the value to take down")
+            raise InvalidName(
+                f"a takedown of an empty {self.kind}; name the value to take down",
+                what=f"{self.kind} to take down",
+                given=self.value,
+                accepted="text that is not blank",
+            )
         if self.kind == "sample" and not self.dataset:
             raise InvalidName(
-                f"a takedown of sample {self.value!r} of no dataset: other datasets may have that key; name one"
+                f"a takedown of sample {self.value!r} of no dataset: other datasets may have that key; name one",
+                what="dataset",
+                given=self.dataset,
             )
 
 
@@ -183,10 +191,11 @@ def placeholder(salt: str, key: str, used: set[str]) -> str:
             candidate = "".join(characters)
             if candidate != key and candidate not in used:
                 return candidate
-    raise InvalidKey(
+    message = (
         f"of the keys of {n_bytes} bytes in one part none is free as a placeholder for a takedown; publish the "
         "samples anew under longer keys, and retire the versions that have these"
     )
+    raise InvalidKey(message, what="key", given=key)
 
 
 def _pseudorandom(salt: str, message: str, n: int, alphabet: str) -> list[str]:

@@ -52,6 +52,44 @@ class Entry:
         """SHA-256 hex of the entry that this one follows, by its `prev` or by a repair record."""
         return self.prev_means or self.prev
 
+    @property
+    def title(self) -> str:
+        """Name of the entry in errors."""
+        return f"log entry {entry_key(self.n)} ({self.kind})"
+
+    def text(self, name: str) -> str:
+        """Return a field of the body that is text. Raises: Corrupt."""
+        value = self.body.get(name)
+        if not isinstance(value, str):
+            raise Corrupt(
+                f"{self.title} has {name} {value!r}, expected text",
+                what=name,
+                where=self.title,
+                given=value,
+                accepted="text",
+            )
+        return value
+
+    def optional_text(self, name: str) -> str | None:
+        """Return a field of the body that is text, None or absent. Raises: Corrupt."""
+        if self.body.get(name) is None:
+            return None
+        return self.text(name)
+
+    def integer(self, name: str) -> int:
+        """Return a field of the body that is an integer >= 0. Raises: Corrupt."""
+        value = self.body.get(name)
+        # `type`, because a bool is an instance of int.
+        if type(value) is not int or value < 0:
+            raise Corrupt(
+                f"{self.title} has {name} {value!r}, expected an integer >= 0",
+                what=name,
+                where=self.title,
+                given=value,
+                accepted="an integer >= 0",
+            )
+        return value
+
 
 canonical = canonical_json
 
@@ -78,14 +116,18 @@ def gaps(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
             yield before + 1, after - 1
 
 
-def missing_message(first: int, last: int) -> str:
+def missing_error(first: int, last: int) -> Corrupt:
     """Return the error for missing entries first ... last, before a later one that exists."""
     which = f"log entry {entry_key(first)} is"
     if last > first:
         which = f"log entries {entry_key(first)} to {entry_key(last)} are"
-    return (
+    return Corrupt(
         f"{which} missing while a later one exists; entries are never deleted: restore what is missing from a mirror, "
-        "or its former version where the bucket keeps versions"
+        "or its former version where the bucket keeps versions",
+        what="entry",
+        where=f"log entry {entry_key(first)}",
+        given="missing",
+        accepted=entry_key(last),
     )
 
 
@@ -134,31 +176,68 @@ def parse(n: int, data: bytes) -> Entry:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise Corrupt(
-            f"{where} is not JSON ({error}); entries are never edited, restore it from a mirror"
-        ) from error
+        message = f"{where} is not JSON ({error}); entries are never edited, restore it from a mirror"
+        raise Corrupt(message, what="entry", where=where, given="no JSON") from error
     if not isinstance(value, dict):
-        raise Corrupt(f"{where} holds a {type(value).__name__}, not a JSON object")
+        raise Corrupt(
+            f"{where} holds a {type(value).__name__}, not a JSON object",
+            what="entry",
+            where=where,
+            given=type(value).__name__,
+            accepted="a JSON object",
+        )
     # The format comes before every other check: a newer release may change what they check.
     _check_format(where, value)
     if not _is_canonical(value, data):
-        raise Corrupt(f"{where} is not canonical JSON (sorted keys, no spaces, no floats): it was edited")
+        message = f"{where} is not canonical JSON (sorted keys, no spaces, no floats): it was edited"
+        raise Corrupt(
+            message,
+            what="entry",
+            where=where,
+            given="no canonical JSON",
+        )
     return _entry(n, where, value, data)
 
 
 def _check_format(where: str, value: Mapping[str, object]) -> None:
     format_number = value.get("format")
     if type(format_number) is int and format_number > FORMAT:
+        message = f"{where} has format {format_number}, this package reads up to {FORMAT}; upgrade penstock"
         raise FormatTooNew(
-            f"{where} has format {format_number}, this package reads up to {FORMAT}; upgrade penstock"
+            message,
+            what="format",
+            where=where,
+            given=format_number,
+            accepted=FORMAT,
         )
     if type(format_number) is not int or format_number < 1:
-        raise Corrupt(f"{where} has format {format_number!r}, expected an integer from 1 to {FORMAT}")
+        message = f"{where} has format {format_number!r}, expected an integer from 1 to {FORMAT}"
+        raise Corrupt(
+            message,
+            what="format",
+            where=where,
+            given=format_number,
+            accepted=FORMAT,
+        )
     kind = value.get("kind")
     if not isinstance(kind, str):
-        raise Corrupt(f"{where} has kind {kind!r}, expected one of {sorted(KINDS)}")
+        message = f"{where} has kind {kind!r}, expected one of {sorted(KINDS)}"
+        raise Corrupt(
+            message,
+            what="kind",
+            where=where,
+            given=kind,
+            accepted=sorted(KINDS),
+        )
     if kind not in KINDS:
-        raise FormatTooNew(f"{where} is of the unknown kind {kind!r}; a newer penstock wrote it, upgrade")
+        message = f"{where} is of the unknown kind {kind!r}; a newer penstock wrote it, upgrade"
+        raise FormatTooNew(
+            message,
+            what="kind",
+            where=where,
+            given=kind,
+            accepted=sorted(KINDS),
+        )
 
 
 def _is_canonical(value: object, data: bytes) -> bool:
@@ -172,24 +251,46 @@ def _entry(n: int, where: str, value: Mapping[str, Any], data: bytes) -> Entry:
     """Return entry n from its parsed JSON. where: name of the entry in errors. data: its stored bytes."""
     stored_n = value.get("n")
     if type(stored_n) is not int or stored_n != n:
-        raise Corrupt(f"{where} has n = {stored_n!r}: it was copied or renamed")
+        message = f"{where} has n = {stored_n!r}: it was copied or renamed"
+        raise Corrupt(
+            message,
+            what="n",
+            where=where,
+            given=stored_n,
+            accepted=n,
+        )
 
     nonce = value.get("nonce")
     prev = value.get("prev")
     at_us = value.get("at_us")
     incomplete = f"{where} lacks nonce (text), prev (text) or at_us (integer)"
     if not isinstance(nonce, str) or not nonce:
-        raise Corrupt(incomplete)
-    if not isinstance(prev, str) or type(at_us) is not int:
-        raise Corrupt(incomplete)
+        raise Corrupt(incomplete, what="nonce", where=where, given=nonce)
+    if not isinstance(prev, str):
+        raise Corrupt(incomplete, what="prev", where=where, given=prev)
+    if type(at_us) is not int:
+        raise Corrupt(incomplete, what="at_us", where=where, given=at_us)
 
     # Entries of earlier releases have no checksum: only the next entry's `prev` covers them.
     checksum = value.get("checksum", "")
     if checksum != "" and checksum != entry_checksum(value):
-        raise Corrupt(f"{where} differs from its checksum: it was damaged after it was written")
+        message = f"{where} differs from its checksum: it was damaged after it was written"
+        raise Corrupt(
+            message,
+            what="checksum",
+            where=where,
+            given=checksum,
+        )
     state = value.get("state", "")
     if not isinstance(state, str):
-        raise Corrupt(f"{where} has state {state!r}, expected text")
+        message = f"{where} has state {state!r}, expected text"
+        raise Corrupt(
+            message,
+            what="state",
+            where=where,
+            given=state,
+            accepted="text",
+        )
 
     return Entry(
         n=n,

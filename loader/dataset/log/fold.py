@@ -77,16 +77,18 @@ class _Draft:
         # The chain comes first: the rules hold for this history only, not for an entry that follows another one.
         if entry.n != self.n + 1:
             key = entry_key(entry.n)
-            raise Corrupt(f"log entry {key} was folded after entry {self.n}: one is missing")
+            message = f"log entry {key} was folded after entry {self.n}: one is missing"
+            raise Corrupt(message, what="n", where=f"log entry {key}", given=entry.n, accepted=self.n + 1)
         if entry.follows != self.prev:
             key = entry_key(entry.n)
             expected = entry.follows or "none"
             actual = self.prev or "none"
-            raise Corrupt(
+            message = (
                 f"log entry {key} was written after an entry with sha256 "
                 f"{expected}, but entry {self.n} has {actual}: one of the two was "
                 "edited, or damaged on its way; `penstock verify` names it, `penstock repair` mends it"
             )
+            raise Corrupt(message, what="prev", where=f"log entry {key}", given=expected, accepted=actual)
 
         fold_kind = _FOLDS[entry.kind]
         fold_kind(self, entry)
@@ -98,53 +100,30 @@ class _Draft:
         self.prev = entry.sha256
 
 
-def _name(entry: Entry) -> str:
-    return f"log entry {entry_key(entry.n)} ({entry.kind})"
-
-
-def _refuse(entry: Entry, why: str) -> NoReturn:
-    raise Corrupt(f"{_name(entry)} breaks a rule of the log: {why}")
-
-
-def _text(entry: Entry, name: str) -> str:
-    value = entry.body.get(name)
-    if not isinstance(value, str):
-        raise Corrupt(f"{_name(entry)} has {name} {value!r}, expected text")
-    return value
-
-
-def _optional_text(entry: Entry, name: str) -> str | None:
-    if entry.body.get(name) is None:
-        return None
-    return _text(entry, name)
-
-
-def _integer(entry: Entry, name: str) -> int:
-    """Return a field that is an integer >= 0."""
-    value = entry.body.get(name)
-    # `type`, because a bool is an instance of int.
-    if type(value) is not int or value < 0:
-        raise Corrupt(f"{_name(entry)} has {name} {value!r}, expected an integer >= 0")
-    return value
+def _refuse(entry: Entry, field: str, why: str, accepted: object = None) -> NoReturn:
+    """Raise Corrupt. field: the field of the entry's body that breaks the rule."""
+    where = entry.title
+    message = f"{where} breaks a rule of the log: {why}"
+    raise Corrupt(message, what=field, where=where, given=entry.body.get(field), accepted=accepted)
 
 
 # Each `_fold_...` below checks one kind of entry, and adds it to the draft. Raises: Corrupt.
 
 
 def _fold_begin(draft: _Draft, entry: Entry) -> None:
-    txn = _text(entry, "txn")
-    dataset = _text(entry, "dataset")
-    parent = _optional_text(entry, "parent")
+    txn = entry.text("txn")
+    dataset = entry.text("dataset")
+    parent = entry.optional_text("parent")
     if txn in draft.txns:
         earlier = draft.txns[txn]
-        _refuse(entry, f"transaction {txn} was begun before, at entry {earlier.n}")
+        _refuse(entry, "txn", f"transaction {txn} was begun before, at entry {earlier.n}")
     if parent is not None:
         parent_dataset, number = draft.ids.get(parent, ("", 0))  # no dataset has the name ""
         if parent_dataset != dataset:
-            _refuse(entry, f"parent {parent} is no version of {dataset}")
+            _refuse(entry, "parent", f"parent {parent} is no version of {dataset}")
         record = draft.versions(dataset)[number - 1]
         if record.retired is not None:
-            _refuse(entry, f"parent {record.name} was retired")
+            _refuse(entry, "parent", f"parent {record.name} was retired")
     draft.txns[txn] = Txn(
         txn=txn,
         dataset=dataset,
@@ -157,18 +136,18 @@ def _fold_begin(draft: _Draft, entry: Entry) -> None:
 
 def _fold_commit(draft: _Draft, entry: Entry) -> None:
     record = VersionRecord(
-        dataset=_text(entry, "dataset"),
-        number=_integer(entry, "number"),
-        id=_text(entry, "id"),
-        manifest=_text(entry, "manifest"),
-        sha256=_text(entry, "sha256"),
-        parent=_optional_text(entry, "parent"),
-        txn=_text(entry, "txn"),
-        denies=_integer(entry, "denies"),
+        dataset=entry.text("dataset"),
+        number=entry.integer("number"),
+        id=entry.text("id"),
+        manifest=entry.text("manifest"),
+        sha256=entry.text("sha256"),
+        parent=entry.optional_text("parent"),
+        txn=entry.text("txn"),
+        denies=entry.integer("denies"),
         n=entry.n,
     )
     if record.txn not in draft.txns:
-        _refuse(entry, f"transaction {record.txn} was never begun")
+        _refuse(entry, "txn", f"transaction {record.txn} was never begun")
     _check_commit(draft, entry, record)
 
     versions = draft.versions(record.dataset)
@@ -187,16 +166,15 @@ def _check_commit(draft: _Draft, entry: Entry, record: VersionRecord) -> None:
     # The transaction may commit to this dataset.
     txn = draft.txns[record.txn]
     if txn.status != "open":
-        _refuse(
-            entry,
-            f"transaction {txn.txn} is {txn.status}, not open",
-        )
-    if txn.gated and not _optional_text(entry, "verdict"):
-        _refuse(entry, f"transaction {txn.txn} is gated, and it names no verdict")
+        _refuse(entry, "txn", f"transaction {txn.txn} is {txn.status}, not open")
+    if txn.gated and not entry.optional_text("verdict"):
+        _refuse(entry, "verdict", f"transaction {txn.txn} is gated, and it names no verdict")
     if txn.dataset != record.dataset:
         _refuse(
             entry,
+            "dataset",
             f"transaction {txn.txn} belongs to {txn.dataset}, not {record.dataset}",
+            txn.dataset,
         )
 
     versions = draft.versions(record.dataset)
@@ -204,7 +182,9 @@ def _check_commit(draft: _Draft, entry: Entry, record: VersionRecord) -> None:
     if record.number != next_number:
         _refuse(
             entry,
+            "number",
             f"number {record.number}, expected {next_number}",
+            next_number,
         )
 
     # The parent must be the newest version: otherwise the samples of a concurrent commit would be missing in this one.
@@ -215,7 +195,9 @@ def _check_commit(draft: _Draft, entry: Entry, record: VersionRecord) -> None:
     if record.parent != newest_id:
         _refuse(
             entry,
+            "parent",
             f"parent {record.parent}, but the newest version was {newest_id}",
+            newest_id,
         )
 
     # Every takedown must be applied: otherwise a change that was written before one would bring its samples back.
@@ -224,45 +206,40 @@ def _check_commit(draft: _Draft, entry: Entry, record: VersionRecord) -> None:
         last_deny = draft.denies[-1].n
     if record.denies != last_deny:
         _refuse(
-            entry,
-            f"applied takedowns up to entry {record.denies}, expected {last_deny}",
+            entry, "denies", f"applied takedowns up to entry {record.denies}, expected {last_deny}", last_deny
         )
 
     # The id is the manifest's hash, and of no other version.
     if record.id != f"v-{record.sha256}":
         _refuse(
             entry,
+            "id",
             f"id {record.id} does not belong to a manifest with sha256 {record.sha256}",
+            f"v-{record.sha256}",
         )
     if record.id in draft.ids:
         dataset, number = draft.ids[record.id]
-        _refuse(
-            entry,
-            f"id {record.id} belongs to {dataset}@{number}",
-        )
+        _refuse(entry, "id", f"id {record.id} belongs to {dataset}@{number}")
 
 
 def _fold_abort(draft: _Draft, entry: Entry) -> None:
-    name = _text(entry, "txn")
+    name = entry.text("txn")
     txn = draft.txns.get(name)
     if txn is None:
-        _refuse(entry, f"transaction {name} is never begun, not open")
+        _refuse(entry, "txn", f"transaction {name} is never begun, not open")
     if txn.status != "open":
-        _refuse(
-            entry,
-            f"transaction {name} is {txn.status}, not open",
-        )
+        _refuse(entry, "txn", f"transaction {name} is {txn.status}, not open")
     draft.txns[name] = replace(
         txn,
         status="aborted",
-        reason=_text(entry, "reason"),
+        reason=entry.text("reason"),
     )
 
 
 def _version_by_number(draft: _Draft, entry: Entry) -> VersionRecord | None:
     """Return the version with the entry's `dataset` and `number`; None if there is none."""
-    number = _integer(entry, "number")
-    dataset = _text(entry, "dataset")
+    number = entry.integer("number")
+    dataset = entry.text("dataset")
     versions = draft.versions(dataset)
     if not 1 <= number <= len(versions):
         return None
@@ -272,38 +249,35 @@ def _version_by_number(draft: _Draft, entry: Entry) -> VersionRecord | None:
 def _version_by_id(draft: _Draft, entry: Entry) -> VersionRecord:
     """Return the version with the entry's `dataset`, `number` and `id`. Raises: Corrupt if there is none."""
     record = _version_by_number(draft, entry)
-    if record is None or record.id != _text(entry, "id"):
+    if record is None or record.id != entry.text("id"):
         dataset = entry.body["dataset"]
         number = entry.body["number"]
-        _refuse(
-            entry,
-            f"{dataset} has no version {number} with that id",
-        )
+        field = "id"
+        if record is None:
+            field = "number"
+        _refuse(entry, field, f"{dataset} has no version {number} with that id")
     return record
 
 
 def _fold_retire(draft: _Draft, entry: Entry) -> None:
     record = _version_by_id(draft, entry)
     if record.retired is not None:
-        _refuse(entry, f"{record.name} was retired before")
-    reason = _text(entry, "reason")
+        _refuse(entry, "number", f"{record.name} was retired before")
+    reason = entry.text("reason")
     versions = draft.versions(record.dataset)
     versions[record.number - 1] = replace(record, retired=reason)
 
 
 def _fold_ref(draft: _Draft, entry: Entry) -> None:
     record = _version_by_number(draft, entry)
-    name = _text(entry, "name")
-    kind = _text(entry, "ref_kind")
+    name = entry.text("name")
+    kind = entry.text("ref_kind")
     if record is None or record.retired is not None:
         dataset = entry.body["dataset"]
         number = entry.body["number"]
-        _refuse(
-            entry,
-            f"{dataset} has no live version {number} to name",
-        )
+        _refuse(entry, "number", f"{dataset} has no live version {number} to name")
     if kind not in ("tag", "alias"):
-        _refuse(entry, f"ref_kind {kind!r}, expected 'tag' or 'alias'")
+        _refuse(entry, "ref_kind", f"ref_kind {kind!r}, expected 'tag' or 'alias'")
 
     before = draft.refs.get((record.dataset, name))
     number_before = None
@@ -313,6 +287,7 @@ def _fold_ref(draft: _Draft, entry: Entry) -> None:
         if before.ref_kind == "tag" or kind == "tag":
             _refuse(
                 entry,
+                "name",
                 f"{before.ref_kind} {name} of {before.dataset}@{before.number} cannot become a {kind}",
             )
 
@@ -321,7 +296,9 @@ def _fold_ref(draft: _Draft, entry: Entry) -> None:
     if was != number_before:
         _refuse(
             entry,
+            "was",
             f"{name} named {number_before}, not {was!r}",
+            number_before,
         )
     ref_kind: RefKind = "tag" if kind == "tag" else "alias"  # mypy does not narrow `kind` by `in`
     draft.refs[record.dataset, name] = Ref(
@@ -335,42 +312,42 @@ def _fold_ref(draft: _Draft, entry: Entry) -> None:
 def _fold_deny(draft: _Draft, entry: Entry) -> None:
     hashes = entry.body.get("hashes")
     if not isinstance(hashes, list) or not hashes:
-        _refuse(entry, "hashes is not a list of text with at least one item")
+        _refuse(entry, "hashes", "hashes is not a list of text with at least one item")
     if not all(isinstance(item, str) for item in hashes):
-        _refuse(entry, "hashes is not a list of text with at least one item")
+        _refuse(entry, "hashes", "hashes is not a list of text with at least one item")
     deny = Deny(
         n=entry.n,
         hashes=tuple(hashes),
-        scope=_text(entry, "scope"),
+        scope=entry.text("scope"),
         # Earlier releases wrote none of these.
-        salt=_optional_text(entry, "salt") or "",
-        reason=_optional_text(entry, "reason") or "",
-        by=_optional_text(entry, "by") or "",
+        salt=entry.optional_text("salt") or "",
+        reason=entry.optional_text("reason") or "",
+        by=entry.optional_text("by") or "",
     )
     draft.denies.append(deny)
 
 
 def _fold_hold(draft: _Draft, entry: Entry) -> None:
     record = _version_by_id(draft, entry)
-    by = _text(entry, "by")
-    action = _text(entry, "action")
+    by = entry.text("by")
+    action = entry.text("action")
     if action == "place":
         _place_hold(draft, entry, record, by)
     elif action == "release":
         _release_hold(draft, entry, record, by)
     else:
-        _refuse(entry, f"action {action!r}, expected 'place' or 'release'")
+        _refuse(entry, "action", f"action {action!r}, expected 'place' or 'release'")
 
 
 def _place_hold(draft: _Draft, entry: Entry, record: VersionRecord, by: str) -> None:
     if record.retired is not None:
-        _refuse(entry, f"{record.name} was retired: a collector may be deleting it")
+        _refuse(entry, "number", f"{record.name} was retired: a collector may be deleting it")
     hold = Hold(
         n=entry.n,
         dataset=record.dataset,
         number=record.number,
         by=by,
-        why=_text(entry, "why"),
+        why=entry.text("why"),
     )
     draft.holds.append(hold)
 
@@ -383,35 +360,33 @@ def _release_hold(draft: _Draft, entry: Entry, record: VersionRecord, by: str) -
         if not is_released:
             others.append(hold)
     if len(others) == len(draft.holds):
-        _refuse(entry, f"{by!r} does not hold {record.name}")
+        _refuse(entry, "by", f"{by!r} does not hold {record.name}")
     draft.holds = others
 
 
 def _fold_mirror(draft: _Draft, entry: Entry) -> None:
-    _text(entry, "url")
-    upto = _integer(entry, "upto")
+    entry.text("url")
+    upto = entry.integer("upto")
     if upto >= entry.n:
-        _refuse(
-            entry,
-            f"it reports a copy up to entry {upto}, which comes later",
-        )
+        _refuse(entry, "upto", f"it reports a copy up to entry {upto}, which comes later")
     mirror = {**entry.body, "n": entry.n}
     draft.mirrors.append(mirror)
 
 
 def _fold_primary(draft: _Draft, entry: Entry) -> None:
-    url = _text(entry, "url")
-    was = _text(entry, "was")
-    token = _text(entry, "token")
+    url = entry.text("url")
+    was = entry.text("was")
+    token = entry.text("token")
     is_gone = entry.body.get("gone", False)
     if not url or not token or type(is_gone) is not bool:
         _refuse(
             entry,
+            "url",
             f"url {url!r}, token {token!r}, gone {is_gone!r}: text that is not empty, and true or false",
         )
     # Each move has a token of its own: only the root at `url` has it in its marker.
     if draft.primary is not None and draft.primary.token == token:
-        _refuse(entry, f"its token belongs to entry {draft.primary.n}")
+        _refuse(entry, "token", f"its token belongs to entry {draft.primary.n}")
     draft.primary = Primary(
         n=entry.n,
         url=url,

@@ -92,7 +92,9 @@ class Log:
                     known = self._known
                     state, _ = retry_corrupt(lambda: self._follow(known))
             except Corrupt as error:
-                raise CorruptLog(f"{self._store.url}: {error}; {_to_do(self._store.url)}") from error
+                raise CorruptLog(
+                    f"{self._store.url}: {error}; {_to_do(self._store.url)}", **error.fields
+                ) from error
             self._known = state
         if missing_hint is not None:
             # The stored hint is damaged, or its writer died between the entry and the hint. Written outside the lock:
@@ -283,7 +285,9 @@ class Log:
 
         Raises: as `append`.
         """
-        outcome = self.append(lambda state: rules.decide_mirror(state, url, upto))
+        from .mirror_rules import decide_mirror  # trainings append no such entry
+
+        outcome = self.append(lambda state: decide_mirror(state, url, upto))
         return outcome.state.n
 
     def move(self, url: str) -> Primary:
@@ -293,7 +297,9 @@ class Log:
 
         Raises: as `append`.
         """
-        outcome = self.append(lambda _: rules.decide_primary(url, self._store.url))
+        from .mirror_rules import decide_primary  # trainings append no such entry
+
+        outcome = self.append(lambda _: decide_primary(url, self._store.url))
         moved = outcome.state.primary
         assert moved is not None
         return moved

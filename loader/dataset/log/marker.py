@@ -189,7 +189,10 @@ def check_root_twice(store: Store) -> Mapping[str, Any]:
     second = check_root(store)
     if first != second:
         raise Transient(
-            f"{store.url}/{MARKER} gave other bytes when it was read again; nothing was written: do the same again"
+            f"{store.url}/{MARKER} gave other bytes when it was read again; nothing was written: do the same again",
+            what=MARKER,
+            where=store.url,
+            given="other bytes",
         )
     return second
 

@@ -188,17 +188,14 @@ def _by_name(state: State, parsed: ParsedRef) -> VersionRecord:
         near = did_you_mean(dataset, state.datasets)
         datasets = existing_names(state, dataset)
         raise VersionNotFound(
-            f"no dataset {dataset!r}{near or ':'} {datasets}",
-            dataset="",
+            f"no dataset {dataset!r}{near or ':'} {datasets}", dataset="", what="dataset", given=dataset
         )
     if parsed.name == LATEST:
         newest = state.newest(dataset)
         if newest is None:
             versions_here = existing_names(state, dataset)
-            raise VersionRetired(
-                f"every version of {dataset} was retired: {versions_here}",
-                dataset=dataset,
-            )
+            message = f"every version of {dataset} was retired: {versions_here}"
+            raise VersionRetired(message, dataset=dataset, what="version", given=dataset)
         return newest
 
     number = parsed.number or 0  # no version has 0: it stays for a name that is neither a tag nor an alias
@@ -213,8 +210,7 @@ def _by_name(state: State, parsed: ParsedRef) -> VersionRecord:
             near = did_you_mean(parsed.name, [LATEST, *names])
         versions_here = existing_names(state, dataset)
         raise VersionNotFound(
-            f"no {parsed}{near or ':'} {versions_here}",
-            dataset=dataset,
+            f"no {parsed}{near or ':'} {versions_here}", dataset=dataset, what="version", given=str(parsed)
         )
     return record
 
@@ -225,12 +221,13 @@ def _by_id(state: State, prefix: str) -> VersionRecord:
         return whole_id
     ids = sorted(version_id for version_id in state.ids if version_id.startswith(prefix))
     if len(ids) > 1:
-        raise VersionNotFound(
-            f"{prefix} begins {len(ids)} version ids: {_enumerate(ids)}; type more of it", dataset=""
-        )
+        message = f"{prefix} begins {len(ids)} version ids: {_enumerate(ids)}; type more of it"
+        raise VersionNotFound(message, dataset="", what="id", given=prefix, accepted=ids)
     record = None
     if ids:
         record = state.by_id(ids[0])
     if record is None:
-        raise VersionNotFound(f"no version {prefix}: {existing_names(state, '')}", dataset="")
+        raise VersionNotFound(
+            f"no version {prefix}: {existing_names(state, '')}", dataset="", what="id", given=prefix
+        )
     return record

@@ -75,7 +75,10 @@ class CommitBody:
         is_sha256 = _SHA256.fullmatch(self.sha256) is not None
         if not is_sha256 or self.id != f"v-{self.sha256}":
             raise InvalidName(
-                f"a commit of id {self.id!r}, sha256 {self.sha256!r}; expected 64 hex, and 'v-' with the same 64 hex"
+                f"a commit of id {self.id!r}, sha256 {self.sha256!r}; expected 64 hex, and 'v-' with the same 64 hex",
+                what="id",
+                given=self.id,
+                accepted=f"v-{self.sha256}",
             )
 
 
@@ -101,28 +104,29 @@ def decide_begin(
     if parent is not None:
         record = state.by_id(parent)
         if record is None or record.dataset != dataset:
-            raise VersionNotFound(f"{parent} is no version of {dataset}: {existing_names(state, dataset)}")
+            message = f"{parent} is no version of {dataset}: {existing_names(state, dataset)}"
+            raise VersionNotFound(message, what="parent", where=dataset, given=parent)
         _refuse_retired(state, record)
     kind = "begin"
     if gated:
         kind = "gated"  # a separate kind, so that packages without gates refuse to read it instead of bypassing it
-    return {
-        "kind": kind,
-        "txn": txn,
-        "dataset": dataset,
-        "parent": parent,
-    }
+    return {"kind": kind, "txn": txn, "dataset": dataset, "parent": parent}
 
 
 def _check_same_begin(earlier: Txn, dataset: str, *, gated: bool) -> None:
     if earlier.dataset != dataset:
         raise Conflict(
-            f"transaction {earlier.txn} was begun for {earlier.dataset}, not for {dataset}: use another"
+            f"transaction {earlier.txn} was begun for {earlier.dataset}, not for {dataset}: use another",
+            what="dataset",
+            where=f"transaction {earlier.txn}",
+            given=dataset,
+            accepted=earlier.dataset,
         )
     if earlier.status == "aborted":
         raise _fencing_error(earlier)
     if gated and not earlier.gated:
-        raise Conflict(f"transaction {earlier.txn} was begun without a gate; begin another transaction")
+        message = f"transaction {earlier.txn} was begun without a gate; begin another transaction"
+        raise Conflict(message, what="gated", where=f"transaction {earlier.txn}", given=gated)
 
 
 def decide_commit(
@@ -155,7 +159,8 @@ def decide_commit(
     refuse_ungated(transaction, body.verdict)
     same = state.by_id(body.id)
     if same is not None:
-        raise Conflict(f"{body.id} is already {same.name}: a manifest names its transaction and parent")
+        message = f"{body.id} is already {same.name}: a manifest names its transaction and parent"
+        raise Conflict(message, what="id", where=same.name, given=body.id)
     entry: dict[str, object] = {
         "kind": "commit",
         "txn": txn,
@@ -188,7 +193,12 @@ def commit_or_build(
         body = build(state)
         decision = decide_commit(state, txn, body)
         if isinstance(decision, Rebase | ApplyDenies):
-            raise Conflict(f"the manifest of transaction {txn} was not built on the state given: {decision}")
+            raise Conflict(
+                f"the manifest of transaction {txn} was not built on the state given: {decision}",
+                what="manifest",
+                where=f"transaction {txn}",
+                given=type(decision).__name__,
+            )
     return decision, body
 
 
@@ -197,7 +207,10 @@ def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
     if transaction.status == "committed":
         version = f"{transaction.dataset}@{transaction.number}"
         raise Conflict(
-            f"transaction {txn} was committed as {version}: there is nothing to abort; retire the version instead"
+            f"transaction {txn} was committed as {version}: there is nothing to abort; retire the version instead",
+            what="transaction",
+            where=version,
+            given=txn,
         )
     if transaction.status == "aborted":
         return Done(transaction)
@@ -237,8 +250,10 @@ def decide_ref(
     Raises: InvalidName; VersionNotFound; VersionRetired; Conflict, with the version that the name refers to.
     """
     check_ref_name(name)
+    address = f"{dataset}@{name}"
     if ref_kind not in ("tag", "alias"):
-        raise InvalidName(f"{name!r} as {ref_kind!r}: a name is a 'tag' (never moves) or an 'alias' (moves)")
+        message = f"{name!r} as {ref_kind!r}: a name is a 'tag' (never moves) or an 'alias' (moves)"
+        raise InvalidName(message, what="ref_kind", where=address, given=ref_kind, accepted=["tag", "alias"])
     record = _require_version(state, dataset, number)
 
     # If the name exists: repeating its entry changes nothing, and only an alias may move.
@@ -249,23 +264,15 @@ def decide_ref(
         if ref.ref_kind == ref_kind and ref.number == number:
             return Done(ref)
         if "tag" in (ref.ref_kind, ref_kind):
-            raise Conflict(
-                f"{dataset}@{name} is a {ref.ref_kind} of version {ref.number}; tags cannot move and a name "
+            message = (
+                f"{address} is a {ref.ref_kind} of version {ref.number}; tags cannot move and a name "
                 "keeps its kind: choose another name"
             )
+            raise Conflict(message, what="name", where=address, given=ref_kind, accepted=ref.ref_kind)
 
     # If two writers move an alias at once, only one succeeds.
     if expected_number != number_now:
-        current = "does not exist"
-        if number_now is not None:
-            current = f"names version {number_now}"
-        expected = "a new name"
-        if expected_number is not None:
-            expected = f"version {expected_number}"
-        raise Conflict(
-            f"{dataset}@{name} {current}; the move to {number} expected {expected}. "
-            "Read the name again and repeat the move"
-        )
+        raise _move_conflict(address, number, number_now, expected_number)
     _refuse_retired(state, record)
     return {
         "kind": "ref",
@@ -274,50 +281,6 @@ def decide_ref(
         "ref_kind": ref_kind,
         "number": number,
         "was": expected_number,
-    }
-
-
-def decide_deny(
-    state: State,
-    targets: Sequence[Target],
-    reason: str,
-    by: str,
-) -> Body | Done[Deny]:
-    """Take down the samples of `targets` for good. An existing entry that denies them all is returned.
-
-    Raises: InvalidName if targets, reason or author are missing, or if reason or author contains a denied name.
-    """
-    if not targets:
-        raise InvalidName("a takedown needs at least one target: name what it takes down")
-    check_stated("reason", reason)
-    check_stated("requester's name", by)
-    for target in targets:
-        is_named = target.value in reason or target.value in by
-        # One or two characters stand in any text by chance.
-        if is_named and len(target.value) > 2:
-            raise InvalidName(
-                f"the reason or name given holds the {target.kind} itself, and the log is never rewritten; use a "
-                "ticket's number"
-            )
-
-    # One salt for the whole log: each further one costs every writer one more hash per value.
-    salt = ""
-    if state.denies:
-        salt = state.denies[-1].salt
-    if not salt:
-        salt = secrets.token_hex(16)
-    target_hashes = hashes(salt, targets)
-    for deny in state.denies:
-        if deny.salt == salt and set(target_hashes) <= set(deny.hashes):
-            return Done(deny)
-    kinds = sorted({target.kind for target in targets})
-    return {
-        "kind": "deny",
-        "salt": salt,
-        "hashes": target_hashes,
-        "scope": " ".join(kinds),
-        "reason": reason,
-        "by": by,
     }
 
 
@@ -355,38 +318,70 @@ def decide_release(
     return {"kind": "hold", "action": "release", **_identity(record), "by": by}
 
 
-def decide_mirror(state: State, url: str, upto: int) -> Body | Done[None]:
-    """Record that the mirror at `url` has the log up to `upto`; `Done` if only mirror entries followed since."""
-    earlier_upto = [_integer(mirror, "upto") for mirror in state.mirrors if mirror["url"] == url]
-    if earlier_upto:
-        # Two mirrors would otherwise record each other's record forever.
-        last_upto = max(earlier_upto)
-        entries_since = upto - last_upto
-        mirror_entries = sum(last_upto < _integer(mirror, "n") <= upto for mirror in state.mirrors)
-        only_mirror_entries = mirror_entries >= entries_since
-        if only_mirror_entries:
-            return Done(None)
-    return {"kind": "mirror", "url": url, "upto": upto}
+def _move_conflict(
+    address: str, number: int, number_now: int | None, expected_number: int | None
+) -> Conflict:
+    """Return the error for a name that another writer moved."""
+    current = "does not exist"
+    if number_now is not None:
+        current = f"names version {number_now}"
+    expected = "a new name"
+    if expected_number is not None:
+        expected = f"version {expected_number}"
+    message = (
+        f"{address} {current}; the move to {number} expected {expected}. "
+        "Read the name again and repeat the move"
+    )
+    return Conflict(
+        message, what="expected_number", where=address, given=expected_number, accepted=number_now
+    )
 
 
-def decide_primary(url: str, was: str, *, gone: bool = False) -> Body:
-    """Move the root to `url` (`marker.check_primary`), which may be this location.
+def decide_deny(
+    state: State,
+    targets: Sequence[Target],
+    reason: str,
+    by: str,
+) -> Body | Done[Deny]:
+    """Take down the samples of `targets` for good. An existing entry that denies them all is returned.
 
-    gone: the former root is unreachable.
+    Raises: InvalidName if targets, reason or author are missing, or if reason or author contains a denied name.
     """
-    body: dict[str, object] = {
-        "kind": "primary",
-        "url": url,
-        "was": was,
-        "token": secrets.token_hex(16),
+    if not targets:
+        raise InvalidName(
+            "a takedown needs at least one target: name what it takes down", what="targets", given=0
+        )
+    check_stated("reason", reason)
+    check_stated("requester's name", by)
+    for target in targets:
+        is_named = target.value in reason or target.value in by
+        # One or two characters stand in any text by chance.
+        if is_named and len(target.value) > 2:
+            message = (
+                f"the reason or name given holds the {target.kind} itself, and the log is never rewritten; use a "
+                "ticket's number"
+            )
+            raise InvalidName(message, what="reason or name", given=f"the {target.kind}")
+
+    # One salt for the whole log: each further one costs every writer one more hash per value.
+    salt = ""
+    if state.denies:
+        salt = state.denies[-1].salt
+    if not salt:
+        salt = secrets.token_hex(16)
+    target_hashes = hashes(salt, targets)
+    for deny in state.denies:
+        if deny.salt == salt and set(target_hashes) <= set(deny.hashes):
+            return Done(deny)
+    kinds = sorted({target.kind for target in targets})
+    return {
+        "kind": "deny",
+        "salt": salt,
+        "hashes": target_hashes,
+        "scope": " ".join(kinds),
+        "reason": reason,
+        "by": by,
     }
-    if gone:
-        body["gone"] = True
-    return body
-
-
-def _integer(mirror: Mapping[str, object], name: str) -> int:
-    return int(str(mirror[name]))
 
 
 def _find_hold(state: State, record: VersionRecord, by: str) -> Hold | None:
@@ -403,14 +398,17 @@ def _identity(record: VersionRecord) -> dict[str, object]:
 def _require_txn(state: State, txn: str) -> Txn:
     transaction = state.txns.get(txn)
     if transaction is None:
-        raise TransactionNotFound(f"transaction {txn!r} was never begun in this root; begin it first")
+        raise TransactionNotFound(
+            f"transaction {txn!r} was never begun in this root; begin it first", what="transaction", given=txn
+        )
     return transaction
 
 
 def _require_version(state: State, dataset: str, number: int) -> VersionRecord:
     record = state.version(dataset, number)
     if record is None:
-        raise VersionNotFound(f"no {dataset}@{number}: {existing_names(state, dataset)}", dataset=dataset)
+        message = f"no {dataset}@{number}: {existing_names(state, dataset)}"
+        raise VersionNotFound(message, dataset=dataset, what="version", given=f"{dataset}@{number}")
     return record
 
 
@@ -423,9 +421,10 @@ def require_not_aborted(state: State, txn: str) -> Txn:
 
 
 def _fencing_error(txn: Txn) -> Fenced:
-    return Fenced(
+    message = (
         f"transaction {txn.txn} for {txn.dataset} was aborted ({txn.reason}); begin a new one and write again"
     )
+    return Fenced(message, what="transaction", where=txn.dataset, given=txn.txn)
 
 
 def refuse_ungated(txn: Txn, verdict: str) -> None:
@@ -436,15 +435,16 @@ def refuse_ungated(txn: Txn, verdict: str) -> None:
 
 def ungated_error(txn: str, why: str) -> StageNotPublished:
     """Return the error for a commit of a gated transaction without its verdict."""
-    return StageNotPublished(
+    message = (
         f"the parts of transaction {txn} wait for their gate: {why}. The dataset's release job judges and "
         "publishes them; `penstock approve` overrides a rejection"
     )
+    return StageNotPublished(message, what="verdict", where=f"transaction {txn}", given=why)
 
 
 def _refuse_retired(state: State, record: VersionRecord) -> None:
     if record.retired is not None:
+        message = f"{record.name} was retired: {record.retired}; {existing_names(state, record.dataset)}"
         raise VersionRetired(
-            f"{record.name} was retired: {record.retired}; {existing_names(state, record.dataset)}",
-            dataset=record.dataset,
+            message, dataset=record.dataset, what="version", where=record.name, given=record.retired
         )

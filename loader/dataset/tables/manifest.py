@@ -335,18 +335,24 @@ def read_record_manifest(store: Objects, record: VersionRecord) -> dict[str, Any
     )
     problems = differences(record, manifest)
     if problems:
-        raise Corrupt(f"{store.url}/{entry_key(record.n)}: {problems[0]}")
+        where = f"{store.url}/{entry_key(record.n)}"
+        name, problem = next(iter(problems.items()))
+        committed = getattr(record, name)
+        raise Corrupt(
+            f"{where}: {problem}", what=name, where=where, given=committed, accepted=manifest.get(name)
+        )
     return manifest
 
 
-def differences(record: VersionRecord, manifest: Mapping[str, Any]) -> list[str]:
-    """Return how a manifest disagrees with its commit: one message for each name."""
-    problems = []
+def differences(record: VersionRecord, manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Return how a manifest disagrees with its commit: names of fields -> messages."""
+    problems = {}
+    # The commit's hash covers the manifest: a difference is an edit of the log's entry.
     for name in ("dataset", "parent", "txn", "denies"):
         committed = getattr(record, name)
         value = manifest.get(name)
         if value != committed:
-            problems.append(
+            problems[name] = (
                 f"it commits {record.name} with {name} {committed!r}, the manifest has {value!r}: the entry was "
                 "edited; restore it from a mirror"
             )
@@ -365,7 +371,11 @@ def _manifest_bytes(
     if actual_sha256 != sha256:
         raise Corrupt(
             f"{store.url}/{path} has sha256 {actual_sha256}, in its commit {sha256}: the manifest was edited or "
-            "damaged. Restore it from a mirror; nothing was read from it"
+            "damaged. Restore it from a mirror; nothing was read from it",
+            what="sha256",
+            where=f"{store.url}/{path}",
+            given=actual_sha256,
+            accepted=sha256,
         )
     return data
 

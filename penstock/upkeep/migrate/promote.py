@@ -16,7 +16,7 @@ from loader.dataset.log.append import append
 from loader.dataset.log.entries import entry_key
 from loader.dataset.log.log import Log
 from loader.dataset.log.marker import MIRROR_OF, check_root, is_primary, prove_create_only
-from loader.dataset.log.rules import decide_primary
+from loader.dataset.log.mirror_rules import decide_primary
 from loader.dataset.root import root_in_store
 from loader.errors import Conflict, Corrupt
 from loader.storage import Store
@@ -137,7 +137,7 @@ def promote_alone(target: Store) -> Promotion:
                 raise Corrupt(f"{target.url}/{problem.address}: {problem.what}")
             prove_create_only(target)
             was = str(marker[MIRROR_OF])
-            state = append(target, state, lambda _: decide_primary(target.url, was, gone=True)).state
+            state = append(target, state, lambda _: decide_primary(target.url, was, unreachable=True)).state
             moved = state.primary
         assert moved is not None
         make_primary(target, moved.token)

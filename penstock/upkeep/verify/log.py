@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import islice
 
 from loader.dataset.log.append import read_tail
-from loader.dataset.log.entries import Entry, entry_key, find_edited, gaps, missing_message
+from loader.dataset.log.entries import Entry, entry_key, find_edited, gaps, missing_error
 from loader.dataset.log.fold import fold, fold_all
 from loader.dataset.log.snapshots import HINT_EVERY, hint_key, load_state, state_checksum
 from loader.dataset.log.state import State
@@ -102,7 +102,7 @@ def _chain_problem(store: Store, links: list[Entry], n: int) -> Problem:
 def _gap_problems(store: Store, read: int, numbers: set[int]) -> Iterator[Problem]:
     for first, last in gaps([read, *sorted(n for n in numbers if n > read)]):
         if not is_there(store, entry_key(first)):  # if it exists, it was created after the listing
-            what = f"{missing_message(first, last)}. Later entries, and the versions that they name, were not checked"
+            what = f"{missing_error(first, last)}. Later entries, and the versions that they name, were not checked"
             yield Problem(address=entry_key(first), what=what)
 
 

@@ -361,7 +361,9 @@ def _manifest(root: Root, record: VersionRecord, named: set[str]) -> Iterator[Pr
     except PenstockError as error:
         yield Problem(address=address, what=str(error))
         return
-    yield from (Problem(address=entry_key(record.n), what=what) for what in differences(record, body))
+    yield from (
+        Problem(address=entry_key(record.n), what=what) for what in differences(record, body).values()
+    )
     named.update(one.path for one in table_references(body))
     with suppress(PenstockError, OSError):  # `check_version` reports the unreadable table
         named.update(one.path for one in references(store, body))

@@ -18,6 +18,7 @@ from loader.dataset.log.state import State
 from loader.errors import Corrupt, PenstockError, Transient
 from loader.storage import open_store
 from penstock.upkeep.migrate.run import make_primary
+from tests.refusals import refusal
 
 
 class Flipped:
@@ -153,7 +154,7 @@ def test_entry_that_was_damaged_where_it_lies_is_named_by_itself(store):
     for name in "abc":
         Log(store).begin("photos", txn=name)
     store.put(entry_key(2), digit_of_time(store.get(entry_key(2)).data))
-    with pytest.raises(Corrupt, match=f"{entry_key(2)} differs from its checksum"):
+    with refusal(Corrupt, what="checksum", where="log entry log/000000000002.json"):
         Log(store).refresh()
 
 
@@ -177,7 +178,7 @@ def test_no_marker_is_written_after_a_flipped_one(tmp_path, at):
         place = data.index(b'"id":"') + 6
         return data[:place] + (b"0" if data[place : place + 1] != b"0" else b"1") + data[place + 1 :]
 
-    with pytest.raises(Transient, match="gave other bytes when it was read again"):
+    with refusal(Transient, what="penstock.json", where=tmp_path, given="other bytes"):
         make_primary(Flipped(store, MARKER, other_id, at), "token")
     assert store.get(MARKER).data == good
 
@@ -191,7 +192,7 @@ def test_commit_that_is_not_of_its_manifest_is_not_opened(tmp_path):
     n = root.state.n
     value = {**json.loads(root.store.get(entry_key(n)).data), "txn": "older"}
     root.store.put(entry_key(n), canonical({**value, "checksum": entry_checksum(value)}))
-    with pytest.raises(Corrupt, match="it commits d@1 with txn 'older', the manifest has"):
+    with refusal(Corrupt, what="txn", where=f"{root.url}/{entry_key(n)}", given="older"):
         loader.Root(tmp_path).open("d@1")
 
 

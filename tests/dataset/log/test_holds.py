@@ -5,6 +5,7 @@ import pytest
 from loader.dataset.log.log import Log
 from loader.errors import Corrupt, InvalidName, VersionNotFound, VersionRetired
 from tests.dataset.log.histories import publish
+from tests.refusals import refusal
 
 
 def test_hold_is_placed_once_and_released(store):
@@ -34,7 +35,7 @@ def test_what_is_retired_is_not_held_any_more_but_may_be_released(store):
     log.hold("photos", 1, "alice", "audit")
     log.retire("photos", 1, "bad")
     assert [one.by for one in log.state.version_holds("photos", 1)] == ["alice"]
-    with pytest.raises(VersionRetired, match="bad"):
+    with refusal(VersionRetired, what="version", where="photos@1", given="bad"):
         log.hold("photos", 1, "bob", "audit")
     assert log.release("photos", 1, "alice")
     with pytest.raises(VersionNotFound):
@@ -42,7 +43,8 @@ def test_what_is_retired_is_not_held_any_more_but_may_be_released(store):
     with pytest.raises(VersionNotFound):
         log.release("photos", 2, "bob")
     for by, why in (("", "audit"), ("bob", "")):
-        with pytest.raises(InvalidName, match="pass text"):
+        what = "reason" if by else "holder's name"
+        with refusal(InvalidName, what=what, given=""):
             log.hold("photos", 1, by, why)
 
 
@@ -50,15 +52,15 @@ def test_readers_refuse_holds_that_break_a_rule(store):
     log = Log(store)
     known = publish(log)
     named = {"kind": "hold", "dataset": "photos", "number": 1, "id": known.id, "by": "alice"}
-    for body, why in (
-        ({**named, "action": "place", "number": 2, "why": "x"}, "no version 2 with that id"),
-        ({**named, "action": "place", "id": "v-1", "why": "x"}, "no version 1 with that id"),
-        ({**named, "action": "place"}, "why None, expected text"),
-        ({**named, "action": "release"}, "'alice' does not hold photos@1"),
-        ({**named, "action": "keep", "why": "x"}, "action 'keep', expected 'place' or 'release'"),
+    for body, fault in (
+        ({**named, "action": "place", "number": 2, "why": "x"}, {"what": "number", "given": 2}),
+        ({**named, "action": "place", "id": "v-1", "why": "x"}, {"what": "id", "given": "v-1"}),
+        ({**named, "action": "place"}, {"what": "why", "given": None}),
+        ({**named, "action": "release"}, {"what": "by", "given": "alice"}),
+        ({**named, "action": "keep", "why": "x"}, {"what": "action", "given": "keep"}),
     ):
-        with pytest.raises(Corrupt, match=why):
+        with refusal(Corrupt, **fault):
             log.append(lambda state, body=body: body)
     log.retire("photos", 1, "bad")
-    with pytest.raises(Corrupt, match="photos@1 was retired"):
+    with refusal(Corrupt, what="number", where="log entry log/000000000004.json (hold)", given=1):
         log.append(lambda state: {**named, "action": "place", "why": "x"})

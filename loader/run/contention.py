@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..storage.threads import ends_with_the_process
 from .batch.batch import MAKING
-from .choice import Stages
+from .maker_choice import Stages
 from .metrics import stage_seconds
 from .run_delay import RunDelay
 

@@ -17,16 +17,16 @@ from ..errors import InvalidRuntime, Unpicklable
 from ..storage import is_local, is_on_network
 from .ahead.thread_pools import ThreadPool
 from .batch.batch import Batch
-from .choice import (
+from .contention import Contention, Measurement, decode_share
+from .maker_choice import (
     COPYING_THREADS,
     DOMINANT_SHARE,
     MAX_CORES_FOR_THREADS,
     Maker,
     Room,
-    choice,
+    better_maker,
     first_threads,
 )
-from .contention import Contention, Measurement, decode_share
 from .maker_text import TRAINING_THREAD, describe_ahead, describe_trials, maker_phrase
 from .making.assemble import Assembler
 from .making.prefetch import BatchMaker, Bound, InlineExecutor, Prefetch, making
@@ -337,7 +337,7 @@ class Execution:
 
     def _better_maker(self, measurement: Measurement, now: Maker) -> tuple[Maker, str] | None:
         """Return (a better maker than `now`, why); None if `now` is as good as any."""
-        return choice(measurement.locked, self._room(), measurement.stages, now)
+        return better_maker(measurement.locked, self._room(), measurement.stages, now)
 
     def _expects_processes(self, metrics: Mapping[str, float]) -> bool:
         return self._cores > MAX_CORES_FOR_THREADS and decode_share(metrics) >= DOMINANT_SHARE

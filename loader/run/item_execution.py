@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .choice import Maker
 from .contention import Contention, Measurement
 from .executor import EXECUTORS, Execution
 from .items.first_maker import first_maker, processes_instead
+from .maker_choice import Maker
 from .maker_text import TRAINING_THREAD
 from .recipe.recipe import check_word
 

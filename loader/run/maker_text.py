@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from .choice import Maker
+from .maker_choice import Maker
 from .making.prefetch import PREFETCH_SHARE, READY_STRIDES, Bound, Prefetch
 
 TRAINING_THREAD = "the training's own thread"

@@ -15,7 +15,6 @@ import pytest
 import loader
 from loader.errors import Unpicklable
 from loader.run import executor
-from loader.run.choice import Stages
 from loader.run.contention import (
     FIRST_MEASUREMENT_S,
     MIN_REQUESTS,
@@ -24,6 +23,7 @@ from loader.run.contention import (
     LockProbe,
     Measurement,
 )
+from loader.run.maker_choice import Stages
 from loader.run.workers import fork_server
 from loader.run.workers.startup_message import why_not
 from loader.storage.disk import mounts
@@ -32,7 +32,7 @@ from tests.servers.patience import PATIENCE_S, until
 from tests.servers.processes import python
 
 PHOTOS = Stages(wait_share=0.97, compute_share=0.02, decode_share=0.93, fetch_share=0.02, load=2.5, cores=2.6)
-"""Recorded on a node of 16 cores, as those of test_choice.py."""
+"""Recorded on a node of 16 cores, as those of test_maker_choice.py."""
 WORKING = replace(PHOTOS, wait_share=0.5)
 COPIES = Stages(wait_share=0.97, compute_share=0.02, decode_share=0.0, fetch_share=0.87, load=1.0, cores=1.1)
 STAGES = ("plan", "address", "fetch_wait", "peer_wait", "verify", "decode", "transform", "collate")
@@ -102,7 +102,7 @@ def test_probe_finds_a_thread_that_computes_in_python():
 
 def test_probe_ends_with_the_choice(plan, monkeypatch):
     monkeypatch.setattr(Contention, "add_step", lambda *_: True)
-    monkeypatch.setattr(executor, "choice", lambda *_: None)
+    monkeypatch.setattr(executor, "better_maker", lambda *_: None)
     with loader.Loader(plan, 0, 1, workers=1, framework="numpy") as batches:
         assert not probes(), "nothing is asked before the first batch"
         for _ in range(PROBED_MEASUREMENTS):

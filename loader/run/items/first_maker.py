@@ -3,7 +3,7 @@
 from typing import Literal
 
 from ...errors import InvalidRuntime
-from ..choice import MIN_WAIT_SHARE, Maker, Room, Stages
+from ..maker_choice import MIN_WAIT_SHARE, Maker, Room, Stages
 
 
 def first_maker(

@@ -10,9 +10,9 @@ import pytest
 import loader
 from loader.errors import InvalidRuntime
 from loader.run import executor
-from loader.run.choice import Maker, Room, Stages
 from loader.run.items import item_watch
 from loader.run.items.first_maker import processes_instead
+from loader.run.maker_choice import Maker, Room, Stages
 from tests.servers.patience import PATIENCE_S
 
 BATCH = 8

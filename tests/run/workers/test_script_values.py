@@ -175,7 +175,7 @@ from itertools import repeat
 import loader
 import beside
 from loader.run import executor
-from loader.run.choice import Stages
+from loader.run.maker_choice import Stages
 from loader.run.contention import Contention, Measurement
 
 logging.basicConfig(level="WARNING", format="%(message)s", stream=sys.stdout)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from loader.run.choice import Maker, Room, Stages, choice, first_threads
+from loader.run.maker_choice import Maker, Room, Stages, better_maker, first_threads
 
 NODE = Room(cores=16, processes=16, threads=True, local=True, caller=True)
 TWO = replace(NODE, cores=2, processes=2)
@@ -141,7 +141,7 @@ def threads(number):
     ],
 )
 def test_choice_on_recorded_figures(locked, room, stages, now, better):
-    chosen = choice(locked, room, stages, now)
+    chosen = better_maker(locked, room, stages, now)
     assert (chosen and chosen[0]) == better
 
 
@@ -174,7 +174,7 @@ TURNS = replace(COPIES, wait_share=0.5, cores=1.05)
     ],
 )
 def test_choice_among_threads_that_take_turns(stages, now, room, better):
-    chosen = choice(0.0, room, stages, now)
+    chosen = better_maker(0.0, room, stages, now)
     assert (chosen and chosen[0]) == better
 
 
@@ -194,18 +194,21 @@ DISK = replace(NODE, more_threads=True)
     ],
 )
 def test_choice_of_more_threads_for_copies_that_wait_for_a_disk(stages, now, room, better):
-    chosen = choice(0.0, room, stages, now)
+    chosen = better_maker(0.0, room, stages, now)
     assert (chosen and chosen[0]) == better
 
 
 def test_choice_names_its_figures():
     assert (
         "93% of the work on batches, which keeps 2.5 of 16 cores busy"
-        in choice(0.0, NODE, PHOTOS, threads(4))[1]
+        in better_maker(0.0, NODE, PHOTOS, threads(4))[1]
     )
-    _, why = choice(0.56, TWO, replace(PHOTOS, wait_share=0.29), threads(2))
+    _, why = better_maker(0.56, TWO, replace(PHOTOS, wait_share=0.29), threads(2))
     assert "lock for 56% of the time" in why
     assert "29%" in why
+    # Of a lock that is busy for 90 % of the time, a training that waits for 60 % holds 40 % at most.
+    _, why = better_maker(0.9, TWO, replace(PHOTOS, wait_share=0.6), threads(2))
+    assert "lock for 40% of the time" in why
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def first_threads(
     return min(cores, most)
 
 
-def choice(
+def better_maker(
     locked: float,
     room: Room,
     stages: Stages,
@@ -178,13 +178,13 @@ def _why_processes(
         )
 
     # 4. The training holds the lock for long, whatever the threads do.
-    # While training waits it does not hold the lock: late threads have lost their core.
+    # While the training waits it holds no lock. The probe's thread is late then for want of a core, not of the lock.
     locked_by_training = min(locked, 1 - stages.wait_share)
     if locked_by_training < MIN_TRAINING_LOCK_SHARE:
         return None
     return (
-        f"the training held the interpreter's lock for {locked:.0%} of the time, in which threads wait for it, and "
-        f"waited for batches for {stages.wait_share:.0%}"
+        f"the training held the interpreter's lock for {locked_by_training:.0%} of the time, in which threads wait for "
+        f"it, and waited for batches for {stages.wait_share:.0%}"
     )
 
 

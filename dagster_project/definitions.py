@@ -26,9 +26,10 @@ from dagster_project.sensors.alerting import jobs_sensor, run_failure_sensor
 from dagster_project.sensors.recovery import recovery_sensor
 from dagster_project.tidy import collect_job, collect_schedule, tidy_job, tidy_schedule
 from penstock.compute.pool.import_path import keep_import_path
-from resources.alerts import AlertsResource, viewer_url
+from resources.alerts import AlertsResource
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
+from resources.viewer_links import viewer_url
 
 Asset = dg.AssetsDefinition | dg.AssetSpec
 

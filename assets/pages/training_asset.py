@@ -8,7 +8,7 @@ import dagster as dg
 import loader
 from loader.api.report import Report
 from penstock.text import markdown_table
-from resources.alerts import run_page, version_page
+from resources.viewer_links import run_page, version_page
 
 from ..pipeline.stages import VERSION
 from .report import code_block, link, viewer_metadata

@@ -15,7 +15,7 @@ from loader.errors import ObjectNotFound, PenstockError
 from penstock.card.build import build_card, read_card, save_card
 from penstock.card.render import table
 from penstock.text import Markdown, markdown_table, markdown_text
-from resources.alerts import version_page
+from resources.viewer_links import version_page
 
 from ..pages import plots
 from ..pages.report import (

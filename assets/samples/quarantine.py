@@ -21,9 +21,9 @@ from loader.storage import Store
 from penstock.compute.pool import Compute
 from penstock.exclusion_records import records, standing
 from penstock.stages import StageRecord, current_record, fingerprint
-from resources.alerts import sample_page, version_page
 from resources.compute import ComputeResource
 from resources.storage import RootResource
+from resources.viewer_links import sample_page, version_page
 
 from ..pages.report import (
     Metadata,

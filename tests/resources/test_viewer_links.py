@@ -3,7 +3,7 @@
 import pytest
 
 from loader.errors import InvalidRuntime
-from resources.alerts import run_page, sample_page, version_page, viewer_url
+from resources.viewer_links import run_page, sample_page, version_page, viewer_url
 
 
 def test_pages_lie_below_the_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from assets.dedup.band_segments import Bands, IndexedPart, find_hash_bands, put_segment, sort_bands
 from assets.dedup.bands import N_BANDS, band_hashes
-from assets.dedup.texts import settle_documents, sign_documents
+from assets.dedup.settle_documents import settle_documents, sign_documents
 from assets.featurizers import make
 from assets.featurizers.texts.minhash import N_VALUES, SHINGLE_WORDS
 from assets.featurizers.texts.shingles import shingle_blocks

@@ -18,7 +18,7 @@ from .bands import UInt32s
 from .hamming import Int64s
 from .policy import TEXT, NearDuplicates, TextMatch
 from .settle import DuplicateOf
-from .texts import (
+from .settle_documents import (
     PublishedNear,
     SignedDocuments,
     least_equal_values,

@@ -91,7 +91,7 @@ def _audit_samples(
     raw: dict[str, Any],
     landing: Store,
 ) -> Audited:
-    from .formats.sample_work import audit_samples  # media do not need these modules
+    from .formats.read_work import audit_samples  # media do not need these modules
 
     try:
         row = audit_samples(landing, raw, format.name, format.choices, format.audit_id)

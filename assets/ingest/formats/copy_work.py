@@ -16,8 +16,8 @@ from penstock.formats.reading.sample import ForeignShard, object_shards
 from penstock.formats.registration.shard_rows import COMMON, Rows
 
 from .admission import Admission, ObjectHistory
+from .read_work import SampleTask, limit_s, task_nbytes, without_run
 from .sample_facts import Row, unit_row
-from .sample_work import SampleTask, limit_s, task_nbytes, without_run
 from .walked_objects import KnownSample, object_info, sample_facts, walked_place
 
 _BYTES_PER_S = 50e6

@@ -30,6 +30,7 @@ from ...media.objects import refusal_row
 from ...media.unit import rejected
 from ...pipeline.stages import BatchSamples, OpenBatch, parse_written_part
 from .admission import Admission, NewestVersion, ObjectHistory, newest_version
+from .read_work import READ, ReadParts, ReadTask
 from .sample_facts import (
     OWN_COLUMNS,
     IngestRules,
@@ -39,7 +40,6 @@ from .sample_facts import (
     unit_row,
     units_job,
 )
-from .sample_work import READ, ReadParts, ReadTask
 from .walked_objects import fresh_objects
 
 _LEAST_BYTES = DEFAULT_SHARD_BYTES // 4096

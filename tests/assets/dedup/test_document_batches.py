@@ -13,7 +13,7 @@ import pytest
 from assets.checks import near_duplicates_across_splits
 from assets.dedup.document_copies import near_published
 from assets.dedup.policy import NearDuplicates, TextMatch
-from assets.dedup.texts import sign_documents
+from assets.dedup.settle_documents import sign_documents
 from assets.featurizers.texts.minhash import text_signature
 from assets.gate_settings import Gate
 from assets.pages.report import check_metadata, samples_metadata

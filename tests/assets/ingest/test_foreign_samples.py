@@ -19,7 +19,7 @@ import loader
 from assets.arrivals.make_batches import discover
 from assets.checks import Expectation
 from assets.gate_settings import Gate
-from assets.ingest.formats.sample_work import ReadPlace
+from assets.ingest.formats.read_work import ReadPlace
 from assets.ingest.formats.walked_objects import WalkedPlace
 from assets.ingest.media import media_stage
 from assets.ingest.published import clash

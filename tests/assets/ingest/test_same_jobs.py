@@ -7,8 +7,8 @@ import pytest
 
 from assets.ingest.audit_work import AUDIT, AuditTask, SampleFormat
 from assets.ingest.formats.copy_work import COPY, CopyTask
+from assets.ingest.formats.read_work import READ, ReadTask
 from assets.ingest.formats.sample_facts import IngestRules
-from assets.ingest.formats.sample_work import READ, ReadTask
 from assets.media.policy import CutPolicy
 
 TAKING = IngestRules(

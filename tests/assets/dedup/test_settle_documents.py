@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from assets.dedup.bands import band_hashes, shared_buckets
 from assets.dedup.policy import NearDuplicates, TextMatch
-from assets.dedup.texts import (
+from assets.dedup.settle_documents import (
     PublishedNear,
     least_equal_values,
     settle_documents,

@@ -23,7 +23,7 @@ from .batch.batch import Batch
 from .batch.substitution import Substitution
 from .making.assemble import Assembler
 from .metrics import Metrics
-from .recipe import generators
+from .recipe import slot_generators
 from .recipe.decode import ByBucket, Decode, Transform, apply_transform
 from .recipe.document_pieces import sequence_address
 from .recipe.rank_slots import real_slots
@@ -96,7 +96,7 @@ def seen(
     transform: Transform | None,
 ) -> SlotReplay:
     """Return one slot's replay. slots: only that slot. decoded: the sample, or its error."""
-    key = generators.slot_position(plan, slots, 0)
+    key = slot_generators.generator_key(plan, slots, 0)
     address = slot_address(plan, slots, 0)
 
     def transformed(sample: Sample, rng: np.random.Generator | None = None) -> Sample:

@@ -6,7 +6,7 @@ from ...order.plan import Plan
 from ...order.random.generators import item_words
 from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
-from ..recipe import generators
+from ..recipe import slot_generators
 from .item_seeds import Words
 
 
@@ -39,8 +39,8 @@ class RequestedItems:
     def generator(self, number: int) -> np.random.Generator:
         """Return the generator of a row's transform."""
         row = int(self._rows[number])
-        place = generators.slot_position(self._plan, self._slots, row)
-        return generators.for_transform(place)
+        key = slot_generators.generator_key(self._plan, self._slots, row)
+        return slot_generators.transform_generator(key)
 
     def words(self) -> Words:
         """Return the numbers that seed each row's item: a function of (seed, source, epoch, ordinal)."""

@@ -35,7 +35,7 @@ from ...storage.disk.file_handles import FileHandles
 from ...storage.store import as_disk
 from ..batch.batch import step_metrics
 from ..batch.columns import ArrayPool, Columns
-from ..recipe import generators
+from ..recipe import slot_generators
 from ..recipe.decode import Payload
 from ..recipe.rank_slots import Locate, LocatedSamples
 from ..recipe.recipe import Recipe, window_views
@@ -44,7 +44,7 @@ from .bulk_rows import Bulk, gather_plain
 from .node_reads import NodeReads
 
 if TYPE_CHECKING:
-    from ..recipe.window_reads import WindowSlots
+    from ..recipe.build_windows import WindowSlots
     from .table_columns import TableColumns
 
 
@@ -102,7 +102,7 @@ class Fetch:
         windows = window_views(recipe.plan)
         self._windows: list[WindowSlots | None] = [None] * len(windows)
         if any(view is not None for view in windows):
-            from ..recipe.window_reads import window_slots  # only for windows
+            from ..recipe.build_windows import window_slots  # only for windows
 
             self._windows = window_slots(recipe.plan, windows, decoders)
 
@@ -291,8 +291,8 @@ class Fetch:
         (source,) = located.kind.sources
 
         def field_rng(number: int, field: str) -> np.random.Generator:
-            place = generators.slot_position(self._plan, slots, int(located.rows[number]))
-            return generators.for_decoder(place, field)
+            key = slot_generators.generator_key(self._plan, slots, int(located.rows[number]))
+            return slot_generators.decoder_generator(key, field)
 
         places = located.places
         unknown = _unknown_crcs(places)

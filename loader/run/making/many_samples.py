@@ -12,7 +12,7 @@ from ...native import copy_bytes
 from ...order.slots import Slots
 from ..batch.batch import step_metrics
 from ..batch.columns import BatchRow, Columns, FieldRows
-from ..recipe import generators
+from ..recipe import slot_generators
 from ..recipe.decode import Payload, ReadyValue, apply_transform, decode_sample, failure, own_data
 from ..recipe.rank_slots import LocatedSamples
 from ..recipe.recipe import Recipe, window_views
@@ -110,8 +110,8 @@ class OneSample:
         transform = self.transforms[source]
 
         def field_rng(field: str) -> "np.random.Generator":
-            position = generators.slot_position(self._plan, slots, row)
-            return generators.for_decoder(position, field)
+            key = slot_generators.generator_key(self._plan, slots, row)
+            return slot_generators.decoder_generator(key, field)
 
         options: dict[str, Any] = {}
         # A transform may change or drop what is decoded: before one, nothing may be written into the columns.
@@ -139,8 +139,8 @@ class OneSample:
             if transform is None:
                 return sample
 
-            position = generators.slot_position(self._plan, slots, row)
-            sample = apply_transform(transform, sample, at, generators.for_transform(position))
+            key = slot_generators.generator_key(self._plan, slots, row)
+            sample = apply_transform(transform, sample, at, slot_generators.transform_generator(key))
             metrics.sample(
                 "transform",
                 perf_counter() - decode_end_s,
@@ -236,7 +236,7 @@ class ManySamples:
         transform_rng: NumberRng | None = None
         names = located.kind.names
         if self._recipe.transform is not None:
-            transform_rng = generators.of_slots(self._recipe.plan, slots, located.rows)
+            transform_rng = slot_generators.sample_generators(self._recipe.plan, slots, located.rows)
             names = ()  # each transform chooses its own
         start_s = perf_counter()
         try:
@@ -333,7 +333,9 @@ class ManySamples:
             rows: FieldRows | None = None
             if decoder is not None:
                 if draws(decoder):
-                    field_rng = generators.of_slots(self._recipe.plan, slots, located.rows, field)
+                    field_rng = slot_generators.sample_generators(
+                        self._recipe.plan, slots, located.rows, field
+                    )
                 # A transform may change or drop what is decoded, so only without one it goes into the rows at once.
                 if placing(decoder) and self._recipe.transform is None:
                     rows = field_rows[field]

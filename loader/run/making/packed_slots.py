@@ -21,17 +21,18 @@ from ..batch.collate import DeliveredSamples
 from ..batch.columns import BatchRow, Columns
 from ..batch.slot_ids import Keys
 from ..batch.substitution import Substitution, mask_document
-from ..recipe import generators
+from ..recipe import slot_generators
 from ..recipe.decode import Payload, apply_transform
 from ..recipe.document_pieces import SlotPieces, find_pieces, sequence_address, sequence_crcs
 from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe
 from .fetch import Fetch, Fetched
 from .many_samples import OneSample
+from .piece_columns import PieceColumns, text_array
 from .piece_reads import PieceReads, SinglePiece, packed_views
 from .ragged_rows import match_rows
 from .sequence_rows import SequenceRows, Values
-from .step_totals import PieceColumns, StepTotals, text_array
+from .step_totals import StepTotals
 
 
 class _Document(NamedTuple):
@@ -289,10 +290,10 @@ class PackedSlots:
         address = sequence_address(view, int(slots.ordinal[row]))
         transform = self._recipe.source_transform(int(slots.source[row]))
         assert transform is not None
-        place = generators.slot_position(self._recipe.plan, slots, row)
-        _, source, _, _ = place
+        key = slot_generators.generator_key(self._recipe.plan, slots, row)
+        _, source, _, _ = key
         start_s = perf_counter()
-        sample = apply_transform(transform, sample, address, generators.for_transform(place))
+        sample = apply_transform(transform, sample, address, slot_generators.transform_generator(key))
         step_metrics().sample(
             "transform",
             perf_counter() - start_s,

@@ -21,10 +21,10 @@ from loader.dataset.reading.verified_bucket_reads import read_fields, read_parts
 from loader.errors import Corrupt, DecodeFailed
 from loader.modalities.row_blocks import BLOCK_BYTES, SUFFIX, index_rows, read_rows, with_row_blocks
 from loader.modalities.video.packet_table import index_packets, read_packets
+from loader.run.recipe.build_windows import WindowReads
 from loader.run.recipe.decode import decoders
 from loader.run.recipe.episode_clocks import check_times
 from loader.run.recipe.video_packet_reads import Readers
-from loader.run.recipe.window_reads import WindowReads
 from penstock.cli import main
 from tests.refusals import refusal
 from tests.run.numbered_video import numbers_in, video

@@ -1,4 +1,4 @@
-"""Read and cache what windows of an episode share: clocks, streams, packet tables or their heads, and columns."""
+"""Cache what windows of an episode share: clocks, streams, packet tables or their heads, and columns."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -57,10 +57,10 @@ class WindowedEpisode:
     """Approximate memory in bytes."""
 
 
-class EpisodeReads:
+class EpisodeCache:
     """Reads and caches episodes of one source; thread-safe.
 
-    `timestamp_clock` maps a field to the field with its clock. `blocks_from` is the size from which arrays are read
+    `clock_of` maps a field to the field with its clock. `blocks_from` is the size from which arrays are read
     in blocks. `indexes` computes row blocks that the version lacks, which reads such an array once more.
     """
 

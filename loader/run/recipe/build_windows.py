@@ -1,4 +1,4 @@
-"""Read the windows of episodes in a batch's slots: their values on one clock, then the packets of their frames."""
+"""Build the windows of episodes in a batch's slots: their values on one clock, then the packets of their frames."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,13 +21,13 @@ from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
 from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, DEPTH, IS_PAD, ROW, TEXT
 from ...order.sources.window_view import WindowView, n_windows
-from . import generators
+from . import slot_generators
 from .blocked_rows import BlocksMissing, BlockSource, PagedVideo, read_blocks
 from .decode import ReadyValue
+from .episode_cache import EpisodeCache, WindowedEpisode, n_frames
 from .episode_clocks import Picked, by_clock, by_steps, check_inside, check_steps, stream_values, too_old
 from .rank_slots import LocatedSamples
 from .video_packet_reads import FieldRng, PlannedClip, Readers, WholeChoice, WholeClip, read_clips
-from .windowed_episodes import EpisodeReads, WindowedEpisode, n_frames
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 class WindowReads:
     """Reads windows of one source; thread-safe.
 
-    decoders: of the view's fields. how: as for `EpisodeReads`.
+    decoders: of the view's fields. how: as for `EpisodeCache`.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class WindowReads:
         }
         self._streams = [field for field in self._fields if field in self._layout.at and is_array(field)]
         self._videos = [field for field in self._layout.at if not is_array(field)]
-        self._episodes = EpisodeReads(windows, self._streams, self._videos, self._clock_of, **how)
+        self._episodes = EpisodeCache(windows, self._streams, self._videos, self._clock_of, **how)
         self._blocks = self._episodes.blocks
         self._check(known)
         self._depth_of = {
@@ -384,8 +384,8 @@ class WindowSlots:
         self, slots: Slots, located: LocatedSamples, readers: Readers
     ) -> tuple[dict[int, dict[str, Any]], dict[int, Corrupt]]:
         def field_rng(number: int, field: str) -> np.random.Generator:
-            place = generators.slot_position(self._plan, slots, int(located.rows[number]))
-            return generators.for_decoder(place, field)
+            key = slot_generators.generator_key(self._plan, slots, int(located.rows[number]))
+            return slot_generators.decoder_generator(key, field)
 
         places = located.places
         read, crcs = self._reads(slots.ordinal[located.rows], places.addresses(), field_rng, readers)

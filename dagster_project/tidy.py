@@ -5,7 +5,8 @@ newest result of a check.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import dagster as dg
 from pydantic import Field
@@ -31,7 +32,7 @@ class Retention(dg.Config):
     max_runs: int = Field(
         default=5_000,
         gt=0,
-        description="Runs to check, oldest first.",
+        description="Most runs to delete, oldest first.",
     )
     dry_run: bool = Field(default=False, description="Only count.")
 
@@ -42,31 +43,41 @@ def superfluous(
     max_runs: int,
     label: str = "",
 ) -> Iterator[str]:
-    """Yield ids of superfluous runs that ended before `before_s`, oldest first. Checks the oldest `max_runs`.
+    """Yield ids of the first `max_runs` superfluous runs that ended before `before_s`, oldest first.
 
-    Costs a query per asset, per 1,000 partitions and per check, and two per checked run.
+    Costs a query per asset, per 1,000 partitions, per check and per 200 runs, and two for each run that made nothing
+    of what is newest.
     """
     makers = _makers(instance)
-    checked = dict[dg.AssetCheckKey, str]()
-    for record in _old_runs(instance, before_s, max_runs, label):
+    # Runs that stay do not count: a pass must get past them, however many partitions have an old last run.
+    superfluous_ids = _superfluous(instance, _old_runs(instance, before_s, label), makers)
+    return islice(superfluous_ids, max_runs)
+
+
+def _superfluous(
+    instance: dg.DagsterInstance,
+    old_runs: Iterable[dg.RunRecord],
+    makers: set[str],
+) -> Iterator[str]:
+    newest_checks = dict[dg.AssetCheckKey, str]()
+    for record in old_runs:
         run = record.dagster_run
-        if run.run_id in makers or is_last(instance, run) or _has_newest_check(instance, run.run_id, checked):
+        if run.run_id in makers or is_last(instance, run):
             continue
-        yield run.run_id
+        if not _has_newest_check(instance, run.run_id, newest_checks):
+            yield run.run_id
 
 
 def _old_runs(
     instance: dg.DagsterInstance,
     before_s: float,
-    max_runs: int,
     label: str,
 ) -> Iterator[dg.RunRecord]:
     cursor = None
-    n_checked = 0
-    while n_checked < max_runs:
+    while True:
         page = instance.get_run_records(
             dg.RunsFilter(statuses=_FINISHED, tags=location_tags(label)),
-            limit=min(_AT_ONCE, max_runs - n_checked),
+            limit=_AT_ONCE,
             cursor=cursor,
             ascending=True,
         )
@@ -78,7 +89,6 @@ def _old_runs(
         if not page:
             return
         cursor = page[-1].dagster_run.run_id
-        n_checked = n_checked + len(page)
 
 
 def _makers(instance: dg.DagsterInstance) -> set[str]:
@@ -114,7 +124,10 @@ def tidy(context: dg.OpExecutionContext, config: Retention) -> None:
     """Delete superfluous runs, and write their number as metadata."""
     before_s = time.time() - config.keep_days * DAY_S
     deleted = 0
-    for run_id in list(superfluous(context.instance, before_s, config.max_runs, location_label(context.run))):
+    label = location_label(context.run)
+    # A list, before the first run is deleted: the pages of runs begin at a run that must still exist.
+    run_ids = list(superfluous(context.instance, before_s, config.max_runs, label))
+    for run_id in run_ids:
         if not config.dry_run:
             context.instance.delete_run(run_id)
         deleted += 1
@@ -139,10 +152,7 @@ tidy_schedule = dg.ScheduleDefinition(
 )
 
 
-@dg.op(
-    name="look",
-    description="Record condemned objects, so that their grace period starts. Deletes and aborts nothing.",
-)
+@dg.op(description="Record condemned objects, so that their grace period starts. Deletes and aborts nothing.")
 def record_condemned(context: dg.OpExecutionContext, root: RootResource) -> None:
     """Condemn unneeded objects; write their number and bytes per dataset as metadata."""
     from penstock.denied.record import condemned_versions

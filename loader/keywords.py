@@ -1,8 +1,10 @@
-"""Errors for unknown keywords: suggest the closest known name, or penstock's equivalent of a DataLoader argument."""
+"""Check arguments: whole numbers, and unknown keywords, for which an error names the closest one or penstock's own."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeGuard, TypeVar
+
+from .errors import InvalidRuntime, PenstockError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,3 +81,62 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     near = get_close_matches(name, list(known), 1)
     return f", did you mean {near[0]!r}?" if near else ""
+
+
+def is_whole_number(value: object, low: int, high: int | None = None) -> TypeGuard[int]:
+    """Return whether a value is an int from `low` to `high`, None for no limit. A bool and numpy's integers are not."""
+    if type(value) is not int:
+        return False
+    return low <= value and (high is None or value <= high)
+
+
+def check_whole_number(
+    name: str,
+    value: object,
+    low: int,
+    high: int | None = None,
+    error: type[PenstockError] = InvalidRuntime,
+) -> int:
+    """Return a value that `is_whole_number`. For values that are stored as they are."""
+    if is_whole_number(value, low, high):
+        return value
+    accepted = f"a whole number of at least {low:,}"
+    if high is not None:
+        accepted = f"a whole number from {low:,} to {high:,}"
+    raise error(
+        f"{name} = {value!r}: {accepted} is needed",
+        what=name,
+        given=value,
+        accepted=accepted,
+    )
+
+
+def whole_number(
+    name: str,
+    value: object,
+    low: int,
+    high: int | None = None,
+    error: type[PenstockError] = InvalidRuntime,
+) -> int:
+    """Return an argument as an int from `low` to `high`. Accepts numpy's integers."""
+    number = value
+    if hasattr(value, "__index__") and not isinstance(value, bool):
+        number = int(value.__index__())
+    if is_whole_number(number, low, high):
+        return number
+    return check_whole_number(
+        name,
+        value,
+        low,
+        high,
+        error,
+    )
+
+
+def check_word(name: str, value: object, accepted: Sequence[str]) -> None:
+    """Raise InvalidRuntime for an argument that is none of the accepted words."""
+    if value not in accepted:
+        words = ", ".join(map(repr, accepted))
+        raise InvalidRuntime(
+            f"{name} = {value!r}; accepted: {words}", what=name, given=value, accepted=list(accepted)
+        )

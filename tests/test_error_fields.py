@@ -3,6 +3,7 @@
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from loader import errors
@@ -17,6 +18,7 @@ from loader.errors import (
     VersionNotFound,
     plain_value,
 )
+from loader.keywords import check_whole_number, whole_number
 from loader.order.random.plan_hash import check_int
 from loader.run.workers.batch_message import PickledError
 from tests.refusals import refusal
@@ -112,3 +114,9 @@ def test_refusal_needs_a_field():
 def test_whole_number_that_is_refused_is_stated(value):
     with refusal(InvalidPlan, what="batch", given=value, accepted="a whole number from 1 to 4"):
         check_int("batch", value, 1, 4)
+
+
+def test_whole_number_accepts_a_numpy_integer_that_a_stored_one_is_not():
+    assert type(whole_number("batch", np.int64(4), 1)) is int
+    with refusal(Conflict, what="batch", accepted="a whole number of at least 1"):
+        check_whole_number("batch", np.int64(4), 1, error=Conflict)

@@ -15,6 +15,7 @@ from ..dataset.root import Root
 from ..dataset.versions.version import Version, View
 from ..errors import AlreadyExists, Corrupt, InvalidRuntime, ObjectNotFound, PenstockError, PlanMismatch
 from ..json_text import parse_json_object
+from ..keywords import whole_number
 from ..order.plan import Plan
 from ..order.sources.bucket import BucketBy
 from ..order.sources.window_view import WindowView
@@ -72,15 +73,13 @@ class Following(SuccessiveLoaders):
         bucket_by: BucketBy | str | None,
         options: Mapping[str, Any],
     ) -> None:
-        if isinstance(every, bool) or not hasattr(every, "__index__") or every.__index__() < 1:
-            raise InvalidRuntime(f"every = {every!r}: a whole number of steps, 1 or more, is needed")
+        self._every = whole_number("every", every, 1)
         super().__init__(options, root)
         assert self._own_root is not None  # it was passed
         self._root = self._own_root
         if unknown := sorted(set(refs or {}) - {one.source for one in plan.sources.values()}):
             raise InvalidRuntime(f"refs names {unknown}, which the plan does not have as sources")
         self._run = check_run(run)
-        self._every = every.__index__()
         self._refs = refs
         self._bucket_by = bucket_by
         plan.save(root)

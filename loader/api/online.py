@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from ..dataset.root import Root
 from ..errors import InvalidRuntime, PlanMismatch, VersionNotFound
+from ..keywords import whole_number
 from ..order.sources.packing import PackBy
 from ..rollouts.cursor import START
 from ..rollouts.decide import DecisionRule, group_numbers, n_trainable
 from ..rollouts.record import MOST_POLICY, DecisionRecord, RunRecords
 from ..rollouts.undecided import check_continues, read_undecided
 from ..run.batch.batch import Batch
-from ..run.recipe.recipe import stored_views, whole_number
+from ..run.recipe.recipe import stored_views
 from ..run.recipe.world import World
 from ..storage.mirror import primary_store
 from .decisions import Decisions, OpenDecision

@@ -6,9 +6,9 @@ from typing import Any
 
 from ..errors import InvalidRuntime
 from ..json_text import parse_json_object
+from ..keywords import check_word, whole_number
 from ..order.sources.packing import PackBy
 from ..rollouts.decide import DecisionRule
-from ..run.recipe.recipe import check_word, whole_number
 
 LIKE_ARGUMENTS = ("seed", "groups", "pack", "updates", "multiple", "source")
 """Arguments that a run shares with the run that it repeats."""

@@ -22,6 +22,7 @@ from ..dataset.names import check_dataset_name
 from ..dataset.root import Root
 from ..errors import AlreadyExists, Corrupt, FormatTooNew, InvalidName, InvalidRuntime, ObjectNotFound
 from ..json_text import is_text, parse_json_object
+from ..keywords import is_whole_number
 from ..order.plan import Plan
 from ..run.recipe.recipe import stored_view
 from ..storage import Store
@@ -98,7 +99,7 @@ def _is_named(name: object) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**63
+    return is_whole_number(value, 0, 2**63 - 1)
 
 
 def _are_versions(versions: object) -> bool:

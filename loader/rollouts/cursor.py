@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..dataset.shards.bitmap import pack, unpack
+from ..keywords import is_whole_number
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -46,12 +47,12 @@ class Cursor:
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "Cursor":
         """Return the cursor in a record. Raises: ValueError, LookupError or TypeError for other JSON."""
-        n_parts = whole_number(body["parts"], MOST_PARTS)
+        n_parts = stored_number(body["parts"], MOST_PARTS)
         last_part = n_parts - 1
         ranges: dict[int, Int64s] = {}
         before = -1
         for part, stored in body["left"]:
-            number = whole_number(part, last_part)
+            number = stored_number(part, last_part)
             if number <= before:
                 raise ValueError(f"part {number} of `left` comes after part {before}")
             before = number
@@ -158,8 +159,8 @@ def _ranges_in_bitmap(stored: str) -> Int64s:
 def _ranges_in_pairs(stored: object) -> Int64s:
     bounds: list[int] = []
     for first, stop in check_list(stored):
-        bounds.append(whole_number(first, MOST_ROWS))
-        bounds.append(whole_number(stop, MOST_ROWS))
+        bounds.append(stored_number(first, MOST_ROWS))
+        bounds.append(stored_number(stop, MOST_ROWS))
     pairs = np.array(bounds, np.int64)
     return pairs.reshape(-1, 2)
 
@@ -170,12 +171,10 @@ def check_list(value: object) -> Iterable[Any]:
     return value
 
 
-def whole_number(value: object, most: int) -> int:
-    """Return a whole number from 0 to `most`. Raises: TypeError; ValueError."""
-    if type(value) is not int:
-        raise TypeError(f"{value!r:.80} is no whole number")
-    if not 0 <= value <= most:
-        raise ValueError(f"{value} is no number from 0 to {most}")
+def stored_number(value: object, most: int) -> int:
+    """Return a whole number from 0 to `most`. Raises: ValueError."""
+    if not is_whole_number(value, 0, most):
+        raise ValueError(f"{value!r:.80} is no whole number from 0 to {most}")
     return value
 
 

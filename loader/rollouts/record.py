@@ -15,7 +15,7 @@ from ..dataset.log.entries import DAMAGED
 from ..errors import AlreadyExists, Corrupt, Forbidden, FormatTooNew, ObjectNotFound, PlanMismatch
 from ..json_text import parse_json_object
 from ..storage import Store
-from .cursor import Cursor, check_list, text, whole_number
+from .cursor import Cursor, check_list, stored_number, text
 from .decide import DecisionRule
 
 FORMAT = 2
@@ -69,10 +69,10 @@ class DecisionRecord:
         asked = self.asked
         try:
             return DecisionRule(
-                groups=whole_number(asked["groups"], MOST_COUNT),
-                max_lag=whole_number(asked["max_lag"], MOST_COUNT),
+                groups=stored_number(asked["groups"], MOST_COUNT),
+                max_lag=stored_number(asked["max_lag"], MOST_COUNT),
                 stale=asked["stale"],
-                min_size=whole_number(asked["min_size"], MOST_COUNT),
+                min_size=stored_number(asked["min_size"], MOST_COUNT),
             )
         except DAMAGED as error:
             raise Corrupt(
@@ -108,7 +108,7 @@ class DecisionRecord:
             raise TypeError(f"`asked` is a {type(asked).__name__}, no object")
         return DecisionRecord(
             run=text(body["run"]),
-            step=whole_number(body["step"], MOST_STEP),
+            step=stored_number(body["step"], MOST_STEP),
             steps=_steps(body["steps"]),
             before=_plan_hash(body["before"]),
             plan=_plan_hash(body["plan"]),
@@ -149,7 +149,7 @@ def record_body(name: str, data: bytes) -> dict[str, Any]:
     if len(data) > MOST_BYTES:
         raise ValueError(f"it has {len(data)} bytes; a record has at most {MOST_BYTES}")
     body = parse_json_object(data)
-    if whole_number(body["format"], MOST_COUNT) > FORMAT:
+    if stored_number(body["format"], MOST_COUNT) > FORMAT:
         raise FormatTooNew(
             f"{name} has format {body['format']}; this penstock reads up to {FORMAT}: upgrade penstock-data",
             what="format",
@@ -173,7 +173,7 @@ def parse_like(body: Mapping[str, Any], key: str) -> LikeRecord:
     record = LikeRecord(
         run=text(body["run"]),
         like=text(body["like"]),
-        until=whole_number(body["until"], MOST_STEP),
+        until=stored_number(body["until"], MOST_STEP),
     )
     if record.key != key:
         raise ValueError(f"it is of run {record.run!r} like {record.like!r}")
@@ -189,7 +189,7 @@ def like_folder(run: str) -> str:
 
 
 def _steps(value: object) -> int:
-    steps = whole_number(value, MOST_STEPS)
+    steps = stored_number(value, MOST_STEPS)
     if not steps:
         raise ValueError("a decision has one step at least")
     return steps
@@ -212,14 +212,14 @@ def _policy(value: object) -> int:
 def _counts(value: Any) -> dict[str, Any]:
     counts: dict[str, Any] = {}
     for name in _COUNTED:
-        counts[name] = whole_number(value[name], MOST_COUNT)
+        counts[name] = stored_number(value[name], MOST_COUNT)
     entries = []
     for env, quartile, trained, withheld in check_list(value["by"]):
         entry = [
             text(env),
-            whole_number(quartile, 3),
-            whole_number(trained, MOST_COUNT),
-            whole_number(withheld, MOST_COUNT),
+            stored_number(quartile, 3),
+            stored_number(trained, MOST_COUNT),
+            stored_number(withheld, MOST_COUNT),
         ]
         entries.append(entry)
     counts["by"] = entries

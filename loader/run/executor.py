@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from ..cache.spec import CacheSpec
 from ..cores import rank_cores, rank_memory_bytes, rank_processes
 from ..errors import InvalidRuntime, Unpicklable
+from ..keywords import check_word, whole_number
 from ..storage import is_local, is_on_network
 from .ahead.thread_pools import ThreadPool
 from .batch.batch import Batch
@@ -31,7 +32,6 @@ from .maker_text import TRAINING_THREAD, describe_ahead, describe_trials, maker_
 from .making.assemble import Assembler
 from .making.prefetch import BatchMaker, Bound, InlineExecutor, Prefetch, making
 from .metrics import Metrics
-from .recipe.recipe import check_word, whole_number
 from .run_delay import process_delay_s
 
 if TYPE_CHECKING:

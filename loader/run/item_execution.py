@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..keywords import check_word
 from .contention import Contention, Measurement
 from .executor import EXECUTORS, Execution
 from .items.first_maker import first_maker, processes_instead
 from .maker_choice import Maker
 from .maker_text import TRAINING_THREAD
-from .recipe.recipe import check_word
 
 if TYPE_CHECKING:
     from .workers.pool import WorkerPool

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
 from ..cache.spec import CacheSpec, cache_spec
 from ..dataset.root import Root
 from ..errors import InvalidRuntime, Unpicklable
-from ..keywords import LOADER_WORDS, explains
+from ..keywords import LOADER_WORDS, check_word, explains
 from ..order.plan import Plan
 from ..storage.threads import DaemonPool
 from .ahead.thread_pools import range_threads
@@ -22,7 +22,7 @@ from .making.assemble import Assembler
 from .making.prefetch import prefetch_bound
 from .metrics import Metrics, Status, StepTiming, show_progress
 from .recipe.decode import ByBucket, Decode, Transform
-from .recipe.recipe import Recipe, bounds, check_word, steps_of_run
+from .recipe.recipe import Recipe, bounds, steps_of_run
 from .recipe.world import World, check_micro_batch, count_micros, micro_count
 
 if TYPE_CHECKING:

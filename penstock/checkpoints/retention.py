@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, InvalidRuntime, StoreError
+from loader.keywords import check_whole_number
 from loader.storage import ObjectInfo, Store, is_there
 from loader.storage.disk.unlisted_files import delete_in_place, is_unfinished, list_in_place
 
@@ -36,8 +37,8 @@ class CheckpointRetention:
     def __post_init__(self) -> None:
         for name in ("keep_last", "keep_every"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise InvalidRuntime(f"{name} = {value!r}; None or a whole number of at least 1 is needed")
+            if value is not None:
+                check_whole_number(name, value, 1)
         if self.keep_every is not None and self.keep_last is None:
             raise InvalidRuntime(
                 "keep_every without keep_last: all checkpoints stay; say keep_last too, or neither"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import loader
 from loader.errors import CorruptCheckpoint, InvalidRuntime, MissingDependency, ObjectNotFound
+from loader.keywords import check_whole_number
 from loader.run.recipe.recipe import stored_view
 from loader.storage.mirror import primary_store
 from loader.storage.requests import patient
@@ -93,9 +94,8 @@ class Checkpoints:
         self._root = root if isinstance(root, loader.Root) else loader.Root(root)
         self._store = primary_store(self._root.store)
         self._keep = CheckpointRetention(keep_last=keep_last, keep_every=keep_every)
-        if isinstance(part_bytes, bool) or not isinstance(part_bytes, int) or part_bytes < 1:
-            raise InvalidRuntime(f"part_bytes = {part_bytes!r}; a whole number of at least 1 is needed")
-        self.run, self._part_bytes = marker.check_run(run), part_bytes
+        self._part_bytes = check_whole_number("part_bytes", part_bytes, 1)
+        self.run = marker.check_run(run)
         self._near_session = NearSession(near, near_every, run, part_bytes)
         self._group: Any = None
         self._pending: tuple[int, Future[Any]] | None = None
@@ -212,9 +212,7 @@ class Checkpoints:
 
     def writer(self, step: int, batches: BatchPosition | None = None) -> "CheckpointWriter":
         """Return a writer for torch.distributed.checkpoint.save. Raises: MissingDependency; InvalidRuntime."""
-        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**12:
-            message = f"step = {step!r}; a whole number from 0 to 10^12 - 1 is needed"
-            raise InvalidRuntime(message, what="step", given=step, accepted="0 to 10^12 - 1")
+        check_whole_number("step", step, 0, 10**12 - 1)
         _check_torch_is_installed()
         from .writer import CheckpointWriter
 

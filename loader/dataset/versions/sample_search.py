@@ -13,6 +13,7 @@ import numpy as np
 
 from ...errors import InvalidRuntime, SampleNotFound
 from ...json_text import is_text
+from ...keywords import whole_number
 from ..search.how import similarity_field, text_fields
 from ..search.key_hashes import MOST_KEYS, KeyHashes
 from ..search.similarity import Similarity
@@ -114,7 +115,7 @@ def search_samples(
     Raises: SampleNotFound for a key that does not exist or is excluded; FieldMismatch for a vector that is zero, not
     finite or of another width; FieldNotFound; NotIndexed; InvalidRuntime; MissingDependency.
     """
-    _check_count(k)
+    k = whole_number("k", k, 1, MOST_RESULTS)
     if words is None and like is None and members is None:
         raise InvalidRuntime("a search needs words, or like= with a key, keys or a vector")
     selected = _select(version, where, members)
@@ -276,12 +277,6 @@ def _search_words(
         n_searched=n_searched,
         damaged=damaged,
     )
-
-
-def _check_count(k: object) -> None:
-    is_number = isinstance(k, int) and not isinstance(k, bool)
-    if not is_number or not 1 <= k <= MOST_RESULTS:  # type: ignore[operator]
-        raise InvalidRuntime(f"k = {k!r}; a whole number from 1 to {MOST_RESULTS:,} is accepted")
 
 
 def parse_keys(version: "VersionData", text: str) -> list[str]:

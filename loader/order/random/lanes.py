@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InvalidPlan
+from ...keywords import check_whole_number
 from .keyed_permutation import (
     I64,
     Keys,
@@ -51,10 +52,10 @@ class LaneShape:
     """h: chunks that a lane reads side by side."""
 
     def __post_init__(self) -> None:
-        _check_count("n", self.n, MAX_SAMPLES)
-        _check_count("chunk", self.chunk, MAX_CHUNK)
-        _check_count("lanes", self.lanes, MAX_LANES)
-        _check_count("h", self.rounds_h, MAX_LANES)
+        check_whole_number("n", self.n, 1, MAX_SAMPLES, InvalidPlan)
+        check_whole_number("chunk", self.chunk, 1, MAX_CHUNK, InvalidPlan)
+        check_whole_number("lanes", self.lanes, 1, MAX_LANES, InvalidPlan)
+        check_whole_number("h", self.rounds_h, 1, MAX_LANES, InvalidPlan)
         is_power_of_two = self.lanes & (self.lanes - 1) == 0
         if not is_power_of_two:
             raise InvalidPlan(
@@ -84,22 +85,6 @@ class LaneShape:
     def live_samples(self) -> int:
         """Samples in the chunks read at once (D*h*c, or the whole source)."""
         return min(self.n, self.slots * self.chunk)
-
-
-def _check_count(
-    name: str,
-    value: Any,
-    high: int,
-) -> None:
-    """Raise InvalidPlan unless value is an int from 1 to high; numpy's integers are refused."""
-    is_int = isinstance(value, int) and not isinstance(value, bool)  # bool is an int in Python
-    if not is_int or not 1 <= value <= high:
-        raise InvalidPlan(
-            f"{name} = {value!r}: a whole number from 1 to {high} is needed",
-            what=name,
-            given=value,
-            accepted=f"a whole number from 1 to {high}",
-        )
 
 
 def choose_shape(

@@ -5,6 +5,7 @@ from typing import Any
 
 from ...errors import InvalidPlan
 from ...json_text import canonical_json
+from ...keywords import whole_number
 
 MAX_GLOBAL_BATCH = 2**31
 
@@ -16,18 +17,13 @@ def check_int(
     high: int,
 ) -> int:
     """Return value as an int. Raises InvalidPlan if it is not in [low, high]."""
-    number: int | None = None
-    is_bool = isinstance(value, bool)  # Python counts True as 1
-    if hasattr(value, "__index__") and not is_bool:  # accepts numpy's integers
-        number = value.__index__()
-    if number is None or not low <= number <= high:
-        raise InvalidPlan(
-            f"{name} = {value!r}: a whole number from {low} to {high} is needed",
-            what=name,
-            given=value,
-            accepted=f"a whole number from {low} to {high}",
-        )
-    return int(number)
+    return whole_number(
+        name,
+        value,
+        low,
+        high,
+        InvalidPlan,
+    )
 
 
 def plan_json(content: dict[str, Any]) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...errors import EmptyView, InvalidPlan
+from ...keywords import check_whole_number, is_whole_number
 from ..random.keyed_permutation import I64, encode_field
 from ..random.lanes import MAX_SAMPLES
 from ..random.plan_hash import content_hash
@@ -204,15 +205,7 @@ def _check_size(
     n: object,
     name: str,
 ) -> None:
-    is_bool = isinstance(n, bool)  # bool is an int in Python
-    if not isinstance(n, int) or is_bool or not 0 <= n <= MAX_SAMPLES:
-        raise InvalidPlan(
-            f"{argument} = {n!r}: a whole number from 1 to {MAX_SAMPLES} is needed",
-            what=argument,
-            given=n,
-            accepted=f"a whole number from 1 to {MAX_SAMPLES}",
-        )
-    if n == 0:
+    if is_whole_number(n, 0, 0):
         raise EmptyView(
             f"synthetic view {name!r} has no samples ({argument} = 0); at least 1 is needed",
             what=argument,
@@ -220,6 +213,13 @@ def _check_size(
             given=0,
             accepted="at least 1",
         )
+    check_whole_number(
+        argument,
+        n,
+        1,
+        MAX_SAMPLES,
+        InvalidPlan,
+    )
 
 
 class ListedView:

@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 
 from ...cores import rank_memory_bytes
 from ...errors import InvalidRuntime
+from ...keywords import whole_number
 from ..batch.batch import Batch
-from ..recipe.recipe import whole_number
 
 MAX_STEPS = 64
 """Most steps of a stride."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ...dataset.shards.address import SampleAddress
 from ...dataset.versions.version import View
 from ...errors import InvalidRuntime
+from ...keywords import whole_number
 from ...modalities import Decoder, array, decode_bytes, text
 from ...order.mixture import MASK
 from ...order.plan import Plan
@@ -345,26 +346,3 @@ def steps_of_run(end: int | None) -> int:
     if end is None:
         raise TypeError("an endless run has no length; steps=... or epochs=... bounds it")
     return end
-
-
-def check_word(name: str, value: object, accepted: Sequence[str]) -> None:
-    """Raise InvalidRuntime for an argument that is none of the accepted words."""
-    if value not in accepted:
-        words = ", ".join(map(repr, accepted))
-        raise InvalidRuntime(
-            f"{name} = {value!r}; accepted: {words}", what=name, given=value, accepted=list(accepted)
-        )
-
-
-def whole_number(name: str, value: object, low: int) -> int:
-    number = None
-    if hasattr(value, "__index__") and not isinstance(value, bool):
-        number = value.__index__()
-    if number is None or number < low:
-        raise InvalidRuntime(
-            f"{name} = {value!r}; a whole number of at least {low} is needed",
-            what=name,
-            given=value,
-            accepted=f"a whole number of at least {low}",
-        )
-    return int(number)

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from ...errors import InvalidRuntime
+from ...keywords import whole_number
 from ...order.plan import Plan
 from ...order.sources.items_view import ItemsView
 
@@ -44,19 +45,11 @@ class World:
     """Number of data-parallel ranks, 1 or more."""
 
     def __post_init__(self) -> None:
-        for name, value in (("rank", self.rank), ("world_size", self.world_size)):
-            if isinstance(value, bool) or not hasattr(value, "__index__"):
-                raise InvalidRuntime(
-                    f"{name} = {value!r} is a {type(value).__name__}; a whole number is needed",
-                    what=name,
-                    given=value,
-                    accepted="a whole number",
-                )
-            object.__setattr__(self, name, int(value))  # accepts numpy's integers
-        if self.world_size < 1:
-            text = f"world_size = {self.world_size}; at least 1 is needed"
-            raise InvalidRuntime(text, what="world_size", given=self.world_size, accepted="at least 1")
-        if not 0 <= self.rank < self.world_size:
+        world_size = whole_number("world_size", self.world_size, 1)
+        object.__setattr__(self, "world_size", world_size)
+        rank = whole_number("rank", self.rank, 0)
+        object.__setattr__(self, "rank", rank)
+        if rank >= world_size:
             raise InvalidRuntime(
                 f"rank = {self.rank} with world_size = {self.world_size}; ranks are numbered 0 to "
                 f"{self.world_size - 1}",
@@ -159,16 +152,7 @@ def check_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
     Raises: InvalidRuntime for another value, with `collate=` of a dataset, or if a rank would get an empty micro batch
     (only at 1 and unequal parts).
     """
-    number = 0
-    if hasattr(micro_batch, "__index__"):
-        number = micro_batch.__index__()
-    if isinstance(micro_batch, bool) or number < 1:
-        raise InvalidRuntime(
-            f"micro_batch = {micro_batch!r}; a whole number of at least 1 is needed",
-            what="micro_batch",
-            given=micro_batch,
-            accepted="a whole number of at least 1",
-        )
+    number = whole_number("micro_batch", micro_batch, 1)
     for name, source in plan.sources.items():
         view = source.view
         if isinstance(view, ItemsView) and view.source is not None and view.source.collate is not None:

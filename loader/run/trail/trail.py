@@ -22,6 +22,7 @@ from ...dataset.root import Root
 from ...distribution import DISTRIBUTION
 from ...errors import Corrupt, FormatTooNew, InvalidName, InvalidRuntime
 from ...json_text import parse_json_object
+from ...keywords import check_whole_number
 from ...storage.spec import redact
 from ..recipe.decode import ByBucket
 from ..recipe.recipe import Recipe, stored_view
@@ -64,10 +65,7 @@ class Trail:
             isinstance(ranks, tuple) and ranks and all(type(rank) is int and rank >= 0 for rank in ranks)
         ):
             raise InvalidRuntime(f"Trail: ranks = {ranks!r}; accepted: 'first', 'all', or a tuple of ranks")
-        if type(self.tensors_every) is not int or self.tensors_every < 0:
-            raise InvalidRuntime(
-                f"Trail: tensors_every = {self.tensors_every!r}; a number of steps is needed, 0 for never"
-            )
+        check_whole_number("Trail: tensors_every", self.tensors_every, 0)
         if not isinstance(self.code, str) or len(self.code) > MAX_CODE_CHARS:
             raise InvalidRuntime(
                 f"Trail: code = {self.code!r:.100}; a text of at most {MAX_CODE_CHARS} characters is needed"

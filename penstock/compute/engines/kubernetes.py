@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from loader.errors import EngineUnreachable, InvalidCluster
+from loader.keywords import check_whole_number
 
 from ..job import MAX_STARTS
 from .engine import AttemptStatus
@@ -86,8 +87,7 @@ class KubernetesCluster:
     def __post_init__(self) -> None:
         for name, least in {"slots": 1, "cpus": 1, "memory_bytes": 0, "gpus": 0, "scratch_bytes": 0}.items():
             value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise InvalidCluster(f"{name} = {value!r}; accepted: a whole number, {least} or more")
+            check_whole_number(name, value, least, error=InvalidCluster)
         if not _BY_DIGEST.fullmatch(self.image):
             raise InvalidCluster(
                 f"image = {self.image!r}; accepted: an image by its digest, such as "

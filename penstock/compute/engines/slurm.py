@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from loader.errors import EngineUnreachable, InvalidCluster
+from loader.keywords import check_whole_number
 
 from .engine import AttemptStatus
 
@@ -316,10 +317,7 @@ class SlurmCluster:
         least = {"slots": 1, "cpus": 1, "array_max": 1}
         for name in ("slots", "cpus", "array_max", "memory_bytes", "gpus", "scratch_bytes", "limit_s"):
             value = getattr(self, name)
-            if type(value) is not int or value < least.get(name, 0):
-                raise InvalidCluster(
-                    f"{name} = {value!r}; accepted: a whole number, {least.get(name, 0)} or more"
-                )
+            check_whole_number(name, value, least.get(name, 0), error=InvalidCluster)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

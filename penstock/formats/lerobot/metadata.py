@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from loader.dataset.columnar.arrow_errors import arrow_errors
 from loader.errors import Corrupt, InvalidStore, ObjectNotFound
 from loader.json_text import parse_json
+from loader.keywords import is_whole_number
 from loader.storage import Store
 
 from ...units import shorten_list
@@ -146,7 +147,7 @@ def _with_stats(row: dict[str, Any]) -> dict[str, Any]:
 
 def whole_number(row: Mapping[str, Any], name: str) -> int:
     value = row.get(name)
-    if type(value) is not int or not 0 <= value < 2**62:
+    if not is_whole_number(value, 0, 2**62 - 1):
         raise InvalidStore(
             f"meta/: {name} {value!r:.40}; a whole number from 0 on is needed",
             what=name,

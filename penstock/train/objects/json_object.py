@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from loader.dataset.log.entries import DAMAGED
 from loader.errors import Corrupt
 from loader.json_text import parse_json_object
+from loader.keywords import is_whole_number
 from loader.storage import Store
 
 MOST_JSON_BYTES = 2**20
@@ -44,6 +45,6 @@ def read_object(
 def whole_number(body: Mapping[str, Any], name: str, default: int | None = None) -> int:
     """Return a number of a record, below `LIMIT`. Raises: ValueError."""
     value = body.get(name, default)
-    if type(value) is not int or not 0 <= value < LIMIT:
+    if not is_whole_number(value, 0, LIMIT - 1):
         raise ValueError(f"{name} = {value!r}")
     return value

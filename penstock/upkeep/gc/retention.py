@@ -11,7 +11,8 @@ from loader.dataset.log.leases import Leases
 from loader.dataset.log.rules import Done, decide_retire
 from loader.dataset.log.state import State, VersionRecord
 from loader.dataset.tables.manifest import read_manifest
-from loader.errors import InvalidRuntime, VersionNotFound
+from loader.errors import VersionNotFound
+from loader.keywords import check_whole_number
 from loader.storage.threads import DaemonPool
 
 READ_AHEAD = 16
@@ -39,10 +40,7 @@ class Policy:
     def __post_init__(self) -> None:
         for name, least in (("last", 1), ("monthly", 0), ("days", 0)):
             value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise InvalidRuntime(
-                    f"{name} = {value!r} in a policy; a whole number of at least {least} is needed"
-                )
+            check_whole_number(name, value, least)
 
     def __str__(self) -> str:
         rules = [f"last {self.last}"]

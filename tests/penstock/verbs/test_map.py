@@ -58,7 +58,7 @@ def test_lasso_of_search_and_slice_are_those_of_the_map(root, cli):
     [
         (("search", "demo", "--lasso", "1,2;3,4"), "has 2 corners: a lasso is 3 to 64 corners"),
         (("search", "demo", "--lasso", "1,2;3,4;5,x"), "has the number 'x'"),
-        (("search", "demo", "--lasso", LASSO, "--k", "10001"), "a whole number from 1 to 10,000 is accepted"),
+        (("search", "demo", "--lasso", LASSO, "--k", "10001"), "a whole number from 1 to 10,000 is needed"),
         (("slice", "save", "demo", "x", "--lasso", ";".join(["1,2"] * 65), *WHO), "has 65 corners"),
         (
             ("search", "demo", "--lasso", LASSO),

@@ -42,7 +42,7 @@ def test_launchers(environ, wanted):
         ({"RANK": "3"}, "RANK='3' is in the environment and WORLD_SIZE is not"),
         ({"WORLD_SIZE": "8"}, "WORLD_SIZE='8' is in the environment and RANK is not"),
         ({"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_SIZE is not"),
-        ({"RANK": "0", "WORLD_SIZE": "0"}, "world_size = 0; at least 1"),
+        ({"RANK": "0", "WORLD_SIZE": "0"}, "world_size = 0: a whole number of at least 1"),
     ],
 )
 def test_malformed(environ, wanted):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from loader.dataset.log.state import Hold, Ref, State, Txn, VersionRecord
 from loader.errors import InvalidRuntime, VersionNotFound
 from penstock.upkeep.gc import Policy, retire_by_policy, retirements
+from tests.refusals import refusal
 
 DAY_US = 86_400_000_000
 
@@ -221,11 +222,13 @@ def test_for_every_history(data):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"last": 0}, {"last": 1, "monthly": -1}, {"last": 1, "days": 0.5}, {"last": True}]
+    ("wrong", "least"),
+    [({"last": 0}, 1), ({"monthly": -1}, 0), ({"days": 0.5}, 0), ({"last": True}, 1)],
 )
-def test_what_is_no_policy(wrong):
-    with pytest.raises(InvalidRuntime, match="in a policy; a whole number of at least"):
-        Policy(**wrong)
+def test_policy_states_a_wrong_number(wrong, least):
+    ((name, value),) = wrong.items()
+    with refusal(InvalidRuntime, what=name, given=value, accepted=f"a whole number of at least {least}"):
+        Policy(**{"last": 1} | wrong)
 
 
 def test_it_is_applied(properties):

@@ -292,7 +292,9 @@ class Source:
                 raise InvalidStore(
                     f"{key} belongs to the log of a {log} table, which decides which files count, but a source takes "
                     "every file: export the live rows as Parquet into a folder of their own, or exclude the table "
-                    "(exclude=) and import it (penstock import parquet)"
+                    "(exclude=) and import it (penstock import parquet)",
+                    what=key,
+                    given=f"{log} table",
                 )
             if key_fault(key.removesuffix("/")):
                 # An exclusion is the better reason: the owner has already dealt with the key.

@@ -64,7 +64,7 @@ class Upkeep:
             raise InvalidSpec(
                 f"warn_within={self.warn_within}; accepted: less than fresh_within, which it needs",
                 what="warn_within",
-                given=str(self.warn_within),
+                given=self.warn_within,
                 accepted="less than fresh_within",
             )
 

@@ -22,7 +22,9 @@ def viewer_url() -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
         raise InvalidRuntime(
             f"{VARIABLE} is not an address for all users of Dagster; accepted: http(s)://host:port/path without a "
-            "password, query or fragment"
+            "password, query or fragment",
+            what=VARIABLE,
+            accepted="http(s)://host:port/path",
         )
     return url
 

@@ -81,14 +81,30 @@ def _s3_files(url: str, options: Mapping[str, str]) -> Iterator["pl.DataFrame"]:
             header = [column.strip() for column in str(body.get("fileSchema", "")).split(",")]
             named = [(str(file["key"]), str(file.get("MD5checksum", ""))) for file in files]
         except DAMAGED as error:
-            raise Corrupt(f"{url} is not the manifest of an S3 Inventory ({error!r})") from error
+            raise Corrupt(
+                f"{url} is not the manifest of an S3 Inventory ({error!r})",
+                what="manifest",
+                where=url,
+                given=type(error).__name__,
+            ) from error
         if kind not in ("csv", "parquet"):
-            raise InvalidStore(f"{url}: an inventory in {kind}; let the bucket write Parquet or CSV")
+            raise InvalidStore(
+                f"{url}: an inventory in {kind}; let the bucket write Parquet or CSV",
+                what="fileFormat",
+                where=url,
+                given=kind,
+                accepted=["parquet", "csv"],
+            )
         for key, md5 in named:
             name = f"data/{key.rsplit('/', 1)[-1]}"
             data = store.get(name).data
             if md5 and hashlib.md5(data, usedforsecurity=False).hexdigest() != md5:
-                raise Corrupt(f"{config}/{name} is not the file that {url} names: its MD5 differs")
+                raise Corrupt(
+                    f"{config}/{name} is not the file that {url} names: its MD5 differs",
+                    what="MD5",
+                    where=f"{config}/{name}",
+                    accepted=md5,
+                )
             yield _parse_listing(data, name, url, header if kind == "csv" else None)
     finally:
         store.close()
@@ -109,7 +125,12 @@ def _parse_listing(
         if name.endswith(".parquet"):
             return pl.read_parquet(io.BytesIO(data))
         if header is None and not name.endswith((".csv", ".csv.gz")):
-            raise InvalidStore(f"{url}: expected manifest.json, .parquet, .csv or .csv.gz")
+            raise InvalidStore(
+                f"{url}: expected manifest.json, .parquet, .csv or .csv.gz",
+                what="inventory",
+                where=url,
+                accepted="manifest.json, .parquet, .csv or .csv.gz",
+            )
         table = pl.read_csv(
             data,
             has_header=header is None,
@@ -122,7 +143,9 @@ def _parse_listing(
         key = next(column for column in header if column.lower() == "key")
         return table.with_columns(pl.col(key).map_elements(unquote_plus, return_dtype=pl.String))
     except (pl.exceptions.PolarsError, StopIteration) as error:
-        raise Corrupt(f"{url}: {name} cannot be read ({error})") from error
+        raise Corrupt(
+            f"{url}: {name} cannot be read ({error})", what=name, where=url, given=type(error).__name__
+        ) from error
 
 
 def _normal(table: "pl.DataFrame", place: str, url: str) -> "pl.DataFrame":
@@ -133,7 +156,12 @@ def _normal(table: "pl.DataFrame", place: str, url: str) -> "pl.DataFrame":
         what: next((plain[name] for name in names if name in plain), None) for what, names in _NAMES.items()
     }
     if at["key"] is None and at["uri"] is None:
-        raise Corrupt(f"{url} has no key column; it has {', '.join(table.columns) or 'none'}")
+        raise Corrupt(
+            f"{url} has no key column; it has {', '.join(table.columns) or 'none'}",
+            what="key",
+            where=url,
+            given=table.columns,
+        )
 
     def text(what: str) -> pl.Expr:
         return pl.col(at[what] or "").cast(pl.String)

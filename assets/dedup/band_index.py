@@ -218,7 +218,10 @@ def check_signature(
     if signature.dtype != np.uint32 or signature.shape != (N_VALUES,):
         raise FieldMismatch(
             f"field {field!r} holds {signature.dtype} {list(signature.shape)}; documents are compared by signatures of "
-            f"the featurizer minhash, uint32 [{N_VALUES}]. Name its field in TextMatch(field=)"
+            f"the featurizer minhash, uint32 [{N_VALUES}]. Name its field in TextMatch(field=)",
+            what=field,
+            given=f"{signature.dtype} {list(signature.shape)}",
+            accepted=f"uint32 [{N_VALUES}]",
         )
     checked: UInt32s = signature
     return checked

@@ -244,13 +244,20 @@ def stack_embeddings(vectors: Iterable[Float32s | None]) -> Embeddings:
         n_samples += 1
     sizes = sorted({len(row) for row in rows.values()})
     if len(sizes) > 1:
-        raise FieldMismatch(f"embeddings of {sizes} numbers; expected one size, from one model")
+        raise FieldMismatch(
+            f"embeddings of {sizes} numbers; expected one size, from one model",
+            what="embeddings",
+            given=sizes,
+            accepted="one size",
+        )
     size = max(sizes, default=0)
     stacked = np.zeros((n_samples, size), np.float32)
     for position, row in rows.items():
         stacked[position] = row
     if not np.isfinite(stacked).all():
-        raise FieldMismatch("an embedding has NaN or infinity; compute it again")
+        raise FieldMismatch(
+            "an embedding has NaN or infinity; compute it again", what="embedding", given="NaN or infinity"
+        )
     length = np.linalg.norm(stacked, axis=1, keepdims=True)
     unit = np.zeros_like(stacked)
     np.divide(stacked, length, out=unit, where=length > 0)
@@ -269,7 +276,10 @@ def near_embeddings(queries: Embeddings, rows: Embeddings, min_cosine: float) ->
     if query_size != row_size:
         raise FieldMismatch(
             f"embeddings of {query_size} and {row_size} numbers cannot be compared: "
-            "they come from different models. Recompute the published ones, or start another dataset"
+            "they come from different models. Recompute the published ones, or start another dataset",
+            what="embeddings",
+            given=query_size,
+            accepted=row_size,
         )
     pairs = [no_matches()]
     for first in range(0, len(queries), ROWS_AT_ONCE):

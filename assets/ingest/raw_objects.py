@@ -50,7 +50,11 @@ def read_origins(landing: Store) -> Mapping[str, object]:
         info = landing.head(ORIGINS)
         if info.nbytes > _ORIGINS_BYTES:
             raise Corrupt(
-                f"{place} has {info.nbytes} bytes, accepted are {_ORIGINS_BYTES}; use several sources"
+                f"{place} has {info.nbytes} bytes, accepted are {_ORIGINS_BYTES}; use several sources",
+                what="origins",
+                where=place,
+                given=info.nbytes,
+                accepted=_ORIGINS_BYTES,
             )
         data = landing.get(ORIGINS).data
         return parse_json_object(data, lenient=True)
@@ -58,7 +62,10 @@ def read_origins(landing: Store) -> Mapping[str, object]:
         return {}
     except DamagedJson as error:
         raise Corrupt(
-            f'{place} is not JSON ({error}); expected {{"<key>": {{"licence": "...", ...}}, ...}}: repair or delete it'
+            f'{place} is not JSON ({error}); expected {{"<key>": {{"licence": "...", ...}}, ...}}: repair or delete it',
+            what="origins",
+            where=place,
+            given=str(error),
         ) from error
 
 
@@ -153,7 +160,9 @@ def _hash_on_nodes(
                 if outcome.error is not None:
                     reason = outcome.error.summary
                 uri = tasks[number].uri
-                raise StoreError(f"{uri} could not be read to its end: {reason}", where=uri, given=reason)
+                raise StoreError(
+                    f"{uri} could not be read to its end: {reason}", what="content", where=uri, given=reason
+                )
             contents.append(outcome.value)
     yield from contents
 

@@ -149,6 +149,7 @@ def _crash_judgement(at: SampleAddress, outcome: Outcome[Judgement]) -> Judgemen
             summary = error.summary
         raise StoreError(
             f"{at.describe()} could not be judged: {summary}; run this again",
+            what="judgement",
             where=at.describe(),
             given=summary,
         )

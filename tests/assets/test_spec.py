@@ -12,7 +12,9 @@ from assets.drift import Thresholds
 from assets.media.policy import AudioPolicy, VideoPolicy
 from assets.sources import BatchLimits, Source
 from assets.spec import DatasetSpec, Filter, Limits, Upkeep
+from loader.errors import InvalidSpec
 from penstock.card.build import reason_class
+from tests.refusals import refusal
 
 NAN = math.nan
 SPEC = DatasetSpec(name="demo")
@@ -52,7 +54,7 @@ def test_what_is_unknown_passes_unless_it_is_required() -> None:
     ],
 )
 def test_filter_that_cannot_be_meant(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="filter 'score'"):
+    with refusal(InvalidSpec, what=" and ".join(options), where="filter 'score'"):
         Filter(column="score", **options)
 
 
@@ -82,5 +84,5 @@ def test_limit_is_a_finite_number(made: Any, name: str, value: float) -> None:
 
 
 def test_share_of_a_split_is_a_number() -> None:
-    with pytest.raises(ValueError, match="splits"):
+    with refusal(InvalidSpec, what="splits", given="{'train': nan}"):
         DatasetSpec(name="demo", splits={"train": NAN})

@@ -18,6 +18,7 @@ from penstock.stages import (
     fingerprint,
     partitions,
 )
+from tests.refusals import refusal
 
 RECORD = StageRecord(
     dataset="demo",
@@ -55,11 +56,11 @@ def test_record_cannot_be_replaced(store: Store) -> None:
 
 
 def test_only_a_published_current_record_may_be_read(store: Store) -> None:
-    with pytest.raises(StageNotPublished, match="published nothing"):
+    with refusal(StageNotPublished, what="samples", where="demo, partition b1", given=None):
         require_published(store, "demo", "samples", "b1")
     append_record(store, RECORD)
     append_record(store, replace(RECORD, verdict="failed", reason="2 unreadable"))
-    with pytest.raises(StageNotPublished, match="2 unreadable"):
+    with refusal(StageNotPublished, what="samples", where="demo, partition b1", given="2 unreadable"):
         require_published(store, "demo", "samples", "b1")
 
 
@@ -99,7 +100,7 @@ def test_partition_keys_are_path_segments(store: Store, name: str) -> None:
 
 def test_damaged_record_is_named(store: Store) -> None:
     store.put("stages/demo/samples/b1/000000000001.json", b'{"verdict": "published"}')
-    with pytest.raises(Corrupt, match=r"000000000001\.json"):
+    with refusal(Corrupt, what="stage record", where=f"{store.url}/stages/demo/samples/b1/000000000001.json"):
         current_record(store, "demo", "samples", "b1")
 
 
@@ -148,7 +149,7 @@ def test_known_records_are_read_once_and_again_where_a_takedown_has_replaced_the
     assert look()["b1"]["samples"].reason == "worse"
     assert reads == [second.path]
     store.put(other.path, b"edited by hand")
-    with pytest.raises(Corrupt, match="is not a stage record"):
+    with refusal(Corrupt, what="stage record", where=f"{store.url}/{other.path}", given="DamagedJson"):
         look()
 
 
@@ -162,5 +163,5 @@ def test_what_is_no_record_stops_nobody_and_one_that_is_damaged_is_named(store: 
     later = made.path.replace("0001.json", "0002.json")
     for data in (store.get(made.path).data, b'{"files":' * 5000, rb'{"dataset": "\ud800"}', b"[]"):
         store.put(later, data)
-        with pytest.raises(Corrupt, match=r"000000000002\.json is not a stage record"):
+        with refusal(Corrupt, what="stage record", where=f"{store.url}/{later}"):
             current_record(store, made.dataset, made.stage, made.partition)

@@ -15,10 +15,12 @@ from assets.arrivals.make_batches import BatchLimits, discover
 from assets.features.refresh import stale
 from assets.spec import DatasetSpec, Upkeep
 from dagster_project.definitions import build_defs
+from loader.errors import InvalidSpec
 from loader.storage import open_store
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 from tests.dagster_project.lengths import spec_of
+from tests.refusals import refusal
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 NIGHT = datetime(2026, 11, 20, 1, tzinfo=UTC)
@@ -170,7 +172,8 @@ def test_versions_have_the_freshness_that_the_dataset_asks_for(place: Place) -> 
     "wrong", [{"tenant": "a b"}, {"refresh_partitions": 0}, {"warn_within": timedelta(days=1)}]
 )
 def test_what_upkeep_refuses(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="accepted"):
+    ((name, value),) = wrong.items()
+    with refusal(InvalidSpec, what=name, given=value):
         Upkeep(**wrong)
 
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from assets.arrivals.batch_manifests import Book, Manifest, RawObject, manifests, read_manifest
 from assets.arrivals.make_batches import discover, pending
 from assets.sources import BatchLimits
-from loader.errors import AlreadyExists, Corrupt, FormatTooNew, InvalidName, ObjectNotFound
+from loader.errors import AlreadyExists, Corrupt, FormatTooNew, InvalidName, InvalidSpec, ObjectNotFound
 from loader.storage import Store, open_store
 from penstock.stages import StageRecord, append_record
+from tests.refusals import refusal
 from tests.servers.processes import python
 from tests.servers.s3 import client_of
 
@@ -112,7 +113,7 @@ def test_bytes_limit_a_batch_too(store: Store, place: Store) -> None:
         "g",
     ]
     assert len(keys) == 5
-    with pytest.raises(ValueError, match="1 or more"):
+    with refusal(InvalidSpec, what="batch", accepted="1 or more, max_wait_s 0 or more"):
         BatchLimits(max_objects=0)
 
 
@@ -357,16 +358,16 @@ def test_listing_of_manifests_that_lags(store: Store, place: Store) -> None:
 
 @pytest.mark.parametrize("batch", ["b1", "1-00000000", "../000001-00000000", "000001-0000000G", "000001"])
 def test_what_is_no_batch_key(store: Store, batch: str) -> None:
-    with pytest.raises(InvalidName, match="not a batch key"):
+    with refusal(InvalidName, what="batch", given=batch):
         read_manifest(store, "d", batch)
 
 
 def test_batches_that_are_not_there(store: Store, place: Store) -> None:
-    with pytest.raises(ObjectNotFound, match="d has no batch 1"):
+    with refusal(ObjectNotFound, what="batch", given="000001-00000000", accepted=None):
         read_manifest(store, "d", "000001-00000000")
     put(place, "a")
     (key,) = discover(store, place, "d")
-    with pytest.raises(ObjectNotFound, match=f"batch 1 of d is {key}"):
+    with refusal(ObjectNotFound, what="batch", given="000001-00000000", accepted=key):
         read_manifest(store, "d", "000001-00000000")
 
 
@@ -377,9 +378,9 @@ def test_manifest_that_was_changed(store: Store, place: Store) -> None:
     data = store.get(path).data
     for damaged in (b"{", b"[]", b"{}", data.replace(b'"a"', b'"b"')):
         store.put(path, damaged)
-        with pytest.raises(Corrupt, match=r"000001\.json"):
+        with refusal(Corrupt, where=f"{store.url}/{path}"):
             read_manifest(store, "d", key)
-        with pytest.raises(Corrupt, match=r"000001\.json"):
+        with refusal(Corrupt, where=f"{store.url}/{path}"):
             discover(store, place, "d")
     store.put(path, data.replace(b'"format":1', b'"format":2'))
     with pytest.raises(FormatTooNew):

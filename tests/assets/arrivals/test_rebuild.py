@@ -12,7 +12,9 @@ from assets.arrivals.make_batches import copy_batches, discover, rebuild_of
 from assets.media.policy import CutPolicy, ImagePolicy
 from assets.spec import DatasetSpec
 from loader.dataset.log.denies import Target
+from loader.errors import InvalidSpec
 from loader.storage import open_store
+from tests.refusals import refusal
 
 SPEC = DatasetSpec(name="demo", splits={"train": 0.5, "validation": 0.5})
 SMALL = rebuild_of(SPEC, "demo_small", policy=CutPolicy(image=ImagePolicy(short_side_px=32)))
@@ -94,5 +96,5 @@ def test_taking_over_can_be_killed_and_leaves_out_what_was_taken_down(
 def test_rebuild_of_a_rebuild_is_of_the_first_and_none_is_of_itself() -> None:
     again = rebuild_of(SMALL, "third")
     assert (again.rebuild_of, again.split_of("a")) == ("demo", SPEC.split_of("a"))
-    with pytest.raises(ValueError, match="a name of its own"):
+    with refusal(InvalidSpec, what="rebuild_of", given="demo"):
         rebuild_of(SPEC, "demo")

@@ -8,7 +8,6 @@ from typing import Any
 
 import dagster as dg
 import polars as pl
-import pytest
 
 from assets.checks import near_duplicates_across_splits
 from assets.dedup.document_copies import near_published
@@ -20,8 +19,9 @@ from assets.pages.report import check_metadata, samples_metadata
 from assets.pipeline.tables import read_table
 from assets.samples.assembly import candidate
 from assets.spec import DatasetSpec, Feature
-from loader.errors import StageNotPublished
+from loader.errors import InvalidSpec, StageNotPublished
 from penstock.upkeep.exclusion import exclude
+from tests.refusals import refusal
 
 SPEC = DatasetSpec(
     name="texts",
@@ -122,7 +122,7 @@ def test_sample_of_a_stopped_batch_is_excluded_by_key(dataset: Any) -> None:
     dataset.batch(replace(spec, gate=SPEC.gate), {"a.txt": article(1)})
     dataset.release(SPEC)
     batch = dataset.batch(spec, {"b.txt": article(2), "leak.txt": article(7)})
-    with pytest.raises(StageNotPublished, match=r"in the protected questions@1"):
+    with refusal(StageNotPublished, what="gate", where="texts", given=["protected"]):
         dataset.release(spec)
     rows = candidate(dataset.root, dataset.record(spec, batch))
     key = rows.row(by_predicate=pl.col("raw_key") == "leak.txt", named=True)["key"]
@@ -148,7 +148,7 @@ def test_marked_copy_in_another_split_stops_its_batch(dataset: Any) -> None:
     dataset.batch(spec, {"a.txt": copies["train"]})
     dataset.release(spec)
     dataset.batch(spec, {"b.txt": copies["validation"]})
-    with pytest.raises(StageNotPublished, match="across: 1 documents are near-duplicates of one in another"):
+    with refusal(StageNotPublished, what="gate", where="texts", given=["across"]):
         dataset.release(spec)
 
 
@@ -248,7 +248,5 @@ def test_published_documents_without_a_signature_are_counted(dataset: Any) -> No
 
 
 def test_dataset_without_the_featurizer_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"'minhash\.npy', which no featurizer .* Add Feature\(name='minhash'\)"
-    ):
+    with refusal(InvalidSpec, what="text", where="near_duplicates", given="minhash.npy"):
         replace(SPEC, features=())

@@ -15,6 +15,7 @@ from assets.dedup.near_pairs import near_embeddings, stack_embeddings
 from assets.dedup.policy import EmbeddingMatch, NearDuplicates
 from assets.dedup.settle import compared_frame, table_candidates
 from loader.errors import FieldMismatch
+from tests.refusals import refusal
 
 FIELD = "embedding.npy"
 
@@ -65,18 +66,21 @@ def test_samples_without_one_are_near_to_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "words"),
+    ("made", "fault"),
     [
-        (lambda: stack_embeddings([np.ones(3), np.ones(4)]), r"embeddings of \[3, 4\] numbers"),
-        (lambda: stack_embeddings([np.float32([1, np.nan])]), "NaN or infinity"),
+        (lambda: stack_embeddings([np.ones(3), np.ones(4)]), {"what": "embeddings", "given": [3, 4]}),
+        (
+            lambda: stack_embeddings([np.float32([1, np.nan])]),
+            {"what": "embedding", "given": "NaN or infinity"},
+        ),
         (
             lambda: near_embeddings(stack_embeddings([np.ones(3)]), stack_embeddings([np.ones(4)]), 0.5),
-            "embeddings of 3 and 4 numbers cannot be compared",
+            {"what": "embeddings", "given": 3, "accepted": 4},
         ),
     ],
 )
-def test_what_cannot_be_compared(made: Any, words: str) -> None:
-    with pytest.raises(FieldMismatch, match=words):
+def test_what_cannot_be_compared(made: Any, fault: dict[str, object]) -> None:
+    with refusal(FieldMismatch, **fault):
         made()
 
 

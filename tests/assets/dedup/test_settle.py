@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from assets.dedup.near_pairs import find, index_images, table_image_hashes
 from assets.dedup.policy import NearDuplicates
 from assets.dedup.settle import classes, compared_frame, looks, quality_measures, settle, table_candidates
+from loader.errors import FieldMismatch
+from tests.refusals import refusal
 
 Row = dict[str, Any]
 POLICY = NearDuplicates(max_distance=4)
@@ -299,7 +301,5 @@ def test_video_is_judged_by_its_bytes_per_second() -> None:
 
 
 def test_what_is_not_a_hash_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match="'phash' holds 'nonsense'; accepted: 1 to 3 times 16 hexadecimal digits"
-    ):
+    with refusal(FieldMismatch, what="phash", given="nonsense"):
         table_image_hashes(compared_frame([row("n", 5, phash="nonsense")]))

@@ -16,6 +16,8 @@ from assets.dedup.settle_documents import (
     sign_documents,
 )
 from assets.featurizers.texts.minhash import NO_WORD, text_signature
+from loader.errors import InvalidSpec
+from tests.refusals import refusal
 
 BANDS = 14
 VALUES = 8
@@ -179,7 +181,7 @@ def test_share_of_values_is_at_least_the_similarity(share: float, least: int) ->
 
 @pytest.mark.parametrize("share", [0.5, 1.1, float("nan")])
 def test_similarity_that_bands_do_not_find_is_refused(share: float) -> None:
-    with pytest.raises(ValueError, match=r"accepted: above 0\.5, at most 1"):
+    with refusal(InvalidSpec, what="min_similarity", given=share):
         TextMatch(min_similarity=share)
 
 

@@ -16,6 +16,7 @@ from assets.release.version_asset import audit_waiting
 from assets.spec import DatasetSpec, Feature
 from loader.errors import Conflict, Fenced, StageNotPublished
 from penstock.stages import StageRecord, current_record
+from tests.refusals import refusal
 
 SPEC = DatasetSpec(
     name="photos",
@@ -54,7 +55,7 @@ def test_near_duplicates_across_splits_in_two_batches(dataset: Any, make: Any, o
     assert verdict_of(dataset.root, other).body["against"] == [release.versions[0].id]
     with pytest.raises(Fenced):
         by_hand(dataset.root, dataset.record(SPEC, leaking))
-    with pytest.raises(StageNotPublished, match="nothing was published"):
+    with refusal(StageNotPublished, what="gate", where="photos", given=["across"]):
         dataset.release(SPEC)
 
 

@@ -32,6 +32,7 @@ from penstock.compute.pool import InlineCompute
 from penstock.stages import StageRecord, current_record
 from penstock.upkeep.takedown.prove import prove
 from penstock.upkeep.takedown.run import run_takedown
+from tests.refusals import refusal
 
 SPEC = DatasetSpec(name="demo", gate=Gate(suite=(), protected=("eval@1",)))
 CAT = "photos/cats/a cat.jpg"
@@ -116,7 +117,7 @@ def test_takedown_reaches_the_page_of_a_batch_that_no_version_has(
     with root.write("eval") as out:
         sha256 = hashlib.sha256((landing / CAT).read_bytes()).hexdigest()
         out.add("e/1", {"x.txt": b"x"}, source={"raw_sha256": sha256})
-    with pytest.raises(StageNotPublished, match="protected: "):
+    with refusal(StageNotPublished, what="gate", where="demo", given=["protected"]):
         publish_batches(root, "demo", "r", SPEC.gate)
     verdict = current_record(root.store, "demo", "version", cut.partition)
     assert verdict is not None

@@ -16,6 +16,8 @@ from benchmarks.gates.__main__ import HONEST, PLANTED_SEED
 from benchmarks.gates.regressions import REGRESSIONS
 from benchmarks.gates.trial import judged, published, seen
 from benchmarks.gates.world import Feed, delivery
+from loader.errors import InvalidSpec
+from tests.refusals import refusal
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -120,14 +122,14 @@ def test_smaller_delivery_of_a_feed_whose_deliveries_are_of_one_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
+    ("fault", "options"),
     [
-        ("alpha", {"alpha": 0.0}),
-        ("share", {"share": 1.5}),
-        ("units_ratio", {"units_ratio": 1.0}),
-        ("min_b", {"min_batches": 0}),
+        ({"what": "alpha", "given": 0.0}, {"alpha": 0.0}),
+        ({"what": "share", "given": 1.5}, {"share": 1.5}),
+        ({"what": "units_ratio", "given": 1.0}, {"units_ratio": 1.0}),
+        ({"what": "min_batches and near_bits", "given": (0, 8)}, {"min_batches": 0}),
     ],
 )
-def test_thresholds_that_cannot_be_meant(name: str, options: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=name):
+def test_thresholds_that_cannot_be_meant(fault: dict[str, object], options: dict[str, float]) -> None:
+    with refusal(InvalidSpec, **fault):
         Thresholds(**options)  # type: ignore[arg-type]

@@ -33,6 +33,7 @@ from penstock.compute.pool import InlineCompute
 from penstock.compute.pool.contract import Failure, Outcome
 from penstock.stages import append_record, current_record
 from resources.storage import RootResource
+from tests.refusals import refusal
 from tests.servers.patience import PATIENCE_S
 
 SPEC = DatasetSpec(name="demo", max_quarantine_rate=0.0)
@@ -212,7 +213,7 @@ class Evicted(InlineCompute):
 
 
 def test_failure_that_nobody_knows_condemns_no_sample(version: loader.Version) -> None:
-    with pytest.raises(StoreError, match="could not be judged: the machine went away"):
+    with refusal(StoreError, what="judgement", given="the machine went away"):
         judge(version, {"005": ["jpg"]}, Evicted(), timeout_s=PATIENCE_S)
 
 

@@ -25,6 +25,7 @@ from loader.errors import Fenced, StageNotPublished, StoreError
 from loader.storage import open_store
 from penstock.compute.pool import Compute, InlineCompute, LocalCompute
 from penstock.stages import StageRecord, current_record, partitions
+from tests.refusals import refusal
 from tests.servers.patience import PATIENCE_S
 
 Publish = Callable[[loader.Root, StageRecord], loader.Version]
@@ -202,7 +203,7 @@ def test_too_many_damaged_objects_stop_the_batch_for_good(
     record, _, refusals = validation.media_stage(root, store, compute, strict, partition=batch, run_id="r")
     assert (record.verdict, len(refusals)) == ("failed", 6)
     assert "objects are unreadable; the limit is 10.0%" in record.reason
-    with pytest.raises(StageNotPublished, match="failed its check"):
+    with refusal(StageNotPublished, what="media", where=f"demo, partition {batch}", given=record.reason):
         units.units_stage(root, store, compute, strict, partition=batch, run_id="r")
 
 

@@ -27,6 +27,7 @@ from penstock.compute.plain import from_frame, to_frame
 from penstock.compute.pool import Compute, InlineCompute, LocalCompute
 from penstock.stages import StageRecord, current_record
 from tests.mortal_store import Killed
+from tests.refusals import refusal
 
 SPEC = DatasetSpec(name="demo", splits={"train": 0.8, "validation": 0.2}, max_reject_rate=1.0)
 LOCAL = Cluster(engine="local")
@@ -101,9 +102,7 @@ def test_object_that_no_node_could_read_is_read_again_by_the_next_run(
     told = {"dataset": "demo", "partition": batch, "run_id": "run", "compute": compute}
     with monkeypatch.context() as patched:
         patched.setattr(hash_work, "read_content", broken)
-        with pytest.raises(
-            StoreError, match="could not be read to its end: RuntimeError: a library went mad"
-        ):
+        with refusal(StoreError, what="content", given="RuntimeError: a library went mad"):
             landing_stage.land(root.store, store, **told)
     _, rows = landing_stage.land(root.store, store, **told)
     assert all(row["sha256"] for row in rows)
@@ -184,7 +183,7 @@ def test_forged_outcome_names_no_file_of_others(
         else:
             part["shards"][0]["path" if where == "shard" else "index_path"] = name
         root.store.put(key, to_frame(json.dumps(line).encode() for line in lines))
-        with pytest.raises(Corrupt, match=r"a node (reports|names)"):
+        with refusal(Corrupt, what="part" if where == "txn" else name):
             run("second")
 
 

@@ -19,6 +19,7 @@ from loader.storage import Store, open_store
 from penstock.compute.pool import InlineCompute, LocalCompute
 from penstock.compute.work import Fault
 from penstock.stages import current_record
+from tests.refusals import refusal
 
 SPEC = DatasetSpec(name="demo", max_reject_rate=1.0, max_not_media_rate=1.0)
 MakeJpeg = Callable[..., bytes]
@@ -201,7 +202,7 @@ def test_landing_folder_that_is_gone_deletes_and_damages_nothing(
     """As when its disk is not mounted: no object of it was deleted."""
     source = open_store(str(place))
     place.rename(place.with_name("elsewhere"))
-    with pytest.raises(StoreError, match="photos does not exist: mount its disk"):
+    with refusal(StoreError, what="folder", where=place):
         land(root.store, source, dataset="demo", partition=batch, run_id="r")
     with pytest.raises(StoreError, match="photos does not exist: mount its disk"):
         media.media_stage(root, source, InlineCompute(), SPEC, partition=batch, run_id="r")

@@ -30,7 +30,7 @@ from assets.sources import Source, read_formats
 from assets.spec import DatasetSpec, Feature
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.verified_bucket_reads import read_fields
-from loader.errors import Corrupt, InvalidSample, StageNotPublished
+from loader.errors import Corrupt, InvalidSample, InvalidSpec, StageNotPublished
 from loader.storage import open_store
 from penstock.compute.cluster import Cluster
 from penstock.compute.cluster_compute import ClusterCompute
@@ -44,6 +44,7 @@ from penstock.upkeep.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
 from tests.penstock.formats.builders import litdata_files, mds_files
 from tests.penstock.formats.builders.places import compress
+from tests.refusals import refusal
 
 SUITE = Gate(thresholds=None)
 KEEPS = pytest.mark.parametrize("keep", ["copy", "in place"])
@@ -295,7 +296,11 @@ def test_archive_that_grows_brings_new_samples_and_changed_ones_take_their_place
 
 
 def test_sources_of_several_formats_are_refused() -> None:
-    with pytest.raises(ValueError, match="make two datasets"):
+    with refusal(
+        InvalidSpec,
+        what="sources",
+        given=[("", "copy", None, "{}", [], "{}"), ("mds", "copy", None, "{}", [], "{}")],
+    ):
         DatasetSpec(name="demo", sources=(Source(name="a"), Source(name="b", format="mds")))
-    with pytest.raises(ValueError, match="the policy cuts media"):
+    with refusal(InvalidSpec, what="format", where="source 'landing'", given=""):
         Source(keep="in place")

@@ -29,7 +29,7 @@ from assets.sources import BatchLimits, Feed, Source
 from assets.spec import DatasetSpec, Feature
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.verified_bucket_reads import read_fields
-from loader.errors import Changed, InvalidRuntime, InvalidStore, ObjectNotFound
+from loader.errors import Changed, InvalidRuntime, InvalidSpec, InvalidStore, ObjectNotFound
 from loader.storage import Store, open_store
 from penstock.formats.files_beside import files_beside
 from penstock.stages import current_record
@@ -38,6 +38,7 @@ from penstock.upkeep.takedown.run import run_takedown
 from penstock.verbs.takedown import request
 from tests.assets.conftest import Run
 from tests.penstock.formats.builders.lerobot_files import CAMERA, LENGTHS, v21, v30, video
+from tests.refusals import refusal
 
 SOURCE = Source(format="lerobot")
 SUITE = Gate(thresholds=None)
@@ -184,7 +185,7 @@ def test_video_that_is_replaced_makes_another_object(
     assert {key for key in before if now[key].etag != before[key].etag} == {data(1)}
     with pytest.raises(Changed, match=film(1)):
         store.get_range(data(1), 0, held.nbytes, now[data(1)].etag)
-    with pytest.raises(Changed, match=f"{film(1)} was written last"):
+    with refusal(Changed, what=film(1), given=held.etag):
         seen(place).get_range(data(1), 0, held.nbytes, held.etag)
     batch = land(place)
     record = current_record(root.store, "demo", "samples", batch)
@@ -266,7 +267,7 @@ def test_tick_reads_of_a_place_that_is_as_before_its_listing_alone(
 def test_object_waits_until_all_of_its_files_are_there(place: Path, tmp_path: Path) -> None:
     (place / film(0)).rename(tmp_path / "late.mp4")
     assert data(0) not in {info.key for info in seen(place).list()}
-    with pytest.raises(ObjectNotFound, match="is incomplete"):
+    with refusal(ObjectNotFound, what=film(0), where=f"{place}/{data(0)}"):
         seen(place).head(data(0))
     (tmp_path / "late.mp4").rename(place / film(0))
     store = seen(place)
@@ -283,9 +284,9 @@ def test_object_waits_until_all_of_its_files_are_there(place: Path, tmp_path: Pa
 def test_neither_notices_nor_an_inventory_tell_of_objects_of_several_files(
     place: Path, root: loader.Root
 ) -> None:
-    with pytest.raises(ValueError, match="use listed=True"):
+    with refusal(InvalidSpec, what="listed", where="source 'landing'", given="rosbag"):
         Source(format="rosbag", listed=False, feed=Feed(url="/notices"))
-    with pytest.raises(InvalidStore, match="omit the inventory"):
+    with refusal(InvalidStore, what="inventory", given="lerobot"):
         reconcile(
             TickDataset(store=root.store, name="demo", limits=BatchLimits()),
             SOURCE,

@@ -11,6 +11,8 @@ import loader
 from assets.ingest.cut import all_class_names
 from assets.ingest.published import published_labels
 from assets.spec import DatasetSpec
+from loader.errors import InvalidSpec
+from tests.refusals import refusal
 
 
 def test_version_made_by_hand_loses_no_class_name(root: loader.Root) -> None:
@@ -91,5 +93,5 @@ def test_labelled_dataset_that_does_not_say_where_labels_come_from_is_refused(
 
 
 def test_label_source_is_checked() -> None:
-    with pytest.raises(ValueError, match="label_from='path'; accepted: 'folder' or ''"):
+    with refusal(InvalidSpec, what="label_from", given="path"):
         DatasetSpec(name="demo", label_from="path")  # type: ignore[arg-type]

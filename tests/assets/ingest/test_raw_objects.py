@@ -14,6 +14,7 @@ from assets.pipeline.tables import read_table
 from assets.sources import BatchLimits
 from loader.errors import Changed, Corrupt, InvalidName, ObjectNotFound, StageNotPublished, Transient
 from loader.storage import Store, open_store
+from tests.refusals import refusal
 
 
 @pytest.fixture
@@ -189,9 +190,9 @@ def test_what_is_said_of_one_object_and_makes_no_sense_is_its_own_problem(
 
 def test_batch_of_another_place(store: Store, landing: Path, tmp_path: Path) -> None:
     (batch,) = discover(store, open_store(str(landing)), "d")
-    with pytest.raises(StageNotPublished, match="was discovered in"):
+    with refusal(StageNotPublished, what="landing", where=f"batch {batch} of d", given=tmp_path):
         land(store, open_store(str(tmp_path)), dataset="d", partition=batch, run_id="r")
-    with pytest.raises(ObjectNotFound, match="no batch"):
+    with refusal(ObjectNotFound, what="batch", where=store.url, given=batch):
         land(store, open_store(str(landing)), dataset="other", partition=batch, run_id="r")
     with pytest.raises(InvalidName):
         land(store, open_store(str(landing)), dataset="d", partition="media", run_id="r")

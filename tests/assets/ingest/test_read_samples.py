@@ -18,12 +18,13 @@ from assets.sources import Source
 from assets.spec import DatasetSpec, Feature
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.verified_bucket_reads import read_fields
-from loader.errors import InvalidRuntime
+from loader.errors import InvalidRuntime, InvalidSpec
 from penstock.stages import StageRecord, current_record
 from penstock.upkeep.exclusion import exclude
 from penstock.upkeep.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
 from tests.penstock.formats.exchange.test_log_clocks import UPTIME, camera, commands, write_log
+from tests.refusals import refusal
 
 SUITE = Gate(thresholds=None)
 
@@ -195,15 +196,19 @@ def test_class_names_of_the_first_object_are_the_datasets(
 
 
 def test_choices_are_checked_where_a_source_is_made() -> None:
-    for wrong, said in (
-        ({"format": "parquet", "keep": "in place"}, "accepted for energon, files"),
-        ({"format": "csvs"}, "accepted: arrow, csv"),
-        ({"key": "id"}, "the policy cuts media"),
-        ({"format": "mcap", "key": "id"}, "for tables"),
+    for wrong, what, given in (
+        ({"format": "parquet", "keep": "in place"}, "keep", "parquet"),
+        ({"format": "csvs"}, "format", "csvs"),
+        ({"key": "id"}, "format", ""),
+        ({"format": "mcap", "key": "id"}, "--key", "mcap"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with refusal((InvalidSpec, InvalidRuntime), what=what, given=given):
             Source(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="make two datasets"):
+    with refusal(
+        InvalidSpec,
+        what="sources",
+        given=[("csv", "copy", None, "{}", [], "{}"), ("csv", "copy", "id", "{}", [], "{}")],
+    ):
         DatasetSpec(
             name="demo",
             sources=(Source(name="a", format="csv"), Source(name="b", format="csv", key="id")),
@@ -294,7 +299,7 @@ def test_source_chooses_the_clock_of_a_topic(
 
 
 def test_source_refuses_a_clock_of_a_format_without_topics() -> None:
-    with pytest.raises(InvalidRuntime, match="mcap and rosbag"):
+    with refusal(InvalidRuntime, what="--clock", given="jsonl"):
         Source(format="jsonl", clocks={"/cam": "log_time"})
-    with pytest.raises(ValueError, match="need a format"):
+    with refusal(InvalidSpec, what="format", where="source 'landing'", given=""):
         Source(clocks={"/cam": "log_time"})

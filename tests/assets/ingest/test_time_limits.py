@@ -14,10 +14,12 @@ from assets.ingest.time_limits import container_limits, media_row_limits
 from assets.media.decode_time import PIXELS_PER_S, VALUES_PER_S, DecodeWork, media_work, read_header_work
 from assets.media.sniff import HEAD_BYTES, sniff
 from assets.spec import DatasetSpec
+from loader.errors import InvalidSpec
 from loader.storage import Store, open_store
 from penstock.compute.pool import Compute, InlineCompute, LocalCompute, Outcome
 from tests.assets.ingest.landed import batch_of
 from tests.assets.media.conftest import encode, write_sound
+from tests.refusals import refusal
 
 SPEC = DatasetSpec(name="demo", work_timeout_s=100.0, max_work_timeout_s=5_000.0)
 RATE_HZ = 8_000
@@ -211,5 +213,5 @@ def _hang(_: int) -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
 def test_ceiling_is_above_nothing(seconds: float) -> None:
-    with pytest.raises(ValueError, match="max_work_timeout_s"):
+    with refusal(InvalidSpec, what="max_work_timeout_s", given=seconds):
         DatasetSpec(name="demo", max_work_timeout_s=seconds)

@@ -22,6 +22,7 @@ from penstock.approvals import approve, halted_batches, stops_before_the_gate
 from penstock.card.build import build_card
 from penstock.cli import main
 from penstock.stages import StageRecord, append_record, current_record
+from tests.refusals import refusal
 
 Run = Callable[..., dg.ExecuteInProcessResult]
 
@@ -117,14 +118,14 @@ def test_approved_batch_becomes_a_version_that_says_so(
 def test_approval_is_of_the_verdict_that_was_looked_at(
     run: Run, root: loader.Root, stopped: str, photos: Path
 ) -> None:
-    with pytest.raises(Conflict, match="is not the newest, which is 1"):
+    with refusal(Conflict, what="verdict", where=f"batch {stopped} of demo", given=2, accepted=1):
         approve(root, "demo", stopped, record=2, by="Ada", reason=WHY)
     assert run("ingest", SPEC, stopped, photos).success
     assert not run("release", SPEC).success  # a second verdict
-    with pytest.raises(Conflict, match="is not the newest, which is 2"):
+    with refusal(Conflict, what="verdict", where=f"batch {stopped} of demo", given=1, accepted=2):
         approve(root, "demo", stopped, record=1, by="Ada", reason=WHY)
     approve(root, "demo", stopped, record=2, by="Ada", reason=WHY)
-    with pytest.raises(Conflict, match="was approved by Ada already"):
+    with refusal(Conflict, what="approval", where=f"batch {stopped} of demo", given="Ada"):
         approve(root, "demo", stopped, record=2, by="Bob", reason="me too")
     found = current_record(root.store, "demo", "approval", stopped)
     assert found is not None
@@ -143,7 +144,7 @@ def test_failure_of_a_severity_that_nobody_knows_is_among_those_that_stopped_it(
     root.store.put(found.path, canonical(body))
     (one,) = halted_batches(root, "demo")
     assert ([check["name"] for check in one.checks], one.never) == (["few", "odd"], ("odd",))
-    with pytest.raises(Conflict, match="cannot be approved, because of odd"):
+    with refusal(Conflict, what="checks", where=f"batch {stopped} of demo", given=("odd",)):
         approve(root, "demo", stopped, record=1, by="Ada", reason=WHY)
 
 
@@ -202,7 +203,7 @@ def test_what_nobody_can_approve(
         assert found.never
     else:
         assert named in found.never
-    with pytest.raises(Conflict, match="cannot be approved, because of"):
+    with refusal(Conflict, what="checks", where=f"batch {batch} of demo", given=found.never):
         approve(root, "demo", batch, record=found.record.r, by="Ada", reason=WHY)
     assert current_record(root.store, "demo", "approval", batch) is None
 
@@ -211,11 +212,11 @@ def test_what_makes_no_sense(
     run: Run, arrive: Callable[[Path], str], root: loader.Root, stopped: str, photos: Path
 ) -> None:
     for by, reason in (("", WHY), ("Ada", " ")):
-        with pytest.raises(InvalidRuntime, match="a name and a reason"):
+        with refusal(InvalidRuntime, what="by and reason", given=(by, reason)):
             approve(root, "demo", stopped, record=1, by=by, reason=reason)
-    with pytest.raises(InvalidRuntime, match="verdicts exist for"):
+    with refusal(InvalidRuntime, what="verdict", given="000009-nothing", accepted=[stopped]):
         approve(root, "demo", "000009-nothing", record=1, by="Ada", reason=WHY)
-    with pytest.raises(InvalidRuntime, match="the gate has judged no batch"):
+    with refusal(InvalidRuntime, what="verdict", where="other", accepted=[]):
         halted_batches(root, "other")
     assert main(["approve", "demo", stopped, "--root", root.url, "--by", "Ada"]) == 2
     (photos / "cats/bad.jpg").write_bytes(b"\xff\xd8\xff nothing")

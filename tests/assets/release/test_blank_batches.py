@@ -14,8 +14,10 @@ import loader
 from assets.checks import CheckResult
 from assets.gate_settings import Gate
 from assets.spec import DatasetSpec
+from loader.errors import InvalidSpec
 from penstock.approvals import approve
 from penstock.stages import StageRecord, current_record
+from tests.refusals import refusal
 
 Run = Callable[..., dg.ExecuteInProcessResult]
 Arrive = Callable[[Path], str]
@@ -183,5 +185,5 @@ def test_gate_without_the_check_publishes_black_photos(
 
 @pytest.mark.parametrize("share", [0.0, 1.5, -1.0, float("nan")])
 def test_share_out_of_range_is_refused(share: float) -> None:
-    with pytest.raises(ValueError, match="blank="):
+    with refusal(InvalidSpec, what="blank", given=share):
         Gate(blank=share)

@@ -19,6 +19,8 @@ from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
 from dagster_project.definitions import batch_partitions, build_defs
 from dagster_project.sensors.release import release_sensor
+from loader.errors import InvalidSpec
+from tests.refusals import refusal
 
 SPEC = DatasetSpec(name="demo", max_reject_rate=1.0)
 HOUR_S = 3600
@@ -91,7 +93,7 @@ def test_median_counts_objects(values: list[tuple[int, int]]) -> None:
 
 
 def test_streaming_dataset_waits_for_no_full_batch() -> None:
-    with pytest.raises(ValueError, match="max_wait_s"):
+    with refusal(InvalidSpec, what="max_wait_s", where="streaming", given=3600.0):
         replace(SPEC, streaming=True)
     streaming = replace(SPEC, streaming=True, batch=BatchLimits(max_wait_s=0))
     made = {one.name: one for one in build_defs(datasets=[streaming]).sensors or ()}

@@ -14,7 +14,7 @@ from assets.checks import CheckResult, Expectation, audio_rate, counts
 from assets.gate_settings import SUITE, Gate
 from assets.pipeline.stages import require_published
 from assets.release.version_asset import publish_batches
-from loader.errors import Fenced, StageNotPublished
+from loader.errors import Fenced, InvalidSpec, StageNotPublished
 from penstock.stages import current_record
 from tests.assets.release.gated import (
     WRONG,
@@ -26,6 +26,7 @@ from tests.assets.release.gated import (
     samples_of,
     verdict_of,
 )
+from tests.refusals import refusal
 
 DRIFT = dict.fromkeys(("blank", "drift", "agreement", "splits", "protected"), True)
 
@@ -68,7 +69,7 @@ def test_expectation_that_fails_stops_it_before_anything_is_published(
     again = release(gate)  # the verdict stands, and is not made anew
     assert failure_of(again) == failure_of(stopped)
     assert current_record(root.store, "demo", "version", batch) == record
-    with pytest.raises(StageNotPublished, match="nothing was published"):
+    with refusal(StageNotPublished, what="gate", where="demo", given=["expectations"]):
         publish_batches(root, "demo", "r", gate)
     assert numbers(root) == []
 
@@ -160,7 +161,7 @@ def test_own_checks_have_names_and_a_baseline(
     evaluations = {found.check_name: found for found in done.get_asset_check_evaluations()}
     assert not evaluations["rows"].passed
     assert evaluations["rows"].severity == dg.AssetCheckSeverity.WARN
-    with pytest.raises(ValueError, match="the gate has a check of this name"):
+    with refusal(InvalidSpec, what="checks", given="expectations"):
         Gate(checks={"expectations": rates})
 
 

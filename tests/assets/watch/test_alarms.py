@@ -1,13 +1,14 @@
 """When a person is told: by rules, and by a model of what may be told."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.arrivals.batches import IngestBatch, Standing
 from assets.spec import LIMITS, Limits
 from dagster_project.sensors.alerting import REMINDER_S, Alarm, alarms, due
+from loader.errors import InvalidSpec
 from penstock.alerts import Alert
+from tests.refusals import refusal
 
 NOW_S = 1_800_000_000.0
 
@@ -55,7 +56,7 @@ def test_version_gets_old() -> None:
 
 
 def test_limits_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"backlog_s=0; accepted: seconds above 0, or None"):
+    with refusal(InvalidSpec, what="backlog_s", given=0):
         Limits(backlog_s=0)
 
 

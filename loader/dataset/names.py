@@ -135,7 +135,9 @@ def check_group(group: str) -> str:
     """Return the name of a field group. Raises: InvalidField."""
     if not isinstance(group, str) or not GROUP.match(group):
         raise InvalidField(
-            f"group {group!r} is not accepted; use lower-case letters, digits and '_', e.g. 'latents'"
+            f"group {group!r} is not accepted; use lower-case letters, digits and '_', e.g. 'latents'",
+            what="group",
+            given=group,
         )
     return group
 

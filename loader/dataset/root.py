@@ -211,7 +211,8 @@ class Root:
         parent_id = None
         if record is not None:
             if record.dataset != dataset:
-                raise Conflict(f"parent {record.name} is not a version of {dataset!r}")
+                message = f"parent {record.name} is not a version of {dataset!r}"
+                raise Conflict(message, what="parent", given=record.name, accepted=dataset)
             parent_id = record.id
         return self._log.begin(dataset, parent_id, txn=txn, gated=gated).txn
 

@@ -142,5 +142,8 @@ def _refuse(field: str, value: object, accepted: str) -> NoReturn:
     raise InvalidField(
         f"field {field!r} cannot hold a {kind.__module__}.{kind.__qualname__}: it takes {accepted}. "
         "Encode the value to bytes first, or choose a field name whose last word takes it: "
-        + "; ".join(f".{word}: {types}" for word, (_, types) in ENCODERS.items())
+        + "; ".join(f".{word}: {types}" for word, (_, types) in ENCODERS.items()),
+        what=field,
+        given=f"{kind.__module__}.{kind.__qualname__}",
+        accepted=accepted,
     )

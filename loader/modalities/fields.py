@@ -71,7 +71,9 @@ def check_field(name: object) -> str:
     if last_word(name) in PICKLES:
         raise InvalidField(
             f"field name {name!r}: .{last_word(name)} is never unpickled (loading it would run code). "
-            "Store arrays as .npy, values as .json, anything else under another last word to get its bytes"
+            "Store arrays as .npy, values as .json, anything else under another last word to get its bytes",
+            what="field",
+            given=name,
         )
     return name
 

@@ -430,16 +430,16 @@ def _fencing_error(txn: Txn) -> Fenced:
 def refuse_ungated(txn: Txn, verdict: str) -> None:
     """Raise StageNotPublished if a gated transaction names no verdict."""
     if txn.gated and not verdict:
-        raise ungated_error(txn.txn, "no verdict was given")
+        raise ungated_error(txn.txn, "no verdict was given", given=verdict)
 
 
-def ungated_error(txn: str, why: str) -> StageNotPublished:
+def ungated_error(txn: str, why: str, **fields: object) -> StageNotPublished:
     """Return the error for a commit of a gated transaction without its verdict."""
     message = (
         f"the parts of transaction {txn} wait for their gate: {why}. The dataset's release job judges and "
         "publishes them; `penstock approve` overrides a rejection"
     )
-    return StageNotPublished(message, what="verdict", where=f"transaction {txn}", given=why)
+    return StageNotPublished(message, **{"what": "verdict", "where": f"transaction {txn}", **fields})
 
 
 def _refuse_retired(state: State, record: VersionRecord) -> None:

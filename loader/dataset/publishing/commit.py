@@ -187,13 +187,15 @@ class _CommitAttempts:
         """Return the error for a next version without live samples: Denied if takedowns dropped some."""
         dataset = self._pending.dataset
         if not redaction.n_dropped:
-            return EmptyVersion(
-                f"the next version of {dataset} would have no live samples; keep at least one"
-            )
+            message = f"the next version of {dataset} would have no live samples; keep at least one"
+            return EmptyVersion(message, what="samples", where=dataset, given=0)
         entries = [deny.n for deny in state.denies]
         return Denied(
             f"takedowns cover every sample of {dataset}: the next version is empty. "
-            f"Log entries {entries} of {self._store.url} name them"
+            f"Log entries {entries} of {self._store.url} name them",
+            what="takedowns",
+            where=dataset,
+            given=entries,
         )
 
 
@@ -316,7 +318,9 @@ def _check_canonical(name: str, value: Mapping[str, Any]) -> None:
         canonical(value)
     except (TypeError, UnicodeEncodeError) as error:
         raise InvalidSample(
-            f"{name}={value!r}: {error}; use strings, integers, booleans, lists and objects"
+            f"{name}={value!r}: {error}; use strings, integers, booleans, lists and objects",
+            what=name,
+            given=value,
         ) from error
 
 

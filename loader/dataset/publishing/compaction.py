@@ -275,7 +275,9 @@ def _check_part_order(
     if paths_after != paths_before:
         raise Corrupt(
             f"{stands_for} would put the keys tables {paths_before} out of the order of the parts; nothing was "
-            "published. This is a defect of penstock: report it with the manifest of the newest version"
+            "published. This is a defect of penstock: report it with the manifest of the newest version",
+            what="part order",
+            given=paths_before,
         )
 
 

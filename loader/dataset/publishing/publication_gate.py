@@ -114,23 +114,27 @@ def check_verdict(
     refuse_ungated(txn, verdict)
     name = _RECORD.fullmatch(verdict)
     if name is None or name["dataset"] != txn.dataset:
-        raise ungated_error(txn.txn, f"{verdict!r} is no record of a stage of {txn.dataset}")
+        message = f"{verdict!r} is no record of a stage of {txn.dataset}"
+        raise ungated_error(txn.txn, message, given=verdict, accepted=f"a record of a stage of {txn.dataset}")
 
     record = _record(store, txn, verdict)
     body = record["body"]
     if record["verdict"] != "published":
         stored_verdict = record["verdict"]
         reason = record.get("reason", "")
-        raise ungated_error(txn.txn, f"{verdict} is {stored_verdict!r}: {reason}")
+        message = f"{verdict} is {stored_verdict!r}: {reason}"
+        raise ungated_error(txn.txn, message, where=verdict, given=stored_verdict, accepted="published")
     if body.get("publishes") != publish_digest(parts, exclude, supersede, foreign):
-        raise ungated_error(txn.txn, f"{verdict} judged other parts, or excludes other samples")
+        message = f"{verdict} judged other parts, or excludes other samples"
+        raise ungated_error(txn.txn, message, what="parts", where=verdict)
 
     # Records of a partition are numbered without gaps: if a later verdict exists, the next number does.
     folder = verdict.rpartition("/")[0]
     next_number = int(name["r"]) + 1
     later = f"{folder}/{next_number:012d}.json"
     if is_there(store, later):
-        raise Conflict(f"the verdict {verdict} is superseded: {later} follows it")
+        message = f"the verdict {verdict} is superseded: {later} follows it"
+        raise Conflict(message, what="verdict", where=verdict, given=later)
 
     against = None
     compared_ids = body.get("against")
@@ -151,9 +155,10 @@ def _record(
         # The caller reads both: a record without them raises here.
         record["verdict"], record["body"].get
     except ObjectNotFound:
-        raise ungated_error(txn.txn, f"there is no {verdict}") from None
+        raise ungated_error(txn.txn, f"there is no {verdict}", given=verdict, accepted="a record") from None
     except DAMAGED as error:
-        raise Corrupt(f"{store.url}/{verdict} is not a stage record ({error})") from error
+        message = f"{store.url}/{verdict} is not a stage record ({error})"
+        raise Corrupt(message, what="verdict", where=f"{store.url}/{verdict}") from error
     return dict(record)
 
 
@@ -256,10 +261,11 @@ class Onto:
             newest = f"{parent.name} ({parent.id[:14]})"
         if newest_id != self._id:
             compared = self._id[:14] or "no version"
-            raise Conflict(
+            message = (
                 f"these parts were compared with {compared}, and the newest is now "
                 f"{newest}; compare them with that and publish again"
             )
+            raise Conflict(message, what="parts", given=compared, accepted=newest)
 
 
 class FreeGroup:
@@ -287,10 +293,11 @@ class FreeGroup:
         for part in self._parts:
             position = positions[part]
             if has_group[position]:
-                raise Conflict(
+                message = (
                     f"group {self._group!r} of part {part} was published by another writer, in {parent.name}; "
                     "open it and use theirs, or choose another group name"
                 )
+                raise Conflict(message, what="group", where=part, given=self._group, accepted=parent.name)
         if parent.id != self._began.id:
             self._check_restored_rows(parent, positions)
 
@@ -311,10 +318,11 @@ class FreeGroup:
             is_restored = is_live_now & ~was_live
             if is_restored.any():
                 row = int(np.argmax(is_restored))  # the first one
-                raise Conflict(
+                message = (
                     f"row {row} of part {part} was excluded in {self._began.name}, so "
                     f"{self._group!r} was not computed for it, and {parent.name} has it again: begin again from that"
                 )
+                raise Conflict(message, what="row", where=part, given=row, accepted=self._began.name)
 
 
 def _refuse_live(
@@ -332,11 +340,12 @@ def _refuse_live(
             live_members[part] = parent.parts.live_members(position)
         is_live = live_members[part][number]
         if is_live and (part, number) not in leaving:
-            raise DuplicateKey(
+            message = (
                 f"key {row['key']!r} is already in {parent.name} (one of {len(clashes)} keys that were there before); "
                 "a version adds new samples to those there. Write under new keys, exclude the old ones first "
                 "(root.exclude), or start another dataset"
             )
+            raise DuplicateKey(message, what="key", where=parent.name, given=row["key"])
 
 
 def annotated_columns(entries: Sequence[TableEntry]) -> list[str]:
@@ -424,15 +433,12 @@ class SameCells:
             first = changed.row(0, named=True)
             value_now = first[name]
             value_before = first[f"{name} was"]
-            raise Conflict(
+            message = (
                 f"{name!r} of {changed.height} of these samples was annotated by another writer in {parent.name} (part "
                 f"{first['part']} row {first['row']} is {value_now!r} now, and was {value_before!r} in "
-                f"{self._version.name}); look at theirs and annotate {parent.name}",
-                what=name,
-                where=parent.name,
-                given=value_before,
-                accepted=value_now,
+                f"{self._version.name}); look at theirs and annotate {parent.name}"
             )
+            raise Conflict(message, what=name, where=parent.name, given=value_before, accepted=value_now)
 
 
 def _column_entries(version: Version, column: str) -> list[TableEntry]:

@@ -126,10 +126,17 @@ def publish_parts(
 def _check_transaction(state: State, txn: str, dataset: str, parent: str | None) -> Txn:
     """Return the parts' transaction, which may publish in `dataset`, on the version `parent` if given."""
     if parent is not None and resolve(state, parent).dataset != dataset:
-        raise Conflict(f"parent {parent} is not a version of {dataset!r}")
+        raise Conflict(
+            f"parent {parent} is not a version of {dataset!r}", what="parent", given=parent, accepted=dataset
+        )
     transaction = require_not_aborted(state, txn)
     if transaction.dataset != dataset:
-        raise Conflict(f"these parts were begun for dataset {transaction.dataset!r}, not {dataset!r}")
+        raise Conflict(
+            f"these parts were begun for dataset {transaction.dataset!r}, not {dataset!r}",
+            what="dataset",
+            given=dataset,
+            accepted=transaction.dataset,
+        )
     return transaction
 
 

@@ -108,7 +108,9 @@ class Part:
                 samples=samples,
             )
         except (KeyError, TypeError) as error:
-            raise InvalidSample(f"not a part: {error}; pass what Part.to_json() gave") from error
+            raise InvalidSample(
+                f"not a part: {error}; pass what Part.to_json() gave", what="part", given=str(error)
+            ) from error
 
 
 def _shard_json(shard: ShardFile) -> dict[str, Any]:

@@ -265,7 +265,10 @@ def _facts(
         # A misspelt field would have facts that no reader ever looks up.
         if field_name not in fields:
             raise FieldNotFound(
-                f"facts of field {field_name!r}, which the version does not have; it has {sorted(fields)}"
+                f"facts of field {field_name!r}, which the version does not have; it has {sorted(fields)}",
+                what="facts",
+                given=field_name,
+                accepted=sorted(fields),
             )
         for name, value in added_facts.items():
             # Here, not above: a field without facts has no entry.
@@ -274,7 +277,11 @@ def _facts(
             if earlier != value and not _is_longer_list(value, earlier):
                 raise FieldMismatch(
                     f"field {field_name!r} has {name} {earlier!r:.200} in the dataset and {value!r:.200} in this "
-                    "change; a fact of a field does not change, but a list may get longer: write another field"
+                    "change; a fact of a field does not change, but a list may get longer: write another field",
+                    what=name,
+                    where=f"field {field_name!r}",
+                    given=value,
+                    accepted=earlier,
                 )
             field_facts[name] = value
     return merged
@@ -300,7 +307,11 @@ def merge_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dict
             if not fits(earlier_kind, kind):
                 raise FieldMismatch(
                     f"column {name!r} is {kind} in this change and {earlier_kind} in the dataset; a column's type "
-                    "does not change: convert the values, or use another name"
+                    "does not change: convert the values, or use another name",
+                    what="type",
+                    where=f"column {name!r}",
+                    given=kind,
+                    accepted=earlier_kind,
                 )
             merged[name] = {**column, "type": kind}  # a copy: the parent's manifest stays
     return merged

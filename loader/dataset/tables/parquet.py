@@ -266,18 +266,16 @@ def _table_bytes(store: Objects, file: TableFile) -> bytes:
     data = store.get(file.path).data
     sha256 = hashlib.sha256(data).hexdigest()
     if len(data) != file.nbytes or sha256 != file.sha256:
-        raise Corrupt(
-            f"{store.url}/{file.path}: {len(data)} bytes with sha256 {sha256}; in the manifest {file.nbytes} bytes "
+        where = f"{store.url}/{file.path}"
+        message = (
+            f"{where}: {len(data)} bytes with sha256 {sha256}; in the manifest {file.nbytes} bytes "
             f"with sha256 {file.sha256}. The file was replaced or damaged: restore it from a mirror"
         )
+        raise Corrupt(message, what="sha256", where=where, given=sha256, accepted=file.sha256)
     return data
 
 
-def get_table(
-    store: Objects,
-    file: TableFile,
-    columns: list[str] | None = None,
-) -> pa.Table:
+def get_table(store: Objects, file: TableFile, columns: list[str] | None = None) -> pa.Table:
     data = get_table_bytes(store, file)
     return parse_table(data, f"{store.url}/{file.path}", columns)
 

@@ -227,7 +227,11 @@ def _out_of_order(
         subject = "provenance is"
     return Corrupt(
         f"{version.store.url}/{stored} is {place[-1]!r}, row {place[1]} of part {place[0]}; in the order of the parts "
-        f"it is of {address.describe()}, so its {subject} not told: run penstock verify {version.name}"
+        f"it is of {address.describe()}, so its {subject} not told: run penstock verify {version.name}",
+        what="row",
+        where=f"{version.store.url}/{stored}",
+        given=list(place),
+        accepted=address.describe(),
     )
 
 

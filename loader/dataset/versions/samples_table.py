@@ -244,7 +244,11 @@ def _in_order(version: "VersionData", keys: "polars.DataFrame") -> "polars.DataF
     if not np.array_equal(place[order], whole):
         raise Corrupt(
             f"{version.name}: its keys tables have {len(keys)} rows, which are not the {len(whole)} of its parts, each "
-            f"once; run penstock verify {version.name}, and restore what it names from a mirror"
+            f"once; run penstock verify {version.name}, and restore what it names from a mirror",
+            what="keys tables",
+            where=version.name,
+            given=len(keys),
+            accepted=len(whole),
         )
     logger.warning(
         "%s: an earlier release left its keys tables out of the order of the parts; they are put in order as they are "

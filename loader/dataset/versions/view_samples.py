@@ -83,7 +83,7 @@ class ViewSamples:
             if version.manifest["groups"][group]["n_parts"] < n_parts:
                 self._partial.append(group)
         if self._partial and not where_present:
-            raise FieldNotFound(self._missing_share())
+            raise FieldNotFound(self._missing_share(), what="groups", where=version.name, given=self._partial)
 
     def _but(self, **changes: Any) -> Self:
         """Return this view with other arguments."""

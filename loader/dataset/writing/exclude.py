@@ -23,12 +23,17 @@ def require_parts(parent: Version | None, parts: Iterable[str]) -> Version:
     Raises: Conflict if a part, or the version, is missing.
     """
     if parent is None:
-        raise Conflict("every version of the dataset was retired meanwhile; begin again")
+        raise Conflict(
+            "every version of the dataset was retired meanwhile; begin again", what="parent", given="retired"
+        )
     parent_parts = set(parent.parts.ids.to_pylist())
     for part in parts:
         if part not in parent_parts:
             raise Conflict(
-                f"part {part} is no longer in {parent.name}, the newest version; begin again from it"
+                f"part {part} is no longer in {parent.name}, the newest version; begin again from it",
+                what="part",
+                where=parent.name,
+                given=part,
             )
     return parent
 
@@ -130,7 +135,10 @@ def check_reason(
     if not is_text(reason) or not reason.strip():
         raise InvalidSample(
             f"{verb} gives no reason for {target}, got {reason!r}; "
-            "a reader of the version will see it: pass UTF-8 text"
+            "a reader of the version will see it: pass UTF-8 text",
+            what="reason",
+            where=target,
+            given=reason,
         )
 
 
@@ -183,7 +191,11 @@ def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> Rows
     """
     if version is None:
         first_key = min(reasons)
-        raise VersionNotFound(f"there is no version yet, so nothing in it to supersede: {first_key!r}")
+        raise VersionNotFound(
+            f"there is no version yet, so nothing in it to supersede: {first_key!r}",
+            what="supersede",
+            given=first_key,
+        )
     # Sorted: the error names the same key whatever the order of the caller's mapping.
     for key, reason in sorted(reasons.items()):
         check_reason("supersede", repr(key), reason)
@@ -265,7 +277,10 @@ def _find_live(version: Version, keys: frozenset[str]) -> dict[str, dict[int, st
             others = f" (nor {len(missing) - 1} others of these keys)"
         raise SampleNotFound(
             f"{version.name} has no live sample {missing[0]!r}{others}; "
-            "nothing was excluded. List keys with version.samples()"
+            "nothing was excluded. List keys with version.samples()",
+            what="key",
+            where=version.name,
+            given=missing[0],
         )
     return rows
 
@@ -291,5 +306,8 @@ class StillLive:
             # Excluded twice, a sample would be subtracted twice from the version's `n_live`.
             if not is_live[rows].all():
                 raise Conflict(
-                    f"a sample of part {part} was excluded by another writer in {parent.name}; open it and retry"
+                    f"a sample of part {part} was excluded by another writer in {parent.name}; open it and retry",
+                    what="exclusion",
+                    where=parent.name,
+                    given=part,
                 )

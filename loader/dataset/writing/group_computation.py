@@ -82,7 +82,12 @@ class _Block:
     def column(self, field: str) -> list[bytes]:
         """Return the field's bytes for each row."""
         if field not in self.fields:
-            raise FieldNotFound(f"these samples have {', '.join(self.fields)}; {field!r} was asked for")
+            raise FieldNotFound(
+                f"these samples have {', '.join(self.fields)}; {field!r} was asked for",
+                what="field",
+                given=field,
+                accepted=list(self.fields),
+            )
         if field not in self._values:
             addresses = [_with_field_only(address, field) for address in self.addresses]
             fields_of_rows = read_fields(self._version.shard_store, addresses)
@@ -163,7 +168,10 @@ def write_group(
     positions = np.flatnonzero(needs_group).tolist()
     if not positions:
         raise Conflict(
-            f"every part of {version.name} that has {inputs or 'samples'} already has group {group!r}"
+            f"every part of {version.name} that has {inputs or 'samples'} already has group {group!r}",
+            what="group",
+            where=version.name,
+            given=group,
         )
     attempt = secrets.token_hex(8)
     parts = []
@@ -189,18 +197,29 @@ def _check_new_group(
     """Refuse fields that other parts of the group lack, or that another group of the version has."""
     check_group(group)
     if not compute:
-        raise InvalidField("add_group was given no fields; pass {'latent.npy': function} or the like")
+        raise InvalidField(
+            "add_group was given no fields; pass {'latent.npy': function} or the like",
+            what="fields",
+            given="none",
+        )
     known_group = version.manifest["groups"].get(group)
     if known_group is not None and set(known_group["field_nbytes"]) != set(compute):
         raise FieldMismatch(
             f"group {group!r} of {version.name} has fields {sorted(known_group['field_nbytes'])}, "
-            f"not {sorted(compute)}; all parts of a group have the same fields: choose another group name"
+            f"not {sorted(compute)}; all parts of a group have the same fields: choose another group name",
+            what="fields",
+            where=f"group {group!r} of {version.name}",
+            given=sorted(compute),
+            accepted=sorted(known_group["field_nbytes"]),
         )
     for field in compute:
         check_field(field)
         if field in version.fields and version.group_of(field) != group:
             raise Conflict(
-                f"{version.name} has a field {field!r} in group {version.group_of(field)!r}; choose another"
+                f"{version.name} has a field {field!r} in group {version.group_of(field)!r}; choose another",
+                what="field",
+                where=version.name,
+                given=field,
             )
     check_case([*version.fields, *compute], f"{version.name} with group {group!r}")
 
@@ -279,6 +298,9 @@ def _compute_sample(
             raise
         except Exception as error:
             raise TransformFailed(
-                f"computing {field!r} of {address.describe()} raised {type(error).__name__}: {error}"
+                f"computing {field!r} of {address.describe()} raised {type(error).__name__}: {error}",
+                what=field,
+                where=address.describe(),
+                given=type(error).__name__,
             ) from error
     return make_sample(address.key, values)

@@ -118,7 +118,12 @@ def add_part_group(
     InvalidSample.
     """
     if any(shard.group == group for shard in part.shards):
-        raise Conflict(f"part {part.id} already has group {group!r}; choose another name")
+        raise Conflict(
+            f"part {part.id} already has group {group!r}; choose another name",
+            what="group",
+            where=f"part {part.id}",
+            given=group,
+        )
     part_fields = _part_fields(part)
     writer = PartWriter(
         store,
@@ -136,7 +141,10 @@ def add_part_group(
             for field in fields:
                 if field in part_fields:
                     raise Conflict(
-                        f"part {part.id} already has field {field!r}, in another group; choose another name"
+                        f"part {part.id} already has field {field!r}, in another group; choose another name",
+                        what="field",
+                        where=f"part {part.id}",
+                        given=field,
                     )
             check_case([*part_fields, *fields], f"part {part.id}")
             writer.add(make_sample(key, fields))
@@ -167,7 +175,12 @@ def add_part_columns(
     added = added.drop_columns(["part", "row"])
     for name in added.column_names:
         if name in table.column_names:
-            raise Conflict(f"part {part.id} already has column {name!r}; choose another name")
+            raise Conflict(
+                f"part {part.id} already has column {name!r}; choose another name",
+                what="column",
+                where=f"part {part.id}",
+                given=name,
+            )
         table = table.append_column(name, added[name])
     # A name of its own: the earlier table stays, for the part without the new columns.
     folder, _, _ = part.samples.path.rpartition("/")
@@ -202,7 +215,11 @@ def _pair_rows(
         if problem:
             raise FieldMismatch(
                 f"part {part.id} has {part.n_rows} samples, and {problem}; give exactly one row per sample, in the "
-                "part's order"
+                "part's order",
+                what="rows",
+                where=f"part {part.id}",
+                given=problem,
+                accepted=part.n_rows,
             )
         yield key, row
 
@@ -212,7 +229,13 @@ def _find_shard(part: Part, field: str) -> ShardFile:
         if field in shard.field_nbytes:
             return shard
     part_fields = ", ".join(sorted(_part_fields(part)))
-    raise FieldNotFound(f"part {part.id} has no field {field!r}; it has {part_fields}")
+    raise FieldNotFound(
+        f"part {part.id} has no field {field!r}; it has {part_fields}",
+        what="field",
+        where=f"part {part.id}",
+        given=field,
+        accepted=part_fields,
+    )
 
 
 def _part_fields(part: Part) -> list[str]:

@@ -87,10 +87,11 @@ def check_case(fields: Iterable[str], owner: str) -> None:
     for field in fields:
         other = by_lower_case.setdefault(field.lower(), field)
         if other != field:
-            raise InvalidField(
+            message = (
                 f"{owner} has fields {other!r} and {field!r}, which differ in case only: webdataset and many disks "
                 "take them for one; rename one of them"
             )
+            raise InvalidField(message, what="field", where=owner, given=[other, field])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,20 +22,33 @@ def check_parts(parts: Sequence[Part]) -> str:
     have another one's files.
     """
     if not parts:
-        raise EmptyVersion("there is nothing to publish: no parts were given")
+        raise EmptyVersion("there is nothing to publish: no parts were given", what="parts", given=0)
     txns = sorted({part.txn for part in parts})
     if len(txns) > 1:
         first_txns = ", ".join(txns[:3])
         raise InvalidSample(
             f"these parts belong to {len(txns)} transactions ({first_txns}); publish each with its own, or "
-            "write them all with the txn of one root.begin()"
+            "write them all with the txn of one root.begin()",
+            what="transactions",
+            given=len(txns),
+            accepted=1,
         )
     part_ids: set[str] = set()
     for part in parts:
         if not _has_own_files(part):  # parts that wait for a gate may have any name
-            raise InvalidSample(f"part {part.id} was not written with transaction {part.txn}")
+            raise InvalidSample(
+                f"part {part.id} was not written with transaction {part.txn}",
+                what="part",
+                given=part.id,
+                accepted=f"a part of transaction {part.txn}",
+            )
         if part.id in part_ids:
-            raise Conflict(f"part {part.id} was given twice; publish one attempt of each part")
+            raise Conflict(
+                f"part {part.id} was given twice; publish one attempt of each part",
+                what="part",
+                given=part.id,
+                accepted="each part once",
+            )
         part_ids.add(part.id)
     if not any(part.n_rows for part in parts):
         raise EmptyVersion("there is nothing to publish: the parts have no samples")
@@ -157,7 +170,9 @@ def _find_rows_to_exclude(
     missing = sorted(unmatched & exclude.keys())
     if missing:
         raise InvalidKey(
-            f"exclude names {missing[0]!r}, which none of these parts has; pass keys of the parts"
+            f"exclude names {missing[0]!r}, which none of these parts has; pass keys of the parts",
+            what="exclude",
+            given=missing[0],
         )
     return rows, reasons.keys() - unmatched
 
@@ -194,7 +209,9 @@ def part_tables(store: Store, parts: Sequence[Part]) -> list[pa.Table]:
     for part in parts:
         if part.samples is None:
             raise InvalidSample(
-                f"part {part.id} has no samples table; root.publish takes parts made by write_part"
+                f"part {part.id} has no samples table; root.publish takes parts made by write_part",
+                what="samples table",
+                where=f"part {part.id}",
             )
         files.append(part.samples)
 
@@ -234,7 +251,11 @@ def extents(parts: Sequence[Part]) -> dict[str, GroupExtent]:
             if set(total.field_nbytes) != set(shard.field_nbytes):
                 raise FieldMismatch(
                     f"group {group!r} has fields {sorted(total.field_nbytes)} in the first part and "
-                    f"{sorted(shard.field_nbytes)} in part {part.id}; all parts of a group have the same fields"
+                    f"{sorted(shard.field_nbytes)} in part {part.id}; all parts of a group have the same fields",
+                    what="fields",
+                    where=f"part {part.id}",
+                    given=sorted(shard.field_nbytes),
+                    accepted=sorted(total.field_nbytes),
                 )
 
             # Several parts may share one registered object, whose bytes count once.

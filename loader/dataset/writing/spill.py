@@ -62,7 +62,11 @@ class SpilledField:
             except OSError as error:
                 raise scratch_error("a spilled sample was read", self._file.name, error) from error
             if not n_read:
-                raise StoreError(f"{self._file.name}: spilled samples end early; write again")
+                raise StoreError(
+                    f"{self._file.name}: spilled samples end early; write again",
+                    what="spilled samples",
+                    where=self._file.name,
+                )
             memory = memory[n_read:]
             at += n_read
 
@@ -225,5 +229,8 @@ def scratch_error(
 def duplicate(key: str, where: str = "this version") -> DuplicateKey:
     return DuplicateKey(
         f"key {key!r} comes twice in {where}; every sample of a version needs its own key. "
-        "Prefix it with its source (e.g. 'robots/ep_31'), or drop one of the two"
+        "Prefix it with its source (e.g. 'robots/ep_31'), or drop one of the two",
+        what="key",
+        where=where,
+        given=key,
     )

@@ -20,6 +20,7 @@ from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards.tar_headers import member_header
 from loader.errors import Conflict, Denied, InvalidKey, InvalidName, SampleNotFound
 from penstock.upkeep.verify.version import verify
+from tests.refusals import refusal
 
 ALICE = Target(kind="subject", value="alice")
 
@@ -93,15 +94,21 @@ def test_denying_again_is_the_same_entry_and_salts_are_shared(root):
 
 
 @pytest.mark.parametrize(
-    ("make", "match"),
+    ("make", "fault"),
     [
-        (lambda: Target(kind="person", value="x"), "accepted: raw, sample, subject"),
-        (lambda: Target(kind="subject", value=""), "empty subject"),
-        (lambda: Target(kind="sample", value="k"), "of no dataset"),
+        (
+            lambda: Target(kind="person", value="x"),
+            {"what": "kind", "given": "person", "accepted": ["raw", "sample", "subject"]},
+        ),
+        (
+            lambda: Target(kind="subject", value=""),
+            {"what": "subject to take down", "given": "", "accepted": "text that is not blank"},
+        ),
+        (lambda: Target(kind="sample", value="k"), {"what": "dataset", "given": ""}),
     ],
 )
-def test_bad_targets(make, match):
-    with pytest.raises(InvalidName, match=match):
+def test_bad_targets(make, fault):
+    with refusal(InvalidName, **fault):
         make()
 
 
@@ -190,13 +197,14 @@ def test_placeholders_where_no_letter_is_free():
         made.append(placeholder("ab", "a", {*taken, *made}))
     assert len({*made, *taken}) == 66
     assert [check_key(key) for key in made] == made
-    with pytest.raises(InvalidKey, match="of 1 bytes"):
+    with refusal(InvalidKey, what="key", given="a"):
         placeholder("ab", "a", set(map(chr, range(128))))
 
 
 @pytest.mark.parametrize("target", [{"value": "\udcff"}, {"value": "a", "dataset": "\udcff"}])
 def test_target_that_is_no_text(target):
-    with pytest.raises(InvalidName, match="UTF-8"):
+    what = "dataset" if "dataset" in target else "subject to take down"
+    with refusal(InvalidName, what=what, given="\udcff", accepted="UTF-8 text"):
         Target(kind="subject", **target)
 
 
@@ -313,7 +321,7 @@ def test_excluded_and_denied_at_once(root):
 def test_nothing_left_is_denied(root):
     write(root, "other", z="zoe")
     deny(root)
-    with pytest.raises(Denied, match="takedowns cover every sample"):
+    with refusal(Denied, what="takedowns", where="d", given=[3]):
         write(root, a="alice")
     assert "d" not in root.datasets()
 

@@ -16,6 +16,7 @@ from loader.dataset.publishing.publication_gate import publish_digest
 from loader.dataset.shards.part import ShardFile
 from loader.dataset.tables.manifest import Change
 from loader.errors import Conflict, Corrupt, Fenced, FormatTooNew, InvalidSample, StageNotPublished
+from tests.refusals import refusal
 
 FOLDER = "stages/photos/version/000001-a"
 
@@ -61,7 +62,7 @@ def test_nothing_of_it_is_published_without(root, waiting):
     txn = waiting[0].txn
     hexes = hashlib.sha256(b"").hexdigest()
     body = CommitBody(id=f"v-{hexes}", manifest="m.json", sha256=hexes, parent=None, denies=0)
-    with pytest.raises(StageNotPublished, match="no verdict was given"):
+    with refusal(StageNotPublished, what="verdict", where=f"transaction {txn}", given=""):
         root.log.commit(txn, lambda state: body)
     assert not root.state.versions("photos")
 
@@ -70,37 +71,43 @@ def test_publication_that_asks_for_no_verdict_is_refused(root, waiting):
     before = {info.key for info in root.store.list("")}
     txn = waiting[0].txn
     pending = Pending(dataset="photos", txn=txn, prefix=f"data/{txn}/a", change=Change(), producer={})
-    with pytest.raises(StageNotPublished, match="no verdict was given"):
+    with refusal(StageNotPublished, what="verdict", where=f"transaction {txn}", given=""):
         commit(root.store, root.log, pending)
     assert {info.key for info in root.store.list("")} == before
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "fault"),
     [
-        (lambda parts, found: (parts[:2], {"verdict": found}), "other parts"),
+        (lambda parts, found: (parts[:2], {"verdict": found}), {"what": "parts"}),
         (
             lambda parts, found: (parts, {"verdict": found, "exclude": {parts[0].txn[:4] + "-0": "x"}}),
-            "other",
+            {"what": "parts"},
         ),
-        (lambda parts, found: (parts, {"verdict": found.replace("001.json", "007.json")}), "there is no"),
-        (lambda parts, found: (parts, {"verdict": "data/x.json"}), "no record of a stage of photos"),
+        (
+            lambda parts, found: (parts, {"verdict": found.replace("001.json", "007.json")}),
+            {"what": "verdict", "accepted": "a record"},
+        ),
+        (
+            lambda parts, found: (parts, {"verdict": "data/x.json"}),
+            {"what": "verdict", "accepted": "a record of a stage of photos"},
+        ),
         (
             lambda parts, found: (parts, {"verdict": found.replace("photos", "other")}),
-            "no record of a stage of photos",
+            {"what": "verdict", "accepted": "a record of a stage of photos"},
         ),
     ],
 )
-def test_verdict_lets_pass_what_it_is_of(root, waiting, change, why):
+def test_verdict_lets_pass_what_it_is_of(root, waiting, change, fault):
     parts, said = change(waiting, verdict(root, waiting))
-    with pytest.raises(StageNotPublished, match=why):
+    with refusal(StageNotPublished, **fault):
         root.publish("photos", parts, **said)
     assert not root.state.versions("photos")
 
 
 def test_verdict_on_another_batch_lets_nothing_pass(root, waiting):
     other = parts_of(root, root.begin("photos", gated=True))
-    with pytest.raises(StageNotPublished, match="judged other parts"):
+    with refusal(StageNotPublished, what="parts"):
         root.publish("photos", waiting, verdict=verdict(root, other))
 
 
@@ -108,7 +115,7 @@ def test_verdict_is_of_what_is_left_out_of_earlier_versions_too(root, waiting):
     with root.write("photos") as writer:
         writer.add("worse", {"cls": 1})
     shown = verdict(root, waiting, supersede={"worse": "x"})
-    with pytest.raises(StageNotPublished, match="excludes other samples"):
+    with refusal(StageNotPublished, what="parts", where=shown):
         root.publish("photos", waiting, verdict=shown)
     assert len(root.publish("photos", waiting, supersede={"worse": "x"}, verdict=shown)) == 3
 
@@ -116,10 +123,12 @@ def test_verdict_is_of_what_is_left_out_of_earlier_versions_too(root, waiting):
 def test_parts_under_the_name_of_a_free_transaction(root, waiting):
     free = root.begin("photos")
     for named in ({"txn": free}, {"txn": free, "id": f"{free}-p0"}):
-        with pytest.raises(InvalidSample, match="was not written with transaction"):
-            root.publish("photos", [replace(waiting[0], **named)])
+        renamed = replace(waiting[0], **named)
+        accepted = f"a part of transaction {free}"
+        with refusal(InvalidSample, what="part", given=renamed.id, accepted=accepted):
+            root.publish("photos", [renamed])
     mine = parts_of(root, free)
-    with pytest.raises(InvalidSample, match="was not written with transaction"):
+    with refusal(InvalidSample, what="part", given=f"{free}-p0", accepted=f"a part of transaction {free}"):
         root.publish("photos", [replace(mine[0], shards=waiting[0].shards)])
     assert len(root.publish("photos", mine)) == 3
 
@@ -135,19 +144,19 @@ def test_parts_that_were_given_up_stay_so(root, waiting):
 def test_package_that_knows_no_gates_reads_no_further(root, waiting, monkeypatch):
     """It would pass them by, and write an entry that nobody may read."""
     monkeypatch.setattr("loader.dataset.log.entries.KINDS", KINDS - {"gated"})
-    with pytest.raises(FormatTooNew, match=r"unknown kind 'gated'; a newer penstock wrote it"):
+    with refusal(FormatTooNew, what="kind", given="gated"):
         loader.Root(root.url).open("photos")
 
 
 def test_verdict_that_failed_lets_nothing_pass(root, waiting):
-    with pytest.raises(StageNotPublished, match=r"is 'failed': because"):
+    with refusal(StageNotPublished, what="verdict", given="failed", accepted="published"):
         root.publish("photos", waiting, verdict=verdict(root, waiting, says="failed"))
 
 
 def test_verdict_holds_until_the_next(root, waiting):
     first = verdict(root, waiting)
-    verdict(root, waiting, says="failed", r=2)
-    with pytest.raises(Conflict, match=r"000002\.json follows"):
+    second = verdict(root, waiting, says="failed", r=2)
+    with refusal(Conflict, what="verdict", where=first, given=second):
         root.publish("photos", waiting, verdict=first)
 
 
@@ -155,7 +164,7 @@ def test_verdict_is_of_the_version_that_it_was_made_against(root, waiting):
     shown = verdict(root, waiting, against=[""])
     with root.write("photos") as writer:
         writer.add("other", {"cls": 1})
-    with pytest.raises(Conflict, match="compared with no version"):
+    with refusal(Conflict, what="parts", given="no version"):
         root.publish("photos", waiting, verdict=shown)
     again = verdict(root, waiting, against=[writer.version.id], r=2)
     assert len(root.publish("photos", waiting, verdict=again)) == 4
@@ -163,7 +172,7 @@ def test_verdict_is_of_the_version_that_it_was_made_against(root, waiting):
 
 def test_verdict_that_is_no_record_is_named(root, waiting):
     root.store.put_if_absent(f"{FOLDER}/{1:012d}.json", b"[]")
-    with pytest.raises(Corrupt, match="is not a stage record"):
+    with refusal(Corrupt, what="verdict", where=f"{root.url}/{FOLDER}/{1:012d}.json"):
         root.publish("photos", waiting, verdict=f"{FOLDER}/{1:012d}.json")
 
 
@@ -182,7 +191,7 @@ def test_entry_that_commits_without_is_no_entry(root, waiting):
         "denies": 0,
     }
     for more in ({}, {"verdict": ""}, {"verdict": None}):
-        with pytest.raises(Corrupt, match="gated, and it names no verdict"):
+        with refusal(Corrupt, what="verdict", given=more.get("verdict")):
             fold(state, seal(state.n + 1, state.prev, "n", 1, {**body, **more}))
     named = fold(state, seal(state.n + 1, state.prev, "n", 1, {**body, "verdict": "stages/x"}))
     assert [one.number for one in named.versions("photos")] == [1]
@@ -195,7 +204,7 @@ def test_gate_stays_with_its_transaction(root):
     assert root.state.txns[txn].gated
     assert load_state(dump_state(root.state)).txns[txn].gated
     free = root.begin("photos")
-    with pytest.raises(Conflict, match="without a gate"):
+    with refusal(Conflict, what="gated", where=f"transaction {free}", given=True):
         root.begin("photos", txn=free, gated=True)
     assert not load_state(dump_state(root.state)).txns[free].gated
 

@@ -4,7 +4,6 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 import loader
 from benchmarks.scale import publish
@@ -16,6 +15,7 @@ from loader.dataset.versions.sample_rows import live_row
 from loader.errors import Corrupt
 from penstock.upkeep.diff import column_statistics
 from penstock.upkeep.verify.version import check_version, verify
+from tests.refusals import refusal
 
 
 def in_order(version):
@@ -78,7 +78,7 @@ def test_merge_out_of_the_order_of_parts_is_refused(root, monkeypatch):
     )
     for run in range(3):
         publish(root, 5 * run, 5)
-    with pytest.raises(Corrupt, match="out of the order of the parts; nothing was published"):
+    with refusal(Corrupt, what="part order"):
         publish(root, 15, 5)
     assert len(root.open("d")) == 15
 
@@ -160,8 +160,9 @@ def test_what_an_earlier_release_put_out_of_order_is_read_in_order(root, monkeyp
         view = version.where("no = 3").select("x")
         found = view.keys(view.version_ordinals(np.arange(len(view))))
         assert sorted(found) == [f"3-{i}" for i in range(3) if ref == "d@4" or i]
-        with pytest.raises(Corrupt, match=f"its provenance is not told: run penstock verify {ref}"):
+        with refusal(Corrupt, what="row") as caught:
             provenance(version, version.address(np.arange(len(version)), ["x"]))
+        assert f"run penstock verify {ref}" in str(caught.value)
         assert "out of the order of parts" in verify(root, ref).problems[0].what
     assert "d@4: an earlier release left its keys tables out of the order" in caplog.text
 
@@ -177,7 +178,5 @@ def test_keys_that_are_not_those_of_the_parts_are_refused(root, monkeypatch):
     for run in range(2):
         with root.write("d") as writer:
             writer.add(f"k{run}", {"x": b"1"})
-    with pytest.raises(
-        Corrupt, match="2 rows, which are not the 2 of its parts, each once; run penstock verify d@2"
-    ):
+    with refusal(Corrupt, what="keys tables", where="d@2", given=2, accepted=2):
         root.open("d").samples()

@@ -16,6 +16,7 @@ from loader.dataset.shards.shard import ShardWriter
 from loader.dataset.writing.part_writer import make_sample
 from loader.dataset.writing.spill import Spill
 from loader.errors import DuplicateKey, StoreError
+from tests.refusals import refusal
 from tests.servers.processes import python
 
 CI = settings(max_examples=40, deadline=None, derandomize=True)
@@ -84,7 +85,7 @@ def test_spilled_field_of_a_cut_file_is_an_error(tmp_path):
         (one,) = spill.drain()
         (file,) = [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 2**20]
         os.truncate(file, 2**20)
-        with pytest.raises(StoreError, match="end early"):
+        with refusal(StoreError, what="spilled samples", where=file):
             ShardWriter(lambda block: None).add("k", "mp4", one.fields["mp4"])
 
 
@@ -100,7 +101,7 @@ def test_memory_is_bounded(tmp_path):
 def test_duplicate_in_memory_is_found_at_once():
     spill = Spill()
     spill.add(make_sample("k", {"x": b"1"}))
-    with pytest.raises(DuplicateKey, match="'k' comes twice"):
+    with refusal(DuplicateKey, what="key", where="this version", given="k"):
         spill.add(make_sample("k", {"x": b"2"}))
     spill.close()
 
@@ -112,7 +113,7 @@ def test_duplicate_across_flushes_is_found_when_read_back(between):
     for i in range(between):
         spill.add(make_sample(f"other{i}", {"x": b"1"}))
     spill.add(make_sample("k", {"x": b"2"}))
-    with pytest.raises(DuplicateKey, match="'k' comes twice"):
+    with refusal(DuplicateKey, what="key", where="this version", given="k"):
         list(spill.drain())
     spill.close()
 

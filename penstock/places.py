@@ -62,7 +62,8 @@ def check_root_or_records(store: Store, what: str) -> None:
     for prefix in BEFORE_A_ROOT:
         if prefix != PROBES and next(iter(store.list(prefix)), None) is not None:
             return
-    raise NotARoot(f"{store.url} is no root, and has no {what}: check --root")
+    message = f"{store.url} is no root, and has no {what}: check --root"
+    raise NotARoot(message, what="--root", given=store.url, accepted="a root")
 
 
 def check_apart(root: Store, place: Store, why: str) -> None:
@@ -72,6 +73,7 @@ def check_apart(root: Store, place: Store, why: str) -> None:
     """
     server, path = _location(root)
     other_server, other_path = _location(place)
+    # Paths end with "/": /data/root2 does not lie in /data/root.
     is_nested = path.startswith(other_path) or other_path.startswith(path)
     if server == other_server and is_nested:
         message = f"{place.url} and {root.url}: one lies in the other. {why}"
@@ -82,7 +84,8 @@ def check_file_apart(root: Store, path: str | os.PathLike[str], why: str) -> Non
     """Raise InvalidStore if a local file or folder that a command writes lies in a store. why: as for `check_apart`."""
     server, folder = _location(root)
     if not server and _folder(os.fspath(path)).startswith(folder):
-        raise InvalidStore(f"{path} lies in {root.url}. {why}")
+        message = f"{path} lies in {root.url}. {why}"
+        raise InvalidStore(message, what="path", where=root.url, given=path, accepted="a path outside")
 
 
 def local_folder(store: Store) -> Path | None:
@@ -119,6 +122,7 @@ def _server(store: Store, scheme: str) -> str:
     options: Mapping[str, Any] = store.spec.options if isinstance(store, Opened) else {}
     own = options.get("fsspec")
     if isinstance(own, Mapping):
+        # s3fs takes an endpoint as its own option or in client_kwargs, which win.
         inner = {**own, **(own.get("client_kwargs") or {})}
         options = {name: inner[name] for name in _OF_SERVER if name in inner}
     return ENDPOINTS[scheme](store.url, options).rstrip("/")

@@ -339,7 +339,10 @@ def _write_card(path: Path, data: bytes) -> Path:
         path.write_bytes(data)
     except OSError as error:
         raise InvalidRuntime(
-            f"{path} cannot be written: {error.strerror or error}; pass another path"
+            f"{path} cannot be written: {error.strerror or error}; pass another path",
+            what="path",
+            where=path,
+            given=error.strerror or str(error),
         ) from error
     return path
 

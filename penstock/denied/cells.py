@@ -28,7 +28,10 @@ def json_object(data: bytes, path: str, url: str) -> dict[str, Any]:
         return parse_json_object(data)
     except DamagedJson as error:
         raise Corrupt(
-            f"{url}/{path} is no JSON object ({error}); restore it from a mirror, or delete it"
+            f"{url}/{path} is no JSON object ({error}); restore it from a mirror, or delete it",
+            what="JSON object",
+            where=f"{url}/{path}",
+            given=str(error),
         ) from error
 
 
@@ -65,6 +68,7 @@ def _nested_texts(value: Any) -> Iterator[str]:
 
 REFERENCE = re.compile(r"(^|_)(of|key|keys|id|ids|uri|sha256|name|names)$")
 TELLING = re.compile(r"(^|_)(reason|error|explanation|now|before|overridden|table_markdown)$")
+# An escaped "|" is part of a cell's text.
 _BETWEEN_CELLS = re.compile(r"((?<!\\)\||\n)")
 OWN: Mapping[str, str] = {
     **{name: kind for kind, names in COMPARED_COLUMNS.items() for name in names},
@@ -195,6 +199,7 @@ def _scrub_reason(text: str, field: str, marks: Marks) -> str:
     if not field.endswith("table_markdown"):
         return marks.without(text)
     pieces = _BETWEEN_CELLS.split(text)
+    # split() by a group returns cells at even places, and what separates them at odd ones.
     pieces[::2] = [_scrub_cell(cell, marks) for cell in pieces[::2]]
     return "".join(pieces)
 

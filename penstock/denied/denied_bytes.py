@@ -170,11 +170,14 @@ class DeniedBytes:
             _, fields = shard_index(version.store, shard)
             table = np.stack(list(fields.values()), axis=1)
             live = version.parts.live_members(version.parts.position(shard["part"]))
+            # [rows]: a redacted row is excluded, and has no fields.
             denied = ~live & ~table.any(axis=(1, 2))
             denied[list(self._version_denies(version).get(shard["part"], ()))] = True
             if denied.any():
                 suspect.add(version.id)
+            # [fields, 2]: offset and nbytes of the fields that may stay.
             places.setdefault(version.id, []).append(table[~denied].reshape(-1, 3)[:, :2])
+        # The only object of the shard has the denied sample, too.
         if suspect and len(objects) == 1:
             return {0}
         ends = [*(one.offset for one in objects[1:]), shards[0][1]["nbytes"]]
@@ -239,6 +242,7 @@ class DeniedBytes:
 def _not_covered(starts: Sequence[int], ends: Sequence[int], fields: Int64s) -> set[int]:
     """Return numbers of objects with a byte in none of these fields: int64 [n, 2] of offset, nbytes. O(n log n)."""
     fields = fields[np.argsort(fields[:, 0], kind="stable")]
+    # [n]: the furthest end of the fields up to each one, as fields may overlap.
     reach = np.maximum.accumulate(fields.sum(axis=1)) if len(fields) else np.zeros(0, np.int64)
     out = set()
     for number, (start, end) in enumerate(zip(starts, ends, strict=True)):

@@ -70,6 +70,7 @@ def content_digest(
     if workers < 1:
         message = f"--workers {workers}: a number of threads above 0 is needed"
         raise InvalidRuntime(message, what="--workers", given=workers, accepted="a number above 0")
+    # Provenance is no content: an import and a registration of one source have one digest.
     provenance = [name for name in version.manifest["columns"] if name in SOURCE_COLUMNS and name != "key"]
     selection = select(version, None, {*without, *provenance})
     report = DigestReport(version=version.name)
@@ -131,6 +132,7 @@ class _DigestWork:
 def _hash(*parts: bytes) -> bytes:
     digest = hashlib.sha256()
     for part in parts:
+        # Lengths keep ("ab", "c") and ("a", "bc") apart.
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.digest()

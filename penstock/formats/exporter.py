@@ -336,10 +336,11 @@ class ExportJournal:
             return
         for info, is_link in list_in_place(self._store, ""):
             if is_link:
-                raise Conflict(
+                message = (
                     f"{self._store.url} has the symbolic link {info.key!r}, through which an export would write "
                     "elsewhere; remove the link, or export into an empty folder"
                 )
+                raise Conflict(message, what="symbolic link", where=self._store.url, given=info.key)
 
     def find(self, number: int) -> dict[str, Any] | None:
         """Return a unit's record if all its objects exist, else None."""

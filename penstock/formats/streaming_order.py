@@ -40,7 +40,10 @@ def key_ordinals(version: Version, keys: Sequence[str], by: str = KEY) -> I64:
     n_distinct = pc.count_distinct(key_array).as_py()
     if n_distinct != len(keys):
         raise InvalidRuntime(
-            f"{len(keys) - n_distinct} of {len(keys)} keys come more than once; name each once"
+            f"{len(keys) - n_distinct} of {len(keys)} keys come more than once; name each once",
+            what="repeated keys",
+            given=len(keys) - n_distinct,
+            accepted=0,
         )
     ordinals = np.full(len(keys), _UNKNOWN, np.int64)
     parts = version.parts
@@ -62,9 +65,13 @@ def key_ordinals(version: Version, keys: Sequence[str], by: str = KEY) -> I64:
     unknown = np.flatnonzero(ordinals == _UNKNOWN)
     if len(unknown):
         other = SOURCE_KEY if by == KEY else KEY
+        first = keys[int(unknown[0])]
         raise InvalidRuntime(
             f"{len(unknown)} of {len(keys)} keys are no sample's {by} in {version.name}, the first is "
-            f"{keys[int(unknown[0])]!r}; compare with the column {other!r} (--by {other}), or name keys of this version"
+            f"{first!r}; compare with the column {other!r} (--by {other}), or name keys of this version",
+            what=by,
+            where=version.name,
+            given=first,
         )
     return ordinals
 
@@ -87,7 +94,11 @@ def _set_ordinals(
     repeated = live_numbers[is_repeated]
     if len(repeated):
         raise InvalidRuntime(
-            f"{by} {keys[int(repeated[0])]!r} belongs to several samples of {name}: name samples by their key"
+            f"{by} {keys[int(repeated[0])]!r} belongs to several samples of {name}: name samples by their key",
+            what=f"samples of a {by}",
+            where=name,
+            given=keys[int(repeated[0])],
+            accepted="one sample",
         )
     ordinals[numbers] = np.maximum(ordinals[numbers], _EXCLUDED)
     ordinals[numbers[is_live]] = part_ordinals[is_live]

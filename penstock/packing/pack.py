@@ -273,9 +273,13 @@ class _Packing:
         if n_sequences:
             return Denied(
                 f"takedowns deny documents in all {n_sequences} sequences of {self._documents.name}; run them, and "
-                "pack the version that they publish"
+                "pack the version that they publish",
+                what="sequences",
+                where=self._documents.name,
+                given=n_sequences,
             )
-        return InvalidPlan(f"pack: the documents of {self._documents.name} have no tokens")
+        message = f"pack: the documents of {self._documents.name} have no tokens"
+        return InvalidPlan(message, what="tokens", where=self._documents.name, given=0)
 
 
 def _delete_files(root: Root, txn: str) -> None:
@@ -338,5 +342,8 @@ class _NoNewDenies:
         raise Denied(
             f"takedown {named.denying_entries[number]} arrived meanwhile: it denies a document of sequence "
             f"{named.keys[number]!r} of {self._documents.name}, and nothing was published. Run the command again: it "
-            f"leaves such sequences out ({int(is_new.sum())} so far)"
+            f"leaves such sequences out ({int(is_new.sum())} so far)",
+            what="takedown",
+            where=f"{self._documents.name} sequence {named.keys[number]!r}",
+            given=int(named.denying_entries[number]),
         )

@@ -296,7 +296,8 @@ def _decode(
     try:
         values = decode(data, None)
     except DecodeFailed as error:
-        raise DecodeFailed(f"{where}: {error}; leave the document out with penstock exclude") from error
+        message = f"{where}: {error}; leave the document out with penstock exclude"
+        raise DecodeFailed(message, what=field, where=where, given=str(error)) from error
     described = type(values).__name__
     if isinstance(values, np.ndarray):
         if values.dtype == dtype and values.shape == shape:
@@ -305,5 +306,9 @@ def _decode(
         described = f"{values.dtype} {stored_shape}"
     raise InvalidPlan(
         f"{where} is {described}; it was packed as {dtype} {list(shape)}. Store the field of all documents in one "
-        "dtype and row shape, or leave such documents out with penstock exclude"
+        "dtype and row shape, or leave such documents out with penstock exclude",
+        what=field,
+        where=where,
+        given=described,
+        accepted=f"{dtype} {list(shape)}",
     )

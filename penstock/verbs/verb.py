@@ -326,15 +326,17 @@ def parse_options(pairs: list[tuple[list[str], Any]]) -> dict[str, Any]:
         for name in names[:-1]:
             inner = inner.setdefault(name, {})
             if not isinstance(inner, dict):
-                raise InvalidStore(_both(names, name))
+                raise _both(names, name)
         if isinstance(inner.get(names[-1]), dict):
-            raise InvalidStore(_both(names, names[-1]))
+            raise _both(names, names[-1])
         inner[names[-1]] = value
     return options
 
 
-def _both(names: list[str], name: str) -> str:
-    return f"option {'.'.join(names)}: {name!r} has both a value and names below it; give one of them"
+def _both(names: list[str], name: str) -> InvalidStore:
+    option_name = ".".join(names)
+    message = f"option {option_name}: {name!r} has both a value and names below it; give one of them"
+    return InvalidStore(message, what=f"option {option_name}", given=name)
 
 
 READ_VERSIONS = frozenset({"show", "diff", "order", "explain", "card", "bench"})

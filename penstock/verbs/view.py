@@ -62,7 +62,8 @@ def read_metrics(root: "loader.Root", name: str, path: Path | None) -> "dict[str
     if path is None:
         return {}
     if not name or name.partition("@")[0] in root.datasets():
-        raise InvalidRuntime(f"--metrics {path} needs a run: name the run, run@step or plan hash")
+        message = f"--metrics {path} needs a run: name the run, run@step or plan hash"
+        raise InvalidRuntime(message, what="run of --metrics", where=path, given=name)
     return {run_and_step(root, name)[0]: read_metrics(path)}
 
 

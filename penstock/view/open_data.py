@@ -306,10 +306,11 @@ class OpenData:
         """
         batch, trouble = self.batch(name, step, rank, world_size)
         if not batch.first_slot <= slot < batch.first_slot + len(batch.slots):
-            raise InvalidRuntime(
-                f"slot = {slot}; rank {batch.rank} of {batch.world_size} has slots {batch.first_slot} to "
-                f"{batch.first_slot + len(batch.slots) - 1}"
-            )
+            last_slot = batch.first_slot + len(batch.slots) - 1
+            slots = [batch.first_slot, last_slot]
+            rank_text = f"rank {batch.rank} of {batch.world_size}"
+            message = f"slot = {slot}; {rank_text} has slots {batch.first_slot} to {last_slot}"
+            raise InvalidRuntime(message, what="slot", given=slot, accepted=slots)
         if slot >= batch.first_slot + batch.n_pictured:
             training, pieces = self.training(name), -(-len(batch.slots) // PICTURED_SLOTS)
             digests = training.part_digests(step, rank, world_size)

@@ -30,7 +30,10 @@ class RawSource:
         if "://" not in self._base and (not self._base.startswith("/") or ".." in self._base.split("/")):
             raise InvalidRuntime(
                 f"--raw {url!r} is neither a folder nor a bucket; pass an absolute path such as /data/landing, or a "
-                "URL such as s3://bucket/landing"
+                "URL such as s3://bucket/landing",
+                what="--raw",
+                given=url,
+                accepted="an absolute path or a URL",
             )
         self._store = open_store(self._base)
         self._root_url = root.url
@@ -41,7 +44,8 @@ class RawSource:
         key = self._key(uri)
         nbytes = self._outage.ask(lambda: self._store.head(key)).nbytes
         if nbytes > MOST_BYTES:
-            raise InvalidRuntime(f"{uri} has {nbytes:,} bytes; up to {MOST_BYTES:,} are fetched")
+            message = f"{uri} has {nbytes:,} bytes; up to {MOST_BYTES:,} are fetched"
+            raise InvalidRuntime(message, what="size", where=uri, given=nbytes, accepted=MOST_BYTES)
         return nbytes
 
     def read(self, uri: str) -> bytes:
@@ -55,7 +59,8 @@ class RawSource:
     def _key(self, uri: str) -> str:
         plain = plain_uri(uri)
         if not plain.startswith(f"{self._base}/"):
-            raise InvalidRuntime(f"{uri} is not below --raw {self._store.url}")
+            message = f"{uri} is not below --raw {self._store.url}"
+            raise InvalidRuntime(message, what="raw object", given=uri, accepted=self._store.url)
         reason = why_not(uri, [self._base], self._root_url)
         # `why_not` allows links because takedown deletes the link itself, but reading would follow it.
         if not reason and plain.startswith("/") and os.path.islink(plain):
@@ -63,7 +68,8 @@ class RawSource:
         if not reason and plain.startswith("/") and os.path.exists(plain) and not os.path.isfile(plain):
             reason = "it is not a file"  # reading from a pipe would block
         if reason:
-            raise InvalidRuntime(f"{uri} is not fetched: {reason}")
+            message = f"{uri} is not fetched: {reason}"
+            raise InvalidRuntime(message, what="raw object", where=uri, given=reason)
         return plain.removeprefix(f"{self._base}/")
 
 

@@ -14,6 +14,7 @@ from penstock.view.inspect.step_record import step_record, step_values
 from penstock.view.replays.metrics_file import read_metrics
 from penstock.view.replays.replays import Replayers, Replays
 from penstock.view.replays.training import Training
+from tests.refusals import refusal
 from tests.view.conftest import STEPS
 
 ROWS = [
@@ -87,9 +88,9 @@ def test_digest_is_read_in_every_form(tmp_path, digest, form):
 )
 def test_another_file_is_refused_by_name(tmp_path, name, text):
     (tmp_path / name).write_text(text)
-    with pytest.raises(InvalidRuntime, match=f"--metrics .*{name}"):
+    with refusal(InvalidRuntime, where=tmp_path / name):
         read_metrics(tmp_path / name)
-    with pytest.raises(InvalidRuntime, match=r"none\.csv"):
+    with refusal(InvalidRuntime, what="file", where=tmp_path / "none.csv"):
         read_metrics(tmp_path / "none.csv")
 
 

@@ -23,6 +23,7 @@ from penstock.view.replays.replayed_values import itself
 from penstock.view.replays.replays import Replayers, Replays
 from penstock.view.replays.training import Training, run_and_step
 from penstock.view.shown_values import field_facts
+from tests.refusals import refusal
 from tests.view import recipes
 from tests.view.batch_values import whole_values
 from tests.view.conftest import BATCH, STEPS, train, write_photos
@@ -330,7 +331,7 @@ def test_place_is_a_run_a_step_a_plan_or_a_state(trained, tmp_path):
     with loader.Root(trained) as root:
         assert run_and_step(root, "one") == ("one", None)
         assert run_and_step(root, "one@5") == ("one", 5)
-        with pytest.raises(InvalidRuntime, match="'five'"):
+        with refusal(InvalidRuntime, what="step", where="one@five", given="five"):
             run_and_step(root, "one@five")
         plan = loader.open_plan(root, loader.read_trail(root, "one").starts[0].plan)
         state = tmp_path / "state.json"

@@ -8,6 +8,7 @@ import loader
 from loader.errors import InvalidRuntime, ObjectNotFound
 from penstock.view.raw_source import MOST_BYTES, RawSource
 from penstock.view.web.media import MOST_DESCRIBED_BYTES
+from tests.refusals import refusal
 from tests.view import recipes
 from tests.view.conftest import photo, train
 from tests.view.test_web import Served
@@ -72,26 +73,29 @@ def test_no_address_leads_out_of_the_place(root, landing, uri):
 def test_objects_of_a_root_are_no_raw_objects(root, tmp_path, landing):
     with root.write("d") as writer:
         writer.add("k", {"cls": 1})
-    with pytest.raises(InvalidRuntime, match="root"):
-        RawSource(root, str(tmp_path)).read(f"{tmp_path}/root/penstock.json")
+    uri = f"{tmp_path}/root/penstock.json"
+    with refusal(InvalidRuntime, what="raw object", where=uri, given="it lies in the root"):
+        RawSource(root, str(tmp_path)).read(uri)
 
 
 def test_pipe_is_not_waited_for(root, landing):
     os.mkfifo(landing / "pipe.jpg")
-    with pytest.raises(InvalidRuntime, match="it is not a file"):
-        RawSource(root, str(landing)).read(f"{landing}/pipe.jpg")
+    uri = f"{landing}/pipe.jpg"
+    with refusal(InvalidRuntime, what="raw object", where=uri, given="it is not a file"):
+        RawSource(root, str(landing)).read(uri)
 
 
 def test_large_objects_are_not_fetched(root, landing):
     with (landing / "film.mp4").open("wb") as file:
         file.truncate(MOST_BYTES + 1)
-    with pytest.raises(InvalidRuntime, match="67,108,865 bytes"):
-        RawSource(root, str(landing)).read(f"{landing}/film.mp4")
+    uri = f"{landing}/film.mp4"
+    with refusal(InvalidRuntime, what="size", where=uri, given=MOST_BYTES + 1, accepted=MOST_BYTES):
+        RawSource(root, str(landing)).read(uri)
 
 
 @pytest.mark.parametrize("url", ["landing", "../landing", "/data/../etc"])
 def test_place_is_written_in_full(root, url):
-    with pytest.raises(InvalidRuntime, match="absolute path"):
+    with refusal(InvalidRuntime, what="--raw", given=url):
         RawSource(root, url)
 
 

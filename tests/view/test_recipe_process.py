@@ -19,6 +19,7 @@ from penstock.view.replays.recipe_process import RecipeProcess
 from penstock.view.replays.replayed_values import StepPart, itself, slot_itself
 from penstock.view.replays.replays import Replayers, Replays
 from penstock.view.replays.training import Training
+from tests.refusals import refusal
 from tests.servers.patience import PATIENCE_S, until
 
 FILE = Path(__file__).with_name("recipes.py")
@@ -79,7 +80,8 @@ def test_process_that_dies_is_told_and_replaced(asked):
     process, training = asked("tests.view.recipes:dying")
     setting = training.setting(1, recipe=True)
     for _ in range(2):
-        with pytest.raises(WorkerFailed, match="died"):
+        died = "died while making a part"
+        with refusal(WorkerFailed, what="process of --recipe", where=process.recipe, given=died):
             process.part(setting, StepPart(1, 0, 1), show_batch)
     assert process.functions(setting).transforms
 
@@ -112,18 +114,34 @@ def test_mistake_of_a_recipe_is_named_and_decoded_values_are_shown(asked, recipe
 
 
 @pytest.mark.parametrize(
-    ("recipe", "error", "message"),
+    ("recipe", "error", "fault"),
     [
-        ("tests.view.recipes:raising", TransformFailed, "ValueError: no such file: labels.csv"),
-        ("tests.view.recipes:nothing", InvalidRuntime, "returned NoneType"),
-        ("tests.view.recipes:absent", InvalidRuntime, "no such function"),
-        ("tests.view.nowhere:recipe", TransformFailed, "No module named"),
-        (f"{FILE.parent}/nowhere.py:recipe", InvalidRuntime, "no such file"),
+        (
+            "tests.view.recipes:raising",
+            TransformFailed,
+            {"what": "--recipe", "given": "ValueError: no such file: labels.csv"},
+        ),
+        (
+            "tests.view.recipes:nothing",
+            InvalidRuntime,
+            {"what": "result of --recipe", "given": "NoneType"},
+        ),
+        (
+            "tests.view.recipes:absent",
+            InvalidRuntime,
+            {"what": "function", "where": "tests.view.recipes", "given": "absent"},
+        ),
+        ("tests.view.nowhere:recipe", TransformFailed, {"what": "module", "given": "tests.view.nowhere"}),
+        (
+            f"{FILE.parent}/nowhere.py:recipe",
+            InvalidRuntime,
+            {"what": "file of --recipe", "given": f"{FILE.parent}/nowhere.py"},
+        ),
     ],
 )
-def test_recipe_that_cannot_be_had_is_told(asked, recipe, error, message):
+def test_recipe_that_cannot_be_had_is_told(asked, recipe, error, fault):
     process, training = asked(recipe)
-    with pytest.raises(error, match=message):
+    with refusal(error, **fault):
         process.functions(training.setting(1, recipe=True))
 
 
@@ -131,18 +149,18 @@ PLAIN = "def recipe():\n    return {'decode': True}\n"
 
 
 @pytest.mark.parametrize(
-    ("code", "error", "message"),
+    ("code", "error", "fault"),
     [
         ("import os\nos._exit(3)", WorkerFailed, "died while starting"),
-        ("import sys\nsys.exit('--lr is needed')", TransformFailed, "--lr is needed.*__main__"),
+        ("import sys\nsys.exit('--lr is needed')", TransformFailed, "SystemExit: --lr is needed"),
         ("import os\ndef recipe(): os._exit(0)", WorkerFailed, "died while starting"),
     ],
 )
-def test_recipe_that_ends_its_process_is_told(asked, tmp_path, code, error, message):
+def test_recipe_that_ends_its_process_is_told(asked, tmp_path, code, error, fault):
     (tmp_path / "train.py").write_text(code)
     process, training = asked(f"{tmp_path}/train.py:recipe")
     replayers = Replayers(plain=Replays(training.root), recipe=process)
-    with pytest.raises(error, match=message):
+    with refusal(error, where=process.recipe, given=fault):
         process.functions(training.setting(1, recipe=True))
     values, trouble = slot_values(training, replayers, 1, 0, itself)
     assert trouble
@@ -203,7 +221,7 @@ def test_recipe_may_start_processes_and_they_end_with_it(asked, tmp_path):
         "    os._exit(3)\n"
     )
     process, training = asked(f"{tmp_path}/train.py:recipe")
-    with pytest.raises(WorkerFailed, match="died while making a slot"):
+    with refusal(WorkerFailed, where=process.recipe, given="died while making a slot"):
         process.slot(training.setting(1, recipe=True), 1, 0, itself)
     status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
     # One that is killed is init's until it is waited for.
@@ -253,13 +271,13 @@ def test_value_of_a_class_of_the_recipes_module_is_told(asked, tmp_path):
         "def made(sample, rng):\n    return {'own': Own()}\n"
     )
     process, training = asked(f"{tmp_path}/train.py:recipe")
-    with pytest.raises(TransformFailed, match="cannot leave its process"):
+    with refusal(TransformFailed, what="value of the transform"):
         process.slot(training.setting(1, recipe=True), 1, 0, itself)
 
 
 @pytest.mark.parametrize("recipe", ["train", ":recipe", "train:", "train:a b", "train:recipe()"])
 def test_another_form_is_refused(trained, recipe):
-    with loader.Root(trained) as root, pytest.raises(InvalidRuntime, match="module:function"):
+    with loader.Root(trained) as root, refusal(InvalidRuntime, what="--recipe", given=recipe):
         RecipeProcess(root, recipe)
 
 

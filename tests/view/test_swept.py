@@ -5,14 +5,15 @@ import json
 import pytest
 
 import loader
+from loader.errors import VersionRetired
 from penstock.cli import main
 from penstock.view import open_items
 from penstock.view.open_data import OpenData
+from tests.refusals import refusal
 from tests.view.conftest import sweep
 from tests.view.test_web import Served
 
 RECIPE = "tests.view.recipes:recipe"
-REASON = "photos@1 .* was retired \\(faces in it\\), and its data is deleted"
 PAGES = [
     "/r/three/2?world=3&rank=1",
     "/r/three/2/3",
@@ -107,7 +108,7 @@ def test_version_that_lies_in_memory_whole_is_looked_at_again(folder, monkeypatc
         assert opened.version("photos", 1) is version
         sweep(folder)
         for _ in range(2):
-            with pytest.raises(loader.errors.VersionRetired, match=REASON):
+            with refusal(VersionRetired, what="photos@1", given="faces in it"):
                 opened.version("photos", 1)
         opened.close()
 

@@ -14,6 +14,7 @@ import loader
 from loader.errors import InvalidPlan, InvalidRuntime, NotARoot, RunNotFound
 from penstock.cli import main
 from penstock.verbs.view import _first, first_place, read_metrics
+from tests.refusals import refusal
 from tests.servers.patience import PATIENCE_S, until
 from tests.view.conftest import BATCH, STEPS
 
@@ -139,13 +140,13 @@ def test_first_page_is_that_of_its_place(trained, where, step, address):
 
 @pytest.mark.parametrize("first", [_first, first_place])
 def test_no_page_is_opened_of_what_is_not_there(trained, tmp_path, first):
-    with pytest.raises(RunNotFound, match=r"no run 'nobody' has left a trail.* floats, one, three"):
+    with refusal(RunNotFound, what="run", given="nobody", accepted="floats, one, three"):
         first(loader.Root(trained), "nobody", None)
-    with pytest.raises(RunNotFound, match="no run 'nobody'"):
+    with refusal(RunNotFound, what="run", given="nobody"):
         first(loader.Root(trained), "nobody@3", None)
-    with pytest.raises(InvalidPlan, match="p-" + 64 * "0"):
+    with refusal(InvalidPlan, what="plan", given="p-" + 64 * "0"):
         first(loader.Root(trained), "p-" + 64 * "0", None)
-    with pytest.raises(NotARoot, match="is not a penstock root"):
+    with refusal(NotARoot, where=tmp_path / "nothing", given="nothing is there"):
         first(loader.Root(tmp_path / "nothing"), "", None)
 
 
@@ -159,7 +160,7 @@ def test_metrics_of_another_tool_are_told_with_the_step_of_their_run(trained, ca
         assert list(read_metrics(root, "one@2", path)) == ["one"]
         assert read_metrics(root, "", None) == {}
         for given in ("", "photos", "photos@1"):
-            with pytest.raises(InvalidRuntime, match="name the run"):
+            with refusal(InvalidRuntime, what="run of --metrics", where=path, given=given):
                 read_metrics(root, given, path)
 
 

@@ -8,6 +8,7 @@ import loader
 from loader.errors import Corrupt
 from penstock.view.inspect.version_contents import version_contents
 from penstock.view.inspect.version_lineage import MOST_VERSIONS, version_lineage
+from tests.refusals import refusal
 from tests.view.test_costs import Counted
 
 
@@ -102,5 +103,5 @@ def test_lineage_costs_the_same_however_many_versions_came_before(root):
 
 @pytest.mark.parametrize("checks", [5, [{"passed": True}], ["blank"]])
 def test_damaged_record_of_a_gate_is_named(root, checks):
-    with pytest.raises(Corrupt, match="stage records of d@1 are damaged"):
+    with refusal(Corrupt, what="stage records", where="d@1"):
         version_lineage(root, publish(root, 1, checks))

@@ -134,7 +134,11 @@ class Marker:
         if primary is not None:
             raise Conflict(
                 f"{self._store.url} is a mirror of {primary}, and a mirror has the history of its primary: write "
-                "there, then bring the mirror up to date with penstock migrate run"
+                "there, then bring the mirror up to date with penstock migrate run",
+                what="mirror",
+                where=self._store.url,
+                given=self._store.url,
+                accepted=primary,
             )
 
 
@@ -156,7 +160,10 @@ def check_primary(store: Store, state: State) -> None:
     if moved is not None and not is_primary(store, state):
         raise Conflict(
             f"{store.url} was the primary up to log entry {moved.n}, and was moved to {moved.url}: write there. Where "
-            "that was not finished, penstock migrate promote goes on with it"
+            "that was not finished, penstock migrate promote goes on with it",
+            what="former primary",
+            where=store.url,
+            accepted=moved.url,
         )
 
 
@@ -208,7 +215,10 @@ def _read_marker(store: Store) -> bytes:
             break
         raise NotARoot(
             f"{store.url} is not a penstock root: it has no {MARKER}, {content}. Check the path; a root is made by the "
-            "first root.write() into an empty place"
+            "first root.write() into an empty place",
+            what=MARKER,
+            where=store.url,
+            given=content,
         ) from None
 
 
@@ -225,7 +235,11 @@ def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:
     if format_number > FORMAT:
         raise FormatTooNew(
             f"{name} has format {format_number}; this penstock reads up to {FORMAT}. "
-            "Upgrade penstock-data (docs/install.md)"
+            "Upgrade penstock-data (docs/install.md)",
+            what="format",
+            where=name,
+            given=format_number,
+            accepted=FORMAT,
         )
     return dict(marker)
 
@@ -295,5 +309,8 @@ def prove_create_only(store: Store) -> None:
         store.delete_many([key])
     raise InvalidStore(
         f"{store.url} let a create-only write replace an object; versions published there could be lost. Use a "
-        "store with conditional creates (S3, GCS, Azure, Ceph, a POSIX disk)"
+        "store with conditional creates (S3, GCS, Azure, Ceph, a POSIX disk)",
+        what="create-only write",
+        where=store.url,
+        given="a replaced object",
     )

@@ -166,7 +166,11 @@ class CodeIndex:
         if n_codes > MOST_CODES:
             raise NotIndexed(
                 f"a search in {self._version.name} would compare {n_codes:,} codes; a query compares at most "
-                f"{MOST_CODES:,}: pass a where that leaves fewer samples"
+                f"{MOST_CODES:,}: pass a where that leaves fewer samples",
+                what="codes",
+                where=self._version.name,
+                given=n_codes,
+                accepted=MOST_CODES,
             )
         if n_codes > NUMPY_MOST_CODES and import_faiss() is None:
             raise MissingDependency(

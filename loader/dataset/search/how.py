@@ -132,7 +132,11 @@ def parse_how(data: bytes, path: str) -> How:
         body = parse_json_object(data)
         if integer_member(body, "format", 1, 2**31) > FORMAT:
             raise FormatTooNew(
-                f"{path} has format {body['format']}, this release reads {FORMAT}: use a newer penstock"
+                f"{path} has format {body['format']}, this release reads {FORMAT}: use a newer penstock",
+                what="format",
+                where=path,
+                given=body["format"],
+                accepted=FORMAT,
             )
         how = How(
             dataset=check_dataset_name(text_member(body, "dataset")),
@@ -149,7 +153,10 @@ def parse_how(data: bytes, path: str) -> How:
         raise
     except DAMAGED as error:
         raise Corrupt(
-            f"{path} is no record of an index ({error}); delete it with its segments, and run penstock index again"
+            f"{path} is no record of an index ({error}); delete it with its segments, and run penstock index again",
+            what="record of an index",
+            where=path,
+            given=str(error),
         ) from error
     return how
 

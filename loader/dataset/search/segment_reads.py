@@ -254,7 +254,8 @@ def footer_facts(
     check_schema_version(pa.schema([], metadata=facts), path)
     written_as = facts[b"penstock.path"].decode()
     if written_as != path:
-        raise Corrupt(f"{path} was written as {written_as}: it was exchanged or renamed; {remedy}")
+        message = f"{path} was written as {written_as}: it was exchanged or renamed; {remedy}"
+        raise Corrupt(message, what="path", where=path, given=written_as)
     return facts
 
 

@@ -101,6 +101,7 @@ class _EnergonDataset(NamedTuple):
         self.stated.compare(what, "samples", self.meta.counts[info.key], n_samples)
 
     def _is_excluded(self, info: ObjectInfo, key: str) -> bool:
+        # `tar` of a folder writes ./key, which the list of exclusions keeps.
         names = (f"{info.key}/{key}", f"{info.key}/./{key}")
         return not self.meta.excluded.isdisjoint(names)
 
@@ -108,6 +109,7 @@ class _EnergonDataset(NamedTuple):
         if info.key not in self.indexed:
             return None
         indexed_samples = self.indexed[info.key].samples(info.nbytes, self.meta.counts[info.key])
+        # A header where the index has the last member shows that it describes this archive.
         if indexed_samples is None or not _has_header(window, *indexed_samples[-1]):
             return None
         return self._each(window, indexed_samples)
@@ -119,6 +121,7 @@ class _EnergonDataset(NamedTuple):
         if self.exported:
             metadata_name = metadata_member(self.exported.fields)
         documents = JsonDocuments(window, self.members, lower=False)
+        # First all documents, which are read together, then the samples.
         for _, members in indexed_samples:
             for member in members:
                 if member.name == FIELD:
@@ -206,6 +209,7 @@ def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: 
         _write_index(path, selection, units_written)
     outbox.put(f"{FOLDER}{SPLIT[0]}", canonical_json({"exclude": [], "split_parts": splits}))
     outbox.put(f"{FOLDER}dataset.yaml", canonical_json(DATASET))
+    # Not random: two exports of a version have equal bytes.
     identity = f"{selection.version.id} {selection.n_samples} {' '.join(selection.fields)}"
     outbox.put(f"{FOLDER}index.uuid", str(uuid.uuid5(uuid.NAMESPACE_URL, identity)).encode())
     counts = {_name(unit): len(unit.ordinals) for unit in units_written}
@@ -243,6 +247,7 @@ def _write_index(path: str, selection: ExportSelection, units_written: Sequence[
                 database.executemany("INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)", rows)
                 start = end
         database.execute("COMMIT")
+        # After the rows: an index that grows with each row takes longer.
         database.executescript(_INDEXES)
 
 

@@ -108,6 +108,7 @@ def describe_bag(store: Store, info: ObjectInfo) -> DescribedBag:
     with damage_named(where):
         from ruamel.yaml import YAML
 
+        # Events are not expanded, so that a hostile file costs no more than its own size.
         if b"*" in data and any(
             type(one).__name__ == "AliasEvent" for one in YAML(typ="safe", pure=True).parse(data)
         ):
@@ -195,6 +196,7 @@ class _Bags:
                     f"{file.path} is a file of a bag that is not read; read are .db3 and .mcap"
                 )
             with scratch_folder("rosbag") as folder:
+                # SQLite reads local files only.
                 path = folder / "bag.db3"
                 with (
                     on_scratch(
@@ -231,6 +233,7 @@ def ros1_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
         path: Any = _OpenBag(buffered)
         with Reader(path) as reader:
             unpack = _unpackers()
+            # rosbags unpacks a chunk whole, whatever its size; these functions stop at a limit.
             for at, chunk in reader.chunks.items():
                 reader.chunks[at] = chunk._replace(decompressor=unpack.get(chunk.decompressor, _plain))
             channels = {
@@ -292,6 +295,7 @@ def ros2_database_messages(path: Path, where: str) -> Iterator[LogMessage]:
 
 def _check_tables(path: Path) -> None:
     """Raise ValueError for views or triggers: a query on a view may never end."""
+    # immutable: SQLite creates no journal and no lock beside the file.
     database = sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True)
     try:
         others = database.execute(

@@ -192,6 +192,7 @@ def settle_units(
         unit_keys = keys[position : position + len(unit.parts)]
         position += len(unit.parts)
         has_groups = all(_group_by_field(part).items() <= group_of.items() for part in unit.parts)
+        # Without repeated keys, no Python list of all keys is made.
         has_repeated = bool(twice) and any(
             not twice.isdisjoint(table["key"].to_pylist()) for table in unit_keys
         )
@@ -265,6 +266,7 @@ def spill_units(reader: UnitReader, units: Sequence[ReadUnit], workers: int, fai
     Raises: DuplicateKey if one object has a key twice; StoreError if scratch is full.
     """
     twice: dict[str, str] = {}
+    # A key that repeats in the second reading repeats within one object, whose name as prefix does not help.
     for _ in range(2):
         samples = Spilled()
         try:
@@ -329,6 +331,7 @@ def in_workers(
             why = "no answer"
             if outcome.error:
                 why = outcome.error.summary
+            # A fault of the machine or of penstock: no repair of the object would help.
             if outcome.error and outcome.error.code in ("memory", "exception"):
                 raise WorkerFailed(f"{store.url}/{info.key} was not read: {why}")
             raise Corrupt(f"{store.url}/{info.key} cannot be read: {why}; repair it, or move it elsewhere")

@@ -178,11 +178,13 @@ def _unit_id(source: LeRobotDataset, store: Store, cameras: Sequence[str], numbe
     episode = source.layout.episodes[number]
     keys = [episode.data, *(episode.videos[camera].key for camera in cameras)]
     layout = source.layout
+    # The objects' tokens, what meta/ states of the episode, and what all episodes share: a change makes a new unit.
     facts: list[Any] = [
         [[key, token_of(store, source.infos[key])] for key in keys],
         [*episode[:3], {camera: episode.videos[camera] for camera in cameras}, *episode[4:]],
         [str(layout.fps), layout.robot, source.features, sorted(layout.tasks.items())],
     ]
+    # Only if there are some: the units of datasets without subtasks keep their ids.
     if layout.subtasks:
         facts.append(sorted(layout.subtasks.items()))
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
@@ -239,6 +241,7 @@ class EpisodeParts:
                 "be there: penstock import makes a copy for this one"
             )
         txn = transaction(root, self.dataset, place, chosen, parent)
+        # Before the version: readers find its objects by this record.
         put_place(root.store, place, self.store.url)
         parts = list[Part]()
         shards = list[ForeignShard]()
@@ -320,6 +323,7 @@ class EpisodeParts:
         keys = {
             n: {self.source.layout.episodes[n].videos[camera].key for camera in self.cameras} for n in numbers
         }
+        # Video -> the last of these episodes that is in it.
         last = {key: at for at, n in enumerate(numbers) for key in keys[n]}
         out = list[list[int]]()
         episodes = list[int]()
@@ -327,6 +331,7 @@ class EpisodeParts:
         for at, number in enumerate(numbers):
             episodes.append(number)
             until = max([until, *(last[key] for key in keys[number])])
+            # A part ends where no video continues, so that each video lies in one shard.
             if until == at and len(episodes) >= PART_EPISODES:
                 out.append(episodes)
                 episodes = []
@@ -393,6 +398,7 @@ class EpisodeParts:
 
     def _read(self, numbers: Sequence[int]) -> Iterator[_ReadEpisode]:
         with DaemonPool(self.workers, "penstock-register") as pool:
+            # In blocks: `map` submits all episodes at once, and would keep all their streams.
             for start in range(0, len(numbers), _AHEAD):
                 yield from pool.map(self._episode, numbers[start : start + _AHEAD])
 

@@ -136,6 +136,7 @@ def check_size(store: Store, info: ObjectInfo, nbytes: int) -> None:
 
 def read_offsets(window: ObjectWindow, n_samples: int, noun: str) -> Int64s:
     """Return sample offsets, and the last's end: int64 [n_samples + 1]. noun: for errors."""
+    # uint32: the number of samples, an offset for each, and the end of the last.
     head = 4 * (n_samples + 2)
     if head > window.nbytes:
         raise corrupt(window, 0, f"the {noun} is cut: {n_samples} samples have {head} bytes of offsets")
@@ -150,6 +151,7 @@ def read_offsets(window: ObjectWindow, n_samples: int, noun: str) -> Int64s:
             accepted=n_samples,
         )
     offsets = table[1:]
+    # The first sample must lie behind the table itself, hence `prepend`.
     wrong = np.flatnonzero(np.diff(offsets, prepend=head) < 0)
     if len(wrong):
         at = int(wrong[0])

@@ -337,6 +337,7 @@ def _walk(
     def walk(shard: ForeignShard) -> list[Rows]:
         runs = shard_rows(shard, [objects.samples(info) for info in shard.infos], without)
         for rows in runs:
+            # Keys without a prefix are final, so their index is built here, in parallel.
             if isinstance(rows.source_keys, list) and own_keys(rows) is rows.source_keys:
                 path, keys = shard_path(place, shard), text_array(rows.source_keys)
                 rows.index = index_files(rows, rows.fields, path, keys, objects.seals)

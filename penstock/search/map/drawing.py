@@ -104,7 +104,10 @@ def parse_box(text: str) -> Box:
         if box.x0 < box.x1 <= MAP_UNITS and box.y0 < box.y1 <= MAP_UNITS:
             return box
     raise InvalidRuntime(
-        f"the box {text!r:.60} is not x0,y0,x1,y1 of whole numbers from 0 to 65,536, such as 0,0,32768,32768"
+        f"the box {text!r:.60} is not x0,y0,x1,y1 of whole numbers from 0 to 65,536, such as 0,0,32768,32768",
+        what="box",
+        given=text,
+        accepted="x0,y0,x1,y1 of whole numbers from 0 to 65,536",
     )
 
 

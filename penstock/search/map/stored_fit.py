@@ -122,7 +122,8 @@ def put_fit(
         store.put_if_absent(fit_path(how), data)
     stored = read_fit(store, how)
     if stored is None:
-        raise Corrupt(f"{fit_path(how)} was deleted while the map was made; run penstock index again")
+        message = f"{fit_path(how)} was deleted while the map was made; run penstock index again"
+        raise Corrupt(message, what="fit of a map", where=fit_path(how))
     return stored
 
 
@@ -133,7 +134,8 @@ def read_fit(store: Store, how: How) -> MapFit | None:
     def read() -> MapFit:
         info = store.head(path)
         if info.nbytes > _MOST_BYTES:
-            raise Corrupt(f"{path} has {info.nbytes:,} bytes, accepted are {_MOST_BYTES:,}; {_AGAIN}")
+            message = f"{path} has {info.nbytes:,} bytes, accepted are {_MOST_BYTES:,}; {_AGAIN}"
+            raise Corrupt(message, what="size", where=path, given=info.nbytes, accepted=_MOST_BYTES)
         stored = store.get(path)
         return parse_fit(
             stored.data,
@@ -162,9 +164,11 @@ def parse_fit(data: bytes, path: str, numbers: int | None = None) -> MapFit:
     except (*UNREADABLE, LookupError, TypeError, AttributeError, OverflowError) as error:
         if is_of_the_machine(error):
             raise
-        raise Corrupt(f"{path} is no fit of a map ({type(error).__name__} {error}); {_AGAIN}") from error
+        message = f"{path} is no fit of a map ({type(error).__name__} {error}); {_AGAIN}"
+        raise Corrupt(message, what="fit of a map", where=path, given=str(error)) from error
     if digest != sha256:
-        raise Corrupt(f"{path}: the sha256 of its columns is {digest}, it states {sha256}; {_AGAIN}")
+        message = f"{path}: the sha256 of its columns is {digest}, it states {sha256}; {_AGAIN}"
+        raise Corrupt(message, what="SHA-256 of the columns", where=path, given=digest, accepted=sha256)
     return fit
 
 

@@ -170,7 +170,10 @@ def undecodable(
     """Return the error about a text that is not UTF-8, or no JSON. name: of the version or batch."""
     return DecodeFailed(
         f"{name}, sample {key!r}, field {field!r}: {error}. Exclude the sample (penstock exclude), or compare another "
-        "field"
+        "field",
+        what=field,
+        where=f"{name}, sample {key!r}",
+        given=str(error),
     )
 
 

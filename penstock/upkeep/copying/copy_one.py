@@ -352,11 +352,16 @@ def _check_entry(source: Store, n: int, data: bytes, follower: bytes | None) -> 
         if follower is not None and _previous_digest(follower) != entry.sha256:
             behind = with_repair(source, parse(n + 1, follower), entry.sha256)
             if behind.follows != entry.sha256:
-                raise Corrupt(f"log entry {entry_key(n + 1)} was written after other bytes of {entry_key(n)}")
+                message = f"log entry {entry_key(n + 1)} was written after other bytes of {entry_key(n)}"
+                raise Corrupt(message, what="prev", where=f"log entry {entry_key(n + 1)}")
     except Corrupt as error:
         raise Corrupt(
             f"{source.url}: {error}. The entries before {entry_key(n)} were copied: mend the source with penstock "
-            "repair, then run this again"
+            "repair, then run this again",
+            what=error.what or "log entry",
+            where=f"{source.url}/{entry_key(n)}",
+            given=error.given,
+            accepted=error.accepted,
         ) from error
 
 
@@ -382,7 +387,10 @@ def read_twice(store: Store, key: str) -> bytes:
             return data
         seen.append(data)
     raise Corrupt(
-        f"{store.url}/{key} has other bytes at each of {TRIES} reads: look at the disk or network there"
+        f"{store.url}/{key} has other bytes at each of {TRIES} reads: look at the disk or network there",
+        what="reads of an object",
+        where=f"{store.url}/{key}",
+        given=TRIES,
     )
 
 
@@ -400,5 +408,8 @@ def _uneven(source: Store | None, target: Store, path: str) -> Corrupt:
     of = f"{source.url}/{path} or {target.url}/{path}" if source is not None else f"{target.url}/{path}"
     return Corrupt(
         f"{of} differed from the copied bytes, {TRIES} times: look at the disk or network there; "
-        "nothing of it stays in the target, so run this again"
+        "nothing of it stays in the target, so run this again",
+        what="copied bytes",
+        where=of,
+        given=TRIES,
     )

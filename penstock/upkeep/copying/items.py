@@ -31,7 +31,8 @@ class Pace:
     ) -> None:
         for name, limit in (("requests_per_s", requests_per_s), ("bytes_per_s", bytes_per_s)):
             if limit is not None and not limit > 0:
-                raise InvalidRuntime(f"{name} = {limit:g}: a number above 0 is needed, or leave it out")
+                message = f"{name} = {limit:g}: a number above 0 is needed, or leave it out"
+                raise InvalidRuntime(message, what=name, given=limit, accepted="a number above 0")
         self.requests_per_s = requests_per_s
         self.bytes_per_s = bytes_per_s
         self._costs = (1 / requests_per_s if requests_per_s else 0.0, 1 / bytes_per_s if bytes_per_s else 0.0)
@@ -46,9 +47,11 @@ class Pace:
             now = self._clock()
             wait_s = 0.0
             for which, amount in enumerate((requests, nbytes)):
+                # Idle time earns no credit: after a pause, no burst exceeds the limit.
                 begin = max(now, self._free_s[which])
                 self._free_s[which] = begin + amount * self._costs[which]
                 wait_s = max(wait_s, begin - now)
+        # Outside the lock: other threads reserve their turn meanwhile.
         if wait_s > 0:
             self._sleep(wait_s)
 
@@ -195,5 +198,9 @@ def check(source: Store, item: Item, nbytes: int, digest: str) -> None:
         says, has = (", ".join(parts) for parts in zip(*known, strict=True))
         raise Corrupt(
             f"{source.url}/{item.path} has {has}; the root states {says}. It was not copied: run penstock verify on "
-            "the source, restore the object, then run this again"
+            "the source, restore the object, then run this again",
+            what="object",
+            where=f"{source.url}/{item.path}",
+            given=has,
+            accepted=says,
         )

@@ -62,6 +62,7 @@ class Journal:
         try:
             with self._on_scratch():
                 self._noted.executescript(
+                    # A crash loses this file, and the next run builds it from the target: no journal, no fsync.
                     "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -8192;"
                     "CREATE TABLE noted (key TEXT PRIMARY KEY, nbytes INT, digest TEXT, etag TEXT) WITHOUT ROWID;"
                 )
@@ -171,9 +172,11 @@ class Journal:
                 try:
                     self._target.put_if_absent(key, data)
                     break
+                # Another run merged its records at the same time: the numbers only order the pieces.
                 except AlreadyExists:
                     number += 1
             new_keys.append(key)
+        # Only now: a kill in between leaves both, with the same records.
         self._target.delete_many([key for key in before if key not in new_keys])
         self._manifests = new_keys
         self._pieces = []
@@ -208,7 +211,10 @@ class Journal:
     def _damage_error(self, key: str, error: Exception) -> Corrupt:
         return Corrupt(
             f"{self._target.url}/{key} is not what a migration wrote ({error}): it was edited; delete that "
-            "object: the next run recognizes its copies by size"
+            "object: the next run recognizes its copies by size",
+            what="record of a migration",
+            where=f"{self._target.url}/{key}",
+            given=str(error),
         )
 
     def _job(self, id: str) -> str:

@@ -63,6 +63,7 @@ def space(folder: str) -> Iterator[Finding]:
     usage = shutil.disk_usage(folder)
     table = os.statvfs(folder)
     what = f"{size(usage.free)} of {size(usage.total)} are free ({share(usage.free, usage.total)})"
+    # btrfs and some network disks count no inodes: f_files is 0.
     few_inodes = table.f_files and table.f_favail < FEW_INODES
     if few_inodes:
         what += f", and {table.f_favail:,} inodes"
@@ -111,6 +112,7 @@ def durability(folder: str) -> Iterator[Finding]:
             yield fail("fsync", what, "look at the mount's options and at the disk's health (`dmesg`)")
             return
         times.append(time.perf_counter() - begun)
+    # The median: another process may delay one of the writes.
     middle = sorted(times)[FSYNCS // 2]
     what = f"a durable write of 4 KiB takes {number(1e3 * middle, 2)} ms"
     if middle > SLOW_FSYNC_S:

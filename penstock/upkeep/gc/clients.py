@@ -143,7 +143,9 @@ def check_name(name: str) -> str:
     """Return the collector name if it is valid. Raises: InvalidName."""
     if not _NAME.fullmatch(name):
         raise InvalidName(
-            f"{name!r} cannot name a collector: 1 to 100 of A-Z a-z 0-9 . _ -, the first no sign"
+            f"{name!r} cannot name a collector: 1 to 100 of A-Z a-z 0-9 . _ -, the first no sign",
+            what="name of a collector",
+            given=name,
         )
     return name
 
@@ -180,7 +182,11 @@ def read_signs(store: Store, name: str) -> Signs:
         body = parse_json_object(store.get(key).data)
         if body["format"] > FORMAT:
             raise FormatTooNew(
-                f"{store.url}/{key} has format {body['format']}; this penstock reads up to {FORMAT}"
+                f"{store.url}/{key} has format {body['format']}; this penstock reads up to {FORMAT}",
+                what="format",
+                where=f"{store.url}/{key}",
+                given=body["format"],
+                accepted=FORMAT,
             )
         if body.get("checksum") != entry_checksum(body):
             raise ValueError("its checksum does not hold")
@@ -269,6 +275,7 @@ def read_clients(
     signs_now |= {folder: sign_of_job(objects) for folder, objects in job_folders(store).items()}
     unfinished = list(_unfinished_uploads(store))
     signs_now |= {one.key: _file_sign(one) for one in unfinished}
+    # Half: where clocks cannot be compared, a client is dead after two passes at the earliest.
     signs = before.after(signs_now, at, silence_us // 2)
     clients = Clients(signs=signs, leases=there, unfinished=unfinished, silence_us=silence_us)
     write_signs(store, name, clients.signs)

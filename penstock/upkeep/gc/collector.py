@@ -233,13 +233,17 @@ class Options:
         ):
             value = getattr(self, name)
             if not value >= 0:  # rejects NaN too
-                raise InvalidRuntime(f"{name} = {value}; 0 or more is needed")
+                message = f"{name} = {value}; 0 or more is needed"
+                raise InvalidRuntime(message, what=name, given=value, accepted="0 or more")
             object.__setattr__(self, name, min(value, most))
         least = 2 * renewal.RENEW_EVERY_S
         if self.silence_s < least:
             raise InvalidRuntime(
                 f"silence_s = {self.silence_s:g}; at least {least:g} is needed: clients renew every "
-                f"{renewal.RENEW_EVERY_S:g} s"
+                f"{renewal.RENEW_EVERY_S:g} s",
+                what="silence_s",
+                given=self.silence_s,
+                accepted=least,
             )
         object.__setattr__(self, "name", check_name(own_name() if self.name is None else self.name))
 

@@ -92,6 +92,7 @@ class Unreadable:
     def _may_be_gone(self, record: VersionRecord, path: str) -> bool:
         if record.id not in self._claims or record.n <= self._copied:
             return True
+        # A sweep deletes in pieces: the manifest may be gone while other objects of the version wait for the next one.
         return any(path in table["key"].to_pylist() for table in read_swept(self._store))
 
     def _what_to_do(self, record: VersionRecord) -> str:
@@ -303,9 +304,11 @@ def sorter(
         txns = pc.struct_field(pc.extract_regex(keys, OURS), "txn").dictionary_encode()
         names: list[str] = txns.dictionary.to_pylist()
         fates_of_txns = [transaction_fate(name) for name in names]
+        # Keys that no writer creates have no transaction: they take the last fate, FOREIGN.
         at = txns.indices.fill_null(len(names)).to_numpy()
         fate = np.array([what for _, what in fates_of_txns] + [FOREIGN], np.int8)[at]
         fate[batch.column("link").to_numpy(zero_copy_only=False)] = FOREIGN
+        # A version also names objects that an earlier transaction wrote, such as the shards of its parent.
         fate[(fate != FOREIGN) & live.within(keys).to_numpy(zero_copy_only=False)] = LIVE
         numbers: dict[str, int] = {}
         of = np.array(
@@ -340,6 +343,7 @@ def _fate(txn: Txn, state: State, kept: Mapping[str, object]) -> int:
 
 
 def _count(tally: Tally, datasets: list[str], of: np.ndarray, fate: np.ndarray, nbytes: np.ndarray) -> None:
+    # [objects]: one number for each dataset and fate, so that one pass counts all.
     kind = of * len(WHY) + fate
     objects = np.bincount(kind)
     total = np.zeros(len(datasets) * len(WHY), np.int64)

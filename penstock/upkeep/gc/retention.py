@@ -157,6 +157,10 @@ def retire_by_policy(
         raise VersionNotFound(
             f"{root.url} has no dataset {dataset!r}; it has {', '.join(root.datasets()) or 'none'}",
             dataset="",
+            what="dataset",
+            where=root.url,
+            given=dataset,
+            accepted=root.datasets(),
         )
     leases = Leases(root.store)
     created_us = _creation_times(root, state.versions(dataset))

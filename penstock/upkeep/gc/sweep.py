@@ -102,6 +102,7 @@ def _orphans(
     store: Store, prefix: str, ours: re.Pattern[str], why: str, live: References, tally: Tally
 ) -> Iterator[SideObject]:
     infos = _in_place(store, prefix, tally)
+    # In batches: `within` searches the sorted stretch of paths between two keys, not all paths.
     while batch := list(islice(infos, LISTED_ROWS)):
         needed = live.within(pa.array([info.key for info in batch], pa.large_string())).to_pylist()
         for info, is_needed in zip(batch, needed, strict=True):
@@ -189,6 +190,7 @@ def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
     After a refusal each key is deleted by its own request. Raises: Throttled or Transient, which concern the whole
     store.
     """
+    # All keys in one bulk request first: refusals are rare.
     if _first_refusal(store, keys) is None:
         return {}
     refused: dict[str, StoreError] = {}
@@ -281,6 +283,7 @@ def sweep(
             checked = check(piece)
             done.spared += piece.num_rows - checked.num_rows
             if record is not None and checked.num_rows:
+                # The record comes first: a sweep that is killed leaves no deletion without one.
                 if key := record.append(checked, at_us):
                     done.records.append(key)
                 checked = _delete(root, checked, done)
@@ -347,6 +350,7 @@ def _small_enough(ripe: pa.Table, caps: Caps, done: SweepResult) -> pa.Table:
 
 
 def _limit_batch(ripe: pa.Table, caps: Caps, done: SweepResult) -> pa.Table:
+    # [rows]: bytes that are deleted once this row is, too.
     total = np.cumsum(ripe["nbytes"].to_numpy()) + done.nbytes
     fits = min(int(np.searchsorted(total, caps.max_bytes, "right")), caps.max_objects - done.objects)
     done.capped = fits < ripe.num_rows
@@ -373,6 +377,7 @@ def last_look(
         state = root.log.refresh()
         living = clients.living(leases.read())
         now = protected(state, living, condemned)
+        # A tag, a hold or a lease may have claimed a version since the plan was made.
         back = [record for id, record in now.items() if id not in kept]
         of_versions = (
             key
@@ -411,6 +416,7 @@ class _Jobs:
         for folder in folders:
             there = now.get(folder, {})
             if folder not in self._seen:
+                # A folder that changed since the pass that condemned it has a live process: nothing of it may go.
                 known = sign_of_job(there) == self._clients.signs.states[folder][0]
                 self._seen[folder] = there if known else {}
             if not there.items() <= self._seen[folder].items():

@@ -86,6 +86,7 @@ def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | No
                 for sides in both_sides(source, target, journal, refused.__setitem__):
                     if _is_there(source, sides, verdict) and (full or (etags_tell and _differ(sides))):
                         waiting.append((sides, pool.submit(_compare, source, target, sides)))
+                    # A bounded number ahead: a listing may have millions of objects.
                     while len(waiting) >= 4 * AT_ONCE:
                         take()
                     yield sides
@@ -94,6 +95,7 @@ def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | No
                 pass
             while waiting:
                 take()
+            # What this run hashed, the next one compares without the source.
             if full:
                 journal.keep()
         refused.update(omitted_files(source))
@@ -156,6 +158,7 @@ def _take(sides: Sides, result: str, verdict: PrefixVerdict, journal: Journal) -
     verdict.read += 1
     if sides.noted is None or not sides.noted.digest:
         assert sides.source is not None
+        # `_is_there` counted it before its bytes were read.
         verdict.unhashed -= 1
         if verdict.full:
             journal.add(

@@ -54,14 +54,22 @@ def last_copied_entry(source: Store, target: Store) -> int:
         there = next((info for info in target.list("") if not info.key.startswith(COPIED)), None)
         if there is not None:
             raise NotARoot(
-                f"{target.url} is no mirror and not empty ({there.key} ...): give an empty place"
+                f"{target.url} is no mirror and not empty ({there.key} ...): give an empty place",
+                what="target",
+                where=target.url,
+                given=there.key,
+                accepted="an empty location",
             ) from None
         return 0
     if stored.get("id") != marker["id"] or MIRROR_OF not in stored:
         written = "" if MIRROR_OF in stored else ", which is written to"
         raise Conflict(
             f"{target.url} is root {stored.get('id')}{written}; a mirror of {source.url} has id {marker['id']} and "
-            f"{MIRROR_OF}: give another place"
+            f"{MIRROR_OF}: give another place",
+            what="id",
+            where=target.url,
+            given=stored.get("id"),
+            accepted=marker["id"],
         )
     return _common_entries(source, target)
 

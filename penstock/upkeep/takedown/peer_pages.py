@@ -36,7 +36,9 @@ def purge_peers(peers: str, record: TakedownRecord) -> int:
         names = ", ".join(failed)
         raise InvalidRuntime(
             f"nodes of the cache keep pages of the takedown, because they do not answer: {names}. Run the takedown "
-            "again when they do, or delete their folders"
+            "again when they do, or delete their folders",
+            what="nodes",
+            given=failed,
         )
     return pages
 

@@ -61,7 +61,8 @@ def prove(
     """
     if other := sorted(set(keeps_nothing) - {root.url, *mirrors}):
         stores = ", ".join([root.url, *mirrors])
-        raise InvalidRuntime(f"--keeps-nothing {other[0]} is none of the checked stores: {stores}")
+        message = f"--keeps-nothing {other[0]} is none of the checked stores: {stores}"
+        raise InvalidRuntime(message, what="--keeps-nothing", given=other[0], accepted=[root.url, *mirrors])
     deny = deny_entry(root, n)
     record = read_record(root.store, n)
     tables = keys_tables(root, deny, cluster)
@@ -88,6 +89,7 @@ def prove(
         *_checkpoints(root.store, record),
         *near_places(record, caches, cache_peers),
         *(
+            # No check of penstock reaches these copies, so they keep the proof incomplete.
             {"check": "told", "what": what, "clean": False, "why": "named by the author of this proof"}
             for what in known
         ),
@@ -97,6 +99,7 @@ def prove(
         "takedown": n,
         "root": root.url,
         "at_us": time.time_ns() // 1000,
+        # With the salt, the recheck hashes names as the log does, without penstock.
         "salt": deny.salt,
         "scope": deny.scope,
         "hashes": sorted(deny.hashes),
@@ -171,6 +174,7 @@ def _zeros(store: Store, place: Place) -> Place:
     }
 
 
+# A range may be a whole shard: its bytes are read in blocks, to bound the memory.
 _BLOCK = 2**24
 
 

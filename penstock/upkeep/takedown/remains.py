@@ -307,7 +307,10 @@ def page_prefixes(record: TakedownRecord) -> set[str]:
 def _pages(folder: str, record: TakedownRecord) -> list[str]:
     if not os.path.isfile(os.path.join(folder, MARKER)):
         raise InvalidRuntime(
-            f"{folder} is no node cache: it has no {MARKER}; pass the path given to NodeCache"
+            f"{folder} is no node cache: it has no {MARKER}; pass the path given to NodeCache",
+            what=MARKER,
+            where=folder,
+            accepted="a node cache",
         )
     there: dict[str, str] = {}
     sizes = set(PAGE_SIZES)

@@ -52,6 +52,7 @@ def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
         known = root.state.txns.get(txn)
         if known is None or known.status == "open":
             return root.begin(dataset, parent=parent, txn=txn)
+        # The earlier one was committed, or a collector aborted it: neither takes another commit.
         again += 1
 
 
@@ -105,7 +106,10 @@ def not_removed(root: Root, record: VersionRecord, deny: Deny, where: str) -> De
         f"takedown {deny.n}: after its rewrite, {record.name} ({record.manifest}) still has what was to be removed, "
         f"{where}. It was not retired, and these samples are still readable. Run penstock verify {record.name} --full "
         f"--root {root.url}: repair what it names, and run the takedown again. If it names nothing, the rewrite has a "
-        "fault: report this message, and run the takedown again with a release that corrects it"
+        "fault: report this message, and run the takedown again with a release that corrects it",
+        what=f"rewrite of takedown {deny.n}",
+        where=f"{record.name} ({record.manifest})",
+        given=where,
     )
 
 
@@ -200,6 +204,7 @@ class _Redaction:
         for part, members in rows.items():
             live = version.parts.live_members(version.parts.position(part))
             for row, entry in members.items():
+                # Rows that were excluded before are not part of `n_live`.
                 if live[row]:
                     out.setdefault(part, {}).setdefault(row, entry)
         return out

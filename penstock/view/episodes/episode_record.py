@@ -262,7 +262,11 @@ def step_time(episode: OpenEpisode, at_ns: int, field: str, by: int) -> int:
     known = field in episode.streams or field in episode.cameras
     if not known or field in episode.errors or not episode.has_times(field) or abs(by) > MAX_STEP:
         raise InvalidRuntime(
-            f"step {by} of {field!r:.100}; accepted: -{MAX_STEP} to {MAX_STEP} rows or frames of a field with times"
+            f"step {by} of {field!r:.100}; accepted: -{MAX_STEP} to {MAX_STEP} rows or frames of a field with times",
+            what="step",
+            where=field,
+            given=by,
+            accepted=[-MAX_STEP, MAX_STEP],
         )
     return min(max(0, episode.time_of(field, episode.row_number(field, at_ns) + by)), episode.length_ns)
 

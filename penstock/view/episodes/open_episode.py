@@ -336,7 +336,9 @@ class OpenEpisode:
         """Return a frame [H, W, C], as the loader decodes it. Raises: Corrupt; MissingDependency."""
         camera = self.cameras[name]
         if not 0 <= number < camera.n_frames:
-            raise InvalidRuntime(f"frame = {number}; {name!r:.100} has frames 0 to {camera.n_frames - 1}")
+            last = camera.n_frames - 1
+            message = f"frame = {number}; {name!r:.100} has frames 0 to {last}"
+            raise InvalidRuntime(message, what="frame", where=name, given=number, accepted=[0, last])
         if camera.layout is not None:
             shape = camera.layout.shape[1:]
             return read_rows(self.fields[name], camera.layout, number, number + 1).reshape(shape)

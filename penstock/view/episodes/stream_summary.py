@@ -53,11 +53,15 @@ def stream_layout(field: VerifiedField) -> NpyLayout | None:
     if not layout.shape or layout.dtype.kind not in "biuf":
         return None
     if layout.fortran and len(layout.shape) > 1:
-        raise DecodeFailed("an array in Fortran order has no rows to read; store it in C order")
+        message = "an array in Fortran order has no rows to read; store it in C order"
+        raise DecodeFailed(message, what="order", given="Fortran", accepted="C")
     nbytes = len(layout.head) + layout.nbytes
     if nbytes != field.address.nbytes:
         raise DecodeFailed(
-            f"{layout.dtype} {list(layout.shape)} takes {nbytes} bytes, but {field.address.nbytes} are stored"
+            f"{layout.dtype} {list(layout.shape)} takes {nbytes} bytes, but {field.address.nbytes} are stored",
+            what="size",
+            given=field.address.nbytes,
+            accepted=nbytes,
         )
     return layout
 

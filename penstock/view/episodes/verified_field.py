@@ -59,7 +59,10 @@ class VerifiedField:
     def check_blocks(self, rows: RowBlocks) -> None:
         """Check ranges by row blocks. Raises: DecodeFailed if they are of another array."""
         if rows.crc32c != self.address.crc32c != UNKNOWN_CRC or rows.nbytes != self.address.nbytes:
-            raise DecodeFailed(f"{self._where}: its row blocks belong to another array; recompute them")
+            message = f"{self._where}: its row blocks belong to another array; recompute them"
+            raise DecodeFailed(
+                message, what="row blocks", where=self._where, given=rows.nbytes, accepted=self.address.nbytes
+            )
         self._begins = len(rows.layout.head)
         self._block_bytes = rows.part(0)[1]
         self._crcs = rows.crcs.tolist()
@@ -91,7 +94,9 @@ class VerifiedField:
             crc = extend(crc, data)
             yield data
         if crc != self.address.crc32c != UNKNOWN_CRC:
-            raise Corrupt(f"{self._where}: its CRC-32C is {crc:08x}, not {self.address.crc32c:08x}")
+            expected = f"{self.address.crc32c:08x}"
+            message = f"{self._where}: its CRC-32C is {crc:08x}, not {expected}"
+            raise Corrupt(message, what="CRC-32C", where=self._where, given=f"{crc:08x}", accepted=expected)
         # The field was one chunk, so `data` is all of it.
         if self.address.nbytes <= KEPT_BYTES:
             self._data = data
@@ -122,7 +127,9 @@ class VerifiedField:
         for number, at in enumerate(range(0, len(data), size), first):
             if crc32c(data[at : at + size]) != self._crcs[number]:
                 why = "is damaged" if self.has_rows else "changed while it was shown"
-                raise Corrupt(f"{self._where}: the block at byte {begin + at} {why}")
+                message = f"{self._where}: the block at byte {begin + at} {why}"
+                what = "row block" if self.has_rows else "block"
+                raise Corrupt(message, what=what, where=self._where, given=begin + at)
         return data[offset - begin : offset - begin + nbytes]
 
     def _read(self, offset: int, nbytes: int) -> bytes:

@@ -85,7 +85,10 @@ def step_window(training: Training, first: int | None = None, last: int | None =
     first = max(0, last - FIRST_STEPS + 1) if first is None else first
     if not first <= last < first + MOST_STEPS:
         raise InvalidRuntime(
-            f"from = {first}, to = {last}; a window has 1 to {MOST_STEPS:,} steps, both ends included"
+            f"from = {first}, to = {last}; a window has 1 to {MOST_STEPS:,} steps, both ends included",
+            what="window",
+            given=[first, last],
+            accepted=MOST_STEPS,
         )
     builder = _WindowBuilder()
     for step in range(first, last + 1):
@@ -116,12 +119,14 @@ class _WindowBuilder:
                 f"the window has more than {MOST_SLOTS:,} slots up to step {step}; ask for fewer steps"
             )
         self._rows.append((plan, step, slots))
+        # Padding gets 0, which is never read: `record` selects the valid slots first.
         self._identities.append(np.where(slots.valid, slot_identities(plan, slots), 0))
         bucket = plan.bucket(step)
         if bucket is not None:
             self._buckets[bucket] += 1
         names = [one.source for one in plan.sources.values()]
         counts = np.bincount(slots.source[slots.valid], minlength=len(names)).tolist()
+        # A source without a slot in the window is listed, too.
         self._delivered.update(dict.fromkeys(names, 0))
         for name, n in zip(names, counts, strict=True):
             self._delivered[name] += n
@@ -151,6 +156,7 @@ class _WindowBuilder:
             ),
             buckets=dict(sorted(self._buckets.items())),
             n_substituted=len(substitutes),
+            # [n, 1]: each substitute is a group of one slot.
             substituted=tuple(self._samples(substitutes[:MOST_LISTED, None])),
         )
 
@@ -185,6 +191,7 @@ def _sample_groups(identities: NDArray[np.uint64]) -> _SampleGroups:
     order = np.argsort(inverse, kind="stable")
     starts = np.cumsum(counts) - counts
     n_repeated = int((counts > 1).sum())
+    # Ties by the first slot: the hashes decide no order that a page shows.
     most = np.lexsort((order[starts], -counts))[: min(n_repeated, MOST_LISTED)].tolist()
     return _SampleGroups(len(counts), n_repeated, [order[starts[i] : starts[i] + counts[i]] for i in most])
 

@@ -80,7 +80,10 @@ def version_lineage(root: loader.Root, version: "loader.Version") -> VersionLine
         checks = _checks(records)
     except DAMAGED as error:
         raise Corrupt(
-            f"the stage records of {version.name} are damaged ({error}); restore them from a mirror"
+            f"the stage records of {version.name} are damaged ({error}); restore them from a mirror",
+            what="stage records",
+            where=version.name,
+            given=str(error),
         ) from error
     producer = version.manifest["producer"]
     properties = {key: value for key, value in producer.items() if isinstance(value, str | int)}

@@ -92,25 +92,36 @@ def read_metrics(path: Path) -> MetricsFile:
     try:
         frame = _read(path)
     except (OSError, ValueError, RecursionError, pl.exceptions.PolarsError) as error:
-        raise InvalidRuntime(f"--metrics {path} cannot be read: {error}; {_ACCEPTED}") from error
+        message = f"--metrics {path} cannot be read: {error}; {_ACCEPTED}"
+        raise InvalidRuntime(message, what="file", where=path, given=str(error)) from error
     if "step" not in frame.columns or not frame["step"].dtype.is_numeric():
-        raise InvalidRuntime(f"--metrics {path} has the columns {frame.columns[:20]}; {_ACCEPTED}")
+        columns = frame.columns[:20]
+        message = f"--metrics {path} has the columns {columns}; {_ACCEPTED}"
+        raise InvalidRuntime(message, what="columns", where=path, given=columns)
     frame = frame.filter(frame["step"].is_not_null())
     steps = frame["step"].cast(pl.Int64, strict=False)
     if not len(steps) or steps.null_count() or not (steps == frame["step"]).all() or (steps < 0).any():
         raise InvalidRuntime(
-            f"--metrics {path} has no steps, or steps that are not whole numbers from 0; {_ACCEPTED}"
+            f"--metrics {path} has no steps, or steps that are not whole numbers from 0; {_ACCEPTED}",
+            what="steps",
+            where=path,
         )
     numbers = [
         name for name in frame.columns if name not in ("step", "digest") and frame[name].dtype.is_numeric()
     ]
     if len(numbers) > MOST_COLUMNS:
         raise InvalidRuntime(
-            f"--metrics {path} has {len(numbers)} numeric columns; up to {MOST_COLUMNS} are shown: leave some out"
+            f"--metrics {path} has {len(numbers)} numeric columns; up to {MOST_COLUMNS} are shown: leave some out",
+            what="numeric columns",
+            where=path,
+            given=len(numbers),
+            accepted=MOST_COLUMNS,
         )
     labels = [clean(name, 80) for name in numbers]
     if len({*labels, "step", "digest"}) < len(labels) + 2:
-        raise InvalidRuntime(f"--metrics {path} has two columns of one name: {sorted(labels)[:20]}")
+        names = sorted(labels)[:20]
+        message = f"--metrics {path} has two columns of one name: {names}"
+        raise InvalidRuntime(message, what="column names", where=path, given=names)
     digests = ["digest"] if "digest" in frame.columns else []
     values = frame.select(
         steps,

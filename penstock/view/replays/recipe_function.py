@@ -48,7 +48,8 @@ def load_recipe(recipe: str) -> Mapping[str, Any]:
     if isinstance(result, ItemsView) or is_dataset:
         return {"items": result}
     kind = type(result).__name__
-    raise InvalidRuntime(f"--recipe {recipe}: it returned {kind}; {RETURNS}")
+    message = f"--recipe {recipe}: it returned {kind}; {RETURNS}"
+    raise InvalidRuntime(message, what="result of --recipe", where=recipe, given=kind)
 
 
 def _recipe_function(recipe: str) -> Callable[[], Any]:
@@ -64,13 +65,17 @@ def _recipe_function(recipe: str) -> Callable[[], Any]:
             folder = str(Path(module).resolve().parent)
         raise TransformFailed(
             f"--recipe {recipe}: the module {module!r} cannot be imported from the folder {folder}: "
-            f"{error_text(error)}"
+            f"{error_text(error)}",
+            what="module",
+            where=folder,
+            given=module,
         ) from error
     except (Exception, SystemExit) as error:
         raise _failure(recipe, error) from error
     function: Callable[[], Any] | None = getattr(imported, name, None)
     if not callable(function):
-        raise InvalidRuntime(f"--recipe {recipe}: there is no such function; {RETURNS}")
+        message = f"--recipe {recipe}: there is no such function; {RETURNS}"
+        raise InvalidRuntime(message, what="function", where=module, given=name)
     return function
 
 
@@ -78,9 +83,13 @@ def _failure(recipe: str, error: BaseException) -> TransformFailed:
     if isinstance(error, SystemExit):
         return TransformFailed(
             f"--recipe {recipe} ended its process (SystemExit: {error}): its module is imported, so start the "
-            "training below `if __name__ == '__main__':`"
+            "training below `if __name__ == '__main__':`",
+            what="--recipe",
+            where=recipe,
+            given=f"SystemExit: {error}",
         )
-    return TransformFailed(f"--recipe {recipe} raised {error_text(error)}")
+    message = f"--recipe {recipe} raised {error_text(error)}"
+    return TransformFailed(message, what="--recipe", where=recipe, given=f"{type(error).__name__}: {error}")
 
 
 def error_text(error: BaseException) -> str:
@@ -116,12 +125,19 @@ def load_tokenizers(recipe: str) -> Mapping[str, Any]:
         by_field = function()
     except Exception as error:
         raise TransformFailed(
-            f"tokenizers() of --recipe {recipe} raised {type(error).__name__}: {error}"
+            f"tokenizers() of --recipe {recipe} raised {type(error).__name__}: {error}",
+            what="tokenizers()",
+            where=recipe,
+            given=f"{type(error).__name__}: {error}",
         ) from error
     if not isinstance(by_field, Mapping):
         raise InvalidRuntime(
             f"tokenizers() of --recipe {recipe} returned {type(by_field).__name__}; return a dict "
-            "of field -> tokenizer with decode(list of ids), such as {'tokens.npy': tokenizer}"
+            "of field -> tokenizer with decode(list of ids), such as {'tokens.npy': tokenizer}",
+            what="tokenizers()",
+            where=recipe,
+            given=type(by_field).__name__,
+            accepted="a dict",
         )
     return by_field
 
@@ -133,7 +149,8 @@ def _import_module(module: str) -> Any:
         return importlib.import_module(module)
     path = Path(module)
     if not path.is_file():
-        raise InvalidRuntime(f"--recipe {module}: there is no such file; {FORM}")
+        message = f"--recipe {module}: there is no such file; {FORM}"
+        raise InvalidRuntime(message, what="file of --recipe", given=module)
     sys.path.insert(0, str(path.resolve().parent))  # as python does, to find modules in the script's folder
     names = [path.stem]  # of the package's folders, then of the module
     folder = path.resolve().parent

@@ -83,7 +83,8 @@ def serve_recipe(
             except PenstockError as error:
                 answer = _pickle_answer(False, error)
             except Exception as error:  # noqa: BLE001 - of the user's code: shown in place of its value
-                answer = _pickle_answer(False, TransformFailed(f"--recipe {recipe}: {error_text(error)}"))
+                message = f"--recipe {recipe}: {error_text(error)}"
+                answer = _pickle_answer(False, TransformFailed(message, what="--recipe", where=recipe))
             pipe.send_bytes(answer)
             del answer
             if verb == "part":
@@ -97,8 +98,13 @@ def _pickle_answer(answered: bool, value: object) -> bytes:
     try:
         return pickle.dumps((answered, value), pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # noqa: BLE001 - of the user's classes
-        text = f"a value of the transform cannot leave its process: {type(error).__name__}: {error}"
-        return pickle.dumps((False, TransformFailed(text)))
+        return pickle.dumps((False, _unsendable(error)))
+
+
+def _unsendable(error: Exception) -> TransformFailed:
+    fault = f"{type(error).__name__}: {error}"
+    message = f"a value of the transform cannot leave its process: {fault}"
+    return TransformFailed(message, what="value of the transform", given=fault)
 
 
 def _plain(error: BaseException) -> BaseException:
@@ -130,7 +136,7 @@ class RecipeProcess:
         """
         module, _, function = recipe.rpartition(":")
         if not module or not function.isidentifier():
-            raise InvalidRuntime(f"--recipe {recipe!r}; {FORM}")
+            raise InvalidRuntime(f"--recipe {recipe!r}; {FORM}", what="--recipe", given=recipe, accepted=FORM)
         self.recipe = recipe
         self.n_answers = 0
         """If it grew, a failed value may now succeed."""
@@ -207,7 +213,10 @@ class RecipeProcess:
             self._end()
             raise WorkerFailed(
                 f"the process of --recipe {self.recipe} died while making a {verb}; the next request "
-                "starts another"
+                "starts another",
+                what="process of --recipe",
+                where=self.recipe,
+                given=f"died while making a {verb}",
             ) from error
         except BaseException:  # even Ctrl-C, because the next request would receive this answer
             self._end()
@@ -228,7 +237,8 @@ class RecipeProcess:
         self._end()
         self._functions.clear()
         if self._is_stopped():
-            raise WorkerFailed(f"the process of --recipe {self.recipe} ended with the viewer")
+            message = f"the process of --recipe {self.recipe} ended with the viewer"
+            raise WorkerFailed(message, what="process of --recipe", where=self.recipe, given="ended")
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
         self._process = spawn.Process(
@@ -258,7 +268,10 @@ class RecipeProcess:
             self._end()
             raise WorkerFailed(
                 f"the process of --recipe {self.recipe} died while starting: importing the module, or calling "
-                "the function, ended it. Check its output; the next request starts another"
+                "the function, ended it. Check its output; the next request starts another",
+                what="process of --recipe",
+                where=self.recipe,
+                given="died while starting",
             ) from error
         if not answered:
             self._end()
@@ -275,14 +288,16 @@ class RecipeProcess:
                 self._end()
                 raise WorkerFailed(
                     f"--recipe {self.recipe} did not answer in {limit_s:g} s; its process was ended, and the next "
-                    "request starts another. Stored and decoded values are shown without it"
+                    "request starts another. Stored and decoded values are shown without it",
+                    what="seconds of --recipe",
+                    where=self.recipe,
+                    given=limit_s,
                 )
         data = pipe.recv_bytes()
         try:
             return cast(tuple[bool, object], pickle.loads(data))  # noqa: S301 - from our own process
         except Exception as error:  # noqa: BLE001 - a class of the recipe's module, which is not imported here
-            text = f"a value of the transform cannot leave its process: {type(error).__name__}: {error}"
-            return False, TransformFailed(text)
+            return False, _unsendable(error)
 
     def _is_stopped(self) -> bool:
         return self._stopped

@@ -79,6 +79,7 @@ class AudioStarts:
         samples, rate_hz, whole = load("audio.decode:read_start")(data, MOST_AUDIO_BYTES)
         if not whole:
             self.notes[id(samples)] = f"the first {length(samples.shape[1] / rate_hz)} are decoded"
+            # Python reuses ids, so a note ends with its array. At exit no page reads it.
             finalize(samples, self.notes.pop, id(samples)).atexit = False
         return samples, whole
 
@@ -166,6 +167,7 @@ class ReplayedPart:
 
     def again(self, slots: Container[int], take: TakeValues) -> None:
         """Replay some slots, each as its own part, and pass their large values to `take`."""
+        # With as many ranks as slots, each slot is a part of its own.
         n = self._replay.plan.batch_size(self.step)
         for slot in range(len(self._sources)):
             if slot in slots:
@@ -348,6 +350,7 @@ class Replays:
             if entry is not None and not entry.is_young(ledger_s):
                 self._drop(entry)
                 entry = None
+            # Inserted last: the first entry is the least recently used.
             entry = entry or _OpenReplay(RLock(), time.monotonic())
             self._open[setting] = entry
             entry.users += 1
@@ -355,6 +358,7 @@ class Replays:
                 self._drop(self._open.popitem(last=False)[1])
         try:
             with entry.lock:
+                # Under the entry's own lock: it reads plan and ledger, while other plans are used.
                 entry.replay = entry.replay or self._outage.ask(lambda: self._new_replay(setting))
                 yield entry.replay
         finally:

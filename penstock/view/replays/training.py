@@ -426,6 +426,9 @@ def run_and_step(root: loader.Root, text: str) -> tuple[str, int | None]:
     if not step.isdecimal() or len(step) > MOST_DIGITS:
         raise InvalidRuntime(
             f"{text[:100]!r}: the step after @ is {step[:100]!r}; accepted: run, run@step (of {MOST_DIGITS} digits at "
-            "most), a plan's hash, a state file"
+            "most), a plan's hash, a state file",
+            what="step",
+            where=text[:100],
+            given=step[:100],
         )
     return name, int(step)

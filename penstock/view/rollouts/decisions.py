@@ -250,9 +250,10 @@ def decision_detail(
         records = RunRecords(store, run)
         record = records.covering(step)
     except PlanMismatch as error:  # the run follows a dataset
-        raise NotRecorded(str(error)) from error
+        raise NotRecorded(str(error), what=error.what, where=error.where, given=error.given) from error
     if record is None or step >= record.end:
-        raise NotRecorded(f"{store.url}: run {run!r} has no decision of step {step}")
+        message = f"{store.url}: run {run!r} has no decision of step {step}"
+        raise NotRecorded(message, what="decision", where=f"{store.url}: run {run!r}", given=step)
     by = _by_env(record)
     cells = [n for one in by for n in (*one.trained, *one.withheld)]
     undecided = record.cursor.ranges

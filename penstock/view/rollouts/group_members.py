@@ -226,6 +226,10 @@ def _files(
     if total > MOST_ROWS:
         raise InvalidRuntime(
             f"{version.name}: the samples table of this transaction has {total:,} rows; up to {MOST_ROWS:,} are "
-            "searched for a group. Filter the version's page by the column instead"
+            "searched for a group. Filter the version's page by the column instead",
+            what="rows",
+            where=version.name,
+            given=total,
+            accepted=MOST_ROWS,
         )
     return chosen

@@ -124,7 +124,11 @@ def group_record(
     if chosen not in own:
         accepted = ", ".join(own) or "no column"
         raise InvalidRuntime(
-            f"sample {ordinal} of {version.name} has no {clean(chosen, 80)}; accepted: {accepted}"
+            f"sample {ordinal} of {version.name} has no {clean(chosen, 80)}; accepted: {accepted}",
+            what="column of a group",
+            where=f"sample {ordinal} of {version.name}",
+            given=chosen,
+            accepted=own,
         )
     members, n_samples = _members(
         version,

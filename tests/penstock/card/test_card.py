@@ -14,6 +14,7 @@ from loader.errors import InvalidRuntime
 from penstock.card.build import build_card, reason_class
 from penstock.card.render import render_html, render_markdown
 from penstock.card.value import card_document, render_json
+from tests.refusals import refusal
 from tests.servers.processes import python
 
 
@@ -224,7 +225,7 @@ def test_field_that_is_too_large_is_not_read(tmp_path, media, monkeypatch):
 
 @pytest.mark.parametrize("wanted", [-1, 25])
 def test_number_of_examples_out_of_range(opened, wanted):
-    with pytest.raises(InvalidRuntime, match="accepted: 0 to 24"):
+    with refusal(InvalidRuntime, what="examples", given=wanted, accepted="0 to 24"):
         build_card(*opened, n_examples=wanted)
 
 

@@ -8,6 +8,7 @@ import loader
 from loader.errors import Corrupt
 from penstock.card.build import build_card
 from penstock.card.history import history
+from tests.refusals import refusal
 
 
 def record(**body):
@@ -101,8 +102,12 @@ def test_record_that_is_gone_is_unknown(root):
     assert (made.publishes, made.batches, made.checks) == (1, 0, ())
 
 
-@pytest.mark.parametrize("data", [b"{", b"[]", b"{}", b'{"body": 3}'])
-def test_damaged_record_is_named(root, data):
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [(b"{", "stage record"), (b"[]", "stage record"), (b"{}", "body"), (b'{"body": 3}', "body")],
+)
+def test_damaged_record_is_named(root, data, what):
     version = publish(root, 1, data)
-    with pytest.raises(Corrupt, match=r"stages/d/samples/1/000000000001\.json is not a stage record"):
+    where = f"{root.url}/stages/d/samples/1/000000000001.json"
+    with refusal(Corrupt, what=what, where=where):
         history(root, version)

@@ -71,7 +71,7 @@ def test_into_a_folder(own, tmp_path):
     paths = write_card(tmp_path / "a" / "b", card)
     assert {path.name: path.read_bytes() for path in paths} == card_files(card)
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidRuntime, match="cannot be written"):
+    with refusal(InvalidRuntime, what="path", where=tmp_path / "file/card.html", given="File exists"):
         write_html(tmp_path / "file" / "card.html", card)
 
 

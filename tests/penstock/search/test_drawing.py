@@ -13,6 +13,7 @@ from loader.errors import InvalidRuntime
 from penstock.search.map.drawing import DARK, LIGHT, SIDE_PX, Box, Palette, draw, nearest, parse_box
 from penstock.search.map.lasso import MAP_UNITS
 from penstock.view import web
+from tests.refusals import refusal
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TOKENS = Path(web.__file__).parent / "static/tokens.css"
@@ -139,5 +140,5 @@ def test_box_is_parsed_or_refused() -> None:
         "0" * 99,
         "1,2,3,4,5",
     ):
-        with pytest.raises(InvalidRuntime, match=r"is not x0,y0,x1,y1 of whole numbers from 0 to 65,536"):
+        with refusal(InvalidRuntime, what="box", given=text):
             parse_box(text)

@@ -18,7 +18,7 @@ from loader.dataset.search.segment_reads import coverage, read_segment
 from loader.dataset.search.segments import put_segment, version_parts
 from loader.dataset.search.text_reads import text_kind
 from loader.dataset.versions.sample_search import search_samples
-from loader.errors import Conflict, FieldMismatch, FieldNotFound, MissingDependency, NotIndexed
+from loader.errors import Conflict, Corrupt, FieldMismatch, FieldNotFound, MissingDependency, NotIndexed
 from loader.storage import open_store
 from penstock.search.make import drop_index, make_index
 from penstock.upkeep.copying.items import Pace
@@ -206,7 +206,7 @@ def test_damaged_and_forged_segments_are_named_and_their_samples_compared(tmp_pa
         {"code": 7},
     ):
         root.store.put(how, json.dumps(body | change).encode())
-        with pytest.raises(loader.errors.Corrupt, match="is no record of an index"):
+        with refusal(Corrupt, what="record of an index", where=how):
             loader.Root(root.url).open("d").search(like="k000005")
 
 
@@ -353,7 +353,7 @@ def test_limits_of_a_query(tmp_path, monkeypatch):
     root = root_of(tmp_path)
     make_index(root, "d")
     monkeypatch.setattr(code_index, "MOST_CODES", 500)
-    with pytest.raises(NotIndexed, match="compare 600 codes; a query compares at most 500: pass a where"):
+    with refusal(NotIndexed, what="codes", where="d@3", given=600, accepted=500):
         root.open("d").search(like="k000005")
     assert len(root.open("d").search(like="k000005", where="third = 0", k=300)) == 200
     monkeypatch.undo()
@@ -384,7 +384,7 @@ def test_mirror_refuses(tmp_path):
     place = open_store(str(tmp_path / "mirror"))
     migrate(root, place, Pace())
     mirror = loader.Root(place.url)
-    with pytest.raises(Conflict, match="is a mirror of"):
+    with refusal(Conflict, what="mirror", where=mirror.url, accepted=root.url):
         make_index(mirror, "d")
 
 

@@ -187,7 +187,7 @@ def test_damaged_fit_is_named_and_dropped(root: loader.Root) -> None:
         fit[:200] + bytes([fit[200] ^ 1]) + fit[201:],
     ):
         root.store.put(path, damage)
-        with pytest.raises(Corrupt, match=path):
+        with refusal(Corrupt, what="fit of a map", where=path):
             read_map(root.open("d"))
         with pytest.raises(Corrupt, match=r"run penstock index REF --map --drop"):
             make_map(root, "d")
@@ -205,15 +205,16 @@ def test_forged_fit_is_refused(root: loader.Root) -> None:
     assert parse_fit(fit_bytes(fit, how, ""), fit_path(how)).x.tolist() == fit.x.tolist()
     many = fit_map(np.eye(WIDTH, dtype=np.float32))
     object.__setattr__(many, "anchors", many.anchors * np.float32(5))
-    with pytest.raises(Corrupt, match="an anchor has not the length 1"):
+    path = fit_path(how)
+    with refusal(Corrupt, what="fit of a map", where=path, given="an anchor has not the length 1"):
         parse_fit(fit_bytes(many, how, ""), fit_path(how))
     strange = fit_map(np.eye(WIDTH, dtype=np.float32))
     object.__setattr__(strange, "clusters", np.full(WIDTH, 60_000, np.uint16))
-    with pytest.raises(Corrupt, match="a cluster has the number 60000"):
+    with refusal(Corrupt, what="fit of a map", where=path, given="a cluster has the number 60000"):
         parse_fit(fit_bytes(strange, how, ""), fit_path(how))
     with root.write("other") as writer:
         writer.add("a", {"appearance.npy": np.ones(WIDTH, np.float16)})
     other = map_how(root.open("other"), None)
     assert other is not None
-    with pytest.raises(Corrupt, match="it was exchanged or renamed"):
+    with refusal(Corrupt, what="path", where=fit_path(other), given=path):
         parse_fit(fit_bytes(fit, how, ""), fit_path(other))

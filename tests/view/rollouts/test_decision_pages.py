@@ -16,6 +16,7 @@ from penstock.view.rollouts.decision_lines import decision_lines
 from penstock.view.rollouts.decisions import decision_chart, decision_detail, decision_summary, summary_lines
 from penstock.view.sections.characters.section_lines import page_lines
 from penstock.view.sections.decisions import decisions_sections
+from tests.refusals import refusal
 from tests.view.conftest import write_photos
 from tests.view.rollouts.rig import HOSTILE
 from tests.view.test_web import Served
@@ -96,7 +97,7 @@ def test_detail_adds_up_by_environment_and_length(root):
     assert (detail.n_undecided, detail.n_undecided_parts, detail.most) == (7, 1, 15)
     assert detail.asked["pack"] == '{"length": 64}'
     assert decision_detail(root.store, "on", 0).has_next
-    with pytest.raises(NotRecorded, match="no decision of step 6"):
+    with refusal(NotRecorded, what="decision", within="run 'on'", given=6):
         decision_detail(root.store, "on", 6)
 
 
@@ -177,8 +178,14 @@ def test_damaged_record_is_named_and_hides_no_other(root, name):
     assert [row.trained for row in chart.rows] == [30, 31, 0, 33, 34]
     lines = decision_lines(chart.rows)
     assert [dot.step for dot in lines.damaged] == [2]
-    with pytest.raises((Corrupt, FormatTooNew, NotRecorded), match=r"2\.json"):
+    with pytest.raises((Corrupt, FormatTooNew, NotRecorded)) as caught:
         decision_detail(root.store, "on", 2)
+    fault = caught.value
+    expected = {
+        "a newer format": ("format", f"{root.url}/{key}"),
+        "following": (key, "run 'on'"),
+    }
+    assert (fault.what, fault.where) == expected.get(name, (key, root.url))
     assert decision_detail(root.store, "on", 1).has_next
 
 

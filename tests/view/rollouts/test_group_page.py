@@ -11,6 +11,7 @@ from loader.errors import InvalidRuntime
 from penstock.view.rollouts import group_members
 from penstock.view.rollouts import group_record as group_record_module
 from penstock.view.rollouts.group_record import group_record
+from tests.refusals import refusal
 from tests.view.rollouts.rig import GROUPS, MEMBERS, ordinal_of, rollout, write_rollouts
 from tests.view.test_web import Served
 
@@ -102,7 +103,7 @@ def test_pair_is_shown_by_its_column(root):
 def test_sample_without_the_column_names_the_others(root):
     version = write_rollouts(root, steps=1)
     for column in ("pair_id", "reward", "key"):
-        with pytest.raises(InvalidRuntime, match="accepted: group_id"):
+        with refusal(InvalidRuntime, what="column of a group", given=column, accepted=["group_id"]):
             group_record(version, 0, column)
 
 
@@ -128,7 +129,7 @@ def test_large_group_is_bounded(root, monkeypatch):
     record = group_record(version, 0)
     assert (len(record.members), record.n_samples) == (3, MEMBERS)
     monkeypatch.setattr(group_members, "MOST_ROWS", 5)
-    with pytest.raises(InvalidRuntime, match="up to 5 are searched"):
+    with refusal(InvalidRuntime, what="rows", where=version.name, accepted=5):
         group_record(version, 0)
 
 

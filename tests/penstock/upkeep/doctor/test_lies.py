@@ -8,6 +8,7 @@ from loader.storage import Blob, open_store
 from penstock.upkeep.doctor import store_probes
 from penstock.upkeep.doctor.store_probes import Scratch, creates, listing
 from tests.proxy_stores import ProxyStore
+from tests.refusals import refusal
 
 
 def levels(found):
@@ -70,7 +71,7 @@ def test_nothing_is_published_to_a_store_whose_creates_replace(gateway, s3, runn
     gateway.lie = "replaces"
     root = loader.Root("s3://doctor/liar", options=s3)
     with (
-        pytest.raises(InvalidStore, match="let a create-only write replace an object"),
+        refusal(InvalidStore, what="create-only write", where="s3://doctor/liar"),
         root.write("d") as writer,
     ):
         writer.add("k", {"cls": 1})

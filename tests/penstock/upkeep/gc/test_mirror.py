@@ -13,6 +13,7 @@ from penstock.upkeep.gc.deleted_record import read_swept
 from penstock.upkeep.migrate.promote import promote, promote_alone
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.version import verify
+from tests.refusals import refusal
 
 NOW = Options(name="c", grace_s=0)
 
@@ -126,7 +127,7 @@ def test_root_that_is_moved_while_it_is_swept(primary, mirror, properties, monke
         store, "delete_many", lambda: promote(primary, mirror.store, Pace(None, None))
     )
     sweeping._use(moves)
-    with pytest.raises(Conflict, match=f"was moved to {mirror.url}") as refused:
+    with refusal(Conflict, what="former primary", where=primary.url, accepted=mirror.url) as refused:
         collect(sweeping, NOW, apply=True)
     assert "collected as a mirror" in refused.value.__notes__[0]
     assert len(before) - len(files(primary)) == 2

@@ -2,14 +2,13 @@
 
 import hashlib
 
-import pytest
-
 from loader.cache.answers import Grant
 from loader.cache.pages import page_name
 from loader.errors import InvalidRuntime
 from penstock.denied.record import TakedownRecord
 from penstock.upkeep.takedown.peer_pages import peer_places, purge_peers
 from tests.cache.peers.nodes import PAGE, Node, running_nodes
+from tests.refusals import refusal
 
 GONE = hashlib.sha256(b"gone").hexdigest()
 OTHER = hashlib.sha256(b"other").hexdigest()
@@ -66,8 +65,10 @@ def test_node_that_is_down_is_named_after_the_others_were_purged(tmp_path):
         for node in nodes:
             put_pages(node, GONE)
         nodes[0].stop()
-        with pytest.raises(InvalidRuntime, match=nodes[0].address):
+        with refusal(InvalidRuntime, what="nodes") as caught:
             purge_peers(peers, RECORD)
+        (failure,) = caught.value.given
+        assert failure.startswith(f"{nodes[0].address} (")
         assert pages(nodes[1]) == 0
         clean = {place["path"]: place["clean"] for place in peer_places(RECORD, [peers])}
         assert clean == {nodes[0].address: False, nodes[1].address: True}

@@ -15,6 +15,7 @@ from penstock.denied.record import add_to_record, read_record
 from penstock.formats.files_beside import files_beside
 from penstock.upkeep.takedown.raw_objects import RawDeletion, _fits, shared_raw_objects
 from penstock.upkeep.takedown.run import run_takedown
+from tests.refusals import refusal
 from tests.servers.processes import python
 
 SECRET = "ZQALICEZQ"
@@ -64,7 +65,8 @@ def test_damaged_record_of_another_dataset_is_named(kit, root):
     write(root, "clips", {"k1": (RAW, "bob")})
     root.store.put("stages/photos/units/000001-1f0c99ab/000001.json", b"{")
     n = kit.deny(root, Target(kind="sample", value="k1", dataset="clips"))
-    with pytest.raises(Corrupt, match=r"stages/photos/units/000001-1f0c99ab/000001.json is no JSON"):
+    path = "stages/photos/units/000001-1f0c99ab/000001.json"
+    with refusal(Corrupt, what="JSON object", where=f"{root.url}/{path}"):
         run_takedown(root, n, apply=True)
 
 

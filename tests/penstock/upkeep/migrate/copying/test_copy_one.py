@@ -10,6 +10,7 @@ from loader.errors import Changed, Corrupt
 from loader.storage import open_store
 from penstock.upkeep.copying.copy_one import Transfer
 from penstock.upkeep.copying.items import Item, Pace
+from tests.refusals import refusal
 
 DATA = bytes(range(250)) * 5
 _numbers = itertools.count()
@@ -52,7 +53,7 @@ def test_large_object_of_another_size_does_not_arrive(monkeypatch):
     monkeypatch.setattr("penstock.upkeep.copying.copy_one.HELD_BYTES", 100)
     source, target = (open_store(f"memory://transfer-{next(_numbers)}") for _ in range(2))
     source.put("k", DATA)
-    with pytest.raises(Corrupt, match=f"has bytes {len(DATA)}; the root states bytes 999"):
+    with refusal(Corrupt, what="object", within="/k", given=f"bytes {len(DATA)}", accepted="bytes 999"):
         Transfer(source, target, Pace())(Item(path="k", nbytes=999))
     assert list(target.list("")) == []
 

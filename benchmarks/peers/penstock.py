@@ -139,7 +139,7 @@ def over_parquet(share: int, task: Task) -> Iterator[Any]:
         register(loader.Root(folder), "parquet", place, "bench")
     if share > 1:
         lanes.LIVE_CHUNK_BYTES = int(task.data.offsets[-1]) // (2 * share)
-        CHUNKS.capacity_bytes = 2 * lanes.LIVE_CHUNK_BYTES
+        CHUNKS.capacity = 2 * lanes.LIVE_CHUNK_BYTES
     return serve(replace(task, folder=folder), workers=task.workers)
 
 

@@ -232,17 +232,22 @@ def _work(queue: "SimpleQueue[Call | None]", idle: Semaphore) -> None:
 AT_ONCE = 64
 
 
-class ByteLru:
-    """Least-recently-used cache, bounded in bytes. Thread-safe. The newest value stays, however large."""
+class SizedLru:
+    """Least-recently-used cache, bounded by the sum of sizes: bytes, rows or 1 each. Thread-safe.
 
-    def __init__(self, capacity_bytes: int) -> None:
-        self.capacity_bytes, self.turns = capacity_bytes, Turns()
+    The newest value stays, however large.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.turns = Turns()
         self._lock = lock()
         self.begin_anew()
 
     def begin_anew(self) -> None:
+        """Drop all values, as in a forked child."""
         self._held: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self.held_bytes = 0
+        self.size = 0
 
     def get(self, key: Hashable) -> Any:
         with self._lock:
@@ -252,17 +257,23 @@ class ByteLru:
             self._held.move_to_end(key)
             return hit[0]
 
-    def put(self, key: Hashable, value: Any, nbytes: int) -> None:
+    def put(self, key: Hashable, value: Any, size: int) -> None:
         self.discard(key)
         with self._lock:
-            self._held[key] = value, nbytes
-            self.held_bytes += nbytes
-            while self.held_bytes > self.capacity_bytes and len(self._held) > 1:
-                self.held_bytes -= self._held.popitem(last=False)[1][1]
+            self._held[key] = (value, size)
+            self.size += size
+            while self.size > self.capacity and len(self._held) > 1:
+                _, (_, oldest_size) = self._held.popitem(last=False)
+                self.size -= oldest_size
 
     def discard(self, key: Hashable) -> None:
         with self._lock:
-            self.held_bytes -= self._held.pop(key, (None, 0))[1]
+            _, size = self._held.pop(key, (None, 0))
+            self.size -= size
+
+    def clear(self) -> None:
+        with self._lock:
+            self.begin_anew()
 
 
 class Together:

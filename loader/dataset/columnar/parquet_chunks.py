@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt, InvalidSample
 from ...storage import ByteRange, ObjectInfo
-from ...storage.threads import ByteLru, begins_anew
+from ...storage.threads import SizedLru, begins_anew
 from ..shards.shard import crc32c
 from ..tables.parquet_ranges import TAIL_BYTES, Window, chunk_start
 from .arrow_columns import Column, TableRows, joined
@@ -21,7 +21,7 @@ CAPACITY_BYTES = 4 * 2**30
 """Decoded bytes that a process caches: twice `lanes.LIVE_CHUNK_BYTES`."""
 
 
-class ChunkCache(ByteLru):
+class ChunkCache(SizedLru):
     """A cache that is emptied in a forked child, which would otherwise hold the values a second time."""
 
     def __init__(self, capacity_bytes: int = CAPACITY_BYTES) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from ...errors import StoreError
 from ...storage import ByteRange, Store, is_local
 from ...storage.store import ObjectReader
-from ...storage.threads import ByteLru, in_background, lock
+from ...storage.threads import SizedLru, in_background, lock
 from ..tables.parquet import MAGIC_BYTES
 from ..tables.parquet_ranges import WHOLE_BELOW_BYTES
 from .index import ROW_GROUP_ROWS, IndexFile, IndexPlace
@@ -38,7 +38,7 @@ class IndexCache:
     ) -> None:
         self._store = store
         self._pages: list[IndexPages] = []  # of the loaders that run; the last one's are used
-        self._groups = ByteLru(capacity_bytes)
+        self._groups = SizedLru(capacity_bytes)
         self._lock = lock()
         self._files: OrderedDict[str, IndexFile] = OrderedDict()
         self._file_bytes = 0
@@ -169,7 +169,7 @@ class IndexCache:
         """Add a file, and drop the oldest ones beyond `MAX_OPEN_FILES` or a quarter of the capacity."""
         self._files[path] = file
         self._file_bytes += file.held_bytes
-        most_file_bytes = self._groups.capacity_bytes // 4
+        most_file_bytes = self._groups.capacity // 4
         while len(self._files) > MAX_OPEN_FILES or self._file_bytes > most_file_bytes:
             _, oldest = self._files.popitem(last=False)
             self._file_bytes -= oldest.held_bytes

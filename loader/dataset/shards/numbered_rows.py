@@ -1,13 +1,12 @@
 """Decode rows of a version's `shards` tables as they are needed."""
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ...storage.threads import lock
+from ...storage.threads import SizedLru
 from .shards_file import ShardsFile
 
 CACHE_ROWS = 2**17
@@ -30,8 +29,8 @@ class ShardRows:
                 self._groups.append(place)
 
         self._first_rows = np.array(first_rows, np.int64)
-        self._cache: OrderedDict[int, pa.Table] = OrderedDict()
-        self._lock = lock()
+        self.cache = SizedLru(CACHE_ROWS)
+        """Number of a row group -> its decoded table, by rows."""
 
     def __len__(self) -> int:
         return int(self._first_rows[-1])
@@ -86,24 +85,14 @@ class ShardRows:
         return table, number - int(first_row)
 
     def _decode_group(self, group: int) -> pa.Table:
-        with self._lock:
-            table = self._cache.get(group)
-            if table is not None:
-                self._cache.move_to_end(group)
-                return table
-
-            number, group_in_file = self._groups[group]
-            file = self.files[number]
-            table = file.read_group(group_in_file)
-            self._cache[group] = table
-            self._evict()
+        table: pa.Table | None = self.cache.get(group)
+        if table is not None:
             return table
-
-    def _evict(self) -> None:
-        """Remove the least recently used row groups, but not the last one."""
-        n_rows = 0
-        for table in self._cache.values():
-            n_rows += table.num_rows
-        while n_rows > CACHE_ROWS and len(self._cache) > 1:
-            _, oldest = self._cache.popitem(last=False)
-            n_rows -= oldest.num_rows
+        with self.cache.turns.of(group):
+            table = self.cache.get(group)  # another thread may have decoded it meanwhile
+            if table is None:
+                number, group_in_file = self._groups[group]
+                file = self.files[number]
+                table = file.read_group(group_in_file)
+                self.cache.put(group, table, table.num_rows)
+        return table

@@ -14,7 +14,7 @@ import pyarrow as pa
 from ...errors import FieldMismatch, FieldNotFound, InvalidPlan
 from ...keywords import did_you_mean
 from ...order.sources.window_layout import MAX_COLUMNS
-from ...storage.threads import ByteLru, lock
+from ...storage.threads import SizedLru, lock
 from ..tables.columns import is_annotation
 from ..tables.parquet import ROW_GROUP_ROWS, TableFile
 from ..tables.table_rows import get_rows
@@ -204,7 +204,7 @@ class SampleColumns:
     ) -> None:
         self._version = version
         self._columns = dict(columns)
-        self._cache = ByteLru(cache_bytes)
+        self._cache = SizedLru(cache_bytes)
         self._lock = lock()
         self._whole: dict[str, pa.Array] = {}
         self._unknown: dict[str, str] = {}

@@ -1,11 +1,10 @@
 """Rows of large arrays and frames of long videos: a window reads the blocks that it needs, which are cached."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from threading import Lock, local
+from threading import local
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from ...modalities.video.packet_table import SUFFIX as PACKETS
 from ...modalities.video.timeline import Timeline
 from ...order.random.keyed_permutation import I64
 from ...storage.requests import retry_corrupt
+from ...storage.threads import SizedLru
 from .video_packet_reads import Readers
 
 PIECE_BYTES = 16 * 2**20
@@ -40,10 +40,7 @@ class BlockCache:
     """Least-recently-used blocks, bounded in bytes; thread-safe. Blocks that a batch uses stay until it is complete."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._nbytes = 0
-        self._blocks: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
-        self._lock = Lock()
+        self._blocks = SizedLru(limit_bytes)
         self._own = local()
 
     @contextmanager
@@ -57,23 +54,17 @@ class BlockCache:
     def get(self, key: Key) -> Any:
         held: dict[Key, Any] = self._own.held
         if key not in held:
-            with self._lock:
-                if key not in self._blocks:
-                    return None
-                self._blocks.move_to_end(key)
-                held[key] = self._blocks[key][0]
+            block = self._blocks.get(key)
+            if block is None:
+                return None
+            held[key] = block
         return held[key]
 
     def put(self, key: Key, block: Any, nbytes: int) -> None:
         """Add a block. An error lasts for this batch only."""
         self._own.held[key] = block
-        if isinstance(block, Corrupt):
-            return
-        with self._lock:
-            self._nbytes += nbytes - self._blocks.pop(key, (None, 0))[1]
-            self._blocks[key] = block, nbytes
-            while self._nbytes > self._limit_bytes:
-                self._nbytes -= self._blocks.popitem(last=False)[1][1]
+        if not isinstance(block, Corrupt):
+            self._blocks.put(key, block, nbytes)
 
 
 class BlockSource:

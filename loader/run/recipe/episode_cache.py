@@ -22,7 +22,7 @@ from ...modalities.video.packet_pages import MIN_BYTES as PAGED_BYTES
 from ...modalities.video.packet_table import SUFFIX, StreamFacts
 from ...modalities.video.timeline import Timeline
 from ...order.sources.window_view import WindowView
-from ...storage.threads import ByteLru
+from ...storage.threads import SizedLru
 from .blocked_rows import BlockCache, BlockedRows, PagedVideo, index_field, rows_in_blocks
 from .episode_clocks import check_clock, check_times, end_ns, frame_times, ticks_ns
 from .video_packet_reads import Readers, check_table_address, packet_table, table_places
@@ -93,7 +93,7 @@ class EpisodeCache:
         self._in_blocks = {f for f in self._arrays - others if f + ROWS in self._version.fields}
         self._in_pages = {f for f in videos if f + SUFFIX not in others}
         self.blocks = BlockCache(blocks_bytes)
-        self._episodes = ByteLru(limit_bytes)
+        self._episodes = SizedLru(limit_bytes)
 
     def __call__(
         self, addresses: Sequence[SampleAddress], readers: Readers

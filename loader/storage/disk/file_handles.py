@@ -4,13 +4,12 @@ import mmap
 import os
 import resource
 import sys
-from collections import OrderedDict
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ...errors import StoreError
 from ..store import Disk
-from ..threads import lock
+from ..threads import SizedLru
 
 KEPT_FILES = 1024
 """Most open files; fewer if that exceeds a quarter of the descriptors."""
@@ -57,7 +56,7 @@ def is_of_this_machine(device: int) -> bool:
     return bool(types) and types <= LOCAL_TYPES
 
 
-class _Kept(NamedTuple):
+class _OpenFile(NamedTuple):
     etag: str
     handle: FileHandle
 
@@ -67,13 +66,10 @@ class FileHandles:
 
     def __init__(self, store: Disk) -> None:
         self._store = store
-        self._lock = lock()
-        self._files: OrderedDict[str, _Kept] = OrderedDict()  # most recently used last
-        self._most = _most_files()
+        self._files = SizedLru(_most_files())
 
     def close(self) -> None:
-        with self._lock:
-            self._files.clear()
+        self._files.clear()
 
     def get(self, key: str, etag: str | None) -> tuple[FileHandle, str] | None:
         """Return (current file, etag); None if a read must report the error.
@@ -83,11 +79,9 @@ class FileHandles:
         current = self._store.etag_of(key, etag)
         if current is None:
             return None
-        with self._lock:
-            kept = self._files.get(key)
-            if kept is not None and kept.etag == current:
-                self._files.move_to_end(key)
-                return kept.handle, current
+        file: _OpenFile | None = self._files.get(key)
+        if file is not None and file.etag == current:
+            return file.handle, current
         try:
             descriptor = self._store.open_same(key, current)
         except StoreError:  # perhaps the process has no descriptors left: a read needs one too
@@ -96,11 +90,7 @@ class FileHandles:
         if descriptor is None:
             return None
         handle = FileHandle(descriptor)
-        with self._lock:
-            self._files[key] = _Kept(current, handle)
-            self._files.move_to_end(key)
-            while len(self._files) > self._most:
-                self._files.popitem(last=False)
+        self._files.put(key, _OpenFile(current, handle), 1)
         return handle, current
 
 

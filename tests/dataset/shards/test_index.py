@@ -265,7 +265,7 @@ def test_cache_is_bounded_and_shared_by_threads(put):
     with ThreadPoolExecutor(8) as pool:
         for rows in pool.map(lambda row: cache.rows(place, row), [*range(0, 9000, 90)] * 3):
             same(rows, keys, fields)
-    assert cache._groups.held_bytes <= 2 * one_group
+    assert cache._groups.size <= 2 * one_group
     assert len(cache._groups._held) <= 2
     assert cache._file_bytes == sum(file.held_bytes for file in cache._files.values())
 

@@ -73,7 +73,7 @@ def test_rows_are_decoded_as_they_are_asked_for(monkeypatch):
     assert len(rows) == 50
     for at in (0, 49, 3, 4, 49, 0):
         assert rows.row(at)["part"] == f"p{at}"
-        assert sum(one.num_rows for one in rows._cache.values()) <= 10
+        assert rows.cache.size <= 10
     assert rows.columns("path")["path"].to_pylist() == table["path"].to_pylist()
     with pytest.raises(Corrupt, match="t is not a readable shards table"):
         ShardRows([ShardsFile("t", b"PAR1 nothing PAR1")])

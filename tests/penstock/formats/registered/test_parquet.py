@@ -378,7 +378,7 @@ def test_cache_holds_no_more_than_it_may_and_the_last(puts):
     for key, nbytes in puts:
         cache.put(key, (key, nbytes), nbytes)
         assert cache.get(key) == (key, nbytes)
-        assert cache.held_bytes == sum(size for _, size in cache._held.values()) <= 64
+        assert cache.size == sum(size for _, size in cache._held.values()) <= 64
 
 
 def test_range_reader_sees_one_run_of_bytes(root, place):

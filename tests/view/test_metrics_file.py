@@ -64,31 +64,35 @@ def test_digest_is_read_in_every_form(tmp_path, digest, form):
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("name", "text", "what"),
     [
-        ("m.csv", "epoch,loss\n1,2\n"),
-        ("m.csv", "step,loss\n-1,2\n"),
-        ("m.csv", "step,loss\n1.5,2\n"),
-        ("m.csv", "step,loss\nnan,2\n"),
-        ("m.csv", "step,loss\nfirst,2\n"),
-        ("m.csv", ""),
-        ("m.csv", "step,loss\n"),
-        ("m.csv", "step,loss\n,2\n"),
-        ("m.jsonl", ""),
-        ("m.jsonl", '{"step": null}'),
-        ("m.jsonl", "[1]\n"),
-        ("m.jsonl", '{"step": 1'),
-        ("m.jsonl", "[" * 10**5),
-        ("m.parquet", "no parquet"),
-        ("m.csv", "step,step\x1b\n1,2\n"),
-        ("m.csv", "step,a\x1b,a\x07\n1,2,3\n"),
-        ("m.txt", "step,loss\n1,2\n"),
-        ("m.csv", ",".join(["step", *map(str, range(101))]) + "\n" + ",".join(["1"] * 102) + "\n"),
+        ("m.csv", "epoch,loss\n1,2\n", "columns"),
+        ("m.csv", "step,loss\n-1,2\n", "steps"),
+        ("m.csv", "step,loss\n1.5,2\n", "steps"),
+        ("m.csv", "step,loss\nnan,2\n", "columns"),
+        ("m.csv", "step,loss\nfirst,2\n", "columns"),
+        ("m.csv", "", "file"),
+        ("m.csv", "step,loss\n", "columns"),
+        ("m.csv", "step,loss\n,2\n", "columns"),
+        ("m.jsonl", "", "columns"),
+        ("m.jsonl", '{"step": null}', "steps"),
+        ("m.jsonl", "[1]\n", "file"),
+        ("m.jsonl", '{"step": 1', "file"),
+        ("m.jsonl", "[" * 10**5, "file"),
+        ("m.parquet", "no parquet", "file"),
+        ("m.csv", "step,step\x1b\n1,2\n", "column names"),
+        ("m.csv", "step,a\x1b,a\x07\n1,2,3\n", "column names"),
+        ("m.txt", "step,loss\n1,2\n", "file"),
+        (
+            "m.csv",
+            ",".join(["step", *map(str, range(101))]) + "\n" + ",".join(["1"] * 102) + "\n",
+            "numeric columns",
+        ),
     ],
 )
-def test_another_file_is_refused_by_name(tmp_path, name, text):
+def test_another_file_is_refused_by_name(tmp_path, name, text, what):
     (tmp_path / name).write_text(text)
-    with refusal(InvalidRuntime, where=tmp_path / name):
+    with refusal(InvalidRuntime, what=what, where=tmp_path / name):
         read_metrics(tmp_path / name)
     with refusal(InvalidRuntime, what="file", where=tmp_path / "none.csv"):
         read_metrics(tmp_path / "none.csv")

@@ -137,11 +137,13 @@ def test_array_is_read_in_bounded_memory(place):
 
 def test_place_of_the_other_json_says_which_import_reads_it(root, place):
     (place / "a.json").write_text("[]")
-    with refusal(EmptyVersion, what="jsonl"):
+    with refusal(EmptyVersion, what="jsonl", where=place) as caught:
         import_place(root, "jsonl", open_store(str(place)), "chats")
+    assert "penstock import json reads it" in str(caught.value)
     (place / "a.json").rename(place / "a.jsonl")
-    with refusal(EmptyVersion, what="json"):
+    with refusal(EmptyVersion, what="json", where=place) as caught:
         _imported(root, place)
+    assert "penstock import jsonl reads it" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -80,10 +80,10 @@ def test_checkpoint_of_a_delta_log_takes_the_place_of_its_commits(delta):
     actions = [PROTOCOL, _add("part-1.parquet"), _add("day=1/part-3.parquet"), _add("part-b%20c.parquet")]
     for number in (0, 1):  # cleaned away
         (delta / f"_delta_log/{number:020}.json").unlink()
-    with refusal(Corrupt, what="commit 0"):
+    with refusal(Corrupt, what="commit 0", where=f"{delta}/_delta_log/"):
         _listed(delta, "parquet")
     _checkpoint(delta, 1, actions[:2], f".{1:010}.{2:010}")
-    with refusal(Corrupt, what="commit 0"):  # half a checkpoint is none
+    with refusal(Corrupt, what="commit 0", where=f"{delta}/_delta_log/"):  # half a checkpoint is none
         _listed(delta, "parquet")
     _checkpoint(delta, 1, actions[2:], f".{2:010}.{2:010}")
     assert _listed(delta, "parquet") == LIVE
@@ -198,7 +198,7 @@ def test_patterns_choose_objects_and_are_part_of_the_version(place, root):
         register(root, "files", place, "photos")
     plain = register(loader.Root(f"{root.url}-2"), "files", place, "photos", selection=EVERYTHING).version
     assert "include" not in plain.manifest["producer"]["registered"]
-    with refusal(EmptyVersion, what="files"):
+    with refusal(EmptyVersion, what="files", where=place):
         register(root, "files", place, "others", selection=Selection(include=("*.png",)))
     with refusal(InvalidRuntime, what="patterns", within="/place", given=["!"]):
         register(root, "files", place, "others", selection=Selection(include=("!",)))

@@ -220,6 +220,7 @@ def _key(number: int, texts: Sequence[str]) -> str:
         text.encode(),
         digest_size=HASH_BYTES,
     )
+    # The number orders sequences. The hash differs for other pieces: a packing of other documents replaces the sample.
     numbered = sequence_key(number)
     return f"{numbered}-{digest.hexdigest()}"
 

@@ -210,6 +210,7 @@ def _parse(data: bytes, path: str, numbers: int | None) -> tuple[MapFit, str]:
     nbytes = 0
     for number in range(metadata.num_row_groups):
         nbytes += metadata.row_group(number).total_byte_size
+    # float32 vectors and 64 bytes for the other columns: a forged file may state any size, and is not decompressed.
     most_bytes = 2**20 + metadata.num_rows * (4 * numbers + 64)
     if nbytes > most_bytes:
         raise Corrupt(f"{path} has {nbytes:,} bytes of columns, accepted are {most_bytes:,}; {_AGAIN}")

@@ -216,13 +216,16 @@ class Transfer:
     def _read_ahead(
         self, item: Item, view: memoryview, begin: int, pinned: str | None, digest: Digest
     ) -> str:
+        # An empty object has one empty piece, whose request shows that it exists.
         pieces = [view[at : at + self._piece] for at in range(begin, len(view), self._piece)] or [view]
+        # The first piece on its own: its ETag pins the others.
         etag = self._fetch(item.path, begin, pieces[0], pinned)
         asked = 1
         coming: deque[Future[str]] = deque()
         try:
             for number, piece in enumerate(pieces):
                 while asked < len(pieces) and len(coming) <= AHEAD:
+                    # Requests are counted by context, and a thread has none of its own.
                     context = copy_context()
                     at = begin + asked * self._piece
                     coming.append(
@@ -321,6 +324,7 @@ class Compared:
         raise _uneven(self._source, self._target, item.path)
 
     def _has_arrived(self, path: str, digest: str) -> bool:
+        # Twice: a wrong read of the target is no wrong copy.
         return any(self._transfer.digest(self._target, path) == digest for _ in range(2))
 
 

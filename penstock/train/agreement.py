@@ -128,6 +128,7 @@ class Agreement:
             self._every = max(1, -every)
         self._calls += 1
         self._step_s = self._step_s if step_s is None else step_s
+        # Ranks count calls alike and have one `_every`, so all of them begin the same exchange.
         if step_s is None or self._calls >= self._every:
             now_s = perf_counter()
             # The median follows steps that become long after half of its steps only.
@@ -136,6 +137,7 @@ class Agreement:
                 pace_s = max(self._step_s, (now_s - self._begun_s) / self._calls)
             self._calls = 0
             self._begun_s = now_s
+            # Negative, so that the maximum over the ranks is the smallest interval.
             self._collective.reduce([*values(), -_exchange_interval(pace_s)])
         return greatest
 

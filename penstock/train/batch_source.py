@@ -109,6 +109,7 @@ def batch_source(batches: "BatchSource | Iterable[loader.Batch]") -> BatchSource
     """Return batches with a position. Raises: InvalidRuntime for an iterable that has none."""
     if isinstance(batches, loader.Loader | SuccessiveLoaders):
         return batches
+    # `loader.on` wraps a DataLoader, which wraps the dataset that has the position.
     inner = batches.batches if isinstance(batches, BatchesOnDevice) else batches
     dataset = getattr(inner, "dataset", inner)
     from loader.api.torch_iterable import PlanDataset  # imports torch

@@ -86,8 +86,10 @@ def _copy(source: Store, target: Store, checkpoint: Checkpoint) -> CheckpointCop
         if _is_whole(target, checkpoint):
             target.delete_many([claim])
             return CheckpointCopy(run=run, step=step, objects=len(checkpoint.objects), copied=0, nbytes=0)
+        # A marker whose parts are gone must not stand while they are copied again.
         target.delete_many([key])
     _check_newest(target, checkpoint)
+    # Before the parts: without it a training that saves there takes them for leftovers.
     target.put(claim, b"")
     transfer = Transfer(source, target, Pace())
     failures = list[PenstockError]()
@@ -103,6 +105,7 @@ def _copy(source: Store, target: Store, checkpoint: Checkpoint) -> CheckpointCop
             break
     if failures:
         raise failures[0]
+    # Once more: a training may have saved a later step during the copy.
     _check_newest(target, checkpoint)
     try:
         target.put_if_absent(key, data)
@@ -125,6 +128,7 @@ def _missing(target: Store, checkpoint: Checkpoint, transfer: Transfer) -> list[
         return transfer.digest(target, checkpoint.key(part)) == f"sha256:{part.sha256}"
 
     there = [part for part in checkpoint.objects if checkpoint.key(part) in present]
+    # A killed copy may have left a part whose bytes changed since: hash it before it counts.
     damaged = {part for part, intact in zip(there, several(is_intact, there), strict=True) if not intact}
     target.delete_many(checkpoint.key(part) for part in damaged)
     return [part for part in checkpoint.objects if checkpoint.key(part) not in present or part in damaged]

@@ -50,6 +50,7 @@ class HangWatch:
         if self._armed_until_s < monotonic() + limit_s:
             slack_s = limit_s / PART
             self._armed_until_s = monotonic() + limit_s + slack_s
+            # A C thread without the interpreter's lock, so it works while Python code holds it.
             faulthandler.dump_traceback_later(limit_s + slack_s, exit=True, file=STDERR)
 
     def disarm(self) -> None:
@@ -59,6 +60,7 @@ class HangWatch:
 
     def warn_of_grace(self, save_s: float, grace_s: float) -> None:
         """Warn once if a stop may come too late for the checkpoint, which takes `save_s`."""
+        # The ranks agree one step late, so a stop takes up to two steps.
         needed_s = 2 * self.median_s + save_s
         if needed_s <= grace_s or self._has_warned:
             return

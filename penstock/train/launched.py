@@ -134,6 +134,7 @@ def user_name() -> str:
 def secret_values() -> list[str]:
     """Return the values of variables that are named like secrets, long ones first."""
     values = [value for name, value in os.environ.items() if _SECRET.search(name)]
+    # Long ones first: a short secret may be part of a longer one, whose rest would stay.
     return sorted((value for value in values if len(value) >= LEAST_SECRET), key=len, reverse=True)
 
 
@@ -147,6 +148,7 @@ def _launcher(environ: Mapping[str, str]) -> str:
 
 
 def _number(environ: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
+    # The first that is set: penstock's own before the launcher below it.
     for name in names:
         if name in environ:
             try:
@@ -167,6 +169,7 @@ def _meeting(environ: Mapping[str, str]) -> str | None:
         raise InvalidRuntime(
             "several ranks, and no MASTER_ADDR in the environment: start them by torchrun, srun or `penstock train`"
         )
+    # Depends on job and step, so that two jobs on a node rarely meet at one port.
     port = (
         20_000
         + (_number(environ, ("SLURM_JOB_ID",), 0) * 7 + _number(environ, ("SLURM_STEP_ID",), 0)) % 20_000

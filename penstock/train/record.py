@@ -47,6 +47,7 @@ class RunRecord:
 
     def __init__(self, store: Store, run: str, facts: Mapping[str, Any]) -> None:
         self._folder = RunFolder(store, run)
+        # The id: two starts never have equal bytes, by which a repeated request finds its own object.
         self._facts = {"at_us": utc_us(), "id": secrets.token_hex(8), **facts}
         self._waiting: list[_Write] = []
         self._changed = threading.Condition()
@@ -133,12 +134,14 @@ class RunRecord:
                 write.put()
             except Exception as error:  # noqa: BLE001 - it costs the record, never the training
                 _log.warning("could not store an object of %s: %s", self._folder.run, error)
+                # A table whose bytes cannot be made fails each time; only the store's failures pass.
                 if write.event or isinstance(error, PenstockError):
                     failed.append(write)
         return failed
 
     def _begun(self) -> int:
         """Return the number of the start, which is stored before all else of it."""
+        # Only the writing thread calls it, so no lock is needed.
         self._attempt = self._attempt or self._folder.begin_attempt(self._facts)
         return self._attempt
 
@@ -161,6 +164,7 @@ def _limit_writes(writes: list[_Write]) -> list[_Write]:
     while len(tables) > MOST_TABLES or (len(tables) > 1 and sum(one.nbytes for one in tables) > MOST_BYTES):
         writes.remove(tables.pop(0))
     while len(events) > MOST_EVENTS:
+        # A lost "saved" costs a line of goodput; a lost "first_batch" would cost the start's.
         lost = next((one for one in events if one.event == "saved"), events[0])
         events.remove(lost)
         writes.remove(lost)

@@ -70,6 +70,7 @@ def step_nodes(folder: RunFolder, first: int, end: int) -> tuple[str, ...]:
     """Return the nodes of the last starts that did these steps, by the windows of the run. Raises: Corrupt."""
     keys = folder.window_keys()
     nodes = set[str]()
+    # The last start that did a step trained the model that went on.
     for attempt in sorted({key.attempt for key in keys}, reverse=True):
         after = [key for key in keys if key.attempt == attempt and key.end_step > first]
         chosen = [key for key in after if key.end_step < end] + [key for key in after if key.end_step >= end][
@@ -81,6 +82,7 @@ def step_nodes(folder: RunFolder, first: int, end: int) -> tuple[str, ...]:
         inside = (rows["first_step"] < end) & (rows["end_step"] > first)
         if inside.any():
             nodes |= {_node(folder, name) for name in rows["node"][inside].tolist()}
+            # Earlier starts count for the steps before only.
             end = min(end, int(rows["first_step"][inside].min()))
         if end <= first:
             break

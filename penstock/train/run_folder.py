@@ -234,6 +234,7 @@ class RunFolder:
             pass
         except PenstockError as error:  # it costs the watcher's eye, not the record
             _log.warning("could not name %s among the active runs: %s", self.run, error)
+            # A role that may not write there never may: do not ask at each window.
             if not isinstance(error, Forbidden):
                 return
         self._day = day
@@ -402,7 +403,9 @@ def window_keys(infos: Iterable[ObjectInfo]) -> list[WindowKey]:
 
 def _even(keys: Sequence[WindowKey], most: int = 0) -> Sequence[WindowKey]:
     """Return at most so many keys, evenly chosen, and the last one of each start. most: 0 for MOST_WINDOWS."""
+    # Rounded up, so that the choice is never larger than asked for.
     stride = max(1, -(-len(keys) // (most or MOST_WINDOWS)))
+    # The last window of a start has its end, which sums and goodput need.
     last = {key.attempt: number for number, key in enumerate(keys)}
     return [keys[number] for number in sorted({*range(0, len(keys), stride), *last.values()})]
 

@@ -75,6 +75,7 @@ def slurm_usage(
             attempts = folder.attempts()
             ids = {str(facts.get("launcher", "")).removeprefix("slurm ") for facts in attempts.values()}
             own = [job for number in ids for job in by_id.get(number, ()) if job.begun_us is not None]
+            # Starts of several jobs: `goodput` counts steps in the order of time.
             own.sort(key=lambda job: job.begun_us or 0)
             spans = start_spans(own)
             if rank_starts is not None and own:
@@ -286,11 +287,13 @@ def _starts(
     allocations = [one for group in groups for one in group]
     events = folder.events()
     versions = {event.attempt: event_versions(event) for event in events if event.name == "first_batch"}
+    # A start that died before its first batch was about to read what the newest one reads.
     newest = versions[max(versions)] if versions else ()
     keys = folder.window_keys()
     windows = folder.window_sums(keys)
     # Of very many windows an even choice is read, and stands for all.
     each = len(keys) / max(1, len(windows))
+    # One pass over all spans, since a step is new or repeated by all starts before it.
     starts = iter(goodput(allocations, events, windows))
     usages = list[SpanUsage]()
     for group in groups:

@@ -117,7 +117,9 @@ def _first_batch(plan: Plan, step: int, rank: int, ranks: int) -> tuple[int, int
         groups = {view.version.group_of(name) for name in view.fields}
         if view is planned.view:
             ordinals = np.unique(ordinals)
+            # int64 [samples]: number of the part of each, from 1.
             parts = np.searchsorted(first, ordinals, side="right")
+            # Neighbours in one part share a range: each pair of them saves a request.
             n_ranges = len(ordinals) - int(((np.diff(ordinals) == 1) & (np.diff(parts) == 0)).sum())
             n_parts = len(np.unique(parts))
         else:

@@ -132,12 +132,14 @@ def _node_text(node: NodeWait) -> str:
 
 def starvation(windows: Columns) -> Starvation:
     """Return what a start waited for. windows: Columns of its windows, at least one."""
+    # window: int64 [rows], the number of each row's window. A row is a rank in a window.
     end_steps, window = np.unique(windows["end_step"], return_inverse=True)
     gang_s, step_s = _gang(windows, window, len(end_steps))
     total_s = float(gang_s.sum())
     # For each row, the window's wait divided among the ranks that waited, and among its causes.
     own_s = np.zeros(len(window))
     caused_s = np.zeros(len(window))
+    # Rows grouped by window, so that `np.split` gives each window's rows without a search.
     order = np.argsort(window, kind="stable")
     window_ends = np.cumsum(np.bincount(window))
     for number, rows in enumerate(np.split(order, window_ends[:-1])):
@@ -161,6 +163,7 @@ def _gang(windows: Columns, window: NDArray[Any], n_windows: int) -> tuple[NDArr
     """Return, for each window, the longest wait of a rank and the longest time of its steps."""
     gang_s = np.zeros(n_windows)
     step_s = np.zeros(n_windows)
+    # Unbuffered: several rows have the same window.
     np.maximum.at(gang_s, window, windows["wait_s"])
     np.maximum.at(step_s, window, windows["step_s"])
     return gang_s, step_s
@@ -179,9 +182,11 @@ def _slower(windows: Columns, rows: NDArray[Any], waiting: NDArray[Any]) -> NDAr
         return np.zeros(len(rows), bool)
     stage = max(MAKING, key=lambda name: windows[f"{name}_s"][rows[waiting]].sum())
     column = "slow_read_s"
+    # For reads, the latency: the stage's time also counts waits for other reads.
     if stage != "fetch":
         column = f"{stage}_s"
     cost_s = windows[column][rows]
+    # Compared with ranks that did not wait: the slow ones would raise a common median.
     limit_s = SLOWER * np.median(cost_s[~waiting])
     return np.asarray(waiting & (cost_s > limit_s))
 
@@ -189,6 +194,7 @@ def _slower(windows: Columns, rows: NDArray[Any], waiting: NDArray[Any]) -> NDAr
 def _stages(windows: Columns, own_s: NDArray[Any]) -> dict[str, float]:
     """Return stage -> its share of the waiting, the largest first. A rank's wait goes to stages as its making did."""
     making_s = np.stack([windows[f"{stage}_s"] for stage in MAKING])  # [stages, rows]
+    # [stages, rows]: shares of each row; 1e-12 instead of a division by zero.
     making_share = making_s / np.maximum(making_s.sum(axis=0), 1e-12)
     stage_s = making_share @ own_s
     whole_s = float(stage_s.sum())

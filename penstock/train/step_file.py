@@ -41,6 +41,7 @@ class StepFile:
             return
         data = _NUMBERS.pack(step, utc_us())
         try:
+            # One write: a rank that is killed leaves both numbers of one step.
             os.pwrite(self._file, data, 0)
         except OSError:
             self.close()
@@ -62,6 +63,7 @@ def read_last_step(path: str | os.PathLike[str]) -> LastStep | None:
     if len(data) < _NUMBERS.size:
         return None
     step, at_us = _NUMBERS.unpack(data)
+    # The folder is the script's to write.
     if step < 0 or not 0 < at_us <= utc_us():
         return None
     return LastStep(step, at_us)

@@ -90,6 +90,7 @@ class StepTrace:
             batch = next(batches, None)
         if batch is not None and batch.micro == 0:
             lay_s = batch.stats.get("handover_wait_seconds", 0.0)
+            # A batch that lay ready was made earlier than it was asked for.
             ready_us = asked_us - 1e6 * lay_s if lay_s else time_ns() / 1000
             seconds = {stage: batch.stats.get(name, 0.0) for stage, name in MAKING.items()}
             names = ("samples", "fetched_bytes", "requests", "retries")
@@ -152,7 +153,9 @@ def _events(traced: Sequence[_TracedBatch], base_us: float) -> list[dict[str, An
     events: list[dict[str, Any]] = []
     for batch in sorted(traced, key=lambda batch: -batch.ready_us):
         end_us = batch.ready_us
+        # From the last batch backwards: the first row whose earliest span begins after this one ends.
         row = next((row for row, begin_us in enumerate(rows) if begin_us >= end_us), len(rows))
+        # Only durations are known, so stages are laid out backwards from the time of readiness.
         for stage in reversed(MAKING):
             duration_us = 1e6 * batch.seconds[stage]
             end_us -= duration_us

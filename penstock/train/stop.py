@@ -118,6 +118,7 @@ class StopRequests:
 
     def ask(self) -> None:
         """Ask to save and begin again."""
+        # A signal never weakens a person's request to end for good.
         self.stop = max(self.stop, Stop.AGAIN)
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:

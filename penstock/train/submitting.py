@@ -185,6 +185,7 @@ def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None, *, moved
             message = f"{spec.run} is still stopping: resume it when it has ended"
             raise Conflict(message, what="state", where=spec.run, given="stopping")
         claimed = claim(folder, launcher, moved=moved)
+        # Before the submit: a start that finds the request makes no step.
         folder.withdraw_stop()
         return launcher.submit(resize_spec(spec, nodes))
     except (Conflict, InvalidSpec, InvalidCluster):
@@ -383,6 +384,7 @@ def run_brief(store: Store, run: str) -> RunBrief:
 def _add(brief: RunBrief, objects: _Newest, info: ObjectInfo) -> None:
     """Add what the key of an object has."""
     # Objects are never changed, but deleted and written again. The order of a listing does not matter.
+    # XOR takes the objects in any order.
     brief.record_key ^= hash((info.key, info.nbytes, info.modified_us))
     name = info.key.removeprefix(f"{FOLDER}{brief.run}/")
     kind, _, file = name.rpartition("/")

@@ -52,6 +52,7 @@ def diff(a: Version, b: Version) -> Diff:
     parts_b = set(b.parts.ids.to_pylist())
     groups_a = a.manifest["groups"]
     groups_b = b.manifest["groups"]
+    # Shared groups only: another one is added or removed as a whole.
     coverage = {}
     for name in sorted(groups_a.keys() & groups_b.keys()):
         rows = (groups_a[name]["n_rows"], groups_b[name]["n_rows"])
@@ -105,6 +106,7 @@ def _slices(version: Version) -> set[str]:
     slices = set()
     for table in get_tables(version.store, files, ["reason"]):
         for reason in table["reason"].to_pylist():
+            # A person's own text, or none, names no slice.
             match = SLICE_REASON.fullmatch(reason or "")
             if match is not None:
                 slices.add(match["slice"])

@@ -65,6 +65,7 @@ def find_exclusions(root: Root, explained: Sequence[Explanation]) -> list[Exclud
     exclusions: list[ExcludedSince | None] = []
     for sample_addresses in addresses:
         first = None
+        # Reversed, so that the first excluded document of a sequence remains.
         for address in reversed(sample_addresses):
             dataset = _dataset(address)
             first = by_dataset[dataset].get(address.key, first)
@@ -98,6 +99,7 @@ def exclusion_slice(record: Exclusion) -> tuple[str | None, str]:
         return None, record.reason
     dataset, name, _ = parts
     full_name = f"{dataset}/{name}"
+    # A reason that names another slice than the page is a person's own text.
     if match["slice"] != full_name:
         return None, record.reason
     return full_name, match["why"]
@@ -137,6 +139,7 @@ def _of_dataset(
 
     excluded_keys = sorted(exclusions)
     version = root.open(newest.id)
+    # int64 [keys]: -1 for a key without a live sample.
     ordinals = live_ordinals(version, excluded_keys)
     since: dict[str, str] = {}  # path of a record -> first version without its samples
     result: dict[str, ExcludedSince] = {}
@@ -149,6 +152,7 @@ def _of_dataset(
             continue
         record = exclusions[key]
         if record.path not in since:
+            # Once per record: it reads manifests, and a record may have thousands of samples.
             since[record.path] = _first_version(root, record) or newest.name
         slice_name, reason = exclusion_slice(record)
         result[key] = ExcludedSince(
@@ -183,6 +187,7 @@ def _first_version(root: Root, exclusion: Exclusion) -> str:
         applied = producer.get("exclusions", ())
         return producer.get("exclusion") == path or path in applied
 
+    # In blocks: usually one of the first versions after the decision applies it.
     with DaemonPool(_READS_AT_ONCE, "penstock-excluded") as pool:
         for start in range(0, len(versions), _READS_AT_ONCE):
             block = versions[start : start + _READS_AT_ONCE]

@@ -32,6 +32,7 @@ from .stopped_samples import find_stopped
 if TYPE_CHECKING:
     from loader import Root, Version
 
+# A try fails only if another process published or retired a version meanwhile.
 _TRIES = 8
 _SHOWN = 5
 """Most keys named in a message."""
@@ -70,6 +71,7 @@ def exclude(
     own_records = [
         one for one in known if isinstance(one, Exclusion) and (one.reason, one.by, one.page) == words
     ]
+    # Published again: a process may have stopped between the record and its version.
     if same := [one for one in own_records if _matches(one, checked_keys, whole_objects, stands)]:
         return same[0], _publish(root, same[0], same[0].keys)
     samples = _samples(version, checked_keys, whole_objects)
@@ -92,6 +94,7 @@ def exclude(
         version=version.name,
         version_id=version.id,
     )
+    # Before the record is written: no later build could publish anything.
     _check_some_stay(_newest(root, version.dataset), record.keys)
     write_record(root.store, record)
     return record, _publish(root, record, record.keys)
@@ -122,6 +125,7 @@ def exclude_slice(
     full_reason = f"slice {slice_record.full_name}: {why}"
     missing = tuple(missing_keys(version, slice_record))
     page = slice_record.path
+    # A repetition after success: its version is published again, if that was lost.
     if not keys:
         words = (full_reason, author, page)
         for former in records(root.store, version.dataset):
@@ -176,6 +180,7 @@ def withdraw(
     before anything is written; otherwise as `exclude`.
     """
     checked_keys = _check(keys, reason, by, page)
+    # An exclusion outlives the version in which a person saw its samples.
     dataset = root.record(ref, retired=True).dataset
     _check_writable(root)
     stands = standing(records(root.store, dataset))
@@ -201,6 +206,7 @@ def withdraw(
 
 
 def _check(keys: Collection[str], reason: str, by: str, page: str) -> list[str]:
+    # A str is a collection too: each of its letters would be a key.
     if isinstance(keys, str):
         message = f"a list of keys is needed, got the str {keys!r}; pass [{keys!r}]"
         raise InvalidKey(message, what="keys", given=keys, accepted="a list of keys")
@@ -230,6 +236,7 @@ def _check_writable(root: "Root") -> None:
 def _matches(
     record: Exclusion, keys: Sequence[str], whole_objects: bool, stands: Mapping[str, Sequence[Exclusion]]
 ) -> bool:
+    # Withdrawn in part: to exclude them again is a new decision.
     if not all(record in stands.get(key, ()) for key in record.keys):
         return False
     if not whole_objects:
@@ -240,12 +247,14 @@ def _matches(
 def _samples(version: "Version", keys: Sequence[str], whole_objects: bool) -> dict[str, ExcludedSample]:
     import polars as pl
 
+    # Versions that no pipeline cut may lack the columns about raw objects.
     known = version.manifest["columns"]
     facts = [name for name in ("unit_id", "raw_uri", "raw_sha256", "raw_end") if name in known]
     table = version.samples().select("key", *facts)
     chosen = table.filter(pl.col("key").is_in(list(keys))).collect()
     if whole_objects:
         objects = set(chosen["raw_sha256"]) if "raw_sha256" in known else {None}
+        # Without a hash, the other samples of a raw object cannot be found.
         if not all(objects):
             raise InvalidRuntime(
                 f"{version.name} does not name the raw object of each of these samples; exclude them only by key"
@@ -255,6 +264,7 @@ def _samples(version: "Version", keys: Sequence[str], whole_objects: bool) -> di
     for row in chosen.iter_rows(named=True):
         sha256 = row.get("raw_sha256") or ""
         end = row.pop("raw_end", None)
+        # A sample without an end is its whole raw object.
         whole = whole_objects or bool(sha256 and not end)
         texts = {name: value or "" for name, value in row.items()}
         samples[row["key"]] = ExcludedSample(**texts, whole_object=whole)

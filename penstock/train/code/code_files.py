@@ -34,6 +34,7 @@ def commit(folder: Path | None = None) -> str:
     """Return the commit of a folder's repository, with -dirty if files differ; "" without one. None: the script's."""
     if folder is None:
         folder = script_folder()
+    # --exclude=* ignores all tags, so the answer is always a commit.
     text = git(folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
     return text.strip()
 
@@ -73,6 +74,7 @@ def list_paths(root: Path) -> Iterable[str]:
 
     Objects that penstock stores in a root below the folder are no code: each start and each checkpoint changes some.
     """
+    # -z: git otherwise quotes names with special characters.
     listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if not listed:
         return _walk(root)
@@ -109,6 +111,7 @@ def _walk(root: Path) -> Iterator[str]:
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a small regular file; "" for any other."""
     try:
+        # Not stat: a link may lead out of the folder.
         facts = path.lstat()
         is_regular = stat.S_ISREG(facts.st_mode)
         if not is_regular or facts.st_size > LARGE_BYTES:

@@ -75,6 +75,7 @@ def code_of_script() -> ScriptCode | None:
     diff = b""
     if head.endswith("-dirty"):
         text = git(root, "diff", "HEAD")
+        # A remote's URL may have a password, and the record is for others to read.
         data = redact(text).encode(errors="replace")
         diff = data[:MOST_DIFF_BYTES]
     sha256 = hashlib.sha256(files).hexdigest()
@@ -98,6 +99,7 @@ class CodeRecord:
             self._put_once(f"{sha256}.diff", code.diff)
         body = {"format": 1, **asdict(code.start)}
         data = canonical(body)
+        # Last: a start names a list only once it is stored.
         self._put_once(f"{attempt:06d}.json", data)
 
     def _put_once(self, name: str, data: bytes) -> None:

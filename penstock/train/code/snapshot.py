@@ -40,6 +40,7 @@ def pack(root: Path) -> bytes:
     packed = io.BytesIO()
     nbytes = 0
     with (
+        # mtime=0, and sorted paths without times or owners: equal code gives equal bytes, hence one copy.
         gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as gzipped,
         tarfile.open(fileobj=gzipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
@@ -134,6 +135,7 @@ def unpack(store: Store, run: str, sha256: str) -> Path:
     if folder.is_dir():
         return folder
     key = _key(run, sha256)
+    # Any writer of `trainings/` may have replaced it by a huge one.
     nbytes = store.head(key).nbytes
     data = b""
     if nbytes <= MOST_PACKED_BYTES:
@@ -146,8 +148,10 @@ def unpack(store: Store, run: str, sha256: str) -> Path:
         )
     unfinished = Path(tempfile.mkdtemp(dir=folders.folder))
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        # filter="data" refuses members that would lie outside of the folder.
         archive.extractall(unfinished, filter="data")
     try:
+        # Renamed at the end: a rank sees all files or none.
         unfinished.rename(folder)
     except OSError:  # another rank was faster
         shutil.rmtree(unfinished)

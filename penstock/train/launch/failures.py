@@ -94,6 +94,7 @@ class Failures:
             is_over = alike in self.unknown and self.ends >= SILENT_ENDS
             self.unknown = _append_line(self.unknown, alike)
         else:
+            # Alike without a step between: it would fail a third time. Another failure may be an accident.
             is_over = goes_on and alike in self.lines
             if not goes_on:
                 self.lines = []
@@ -180,6 +181,7 @@ def _tracebacks(text: str) -> tuple[list[str], list[_Traceback]]:
         rank = name[1] or name[2] or name[3]
         line = whole[name.end() :]
         if line.startswith("Traceback "):
+            # One failure of several tracebacks begins at its first.
             is_chained = last_words.get(rank, "").startswith(_CHAINS) and rank in ended
             begun[rank] = _Traceback(ended[rank].begin if is_chained else number, [])
         if rank in begun:
@@ -201,6 +203,7 @@ def last_failure(log: str, begin: int = 0) -> RankFailure:
     by peer [10.0.0.7]:41234".
     """
     with open(log, "rb") as file:
+        # The end of the log has the failure; a log of weeks does not fit into memory.
         file.seek(max(begin, os.fstat(file.fileno()).st_size - MOST_BYTES))
         text = file.read().decode(errors="replace")
     lines, tracebacks = _tracebacks(text)
@@ -234,6 +237,7 @@ def first_failure(text: str) -> int | None:
 def _truncate(lines: list[str]) -> str:
     """Return lines as a text of at most MOST_TEXT characters, without its middle if it is longer."""
     text = "\n".join(line[:500] for line in lines)
+    # Both ends count: where the traceback begins, and the error.
     half = MOST_TEXT // 2 - 20
     if len(text) <= MOST_TEXT:
         return text

@@ -99,6 +99,7 @@ class JobSets:
                         f"{self._place(jobset)}; it goes on with the file before: stop the run, and resume it with the "
                         "changed one"
                     )
+                # By uid: another submit may have created the next one of this name.
                 self._api.delete_jobset(name, jobset["metadata"]["uid"])
             if time.monotonic() > until_s:
                 raise EngineUnreachable(f"an earlier JobSet {name} does not go; submit again")
@@ -205,6 +206,7 @@ class JobSets:
             raise InvalidRuntime(
                 f"the pods of {run} with {start} restarts before them are gone: JobSet deletes them before it restarts"
             )
+        # Ranks are numbered pod by pod.
         index, local = divmod(rank or 0, _pod_ranks(pods[-1]) if pods else 1)
         of_index = [
             pod
@@ -327,6 +329,7 @@ def _span(pods: Sequence[Json]) -> Span:
     lasts = None in ends
     return Span(
         begun_us=min(_microseconds(pod["status"]["startTime"]) for pod in pods),
+        # A start ends with its last pod.
         ended_us=None if lasts else max(end for end in ends if end is not None),
         nodes=len(pods),
         state="" if lasts else ", ".join(sorted({str(pod["status"]["phase"]) for pod in pods})),
@@ -359,6 +362,7 @@ def _end_us(pod: Json) -> int | None:
     times = [
         one["lastTransitionTime"] for one in status.get("conditions", []) if one.get("lastTransitionTime")
     ]
+    # The last change of a condition is the nearest time that the server has.
     return max(map(_microseconds, [status["startTime"], *times]))
 
 

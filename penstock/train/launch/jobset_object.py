@@ -37,6 +37,7 @@ KEPT_S = 7 * 86_400
 
 def object_name(record: str, run: str) -> str:
     """Return the JobSet's name of a run: at most 42 characters, so that a pod's host name has at most 63."""
+    # DNS names take these characters only; the hash keeps runs with equal slugs apart.
     slug = re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")[:30].rstrip("-")
     return f"pk-{slug or 'run'}-{hashlib.sha256(f'{record} {run}'.encode()).hexdigest()[:8]}"
 
@@ -68,7 +69,9 @@ def jobset_object(
             "annotations": {"penstock/run": spec.run, "penstock/record": spec.record, FILE: spec.digest},
         },
         "spec": {
+            # Kueue admits it by lifting this.
             "suspend": bool(cluster.queue),
+            # Ranks look the first pod up before it is ready.
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             "failurePolicy": {
                 "maxRestarts": MAX_RESTARTS,
@@ -97,7 +100,9 @@ def _job(
         "completionMode": "Indexed",
         "completions": nodes,
         "parallelism": nodes,
+        # The JobSet restarts all pods; a Job that replaced one would wait for ranks that are gone.
         "backoffLimit": 0,
+        # The only value that Kubernetes accepts beside a podFailurePolicy.
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {
             "rules": [

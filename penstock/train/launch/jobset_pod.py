@@ -102,6 +102,7 @@ def _read_wait(folder: RunFolder, start: PodStart, failure: RankFailure, status:
     key = f"{prefix}{start.restarts:06d}.json"
     earlier = sorted(info.key for info in folder.store.list(prefix) if info.key < key)
     failures = Failures()
+    # The newest object of the submission holds all failures before it.
     if earlier:
         failures, _ = read_object(folder.store, earlier[-1], "failure", _parse)
     line = redact(failure.line)[-1000:] or f"ended with status {status} without a traceback"
@@ -121,6 +122,7 @@ def _read_wait(folder: RunFolder, start: PodStart, failure: RankFailure, status:
         "nodes": start.nodes,
     }
     try:
+        # Created once: all pods of a start wait equally long, and count its failure once.
         folder.store.put_if_absent(key, canonical(body))
     except AlreadyExists:  # of another pod
         _, wait_s = read_object(folder.store, key, "failure", _parse)

@@ -46,6 +46,7 @@ def run_until_ended(spec: RunSpec, log: str, file: str = "") -> int:
     attempt = _starts(log) - 1
     while True:
         spec = _newest(spec, file)
+        # The traceback of this start lies behind it.
         begin = os.path.getsize(log)
         attempt += 1
         # Once lines have the names of ranks, all later ones have: `logs --rank 0` looks for the name.
@@ -62,6 +63,7 @@ def run_until_ended(spec: RunSpec, log: str, file: str = "") -> int:
             return NOT_STARTED
         finally:
             _note(log, "ended_us")
+        # A file that changed meanwhile asks for another start, such as more steps.
         if status == 0 and _newest(spec, file) == spec:
             return 0
         if status in (0, AGAIN):
@@ -101,7 +103,9 @@ def put_file(path: Path, spec: RunSpec) -> bool:
     unfinished = path.with_name(name)
     text = json.dumps(spec.to_json())
     unfinished.write_text(text)
+    # Its variables are for this user only.
     unfinished.chmod(0o600)
+    # Renamed, so that the loop never reads half a file.
     unfinished.replace(path)
     return is_changed
 

@@ -99,6 +99,7 @@ class LocalRanks:
             self._processes.open(name, "lock", "a+") as lock,
             self._processes.open(name, "log", "ab") as output,
         ):
+            # The run lives: its loop takes the changed file at the next start.
             if not self._locked(lock, spec.run):
                 is_changed = local_loop.put_file(self._path(spec.run, "spec"), spec)
                 return self._place(spec.run) + (f"; {NEXT_START}" if is_changed else "")
@@ -114,11 +115,13 @@ class LocalRanks:
                     str(log),
                     str(self._path(spec.run, "spec")),
                 ],
+                # By standard input, since every user of the machine sees a command line.
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
                 pass_fds=[lock.fileno()],  # the lock is the process's from here on
+                # A hang-up or Ctrl-C of the terminal must not reach the run.
                 start_new_session=True,
             )
             assert process.stdin is not None
@@ -192,6 +195,7 @@ class LocalRanks:
         while self._processes.is_locked(name) or self._processes.is_held(name, RANKS_KIND):
             pid = self._process(run)
             if pid is not None:
+                # Its children too: ranks would go on without their launcher.
                 kill_all(_descendants(pid))
             kill_all(holders(self._path(run, RANKS_KIND)))
             if time.monotonic() > until_s:
@@ -320,8 +324,10 @@ def _descendants(pid: int) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):
+                # A process's name may hold spaces and brackets; the parent is the second word after the last bracket.
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
     results = [pid]
     for parent in results:
+        # The list grows while the loop walks it, generation by generation.
         results += [child for child, of in parents.items() if of == parent]
     return results

@@ -38,6 +38,7 @@ def torchrun(spec: RunSpec, *, tee: bool = False) -> list[str]:
     """
     names = ",".join(number.name for number in SIGNALS)
     options = [f"--nproc-per-node={spec.ranks_per_node}", f"--signals-to-handle={names}"]
+    # torchrun's own restarts would begin ranks without a new number of the start.
     options += [f"--shutdown-timeout={spec.grace_s}", "--max-restarts=0"]
     options += TEE if tee or spec.ranks_per_node > 1 else ()
     return [
@@ -85,6 +86,7 @@ def run_node(
         stopped = Path(folder, "stopped")
         command = [*command]
         lock = lock or Path(folder, "lock")
+        # O_NOFOLLOW, O_NONBLOCK: a link or a pipe of this name must not be opened.
         os.close(os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600))
         if TEE[0] in command:
             command.insert(command.index(TEE[0]), f"--log-dir={folder}/logs")
@@ -116,6 +118,7 @@ def _failure(logs: Path) -> RankFailure:
 
     The other ranks fail by the first one: their words on a lost connection differ from start to start.
     """
+    # By time of the last write: the rank that failed first wrote last before the others did.
     files = sorted(logs.rglob("stderr.log"), key=lambda path: path.stat().st_mtime_ns)
     for path in files:
         failure = last_failure(str(path))

@@ -24,9 +24,11 @@ def main() -> None:
     lock, parent, *command = sys.argv[1:]
     opened = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     inherited = fcntl.fcntl(opened, fcntl.F_DUPFD, LEAST_DESCRIPTOR)  # without close-on-exec
+    # Shared: all ranks hold it, and a launcher asks for it exclusively.
     fcntl.flock(inherited, fcntl.LOCK_SH)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    # After prctl: a parent that ended just before sends no signal any more.
     if os.getppid() != (int(parent) or int(os.environ[PARENT])):
         sys.exit("penstock: the launcher of this process has ended")
     os.environ[PARENT] = str(os.getpid())

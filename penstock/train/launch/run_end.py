@@ -72,6 +72,7 @@ def wait_until_ended(folder: RunFolder, launcher: Launcher, timeout_s: float | N
         else:
             if status.state in ("ended", "unknown"):
                 return _exit_status(folder, status)
+        # A sleep beyond the limit would end late and find nothing more.
         if until_s is not None and time.monotonic() + ASK_S > until_s:
             return None
         time.sleep(ASK_S)
@@ -107,6 +108,7 @@ def follow_output(
         part = launcher.log_part(folder.run, begin)
         while part.text:
             begin = part.end
+            # Whole lines only: a part may end within one, before the rank's name of the next.
             lines, _, rest = (rest + part.text).rpartition("\n")
             yield from filter_lines(lines, rank)
             part = launcher.log_part(folder.run, begin)

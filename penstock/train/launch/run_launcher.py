@@ -52,6 +52,7 @@ def claim(folder: RunFolder, launcher: Launcher, *, moved: bool = False) -> str:
     if number and recorded == name:
         return ""
     is_elsewhere = recorded and not is_same(recorded, name)
+    # Two gangs under one name would overwrite each other's checkpoints.
     if is_elsewhere and not moved and not _has_ended_here(folder, recorded):
         raise Conflict(_elsewhere(folder, recorded, name))
     key = _key(folder, number + 1)

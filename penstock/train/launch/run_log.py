@@ -37,6 +37,7 @@ Answer = Callable[[Sequence[str]], str]
 
 def rank_lines(text: str, rank: int) -> str:
     """Return the lines of a rank without its name."""
+    # srun pads numbers to one width.
     own = re.compile(rf"(?:\[rank{rank}\]:| *{rank}: )")
     return "\n".join(line[name.end() :] for line in text.splitlines() if (name := own.match(line)))
 
@@ -44,6 +45,7 @@ def rank_lines(text: str, rank: int) -> str:
 def run_text(answer: Answer, log: str, rank: int | None = None, start: int | None = None) -> str:
     """Return the last 64 KiB of a log, of a rank's lines in it, or of one start's. Raises: as `part_of`."""
     begin, end = start_part(answer, log, start)
+    # One shell command where the log is: a whole log does not pass the network.
     words = [f"tail -c +{begin + 1} {shlex.quote(log)}"]
     if end is not None:
         words.append(f"head -c {end - begin}")
@@ -83,6 +85,7 @@ def log_part(answer: Answer, log: str, begin: int | None, end: int | None = None
         ]
     )
     end_text, _, part = text.partition("\n")
+    # The size comes first, by the shell that reads: a log that grows meanwhile is not read twice.
     return LogPart(part, int(end_text))
 
 
@@ -257,7 +260,9 @@ def without_ranks(starts: Iterable[dict[str, Any]]) -> tuple[int, int]:
             newest_first.insert(0, (begun_us, ""))
         elif newest_first and (key := next(iter(times), "")) in RANK_KEYS:
             newest_first[0] = newest_first[0][0], key
+    # The newest start is not late yet, so it proves nothing.
     if newest_first and not newest_first[0][1]:
         del newest_first[0]
     late = list(takewhile(lambda start: start[1] == "no_rank_us", newest_first))
+    # The last of the late ones is the first in time.
     return (late[-1][0], len(late)) if late else (0, 0)

@@ -44,6 +44,7 @@ def check_places(spec: RunSpec) -> None:
     if saved is not None:
         store = primary_store(saved.store)
         find_root(store)
+        # Where the run will write: a policy may allow some prefixes only.
         _prove_writable(store, part_key(spec.run, 0, f"{secrets.token_hex(8)}-probe"))
     record = Root(spec.record)
     _prove_writable(record.store, f"{FOLDER}{spec.run}/probe-{secrets.token_hex(8)}")

@@ -287,6 +287,7 @@ class SlurmJobs:
             "job-name": self._name(spec.run),
             "export": "NONE",  # the submitter's variables stay out of Slurm
             "output": self._log(spec.run),
+            # One file for all starts of the run; Slurm would cut it at each.
             "open-mode": "append",
             "dependency": "singleton",
             "signal": f"USR1@{spec.grace_s}",  # without `B:`, so that it reaches every rank

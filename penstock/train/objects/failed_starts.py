@@ -67,6 +67,7 @@ def put_failed_start(store: Store, prefix: str, failed: FailedStart, hidden: Seq
     hidden: Secrets of the environment, long ones first.
     """
     body = asdict(failed)
+    # A traceback may print a URL or a variable.
     body["line"] = redact(failed.line, hidden)
     body["text"] = redact(failed.text, hidden)
     body["format"] = FORMAT
@@ -86,6 +87,7 @@ def newest_failed_start(store: Store, prefix: str) -> FailedStart | None:
     for info in store.list(f"{prefix}{FOLDER}"):
         if not is_failed_start(info):
             continue
+        # Keys begin with the time in 16 digits, so they sort by it.
         if newest is None or newest.key < info.key:
             newest = info
     if newest is None:

@@ -72,6 +72,7 @@ def differences(old: RunSpec, new: RunSpec) -> tuple[FieldChange, ...]:
 def _facts(spec: RunSpec) -> dict[str, Any]:
     """Return a file's values by key, each variable under a name of its own."""
     facts = spec.to_json()
+    # "" means the record's root, so naming that root is no change.
     facts["checkpoints"] = spec.checkpoints or spec.record
     variables = facts.pop("env")
     for name, text in variables.items():
@@ -100,6 +101,7 @@ def put_change(store: Store, prefix: str, old: RunSpec, new: RunSpec, by: str) -
 
     Raises: RunTaken.
     """
+    # Before the listing: a refused file stores nothing.
     check_change(old, new, f"{store.url}/{prefix}spec.json")
     changed = differences(old, new)
     if not changed:

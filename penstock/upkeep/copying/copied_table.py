@@ -33,6 +33,7 @@ def to_parquet(rows: list[Row]) -> bytes:
     ).encode()
     table = read_json(
         pa.BufferReader(lines),
+        # One block, so that no row is longer than a block, which the reader refuses.
         read_options=ReadOptions(use_threads=False, block_size=len(lines) + 1),
         parse_options=ParseOptions(explicit_schema=SCHEMA, unexpected_field_behavior="error"),
     )
@@ -48,10 +49,12 @@ def from_parquet(data: bytes | memoryview) -> Iterator[Row]:
 
     Raises: ValueError, KeyError or OSError if the bytes are not such a table.
     """
+    # Without Arrow's own threads, which aborted processes that ended during a read.
     for batch in pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).iter_batches(use_threads=False):
         columns = {
             name: batch.column(name).to_pylist() for name in SCHEMA.names if name in batch.schema.names
         }
+        # A manifest of an earlier release lacks the column of the second kind of digest.
         nothing = [""] * len(batch)
         digests = map(from_columns, *(columns.get(kind, nothing) for kind in KINDS))
         yield from zip(columns["key"], columns["nbytes"], digests, columns["etag"], strict=True)

@@ -27,6 +27,7 @@ def copy_all(
     coming = _copy_items(migration, items, journal, report, cluster)
     for copied in progress(coming, "migrate", lambda copied: copied.nbytes, total):
         journal.add(copied)
+        # An object that was there is recorded too, so that the next run asks for nothing.
         if copied.written:
             report.copied += 1
             report.nbytes += copied.nbytes
@@ -46,6 +47,7 @@ def _copy_items(
         transfer = migration.transfer()
         at_once = migration.at_once
         return copy_here(items(), transfer, report.failed, at_once=at_once, may_exist=migration.may_exist)
+    # A copy in this process needs none of a cluster's modules.
     from .copy_job import copy_on_cluster
 
     return copy_on_cluster(cluster, migration, items, journal, report)

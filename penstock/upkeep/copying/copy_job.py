@@ -111,6 +111,7 @@ def copy_unit(unit: CopyUnit, node: Node) -> CopiedUnit:
 
     def name(path: str, error: PenstockError, nbytes: int | None) -> None:
         is_missing = isinstance(error, ObjectNotFound)
+        # Its text and kind only: a unit's result is JSON.
         failed.append(NotCopied(path=path, nbytes=nbytes, is_missing=is_missing, why=str(error)))
 
     settings = unit.settings
@@ -121,6 +122,7 @@ def copy_unit(unit: CopyUnit, node: Node) -> CopiedUnit:
         at_once=settings.at_once,
         may_exist=settings.may_exist,
     )
+    # Objects arrive in any order; sorted, a unit that runs twice has the same result.
     copied = sorted(arrivals, key=lambda copied: copied.path)
     return CopiedUnit(copied=copied, failed=sorted(failed, key=lambda missing: missing.path))
 
@@ -150,6 +152,7 @@ _transfers: dict[CopySettings, Transfer | Compared] = {}
 
 def _transfer(settings: CopySettings, node: Node) -> Transfer | Compared:
     if settings not in _transfers:
+        # The former job's transfer holds a memory budget and reader threads.
         _transfers.clear()
         source = node.open(settings.source)
         target = node.open(settings.target)
@@ -168,11 +171,13 @@ _log = logging.getLogger(__name__)
 def migration_job(migration: Migration, attempt: int) -> Job[CopyUnit, CopiedUnit]:
     """Return a migration's job. Its fingerprint includes the rate limits."""
     pace = migration.pace
+    # Rate limits too: a run with others must not continue a job whose units have the old ones.
     words = [migration.source.url, migration.target.url, *migration.since, migration.hash]
     words += [str(pace.requests_per_s), str(pace.bytes_per_s)]
     store = migration.target
     place = StoredPlace.of(migration.target)
     if migration.notes:
+        # A plain prefix: listings of its media must not show a job's files.
         store = open_store(f"{place.url.rstrip('/')}/{migration.notes.rstrip('/')}", place.options)
     return Job(
         store=store,
@@ -186,6 +191,7 @@ def migration_job(migration: Migration, attempt: int) -> Job[CopyUnit, CopiedUni
 
 def process_settings(migration: Migration, cluster: Cluster) -> CopySettings:
     """Return each process's settings, with its share of the rate limits."""
+    # As if all ran at once: the limits are of all machines together, and no process sees the others.
     processes = cluster.slot.number * COPY.resources.units_at_once(cluster.cpus, cluster.memory_bytes)
     requests = migration.pace.requests_per_s
     nbytes = migration.pace.bytes_per_s
@@ -216,6 +222,7 @@ def copy_on_cluster(
     settings = process_settings(migration, cluster)
     n_others = 0
     try:
+        # Jobs of earlier runs first: objects that they copied after a kill are not copied twice.
         for attempt in count():
             job = migration_job(migration, attempt)
             folder = JobFolder(job.store, job.id)
@@ -228,6 +235,7 @@ def copy_on_cluster(
             there = None
             if not is_there(folder.store, folder.key("job.json")):
                 coming = items()
+                # No job without work: its folder would stay in the target.
                 first = next(coming, None)
                 if first is None:
                     return
@@ -236,6 +244,7 @@ def copy_on_cluster(
                 n_others += 1
                 name_other(folder, "no run of this migration has a note of it", _log.warning, n_others)
                 continue
+            # Before the wait: after a kill, the next run trusts only jobs that the journal names.
             journal.add_job(job.id, there.description.sha256)
             failed = list[NotCopied]()
             for value in _outcomes(there, follow(there, COPY, engine, cluster)):
@@ -251,6 +260,7 @@ def copy_on_cluster(
 def _outcomes(there: Submission, blocks: Iterable[BlockOutcomes[CopiedUnit]]) -> Iterator[CopiedUnit]:
     for block in blocks:
         for number, outcome in enumerate(block.outcomes):
+            # A unit that no worker finished does not end a migration: its objects are reported.
             yield outcome.value or _lost_unit(there, block.number, number, outcome.error)
 
 
@@ -273,6 +283,7 @@ class _Units:
         run: list[Item] = []
         nbytes = 0
         for item in self._items:
+            # Before the item is added, so that a large object is a unit of its own.
             if run and (len(run) == ITEMS or nbytes + (item.nbytes or 0) > HELD_BYTES):
                 yield CopyUnit(settings=self._settings, items=run)
                 run = []

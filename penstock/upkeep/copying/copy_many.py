@@ -99,6 +99,7 @@ def copy_here(
     waiting: dict[Future[Copied], Item] = {}
     try:
         while True:
+            # A few per thread: the items come from a listing, which may have millions.
             for item in islice(items, 4 * at_once - len(waiting)):
                 waiting[pool.submit(transfer, item, may_exist=may_exist)] = item
             if not waiting:
@@ -108,7 +109,9 @@ def copy_here(
                 item = waiting.pop(future)
                 try:
                     yield future.result()
+                # A fault of the store or object is a line of the report; any other exception ends the run.
                 except PenstockError as error:
                     failed(item.path, error, item.nbytes)
     finally:
+        # Without a wait: after an error, its threads may copy for minutes.
         pool.dismiss()

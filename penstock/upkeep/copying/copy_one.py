@@ -46,6 +46,7 @@ PART_BYTES = 16 * 2**20
 """Part size of a multipart upload, in bytes."""
 BESIDE_BYTES = (AHEAD + 1) * SMALL_PIECE_BYTES
 """Memory to read an object, besides its own bytes."""
+# Three objects of the largest size that is kept in memory, or more of smaller ones.
 ROOM_BYTES = 3 * (HELD_BYTES + BESIDE_BYTES)
 
 
@@ -91,12 +92,14 @@ class Transfer:
 
     def digest(self, store: Store, path: str) -> str:
         """Return the SHA-256 of an object as stored. Reads it whole."""
+        # SHA-256, even if another kind is recorded: equal digests must prove equal bytes here.
         digest = Digest("", "sha256")
         asked = 0
         with self._room.for_bytes(BESIDE_BYTES):
             pieces = PieceReader(store, path)
             try:
                 while piece := pieces.next():
+                    # After the read: its requests are known only now, and the next piece waits for them.
                     self._pace.take(requests=pieces.requests - asked, nbytes=len(piece))
                     asked = pieces.requests
                     digest.update(piece)
@@ -107,6 +110,7 @@ class Transfer:
     def _there(self, item: Item) -> int | None:
         self._pace.take(requests=1)
         try:
+            # A manifest, whose size the log does not state: only its bytes show that it is the same.
             if item.nbytes is None:
                 return self._size_of_manifest(item)
             info = self._target.head(item.path)
@@ -144,6 +148,7 @@ class Transfer:
         return copied
 
     def _put(self, item: Item, data: bytes | memoryview, etag: str, digest: str) -> Copied:
+        # Before the write: a damaged object must not appear in the target even for a moment.
         check(self._source, item, len(data), digest)
         is_needed = self._is_needed(item, digest)
         if is_needed:
@@ -168,11 +173,13 @@ class Transfer:
             try:
                 there = None
                 if not item.replace:
+                    # `put_file` replaces what is there, unlike `put_if_absent`.
                     there = self._target.head(item.path).nbytes
             except ObjectNotFound:
                 there = None
             if there is None:
                 self._target.put_file(item.path, file.name)
+            # Compared byte by byte: an equal size does not show that a killed run wrote it.
             elif there != nbytes or not self._has(item.path, file):
                 what = "other bytes"
                 if there != nbytes:
@@ -198,6 +205,7 @@ class Transfer:
 
     def _read(self, item: Item, view: memoryview) -> tuple[str, str]:
         digest = self._digest(item)
+        # The listed object, else the first range's: all ranges must be of one object.
         etag = item.etag or None
         at = 0
         sequential = SequentialRead(self._source, item.path, len(view))
@@ -207,6 +215,7 @@ class Transfer:
                 etag = sequential.fill(at, view[at : at + nbytes], etag)
                 digest.update(view[at : at + nbytes])
                 at += nbytes
+            # No stream was used, or it ended early. An empty object needs its ETag too.
             if etag is None or not at or at < len(view):
                 etag = self._read_ahead(item, view, at, etag, digest)
         finally:
@@ -242,6 +251,7 @@ class Transfer:
 
     def _fetch(self, path: str, offset: int, view: memoryview, etag: str | None) -> str:
         self._pace.take(requests=1, nbytes=len(view))
+        # An empty object: the request shows that it is there, and returns its ETag.
         if not view:
             return self._source.get_range(path, 0, 0, etag).etag
         return fill_from(self._source, path, offset, view, etag)
@@ -254,11 +264,13 @@ class Transfer:
         digest = self._digest(item)
         asked = 0
         try:
+            # By its size, before any of its bytes are fetched.
             check(self._source, item, pieces.info.nbytes, "")
             while piece := pieces.next():
                 self._pace.take(requests=pieces.requests - asked, nbytes=len(piece))
                 asked = pieces.requests
                 digest.update(piece)
+                # Only the write: an error of the store is none of the scratch disk.
                 with self._on_scratch(item):
                     write_all(descriptor, piece)
         finally:
@@ -272,6 +284,7 @@ class Transfer:
         return on_scratch(self._scratch, meanwhile, room_for=room_for, again=again, option="--scratch")
 
     def _digest(self, item: Item) -> Digest:
+        # The earlier copy's kind, so that the two can be compared.
         return Digest(item.digest or (item.was if proves(item.was) else ""), self._hash)
 
     def _is_needed(self, item: Item, digest: str) -> bool:
@@ -296,6 +309,7 @@ def count_copy_requests(nbytes: int | None) -> tuple[int, int]:
     return 2 + -(-(nbytes or 0) // MAX_BYTES), 3 + -(-(nbytes or 0) // PART_BYTES)
 
 
+# A single misread must not end a migration; three in a row are a fault of disk or network.
 TRIES = 3
 READ_AHEAD = 16
 
@@ -310,6 +324,7 @@ class Compared:
 
     def __call__(self, item: Item, *, may_exist: bool = False) -> Copied:
         """Copy an item. Raises: Corrupt if either store returns different bytes on each read; as `Transfer`."""
+        # The root states its digest, so that one read proves the copy.
         if item.digest:
             return self._transfer(item, may_exist=may_exist)
         for _ in range(TRIES):
@@ -320,6 +335,7 @@ class Compared:
                 continue
             if not copied.written or self._has_arrived(item.path, digest):
                 return copied
+            # Readers must not find a wrong copy, and the next try creates it anew.
             self._target.delete_many([item.path])
         raise _uneven(self._source, self._target, item.path)
 
@@ -341,6 +357,7 @@ def copy_entries(source: Store, target: Store, after: int, upto: int, last: str)
     for n in range(after + 1, upto + 1):
         assert data is not None
         follower = next(coming, None)
+        # Each entry has its predecessor's hash: one read of it proves both, if they agree.
         stated = last if follower is None else _previous_digest(follower)
         if sha256(data).hexdigest() != stated:  # this entry or the next may have been misread
             data = read_twice(source, entry_key(n))
@@ -354,6 +371,7 @@ def _check_entry(source: Store, n: int, data: bytes, follower: bytes | None) -> 
     try:
         entry = parse(n, data)
         if follower is not None and _previous_digest(follower) != entry.sha256:
+            # A repair may have recorded which bytes the next entry follows.
             behind = with_repair(source, parse(n + 1, follower), entry.sha256)
             if behind.follows != entry.sha256:
                 message = f"log entry {entry_key(n + 1)} was written after other bytes of {entry_key(n)}"
@@ -372,12 +390,14 @@ def _check_entry(source: Store, n: int, data: bytes, follower: bytes | None) -> 
 def _entries(source: Store, numbers: range) -> Iterator[bytes]:
     with DaemonPool(READ_AHEAD, "penstock-migrate-log") as pool:
         for at in range(0, len(numbers), READ_AHEAD):
+            # Reads run ahead of the writes, which must be in order.
             yield from pool.map(lambda n: source.get(entry_key(n)).data, numbers[at : at + READ_AHEAD])
 
 
 def _previous_digest(data: bytes) -> str:
     try:
         return str(parse_json_object(data)["prev"])
+    # The caller then reads both entries twice, and names the damaged one.
     except DAMAGED:
         return ""
 

@@ -30,11 +30,13 @@ class Pace:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         for name, limit in (("requests_per_s", requests_per_s), ("bytes_per_s", bytes_per_s)):
+            # `not >` refuses NaN too.
             if limit is not None and not limit > 0:
                 message = f"{name} = {limit:g}: a number above 0 is needed, or leave it out"
                 raise InvalidRuntime(message, what=name, given=limit, accepted="a number above 0")
         self.requests_per_s = requests_per_s
         self.bytes_per_s = bytes_per_s
+        # Seconds per request and per byte; 0 without a limit.
         self._costs = (1 / requests_per_s if requests_per_s else 0.0, 1 / bytes_per_s if bytes_per_s else 0.0)
         self._lock = Lock()
         self._clock = clock
@@ -50,6 +52,7 @@ class Pace:
                 # Idle time earns no credit: after a pause, no burst exceeds the limit.
                 begin = max(now, self._free_s[which])
                 self._free_s[which] = begin + amount * self._costs[which]
+                # A caller waits for earlier requests and bytes, not for its own: a large read starts at once.
                 wait_s = max(wait_s, begin - now)
         # Outside the lock: other threads reserve their turn meanwhile.
         if wait_s > 0:
@@ -64,6 +67,7 @@ class Hash(Protocol):
 
 
 def _share_memory(data: memoryview) -> Any:
+    # ctypes refuses read-only memory, which numpy wraps.
     if not data.readonly:
         return _array(len(data)).from_buffer(data)
     from numpy import frombuffer, uint8  # takes 0.1 s, so only for read-only buffers
@@ -186,6 +190,7 @@ class Copied:
 
 def check(source: Store, item: Item, nbytes: int, digest: str) -> None:
     """Check an object's size and digest. digest: "" while unknown. Raises: Corrupt."""
+    # A digest of "" is unknown, and not compared.
     known = [
         (stated, actual)
         for stated, actual in (

@@ -53,11 +53,13 @@ class Journal:
         self._manifests = [key for key in keys if key.startswith(f"{folder}manifest-")]
         self._pieces = [key for key in keys if key.endswith(".jsonl")]
         self._jobs = [key for key in keys if key.startswith(f"{folder}job-")]
+        # A run that ends merges or deletes its pieces: one that is there is of a killed run, or one at work.
         self.is_resumed = bool(self._pieces)
         self._has_news = False  # lines that are in no manifest
         self._scratch = scratch
         with self._on_scratch():
             self._file = HeldFolder("journal", scratch)
+        # In a file: the records of a large prefix may not fit in memory.
         self._noted = sqlite3.connect(self._file.path / "noted.sqlite")
         try:
             with self._on_scratch():
@@ -66,6 +68,7 @@ class Journal:
                     "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -8192;"
                     "CREATE TABLE noted (key TEXT PRIMARY KEY, nbytes INT, digest TEXT, etag TEXT) WITHOUT ROWID;"
                 )
+                # In this order: a later line replaces a manifest's row of the same key.
                 for key in [*self._manifests, *self._pieces]:
                     rows = self._noted.executemany(
                         "INSERT OR REPLACE INTO noted VALUES (?, ?, ?, ?)", self._read(key)
@@ -115,6 +118,7 @@ class Journal:
             self._noted.execute("INSERT OR REPLACE INTO noted VALUES (?, ?, ?, ?)", row)
         self._lines.append(json.dumps(dict(zip(_NAMES, as_columns(*row), strict=True))) + "\n")
         self._has_news = True
+        # A kill loses only these lines: their objects are then recognized by size and ETag.
         if len(self._lines) >= LINES:
             self.flush()
 
@@ -159,6 +163,7 @@ class Journal:
             return
         from .copied_table import to_parquet
 
+        # Deleted after the new pieces are written: a kill in between leaves both, with equal rows.
         before = [*self._manifests, *self._pieces, *self._jobs]
         number = len(self._manifests)
         if self._manifests:
@@ -191,6 +196,7 @@ class Journal:
                 batch = rows.fetchmany(PIECE_ROWS)
             if not batch:
                 return
+            # Outside: an error of the consumer is none of the scratch disk.
             yield batch
 
     def _read(self, key: str) -> Iterator[tuple[str, int, str, str]]:
@@ -203,6 +209,7 @@ class Journal:
             else:
                 for line in data.splitlines():
                     row = parse_json_object(line)
+                    # Earlier releases wrote neither crc32c nor etag.
                     digest = from_columns(row["sha256"], row.get("crc32c"))
                     yield row["path"], row["nbytes"], digest, row.get("etag", "")
         except (*DAMAGED, OSError) as error:

@@ -41,6 +41,7 @@ def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
         yield note("settings", "not asked: neither the URL nor the options name the account")
         return
     try:
+        # One retry and short waits: a person waits for the report.
         service = BlobServiceClient(
             endpoint, credential=azure_credential(config), retry_total=1, connection_timeout=5
         )
@@ -54,6 +55,7 @@ def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
         for check, question in QUESTIONS:
             try:
                 yield from question(service, container, base)
+            # One refused question must not hide the answers to others.
             except HttpResponseError as error:
                 what = "not permitted to ask"
                 if error.status_code not in (401, 403):
@@ -81,6 +83,7 @@ def azure_credential(config: Mapping[str, Any]) -> Any:
         return {"account_name": config.get("account_name", ""), "account_key": config["account_key"]}
     if config.get("sas_key"):
         return config["sas_key"]
+    # A package of its own, which an account key or a SAS does not need.
     from azure import identity
 
     where = {"authority": config["authority_host"]} if config.get("authority_host") else {}

@@ -17,6 +17,7 @@ TIMEOUT_S = 5.0
 
 def server_clock(endpoint: str) -> Iterator[Finding]:
     """Compare this machine's clock with the Date header from `endpoint`. Costs one unsigned request."""
+    # Unsigned: a server refuses a signed one if the clocks differ, which is the question.
     request = urllib.request.Request(endpoint, method="HEAD")
     try:
         try:
@@ -40,6 +41,7 @@ def server_clock(endpoint: str) -> Iterator[Finding]:
 
 def compare_clocks(ahead_s: float, where: str) -> Finding:
     """Return a finding. ahead_s: seconds by which the other clock is ahead, whole."""
+    # The header has whole seconds, and the request's own time counts too.
     if abs(ahead_s) < NOTICED_S:
         return ok("clock", f"this machine and {where} agree within a minute")
     what = f"{where} is {duration_text(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} this machine's clock"

@@ -38,6 +38,7 @@ PROBES: dict[str, Probe] = {
 }
 """Name -> probe. Probes write only below the scratch prefix."""
 
+# Above S3's page of 1,000 keys, so that a listing has to join two pages.
 MANY = 1_050
 FEW = 30
 
@@ -56,6 +57,7 @@ def examine(
     store_options = dict(options or {})
     store = loader.Root(url, options=store_options).store
     if _remote(store):
+        # The caller's options win over the short patience.
         store = open_store(store.url, PATIENCE | store_options)
     examination = Examination(store)
     try:
@@ -124,6 +126,7 @@ class Examination:
                 fail(name, str(error), "give credentials that may list, read, write and delete there")
             )
         except (StoreError, Corrupt, OSError) as error:
+            # A server that does not respond would let each question about settings wait as long.
             self._answers = self._answers and not isinstance(error, InvalidStore | Transient)
             self.findings.append(fail(name, f"{type(error).__name__}: {error}", ""))
         if needed:
@@ -141,6 +144,7 @@ class Examination:
         before = len(self.findings)
         written = any(one.check == "writing" and one.level == "ok" for one in self.findings)
         self._collect("scratch", _remove_scratch(self.scratch))
+        # Nothing was written, so a failed deletion only repeats the failure to write.
         if not written:
             del self.findings[before:]
 

@@ -128,6 +128,7 @@ def durability(folder: str) -> Iterator[Finding]:
 def renames(folder: str) -> Iterator[Finding]:
     """Check that readers of a repeatedly replaced file always see it whole."""
     target = os.path.join(folder, "renamed")
+    # Many pages long, so that a torn read can show both.
     data = (b"a" * 65_536, b"b" * 65_536)
     _write(target, data[0])
     torn: list[str] = []
@@ -173,6 +174,7 @@ def names(folder: str) -> Iterator[Finding]:
         yield warn(check, "upper and lower case are one", do)
         return
     _write(os.path.join(folder, "\u00fc"), b"")
+    # HFS+ and some network disks store another composition than the program's.
     if os.path.exists(os.path.join(folder, "u\u0308")) or "\u00fc" not in os.listdir(folder):
         yield warn(
             check,

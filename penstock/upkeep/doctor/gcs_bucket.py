@@ -34,6 +34,7 @@ def gcs_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     config, provider = gcs_config(url, options)
     try:
         bucket = _client(config, provider).bucket(name)
+        # The client's own policy would retry for two minutes.
         bucket.reload(timeout=10, retry=None)
     except (Forbidden, Unauthorized):
         yield note(
@@ -67,6 +68,7 @@ def _client(config: Mapping[str, Any], provider: Any) -> Any:
     if config.get("service_account"):
         return storage.Client.from_service_account_json(config["service_account"], **more)
     if config.get("skip_signature"):
+        # A bucket is found without a project, but the client demands one.
         return storage.Client(project="none", credentials=AnonymousCredentials(), **more)
     if config.get("bearer_token"):
         more["credentials"] = Credentials(config["bearer_token"])

@@ -33,6 +33,7 @@ def rules_of_s3(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
     """Yield the rules in a GetBucketLifecycleConfiguration response that can affect a root."""
     for rule in configured:
         chosen = rule.get("Filter", {})
+        # S3 nests several conditions in `And`, but not a single one.
         chosen = {**chosen, **chosen.get("And", {})}
         if rule.get("Status") != "Enabled" or chosen.get("Tag") or chosen.get("Tags"):
             continue
@@ -40,6 +41,7 @@ def rules_of_s3(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
         tiers = [move.get("StorageClass", "") for move in rule.get("Transitions", ())]
         yield Rule(
             name=rule.get("ID", ""),
+            # Older configurations have the prefix beside the filter.
             prefix=chosen.get("Prefix", rule.get("Prefix", "")),
             deletes=_when(expires.get("Days"), expires.get("Date")),
             archives=next((tier for tier in tiers if tier in ARCHIVES), ""),

@@ -39,6 +39,7 @@ class Bucket:
         """Return the response, or {} if the setting is unset. Raises: ClientError; BotoCoreError."""
         from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 
+        # Among these questions, boto3 accepts it for listings only.
         payer = {"RequestPayer": "requester"} if self.config.get("request_payer") and "list" in verb else {}
         try:
             return getattr(self.client, verb)(Bucket=self.name, **payer, **more)
@@ -155,7 +156,9 @@ def _tiers(bucket: Bucket) -> Iterator[Finding]:
 
 
 def _region(bucket: Bucket) -> Iterator[Finding]:
+    # S3 states no location for its first region.
     there = bucket.ask("get_bucket_location").get("LocationConstraint") or "us-east-1"
+    # The oldest buckets in Ireland still have the region's former name.
     there = "eu-west-1" if there == "EU" else there
     here = bucket.config["region"]
     endpoint = str(bucket.config.get("endpoint") or AWS)
@@ -204,6 +207,7 @@ def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
         ) from None
     bucket, prefix = bucket_and_prefix(url)
     config, provider = s3_config(url, options)
+    # The doctor has no event loop in which it could wait for it.
     if iscoroutinefunction(provider):
         yield note("settings", "not asked: the credential_provider is asynchronous")
         return
@@ -220,6 +224,7 @@ def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
             region_name=config["region"],
             config=Config(
                 signature_version=_unsigned_config() if config.get("skip_signature") else None,
+                # A person waits for the report.
                 retries={"total_max_attempts": 2},
                 connect_timeout=5,
                 read_timeout=10,
@@ -240,6 +245,7 @@ def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
                 break  # every question would get this response
         except BotoCoreError as error:
             yield _not_asked(check, error, secrets)
+        # Servers that imitate S3 may reply with HTML, or leave fields out.
         except (ResponseParserError, ParseError, LookupError, TypeError, ValueError) as error:
             brief = " ".join(str(error).split())[:200]
             yield note(check, f"this server's answer is not as S3's ({type(error).__name__}: {brief})")

@@ -27,6 +27,7 @@ class Folder:
     def __init__(self, root: str, prefix: str) -> None:
         self.path = self._there = os.path.join(root, prefix.rstrip("/"))
         self.disk = os.path.join(self.path, f"{TEMPORARY}disk")
+        # The deepest folder that existed before, at which `remove` stops.
         while not os.path.isdir(self._there):
             self._there = os.path.dirname(self._there)
         os.makedirs(self.disk)
@@ -98,6 +99,7 @@ def _at_once(scratch: Scratch) -> Finding:
     with DaemonPool(WRITERS, "penstock-doctor") as threads:
         for number in range(ROUNDS):
             key = scratch.key(f"create/{number}")
+            # All at one moment: a server that checks and then writes fails only in a race.
             start = Barrier(WRITERS)
 
             def create(writer: int, key: str = key, start: Barrier = start) -> bool:
@@ -136,6 +138,7 @@ def listing(scratch: Scratch, many: int) -> Iterator[Finding]:
     names = [f"odd/{name}" for name in ODD] + [f"many/{number:06}" for number in range(many)]
     with DaemonPool(AT_ONCE, "penstock-doctor") as threads:
         list(threads.map(lambda name: scratch.store.put(scratch.key(f"list/{name}"), b"x"), names))
+    # By code points, which is the order of UTF-8 bytes, and so of stores.
     names.sort()
     try:
         yield _compare_listing(scratch, base, names)
@@ -249,6 +252,7 @@ def ranges(scratch: Scratch) -> Iterator[Finding]:
     check = "ranges"
     store = scratch.store
     key = scratch.key("ranges")
+    # Without a period, which would hide a shifted range; seeded, so that a finding repeats.
     data = Random(1).randbytes(NBYTES)
     store.put(key, data)
     inside = ((0, 1), (NBYTES - 1, 1), (4096, 65536), (NBYTES - 5, 5), (0, NBYTES), (7, 0), (NBYTES, 0))
@@ -343,6 +347,7 @@ def _fill(file: IO[bytes]) -> bytes:
         piece = block[: PARTS_BYTES - at]
         digest.update(piece)
         while piece:
+            # An unbuffered write may write less than all of it.
             piece = piece[file.write(piece) :]
     return digest.digest()
 

@@ -81,6 +81,7 @@ def passed(before: Moment | None, now: Moment, most_us: int) -> int | None:
     """
     if before is None:
         return None
+    # One run's clock, which no time server sets back.
     if before.run and before.run == now.run:
         return max(now.run_us - before.run_us, 0)  # negative if the machine was restored to an earlier state
     wall_us = now.at_us - before.at_us
@@ -109,6 +110,7 @@ def earliest_us(before: Moment | None, now: Moment) -> int:
 @cache
 def _boot() -> str:
     try:
+        # With the time namespace: a container's boot clock may have an offset.
         return f"{_BOOT_ID.read_text().strip()} {os.readlink('/proc/self/ns/time')}"
     except OSError:
         return ""
@@ -116,6 +118,7 @@ def _boot() -> str:
 
 @cache
 def _process() -> str:
+    # Not the process's number, which another process may have later.
     return f"process-{secrets.token_hex(8)}"
 
 
@@ -188,6 +191,7 @@ def read_signs(store: Store, name: str) -> Signs:
                 given=body["format"],
                 accepted=FORMAT,
             )
+        # Damage must not let a live client seem silent.
         if body.get("checksum") != entry_checksum(body):
             raise ValueError("its checksum does not hold")
         states = {str(sign): (str(what), int(silent)) for sign, (what, silent) in body["signs"].items()}
@@ -196,6 +200,7 @@ def read_signs(store: Store, name: str) -> Signs:
         return Signs()
     except FormatTooNew:
         raise
+    # A grace period that restarts only delays deletions.
     except DAMAGED as error:
         logger.warning("%s in %s cannot be read (%s): all grace periods restart", key, store.url, error)
         return Signs()
@@ -265,6 +270,7 @@ def read_clients(
     through everything except `data/`.
     """
     before = read_signs(store, name)
+    # A listing may miss a lease: one of the last pass is read by its key too.
     known = (key for key in before.states if key.startswith(LEASES) and not is_unfinished(key))
     there = leases.read(known)
     txns = open_txns(state)
@@ -312,6 +318,7 @@ def job_folder(key: str) -> str:
 def sign_of_job(objects: Mapping[str, str]) -> Sign:
     """Return a job's sign: a hash of its folder, which changes while a process works on the job or waits for it."""
     lines = "".join(f"{key} {token}\n" for key, token in objects.items())
+    # The name of a file in a folder need not be UTF-8.
     return hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
 
 

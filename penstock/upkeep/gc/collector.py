@@ -236,6 +236,7 @@ class Options:
                 message = f"{name} = {value}; 0 or more is needed"
                 raise InvalidRuntime(message, what=name, given=value, accepted="0 or more")
             object.__setattr__(self, name, min(value, most))
+        # A client may lose one renewal to a slow store.
         least = 2 * renewal.RENEW_EVERY_S
         if self.silence_s < least:
             raise InvalidRuntime(
@@ -290,9 +291,11 @@ def collect(
             txn for txn in clients.silent_txns(state) if options.dataset in (None, state.txns[txn].dataset)
         )
         silent = [] if mirror else list(silent_here)
+        # Before objects are sorted: a writer that returns can then no longer commit its own.
         if apply and silent:
             _abort(root, silent, clients)
             state = root.log.refresh()
+            # Others were committed in the last moment.
             silent = [txn for txn in silent if state.txns[txn].status == "aborted"]
         kept, live = _kept_references(root, state, clients, options.condemned, mirror=mirror)
         owner_of = owners(
@@ -302,6 +305,7 @@ def collect(
 
         def condemn() -> Iterator[pa.Table]:
             swept = None
+            # Migrations copy data before the log, so that new objects look unneeded to a mirror.
             if mirror:
                 swept = primary_filter(root.store)
             side_objects: dict[str, Callable[[], Iterator[SideObject]]] = {
@@ -316,6 +320,7 @@ def collect(
                 "search/": lambda: segments(root.store, "search/", live, tally),
                 SEALS: lambda: seals(root.store, live, tally),
             }
+            # In key order: the next pass finds ages in the plan by bisection.
             for folder in sorted([*FOLDERS, "data/"]):
                 if folder == "data/":
                     pieces = map(sorter(state, kept, live, tally), listing.batches())

@@ -41,11 +41,13 @@ class DeletedRecord:
         """
         store = self._root.store
         try:
+            # Before each record: once the root has moved, only its new primary decides.
             check_primary(store, self._root.log.refresh())
         except Conflict as error:
             error.add_note("nothing more was deleted here; swept again, it is collected as a mirror")
             raise
         there = self._load()
+        # By the keys: a repeated sweep after a kill finds its own record.
         digest = hashlib.sha256("\n".join(condemned["key"].to_pylist()).encode()).hexdigest()[:16]
         if digest not in there:
             key = f"{FOLDER}{self._n + 1:012d}-{digest}.parquet"
@@ -82,6 +84,7 @@ def primary_filter(store: Store) -> Callable[[pa.Table], pa.Table]:
 
     Reads all records. Memory: 0.1 KB per recorded object.
     """
+    # The 32-bit offsets of `string` overflow at 2 GiB of keys.
     keys = [table["key"].cast(pa.large_string()).combine_chunks() for table in read_swept(store)]
     swept = pa.concat_arrays(keys) if keys else pa.array([], pa.large_string())
 

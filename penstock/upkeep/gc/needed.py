@@ -90,6 +90,7 @@ class Unreadable:
         raise error
 
     def _may_be_gone(self, record: VersionRecord, path: str) -> bool:
+        # No claim of the log keeps it, or it was retired before the copy: then objects may be gone.
         if record.id not in self._claims or record.n <= self._copied:
             return True
         # A sweep deletes in pieces: the manifest may be gone while other objects of the version wait for the next one.
@@ -301,16 +302,20 @@ def sorter(
     def select_condemned(batch: pa.RecordBatch) -> pa.Table:
         keys = batch.column("key")
         sizes = batch.column("nbytes")
+        # Encoded: Python then decides once per transaction, not per object.
         txns = pc.struct_field(pc.extract_regex(keys, OURS), "txn").dictionary_encode()
         names: list[str] = txns.dictionary.to_pylist()
         fates_of_txns = [transaction_fate(name) for name in names]
         # Keys that no writer creates have no transaction: they take the last fate, FOREIGN.
         at = txns.indices.fill_null(len(names)).to_numpy()
+        # int8 [objects]: index into `WHY`.
         fate = np.array([what for _, what in fates_of_txns] + [FOREIGN], np.int8)[at]
+        # A link may lead to bytes outside the root.
         fate[batch.column("link").to_numpy(zero_copy_only=False)] = FOREIGN
         # A version also names objects that an earlier transaction wrote, such as the shards of its parent.
         fate[(fate != FOREIGN) & live.within(keys).to_numpy(zero_copy_only=False)] = LIVE
         numbers: dict[str, int] = {}
+        # int64 [objects]: index into `datasets`.
         of = np.array(
             [numbers.setdefault(dataset, len(numbers)) for dataset, _ in [*fates_of_txns, _FOREIGN]]
         )[at]

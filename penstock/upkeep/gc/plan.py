@@ -84,6 +84,7 @@ def stretch(ascending: pa.Array, keys: pa.Array) -> slice:
     """Return the slice of `ascending` that may contain elements of `keys`, which ascend too."""
     if not len(keys):
         return slice(0, 0)
+    # "\0" makes the smallest key above the last one.
     return slice(_first(ascending, keys[0].as_py()), _first(ascending, keys[-1].as_py() + "\0"))
 
 
@@ -172,6 +173,7 @@ def planned(
 
     condemned: tables with schema `CONDEMNED`, keys ascending throughout.
     """
+    # Wall clocks of two runs may differ: one interval counts for half of the grace at most.
     before = Before.read(store, name, at, grace_us // 2)
     facts = {"penstock.table": "condemned", "penstock.schema": "1"}
     facts |= {f"penstock.{fact}": str(value) for fact, value in at.to_json().items()}
@@ -188,5 +190,6 @@ def planned(
                 keys = table["key"].combine_chunks()
                 aged = table.append_column("age_us", before.ages(keys))
                 writer.write_table(aged.cast(schema))
+        # Before the sweep, so that a killed one loses no ages.
         store.put_file(f"{FOLDER}{name}/plan.parquet", str(path))
         yield CollectionPlan(path)

@@ -192,6 +192,7 @@ def _creation_times(root: Root, versions: Sequence[VersionRecord]) -> dict[str, 
     """Return id -> creation time of the versions that are not retired, and of the newest retired ones."""
 
     def created(record: VersionRecord) -> int:
+        # Its manifest may be gone, but the log's entry stays.
         if record.retired is not None:
             return parse(record.n, root.store.get(entry_key(record.n)).data).at_us
         return int(read_manifest(root.store, record.manifest, record.sha256)["created_us"])

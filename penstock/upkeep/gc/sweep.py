@@ -146,6 +146,7 @@ def leases(store: Store, clients: Clients, tally: Tally) -> Iterator[SideObject]
 def hints(store: Store, tally: Tally) -> Iterator[SideObject]:
     """Yield all hints except the newest few. Costs one listing, or two if there are old hints."""
     if old := old_hints(store):
+        # Without links and unfinished files, which others decide about.
         here = {info.key for info in _in_place(store, "log/state-", tally)}
         yield from ((info, "", "", "old hint") for info in old if info.key in here)
 
@@ -205,6 +206,7 @@ def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
 def _first_refusal(store: Store, keys: Sequence[str]) -> StoreError | None:
     try:
         delete_in_place(store, keys)
+    # No fault of a key: the next sweep goes on.
     except (Throttled, Transient):
         raise
     except StoreError as error:
@@ -280,6 +282,7 @@ def sweep(
         remaining = _small_enough(ripe, caps, done)
         while (piece := _limit_batch(remaining, caps, done)).num_rows:
             remaining = remaining.slice(piece.num_rows)
+            # Just before the deletion: a reader or a hold may need it since the plan.
             checked = check(piece)
             done.spared += piece.num_rows - checked.num_rows
             if record is not None and checked.num_rows:

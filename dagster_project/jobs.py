@@ -123,6 +123,7 @@ def pause_job(spec: DatasetSpec) -> dg.JobDefinition:
         description="Write or delete the file that the sensor looks for.",
     )
     def pause_source(context: dg.OpExecutionContext, config: PauseConfig, root: RootResource) -> None:
+        # A mistyped name would make a file that no sensor reads.
         if config.source not in names:
             why = f"{spec.name} has no source {config.source!r}; it has {', '.join(names)}"
             raise dg.Failure(why, allow_retries=False)
@@ -164,6 +165,7 @@ def take_over_job(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) ->
                 opened.state.denies,
                 by_subject=spec.split_by == "subject",
             )
+        # After the batches are stored: a partition without its batch would fail.
         context.instance.add_dynamic_partitions(str(batches.name), batch_keys)
         context.log.info(f"{len(batch_keys)} batches of {spec.rebuild_of} taken over")
         context.add_output_metadata({"batches": dg.MetadataValue.int(len(batch_keys))})
@@ -228,10 +230,12 @@ def refresh_schedule(spec: DatasetSpec) -> dg.ScheduleDefinition:
         for batch, stages in batches.items():
             if n_requested == spec.upkeep.refresh_partitions:
                 break
+            # Its run computes the same features.
             if _is_under_way(context.instance, name, batch):
                 continue
             n_requested += 1
             yield dg.RunRequest(
+                # The scheduled time: a tick that runs again requests the same runs.
                 run_key=f"{context.scheduled_execution_time:%Y-%m-%dT%H:%M}-{batch}",
                 partition_key=batch,
                 asset_selection=[dg.AssetKey([spec.name, stage]) for stage in stages],

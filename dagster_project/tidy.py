@@ -155,6 +155,7 @@ tidy_schedule = dg.ScheduleDefinition(
 @dg.op(description="Record condemned objects, so that their grace period starts. Deletes and aborts nothing.")
 def record_condemned(context: dg.OpExecutionContext, root: RootResource) -> None:
     """Condemn unneeded objects; write their number and bytes per dataset as metadata."""
+    # Imported by the run: the code server needs no collector.
     from penstock.denied.record import condemned_versions
     from penstock.upkeep.gc import Options, collect
 

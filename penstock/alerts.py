@@ -124,7 +124,9 @@ def _post(url: str, body: bytes) -> tuple[str, bool]:
             return "", True
     except urllib.error.HTTPError as error:
         with error:
+            # A refusal is final; an overloaded server may accept the alert later.
             return f"it answered {error.code}", error.code < 500 and error.code != 429
+    # Its kind only: the error's text may quote the address, which is a secret.
     except urllib.error.URLError as error:
         return f"it cannot be reached ({type(error.reason).__name__})", False
     except (OSError, ValueError) as error:

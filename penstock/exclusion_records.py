@@ -187,6 +187,7 @@ def exclusion_line(version: "Version", parent: "Version | None") -> list[str]:
 def _read(store: Store, path: str) -> Exclusion | Withdrawal | None:
     try:
         return parse(store.get(path).data, path)
+    # A takedown deleted it since the listing.
     except ObjectNotFound:
         return None
 
@@ -200,6 +201,7 @@ def parse(data: bytes | memoryview, path: str) -> Exclusion | Withdrawal:
                 f"{path} has format {body['format']}, this release reads {FORMAT}: use a newer penstock"
             )
         record = Withdrawal.from_json(body) if "withdraws" in body else Exclusion.from_json(body)
+        # A copy under another name would count as a second exclusion.
         if record.path != path:
             raise ValueError(f"it names itself {record.path}: it was copied or renamed")
         return record

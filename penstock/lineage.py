@@ -78,6 +78,7 @@ def _samples_record(
 ) -> tuple[str, Mapping[str, Any]] | None:
     """Return path and content of a transaction's newest published samples record."""
     paths = [info.key for info in root.store.list(f"stages/{dataset}/{_SAMPLES}/{partition}/")]
+    # The newest first: names are numbers of equal length.
     for path in sorted(paths, reverse=True):
         body = record_json(root.store, path, "upstream")
         if body["verdict"] == "published" and body["body"].get("txn") == txn:
@@ -91,6 +92,7 @@ def _upstream(root: Root, path: str, body: Mapping[str, Any]) -> list[StageRun]:
     def visit(path: str, body: Mapping[str, Any]) -> None:
         for read in body["upstream"]:
             above = f"stages/{body['dataset']}/{read['stage']}/{read['partition']}/{read['r']:012d}.json"
+            # Several stages may have read one.
             if above not in runs:
                 visit(above, record_json(root.store, above, "upstream"))
         runs[path] = StageRun(

@@ -114,6 +114,7 @@ def _location(store: Store) -> tuple[str, str]:
 
 
 def _folder(path: str) -> str:
+    # Two paths may be one folder by a symbolic link.
     real = str(Path(os.path.realpath(path)))
     return f"{real.rstrip('/')}/"
 

@@ -19,6 +19,7 @@ def progress(
 
     size: an item's amount. total: a function if it is costly; called only on a terminal.
     """
+    # A log would get a line per item.
     if not sys.stderr.isatty():
         yield from items
         return
@@ -35,6 +36,7 @@ def progress(
         yield item
         done += size(item)
         now = time.monotonic()
+        # A line on a terminal may take longer than an item.
         if now - shown > 0.1 or done >= total:
             shown = now
             share = 1.0

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 DAY_US = 86_400 * 1_000_000
 WEEK_US = 7 * DAY_US
+# Python's dates end there.
 _YEAR_10000_US = 253_402_300_800 * 10**6
 
 
@@ -102,6 +103,7 @@ def parse_size(text: str) -> int:
     number = text.removesuffix(unit).strip()
     if not number.replace(".", "", 1).isdigit():
         raise ValueError(f"{text!r} is no size; accepted: bytes, or a number with KiB, MiB, GiB or TiB")
+    # Stored as int64.
     return int(min(float(number) * units.get(unit, 1), 2**63 - 1))
 
 

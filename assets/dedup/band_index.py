@@ -60,6 +60,7 @@ def documents_with_bands(
     """
     band_row = np.repeat(np.arange(len(hashes)), hashes.shape[1])  # [14 n]: row of each band
     flat = hashes.ravel()
+    # int64 [14 n]: bands by hash.
     order = np.argsort(flat, kind="stable")
     for attempt in range(ATTEMPTS):
         try:
@@ -88,6 +89,7 @@ def _pairs(
     codes = [np.zeros(0, np.int64)]
     for segment in covered.segments:
         for bands in find_hash_bands(version.store, segment, hashes):
+            # int64 [stored bands]: first searched band with an equal hash.
             first = np.searchsorted(hashes, bands.hashes, side="left")
             end = np.searchsorted(hashes, bands.hashes, side="right")
             hit = np.flatnonzero(end > first)
@@ -103,6 +105,7 @@ def _pairs(
             # [pairs]: number of each searched band with the hash of a stored one
             offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
             searched = np.repeat(first[hit], count) + offset
+            # int64 [pairs]: row and ordinal as one number, for `unique`.
             code = band_row[searched] * n_ordinals + np.repeat(ordinals[is_live], count)
             codes.append(np.unique(code))
     row, ordinal = np.divmod(np.unique(np.concatenate(codes)), n_ordinals)
@@ -164,6 +167,7 @@ def _new_segment(
     start = 0
     for part in parts:
         members = version.parts.live_members(part.position)
+        # int64 [live documents]: rows of the part.
         rows = np.flatnonzero(members)
         first_ordinal = int(version.parts.first_ordinal[part.position])
         ordinals = first_ordinal + np.arange(len(rows))
@@ -312,6 +316,7 @@ def _renumber(
 ) -> Bands:
     """Return the bands of live documents, with their numbers in the merged segment."""
     starts = segment.starts
+    # int64 [bands]: part of each band's document.
     number = np.searchsorted(starts, bands.documents, side="right") - 1
     is_live = (
         live_ordinals(

@@ -218,6 +218,7 @@ def parse_segment(
             where=name,
             given=type(error).__name__,
         ) from error
+    # The folder's name is a hash of its parts.
     if not folder.endswith(f"/{_digest(body['parts'])}/"):
         raise Corrupt(f"{name} names parts that are not its folder's", what="parts", where=name)
     if not is_inside:
@@ -285,6 +286,7 @@ def read_band_range(
     end_byte: int,
 ) -> Bands:
     """Return the bands whose hash begins with bytes in [first_byte, end_byte). Raises: Corrupt; ObjectNotFound."""
+    # The first byte of a hash is its highest.
     low = first_byte << 56
     high = (end_byte << 56) - 1
 

@@ -121,6 +121,7 @@ def near_published(
         document,
         ordinals,
     )
+    # bool [pairs].
     is_near = n_equal >= least_equal_values(match.min_similarity)
     near_ordinals = np.unique(ordinals[is_near])
     names = dict(zip(near_ordinals.tolist(), version.keys(near_ordinals), strict=True))
@@ -147,10 +148,12 @@ def _equal_to_published(
     for first in range(0, len(distinct), DOCUMENTS_AT_ONCE):
         block = distinct[first : first + DOCUMENTS_AT_ONCE]
         signatures = stored_signatures(version, field_name, block)
+        # Pairs are by ordinal, so that a block's are one stretch.
         start = int(np.searchsorted(ordinals, block[0], side="left"))
         end = int(np.searchsorted(ordinals, block[-1], side="right"))
         for low in range(start, end, PAIRS_AT_ONCE):
             span = slice(low, min(low + PAIRS_AT_ONCE, end))
+            # uint32 [pairs, 112].
             stored = signatures[np.searchsorted(block, ordinals[span])]
             is_equal = documents.signatures[document[span]] == stored
             n_equal[span] = np.count_nonzero(is_equal, axis=1)
@@ -187,6 +190,7 @@ def _document_counts(
     }
     groups = sorted(fields_of_group)
     has_groups = np.stack([parts.has_group(name) for name in groups], axis=1)  # bool [parts, groups]
+    # bool [layouts, groups], int64 [parts]: most parts have equal groups.
     layouts, layout_of_part = np.unique(has_groups, axis=0, return_inverse=True)
     n_documents = np.bincount(layout_of_part.ravel(), weights=parts.n_live, minlength=len(layouts))
     n_compared = 0

@@ -128,6 +128,7 @@ def near_published(new: Candidates, published: Published, policy: NearDuplicates
             near = near_embeddings(new.embeddings, embeddings, policy.embedding.min_cosine)
             pairs_.append(near.shifted(first))
     pairs = merge_pairs(*pairs_)
+    # int64 [pairs]: kind of the new sample; below 0 if it is not compared.
     kind = new.pictures.kind[pairs.query]
     return pairs.take((kind == candidates.pictures.kind[pairs.row]) & (kind >= 0))
 
@@ -138,11 +139,13 @@ def _embeddings(published: Published, field: str) -> Iterator[tuple[int, Embeddi
         return
     decode = find_decoder(field)
     has = version.parts.has_group(version.group_of(field))
+    # int64 [candidates]: best row of each.
     rows: Int64s = published.members.list.first().to_numpy().astype(np.int64)
     ordinals = published.table["ordinal"].to_numpy()[rows]
     pins: dict[str, str] = {}
     for first in range(0, len(ordinals), EMBEDDINGS_AT_ONCE):
         chunk = ordinals[first : first + EMBEDDINGS_AT_ONCE]
+        # int64 [k]: places in the chunk whose parts have the field.
         present = np.flatnonzero(has[version.parts.locate(chunk)[0]])
         addresses = version.address(chunk[present], [field])
         vectors: list[Any] = [None] * len(chunk)
@@ -206,8 +209,10 @@ def find_copies(
     Corrupt.
     """
     place = {row["key"]: position for position, row in enumerate(landed)}
+    # In landing order, since the first of equal samples stays.
     rows = sorted(samples, key=lambda row: (place.get(row["raw_key"], len(place)), row["key"]))
     newest = newest_version(root, dataset)
+    # A sample that replaces a published one is no copy of it.
     but = [*(row["key"] for row in samples), *replaced]
     images = [row for row in rows if row["kind"] in KINDS]
     copies = BatchCopies(compared_with=newest.id if newest else "")

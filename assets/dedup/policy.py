@@ -84,6 +84,7 @@ class NearDuplicates:
             self.action,
             str(self.mirrored),
         ]
+        # A search that is off adds no words, so that earlier policies keep their identity.
         if self.embedding is not None:
             words.append(self.embedding.field)
             words.append(str(self.embedding.min_cosine))

@@ -60,7 +60,9 @@ def quality_measures(table: "pl.DataFrame") -> Float64s:
         return values
 
     source = column("source_width_px") * column("source_height_px")
+    # float64 [n]: without a source, the sample's own pixels.
     pixels = np.where(np.isnan(source), column("width_px") * column("height_px"), source)
+    # An image has no duration.
     seconds = np.nan_to_num(column("source_duration_s"), nan=1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         nbytes = column("source_nbytes") / (pixels * np.where(seconds > 0, seconds, 1.0))
@@ -70,6 +72,7 @@ def quality_measures(table: "pl.DataFrame") -> Float64s:
 def classes(values: Float64s) -> Int64s:
     """Return int64 [n, 3]: the class of each measure; larger is better."""
     with np.errstate(divide="ignore", invalid="ignore"):
+        # float64 [n, 3]: -inf for 0, NaN if unknown.
         steps = np.rint(np.log2(values) * _STEPS_PER_OCTAVE)
     levels: Int64s = np.where(np.isfinite(steps), steps, _UNKNOWN).astype(np.int64)
     return levels
@@ -197,11 +200,14 @@ def settle(
     new: in landing order. among: sorted near pairs (row of `new`, row of `published`). O(n log n + near pairs).
     """
     course = _Course(new, published, among, policy)
+    # int64 [n + 1]: where each new sample's pairs begin in `among`.
     starts = np.searchsorted(among.query, np.arange(len(new) + 1))
     for first in range(0, len(new), BLOCK):
         block = course.order[first : first + BLOCK]
+        # int64 [m]: samples that stay so far, and the block itself.
         rows = np.concatenate([np.flatnonzero(course.stays), block])
         pairs = match_rows(new, block, new.take(rows), policy)
+        # int64 [block + 1]: where each sample's pairs begin in `pairs`.
         bounds = np.searchsorted(pairs.query, np.arange(len(block) + 1))
         for position, sample in enumerate(block.tolist()):
             here = pairs.take(slice(bounds[position], bounds[position + 1]))
@@ -229,6 +235,7 @@ class _Course:
             # lexsort: the last key counts most, so the first class goes last.
             sort_keys += [-level for level in self._classes.T[::-1]]
         self.order: Int64s = np.lexsort(sort_keys)
+        # int64 [n]: place of each row in `order`.
         self._rank = np.argsort(self.order)
         self._never = not self._by_quality or policy.action == "mark"
         self._pinned: Bools = np.full(len(published), self._never)
@@ -371,6 +378,7 @@ def looks(table: "pl.DataFrame", *, ungrouped: bool) -> tuple[Candidates, "pl.Se
 
     every = table_candidates(table, [""] * len(table))
     levels = classes(every.measured)
+    # int64 [n]: rows, the best first.
     order = np.lexsort((np.arange(len(every)), *(-level for level in levels.T[::-1])))
     ranked = pl.DataFrame(
         {

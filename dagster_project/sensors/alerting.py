@@ -90,6 +90,7 @@ def due(now: Sequence[Alarm], state: str, now_s: float | None = None) -> tuple[l
     lasting: dict[str, list[object]] = {}
     alerts = []
     for alarm in now:
+        # Alarms that remain in `before` are over.
         known = before.pop(alarm.key, None)
         is_due = known is None or at_s - known[0] >= REMINDER_S
         if is_due:
@@ -105,6 +106,7 @@ def due(now: Sequence[Alarm], state: str, now_s: float | None = None) -> tuple[l
 def _sent_alerts(text: str) -> dict[str, tuple[float, str]]:
     try:
         return {key: (float(at), str(dataset)) for key, (at, dataset) in json.loads(text or "{}").items()}
+    # Each lasting problem is then sent once more.
     except (ValueError, TypeError, AttributeError):
         return {}
 
@@ -126,6 +128,7 @@ def why_failed(event: dg.DagsterEvent) -> str:
     if failure.user_failure_data and failure.user_failure_data.description:
         return failure.user_failure_data.description
     error = failure.error
+    # Dagster wraps the asset's own error.
     while error and error.cause:
         error = error.cause
     if error:
@@ -166,6 +169,7 @@ def watch_sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> 
         problems = [problem for alert in to_send for problem in alerts.send(alert)]
         for problem in problems:
             context.log.error(problem)
+        # Last, so that a killed tick sends its alerts again.
         context.update_cursor(cursor)
         summary = "; ".join(alarm.alert.what for alarm in lasting) or "all is well"
         return dg.SkipReason(f"{len(to_send)} alerts sent, {len(problems)} not delivered; {summary}"[:1000])
@@ -283,6 +287,7 @@ def unattended_jobs(store: Store, now_s: float, tell: Callable[[str], object]) -
         n_done = len(folder.done(description))
         n_blocks = len(description.blocks)
         if n_done < n_blocks:
+            # A new job has no heartbeat yet.
             seen_us = max(description.at_us, folder.heartbeat_us())
             yield UnattendedJob(
                 folder=folder,

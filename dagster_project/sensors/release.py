@@ -62,10 +62,12 @@ def release_sensor(dataset: str) -> dg.SensorDefinition:
 
 def _cursor(text: str | None) -> tuple[int, int]:
     cursor = json.loads(text or '{"event": 0}')
+    # A cursor of an earlier release has "again" instead of the attempt.
     return int(cursor["event"]), int(cursor.get("attempt", 2 if cursor.get("again") else 1))
 
 
 def _key(dataset: str, event: int, attempt: int) -> str:
+    # As earlier releases named them: Dagster starts no second run with a known key.
     again = {1: "", 2: "-again"}.get(attempt, f"-again-{attempt}")
     return f"{dataset}-{event}{again}"
 
@@ -88,10 +90,12 @@ def _failure_time(
     asked = instance.get_run_records(of_key, limit=1)
     if not asked or asked[0].dagster_run.status != dg.DagsterRunStatus.FAILURE:
         return None
+    # A person may have started a release since, whose result counts.
     newest = (instance.get_run_records(of_job, limit=1) or asked)[0]
     if newest.dagster_run.status != dg.DagsterRunStatus.FAILURE:
         return None
     promise_s = 0.0
+    # Dagster's daemon starts the retry some time after the failure.
     if newest.dagster_run.tags.get(WILL_RETRY) == "true":
         promise_s = PROMISE_S
     return (newest.end_time or newest.update_timestamp.timestamp()) + promise_s

@@ -54,6 +54,7 @@ def training_sensor(dataset: str, *, per_tick: int = PER_TICK) -> dg.SensorDefin
                     usage = _usage_metadata(opened, report.run)
                     shown[report.identity] = training_event(opened, report, usage)
                     runs.append(report.run)
+                # Dagster ends a tick that takes longer than a minute.
                 if number - cursor >= per_tick:
                     break
         if number == cursor:
@@ -106,6 +107,7 @@ def quarantine_sensor(spec: DatasetSpec) -> dg.SensorDefinition:
             return dg.SkipReason(
                 f"no training on {spec.name} reported a corrupt sample that is not judged yet"
             )
+        # In the run key, so that the same ledgers are not requested twice in a day.
         day = time.strftime("%Y-%m-%d", time.gmtime())
         named = hashlib.sha256("\0".join(waiting).encode()).hexdigest()[:16]
         context.log.info(f"{len(waiting)} ledgers wait to be judged")

@@ -59,6 +59,7 @@ class DecidedPlans:
         if last is not None and last.step <= step < last.end:
             return last
         record = None
+        # The next decision's name is its first step, so no listing is needed.
         if last is not None and step == last.end:
             record = self._records.at(step)
         if record is None:
@@ -106,6 +107,7 @@ class DecidedPlans:
         return [record for record in records if record is not None]
 
     def _with_stored_plan(self, record: DecisionRecord) -> DecisionRecord:
+        # A later takedown may have deleted the replacement's plan too.
         while record.plan:
             plan_path = f"plans/{record.plan}.json"
             if is_there(self._store, plan_path):

@@ -169,6 +169,7 @@ def explain(
     range.
     """
     slots = plan.slots(step)
+    # int64 [slots asked for]: rows of `slots`.
     rows = np.arange(len(slots))
     if rank is not None or world_size is not None:
         world = World.of(rank, world_size)
@@ -193,9 +194,11 @@ def explain_slots(
     slots: slots of the step, from `first_slot` on; `Replay.slots` includes recorded substitutions. asked_rows: int64,
     rows of `slots` to explain.
     """
+    # Padding has no sample.
     asked_rows = asked_rows[slots.valid[asked_rows]]
     out: dict[int, Explanation] = {}
     for index, (name, source) in enumerate(plan.sources.items()):
+        # int64 [slots of this source].
         of_source = asked_rows[slots.source[asked_rows] == index]
         if not len(of_source):
             continue
@@ -214,6 +217,7 @@ def explain_slots(
         version = view.version
         pieces: dict[int, list[ExplainedPiece]] = {}
         if isinstance(source.view, PackedView):
+            # A packed sequence has no row of its own: its pieces have the provenance.
             addresses = [sequence_address(source.view, one) for one in slots.ordinal[of_source].tolist()]
             rows: list[dict[str, str]] = [{} for _ in addresses]
             pieces = _pieces(plan, step, slots, of_source, view)
@@ -233,6 +237,7 @@ def explain_slots(
                 provenance=row_values,
                 pieces=tuple(pieces.get(row, ())),
             )
+    # In the order of the slots, not by source.
     return [out[row] for row in asked_rows.tolist()]
 
 

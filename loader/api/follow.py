@@ -89,6 +89,7 @@ class Following(SuccessiveLoaders):
     def __next__(self) -> Batch:
         step = self.loader.step
         at_end = self.loader.end is not None and step >= self.loader.end
+        # Once per boundary, even if the loader raised there and `next` is called again.
         if step and step % self._every == 0 and step != self._decided and not at_end:
             self._adopt_plan(self._grown_plan(step))
             self._decided = step
@@ -125,10 +126,12 @@ class Following(SuccessiveLoaders):
             body_json = json.dumps({**body, "plan": grown.hash}, sort_keys=True).encode()
             try:
                 self._root.store.put_if_absent(key, body_json)
+            # Another rank was first: its plan is the run's.
             except AlreadyExists:
                 stored = self._read(key)
             else:
                 return grown
+        # `plan` too: a restart may already have it from its state.
         if stored is None or self.plan.hash not in (stored["before"], stored["plan"]):
             raise PlanMismatch(
                 f"run {self._run!r} went on at step {step} from another plan than {self.plan.hash} "
@@ -159,6 +162,7 @@ class Following(SuccessiveLoaders):
             try:
                 if (version := self._newer(ref, view.version)) is not None:
                     plan = plan.grow({source: version}, step, bucket_by=self._bucket_by)
+            # A training must not end because a new version cannot continue its plan.
             except PenstockError as error:
                 _log.warning("run %r stays with %s at step %d: %s", self._run, view.version.name, step, error)
         plan.save(self._root)

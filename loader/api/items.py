@@ -139,6 +139,7 @@ def _is_opener(dataset: Any) -> bool:
         raise InvalidPlan(
             f"{shown} can be read once, in one order; pass list(...) of it, or a map-style dataset"
         )
+    # A class may have it for its type arguments; a call of the class opens a dataset.
     if hasattr(dataset, "__getitem__") and not isinstance(dataset, type):
         if not hasattr(dataset, "__len__"):
             raise InvalidPlan(f"{shown} has no __len__; add one, since the order needs the number of items")
@@ -166,6 +167,7 @@ def _mapping_refusal(mapping: Mapping[Any, Any]) -> InvalidPlan:
 
 def _is_instance(module: str, name: str, value: object) -> bool:
     """Return whether a value is of a class whose module is imported; nothing is imported to find out."""
+    # A class whose module is not imported has no instances.
     kind = getattr(sys.modules.get(module), name, None)
     return kind is not None and isinstance(value, kind)
 
@@ -179,6 +181,7 @@ def _dataset_length(dataset: Any, length: int | None) -> int:
             raise InvalidPlan(
                 f"{_describe(dataset)} has no length ({error}); state it with loader.items(length=)"
             ) from None
+    # An integer of numpy is accepted too.
     if isinstance(n, bool) or not hasattr(n, "__index__") or not 0 <= n <= MAX_SAMPLES:
         raise InvalidPlan(
             f"length = {n!r}: a whole number from 1 to {MAX_SAMPLES} is needed; pass a dataset that repeats without "

@@ -128,6 +128,7 @@ class _Question(NamedTuple):
         question = {
             "windows": windows.id,
             "layout": windows.layout.to_json(),
+            # Any order of the fields has the same statistics.
             "fields": sorted(self.fields),
             "transform": self.transform_name,
             **({} if self.by is None else {"by": self.by}),
@@ -153,6 +154,7 @@ def _compute_norm(windows: WindowView, question: _Question) -> Norm | GroupedNor
             delta = windows.since(before)
         except InvalidPlan:
             continue  # other rows or clocks of the same episodes
+        # An earlier norm can only be added to: extremes and quantiles cannot forget an episode.
         if not len(delta.removed) and (question.by is None or _same_groups(windows, before, question.by)):
             if isinstance(norm_before, GroupedNorm):
                 earlier = norm_before.norms
@@ -238,6 +240,7 @@ class Normaliser:
         return f"Normaliser({self.norm.path}, mode={self.mode!r})"
 
     def __reduce__(self) -> Any:
+        # Scales are keyed by identity, so another process makes its own.
         return Normaliser, (self.norm, self.mode)
 
     def __call__(self, sample: Mapping[str, Any], rng: Any = None) -> dict[str, Any]:
@@ -295,6 +298,7 @@ class Normaliser:
                 accepted=list(own.shape),
             )
         offset, factor = self._scales[id(norm), field]
+        # In float64: a small deviation from a large mean would vanish in float32.
         return how(array.astype(np.float64), offset, factor).astype(np.float32)
 
 
@@ -304,6 +308,7 @@ def _normalise(values: NDArray[np.float64], offset: Any, factor: Any) -> NDArray
 
 
 def _restore(values: NDArray[np.float64], offset: Any, factor: Any) -> NDArray[np.float64]:
+    # A dimension of equal values has factor 0, and its only value is the offset.
     restored: NDArray[np.float64] = np.where(
         factor == 0, offset, values / np.where(factor == 0, 1, factor) + offset
     )

@@ -62,6 +62,7 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
     if _PLAN.fullmatch(run):
         return open_plan(root, run, retired=True)
     plans: list[str] = []
+    # The most precise record first: a trail has every step, checkpoints only some.
     for plans_of in (_run_log_plans, _followed_plans, _reported_plans, _checkpoint_plans):
         stretches = list(plans_of(root, run, step))
         plans += dict.fromkeys(one.plan for one in stretches)
@@ -144,6 +145,7 @@ def _followed_plans(root: Root, run: str, step: int | None) -> Iterator[_Stretch
         return
     entries = _objects(store, f"follows/{run}/", "before", "plan", "step")
     for number, (before, plan, first) in enumerate(entries):
+        # The first record also names the plan before it.
         if not number:
             yield _Stretch(plan=before, order=-1)
         yield _Stretch(plan=plan, first=first, order=first)
@@ -203,9 +205,11 @@ def _of_state(root: Root, state: Mapping[str, Any]) -> Plan:
         try:
             plan = open_plan(root, info.key.removeprefix("plans/").removesuffix(".json"), retired=True)
             plan.check_state(dict(state))
+        # Alike in JSON, but with another past.
         except PlanMismatch:
             continue
         except VersionRetired as error:
+            # Reported only if no other plan has this past.
             lost = error
             continue
         return plan
@@ -249,6 +253,7 @@ def saved_plans(store: Store) -> Iterator[tuple[ObjectInfo, Mapping[str, Any]]]:
 
 
 def _objects(store: Store, prefix: str, *names: str) -> Iterator[list[Any]]:
+    # Objects in folders below, such as replaced decisions, are of other kinds.
     keys = [info.key for info in store.list(prefix) if "/" not in info.key.removeprefix(prefix)]
     with Together(store, keys) as coming:
         for key in keys:

@@ -34,6 +34,7 @@ MAX_METRICS = 200
 MAX_TEXT_CHARS = 2000
 _DIGITS = 12
 _PLAN = re.compile("p-[0-9a-f]{64}")
+# Dates end there, and viewers show the time as one.
 _YEAR_9999_US = 253_370_764_800_000_000
 _log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Report:
     @property
     def identity(self) -> str:
         """32 hex digits of a SHA-256 over every field but the time."""
+        # Without the time, so that a repeated report has the same name.
         body = {**asdict(self), "at_us": 0}
         text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -165,6 +167,7 @@ def report(
     done: list[Report] = []
     try:
         reports = _reports(root, plan, run, steps, checkpoint, metrics or {})
+        # Before the reports, which name it.
         plan.save(root)
         for each in reports:
             _append(root.store, each)
@@ -222,6 +225,7 @@ def _reports(
     of_dataset = dict[str, set[tuple[str, int, str]]]()
     for source in plan.sources.values():
         view = stored_view(source.view)
+        # A source that grows after the last step was not trained on.
         begins = next(
             (g.step for g in plan.grown if (g.source, g.number) == (source.source, source.growth)), 0
         )
@@ -234,6 +238,7 @@ def _reports(
             what="root",
             given=root.url,
         )
+    # Cut last, so that no part of a secret remains.
     where = redact(str(checkpoint))[:MAX_TEXT_CHARS]
     return tuple(
         Report(
@@ -282,12 +287,14 @@ def _append(store: Store, appended: Report) -> None:
         store.put_if_absent(appended.key, appended.to_json())
     pointer = json.dumps({"report": appended.key}).encode()
     number = _newest(store, appended.dataset)
+    # Reported before, with a number: a job may repeat its last report.
     if number and store.get(_number_key(appended.dataset, number)).data == pointer:
         return
     while True:
         number += 1
         try:
             store.put_if_absent(_number_key(appended.dataset, number), pointer)
+        # Another run has the number.
         except AlreadyExists:
             continue
         return
@@ -342,6 +349,7 @@ def _read(store: Store, dataset: str, key: str) -> Report:
         raise FormatTooNew(
             f"{store.url}/{key} has a newer format than {FORMAT}, which this penstock reads: upgrade it"
         )
+    # The name is a hash of the content.
     if stored_report.key != key:
         raise Corrupt(
             f"{store.url}/{key} was changed: its content belongs under {stored_report.key}; restore or delete it"

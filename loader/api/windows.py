@@ -84,6 +84,7 @@ def windows(
         )
     layout = build_layout(anchor, at, every, rule, pad, max_age, text, keep=keep, columns=columns)
     if clock_field(anchor, view.version.fields, view.version.facts) is None:
+        # Without a clock only offsets in rows have a meaning.
         check_steps(layout)
     return view.windowed(layout, watch)
 
@@ -153,6 +154,7 @@ def _field(view: View, feature: str) -> str:
 def _row(feature: str, seconds: float, fps: Any) -> int:
     try:
         rate = Fraction(fps)
+        # Exact: a product of floats could round to the next row.
         row: int = round(Fraction(seconds) * rate)
         distance = abs(float(row / rate) - float(seconds))
     except (TypeError, ValueError, ArithmeticError) as error:
@@ -215,6 +217,7 @@ def to_lerobot(
         out[f"{feature}_{IS_PAD}"] = pad[:, 0] if single else pad
     out["frame_index"] = batch[ROW]
     if ANCHOR_NS in batch.fields:
+        # Divided as float64: float32 would keep only 24 bits of the nanoseconds.
         out["timestamp"] = (batch[ANCHOR_NS].to(torch.float64) / 1e9).to(torch.float32)
     windows = {ROW, ANCHOR_NS}
     for field, value in batch.fields.items():
@@ -236,6 +239,7 @@ def _frames(field: str, frames: Any, scales: Any, depth_unit: str) -> Any:
     """
     import torch
 
+    # [B, k, C, H, W].
     channels_first = frames.permute(0, 1, 4, 2, 3)
     is_deep = frames.dtype == torch.uint16
     is_gray = frames.shape[-1] == 1
@@ -259,6 +263,7 @@ def _frames(field: str, frames: Any, scales: Any, depth_unit: str) -> Any:
             accepted="gray frames of more than 8 bits",
         )
     depth = channels_first.to(torch.float32)
+    # A batch may mix episodes whose codes have different meanings.
     for numbers in torch.unique(scales, dim=0):
         max_code, min_m, max_m, shift_m, is_log = numbers.tolist()
         if not max_code:
@@ -266,6 +271,7 @@ def _frames(field: str, frames: Any, scales: Any, depth_unit: str) -> Any:
         scale = DepthScale(
             max_code=int(max_code), min_m=min_m, max_m=max_m, shift_m=shift_m, is_log=bool(is_log)
         )
+        # bool [B].
         slots = (scales == numbers).all(dim=1).to(depth.device)
         depth[slots] = scale.distances(depth[slots], depth_unit)
     return depth

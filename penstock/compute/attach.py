@@ -119,6 +119,7 @@ def follow(
     description = there.description
     waiter = _Waiter(there, engine, cluster, begins=begins)
     if begins:
+        # A cancelled job that is submitted again goes on.
         folder.go_on()
     firsts = [0, *accumulate(n_units for n_units, *_ in description.blocks)]
     seen: set[int] = set()
@@ -147,6 +148,7 @@ def follow(
             on_state(job_state(folder, description, seen, waiter.attempt, status))
         if not n_missing:
             return
+        # Polls slow down while nothing finishes, to spare the scheduler.
         delay_s = engine.poll_s if fresh else min(delay_s * 1.2, engine.poll_s * SLOWER)
         if status.state != "ended":
             time.sleep(delay_s)
@@ -216,6 +218,7 @@ class _Waiter:
         if attempt is None:
             return self._place(self.attempt + 1)
         if not attempt.placed:
+            # The submitter may have died between the engine's acceptance and its record.
             if self._engine.find(name):
                 self._folder.placed(self.attempt, attempt)
             elif now_us() - attempt.at_us > INTENT_S * 1e6:
@@ -228,6 +231,7 @@ class _Waiter:
         if status.state == "ended" and 0 < self._own_attempt < self.attempt:
             # The newest attempt may run on a machine that this engine cannot see: keep following our own.
             status = self._engine.status(self._folder.attempt_name(self._own_attempt))
+        # Listed again: runners may have finished blocks just before they ended.
         n_left = len(self._description.blocks) - len(self._folder.done(self._description))
         if status.state != "ended" or n_left < n_missing:
             return status

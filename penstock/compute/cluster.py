@@ -142,6 +142,7 @@ class Cluster:
             **({} if self.engine in ("inline", "local") else {"gpus": str(self.slot.gpus)}),
             "packages": ",".join(sorted({*OUR_PACKAGES, *self.packages})),
         }
+        # An image has its own code.
         if not self.image and (folders := code_folders()):
             settings["import-path"] = os.pathsep.join(folders)
         python = self.node_python("python" if self.image else sys.executable)
@@ -230,6 +231,7 @@ def read_cluster(path: str | Path) -> Cluster:
     try:
         tables = tomllib.loads(Path(path).read_text())
         slot = tables.get("slot", {})
+        # msgspec ignores unknown keys, which may be misspelt.
         _check_keys("", tables, Cluster)
         _check_keys("slot.", slot if isinstance(slot, dict) else {}, Slot)
         placing = tables.get("kubernetes", {})
@@ -238,6 +240,7 @@ def read_cluster(path: str | Path) -> Cluster:
         _check_keys("train.", train if isinstance(train, dict) else {}, TrainSettings)
         cluster = from_mapping(tables, Cluster)
         for size in (cluster.slot.memory, cluster.slot.scratch):
+            # Here, so that a wrong size is the file's error, not a job's.
             parse_size(size or "0")
     except (OSError, ValueError) as error:  # raised by reading, TOML, msgspec and sizes
         raise InvalidCluster(f"{path}: {error}") from error

@@ -93,6 +93,7 @@ class ClusterCompute:
             except BaseException as error:
                 if isinstance(error, Exception | GeneratorExit):  # the consumer has stopped
                     self._waits("")
+                # An interrupt by itself leaves the job to other processes and later runs.
                 if not isinstance(error, Exception) and self._given_up():
                     cancel(folder, engine)
                     self._tell(f"job {folder.id} ({job.about}) was cancelled: a person ended its run")

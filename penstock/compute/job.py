@@ -230,6 +230,7 @@ class JobFolder:
 
     def create(self, description: JobDescription, units: Path) -> JobDescription:
         """Write units and description; return the first submitter's description, which may differ."""
+        # Units first, under their hash: a description never lacks them, and submitters do not collide.
         self.store.put_file(self.key(f"units-{description.units}.jsonl.zst"), str(units))
         if self._put_new("job.json", description):
             self._token = description.token
@@ -245,6 +246,7 @@ class JobFolder:
         n_units, offset, nbytes = description.blocks[block]
         where = f"block {block} of {self.key(name)}"
         data = self.store.get_range(self.key(name), offset, nbytes).data
+        # As lists: a description of an earlier release has no frames, and must not pass.
         if [hashlib.sha256(data).hexdigest()] != description.frames[block : block + 1]:
             raise Changed(
                 f"{where} in {self.store.url} is not what was submitted; find out who may write to {FOLDER} "
@@ -328,6 +330,7 @@ class JobFolder:
 
     def put_log(self, block: int, number: int, text: str) -> None:
         """Write a failed start's log."""
+        # The end, since a traceback's last lines name the error.
         self.store.put(self.key(f"logs/{block}-{number}.txt"), text.encode(errors="replace")[-64 * 1024 :])
 
     def log(self, block: int) -> str:
@@ -343,6 +346,7 @@ class JobFolder:
         """Return the name of an attempt in engines. Raises: ObjectNotFound if the job was removed."""
         if self._token is None and self.description() is None:
             raise ObjectNotFound(f"{self.key('job.json')} in {self.store.url}")
+        # Engines limit names. The token distinguishes a job that was cleared and submitted again.
         return f"pk-{self.id[:12]}-{self._token}-{attempt}"
 
     def attempts(self) -> list[int]:

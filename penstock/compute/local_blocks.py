@@ -52,6 +52,7 @@ class _UnitCall(_Call):
                 return _answer(lambda: work.function(from_json(unit, work.unit, "a unit"), node))
             except Exception:
                 if folder:
+                    # A failed unit must leave nothing for `finish`.
                     shutil.rmtree(folder, ignore_errors=True)
                 raise
 
@@ -170,6 +171,7 @@ def _answer(make: Callable[[], Any]) -> bytes:
     except Exception as error:
         if not is_fault(error):
             raise
+        # Returned, since the pool reports an exception as the unit's failure.
         return _FAULT + f"{type(error).__name__}: {error}".encode()
     return _RESULT + to_json(answer)
 
@@ -248,6 +250,7 @@ def compute_here(
                 own = folders[first : first + len(block)]
                 outcomes = list(islice(answers, len(block)))
                 part = calls.finish(number, block, own, outcomes)
+                # Block by block, so that the disk holds the files of few blocks.
                 for folder in own if kept else ():
                     shutil.rmtree(folder, ignore_errors=True)
                 yield BlockOutcomes(

@@ -62,6 +62,7 @@ def from_frame(data: bytes | memoryview, where: str) -> list[bytes]:
     try:
         source = pa.BufferReader(data)
         with pa.CompressedInputStream(source, "zstd") as stream:
+            # One byte more shows that a frame is too large.
             text = stream.read(MAX_FRAME_BYTES + 1)
     except (OSError, pa.ArrowException) as error:
         raise Corrupt(f"{where} is no frame of Zstandard: {error}") from error

@@ -18,6 +18,7 @@ def has_ended(process: "subprocess.Popen[Any]") -> bool:
     """Return whether a child has ended. Its number stays its own until `wait` or `poll`."""
     if process.returncode is not None:
         return True
+    # WNOWAIT leaves the child a zombie, which keeps its number.
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
@@ -39,5 +40,6 @@ def end_group(process: "subprocess.Popen[Any]", term_s: float = 0.0, *, whole_gr
         while not has_ended(process) and time.monotonic() < until_s:
             time.sleep(LOOK_S)
     with suppress(ProcessLookupError):
+        # Its children too: one that outlives it could keep a GPU.
         os.killpg(process.pid, signal.SIGKILL)
     return process.wait()

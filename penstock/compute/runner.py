@@ -80,6 +80,7 @@ class Runner:
         gpus: Sequence[str] = (),
     ) -> None:
         """gpus: the slot's GPUs, as entries of CUDA_VISIBLE_DEVICES."""
+        # Before any unit runs: other code may give other results.
         check_code(description)
         self._folder = folder
         self._description = description
@@ -124,6 +125,7 @@ class Runner:
         for thread in threads:
             thread.join()
         for error in errors:
+            # A fault in one thread stops the others, whose errors explain nothing.
             if not isinstance(error, RunnerStopped):
                 raise error
         if errors or self._stop_requested.is_set():
@@ -155,6 +157,7 @@ class Runner:
         n = 1
         if exclusive:
             n = BLOCKS_AT_ONCE
+        # One at a time: two exclusive blocks would wait for each other's turns.
         with self._next_turn:
             for _ in range(n):
                 self._turns.acquire()
@@ -168,6 +171,7 @@ class Runner:
             attempt=self._name.attempt, element=self._name.element, node=self._name.node, at_us=now_us()
         )
         number = len(starts) + 1
+        # Another runner may have begun it since the listing.
         while number <= MAX_STARTS and not self._folder.begin(block, start, number):
             number += 1
         if number > MAX_STARTS:
@@ -208,6 +212,7 @@ class Runner:
         try:
             yield
         except InvalidRuntime:
+            # The pool was closed by the stop itself.
             if self._stop_requested.is_set():
                 raise RunnerStopped from None
             raise
@@ -278,11 +283,13 @@ class _BlockRun:
 
     def _one_at_a_time(self, missing: Sequence[int]) -> None:
         deaths = Counter(one.unit for one in self._starts if not one.left)
+        # Suspects last, so that the others are stored before one kills the runner again.
         for number in sorted(missing, key=lambda number: deaths[number]):
             if deaths[number] >= VANISHED:
                 reason = f"its runner vanished {deaths[number]} times while it ran by itself"
                 self._take(number, StoredOutcome(code="crashed", reason=reason))
                 continue
+            # It may kill the runner: the outcomes so far must be stored.
             if deaths[number]:
                 self._keep()
             self._start = replace(self._start, unit=number)

@@ -123,6 +123,7 @@ def submit_job(
     a line about each such folder. anew: skip the same job if it has ended. Raises: InvalidRuntime if nodes cannot open
     a store or the work; JobFailed if too many folders hold other work.
     """
+    # Raises before any unit is made.
     StoredPlace.of(job.store)
     n_others = 0
     with scratch_folder("job") as scratch:

@@ -35,6 +35,7 @@ def source_hash(work_place: str) -> str:
     """Return the SHA-256 (hex) of the Python files that a work, 'module:name', can import, without other packages."""
     sha256 = hashlib.sha256()
     own = work_place.partition(":")[0].partition(".")[0]
+    # A package imports no later one, so its work cannot depend on it.
     ours = OURS[: OURS.index(own) + 1] if own in OURS else OURS
     for package in sorted({*ours, own}):
         for name, path in _files(package):
@@ -230,6 +231,7 @@ class Work(Generic[U, R]):
         """'module:name' of the work. Raises: InvalidRuntime if its function's module does not hold it."""
         module = self.function.__module__
         for name, value in vars(sys.modules[module]).items():
+            # Nodes cannot import the script that was started.
             if value is self and module != "__main__":
                 return f"{module}:{name}"
         raise InvalidRuntime(
@@ -251,6 +253,7 @@ def find_work(place: str, packages: Sequence[str]) -> Work[Any, Any]:
         )
     try:
         work = getattr(import_module(module), name, None)
+    # A module may raise anything while it is imported.
     except Exception as error:
         raise InvalidRuntime(
             f"work {place!r} cannot be imported here: {type(error).__name__}: {error}"

@@ -96,6 +96,7 @@ class _DigestWork:
         records = self._payloads(unit) if self.full else self._checksums(unit)
         total = nbytes = 0
         for record, n in records:
+            # A sum does not depend on the order, and unlike XOR it counts repeated samples.
             total += int.from_bytes(record, "little")
             nbytes += n
         return _Sum(total, len(unit.ordinals), nbytes)
@@ -147,6 +148,7 @@ def _plain(value: object) -> object:
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, timedelta):
+        # An integer: a float of seconds would lose digits.
         return value // timedelta(microseconds=1)
     if isinstance(value, bytes):
         return value.hex()

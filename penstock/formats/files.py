@@ -34,6 +34,7 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 
 def _is_table(store: Store, key: str) -> bool:
     folder, slash, name = key.rpartition("/")
+    # By the export's note: a user's own file may have that name.
     return name == TABLE and is_export(store, f"{folder}{slash}", "files")
 
 
@@ -47,6 +48,7 @@ def _field(key: str) -> str:
     """Return the field, "" for no sample. Pickles are rejected by name later."""
     stem, extension = posixpath.splitext(key)
     name = extension.removeprefix(".").lower()
+    # Tools make hidden files beside media, such as .DS_Store.
     hidden = any(word.startswith(".") for word in stem.split("/"))
     if name.isalnum() and name.isascii() and not hidden:
         return name

@@ -38,6 +38,7 @@ def files_beside(doomed: Mapping[str, Collection[str]], refused: dict[str, str])
                 "its dataset of Lance cannot be read without it: delete its rows with Lance, compact, and clean old "
                 "versions up"
             )
+        # A dataset's root may be several folders above its rows.
         for folder in _parent_folders(plain_uri(uri), places) if uri.endswith(_ROWS) else ():
             rows_of.setdefault(folder, {})[plain_uri(uri).removeprefix(f"{folder}/")] = uri
     for folder, rows in sorted(rows_of.items()):
@@ -77,5 +78,6 @@ def _videos(store: Store, doomed: Collection[str]) -> Iterator[tuple[str, str]]:
             needed.setdefault(place.key, set()).add(episode.data)
     for video, users in sorted(needed.items()):
         users_there = users & there
+        # A video may have frames of several episodes: it goes with the last of them.
         if video in there and users_there and users_there <= set(doomed):
             yield max(users_there), video

@@ -151,6 +151,7 @@ def of_first_readable(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], 
     for info in infos:
         try:
             return read(info)
+        # The reader of its samples reports a damaged object.
         except (Corrupt, Changed, NotSupported):
             continue
     return None
@@ -184,9 +185,11 @@ class KnownNames(Generic[T]):
         """Return `read`'s result, cached for a source until an ETag in `metadata` changes."""
         now = tuple((one.key, one.etag) for one in metadata)
         known = self._known.get(place)
+        # Without an ETag, a change would go unnoticed.
         if known is None or known[0] != now or not all(etag for _, etag in now):
             known = now, read()
             if len(self._known) >= MOST_PLACES:
+                # All at once: a process has few sources, so a full cache is rare.
                 self._known.clear()
             self._known[place] = known
         return known[1]

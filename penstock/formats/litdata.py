@@ -182,6 +182,7 @@ def _read_index(packed: bytes, name: str) -> tuple[LitDataIndex, str]:
     try:
         document = parse_json_object(packed)
         level = _level(document["config"], name)
+        # As if uncompressed, for the parser of registered chunks.
         data = json.dumps(
             document | {"config": document["config"] | {"compression": None, "ipc_compression": None}}
         )
@@ -255,6 +256,7 @@ def _by_sample(packed: bytes, nbytes: int) -> bytes | None:
     cuts = np.frombuffer(packed, "<u4", n + 1, 4).tolist()
     parts = [packed[at:end] for at, end in pairwise(cuts)]
     plain = list[bytes]()
+    # Frames of single samples state no sizes: the limit is for all together.
     n_left = MOST_CHUNK_BYTES
     for part in parts:
         with pa.CompressedInputStream(pa.BufferReader(part), "zstd") as stream:
@@ -294,6 +296,7 @@ def _inflate(parts: list[bytes], sizes: list[int]) -> bytes | None:
     plain = []
     for part, size in zip(parts, sizes, strict=True):
         with pa.CompressedInputStream(pa.BufferReader(part), "zstd") as stream:
+            # One byte more shows that a frame is larger than stated.
             plain.append(bytes(stream.read(size + 1)))
         if len(plain[-1]) != size:
             raise ValueError(f"{len(plain[-1]):,} bytes or more come of it; said are {size:,}")
@@ -390,6 +393,7 @@ def _encode(sample: ExportSample, leaves: dict[str, str], fields: Sequence[str])
         else:
             values.append(_document(canonical_json([one for one in fields if one not in sample.fields])))
     sizes = [len(value) for value in values]
+    # Half of an offset's 4 GiB: the sample joins a chunk that has others.
     if sum(sizes) > _MOST_BYTES:
         raise InvalidSample(
             f"sample {sample.key!r} has {sum(sizes):,} bytes; a chunk of LitData holds 4 GiB at most"

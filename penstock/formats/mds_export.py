@@ -75,6 +75,7 @@ def _columns(selection: ExportSelection, unit: WorkUnit) -> dict[str, str]:
             columns[name] = f"ndarray:{_ARRAYS[word]}"
         else:
             columns[name] = _ENCODINGS.get(word, "bytes")
+    # By name, as MDSWriter has them.
     return dict(sorted(columns.items()))
 
 
@@ -86,6 +87,7 @@ def _encode(sample: ExportSample, columns: dict[str, str]) -> bytes:
         else:
             values.append(sample.key.encode() if name == KEY else metadata_json(sample.columns))
     sizes = [len(value) for value in values]
+    # Half of an offset's range: the sample joins a shard that has others.
     if sum(sizes) > _MOST_BYTES // 2:
         raise InvalidSample(
             f"sample {sample.key!r} has {sum(sizes):,} bytes; a shard of MDS holds 4 GiB at most"

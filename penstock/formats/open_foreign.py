@@ -46,10 +46,12 @@ def open_foreign(
     Raises: the errors of `register`; OSError if `folder` is not writable.
     """
     if name is None:
+        # The store's own URL, so that two spellings are one dataset.
         inputs = [open_store(fspath(url), options).url, sorted(set(without)), key, dict(fields)]
         name = f"{format}-{hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:_NAME_DIGITS]}"
     base = Path(folder).expanduser()
     base.mkdir(parents=True, exist_ok=True)
+    # A second process waits, and then finds the first one's version.
     with _alone(base / "register.lock"):
         done = register(
             Root(base / "root"),
@@ -67,6 +69,7 @@ def open_foreign(
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
+    # The kernel ends the lock with the process, even after a kill.
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -94,10 +94,12 @@ def apply_repair(store: Store, steps: list[Step], *, by: str) -> State:
             "damaged": b64encode(step.damaged).decode(),
             "sha256": hashlib.sha256(step.data).hexdigest(),
         }
+        # By content: a repair that is repeated after a kill writes the same record.
         name = hashlib.sha256(step.damaged + step.data).hexdigest()[:16]
         store.put(
             f"{REPAIRS}{step.n:012d}-{name}.json", canonical({**value, "checksum": entry_checksum(value)})
         )
+        # The record has the damaged bytes by now, so this write can be undone.
         store.put(step.key, step.data)
     return Log(store).verify()
 
@@ -132,6 +134,7 @@ class _Repair:
         earlier = later = self.state
         try:
             entries = read_tail(self.store, later.n, prev=later.prev)
+            # In chunks, so that few entries before a damaged one are read one by one.
             while chunk := list(islice(entries, HINT_EVERY)):
                 earlier = later
                 later = fold_all(later, chunk)
@@ -152,6 +155,7 @@ class _Repair:
             entry = self._parse(n, data)
             self._take(entry if entry.follows == self.state.prev else self._link(entry))
         except Corrupt as error:
+            # The steps of an explanation that failed.
             del self.steps[known:]
             self._take(self._restored(n, data, error))
 
@@ -169,6 +173,7 @@ class _Repair:
         if before is None:
             raise Corrupt(f"log entry {entry_key(entry.n)} is the first, and claims to follow another")
         right, why = self._which(before, entry)
+        # The entry was damaged after its successor's writer had read it.
         if right != before.data:
             self._restore(before.n, before.data, right, why)
             self.state = self.before
@@ -220,6 +225,7 @@ class _Repair:
                 self._restore(n, data or b"", candidate, f"{error}; the mirror has it")
                 return entry
         for candidate in _bit_flips(data or b""):
+            # The next entry has the hash of the right bytes.
             if following and _sha256(candidate) != following:
                 continue
             entry = self._valid_entry(n, candidate)
@@ -287,6 +293,7 @@ def _parse_prev(n: int, data: bytes | None) -> str:
 def _bit_flips(data: bytes) -> Iterator[bytes]:
     if len(data) > BITS_SEARCHED:
         return
+    # The search hashes the entry once per candidate: quadratic in its size.
     flips = range(1, 256) if len(data) <= BYTES_SEARCHED else [1 << bit for bit in range(8)]
     for at, byte in enumerate(data):
         for flip in flips:

@@ -32,6 +32,7 @@ def find_stopped(
     samples: dict[str, ExcludedSample] = {}
     verdicts = current_records(root.store, dataset, VERDICTS)
     for partition, verdict in verdicts.items():
+        # Its samples are in a version, where the caller finds them.
         if verdict.verdict == "published":
             continue
         record = current_record(root.store, dataset, SAMPLES, partition)

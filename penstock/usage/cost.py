@@ -91,6 +91,7 @@ def group_costs(
             gpu_hours=own.gpu_s / HOUR_S,
         )
         rows.append(row)
+    # Names without a stored version.
     for name, own in reads.items():
         row = CostRow(
             name=name,

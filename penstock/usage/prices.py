@@ -56,6 +56,7 @@ def read_prices(path: str) -> PriceTable:
     file = Path(path)
     try:
         with file.open("rb") as opened:
+            # A pipe has no size to ask for: one byte more shows that it is too large.
             data = opened.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES:,} bytes")

@@ -126,6 +126,7 @@ def account_jobs(
         is_last = len(begins) == 1 or begin_us + WEEK_US >= now_us
         for job in _list_jobs(answer, begin_us, until_us if is_last else begin_us + WEEK_US, name):
             jobs.pop((job.job_id, job.submitted_us, None), None)  # it waited when an earlier week was listed
+            # By its start: a job that spans two weeks is listed in both.
             jobs[job.job_id, job.submitted_us, job.begun_us] = job
     return sorted(jobs.values(), key=_order)
 
@@ -275,6 +276,7 @@ def _gpus(tres: str) -> tuple[int, str]:
             total = _whole({item: count}, item)
         elif name.startswith("gres/gpu:"):
             kinds[name.partition(":")[2]] = _whole({item: count}, item)
+    # `gres/gpu` counts all kinds, so the kinds are not added to it.
     return sum(kinds.values()) if total is None else total, "+".join(sorted(kinds))
 
 

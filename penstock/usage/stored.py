@@ -91,6 +91,7 @@ class StoredBytes:
         for mask, size in self.shared.items():
             name = names[_oldest(mask)]
             nbytes[name] += size
+            # Bytes that another row's version names too stay after a deletion.
             frees[name] += size if not mask & ~masks[name] else 0
         for mask, size in self.registered.items():
             registered[names[_oldest(mask)]] += size
@@ -205,6 +206,7 @@ def _by_mask(rows: Sequence[pa.Table], masks: Sequence[int]) -> Counter[int]:
         return shared
     table = pa.concat_tables(rows)
     grouped = table.group_by("path").aggregate([("nbytes", "max"), ("table", "min"), ("table", "max")])
+    # Arrow adds up objects of one table, which are most, and Python only the others.
     single = pc.equal(grouped["table_min"], grouped["table_max"])
     sums = grouped.filter(single).group_by("table_min").aggregate([("nbytes_max", "sum")])
     for row in sums.to_pylist():

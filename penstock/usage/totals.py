@@ -134,9 +134,11 @@ def usage_row(name: str, starts: Iterable[StartUsage], since_us: int, until_us: 
     """Return the sums of starts, in a window of UTC microseconds."""
     sums = defaultdict[str, float](float)
     for start in starts:
+        # A job that never started waited until its end, or still waits.
         begun_us = start.ended_us if start.begun_us is None else start.begun_us
         if start.submitted_us is not None:
             sums["queue"] += _seconds(start.submitted_us, begun_us, since_us, until_us)
+        # Counted once: in the window of its submission.
         if since_us <= (begun_us if start.submitted_us is None else start.submitted_us) < until_us:
             had = start.gpus * (start.ended_us - begun_us) / 1e6
             sums["asked"] += had if start.asked_gpu_s is None else start.asked_gpu_s
@@ -150,6 +152,7 @@ def usage_row(name: str, starts: Iterable[StartUsage], since_us: int, until_us: 
         sums["node"] += start.nodes * seconds
         sums["new"] += gpu_s * start.parts.get("new steps", 0.0)
         sums["lost"] += gpu_s * sum(start.parts.get(part, 0.0) for part in LOST)
+        # Without a record, all of its time is unknown.
         sums["unknown"] += gpu_s * (start.parts.get("unknown", 0.0) if start.parts else 1.0)
     return UsageRow(
         name=name,

@@ -85,6 +85,7 @@ class ModelBatches:
         self._dtype = dtype
         self._least = batch_size
         self._memory_bytes = memory_bytes
+        # The largest batch_size * 2^k that is not above max_batch_size.
         self._most = batch_size << max(0, (max_batch_size // batch_size).bit_length() - 1)
         self.fits: dict[Shape, Fit] = {}
 
@@ -114,6 +115,7 @@ class ModelBatches:
         else:
             results = self._smallest(rows)
             nbytes = 0
+        # One row in all places: a model that mixes the rows of a batch gives them other bits.
         if self._least > 1:
             alone = self._smallest([rows[0]] * self._least)
             if any(not _same(row, results[0]) for row in alone):
@@ -144,6 +146,7 @@ class ModelBatches:
         while len(results) < len(rows):
             rest = rows[len(results) :]
             results += self._run_known(fit, rest[: fit.known(len(rest))]) or []
+        # Only to compare: the results of known sizes are returned.
         at_once = self._try_batch(rows)
         if at_once is None:
             fit.ceiling = min(fit.ceiling, len(rows) // 2)
@@ -183,6 +186,7 @@ class ModelBatches:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
+        # Outside of the handler, whose exception keeps tensors alive.
         free_memory(self._place)
         return None
 
@@ -221,11 +225,13 @@ class ModelBatches:
 
 
 def _array(tensor: "torch.Tensor") -> Array:
+    # numpy has no bfloat16.
     array: Array = (tensor.float() if tensor.is_floating_point() else tensor).cpu().numpy()
     return array
 
 
 def _same(first: Row, second: Row) -> bool:
+    # By bytes: NaN equals itself, and -0 differs from 0.
     return all(value.tobytes() == second[name].tobytes() for name, value in first.items())
 
 
@@ -269,6 +275,7 @@ def _prepare_samples(
         return
     rest = iter(samples)
     with DaemonPool(readers, "prepare") as pool:
+        # In groups, since the rows of all samples may not fit in memory.
         while group := list(islice(rest, 2 * readers)):
             yield from pool.map(prepare_rows, group)
 

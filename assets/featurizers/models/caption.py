@@ -87,6 +87,7 @@ class Caption(ModelFeaturizer):
 
     def finish(self, model: CaptionModel, kind: str, rows: Sequence[Row]) -> Features:
         (row,) = rows
+        # Never 0, since the end token counts.
         n_tokens = int(row["length"])
         mean = float(row["logprobs"].sum(dtype="float64")) / n_tokens
         columns = {"generated_tokens": n_tokens, "generated_logprob": round(mean, 6)}

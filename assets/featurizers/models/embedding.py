@@ -97,6 +97,7 @@ class Embedding(ModelFeaturizer):
     def load(self, path: Path, dtype: "torch.dtype", place: str) -> Embedder:
         model: Embedder = network_loader(EMBEDDERS, self.network)(path, dtype, place)
         if self.text or self.caption:
+            # Raises here if the weights have no text tower, not after hours of work.
             model.tokens("")
         return model
 
@@ -129,6 +130,7 @@ class Embedding(ModelFeaturizer):
 
 
 def _direction(vectors: Sequence[Array]) -> Array:
+    # Unit vectors, so that no frame weighs more than another.
     total = np.sum([_unit(vector.astype(np.float64)) for vector in vectors], axis=0)
     return _unit(total)
 
@@ -136,6 +138,7 @@ def _direction(vectors: Sequence[Array]) -> Array:
 def _unit(vector: Array) -> Array:
     length = np.sqrt(np.square(vector).sum())
     unit: Array
+    # A model may return zeros, which have no direction.
     if length:
         unit = vector / length
     else:

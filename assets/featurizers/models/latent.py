@@ -131,6 +131,7 @@ class Latent(ModelFeaturizer):
 
     def finish(self, model: Coder, kind: str, rows: Sequence[Row]) -> Features:
         latents = np.stack([row["latent"] for row in rows])
+        # Before the cast, which would make them infinite.
         largest = float(np.finfo(self.stored).max)
         if np.abs(latents).max() > largest:
             raise rejected(

@@ -43,6 +43,7 @@ def local_weights(url: str, sha256: str) -> Iterator[Path]:
         path = Path(store.url.removeprefix("file://"))
         _check_sum(url, sha256, weights_sha256(url))
         yield path / files[0].key if single else path
+        # Again: the files may have changed while they were loaded.
         _check_sum(url, sha256, weights_sha256(url))
         return
     with scratch_folder("weights") as folder:

@@ -108,6 +108,7 @@ def job_object(
     elements = count_elements(n_blocks, cluster.slots)
     labels = {"app.kubernetes.io/name": "penstock", "app.kubernetes.io/managed-by": "penstock"}
     rules: list[dict[str, Any]] = [
+        # An eviction is no failure of the runner.
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     ]
     if refused := sorted(code for code in final if code):
@@ -145,7 +146,9 @@ def pod_spec(cluster: KubernetesCluster, container: Mapping[str, Any], grace_s: 
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": grace_s,
+        # A runner asks nothing of the API server.
         "automountServiceAccountToken": False,
+        # A variable per service of the namespace could fill the environment.
         "enableServiceLinks": False,
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [dict(container)],
@@ -231,6 +234,7 @@ class KubernetesEngine:
         while not self._api.create_job(body):
             job = self._api.job(name)
             if job is not None:
+                # Another submitter's, of the same attempt.
                 if not _is_leaving(job) and not is_true(job, "Complete", "Failed"):
                     return
                 self._api.delete_job(name, job["metadata"]["uid"])

@@ -193,12 +193,14 @@ class SlurmQueue:
                     f"{elements.count(WAITING | RUNNING)} elements of {name} have not ended after {CANCEL_S:.0f} s; "
                     "cancel again"
                 )
+            # --full: the batch script and its children, not only the job's steps.
             kill = ["--signal=KILL", "--full"] if lasted > KILL_AFTER_S else []
             self.answer(["scancel", *kill, f"--name={name}"])
             time.sleep(0.5)
 
     def tail(self, path: str) -> str:
         """Return the last 64 KiB of a file, or "". Raises: EngineUnreachable."""
+        # A missing file is no error: the element has not begun.
         line = f"if [ -e {shlex.quote(path)} ]; then tail -c {LOG_BYTES} {shlex.quote(path)}; fi"
         return self.answer(["sh", "-c", line])
 
@@ -368,6 +370,7 @@ class SlurmEngine:
                 _logger.warning("%s", error)
         waiting = elements.count(WAITING)
         running = elements.count(RUNNING)
+        # A state that this release lacks must not look like an end.
         known = waiting + running + elements.count(ENDED) == sum(elements.states.values())
         return AttemptStatus(
             state="running" if running else "waiting" if waiting else "ended" if known else "unknown",
@@ -395,6 +398,7 @@ def attempt_arrays(n_blocks: int, slots: int, array_max: int) -> list[Array]:
     arrays = []
     for first in range(0, n_elements, array_max):
         end = min(first + array_max, n_elements)
+        # The arrays' shares add up to the limit.
         share = at_once * end // n_elements - at_once * first // n_elements
         arrays.append(Array(first=first, size=end - first, at_once=max(1, share)))
     return arrays
@@ -407,7 +411,9 @@ def sbatch_options(cluster: SlurmCluster, name: str, array: Array) -> list[str]:
         "array": f"0-{array.size - 1}%{array.at_once}",
         "export": "NONE",
         "output": _log(cluster, name, array.first, "%a") if cluster.logs else "/dev/null",
+        # A requeued element adds to its earlier output.
         "open-mode": "append",
+        # Every node has it, unlike the submitter's folder.
         "chdir": "/tmp",
         "signal": f"B:TERM@{NOTICE_S}",
         "nodes": "1",

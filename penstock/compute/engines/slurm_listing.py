@@ -175,6 +175,7 @@ def preemption_words(answer: Answer, job: QueuedJob, grace_s: int) -> str:
         mode = facts.get("PreemptMode", "")
     else:
         return ""
+    # `cluster` stands for the cluster's own mode.
     modes = (mode if mode and mode.lower() != "cluster" else config.get("PreemptMode", "")).upper()
     if modes == "OFF":
         return ""

@@ -73,10 +73,12 @@ class TopicColumn:
             self._dtype = value.dtype
         if value.dtype == self._dtype:
             return True
+        # JSON does not distinguish them: 1 and 1.5 may be values of one column.
         if {value.dtype, self._dtype} != {np.dtype(np.int64), np.dtype(np.float64)}:
             return False
         if self._dtype == np.float64:
             return _exact(value)
+        # Earlier integers become floats only if none of them changes.
         numbers = np.frombuffer(bytes(self._data), np.int64)
         if not _exact(numbers):
             return False

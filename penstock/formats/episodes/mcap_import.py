@@ -94,10 +94,12 @@ def _records(file: io.RawIOBase) -> Iterator[Any]:
     from mcap.records import Chunk
     from mcap.stream_reader import StreamReader, breakup_chunk
 
+    # The library reads a few bytes at a time.
     buffered: Any = io.BufferedReader(file, 2**16)
     reader = StreamReader(buffered, emit_chunks=True, validate_crcs=True, record_size_limit=MAX_FIELD_BYTES)
     for record in reader.records:
         if isinstance(record, Chunk):
+            # Decompressed here, since the library accepts any declared size.
             plain = replace(record, compression="", data=_unpack(record))
             yield from breakup_chunk(plain, validate_crc=True)
         else:

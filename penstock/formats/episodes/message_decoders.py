@@ -290,6 +290,7 @@ class _Types:
         if kind == "NAME":
             return self.type_node(of, depth + 1)
         of, length = self._node(of[0], depth), of[1]
+        # Without bytes of its elements, nothing would bound its length.
         if not of.least:
             raise InvalidSample("an array of messages without values is not read")
         if kind == "SEQUENCE":
@@ -341,6 +342,7 @@ class _MessageReader:
             read.pop(_EMPTY, None)
             return read
         length = node.length if node.kind == "array" else self._count()
+        # Before memory is allocated: a damaged count may be any number.
         if length * node.of.least > len(self.data) - self.at:
             raise Corrupt(
                 f"an array at byte {self.at:,} has {length:,} values, more than the message has bytes"
@@ -351,6 +353,7 @@ class _MessageReader:
 
     def _count(self) -> int:
         if self._cdr:
+            # CDR aligns each number to its size.
             self.at += -self.at % 4
         return int.from_bytes(self._take(4), self._of_count)
 

@@ -49,6 +49,7 @@ def raw_image(message: Mapping[str, Any]) -> Any:
         raise Corrupt(
             f"its image of {width} x {height} x {channels} has {len(data):,} bytes, {line_bytes:,} in a line"
         )
+    # uint8 [height, line_bytes].
     lines = np.frombuffer(data, np.uint8).reshape(height, line_bytes)
     pixels = lines[:, :pixel_bytes].tobytes()
     pixel_dtype = dtype.newbyteorder("<")

@@ -270,6 +270,7 @@ def _numbers(feature: RldsFeature, raw: ExampleFeature, what: str) -> Any:
     numbers: Any = raw.values
     converted = numbers.astype(feature.dtype)
     is_integer = feature.dtype.kind in "iu"
+    # Records have int64 only, and a declared int8 must not wrap.
     if is_integer and (converted.astype(numbers.dtype) != numbers).any():
         raise Corrupt(f"{what} has numbers that are no {feature.dtype}")
     return converted.reshape(-1, *feature.shape)

@@ -137,6 +137,7 @@ def _h5py() -> Any:
 
 @contextmanager
 def _open_file(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, str]]:
+    # HDF5 jumps between its trees and its data.
     with ObjectFile(store, info, scattered=True) as stream:
         where = stream.path
         try:
@@ -179,6 +180,7 @@ def _demos(data: Any) -> list[str]:
         match = re.search(r"(\d{1,18})$", name)
         return int(match[1]) if match else -1, name
 
+    # By number: demo_10 follows demo_9.
     return sorted(data, key=number)
 
 
@@ -214,6 +216,7 @@ def _npy(array: Any) -> bytes:
     values = array[()]
     plain = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     file = BytesIO()
+    # `ascontiguousarray` gave a scalar an axis.
     np.save(file, plain.reshape(array.shape), allow_pickle=False)
     return file.getvalue()
 

@@ -57,6 +57,7 @@ class Exported(NamedTuple):
                 values = source if column in SOURCE_COLUMNS else metadata
                 values[column] = _cast(value, self.columns[column])
             metadata = check_metadata(key, metadata)
+            # These named the objects before the export; the importer has the new ones.
             for column in _OF_THE_PLACE:
                 source.pop(column, None)
             return metadata, check_source(key, source)

@@ -140,6 +140,7 @@ def read_offsets(window: ObjectWindow, n_samples: int, noun: str) -> Int64s:
     head = 4 * (n_samples + 2)
     if head > window.nbytes:
         raise corrupt(window, 0, f"the {noun} is cut: {n_samples} samples have {head} bytes of offsets")
+    # int64 [n_samples + 2]: number of samples, their offsets, and the last's end.
     table = np.frombuffer(window.read(0, head), "<u4").astype(np.int64)
     if table[0] != n_samples:
         raise corrupt(

@@ -72,6 +72,7 @@ class ObjectWindow:
         self._file: int | None = None
         disk = as_disk(store)
         if disk is not None:
+            # Kept open: a file that is replaced meanwhile has its old bytes here.
             self._file = disk.open_same(info.key, info.etag)
             if self._file is None:
                 message = f"{self.name} was written while it was being registered; register again"
@@ -371,6 +372,7 @@ class _Xz:
                 data = data or self._file.read(_READ_BYTES)
                 if not data:
                     return b""
+                # Bounded: a damaged header may ask for a dictionary of 4 GiB.
                 self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY_BYTES)
             elif self._stream.needs_input:
                 data = self._file.read(_READ_BYTES)

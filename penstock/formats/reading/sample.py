@@ -192,6 +192,7 @@ def overlap(ranges: Sequence[NumberedKeys]) -> bool:
     """Return whether two ranges share a key. Prefixes are "" or end with "/"."""
     ends: dict[str, int] = {}
     for keys in sorted(ranges, key=lambda keys: (keys.prefix, keys.first)):
+        # Sorted by first number, so that only neighbours can overlap.
         if keys.first < ends.get(keys.prefix, 0):
             return True
         ends[keys.prefix] = keys.first + keys.n

@@ -53,6 +53,7 @@ class StatedCounts:
         what: what states the number, and of what. noun: plural. names: which are missing, or "".
         Raises: Corrupt if some are missing, unless that is allowed.
         """
+        # Files that were added later are no loss.
         if n_there >= stated:
             return
         text = f"{what} states {stated:,} {noun}, and {n_there:,} are there"

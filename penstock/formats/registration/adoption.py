@@ -121,14 +121,17 @@ def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
             counted[unit.path] = n
             report.nbytes += nbytes
         if report.failures:
+            # An earlier round had switched these sources: readers go back to the owner's store.
             for place, url in done.items():
                 put_place(root.store, place, url)
             break
+        # Last: from here on, readers look for the objects in the root.
         for place in sorted(places):
             if (record := place_record(root.store, place)) is not None:
                 done[place] = record.url
                 put_place(root.store, place, None)
         known |= {one.id for one in new}
+        # A takedown came meanwhile: all copies are checked against it too.
         if root.log.refresh().last_deny != denies:
             known.clear()
     report.objects = sum(counted.values())
@@ -225,6 +228,7 @@ def _adopt(
     if placed_object.modified_us is None or is_there(store, key):
         with _scratch_copy(placed, here) as path:
             _check(path, here, fields, sha256)
+            # Checksums of fields leave gaps between them.
             if placed_object.modified_us is not None and not sha256:
                 _compare(path, placed, placed_object, f"{store.url}/{key}")
         return False
@@ -247,6 +251,7 @@ def _compare(path: Path, placed: PlacedStore, placed_object: PlacedObject, name:
                 )
                 if copy.read(len(data)) != data:
                     raise _others(name, placed_object)
+    # Its owner may have changed or deleted it since the copy.
     except (Changed, ObjectNotFound):
         return
 
@@ -315,6 +320,7 @@ def _check(path: Path, placed_object: PlacedObject, fields: Sequence[_Field], sh
             raise _damage_error(f"{name} has the SHA-256 {sha256_now}, {sha256} was registered")
     if not fields:
         return
+    # Mapped, since an object may be larger than memory.
     data = np.memmap(path, np.uint8, "r")
 
     def stored(spans: Sequence[ByteRange]) -> list[bytes]:

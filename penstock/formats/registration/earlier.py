@@ -111,6 +111,7 @@ def difference(
         if not known[key].is_unchanged(info, change_token(store, info)):
             changed.add(key)
     fresh = [info for info in infos if info.key in changed or info.key not in known]
+    # An adopted object is in the root, even if its former source lacks it.
     vanished = {key for key in known.keys() - present.keys() if known[key].place in elsewhere}
     live: dict[str, dict[int, tuple[str, str]]] = {}
     if fresh or vanished:  # otherwise no key table is read

@@ -49,6 +49,7 @@ def put_parts(
         for name in rows.fields:
             groups.setdefault(group_of[name], []).append(name)
         path = shard_path(place, shard)
+        # The walk built it in advance, for one group and unchanged keys.
         index = rows.index if len(groups) == 1 and keys[number] is rows.source_keys else None
         shards = [
             (index or index_files(rows, names, path, own, seals)).put(
@@ -147,6 +148,7 @@ class IndexFiles:
         fields: field name -> int64 [rows, 3]: offset in the shard, nbytes, CRC-32C. seals: move the checksums to a
         seal.
         """
+        # Only in the seal: an index must not depend on which bytes a registration read.
         crcs = {name: table[:, 2].copy() for name, table in fields.items()} if seals else {}
         for name in crcs:
             fields[name][:, 2] = UNKNOWN_CRC

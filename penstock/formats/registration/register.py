@@ -132,6 +132,7 @@ def register(
     elif parent is not None:
         stands = standing_exclusions(root.store, dataset)
         version = publish_without(root, parent, since.left_out(parent), exclusions=stands)
+    # The source may have moved: earlier objects are then read from its new place.
     for known in sorted(since.places):
         put_place(root.store, known, store.url)
     assert version is not None

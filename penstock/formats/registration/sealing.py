@@ -134,12 +134,14 @@ class _SealWork:
         fields: list[_UnsealedField] = []
         for number, index in enumerate(indexes):
             fields += index.unsealed(number)
+        # In the order of the bytes, so that a window is one large read.
         fields.sort(key=lambda value: value.span.offset)
         missing: set[str] = set()
         for window in _windows(fields):
             try:
                 contents = self._bytes(path, window)
             except (Changed, ObjectNotFound):
+                # An object is gone: only excluded samples may lack their bytes.
                 contents = self._each(path, window, indexes, missing)
             for value, data in zip(window, contents, strict=True):
                 if data is not None:
@@ -199,6 +201,7 @@ class _SealIndex:
             start += len(rows.keys)
         self._names = names
         self._places = np.concatenate(places)  # [rows, fields, 3]: offset, nbytes, CRC-32C
+        # bool [rows, fields].
         self.unknown = self._places[:, :, 2] == UNKNOWN_CRC
         self.crcs: Crcs = {name: self._places[:, column, 2].copy() for column, name in enumerate(names)}
 

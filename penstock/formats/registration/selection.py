@@ -97,6 +97,7 @@ def _newest(log: Sequence[ObjectInfo]) -> tuple[dict[int, ObjectInfo], list[Obje
             part = int(checkpoint[2] or 1)
             n_parts = int(checkpoint[3] or 1)
             parts.setdefault((number, n_parts), {})[part] = info
+    # A writer may have died between the parts of a checkpoint.
     whole = [key for key, files in parts.items() if len(files) == key[1]]
     if not whole:
         return commits, [], -1
@@ -115,12 +116,14 @@ class _DeltaLog:
     @property
     def live(self) -> list[str]:
         for path, vector in self._live:
+            # Such a file still has its deleted rows.
             if vector:
                 message = f"rows of {path} are deleted in place (deletion vectors)"
                 raise self._refusal(message, what="deletion vectors", given=path)
         return [path for path, _ in self._live]
 
     def file_path(self, path: str) -> str:
+        # The log has paths as parts of URLs.
         plain = unquote(path)
         if "://" in plain or plain.startswith(("/", "../")) or "/../" in plain:
             message = f"its file {path} lies elsewhere"

@@ -30,6 +30,7 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions
     """Return the `*.arrow` objects, with the first one's class names."""
     tables = [info for info in infos if info.key.lower().endswith(".arrow")]
     labels = None
+    # The first object's only: the others are compared with them as they are read.
     for info in tables[:1]:
         with open_object(store, info) as file:
             labels = schema_features(_batches(_Reads(file))[0]).labels
@@ -53,6 +54,7 @@ class _Reads:
     def read(self, nbytes: int = -1) -> bytes:
         at = self._file.tell()
         data = self._file.read(nbytes)
+        # With the bytes: an address identifies them only while they live.
         self._kept.append((pa.py_buffer(data).address, at, data))
         return data
 
@@ -95,8 +97,10 @@ def _samples(
     keys = set[str]()
     agreed.check(info.key, rows.columns)
     for batch in batches:
+        # A damaged offset would make Arrow read outside of its buffer.
         batch.validate(full=True)
         columns = {name: _values(reads, batch.column(name), info) for name in rows.field_columns}
+        # The batch keeps the bytes that its buffers view.
         reads.forget()
         for at, row in enumerate(rows.rows(batch, first)):
             if rows.has_keys:
@@ -126,6 +130,7 @@ def _place(value: RowValue, at: int, values: _Values | None, where: str) -> Byte
         return ByteRange(0, 0)
     if values is not None:
         low, high = values.edges[at : at + 2]
+        # The value may have been converted on its way.
         if values.data[low:high] == value.value:
             return ByteRange(values.offset + low, high - low)
     raise InvalidSample(
@@ -172,6 +177,7 @@ def _edges(array: pa.Array) -> tuple[pa.Buffer, np.ndarray[Any, np.dtype[np.int6
             return None
         width = kind.value_type.bit_width // 8
         inner = array.values
+    # int64 [rows + 1].
     edges = np.arange(array.offset, array.offset + len(array) + 1)
     if pa.types.is_fixed_size_binary(kind):
         edges *= kind.byte_width

@@ -47,12 +47,14 @@ def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Column
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: ColumnarOptions) -> dict[str, list[str]]:
     """Return key of a fragment's first file -> all its files; other data files map to no keys."""
+    # A new version has a new file here, which makes the cache read again.
     versions = [one for one in infos if one.key.startswith(_VERSIONS)]
     fragments = _NAMES.of(
         store.url,
         versions,
         lambda: [_files(one) for one in _open(store).get_fragments()] if versions else [],
     )
+    # Files of older versions, and added columns of a fragment, are no objects by themselves.
     nothing = {one.key: list[str]() for one in infos if one.key.startswith(_DATA)}
     return nothing | {files[0]: files for files in fragments}
 
@@ -103,6 +105,7 @@ def _server(url: str) -> dict[str, str]:
         return {}
     config, _ = s3_config(url, {})
     options: dict[str, str] = {name: str(config[name]) for name in ("endpoint", "region") if name in config}
+    # Lance refuses plain HTTP unless it is allowed.
     options["allow_http"] = str(options.get("endpoint", "").startswith("http://")).lower()
     return options
 
@@ -142,12 +145,14 @@ class _FragmentReader:
             with open_object(self._store, part) as file:
                 file.read(1)  # raises Changed if the object changed, which Lance does not check
         rows = TableRows(self._schema, SchemaFacts(), self._options, run.info.key)
+        # A row's address has the fragment above the lowest 32 bits.
         begin, end = ((fragment.number << _ROW_BITS) + row for row in (run.first, run.stop))
         with _errors_named(run.info.key):
             scanner = self._open_fragment(run.info).scanner(
                 columns=rows.columns_read,
                 with_row_address=True,
                 batch_size_bytes=BATCH_BYTES,
+                # By default Lance decodes many batches ahead.
                 batch_readahead=1,
                 blob_handling=_BLOBS,
                 filter=f"{_ADDRESS} >= {begin} AND {_ADDRESS} < {end}",
@@ -167,6 +172,7 @@ class _FragmentReader:
 
 def _neighbours(batch: Any) -> Iterator[tuple[int, Any]]:
     """Yield runs of consecutive rows, each with its first row's index."""
+    # uint64 [rows]: numbers in the fragment, with gaps for deleted rows.
     numbers = batch.column(_ADDRESS).to_numpy() & (2**_ROW_BITS - 1)
     plain = batch.drop_columns([_ADDRESS])
     start = 0

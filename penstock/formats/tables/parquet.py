@@ -124,6 +124,7 @@ class _TableWalk:
 
     def chunks(self) -> Chunks:
         size = self._info.nbytes
+        # The last eight bytes have the footer's length.
         self._file.seek(size - 8)
         nbytes = footer_nbytes(self._file.read(8))
         self._file.seek(size - nbytes)
@@ -216,6 +217,7 @@ def _runs(
         for at in range(metadata.num_row_groups):
             group = check_row_group(metadata, at, info)
             nbytes += group.total_byte_size
+            # Whole row groups: one that two runs shared would be decoded twice.
             if nbytes >= RUN_BYTES or at == metadata.num_row_groups - 1:
                 runs.append(ImportRun(info, first, at + 1, nbytes))
                 first = at + 1
@@ -229,6 +231,7 @@ def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator
         schema = footer.schema.to_arrow_schema()
         reader = row_group_reader(pa.PythonFile(file, "r"), footer, schema, run.info.key)
         rows = TableRows(schema, schema_features(schema), options, run.info.key)
+        # A key has the row's number in the file, whatever the run.
         row = sum(footer.row_group(at).num_rows for at in range(run.first))
         for at in range(run.first, run.stop):
             batch_rows = rows_at_once(footer.row_group(at))
@@ -277,6 +280,7 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
     columns = _ExportColumns(selection)
     with outbox.file(f"data/train-{unit.number:05d}.parquet") as file:
         sink = pa.PythonFile(_Sink(file), "w")
+        # Media do not repeat, so a dictionary would only cost memory.
         with pq.ParquetWriter(sink, columns.schema, compression="zstd", use_dictionary=False) as writer:
             for samples in _groups(selection.samples(unit)):
                 writer.write_table(columns.table(samples), row_group_size=len(samples))
@@ -290,6 +294,7 @@ def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: 
 class _ExportColumns:
     def __init__(self, selection: ExportSelection) -> None:
         self._fields = {name: name for name in selection.fields}
+        # Fields keep their names; the key and other columns give way.
         in_use = set(self._fields)
         self._key = _free(KEY, in_use)
         self._columns = {name: _free(name, in_use) for name in selection.columns}

@@ -123,6 +123,7 @@ def lines(file: ObjectFile) -> Iterator[bytes]:
 def _json_lines(file: ObjectFile, options: ColumnarOptions, key: str) -> Iterator[ReadSample]:
     for row, line in enumerate(lines(file)):
         if row == 0:
+            # A byte order mark, which some editors write.
             line = line.removeprefix(b"\xef\xbb\xbf")
         if line and not line.isspace():
             yield row_sample(_parse_line(line, f"{key}, row {row}"), options, key, row)
@@ -164,6 +165,7 @@ class _RowLines:
                 raise InvalidSample(
                     limit_message(f"{self._name}: a row", self.nbytes, "bytes", MAX_LINE_BYTES)
                 )
+            # With its end, by which csv joins a cell of several lines.
             yield line.decode("utf-8-sig") + "\n"
 
 
@@ -181,6 +183,7 @@ def _csv_rows(file: ObjectFile, options: ColumnarOptions, key: str) -> Iterator[
             row_lines.nbytes = 0
             if len(values) != len(columns):
                 raise InvalidSample(f"{key}, row {row} has {len(values)} values, and {len(columns)} columns")
+            # CSV has no null: an empty cell is none.
             values_of = {column: value or None for column, value in zip(columns, values, strict=True)}
             yield row_sample(values_of, options, key, row)
     except (csv.Error, UnicodeDecodeError) as error:
@@ -195,6 +198,7 @@ def _json_values(file: ObjectFile, options: ColumnarOptions, key: str) -> Iterat
                 f"{key}, row {row} is a {type(values).__name__}; accepted are an array of objects, and "
                 "objects one behind the other"
             )
+        # A layout of annotation files, such as COCO's.
         if row == 0 and not text.is_array and (name := _list_of_objects(values)) and text.is_at_end():
             raise InvalidSample(
                 f"{key} is one object, whose {name!r} is a list of objects; accepted are an array of "

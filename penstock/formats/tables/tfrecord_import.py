@@ -151,6 +151,7 @@ def _floats(data: bytes, start: int, stop: int) -> np.ndarray[Any, Any]:
 
 
 def _ints(data: bytes, start: int, stop: int) -> np.ndarray[Any, Any]:
+    # Unsigned: a negative int64 is a varint of 64 bits.
     out = array("Q")
     for field in _values(data, start, stop):
         if field.kind == _VARINT:
@@ -284,6 +285,7 @@ def _sniff_codec(file: ObjectFile) -> str | None:
 def records(stream: ByteStream) -> Iterator[tuple[int, bytes]]:
     while head := stream.read(_HEAD_BYTES):
         at = stream.at - len(head)
+        # Before the length is used: a damaged one could ask for gigabytes.
         if len(head) < _HEAD_BYTES or mask_crc32c(head[:8]) != head[8:]:
             raise Corrupt(
                 f"{stream.name}, byte {at}: the length of a record is cut, or its checksum is wrong"
@@ -368,6 +370,7 @@ def _single(feature: ExampleFeature | None) -> int | float | str | bytes | None:
         text = data.decode()
     except UnicodeDecodeError:
         return data
+    # Some media and tensors are UTF-8 by chance.
     if sniff_extension(data) or _CONTROL.search(text):
         return data
     return text

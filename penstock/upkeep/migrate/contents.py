@@ -129,6 +129,7 @@ def _version(
     try:
         manifest = read_manifest(source, record.manifest, record.sha256)
         base = _base(source, state, record)
+        # The mirror has the parent's tables: versions are copied in the log's order.
         known = {file.path for file in table_references(base)}
         merged = _merge_paths(source, base, manifest)
     except PenstockError as error:
@@ -181,6 +182,7 @@ def _shards(
     except PenstockError as error:
         failed(file.path, error)
         return
+    # Python objects of a slice at a time: a table may name millions of shards.
     for batch in table.to_batches(max_chunksize=4096):
         row: dict[str, Any]
         for row in batch.to_pylist():

@@ -93,6 +93,7 @@ class MigrationPlan:
         """Set the costs. egress: USD per GB; None: the list price."""
         here = provider_prices(self.source)
         there = provider_prices(self.target)
+        # One provider: most copies stay in a region, where egress is free.
         leaves = Prices() if here == there and egress is None else here
         leaves = leaves if egress is None else replace(leaves, egress=egress)
         self.egress_usd = self.nbytes / 1e9 * leaves.egress

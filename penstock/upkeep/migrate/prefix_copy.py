@@ -52,6 +52,7 @@ def check_places(source: Store, target: Store) -> None:
     for url in (source.url, target.url):
         check_recordable(url)
     check_apart(source, target, "Copies would be copied again: choose another place")
+    # The first page of the listing comes while the markers are read.
     with in_background(next, objects(source), None) as first:
         for store in (source, target):
             if read(store, MARKER) is not None:
@@ -220,6 +221,7 @@ def migrate_prefix(
     """
     check_places(source, target)
     report = PrefixReport(source=source.url, target=target.url)
+    # Before any object: another source is refused then, even after a kill.
     target.put_if_absent(SOURCE, canonical({"format": FORMAT, "source": source.url}))
     with Journal(target, FOLDER, scratch) as journal:
 
@@ -262,6 +264,7 @@ def _items(
             yield item
             continue
         report.skipped += 1
+        # Recorded by size and ETag: the next run then notices a change at the source.
         if sides.noted is None:
             noted = Copied(path=sides.key, nbytes=sides.source.nbytes, digest="", etag=sides.source.etag)
             journal.add(noted)
@@ -313,6 +316,7 @@ def _without_roots(store: Store, refuse: Refuse | None) -> Iterator[ObjectInfo]:
 
 def _is_root(store: Store, key: str) -> bool:
     try:
+        # By its content: a file of that name may be another program's.
         return {"format", "id"} <= parse_json_object(read(store, key) or b"").keys()
     except DamagedJson:
         return False
@@ -380,6 +384,7 @@ def prefix_status(source: Store, target: Store, scratch: str | None = None) -> P
                 status.unhashed += sides.noted is None or not sides.noted.digest
             elif item.was:
                 status.changed += 1
+            # Last, since it costs a request per empty object.
             elif not is_marker(source, sides.source):
                 status.missing += 1
                 status.missing_nbytes += item.nbytes or 0

@@ -107,11 +107,13 @@ def promote(
             raise Conflict(message, what="target", where=source.url, given=target.url, accepted=moved.url)
         if not _copy(done, migrate(root, target, pace, at_once=at_once, scratch=scratch)):
             return done
+        # The mirror must have the very entry that closed the primary.
         if target.get(entry_key(moved.n)).data != source.get(entry_key(moved.n)).data:
             raise Conflict(f"{target.url}/{entry_key(moved.n)} is not the entry of {source.url}")
         if not is_verified and not _verify(done, target):
             return done
         make_primary(target, moved.token)
+    # Last: until now, its log has kept writers away from the former primary.
     make_mirror_of(source, target.url)
     return _promote(done, target)
 
@@ -166,6 +168,7 @@ def _copy(done: Promotion, report: MigrationReport) -> bool:
 def _verify(done: Promotion, target: Store) -> bool:
     with root_in_store(target) as mirror:
         problems = verify_root(mirror).problems
+    # A damaged hint must not stop a promotion: hints only save reads.
     done.failures = {one.address: one.what for one in problems if not one.address.startswith(HINTS)}
     return not done.failures
 

@@ -51,6 +51,7 @@ def last_copied_entry(source: Store, target: Store) -> int:
     try:
         stored = parse_marker(target, target.get(MARKER).data)
     except ObjectNotFound:
+        # Data that another tool copied first may be there; anything else suggests a mistyped URL.
         there = next((info for info in target.list("") if not info.key.startswith(COPIED)), None)
         if there is not None:
             raise NotARoot(

@@ -55,6 +55,7 @@ def do(store: Store, n: int, dataset: str, edits: Edits) -> list[str]:
         }
         for path in edits.remade
     ]
+    # Before any change: after a kill, a proof still checks each path.
     add_to_record(store, n, places)
     for path, data in edits.puts.items():
         store.put(path, data)
@@ -86,6 +87,7 @@ def exclusion_edits(store: Store, dataset: str, marks: Marks) -> Edits:
 
 def scrub_exclusion(body: Mapping[str, Any], marks: Marks) -> dict[str, Any] | None:
     """Return a record without denied samples: an equal one if it has none, None if no sample is left."""
+    # A withdrawal has keys, an exclusion samples.
     of = "keys" if "keys" in body else "samples"
     named = body.get(of)
     named = named if isinstance(named, list) else []
@@ -140,6 +142,7 @@ class _Texts(HTMLParser):
         self.texts: set[str] = set()
 
     def handle_data(self, data: str) -> None:
+        # A page joins several keys with commas.
         self.texts |= {data.strip(), *data.strip().split(", ")}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

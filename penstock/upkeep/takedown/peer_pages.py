@@ -31,6 +31,7 @@ def purge_peers(peers: str, record: TakedownRecord) -> int:
         if isinstance(answer, int):
             pages += answer
         else:
+            # Reported at the end: a node that is down must not keep the others' pages.
             failed.append(f"{address} ({answer})")
     if failed:
         names = ", ".join(failed)

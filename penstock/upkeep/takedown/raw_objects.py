@@ -142,6 +142,7 @@ def shared_marks(root: Root, deny: Deny, places: Iterable[Place]) -> set[str]:
     asked: set[str] = set().union(*own.values())
 
     def match_marks(text: str) -> set[str]:
+        # Marks are hashes of URIs as they were recorded, with the scheme of a file or without.
         spelled = (plain_uri(text), f"file://{plain_uri(text)}")
         return {mark(deny.salt, of, one) for of in own for one in spelled} & asked
 
@@ -196,6 +197,7 @@ def _staying(table: pa.Table, tests: DenyList, meant: Meant) -> set[str]:
     if "raw_uri" not in table.column_names:
         return set()
     meanings = {uri: meant(uri) for uri in pc.unique(table["raw_uri"]).drop_null().to_pylist()}
+    # Per distinct URI: a raw object may have millions of samples.
     asked = pa.array([uri for uri, objects in meanings.items() if objects], pa.string())
     rows = table.filter(pc.is_in(table["raw_uri"], value_set=asked))
     stays = pa.array(tests.denying_entries(rows) == 0, pa.bool_())
@@ -205,6 +207,7 @@ def _staying(table: pa.Table, tests: DenyList, meant: Meant) -> set[str]:
 def _of_pipeline(store: Store, dataset: str, meant: Meant) -> set[str]:
     out: set[str] = set()
     for place in (f"tables/{dataset}/", f"stages/{dataset}/"):
+        # A record that one listing misses could cost a raw object that is needed.
         for info in list_twice(store, place):
             if info.key.endswith((".parquet", ".json")) and not is_hint(info.key):
                 with suppress(ObjectNotFound):  # replaced or deleted meanwhile

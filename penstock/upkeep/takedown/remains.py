@@ -83,6 +83,7 @@ def azure_remains(url: str, paths: Sequence[str]) -> Iterator[Kept]:
 
 def _blob_remains(blobs: Any, name: str, path: str) -> Iterator[Kept]:
     for blob in blobs.list_blobs(name_starts_with=name, include=SEEN):
+        # The listing finds longer names too.
         if blob.name != name:
             continue
         if blob.deleted:
@@ -93,6 +94,7 @@ def _blob_remains(blobs: Any, name: str, path: str) -> Iterator[Kept]:
         elif blob.has_versions_only or (blob.version_id and not blob.is_current_version):
             what = f"noncurrent version {blob.version_id or ''}".rstrip()
             yield Kept(path=path, what=what, until="delete it with Azure's own tools")
+        # Listed, but not there: only blocks of an upload.
         elif not blobs.get_blob_client(name).exists():
             until = "Azure forgets them a week after the last of them"
             yield Kept(path=path, what="blocks that were never committed", until=until)
@@ -232,6 +234,7 @@ def _list_remains(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]
 def _versions(client: Any, bucket: str, key: str, path: str) -> Iterator[Kept]:
     for page in client.get_paginator("list_object_versions").paginate(Bucket=bucket, Prefix=key):
         for version in page.get("Versions", ()):
+            # The listing finds longer keys too; the latest version is the object itself.
             if version["Key"] != key or version["IsLatest"]:
                 continue
             id = version["VersionId"]
@@ -317,6 +320,7 @@ def _pages(folder: str, record: TakedownRecord) -> list[str]:
     for at, _, names in os.walk(os.path.join(folder, "pages")):
         for name in names:
             there[name] = os.path.join(at, name)
+            # Names of pages of format 1 depend on the page size.
             sizes.add(os.path.getsize(there[name]) - HEADER_BYTES)
     shards = _shards(record)
     prefixes = page_prefixes(record)
@@ -356,6 +360,7 @@ def still_there(store: Store, places: Iterable[Place]) -> list[str]:
 
 
 def _paths_to_delete(store: Store, record: TakedownRecord, root: Store) -> list[str]:
+    # An object that the root made again is clean; one that the root lacks is the former one.
     remade = still_there(store, record.having("remade"))
     deleted = [path for path in remade if not is_there(root, path)]
     return still_there(store, record.having("absent")) + deleted + _former(store, record, root)

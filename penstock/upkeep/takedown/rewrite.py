@@ -47,6 +47,7 @@ def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
     """Return the takedown's open transaction on version `parent`; the same one if the takedown resumes."""
     again = 0
     while True:
+        # Derived from the takedown, so that a run after a kill finds its own transaction.
         named = f"takedown {n} {dataset} {parent} {again}"
         txn = hashlib.sha256(named.encode()).hexdigest()[:32]
         known = root.state.txns.get(txn)
@@ -73,6 +74,7 @@ def publish_redacted(
     where = _remaining(root, Version.of_record(root.store, newest), deny, marks)
     if not where:
         return None
+    # This takedown's own version: a second rewrite would change nothing.
     if rewritten is not None and newest.id == rewritten.id:
         raise not_removed(root, newest, deny, where)
     txn = transaction(root, deny.n, dataset, newest.id)

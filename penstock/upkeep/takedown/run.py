@@ -145,6 +145,7 @@ def run_takedown(
     uris: Uris = {one.dataset: one.uris for one in findings}
     _sort_raw(root, uris, report)
     if apply:
+        # Before the redaction: afterwards no table names the samples' raw objects.
         _note_raw(root, deny, uris, report.uris)
         steps = [Steps(tables, one, report) for one in findings]
         uris = {one.dataset: one.take() for one in progress(steps, f"takedown {n}: redact")}
@@ -209,8 +210,10 @@ def _delete_raw(
     done = []
     try:
         for uri, files in exclusive.items():
+            # The object last: without it, no later run would find its sidecar files.
             for file in files:
                 delete(file)
             done.append(uri)
+    # After an error too: each deletion must be on record.
     finally:
         add_to_record(root.store, deny.n, raw_places(deny, uris, done, deleted=True))

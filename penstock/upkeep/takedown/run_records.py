@@ -134,6 +134,7 @@ def run_record_names(store: Store, path: str, marks: Sequence[Marks], nbytes: in
         data = _unpack(data or b"", f"{store.url}/{path}")
     if data is None:
         return None
+    # In the raw text too: a profile may be cut off, or no JSON.
     words = {match[0].decode(errors="replace") for match in _TEXT.finditer(data)}
     words |= set(_json_texts(data))
     return any(of_dataset.has(word) for of_dataset in marks for word in words)
@@ -142,6 +143,7 @@ def run_record_names(store: Store, path: str, marks: Sequence[Marks], nbytes: in
 def _unpack(data: bytes, where: str) -> bytes | None:
     try:
         with gzip.open(io.BytesIO(data)) as file:
+            # One byte more shows that it is too large; a bomb stays packed.
             unpacked = file.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise Corrupt(f"{where} is no gzip file: {error}") from error

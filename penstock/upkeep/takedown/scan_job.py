@@ -123,6 +123,7 @@ def _marks(store: Store, deny: Deny, record: TakedownRecord, stored: StoredMarks
     marks = dataset_marks(deny, stored.dataset, (), known, stored.others)
     names: set[str] = set()
     for path, rows in stored.named_in.items():
+        # Read from the root's own tables, so that no unit carries a name.
         table = parse_table(store.get(path).data, path).take(rows)
         for name in name_columns(table):
             names.update(table[name].drop_null().to_pylist())
@@ -146,6 +147,7 @@ def scan_on_cluster(
     shown = progress(outcomes, f"prove {record.n}: scan", total=len(units))
     for unit, outcome in zip(units, shown, strict=True):
         verdicts = outcome.value.verdicts if outcome.value else []
+        # A failed unit has none. Here, an error may quote names.
         if len(verdicts) != len(unit.paths):
             here = here or Scan(root, record, marks)
             verdicts = [here.verdict(path, unit.nbytes) for path in unit.paths]

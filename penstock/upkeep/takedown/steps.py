@@ -123,6 +123,7 @@ class Steps:
         If others publish a version with the samples meanwhile, that is rewritten too. Raises: Denied if a rewrite
         changes nothing; Corrupt; StoreError; Fenced.
         """
+        # Before the first change: after a kill, a proof must still check what was found.
         self._note_found()
         last: VersionRecord | None = None
         while True:
@@ -145,6 +146,7 @@ class Steps:
         self._do(band_edits(self._root.store, self.dataset, read_record(self._root.store, self._deny.n)))
         self._note_leftovers()
         self._edit_lifecycle()
+        # Last: an index is of the new version, and may fail without harm.
         index_again(self._root, self.dataset, read_record(self._root.store, self._deny.n))
         return self._uris
 

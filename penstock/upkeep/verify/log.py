@@ -70,6 +70,7 @@ def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, 
 def _pieces(entries: list[Entry], hints: set[int]) -> Iterator[list[Entry]]:
     piece: list[Entry] = []
     for entry in entries:
+        # Cut where a state or a hint can be compared; entries in between are folded together.
         if piece and (entry.state or piece[-1].n in hints):
             yield piece
             piece = []
@@ -109,6 +110,7 @@ def _gap_problems(store: Store, read: int, numbers: set[int]) -> Iterator[Proble
 def _check_links(entries: Iterator[Entry], links: list[Entry], problems: list[Problem]) -> Iterator[Entry]:
     try:
         for entry in entries:
+            # Without bodies: a log may have a million entries, and the chain needs only hashes.
             links.append(replace(entry, body={}, data=b""))
             yield entry
     except FormatTooNew:

@@ -122,7 +122,9 @@ def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) ->
 
 def _rows(version: Version, shard: dict[str, Any], rows: IndexRows, reader: "_Hashing") -> Iterator[Problem]:
     names = list(rows.offset)
+    # int64 [fields, rows].
     offsets = np.stack([rows.offset[field] for field in names])
+    # In the order of the bytes, so that one stream reads the shard.
     for flat in np.argsort(offsets, axis=None, kind="stable").tolist():
         field = names[flat // len(rows.keys)]
         local = flat % len(rows.keys)
@@ -244,8 +246,10 @@ def _fields(
     by_chunk: bool,
 ) -> Iterator[Problem]:
     names = sorted(rows.offset)
+    # int64 [rows * fields]: places, as flat numbers, in the order of their offsets.
     order = np.argsort(rows.places[:, :, 0], axis=None, kind="stable")
     nbytes = rows.places[:, :, 1].reshape(-1)[order]
+    # int64 [windows - 1]: where the running sum enters another block of `READ_BYTES`.
     cuts = np.flatnonzero(np.diff(np.cumsum(nbytes) // READ_BYTES)) + 1
     windows = deque(np.split(order, cuts))
     while windows:
@@ -256,6 +260,7 @@ def _fields(
             blobs = version.shard_store.get_ranges(shard["path"], [ByteRange(*place[:2]) for place in places])
         except PenstockError as error:
             if by_chunk and len(window) > 1 and isinstance(error, Corrupt):
+                # A damaged chunk of a coded object: halves find its fields, and clear the others.
                 windows.extendleft(reversed(np.array_split(window, 2)))
                 continue
             yield Problem(
@@ -337,6 +342,7 @@ def _head(version: Version, shard: dict[str, Any], index: IndexFile) -> ObjectIn
     live = version.parts.live_members(version.parts.position(shard["part"]))
     if live.all() or len(placed.objects(path)) == 1:
         return placed.head(path)
+    # Objects without a live sample may have changed or gone.
     needed = set[int]()
     row = 0
     while row < index.n_rows:

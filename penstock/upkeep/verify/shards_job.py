@@ -95,6 +95,7 @@ def _version(id_: str, store: Store) -> Version:
         record = root_in_store(store).state.by_id(id_)
         if record is None:
             raise VersionNotFound(f"{store.url} has no version {id_} any more")
+        # One version at a time bounds the memory.
         _opened.clear()
         _opened[id_] = Version.of_record(store, record)
     return _opened[id_]

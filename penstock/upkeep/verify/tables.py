@@ -114,6 +114,7 @@ def bad_tables(version: Version, seen: set[str]) -> dict[str, Problem]:
             rows[entry["path"]] = entry["n_rows"]
     for reference in table_references(version.manifest):
         n_rows = rows[reference.path]
+        # With size, hash and rows: another version may state others for the same path.
         named = f"{reference.path} {reference.nbytes} {reference.sha256} {n_rows}"
         if named in seen:
             continue
@@ -187,15 +188,18 @@ def _groups(version: Version) -> Iterator[Problem]:
 
 def _samples(version: Version, bad: Collection[str]) -> Iterator[Problem]:
     parts = version.parts
+    # int64 [parts + 1]: ordinal of each part's first row.
     part_start = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
     n_keys = 0
     for entry in version.manifest["samples"]:
         address = f"{version.name} {entry['path']}"
         if entry["path"] in bad:
             if entry["group"] == "keys":
+                # By the manifest, so that rows of later tables are compared with their own ordinals.
                 n_keys += entry["n_rows"]
             continue
         table = get_table(version.store, TableFile.from_json(entry))
+        # int64 [rows]: its part; likewise the row in it, and the ordinal.
         position = parts.positions(table["part"])
         row = integers(table["row"])
         ordinal = part_start[position] + row
@@ -253,6 +257,7 @@ def _columns(
         )
     for name, kind in types.items():
         stated = named.get(name, {}).get("type", "nothing")
+        # The version's type is double once a later table has floats.
         is_widened = kind == "int64" and stated == "double"
         if not is_widened and not fits(kind, stated):
             yield Problem(
@@ -306,6 +311,7 @@ def _different(stored: Mapping[str, Any] | None, computed: Mapping[str, Any] | N
         if name in ("sum", "sum_squares") and a is not None and b is not None:
             if not math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
                 yield f"{name} is {a}, computed again it is {b}"
+        # An empty list and null both mean none.
         elif (a or None) != (b or None):
             yield f"{name} is {_short(a)}, computed again it is {_short(b)}"
     a = stored["categories"]

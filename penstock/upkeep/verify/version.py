@@ -76,6 +76,7 @@ def check_version(
     bad = bad_tables(version, seen)
     different = list(compare_tables(version, bad))
     report.problems.extend([*bad.values(), *different])
+    # With other rows the statistics differ too, and only repeat the problem.
     if full and not different:
         report.problems.extend(check_statistics(version, bad))
     rows = _shard_rows(version, bad)
@@ -112,6 +113,7 @@ def _shards_here(
     def read(shard: dict[str, Any]) -> ShardProblems:
         return check_shard(version, shard, keys.get(shard["part"], no_keys), full=full)
 
+    # A full read is bound by bandwidth and hashing; small requests wait for replies.
     with DaemonPool(1 if full else AT_ONCE, "penstock-verify") as pool:
         yield from pool.map(read, shards)
 
@@ -150,6 +152,7 @@ def _shard_rows(version: Version, bad: Collection[str]) -> pa.Table:
     except PenstockError:  # already reported as a problem
         files = [file for file in version.manifest["shards"] if file["path"] not in bad]
         tables = get_tables(version.store, [TableFile.from_json(file) for file in files])
+        # Tables of earlier releases lack columns, which become null.
         return pa.concat_tables([SHARDS_SCHEMA.empty_table(), *tables], promote_options="default")
 
 

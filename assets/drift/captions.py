@@ -68,6 +68,7 @@ def caption_findings(
 ) -> list[DriftFinding]:
     """Find texts that fit another row better than their own, or fit worse than the baseline's texts do."""
     labels: Any = {"column": "text", "keys": now.keys[1:4]}
+    # A shift of rows shows in both, and explains every worse fit below.
     findings = _shifted_words(now, alpha, labels) or _shifted_lengths(now, alpha, labels)
     if findings:
         return findings

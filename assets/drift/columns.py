@@ -96,6 +96,7 @@ def strata(
                 continue
             counted = current.group_by(column).agg(pl.len()).sort(["len", column], descending=[True, False])
             for value, n in counted.head(MAX_SOURCES).iter_rows():
+                # A column with one value would repeat the comparison of the whole kind.
                 if value is None or n < MIN_OBJECTS or counted.height < 2:
                     continue
                 part, parts = matching(kind=kind, **{column: value})

@@ -153,6 +153,7 @@ def batch_facts(
 
 def _identities(records: Mapping[str, StageRecord | None]) -> dict[str, Mapping[str, Any]]:
     return {
+        # Shards differ in every batch; only settings are compared.
         str(one.body["featurizer"]): {name: value for name, value in one.body.items() if name != "shards"}
         for one in records.values()
         if one is not None and one.counts.get("samples")
@@ -195,6 +196,7 @@ def _by_batch(rows: "pl.DataFrame") -> Iterator[tuple[str, "pl.DataFrame"]]:
         yield "", rows
         return
     parts = rows.partition_by("partition", maintain_order=True)
+    # Rows are in the order of publication, so the last batches are the newest.
     for table in list(reversed(parts))[:MAX_BATCHES]:
         yield str(table["partition"][0] or ""), table
 
@@ -228,6 +230,7 @@ def _newest(store: Store, entries: Sequence[dict[str, Any]], most: int) -> "pl.D
         if sum(map(len, frames)) >= most:
             break
     if frames:
+        # Batches may differ in columns, and in types such as int32 and int64.
         return pl.concat(frames, how="diagonal_relaxed").tail(most)
     return pl.DataFrame()
 
@@ -266,6 +269,7 @@ def drift(compared: GateInputs) -> CheckResult:
     objects = [with_source(one.media, "key") for one in baseline.batches if len(one.media)]
     if len(compared.now.media) and objects:
         more, n_more = column_findings(with_source(compared.now.media, "key"), objects, thresholds, {}, share)
+        # The comparison of samples finds such a source already.
         findings += [one for one in _of_media(more) if one.what != "source stopped delivering"]
         n_compared += n_more
     alpha = share / _TESTS
@@ -342,8 +346,10 @@ def _of_media(findings: list[DriftFinding]) -> list[DriftFinding]:
 
 def _types(table: "pl.DataFrame") -> dict[str, str]:
     schema: Any = table.head(0).to_arrow().schema
+    # polars exports texts as large or view types, where a manifest has `string`.
     named = {"large_string": "string", "string_view": "string"}
     return {
+        # A column without values fits any type.
         field.name: "null"
         if table[field.name].null_count() == len(table)
         else named.get(str(field.type), str(field.type))

@@ -212,6 +212,7 @@ def distribution(
     if not len(now.values) or not len(whole.values):
         return []
     quantiles = np.quantile(whole.values, np.arange(1, DECILES) / DECILES)
+    # Deciles may coincide, as with many zeros, and their bins would be empty.
     edges = np.unique(quantiles)
 
     def finding(measure: str, effect: float, limit: float) -> list[DriftFinding]:
@@ -239,6 +240,7 @@ def distribution(
     def stability_effect(draw: Drawn, rest: Drawn) -> EffectSize:
         return stability(draw, rest, edges, alpha)
 
+    # One shift moves several measures, so the first that stands out is the finding.
     moved = level_effect(now, whole)
     if is_notable(moved, level_limit, others(level_effect)):
         return finding("level", moved.effect, level_limit)

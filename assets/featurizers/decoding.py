@@ -153,6 +153,7 @@ def sound(sample: Mapping[str, bytes], field: str) -> Sound:
     from loader.modalities.audio.decode import FORMATS
 
     samples: Array = decoded(sample, field)
+    # The bytes are untrusted: a playlist could name files and addresses.
     options = {"format_whitelist": FORMATS, "protocol_whitelist": ""}
     try:
         with av.open(io.BytesIO(sample[field]), options=options) as container:

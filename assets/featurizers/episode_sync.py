@@ -88,6 +88,7 @@ class EpisodeSync(Featurizer):
     @property
     def version(self) -> str:
         settings = asdict(self)
+        # Facts of a batch: with them every batch would have a version of its own.
         del settings["clocks"]
         return version_of(self.code, settings)
 
@@ -118,6 +119,7 @@ class EpisodeSync(Featurizer):
             columns = {
                 "clock_skew_ns": _skew_ns(clock, others),
                 "n_gaps": len(gaps),
+                # A step between extreme times exceeds the column's int64.
                 "longest_gap_ns": min(int(gaps.max(initial=0)), INT64_MAX),
             }
         moving = moving_rows(

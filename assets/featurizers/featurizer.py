@@ -39,6 +39,7 @@ class Features:
         for field in self.fields:
             check_field(field)
         for name, value in self.columns.items():
+            # `type` rather than isinstance: numpy's float64 is a float, and its text differs.
             if type(value) not in (bool, int, float, str, type(None)):
                 raise TypeError(f"column {name!r} is {value!r}; accepted: bool, int, float, str, None")
             if isinstance(value, float) and not math.isfinite(value):
@@ -120,6 +121,7 @@ class Featurizer(ABC):
 
 def version_of(code: int, parameters: Mapping[str, Any], *weights: str) -> str:
     """Return '<code>-<8 hex>': the code version, and a hash of the parameters (JSON) and weights' sha256."""
+    # Sorted: the order in which a recipe names parameters makes no new version.
     stated = json.dumps(
         [dict(parameters), *weights],
         sort_keys=True,

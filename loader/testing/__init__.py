@@ -13,4 +13,5 @@ except ImportError as error:
         "conformance suites need the package 'pytest', which is not installed: pip install 'penstock-data[testing]'"
     ) from error
 
+# pytest rewrites assertions of test files only; without it a failure shows no values.
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("stores", "modalities")))

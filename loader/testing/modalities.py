@@ -27,9 +27,11 @@ def damaged(data: bytes, seed: int, n: int = 100) -> Iterator[bytes]:
 
     n: number of truncations, 2 or more.
     """
+    # Spread over the whole length: a format's headers and its last block fail differently.
     for share in range(n):
         length = (len(data) - 1) * share // (n - 1)
         yield data[:length]
+    # Seeded, so that a failure repeats.
     rng = np.random.default_rng(seed)
     for _ in range(n):
         copy = bytearray(data)
@@ -61,6 +63,7 @@ class ModalityConformance:
     """Tests for decoding and encoding one field. Extend it with a fixture `modality` that returns a `Modality`."""
 
     def test_garbage_is_refused_with_a_reason(self, modality: Modality) -> None:
+        # Such a decoder accepts any bytes, so it has only to end without an error.
         if modality.garbage is None:
             for n in range(9):
                 modality.decode(bytes(n), None)
@@ -74,6 +77,7 @@ class ModalityConformance:
             with suppress(DecodeFailed):  # any other error ends the test
                 modality.decode(data, None)
 
+    # Stores return bytes, scratch buffers and mapped files.
     def test_every_kind_of_buffer_decodes_alike(self, modality: Modality, tmp_path: Path) -> None:
         path = tmp_path / "field"
         for data in modality.samples:
@@ -99,6 +103,7 @@ class ModalityConformance:
             assert same(first, second)
 
     def test_many_threads_decode_alike(self, modality: Modality) -> None:
+        # A loader decodes in several threads with one decoder.
         with DaemonPool(4, "penstock-testing") as pool:
             for data in modality.samples:
                 expected = modality.decode(data, None)
@@ -106,6 +111,7 @@ class ModalityConformance:
                 assert all(same(value, expected) for value in decoded)
 
     def test_it_pickles(self, modality: Modality) -> None:
+        # A loader sends its decoders to worker processes.
         again: Decoder = pickle.loads(pickle.dumps(modality.decode))  # noqa: S301 - our own bytes
         for data in modality.samples:
             assert same(again(data, None), modality.decode(data, None))
@@ -127,6 +133,7 @@ class ModalityConformance:
 
 def same(first: object, other: object) -> bool:
     """Return whether two decoded values have the same type and are equal: arrays with their dtype, bit for bit."""
+    # Python equates 1, 1.0 and True, which a batch does not.
     if type(first) is not type(other):
         return False
     if isinstance(first, np.ndarray) and isinstance(other, np.ndarray):

@@ -54,6 +54,7 @@ class StoreReads:
             assert blob.etag == store.head(f"a/{nbytes}").etag != ""
 
     def test_get_of_a_large_object_is_whole(self, store: Store) -> None:
+        # Above the size from which stores read in parts.
         data = bytes(17 * 2**20) + b"end"
         store.put("large", data)
         assert store.get("large").data == data
@@ -171,6 +172,7 @@ class StoreReads:
         assert wrong == []
 
     def test_list_is_in_key_order(self, store: Store) -> None:
+        # `!` and `.` sort before `/`, `0` after it: a walk of folders gives another order.
         keys = ["a", "b!", "b.c", "b/c", "b/c.d/e", "b/c!", "b0", "ä", "z/1", "z/10", "z/2", "日本"]
         for key in random.Random(2).sample(keys, len(keys)):
             store.put(key, b"x")

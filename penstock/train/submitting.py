@@ -384,7 +384,6 @@ def run_brief(store: Store, run: str) -> RunBrief:
 def _add(brief: RunBrief, objects: _Newest, info: ObjectInfo) -> None:
     """Add what the key of an object has."""
     # Objects are never changed, but deleted and written again. The order of a listing does not matter.
-    # XOR takes the objects in any order.
     brief.record_key ^= hash((info.key, info.nbytes, info.modified_us))
     name = info.key.removeprefix(f"{FOLDER}{brief.run}/")
     kind, _, file = name.rpartition("/")

@@ -106,6 +106,7 @@ class TransformersCaptioner:
         mean, std = (pixels.new_tensor(values, dtype=torch.float32) for values in (self.mean, self.std))
         written = self.model.generate(
             pixel_values=normalise_pixels(pixels, mean, std, self.model.dtype),
+            # Greedy: a rerun writes the same captions.
             do_sample=False,
             num_beams=1,
             max_new_tokens=max_tokens,
@@ -116,6 +117,7 @@ class TransformersCaptioner:
         tokens = written.sequences[:, -logits.shape[1] :]
         logprobs = logits.log_softmax(dim=-1).gather(2, tokens[:, :, None])[:, :, 0]
         ended = torch.isin(tokens, tokens.new_tensor(self.ends))
+        # The end token counts; what follows only fills the batch.
         behind = (ended.cumsum(dim=1) - ended.int()) > 0
         rest = (0, max_tokens - tokens.shape[1])
         pad = torch.nn.functional.pad
@@ -273,6 +275,7 @@ def load_timm(path: Path, dtype: torch.dtype, place: str) -> TimmEmbedder:
             config["architecture"],
             pretrained=False,
             pretrained_cfg_overlay=config.get("pretrained_cfg", {}),
+            # Without the classifier, whose weights the folder may still hold.
             **{**config.get("model_args", {}), "num_classes": 0},
         )
         tensors = load_file(weights)
@@ -300,6 +303,7 @@ class DiffusersCoder:
     def encode(self, pixels: Tensor) -> Tensor:
         half = pixels.new_full((3,), 0.5, dtype=torch.float32)
         posterior = self.model.encode(normalise_pixels(pixels, half, half, self.model.dtype)).latent_dist
+        # The mode, no random draw: a rerun stores the same latents.
         out: Tensor = (posterior.mode() - self.shift_factor) * self.scaling_factor
         return out
 

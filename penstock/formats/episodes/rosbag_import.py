@@ -195,7 +195,6 @@ class _Bags:
                 raise InvalidSample(
                     f"{file.path} is a file of a bag that is not read; read are .db3 and .mcap"
                 )
-            # SQLite reads only files.
             with scratch_folder("rosbag") as folder:
                 # SQLite reads local files only.
                 path = folder / "bag.db3"

@@ -138,8 +138,8 @@ def read_layout(
     by_number = _by_number(store.url, episodes_there)
     there = {one.key for one in infos}
     known = _known_keys(there, version, by_number, metadata) | _camera_videos(left_out, there)
-    named = frozenset(by_number)
-    if episodes:
+    named = frozenset(by_number)  # before the choice: the rows of others are no leftovers
+    if episodes:  # a chosen part never has the totals of the whole dataset
         by_number = _choose(store, by_number, episodes, earlier, there)
     else:
         lengths = {number: episode.length for number, episode in by_number.items()}
@@ -165,6 +165,7 @@ def _cameras(
 ) -> tuple[list[str], set[str]]:
     """Return the features that are videos: chosen ones, and others."""
     cameras = [name for name, feature in features.items() if feature["dtype"] == "video"]
+    # --without accepts both: users read features in `info.json`, and fields in a version.
     left_out = {name for name in cameras if name in without or f"{name}.mp4" in without}
     return [name for name in cameras if name not in left_out], left_out
 
@@ -198,6 +199,7 @@ def _known_keys(
     named |= {one.data for one in episodes.values()}
     if metadata.subtasks:
         named.add(SUBTASKS)
+    # Otherwise the import would report the metadata that it reads as files not read.
     read = {key for key in keys if _METADATA.match(key)}
     if version != "v3.0":
         read |= {key for key in keys if _METADATA_V2.match(key)}
@@ -240,6 +242,7 @@ def _choose(
                 known = f"{min(by_number)} to {max(by_number)}"
             raise InvalidStore(f"{store.url} has no episode from {first} to {last}; meta/ names {known}")
     asked = {n for n in by_number if any(first <= n <= last for first, last in chosen)}
+    # An object of rows is replaced as a whole, so earlier episodes in it stay chosen.
     shared = {by_number[n].data for n in asked}
     return {
         n: one
@@ -303,6 +306,7 @@ def _episode(
         },
     }
     if version != "v3.0":
+        # `meta/` of v2 has no column for the folder, so it follows from the number.
         chunk = index // max(1, whole_number(info, "chunks_size"))
         names = {"episode_chunk": chunk, "episode_index": index}
         videos = {
@@ -314,6 +318,7 @@ def _episode(
     for camera in cameras:
         names = {one: whole_number(row, f"videos/{camera}/{one}") for one in ("chunk_index", "file_index")}
         times = [row.get(f"videos/{camera}/{one}") for one in ("from_timestamp", "to_timestamp")]
+        # The comparison also rejects NaN.
         if not all(isinstance(time, float) and 0 <= time < 1e9 for time in times):
             raise InvalidStore(
                 f"meta/episodes: episode {index} is shown by {camera} from {times[0]} to {times[1]} s; two times "
@@ -333,6 +338,7 @@ def _path(info: Mapping[str, Any], which: str, names: Mapping[str, Any]) -> str:
     except (KeyError, ValueError) as error:
         message = f"{INFO}: {which} {template!r:.200}: {error}; accepted are {', '.join(names)}"
         raise InvalidStore(message, what=which, where=INFO, given=template, accepted=list(names)) from None
+    # The template is untrusted: an absolute path or `..` would read outside the source.
     if set(path) & set("{}\\\0") or any(part in ("", ".", "..") for part in path.split("/")):
         raise InvalidStore(
             f"{INFO}: {which} {template!r:.200} leads to {path!r:.200}: a path inside of the place is needed",
@@ -351,6 +357,7 @@ def _features(features: Any) -> dict[str, dict[str, Any]]:
         shape = None
         if isinstance(feature, dict):
             shape = feature.get("shape")
+        # `type` rather than isinstance: true is an int.
         whole = isinstance(shape, list) and all(type(n) is int and 0 < n < 2**31 for n in shape)
         if not whole or not isinstance(feature.get("dtype"), str):
             raise InvalidStore(
@@ -367,11 +374,13 @@ def _fps(value: Any) -> Fraction:
     if type(value) not in (int, float) or not 1e-3 <= value <= 1e6:  # the comparison also rejects NaN
         message = f"{INFO}: fps {value!r:.40}; a number from 0.001 to 1,000,000 is needed"
         raise InvalidStore(message, what="fps", where=INFO, given=value, accepted="0.001 to 1,000,000")
+    # The shortest decimal: 29.97 as a binary float would have a denominator of 2^48.
     return Fraction(repr(value))
 
 
 def _splits(splits: Any) -> dict[str, range]:
     out = {}
+    # A split in another form costs the column `split`, not the import.
     for name, text in splits.items() if isinstance(splits, dict) else ():
         if match := re.fullmatch(r"(\d{1,12}):(\d{1,12})", str(text)):
             out[str(name)] = range(int(match[1]), int(match[2]))

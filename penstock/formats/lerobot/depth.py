@@ -30,6 +30,7 @@ def depth_fact(name: str, feature: Mapping[str, Any]) -> dict[str, Any] | None:
     LeRobot itself takes its defaults for numbers that are missing. Raises: InvalidStore for impossible numbers.
     """
     info = _object(feature, "info")
+    # Guessed distances would be wrong in silence: codes remain, and `to_lerobot` refuses them.
     if not is_depth(feature) or any(key not in info for key in _NUMBERS):
         return None
     min_m, max_m, shift_m, is_log = (info[key] for key in _NUMBERS)
@@ -59,6 +60,7 @@ def count_channels(pix_fmt: str | None, feature: Mapping[str, Any]) -> int:
 def depth_info(feature: Mapping[str, Any], fact: Any) -> dict[str, Any]:
     """Return the feature's `info`, completed by the fact `depth` unless it marks a depth map itself."""
     info = dict(_object(feature, "info"))
+    # The dataset's own marks stay as they are, with settings that the fact lacks.
     if fact is None or is_depth(feature):
         return info
     scale = DepthScale.parse(fact, "facts")

@@ -44,11 +44,13 @@ def episode_difference(
     if version is None:
         return EpisodeDifference(list(units))
     objects, facts = foreign_objects(version.store, version.manifest.get("foreign", ()))
+    # Under other options every episode would count as changed or gone.
     if parse_json(facts.get("registered", "{}")) != chosen:
         name = version.name
         earlier = facts.get("registered", "nothing")
         message = f"{name} was registered as {earlier}, which {dict(chosen)} is not; choose another name"
         raise Conflict(message, what="options", where=name, given=dict(chosen), accepted=earlier)
+    # A wrong folder shares no video, and would exclude every episode.
     if not {one.key for one in objects} & {info.key for info in used}:
         message = f"{store.url} has none of the videos of {version.name}; choose another name"
         raise Conflict(message, what="videos", where=store.url, accepted=version.name)

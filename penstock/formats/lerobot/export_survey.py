@@ -99,6 +99,7 @@ class Survey:
 
 def survey_selection(selection: ExportSelection) -> Survey:
     """Return a selection's survey. Reads all clocks and every `episode.json`."""
+    # Even the last episode may show that texts and numbers disagree, so the survey may start over.
     survey = _survey(selection, with_subtasks=True)
     if survey is None:
         survey = _survey(selection, with_subtasks=False)
@@ -135,7 +136,7 @@ def _survey(selection: ExportSelection, *, with_subtasks: bool) -> Survey | None
             survey.fps = _rate(facts, ns)
             survey.features = facts["features"]
         differences.features |= facts["features"] != survey.features
-        if not np.array_equal(ns, clock(len(ns), survey.fps)):
+        if not np.array_equal(ns, clock(len(ns), survey.fps)):  # a loss: LeRobot's tolerance may accept it
             differences.irregular.append(key)
         lines: list[LanguageLine] = []
         if survey.has_language:
@@ -157,6 +158,7 @@ def _survey(selection: ExportSelection, *, with_subtasks: bool) -> Survey | None
         )
         first += len(ns)
         survey.add_tasks(tasks)
+    # Numbers without texts would get another episode's text in `meta/subtasks.parquet`.
     if survey.subtasks and (survey.has_bare_numbers or SUBTASK_INDEX in differences.clocks):
         return None
     if survey.has_language:
@@ -245,6 +247,7 @@ def _fields(selection: ExportSelection) -> Survey:
     clocks = [name for name in names if name.endswith(CLOCK)]
     candidates = [name.removesuffix(CLOCK) for name in clocks]
     streams = {name for name in candidates if f"{name}.npy" in names}
+    # Sorted: if a camera has both, `.run` comes last and wins.
     videos = {name.rpartition(".")[0]: name for name in sorted(names) if name.endswith((".mp4", ".run"))}
     texts = {name.removesuffix(".json") for name in names if name.endswith(".json") and name != EPISODE}
 
@@ -308,6 +311,7 @@ def _in_order(selection: ExportSelection) -> list[tuple[int, str]]:
     """Return (ordinal, key) of each sample, by key."""
     ordinals = np.flatnonzero(selection.members)
     pairs = zip(ordinals.tolist(), selection.version.keys(ordinals), strict=True)
+    # Keys of an import contain the number, so each episode gets its number again.
     return sorted(pairs, key=lambda pair: pair[1])
 
 
@@ -319,6 +323,7 @@ def _read(
         names.append(EPISODE)
     if survey.has_language:
         names.append(FIELD)
+    # Reads of many episodes go out together; the bound holds memory.
     for start in range(0, len(order), _AT_ONCE):
         ordinals = np.array([ordinal for ordinal, _ in order[start : start + _AT_ONCE]])
         addresses = selection.version.address(ordinals, names)

@@ -105,6 +105,7 @@ def open_dataset(
         )
         raise InvalidStore(message, what=unknown[0], where=store.url, given="language", accepted=COLUMNS)
     for name, feature in features.items():
+        # Refused rather than left out: the pixels would be lost in silence.
         if feature["dtype"] == "image":
             message = (
                 f"{store.url}: {name} is a feature of single images in the rows, which is not imported: leave it out "
@@ -125,6 +126,7 @@ def open_dataset(
 def _nested_texts(names: Any) -> Iterator[str]:
     if isinstance(names, dict):
         names = list(names.values())
+    # Recorders nest names by motor group; dimensions need one flat list.
     for item in names if isinstance(names, list) else ():
         if isinstance(item, str):
             yield item
@@ -180,6 +182,7 @@ class LeRobotDataset:
         self.episode_notes = EpisodeNotes()
         self._lock = threading.Lock()
         self._held: tuple[str, Any, Texts] | None = None  # rows and texts of the last object read
+        # A video of many episodes counts by shares, so sizes of runs add up to its size.
         self._sharing = Counter(
             place.key for one in layout.episodes.values() for place in one.videos.values()
         )
@@ -195,6 +198,7 @@ class LeRobotDataset:
         """Return an object of rows, its ETag covering the chosen episodes too."""
         if not self._chosen:
             return info
+        # Otherwise an import of other episodes would skip the object as unchanged.
         numbers = json.dumps([one.number for one in self.of[info.key]]).encode()
         etag = hashlib.sha256(info.etag.encode() + numbers).hexdigest()
         # A file's change token is its size and time; this shifts the time by less than a second.
@@ -274,6 +278,7 @@ class LeRobotDataset:
         if self.language is not None:
             fields[FIELD] = language_bytes(texts, self.language, rows, what)
         duration_ns = episode.length * 10**9 * layout.fps.denominator // layout.fps.numerator
+        # A clock that drifts ends one period after its own last row.
         if not np.array_equal(rows.ns, clock(episode.length, layout.fps)):
             duration_ns = int(rows.ns[-1]) + 10**9 * layout.fps.denominator // layout.fps.numerator
         metadata = {
@@ -296,6 +301,7 @@ class LeRobotDataset:
             what = f"{key}, episode {episode.number}"
             with ExitStack() as stack:
                 with feature_named(camera):
+                    # Container tables and packets lie apart, so reads jump back and forth.
                     file = stack.enter_context(ObjectFile(self._store, self.infos[key], scattered=True))
                     video = stack.enter_context(open_video(file, what))
                     span = read_span(video, what, episode.length, from_s, to_s, extra_frames=True)
@@ -312,6 +318,7 @@ class LeRobotDataset:
 
         with arrow_errors(what, damaged="cannot be read"):
             with self._lock:
+                # Episodes of an object are read in turn, so one object in memory suffices.
                 if self._held is None or self._held[0] != info.key:
                     with opened_object(self._store, info) as file:
                         parquet = pq.ParquetFile(pa.PythonFile(file, "r"), pre_buffer=False)
@@ -327,6 +334,7 @@ class LeRobotDataset:
 
     def _compare_rows(self, info: ObjectInfo, table: Any) -> None:
         """Note rows of episodes that the metadata does not name, as a killed recorder leaves them."""
+        # Rows of episodes that were not chosen are left out on purpose.
         if self._chosen or "episode_index" not in table.column_names:
             return
         column = table["episode_index"].to_numpy()
@@ -342,6 +350,7 @@ class LeRobotDataset:
     def _read_table(self, parquet: Any) -> Any:
         """Return the imported columns, without language."""
         left_out = {*self.layout.features, *self.layout.language} - {*self.features}
+        # `read_texts` reads language in batches, as its texts repeat in every row.
         names = [name for name in parquet.schema_arrow.names if name not in left_out]
         return parquet.read(columns=names, use_threads=False)
 
@@ -350,6 +359,7 @@ class LeRobotDataset:
         for name, of_feature in (episode.stats or {}).items():
             if name not in self.features or not isinstance(of_feature, dict):
                 continue
+            # The recorder's statistics win, as trainings in LeRobot normalize by them.
             if is_finite(of_feature):
                 stats[name] = of_feature
                 continue

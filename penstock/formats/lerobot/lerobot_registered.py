@@ -105,11 +105,11 @@ def register_lerobot(
         work = EpisodeParts(root, store, dataset, source, cameras, units, workers)
         version = work.publish(parent, since.fresh, since.left_out, chosen, used)
     elif parent is not None:
-        stands = standing_exclusions(root.store, dataset)
+        stands = standing_exclusions(root.store, dataset)  # in one log entry: a kill leaves no excluded row
         version = publish_without(root, parent, since.left_out, exclusions=stands)
     if version is None:
         raise EmptyVersion(f"{store.url} has no episode; nothing was registered")
-    for known in sorted(since.places):
+    for known in sorted(since.places):  # the source may have moved
         put_place(root.store, known, store.url)
     return RegistrationReport(
         version=version,
@@ -182,6 +182,7 @@ def _unit_id(source: LeRobotDataset, store: Store, cameras: Sequence[str], numbe
     facts: list[Any] = [
         [[key, token_of(store, source.infos[key])] for key in keys],
         [*episode[:3], {camera: episode.videos[camera] for camera in cameras}, *episode[4:]],
+        # A sample holds these too, so a change of them makes another sample.
         [str(layout.fps), layout.robot, source.features, sorted(layout.tasks.items())],
     ]
     # Only if there are some: the units of datasets without subtasks keep their ids.
@@ -286,6 +287,7 @@ class EpisodeParts:
         in_use = {PACKETS, STREAMS, LANGUAGE, ROW_BLOCKS}
         for camera in self.cameras:
             field = f"{camera}.run"
+            # The next version extends its parent's groups, so a camera keeps its group.
             before = next((group for group, fields in known.items() if field in fields), None)
             group_of[field] = before or group_name(field, {*in_use, *known})
             group_of[field + SUFFIX] = PACKETS
@@ -351,6 +353,7 @@ class EpisodeParts:
         for camera in self.cameras:
             videos = sorted({one.videos[camera].key for one in episodes})
             (shards[camera],) = object_shards([self.source.infos[key] for key in videos], len(videos))
+            # Videos are joined to one shard, so a packet's place adds the start of its video.
             starts |= dict(zip(videos, shards[camera].offsets, strict=True))
         places = {camera: list[tuple[int, int, int]]() for camera in self.cameras}
         keys = list[str]()
@@ -394,6 +397,7 @@ class EpisodeParts:
     def _is_long(self, episodes: Sequence[LeRobotEpisode]) -> bool:
         """Return whether arrays may have row blocks: 128 bytes of header, 8 at most per value."""
         widths = [prod(one["shape"]) for one in self.source.features.values() if one["dtype"] != "video"]
+        # An upper bound from the metadata: no row is read yet.
         return 128 + 8 * max(widths, default=1) * max(one.length for one in episodes) > MIN_BYTES
 
     def _read(self, numbers: Sequence[int]) -> Iterator[_ReadEpisode]:

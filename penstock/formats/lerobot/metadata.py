@@ -78,6 +78,7 @@ def _texts_by_index(store: Store, key: str, name: str) -> tuple[dict[int, str], 
     table = _parquet(store, key)
     index = f"{name}_index"
     others = [column for column in table.column_names if column != index]
+    # LeRobot stores texts as the unnamed index of a pandas frame, whose column name varies.
     candidates = [name, *_pandas_index(table), "__index_level_0__"]
     text_column = next((column for column in candidates if column in others), None)
     if text_column is None and len(others) == 1:
@@ -105,6 +106,7 @@ def _texts_by_index(store: Store, key: str, name: str) -> tuple[dict[int, str], 
                 given=[number, text],
                 accepted="a whole number and a text",
             )
+        # Rows of this number would get one of the texts by chance.
         if texts.setdefault(number, text) != text:
             raise InvalidStore(
                 f"{store.url}/{key}, row {row}: {index} {number} comes twice, with two texts",
@@ -139,6 +141,7 @@ def _with_stats(row: dict[str, Any]) -> dict[str, Any]:
         if not name.startswith("stats/"):
             out[name] = value
         elif value is not None:
+            # From the right: names of features may contain "/".
             feature, _, statistic = name.removeprefix("stats/").rpartition("/")
             stats.setdefault(feature, {})[statistic] = value
     out["stats"] = stats or None

@@ -55,6 +55,7 @@ def read_norm(version: Version, path: str) -> Norm:
             where=path,
             given=norm.transform,
         )
+    # The rows of another version may be others.
     if norm.version != version.id:
         raise InvalidRuntime(
             f"{message}it is of {norm.version}, and {version.name} is {version.id}; make its norm",
@@ -82,6 +83,7 @@ def with_norm(stats: Mapping[str, Mapping[str, Any]], norm: Norm) -> dict[str, d
         values |= {"mean": of_field.mean, "std": of_field.std}
         exported_shape = np.shape(out[feature]["mean"])
         for name, value in values.items():
+            # LeRobot has a list even for a feature of one number.
             whole = np.atleast_1d(value)
             if whole.shape != exported_shape:
                 raise FieldMismatch(
@@ -101,6 +103,7 @@ def statistics(streams: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     out = {}
     for name, values in streams.items():
         is_text = isinstance(values, list)
+        # One NaN would spread to the mean and the std.
         if not is_text and np.isfinite(values).all():
             out[name] = _statistics(values)
     return out
@@ -133,6 +136,7 @@ class RowTotals:
             if isinstance(values, list) or values.dtype.kind not in "biuf":
                 continue
             floats = as_floats(values)  # [rows, dims]
+            # Counts for each pixel of an image would break the bound on memory.
             if not 0 < floats.shape[1] <= DIMS_MAX:
                 continue
             is_finite = np.isfinite(floats).all(axis=1)
@@ -215,6 +219,7 @@ def _of_feature(stats: Sequence[Mapping[str, Any]], names: set[str]) -> dict[str
     means = np.array([one["mean"] for one in stats], np.float64)  # [episodes, ...]
     stds = np.array([one["std"] for one in stats], np.float64)
     total_mean = mean(means)
+    # The variance within episodes, and between their means.
     variance = mean(stds**2 + (means - total_mean) ** 2)
     out = {
         "mean": total_mean.tolist(),

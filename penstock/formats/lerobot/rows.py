@@ -77,6 +77,7 @@ def read_rows(
     _check_numbers(table, what)
     seconds = _scalars(table, "timestamp", what)
     ticks = [camera.tick_s for camera in frames]
+    # A video's clock may be coarser than LeRobot's tolerance, and rounds its times.
     ns = timestamp_clock(seconds, fps, max([TOLERANCE_S, *ticks]), what)
     for camera in frames:
         _check_frames(camera, seconds)
@@ -136,6 +137,7 @@ def timestamp_clock(seconds: Any, fps: Fraction, tolerance_s: float, what: str) 
     step_differs = ~(np.abs(np.diff(times) - period) <= allowed[1:])  # [rows - 1]; True for NaN
     is_wrong = np.empty(len(times), bool)
     is_wrong[0] = not abs(times[0]) <= tolerance_s
+    # A coarse tick may accept a step of 0, but a clock must ascend.
     is_wrong[1:] = step_differs | (np.diff(own) <= 0)
     if is_wrong.any():
         row = int(np.argmax(is_wrong))
@@ -154,6 +156,7 @@ def timestamp_clock(seconds: Any, fps: Fraction, tolerance_s: float, what: str) 
 def _check_frames(camera: FrameTimes, seconds: Any) -> None:
     """Raise Corrupt unless each frame is shown at its row's timestamp."""
     due = seconds.astype(np.float64)
+    # LeRobot stores float32, whose values lie 4 ms apart after 10 hours.
     allowed = _float32_spacing(due) + max(TOLERANCE_S, camera.tick_s)
     is_wrong = ~(np.abs(camera.seconds - due) <= allowed)
     if is_wrong.any():
@@ -177,6 +180,7 @@ def _float32_spacing(seconds: Any) -> Any:
 
 def _check_numbers(table: Any, what: str) -> None:
     numbers = _scalars(table, "frame_index", what)
+    # Rows out of order would pair with other frames.
     wrong = np.flatnonzero(numbers != np.arange(len(numbers)))
     if len(wrong):
         row = int(wrong[0])
@@ -227,6 +231,7 @@ def _flatten(values: Any, name: str, what: str) -> Any:
             raise Corrupt(message, what=name, where=what, given=f"{values.null_count} missing values")
         kind = values.type
         if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            # The number of values may fit although rows are ragged.
             lengths = pc.unique(pc.list_value_length(values))
             if len(lengths) > 1:
                 raise Corrupt(

@@ -95,6 +95,7 @@ def run_overview(training: Training, store: Store, goodputs: RunGoodputs) -> Run
     except RunNotFound:
         pass  # a run with a log only
     except Corrupt as error:
+        # Checkpoints and the log do not depend on the record, so the page shows them.
         problem = str(error)
     starts = [_start_line(attempt) for attempt in attempts]
     now = _state(

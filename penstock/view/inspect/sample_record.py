@@ -278,6 +278,7 @@ def _columns(version: "loader.Version", ordinal: int) -> tuple[dict[str, str], t
         row = live_row(version, ordinal)
         marks = far_marks(version, row)
     except PenstockError as error:
+        # The sample's fields lie elsewhere, so the page still shows them.
         return {"": f"the samples table cannot be read: {clean(error, 300)}"}, ()
     return {name: clean(value, 400) for name, value in row.items() if value is not None}, tuple(marks)
 

@@ -86,6 +86,7 @@ def _texts(version: loader.Version, ordinal: int, field: str) -> dict[str, str]:
 
 def _is_beginning(restored: str, text: str) -> bool:
     """Return whether `text` starts with `restored`, whose last character truncation may have made U+FFFD."""
+    # Every text starts with "", so no tokens restore only an empty text.
     beginning = restored.strip()
     return text.startswith((beginning, beginning.rstrip("\ufffd"))) and bool(restored or not text)
 
@@ -326,6 +327,7 @@ def _slot_marks(slot: int, fields: tuple[FieldRow, ...]) -> list[StepMark]:
     for row in fields:
         known = {mark.name for mark in row.transformed.marks} if row.transformed is not None else set()
         for mark in row.decoded.marks if row.decoded is not None else ():
+            # The transformed value has the other marks, and shows them itself.
             if mark.name not in known:
                 text = f"before the transform: {mark.text}"
                 marks.append(
@@ -361,5 +363,6 @@ def _fields(
             transformed=after.get(name),
             placement=values.placements.get(name) if transformed else None,
         )
+        # A transform may drop fields, and add some that are not stored.
         for name in dict.fromkeys((*stored, *decoded, *after))
     )

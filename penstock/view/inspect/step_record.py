@@ -243,6 +243,7 @@ def default_part(training: Training, step: int) -> tuple[int, int]:
     """Return (rank, world size) of a recorded part or, without a run log, of a first part of up to 256 slots."""
     recorded = training.rows(step)
     if recorded:
+        # A run may have repeated the step with another number of ranks: the latest counts.
         last = max(recorded, key=lambda row: (row["at_us"], row["rank"]))
         first = min(row["rank"] for row in recorded if row["world_size"] == last["world_size"])
         return first, int(last["world_size"])

@@ -315,6 +315,7 @@ def _order_page(
                 cache,
             )
         return page, ""
+    # A store that is down is no fault of the order, and another order would not help.
     except StoreError:
         raise
     except PenstockError as error:

@@ -154,6 +154,7 @@ def training_routes(site: Site) -> list[Route]:
 
 
 async def _to_comparison(request: Request) -> Response:
+    # A form sends the other run in the query, and the page has it in its path.
     return RedirectResponse(address("against", request.query_params.get("run", "")), 303)
 
 

@@ -98,6 +98,7 @@ def _start(episode: OpenEpisode, anchor: str, time: str, row: str) -> int:
     if not time:
         return 0
     try:
+        # A float of seconds would miss the nanosecond of a row.
         exact = Decimal(time[:40]) * (1 if episode.is_steps else 10**9)
         return int(min(max(exact, Decimal(0)), Decimal(episode.length_ns)))
     except (ArithmeticError, ValueError) as error:

@@ -129,6 +129,7 @@ class PendingPages:
         seconds = time.monotonic() - page.began_at
         if not done:
             return await in_thread(limiter, partial(progress, seconds))
+        # Given out once: a reload makes the page anew, from the newest data.
         self._pages.pop(key, None)
         return page.task.result()
 
@@ -203,6 +204,7 @@ def page_routes(site: Site, path: str, make: Make) -> list[Route]:
 
     async def as_html(request: Request) -> Response:
         make_page = partial(respond, request, False)
+        # Scripts would take the page of progress, which reloads itself, for the answer.
         if "text/html" not in request.headers.get("accept", "") or is_fragment(request):
             return await in_thread(site.page_threads, make_page)
         key = request.scope["path"], request.scope["query_string"]
@@ -302,6 +304,7 @@ def retry_header(error: PenstockError) -> dict[str, str]:
 
 
 def error_status(error: PenstockError) -> int:
+    # In the order of `_STATUS`, where subclasses come before their base.
     return next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
 
 

@@ -67,13 +67,13 @@ def test_first_shard_at_a_shared_path_is_found_in_tables_of_any_size(monkeypatch
 
 
 def test_rows_are_decoded_as_they_are_asked_for(monkeypatch):
-    monkeypatch.setattr("loader.dataset.shards.numbered_rows.CACHE_ROWS", 10)
+    monkeypatch.setattr("loader.dataset.shards.numbered_rows.CACHE_ROWS", 8)
     table = shards([f"p{i}" for i in range(50)], ["g"] * 50)
     rows = ShardRows([ShardsFile("t", table_bytes(table, "shards", row_group_rows=4))])
     assert len(rows) == 50
     for at in (0, 49, 3, 4, 49, 0):
         assert rows.row(at)["part"] == f"p{at}"
-        assert rows.cache.size <= 10
+        assert rows.cache.size <= 8
     assert rows.columns("path")["path"].to_pylist() == table["path"].to_pylist()
     with pytest.raises(Corrupt, match="t is not a readable shards table"):
         ShardRows([ShardsFile("t", b"PAR1 nothing PAR1")])

@@ -21,6 +21,7 @@ from loader.dataset.reading.verified_bucket_reads import read_fields, read_parts
 from loader.errors import Corrupt, DecodeFailed
 from loader.modalities.row_blocks import BLOCK_BYTES, SUFFIX, index_rows, read_rows, with_row_blocks
 from loader.modalities.video.packet_table import index_packets, read_packets
+from loader.run.recipe.blocked_rows import BlockCache
 from loader.run.recipe.build_windows import WindowReads
 from loader.run.recipe.decode import decoders
 from loader.run.recipe.episode_clocks import check_times
@@ -434,3 +435,14 @@ def test_importers_write_row_blocks_of_large_arrays(tmp_path: Path) -> None:
     assert main(arguments) == 0
     with loader.Root(without) as opened:
         assert not [name for name in opened.open("lift@1").fields if name.startswith("actions")]
+
+
+def test_blocks_beyond_the_limit_stay_until_the_end_of_their_batch() -> None:
+    cache = BlockCache(10)
+    first, second = (0, "a.npy", 0), (0, "a.npy", 1)
+    with cache.batch():
+        cache.put(first, "first", 6)
+        cache.put(second, "second", 6)
+        assert (cache.get(first), cache.get(second)) == ("first", "second")
+    with cache.batch():
+        assert (cache.get(first), cache.get(second)) == (None, "second")

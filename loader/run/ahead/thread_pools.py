@@ -6,15 +6,14 @@ At the interpreter's exit, concurrent.futures' pools would first finish their wh
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextvars import copy_context
-from queue import SimpleQueue
-from threading import Thread
+from threading import local
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
 from ...dataset.reading.sample_places import Map
 from ...order.plan import Plan
 from ...storage import is_local
-from ...storage.threads import DaemonPool, ends_with_the_process
+from ...storage.threads import DaemonPool
 from ..recipe.recipe import stored_views
 
 IO_THREADS = 64
@@ -48,7 +47,7 @@ T = TypeVar("T")
 
 
 class ThreadPool(Generic[A, T]):
-    """`threads` threads that call `make(task)` for each submitted task in turn.
+    """A `DaemonPool` that calls `make(task)` for each submitted task in turn.
 
     on_idle: called before each task with the seconds that its thread waited. name: prefix of the threads' names.
     """
@@ -63,18 +62,22 @@ class ThreadPool(Generic[A, T]):
         self._make = make
         self._on_idle = on_idle
         self.size = threads
-        self._queue: SimpleQueue[tuple[A, Future[T]] | None] = SimpleQueue()
-        self._stopped = False  # no Event: a finalizer may call `dismiss` while this thread holds its lock
-        self._threads = [
-            Thread(target=self._work, name=f"{name}_{number}", daemon=True) for number in range(threads)
-        ]
-        ends_with_the_process(self)
-        for thread in self._threads:
-            thread.start()
+        self._pool = DaemonPool(threads, name)
+        self._start_s = perf_counter()
+        self._of_thread = local()
+        self._stopped = False
 
     def submit(self, task: A) -> Future[T]:
+        """Return the future of a task; of a pool that was dismissed, a cancelled one."""
+        if not self._stopped:
+            try:
+                return self._pool.submit(self._work, task)
+            except RuntimeError:
+                if not self._stopped:  # such as no more threads
+                    raise
         future: Future[T] = Future()
-        self._queue.put((task, future))
+        future.cancel()
+        future.set_running_or_notify_cancel()
         return future
 
     def cancel(self, futures: Iterable[Future[T]]) -> None:
@@ -83,36 +86,21 @@ class ThreadPool(Generic[A, T]):
 
     def dismiss(self) -> None:
         self._stopped = True
-        self.retire()
+        self._pool.dismiss()
 
     def retire(self) -> None:
-        for _ in self._threads:
-            self._queue.put(None)
+        self._pool.shutdown(wait=False)
 
     def join(self, timeout_s: float | None = None) -> None:
-        if timeout_s is None:
-            until = None
-        else:
-            until = perf_counter() + timeout_s
-        for thread in self._threads:
-            thread.join(None if until is None else max(0.0, until - perf_counter()))
+        self._pool.join(timeout_s)
 
     def abandon(self) -> None:
         self.dismiss()
 
-    def _work(self) -> None:
-        while True:
-            start = perf_counter()
-            queued = self._queue.get()
-            if queued is None:
-                return
-            self._on_idle(perf_counter() - start)
-            task, future = queued
-            if self._stopped:
-                future.cancel()
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(self._make(task))
-                except BaseException as error:  # noqa: BLE001 - `result` raises it
-                    future.set_exception(error)
-            del queued, task, future  # an idle thread must not keep a batch alive
+    def _work(self, task: A) -> T:
+        end_s = getattr(self._of_thread, "end_s", self._start_s)  # of the thread's last task
+        self._on_idle(perf_counter() - end_s)
+        try:
+            return self._make(task)
+        finally:
+            self._of_thread.end_s = perf_counter()

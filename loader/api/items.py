@@ -52,7 +52,8 @@ def items(
     if is_factory and length is None:
         opened = opened()
     if is_factory and length is None and _is_opener(opened):
-        raise InvalidPlan(f"the function {_describe(dataset)} returns another function; {ACCEPTED}")
+        message = f"the function {_describe(dataset)} returns another function; {ACCEPTED}"
+        raise InvalidPlan(message, what="dataset", given=_describe(dataset), accepted="a dataset")
     n = _dataset_length(opened, length)
     names = check_keys(keys, n)
     known_fingerprint = _keys_fingerprint(opened, _check_text("fingerprint", fingerprint), names)
@@ -90,7 +91,10 @@ def items_again(spec: Mapping[str, Any], datasets: Mapping[str, Any]) -> ItemsVi
     if not is_text or not is_number or not 1 <= length <= MAX_SAMPLES:
         raise InvalidPlan(
             f"the plan's JSON is damaged: a view of items is '{escape_text(repr(dict(spec)))}'; a name, a length from "
-            f"1 to {MAX_SAMPLES} and a fingerprint are needed"
+            f"1 to {MAX_SAMPLES} and a fingerprint are needed",
+            what="view",
+            given=dict(spec),
+            accepted="a name, a length and a fingerprint",
         )
     planned = ItemsView(name, length, fingerprint, None)
     if name not in datasets:
@@ -101,16 +105,20 @@ def items_again(spec: Mapping[str, Any], datasets: Mapping[str, Any]) -> ItemsVi
     else:
         view = items(dataset)
     if view.name not in ("", name):
-        raise PlanMismatch(
+        message = (
             f"items['{escape_text(name)}'] is named {view.name!r}: it is not the dataset that was planned; pass the "
             "one with the plan's name"
         )
+        raise PlanMismatch(message, what=f"items[{name!r}]", given=view.name, accepted=name)
     if len(view) != length or view.fingerprint != fingerprint:
         raise PlanMismatch(
             f"items['{escape_text(name)}'] has {len(view)} items and the fingerprint {view.fingerprint!r}, the "
             f"plan {length} and '{escape_text(fingerprint)}': it is not the dataset that was planned. Usual causes are "
             "added files, an unsorted os.listdir and a shuffle() without a seed, and with Hugging Face's datasets "
-            "files at another path and a transform that holds a generator; pass the same dataset, or make a new plan"
+            "files at another path and a transform that holds a generator; pass the same dataset, or make a new plan",
+            what=f"items[{name!r}]",
+            given=(len(view), view.fingerprint),
+            accepted=(length, fingerprint),
         )
     assert view.source is not None
     return planned.over(view.source)
@@ -120,38 +128,48 @@ def _is_opener(dataset: Any) -> bool:
     """Return whether a dataset is a function that opens one. Raises: InvalidPlan for what cannot be a source."""
     shown = _describe(dataset)
     if isinstance(dataset, str | bytes | bytearray):
-        raise InvalidPlan(
+        message = (
             f"a source is {dataset!r}, which is text and no dataset; open a version with root.open(...), or pass the "
             "dataset itself"
         )
+        raise InvalidPlan(message, what="dataset", given=dataset, accepted="a version or a dataset")
     if isinstance(dataset, Mapping):
         raise _mapping_refusal(dataset)
     if _is_instance("torch.utils.data", "DataLoader", dataset):
-        raise InvalidPlan(f"{shown} is a DataLoader, which has an order of its own; pass its .dataset")
+        message = f"{shown} is a DataLoader, which has an order of its own; pass its .dataset"
+        raise InvalidPlan(message, what="dataset", given=shown, accepted="its .dataset")
     if _is_instance("torch.utils.data", "IterableDataset", dataset):
-        raise InvalidPlan(
+        message = (
             f"{shown} is an IterableDataset, which has no item by number; pass a map-style dataset, or import the "
             "stream into a version (penstock import)"
         )
+        raise InvalidPlan(message, what="dataset", given=shown, accepted="a map-style dataset")
     if type(dataset).__module__.partition(".")[0] == "tensorflow":
-        raise InvalidPlan(f"{shown} is TensorFlow's, which has no item by number; pass tfds.data_source(...)")
+        message = f"{shown} is TensorFlow's, which has no item by number; pass tfds.data_source(...)"
+        raise InvalidPlan(message, what="dataset", given=shown, accepted="tfds.data_source(...)")
     if isinstance(dataset, Iterator):
         raise InvalidPlan(
-            f"{shown} can be read once, in one order; pass list(...) of it, or a map-style dataset"
+            f"{shown} can be read once, in one order; pass list(...) of it, or a map-style dataset",
+            what="dataset",
+            given=shown,
+            accepted="list(...) of it, or a map-style dataset",
         )
     # A class may have it for its type arguments; a call of the class opens a dataset.
     if hasattr(dataset, "__getitem__") and not isinstance(dataset, type):
         if not hasattr(dataset, "__len__"):
-            raise InvalidPlan(f"{shown} has no __len__; add one, since the order needs the number of items")
+            message = f"{shown} has no __len__; add one, since the order needs the number of items"
+            raise InvalidPlan(message, what="dataset", given=shown, accepted="__len__")
         return False
     if callable(dataset):
         return True
     if hasattr(dataset, "__iter__"):
-        raise InvalidPlan(
+        message = (
             f"{shown} has no __getitem__(int), and gives its items in an order of its own; pass the dataset that it "
             "reads, which has __len__ and __getitem__(int)"
         )
-    raise InvalidPlan(f"{shown} has no __getitem__(int); {ACCEPTED}")
+        raise InvalidPlan(message, what="dataset", given=shown, accepted="__len__ and __getitem__(int)")
+    message = f"{shown} has no __getitem__(int); {ACCEPTED}"
+    raise InvalidPlan(message, what="dataset", given=shown, accepted="__getitem__(int)")
 
 
 def _mapping_refusal(mapping: Mapping[Any, Any]) -> InvalidPlan:
@@ -159,9 +177,8 @@ def _mapping_refusal(mapping: Mapping[Any, Any]) -> InvalidPlan:
     shown = _describe(mapping)
     for name, value in mapping.items():
         if hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, str | bytes):
-            return InvalidPlan(
-                f"{shown} is a mapping of datasets; pass one of them, such as [{name!r}] of it"
-            )
+            message = f"{shown} is a mapping of datasets; pass one of them, such as [{name!r}] of it"
+            return InvalidPlan(message, what="dataset", given=shown, accepted=f"[{name!r}] of it")
     return InvalidPlan(f"{shown} is a mapping, whose items have no order; pass list(...) of its values")
 
 
@@ -179,16 +196,21 @@ def _dataset_length(dataset: Any, length: int | None) -> int:
             n = len(dataset)
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidPlan(
-                f"{_describe(dataset)} has no length ({error}); state it with loader.items(length=)"
+                f"{_describe(dataset)} has no length ({error}); state it with loader.items(length=)",
+                what="length",
+                where=_describe(dataset),
+                accepted="loader.items(length=)",
             ) from None
     # An integer of numpy is accepted too.
     if isinstance(n, bool) or not hasattr(n, "__index__") or not 0 <= n <= MAX_SAMPLES:
-        raise InvalidPlan(
+        message = (
             f"length = {n!r}: a whole number from 1 to {MAX_SAMPLES} is needed; pass a dataset that repeats without "
             "end before its repeat()"
         )
+        raise InvalidPlan(message, what="length", given=n, accepted=f"a whole number from 1 to {MAX_SAMPLES}")
     if n == 0:
-        raise EmptyView(f"{_describe(dataset)} has no items; at least 1 is needed")
+        message = f"{_describe(dataset)} has no items; at least 1 is needed"
+        raise EmptyView(message, what="length", where=_describe(dataset), given=0, accepted="at least 1")
     return int(n)
 
 
@@ -207,7 +229,8 @@ def _check_text(option: str, value: str | None) -> str:
     if value is None:
         return ""
     if not isinstance(value, str) or not value:
-        raise InvalidPlan(f"{option} = {value!r}: a string of at least one character is needed")
+        message = f"{option} = {value!r}: a string of at least one character is needed"
+        raise InvalidPlan(message, what=option, given=value, accepted="a string of at least one character")
     return value
 
 
@@ -216,18 +239,24 @@ def _check_fields(fields: Sequence[str] | None) -> tuple[str, ...] | None:
         return None
     names = tuple(fields)
     if isinstance(fields, str) or not names or not all(isinstance(name, str) and name for name in names):
-        raise InvalidPlan(
-            f"fields = {fields!r}: names of a tuple's values are needed, such as ('image', 'label')"
-        )
+        message = f"fields = {fields!r}: names of a tuple's values are needed, such as ('image', 'label')"
+        raise InvalidPlan(message, what="fields", given=fields, accepted="names of a tuple's values")
     if len(set(names)) < len(names):
-        raise InvalidPlan(f"fields = {names}: each name once")
+        raise InvalidPlan(
+            f"fields = {names}: each name once", what="fields", given=names, accepted="each name once"
+        )
     return names
 
 
 def _check_seeded(seeded: Any) -> Any:
     if isinstance(seeded, bool) or callable(seeded):
         return seeded
-    raise InvalidPlan(f"seeded = {seeded!r}; accepted: True, False, or a function (dataset, rng)")
+    raise InvalidPlan(
+        f"seeded = {seeded!r}; accepted: True, False, or a function (dataset, rng)",
+        what="seeded",
+        given=seeded,
+        accepted="True, False, or a function (dataset, rng)",
+    )
 
 
 def _check_collate(collate: Any) -> Any:
@@ -235,7 +264,10 @@ def _check_collate(collate: Any) -> Any:
         return collate
     raise InvalidPlan(
         f"collate = {collate!r}; accepted: None, or a function of a list of items, such as "
-        "torch.utils.data.default_collate"
+        "torch.utils.data.default_collate",
+        what="collate",
+        given=collate,
+        accepted="None, or a function of a list of items",
     )
 
 

@@ -69,7 +69,10 @@ def plan(
     if not isinstance(sources, Mapping):
         raise InvalidPlan(
             f"sources = {sources!r}: a mapping of names to views is needed, such as {{'photos': version}}; the name is "
-            "part of the order"
+            "part of the order",
+            what="sources",
+            given=sources,
+            accepted="a mapping of names to views",
         )
     return make_plan(
         {name: _build_view(name, choice) for name, choice in sources.items()},
@@ -91,7 +94,12 @@ def source(
     """Return a view with its weight in a mixture and, optionally, its chunk (samples) and lanes."""
     viewed = _build_view("source", view)
     if isinstance(viewed, MixtureSource):
-        raise InvalidPlan("source(source(...)): pass a view or a version")
+        raise InvalidPlan(
+            "source(source(...)): pass a view or a version",
+            what="source",
+            given="source(...)",
+            accepted="a view or a version",
+        )
     return _source(viewed, weight, chunk, lanes)
 
 

@@ -37,10 +37,18 @@ def next_step(plan: Plan, state: object) -> int:
     except (KeyError, TypeError, AttributeError) as error:
         raise PlanMismatch(
             f"not a state that torchdata's StatefulDataLoader saved ({type(error).__name__}: {error}); it has "
-            f"{sorted(map(str, state))}. Pass what its state_dict() returned, unchanged"
+            f"{sorted(map(str, state))}. Pass what its state_dict() returned, unchanged",
+            what="state",
+            given=sorted(map(str, state)),
+            accepted="a state of torchdata's StatefulDataLoader",
         ) from error
     if not saved:
-        raise PlanMismatch("a StatefulDataLoader's state without any worker's; pass it as it was saved")
+        raise PlanMismatch(
+            "a StatefulDataLoader's state without any worker's; pass it as it was saved",
+            what="state",
+            given="no worker's state",
+            accepted="the state of each worker",
+        )
     return plan.checked_step(min(plan.check_state(one) for one in saved) + since)
 
 
@@ -58,17 +66,25 @@ class PlanDataset(IterableDataset[Batch]):
         if self._options.get("framework") == "jax":
             raise InvalidRuntime(
                 "framework='jax' in a torch_dataset, whose batches go to torch; accepted: 'torch', 'numpy'. A JAX "
-                "training iterates over loader.Loader(plan, framework='jax')"
+                "training iterates over loader.Loader(plan, framework='jax')",
+                what="framework",
+                where="torch_dataset",
+                given="jax",
+                accepted=["torch", "numpy"],
             )
         if self._options.get("trail") is not None:
             raise InvalidRuntime(
                 "trail in a torch_dataset, whose workers hand out steps before they are trained: iterate over "
-                "loader.Loader(plan, trail=...)"
+                "loader.Loader(plan, trail=...)",
+                what="trail",
+                where="torch_dataset",
             )
         if self._options.get("micro_batch") is not None:
             raise InvalidRuntime(
                 "micro_batch in a torch_dataset, whose workers take turns by whole steps: cut a batch with "
-                "batch.micro_batches(count)"
+                "batch.micro_batches(count)",
+                what="micro_batch",
+                where="torch_dataset",
             )
         self._start = SharedStart(plan.first_step)
         self._n_seeks = 0
@@ -117,7 +133,11 @@ class PlanDataset(IterableDataset[Batch]):
             raise InvalidRuntime(
                 f"step {first} for a torch_dataset while worker processes of a DataLoader iterate from step "
                 f"{self._start.step} on: call seek() or load_state_dict() before iter(DataLoader(...)), or delete its "
-                "iterator first (and the DataLoader, if it has persistent_workers)"
+                "iterator first (and the DataLoader, if it has persistent_workers)",
+                what="step",
+                where="torch_dataset",
+                given=first,
+                accepted=f"from step {self._start.step} on, without iterators",
             )
         self._resume = None
         self._position = None
@@ -165,7 +185,10 @@ class PlanDataset(IterableDataset[Batch]):
         if info is not None and str(options.get("device", "cpu")) not in ("cpu", "None"):
             raise InvalidRuntime(
                 f"device = {options['device']!r} in a worker process of a DataLoader, which cannot hand over memory of "
-                "a device: leave it out, and iterate over loader.on(DataLoader(...), device)"
+                "a device: leave it out, and iterate over loader.on(DataLoader(...), device)",
+                what="device",
+                where="a worker process of a DataLoader",
+                given=options["device"],
             )
         if info is not None:
             options.setdefault("workers", 0)
@@ -194,7 +217,10 @@ class PlanDataset(IterableDataset[Batch]):
             except (pickle.PicklingError, AttributeError, TypeError) as error:
                 raise Unpicklable(
                     f"{name} = {value!r} cannot be sent to a worker process ({error}); use a function at the top level "
-                    "of a module instead of a lambda or a local function, or num_workers=0"
+                    "of a module instead of a lambda or a local function, or num_workers=0",
+                    what=name,
+                    given=value,
+                    accepted="a value that can be pickled",
                 ) from error
         state = self.__dict__.copy()
         if get_spawning_popen() is None:

@@ -64,7 +64,11 @@ def make_place(path: str, *, shared: bool = False) -> None:
     if entries and MARKER not in entries:
         raise InvalidRuntime(
             f"the cache folder {path} holds other things ({min(entries)} ...); a cache throws files away, so it needs "
-            "an empty folder of its own"
+            "an empty folder of its own",
+            what="cache",
+            where=path,
+            given=min(entries),
+            accepted="an empty folder",
         )
     current_mode = stat.S_IMODE(os.stat(path).st_mode)
     if not shared and current_mode & 0o077:

@@ -34,12 +34,20 @@ class NodeCache:
         path = os.fspath(self.path)
         if not isinstance(path, str) or not path or "://" in path or path.startswith("~"):
             raise InvalidRuntime(
-                f"cache path {path!r}: the path of a folder on a local disk is needed, written in full"
+                f"cache path {path!r}: the path of a folder on a local disk is needed, written in full",
+                what="cache path",
+                given=path,
+                accepted="the full path of a local folder",
             )
         object.__setattr__(self, "path", os.path.abspath(path))
         _whole("page_bytes", self.page_bytes, 4096, 64 * 2**20)
         if not isinstance(self.shared, bool):
-            raise InvalidRuntime(f"cache shared = {self.shared!r}; True or False is needed")
+            raise InvalidRuntime(
+                f"cache shared = {self.shared!r}; True or False is needed",
+                what="cache shared",
+                given=self.shared,
+                accepted=[True, False],
+            )
         if self.limit_bytes is not None:
             _whole("limit_bytes", self.limit_bytes, PAGES_MIN * self.page_bytes, 2**63)
         if self.peers is not None:
@@ -99,10 +107,18 @@ def cache_spec(cache: CacheSpec | str | os.PathLike[str] | int | None) -> CacheS
         return NodeCache(path=cache)
     raise InvalidRuntime(
         f"cache = {cache!r}; accepted: None, a number of bytes of memory, the path of a folder, or "
-        "loader.NodeCache(path=..., limit_bytes=...)"
+        "loader.NodeCache(path=..., limit_bytes=...)",
+        what="cache",
+        given=cache,
+        accepted="None, a number of bytes, a folder, or loader.NodeCache",
     )
 
 
 def _whole(name: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidRuntime(f"{name} = {value!r}; a whole number of bytes from {low} to {high} is needed")
+        raise InvalidRuntime(
+            f"{name} = {value!r}; a whole number of bytes from {low} to {high} is needed",
+            what=name,
+            given=value,
+            accepted=f"a whole number of bytes from {low} to {high}",
+        )

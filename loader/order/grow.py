@@ -94,7 +94,10 @@ def _check_growth(
     for source in plan.sources.values():
         if source.source in views and isinstance(source.view, ItemsView):
             raise InvalidPlan(
-                f"source {source.source!r} is a dataset, which does not grow: make a new plan over the longer dataset"
+                f"source {source.source!r} is a dataset, which does not grow: make a new plan over the longer dataset",
+                what="dataset",
+                where=f"source {source.source!r}",
+                accepted="a version",
             )
     if plan.buckets is not None and plan.grown:
         last_step = plan.grown[-1].step

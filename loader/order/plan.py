@@ -275,11 +275,8 @@ def make_plan(
     """
     ramp = parse_ramp(global_batch)
     if not isinstance(views, Mapping) or not views:
-        raise InvalidPlan(
-            f"views = {views!r}: a mapping of at least one source name to its view is needed",
-            what="views",
-            given=views,
-        )
+        message = f"views = {views!r}: a mapping of at least one source name to its view is needed"
+        raise InvalidPlan(message, what="views", given=views)
     packing = None
     if pack is not None:
         views, packing = pack_sources(views, pack, bucket_by)
@@ -307,11 +304,8 @@ def make_plan(
         return _plan_without_buckets(sources, weight_schedule, ramp, content)
     by = parse_bucket_by(bucket_by)
     if not isinstance(by, BucketBy):
-        raise InvalidPlan(
-            f"bucket_by = {bucket_by!r}: loader.bucket(...) or an SQL expression is needed",
-            what="bucket_by",
-            given=bucket_by,
-        )
+        message = f"bucket_by = {bucket_by!r}: loader.bucket(...) or an SQL expression is needed"
+        raise InvalidPlan(message, what="bucket_by", given=bucket_by)
     return _plan_with_buckets(views, by, weight_schedule, ramp, content)
 
 
@@ -390,17 +384,11 @@ def pack_sources(
 ) -> tuple[dict[str, OrderView | MixtureSource], Packing]:
     """Return the sources with packed views, and how they are packed. Raises: InvalidPlan."""
     if not isinstance(pack, PackBy):
-        raise InvalidPlan(
-            f"pack = {pack!r}: loader.pack('tokens.npy', length=2048) is needed",
-            what="pack",
-            given=pack,
-        )
+        message = f"pack = {pack!r}: loader.pack('tokens.npy', length=2048) is needed"
+        raise InvalidPlan(message, what="pack", given=pack)
     if bucket_by is not None:
-        raise InvalidPlan(
-            "pack= with bucket_by=: packed sequences are of one length; leave bucket_by out",
-            what="bucket_by",
-            accepted="pack or bucket_by",
-        )
+        message = "pack= with bucket_by=: packed sequences are of one length; leave bucket_by out"
+        raise InvalidPlan(message, what="bucket_by", accepted="pack or bucket_by")
     packed: dict[str, OrderView | MixtureSource] = {}
     packings: dict[str, Packing] = {}
     for name, view_or_source in views.items():
@@ -438,12 +426,21 @@ def _common_packing(packings: Mapping[str, Packing]) -> Packing:
         if packing.shapes != first.shapes or packing.ragged != first.ragged:
             raise InvalidPlan(
                 f"pack: source {name!r} is packed as {packing.to_json()}, another one as {first.to_json()}; a batch "
-                "has one format: store the fields of all sources alike"
+                "has one format: store the fields of all sources alike",
+                what="pack",
+                where=f"source {name!r}",
+                given=packing.to_json(),
+                accepted=first.to_json(),
             )
     for number, (column, _) in enumerate(first.columns):
         kinds = {name: packing.columns[number][1] for name, packing in packings.items()}
         if len(set(kinds.values())) > 1:
             raise InvalidPlan(
-                f"pack: column {column!r} has the types {kinds}; a batch has one: store the column of all sources alike"
+                f"pack: column {column!r} has the types {kinds}; a batch has one: store the column of all sources "
+                "alike",
+                what="pack",
+                where=f"column {column!r}",
+                given=kinds,
+                accepted="one type",
             )
     return first

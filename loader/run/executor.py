@@ -258,9 +258,8 @@ class Execution:
         check_word("executor", executor, EXECUTORS)
         if executor == "processes":
             if self._workers_option == 0:
-                raise InvalidRuntime(
-                    "workers = 0 with executor = 'processes'; at least 1, or 'auto', is needed"
-                )
+                message = "workers = 0 with executor = 'processes'; at least 1, or 'auto', is needed"
+                raise InvalidRuntime(message, what="workers", given=0, accepted="at least 1, or 'auto'")
             from .workers.early_check import bytes_sent
 
             self._sent_bytes = bytes_sent(self._assembler.recipe)

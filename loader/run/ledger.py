@@ -34,7 +34,12 @@ class Budget:
     def __init__(self, share: object) -> None:
         """Check the share of samples, 0 to 1. Raises: InvalidRuntime."""
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-            raise InvalidRuntime(f"corrupt_budget = {share!r}; a share of the samples from 0 to 1 is needed")
+            raise InvalidRuntime(
+                f"corrupt_budget = {share!r}; a share of the samples from 0 to 1 is needed",
+                what="corrupt_budget",
+                given=share,
+                accepted="a share from 0 to 1",
+            )
         self.share = float(share)
         self._samples = self._substituted = 0
 
@@ -52,7 +57,11 @@ class Budget:
                 f"step {last.step}: {substituted} of this rank's {samples} samples were corrupt and substituted, "
                 f"corrupt_budget = {self.share:g} allows {int(allowed)}. They are listed in {ledger} "
                 f"(loader.read_ledger); the last is {last.address.describe()}: {last.error}. Restore the shards from a "
-                "mirror, put the samples into the plan's quarantine, or raise corrupt_budget"
+                "mirror, put the samples into the plan's quarantine, or raise corrupt_budget",
+                what="corrupt_budget",
+                where=f"step {last.step}",
+                given=substituted,
+                accepted=int(allowed),
             )
         self._samples = samples
         self._substituted = substituted
@@ -150,7 +159,10 @@ def open_ledger(
     """
     if not isinstance(root, Root | None):
         raise InvalidRuntime(
-            f"ledger = {root!r}; accepted: None, or a loader.Root that this job may write to"
+            f"ledger = {root!r}; accepted: None, or a loader.Root that this job may write to",
+            what="ledger",
+            given=root,
+            accepted="None, or a loader.Root",
         )
     trail_root = getattr(trail, "root", None)  # another type is refused where the run log is opened
     stores: dict[str, Store] = {}
@@ -193,12 +205,19 @@ def _parse_line(line: bytes, name: str) -> Substitution:
         if body["format"] > LEDGER_FORMAT:
             raise FormatTooNew(
                 f"{name} has ledger format {body['format']}; this package reads up to {LEDGER_FORMAT}: "
-                "upgrade penstock-data (docs/install.md)"
+                "upgrade penstock-data (docs/install.md)",
+                what="ledger format",
+                where=name,
+                given=body["format"],
+                accepted=LEDGER_FORMAT,
             )
         return Substitution.from_json(body)
     except FormatTooNew:
         raise
     except DAMAGED as error:
         raise Corrupt(
-            f"{name} is not a ledger ({type(error).__name__}: {error}); restore or delete it"
+            f"{name} is not a ledger ({type(error).__name__}: {error}); restore or delete it",
+            what="ledger",
+            where=name,
+            given=type(error).__name__,
         ) from error

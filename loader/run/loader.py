@@ -173,10 +173,11 @@ class Loader:
         return self
 
     def __reduce__(self) -> NoReturn:
-        raise Unpicklable(
+        message = (
             "a Loader has threads and open files, and cannot be copied or sent to another process: send the plan, and "
             "make the Loader there; in torch's DataLoader use loader.torch_dataset(plan)"
         )
+        raise Unpicklable(message, what="Loader", accepted="its plan")
 
     def __next__(self) -> Batch:
         self._check_usable()  # before the lock: in a forked child it may never be released
@@ -316,9 +317,8 @@ class Loader:
         """
         self._check_usable()
         if self._trail is None:
-            raise InvalidRuntime(
-                "note() without a trail: Loader(plan, trail=loader.Trail(root, run=...)) keeps one"
-            )
+            message = "note() without a trail: Loader(plan, trail=loader.Trail(root, run=...)) keeps one"
+            raise InvalidRuntime(message, what="note", accepted="Loader(trail=)")
         if self._recorder is not None:
             self._recorder.note(values, per_sample or {})
 
@@ -426,7 +426,7 @@ class Loader:
 
     def _check_usable(self) -> None:
         if self._closed:
-            raise InvalidRuntime("this Loader is closed; make a new one")
+            raise InvalidRuntime("this Loader is closed; make a new one", what="Loader", given="closed")
         if os.getpid() != self._pid:
             raise InvalidRuntime(
                 f"this Loader was made in process {self._pid}, which forked this one; its threads are not here. Make "

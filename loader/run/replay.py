@@ -364,7 +364,8 @@ class Replay:
         self._check_open()
         n = self.plan.batch_size(self.plan.checked_step(step))
         if not 0 <= slot < n:
-            raise InvalidRuntime(f"slot = {slot}; step {step} has slots 0 to {n - 1}")
+            message = f"slot = {slot}; step {step} has slots 0 to {n - 1}"
+            raise InvalidRuntime(message, what="slot", where=f"step {step}", given=slot, accepted=n - 1)
         captured: list[dict[str, Any]] = []
 
         def capture(sample: dict[str, Any], rng: object) -> dict[str, Any]:
@@ -374,7 +375,8 @@ class Replay:
         recipe = replace(self._recipe(World.of(slot, n)), transform=capture)
         slots, rows = real_slots(recipe, step)
         if not len(rows):
-            raise InvalidRuntime(f"slot {slot} of step {step} is padding")
+            message = f"slot {slot} of step {step} is padding"
+            raise InvalidRuntime(message, what="padding", where=f"step {step}", given=slot)
         transform = self._recipe(recipe.world).source_transform(int(slots.source[0]))
         decoded: dict[str, Any] | PenstockError
         missing = self.missing_datasets.get(self.plan.source_names[int(slots.source[0])])
@@ -419,7 +421,7 @@ class Replay:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise InvalidRuntime("this Replay is closed; make a new one")
+            raise InvalidRuntime("this Replay is closed; make a new one", what="Replay", given="closed")
 
     def _rank_assembler(self, rank: int, world_size: int, *, anew: bool = False) -> Assembler:
         self._check_open()

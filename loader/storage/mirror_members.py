@@ -204,7 +204,11 @@ class Members:
         if identity and identity != self._identity:
             raise InvalidStore(
                 f"{member.url} is root {identity}, and the stores beside it are root {self._identity}: a mirror has "
-                "the id of its primary; correct the URL of the root or of the mirror (penstock migrate run makes one)"
+                "the id of its primary; correct the URL of the root or of the mirror (penstock migrate run makes one)",
+                what="mirror",
+                where=member.url,
+                given=identity,
+                accepted=self._identity,
             )
         member.identity = identity or ""
 

@@ -105,24 +105,29 @@ def test_checkpoint_of_a_run_goes_on_under_another_name(root: loader.Root) -> No
         assert next(batches).step == until
     with (
         online(root, "other", **ARGUMENTS) as batches,
-        pytest.raises(PlanMismatch, match="'big' under another name"),
+        refusal(PlanMismatch, what="state", where="run 'other', step 2"),
     ):
         batches.load_state_dict(state)
 
 
 @pytest.mark.parametrize(
-    ("changed", "name"),
+    ("changed", "fault"),
     [
-        ({"seed": 8}, "seed"),
-        ({"groups": 2}, "groups"),
-        ({"updates": 1}, "updates"),
-        ({"multiple": 1}, "multiple"),
-        ({"pack": loader.pack("tokens.npy", 64)}, "pack"),
+        ({"seed": 8}, {"what": "seed", "where": "run 'big', which like= names, has", "given": 8}),
+        ({"groups": 2}, {"what": "groups", "where": "run 'big', which like= names, has", "given": 2}),
+        ({"updates": 1}, {"what": "updates", "where": "run 'big', which like= names, has", "given": 1}),
+        ({"multiple": 1}, {"what": "multiple", "where": "run 'big', which like= names, has", "given": 1}),
+        (
+            {"pack": loader.pack("tokens.npy", 64)},
+            {"what": "pack", "where": "run 'big', which like= names, has"},
+        ),
     ],
 )
-def test_repeated_run_has_the_same_arguments(root: loader.Root, changed: dict[str, Any], name: str) -> None:
+def test_repeated_run_has_the_same_arguments(
+    root: loader.Root, changed: dict[str, Any], fault: dict[str, object]
+) -> None:
     trained(root, 1)
-    with pytest.raises(PlanMismatch, match=f"run 'big', which like= names, has {name} = "):
+    with refusal(PlanMismatch, **fault):
         online(root, "again", like="big", **{**ARGUMENTS, **changed})
 
 
@@ -151,7 +156,7 @@ def test_damaged_record_of_a_repeated_run_is_refused(root: loader.Root) -> None:
     key = "follows/again/like/big.json"
     for body in (b"{", b"[]", b'{"format":2,"run":"again","like":"other","until":1}'):
         root.store.put(key, body)
-        with pytest.raises(Corrupt, match=key):
+        with refusal(Corrupt, what=key, where=root.url):
             online(root, "again", like="big", **ARGUMENTS)
 
 

@@ -35,7 +35,12 @@ def listed(view: Version | View, ordinals: Sequence[int] | I64 | str) -> ListedV
     """
     view_listed = view.select() if isinstance(view, Version) else view
     if not isinstance(view_listed, View):
-        raise InvalidPlan(f"listed({type(view_listed).__name__}): a version or a view of one is needed")
+        raise InvalidPlan(
+            f"listed({type(view_listed).__name__}): a version or a view of one is needed",
+            what="view",
+            given=type(view_listed).__name__,
+            accepted="a version or a view of one",
+        )
     if isinstance(ordinals, str):
         return reopen_list(view_listed, ordinals)
     listed_view = ListedView(view_listed, _of_view(view_listed, check_list(ordinals)))

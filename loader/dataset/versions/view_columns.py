@@ -56,12 +56,14 @@ def check_columns(
     """Return column -> its class names, or None. Raises: FieldNotFound; FieldMismatch; InvalidPlan."""
     is_sequence = isinstance(asked, Sequence) and not isinstance(asked, str)
     if not is_sequence and not isinstance(asked, Mapping):
-        raise InvalidPlan(
-            f"columns = {asked!r:.200}; names of columns are needed, such as ['label'], or class names by column, such "
-            "as {'label': version.classes('label')}"
+        message = (
+            f"columns = {asked!r:.200}; names of columns are needed, such as ['label'], or class names by "
         )
-    if len(asked) > MAX_COLUMNS:
-        raise InvalidPlan(f"columns names {len(asked)} columns; accepted: at most {MAX_COLUMNS}")
+        message += "column, such as {'label': version.classes('label')}"
+        raise InvalidPlan(message, what="columns", given=asked, accepted="names of columns")
+    if (n := len(asked)) > MAX_COLUMNS:
+        message = f"columns names {n} columns; accepted: at most {MAX_COLUMNS}"
+        raise InvalidPlan(message, what="columns", given=n, accepted=MAX_COLUMNS)
     columns: dict[str, Classes] = {}
     for name in asked:
         kind = _check_kind(
@@ -93,20 +95,17 @@ def _check_kind(
         if isinstance(name, str):  # a list of a user may hold anything
             near = did_you_mean(name, known) or ";"
         known_names = ", ".join(sorted(known))
-        raise FieldNotFound(
-            f"columns names {name!r}{near} the samples table of {version.name} has {known_names}"
-        )
+        message = f"columns names {name!r}{near} the samples table of {version.name} has {known_names}"
+        raise FieldNotFound(message, what="columns", where=version.name, given=name)
     if name in fields:
-        raise InvalidPlan(
-            f"{name!r} is a field and a column of {version.name}, and a batch has one value of a name: leave one "
-            "of them out of select()"
-        )
+        message = f"{name!r} is a field and a column of {version.name}, and a batch has one value of a name: "
+        message += "leave one of them out of select()"
+        raise InvalidPlan(message, what=name, where=version.name)
     kind: str = known[name]["type"]
     if kind not in DELIVERED_TYPES:
         accepted = ", ".join(DELIVERED_TYPES)
-        raise FieldMismatch(
-            f"column {name!r} of {version.name} is {kind}; batches can have columns of {accepted}"
-        )
+        message = f"column {name!r} of {version.name} is {kind}; batches can have columns of {accepted}"
+        raise FieldMismatch(message, what=name, where=version.name, given=kind)
     return kind
 
 
@@ -126,13 +125,14 @@ def _check_classes(
             f"version.classes({name!r})"
         )
     if kind != "string":
-        raise FieldMismatch(
-            f"columns: {name!r} is {kind} and has no class names; without them a batch has its values"
-        )
+        message = f"columns: {name!r} is {kind} and has no class names; without them a batch has its values"
+        raise FieldMismatch(message, what="columns", where=name, given=kind, accepted="a column of texts")
     if not 0 < len(names) <= MAX_CLASSES:
-        raise InvalidPlan(f"columns: {name!r} has {len(names)} class names; accepted: 1 to {MAX_CLASSES:,}")
+        message = f"columns: {name!r} has {len(names)} class names; accepted: 1 to {MAX_CLASSES:,}"
+        raise InvalidPlan(message, what="class names", where=name, given=len(names), accepted=MAX_CLASSES)
     if len(set(names)) < len(names):
-        raise InvalidPlan(f"columns: the class names of {name!r} repeat one; each needs one number")
+        message = f"columns: the class names of {name!r} repeat one; each needs one number"
+        raise InvalidPlan(message, what="class names", where=name, given=names, accepted="each name once")
     return names
 
 

@@ -210,21 +210,35 @@ def check_keys(keys: object, length: int) -> "ItemKeys | None":
         return keys
     if isinstance(keys, str | bytes) or not isinstance(keys, Sequence):
         raise InvalidPlan(
-            f"keys is a {type(keys).__name__}: a list with one string per item, or a function int -> str, is needed"
+            f"keys is a {type(keys).__name__}: a list with one string per item, or a function int -> str, is needed",
+            what="keys",
+            given=type(keys).__name__,
+            accepted="a list with one string per item, or a function",
         )
     if len(keys) != length:
         raise InvalidPlan(
-            f"keys has {len(keys)} names, and the dataset {length} items; give each item one name"
+            f"keys has {len(keys)} names, and the dataset {length} items; give each item one name",
+            what="keys",
+            given=len(keys),
+            accepted=length,
         )
     # A column of a table would look up each name by a query of its own.
     names = list(keys)
     for ordinal, key in enumerate(names):
         if not isinstance(key, str):
-            raise InvalidPlan(f"keys[{ordinal}] = {key!r} is a {type(key).__name__}; a string is needed")
+            raise InvalidPlan(
+                f"keys[{ordinal}] = {key!r} is a {type(key).__name__}; a string is needed",
+                what=f"keys[{ordinal}]",
+                given=key,
+                accepted="a string",
+            )
     n_repeated = length - len(set(names))
     if n_repeated:
         raise InvalidPlan(
-            f"keys gives {n_repeated} items a name that another item has; make the names distinct"
+            f"keys gives {n_repeated} items a name that another item has; make the names distinct",
+            what="keys",
+            given=f"{n_repeated} repeated names",
+            accepted="distinct names",
         )
     return names
 

@@ -62,7 +62,8 @@ def pack(
     ragged_names = _check_names("ragged", ragged, "('kept.npy',)")
     _check_new_names(field, side_fields, column_names, ragged_names)
     if ragged_names and is_split:
-        raise InvalidPlan(f"pack(ragged={ragged!r}) needs split=False: rows without a token cannot be cut")
+        message = f"pack(ragged={ragged!r}) needs split=False: rows without a token cannot be cut"
+        raise InvalidPlan(message, what="ragged", given=ragged, accepted="split=False")
     return PackBy(
         field=field,
         length=check_int("pack: length", length, 1, MAX_LENGTH_TOKENS),
@@ -107,24 +108,21 @@ def _check_texts(field: object, lengths: object, together: object) -> None:
 def _check_single_pieces(side_fields: Sequence[tuple[str, int]], *, is_split: bool) -> None:
     """Raise InvalidPlan if no piece of a document could be read singly."""
     if side_fields:
-        raise InvalidPlan(
+        message = (
             f"pack(checksums=True, beside={dict(side_fields)!r}): only tokens are read by the piece; leave one of the "
             "two out"
         )
+        raise InvalidPlan(message, what="beside", given=dict(side_fields), accepted="checksums=False")
     if not is_split:
-        raise InvalidPlan("pack(checksums=True) is for split documents, and here none is split; leave it out")
+        message = "pack(checksums=True) is for split documents, and here none is split; leave it out"
+        raise InvalidPlan(message, what="checksums", given=True, accepted="split documents")
 
 
 def _check_truths(**arguments: object) -> None:
     for name, value in arguments.items():
         if not isinstance(value, bool):
-            raise InvalidPlan(
-                f"pack({name}={value!r}): True or False is needed",
-                what=name,
-                where="pack",
-                given=value,
-                accepted=[True, False],
-            )
+            message = f"pack({name}={value!r}): True or False is needed"
+            raise InvalidPlan(message, what=name, where="pack", given=value, accepted=[True, False])
 
 
 def _check_names(argument: str, request: object, example: str) -> tuple[str, ...]:
@@ -136,10 +134,12 @@ def _check_names(argument: str, request: object, example: str) -> tuple[str, ...
         for name in names:
             are_names = are_names and isinstance(name, str) and bool(name)
     if not are_names:
-        raise InvalidPlan(f"pack({argument}={request!r:.200}): a tuple of names is needed, such as {example}")
+        message = f"pack({argument}={request!r:.200}): a tuple of names is needed, such as {example}"
+        raise InvalidPlan(message, what=argument, given=request, accepted="a tuple of names")
     repeats = sorted({name for name in names if names.count(name) > 1})
     if repeats:
-        raise InvalidPlan(f"pack({argument}=) names {repeats} twice; name each once")
+        message = f"pack({argument}=) names {repeats} twice; name each once"
+        raise InvalidPlan(message, what=argument, given=repeats, accepted="each name once")
     return names
 
 
@@ -157,19 +157,25 @@ def _check_new_names(
         new_names = {name, f"{name}.{SEGMENT_IDS}"}
         if new_names & batch_fields:
             raise InvalidPlan(
-                f"pack(ragged=): {name!r} is one of the batch's other fields, {sorted(batch_fields)}; name another one"
+                f"pack(ragged=): {name!r} is one of the batch's other fields, {sorted(batch_fields)}; name another one",
+                what="ragged",
+                given=name,
+                accepted=f"other names than {sorted(batch_fields)}",
             )
         batch_fields |= new_names
     for name in columns:
         if name in batch_fields:
-            raise InvalidPlan(
-                f"pack(columns=): {name!r} is a field of the batch, which has one value of a name; leave the column out"
+            message = (
+                f"pack(columns=): {name!r} is a field of the batch, which has one value of a name; leave the column "
+                "out"
             )
+            raise InvalidPlan(message, what="columns", given=name, accepted="no field of the batch")
         if name in TOTALS:
-            raise InvalidPlan(
+            message = (
                 f"pack(columns=): batch.totals[{name!r}] is the step's number of {name}; leave the column out, or "
                 "store it under another name"
             )
+            raise InvalidPlan(message, what="columns", given=name, accepted="no total of the batch")
 
 
 def _check_side_fields(field: str, request: object) -> tuple[tuple[str, int], ...]:
@@ -177,18 +183,18 @@ def _check_side_fields(field: str, request: object) -> tuple[tuple[str, int], ..
     if request is None:
         return ()
     if not isinstance(request, Mapping) or not all(isinstance(name, str) and name for name in request):
-        raise InvalidPlan(
+        message = (
             f"pack(beside={request!r}): fields and the whole number that stands where there is no token are needed, "
             'such as {"labels.npy": -100}'
         )
+        raise InvalidPlan(message, what="beside", given=request, accepted="field -> whole number")
 
     token_fields = [field]
     token_fields += [f"{field}.{suffix}" for suffix in NEW_FIELDS]
     for name in request:
         if name in token_fields:
-            raise InvalidPlan(
-                f"pack(beside=): {name!r} is the tokens' own; name another field of the documents"
-            )
+            message = f"pack(beside=): {name!r} is the tokens' own; name another field of the documents"
+            raise InvalidPlan(message, what="beside", given=name, accepted="another field than the tokens'")
 
     side_fields = []
     for name, fill in request.items():

@@ -102,12 +102,8 @@ class SideField:
                 f"pack: field {self.field!r} holds {dtype}; beside tokens stand numbers or truth values"
             )
         if dtype.kind != "f" and not _fits(self.fill, dtype):
-            raise InvalidPlan(
-                f"pack: beside = {self.fill!r} does not fit into {dtype}, the dtype of {self.field!r}",
-                what="beside",
-                where=self.field,
-                given=self.fill,
-            )
+            message = f"pack: beside = {self.fill!r} does not fit into {dtype}, the dtype of {self.field!r}"
+            raise InvalidPlan(message, what="beside", where=self.field, given=self.fill)
 
     @property
     def row_nbytes(self) -> int:
@@ -155,7 +151,10 @@ class Packing:
         for name, kind in self.columns:
             if kind not in COLUMN_TYPES:
                 raise InvalidPlan(
-                    f"pack: column {name!r} is {kind!r}; batches can have columns of {', '.join(COLUMN_TYPES)}"
+                    f"pack: column {name!r} is {kind!r}; batches can have columns of {', '.join(COLUMN_TYPES)}",
+                    what=f"column {name!r}",
+                    given=kind,
+                    accepted=list(COLUMN_TYPES),
                 )
         for name, dtype_name, _ in self.ragged:
             ragged_dtype = _dtype(dtype_name)
@@ -307,12 +306,8 @@ def _dtype(name: str) -> np.dtype[Any]:
         with suppress(TypeError):
             dtype = np.dtype(name)
     if dtype is None:
-        raise InvalidPlan(
-            f"pack: dtype = {name!r} is no numpy dtype; write it as numpy does, such as '<u2'",
-            what="dtype",
-            where="pack",
-            given=name,
-        )
+        message = f"pack: dtype = {name!r} is no numpy dtype; write it as numpy does, such as '<u2'"
+        raise InvalidPlan(message, what="dtype", where="pack", given=name)
     return dtype
 
 

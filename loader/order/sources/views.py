@@ -129,7 +129,10 @@ class SyntheticView:
         if self.name != old.name or self.n_samples < old.n_samples or not are_whole_views:
             raise InvalidPlan(
                 f"synthetic view {self.name!r} of {self.n_samples} does not go on from {old.name!r} of "
-                f"{old.n_samples}: the same name and at least as many samples are needed"
+                f"{old.n_samples}: the same name and at least as many samples are needed",
+                what="view",
+                given=[self.name, self.n_samples],
+                accepted=[old.name, old.n_samples],
             )
         new_samples: SyntheticView | None = None
         if self.n_samples > old.n_samples:
@@ -148,7 +151,10 @@ class SyntheticView:
         """Return label -> a view named `<name>/<label>`. Raises: InvalidPlan if the view has no buckets."""
         if not self.buckets:
             raise InvalidPlan(
-                f"synthetic view {self.name!r} has no buckets: loader.synthetic(n, buckets={{label: samples, ...}})"
+                f"synthetic view {self.name!r} has no buckets: loader.synthetic(n, buckets={{label: samples, ...}})",
+                what="buckets",
+                given=self.name,
+                accepted="loader.synthetic(n, buckets=)",
             )
         views = {}
         for label, n in self.buckets:

@@ -291,11 +291,17 @@ class Batch:
         if self.collated is not None:
             raise InvalidRuntime(
                 f"micro_batches({count!r}) of a batch with loader.items(collate=): what collate returned cannot be "
-                "cut; leave collate= out, and join the fields of each micro batch"
+                "cut; leave collate= out, and join the fields of each micro batch",
+                what="micro_batches",
+                given=count,
+                accepted="a batch without collate=",
             )
         if not 1 <= count <= len(self):
             raise InvalidRuntime(
-                f"micro_batches({count!r}) of {len(self)} slots; 1 to {len(self)} are possible"
+                f"micro_batches({count!r}) of {len(self)} slots; 1 to {len(self)} are possible",
+                what="micro_batches",
+                given=count,
+                accepted=f"1 to {len(self)}",
             )
         valid = sum(slot_id is not None for slot_id in self.ids)
         pieces = []
@@ -349,7 +355,9 @@ class Batch:
     def __iter__(self) -> Iterator[str]:
         if self.tuple_items:
             # `images, labels = batch` would take two names for two columns, without an error.
-            raise InvalidRuntime(self._unpacking_refused())
+            raise InvalidRuntime(
+                self._unpacking_refused(), what="batch", given="tuple", accepted="columns by name"
+            )
         return iter(self.fields)
 
     def __contains__(self, name: object) -> bool:

@@ -94,21 +94,22 @@ def _narrow(name: str, value: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
         narrow = value.astype(dtype)
     lost = narrow != value if value.dtype.kind in "iu" else np.isfinite(narrow) != np.isfinite(value)
     if lost.any():
-        raise InvalidRuntime(
-            f"field {name!r} holds {value[lost].flat[0]!r}, which is no {dtype}, and JAX would change it; call "
-            "jax.config.update('jax_enable_x64', True) before the first batch, or let a transform return what fits"
-        )
+        first = value[lost].flat[0]
+        message = f"field {name!r} holds {first!r}, which is no {dtype}, and JAX would change it; {_FITTING}"
+        raise InvalidRuntime(message, what=name, given=first, accepted=str(dtype))
     return narrow
+
+
+def _missing(name: str) -> MissingDependency:
+    problem = f"framework={name!r} needs {name}, which is not installed: pip install 'penstock-data[{name}]'."
+    return MissingDependency(f"{problem} framework='numpy' needs nothing", what=name)
 
 
 def _jax() -> Any:
     try:
         import jax
     except ImportError as error:
-        raise MissingDependency(
-            "framework='jax' needs jax, which is not installed: pip install 'penstock-data[jax]'. framework='numpy' "
-            "needs nothing"
-        ) from error
+        raise _missing("jax") from error
     return jax
 
 
@@ -117,6 +118,7 @@ NANOSECONDS = ("anchor_ns", ".age_ns")
 FRAMEWORKS = ("torch", "numpy", "jax")
 
 _INT64 = np.iinfo(np.int64)
+_FITTING = "call jax.config.update('jax_enable_x64', True) before the first batch, or let a transform return what fits"
 
 
 def collate(columns: Columns, framework: str, *, like: Columns | None = None) -> tuple[dict[str, Any], Any]:
@@ -138,7 +140,8 @@ def collate(columns: Columns, framework: str, *, like: Columns | None = None) ->
     Raises: InvalidRuntime (another framework; a number that jax would change); MissingDependency.
     """
     if framework not in FRAMEWORKS:
-        raise InvalidRuntime(f"framework={framework!r}; accepted: {', '.join(map(repr, FRAMEWORKS))}")
+        message = f"framework={framework!r}; accepted: {', '.join(map(repr, FRAMEWORKS))}"
+        raise InvalidRuntime(message, what="framework", given=framework, accepted=list(FRAMEWORKS))
     return as_framework(*gather_columns(columns, framework, like=like), framework)
 
 
@@ -263,10 +266,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise MissingDependency(
-            "framework='torch' needs torch, which is not installed: pip install 'penstock-data[torch]'. "
-            "framework='numpy' needs nothing"
-        ) from error
+        raise _missing("torch") from error
     return torch
 
 

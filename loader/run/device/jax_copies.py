@@ -61,14 +61,20 @@ def jax_backend(device: Any) -> DeviceBackend:
     if not isinstance(device, str):
         raise InvalidRuntime(
             f"device = {device!r}; accepted with framework='jax': None, a jax.Device, a jax.sharding.Sharding, or a "
-            "name such as 'cuda' or 'tpu:1'"
+            "name such as 'cuda' or 'tpu:1'",
+            what="device",
+            given=device,
+            accepted="None, a jax.Device, a jax.sharding.Sharding, or a name",
         )
     platform, _, number = device.partition(":")
     try:
         devices = jax.local_devices(backend=platform)
     except RuntimeError as error:
         raise InvalidRuntime(
-            f"device = {device!r}; JAX finds {jax.devices()} in this process ({error})"
+            f"device = {device!r}; JAX finds {jax.devices()} in this process ({error})",
+            what="device",
+            given=device,
+            accepted=str(jax.devices()),
         ) from None
     if number.isdigit():
         index = int(number)
@@ -78,6 +84,9 @@ def jax_backend(device: Any) -> DeviceBackend:
         index = -1
     if not 0 <= index < len(devices):
         raise InvalidRuntime(
-            f"device = {device!r}; this process has {platform} devices 0 to {len(devices) - 1}"
+            f"device = {device!r}; this process has {platform} devices 0 to {len(devices) - 1}",
+            what="device",
+            given=device,
+            accepted=f"{platform} devices 0 to {len(devices) - 1}",
         )
     return JaxCopies(devices[index])

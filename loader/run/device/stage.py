@@ -270,7 +270,11 @@ def device_backend(device: Any, framework: str, *, default: bool = False) -> Dev
     if framework == "numpy":
         raise InvalidRuntime(
             f"device = {device!r} with framework = 'numpy', whose arrays lie on the host; accepted: framework='torch' "
-            "or 'jax'"
+            "or 'jax'",
+            what="device",
+            where="framework = 'numpy'",
+            given=device,
+            accepted="framework='torch' or 'jax'",
         )
     import_framework(framework)
     try:
@@ -282,7 +286,7 @@ def device_backend(device: Any, framework: str, *, default: bool = False) -> Dev
             return jax_backend(device)
         return _torch_backend(device)
     except ImportError as error:
-        raise MissingDependency(f"device = {device!r}: {error}") from error
+        raise MissingDependency(f"device = {device!r}: {error}", what="device", given=device) from error
 
 
 def _torch_backend(device: Any) -> DeviceBackend | None:
@@ -292,7 +296,10 @@ def _torch_backend(device: Any) -> DeviceBackend | None:
         asked = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise InvalidRuntime(
-            f"device = {device!r}; accepted: None, a torch.device, or its name, such as 'cuda' or 'cuda:1' ({error})"
+            f"device = {device!r}; accepted: None, a torch.device, or its name, such as 'cuda' or 'cuda:1' ({error})",
+            what="device",
+            given=device,
+            accepted="None, a torch.device, or its name",
         ) from None
     if asked.type == "cpu":
         return None
@@ -304,11 +311,19 @@ def _torch_backend(device: Any) -> DeviceBackend | None:
             has = f"only {there.type!r}"
         raise InvalidRuntime(
             f"device = {str(asked)!r}, but torch {torch.__version__} finds {has} in this process; leave device out to "
-            f"keep batches on the host, or install torch's build for {asked.type!r} and check its driver"
+            f"keep batches on the host, or install torch's build for {asked.type!r} and check its driver",
+            what="device",
+            given=str(asked),
+            accepted=has,
         )
     count = torch.accelerator.device_count()
     if asked.index is not None and asked.index >= count:
-        raise InvalidRuntime(f"device = {str(asked)!r}; this process sees {count} of them, 0 to {count - 1}")
+        raise InvalidRuntime(
+            f"device = {str(asked)!r}; this process sees {count} of them, 0 to {count - 1}",
+            what="device",
+            given=str(asked),
+            accepted=f"0 to {count - 1}",
+        )
     index = asked.index if asked.index is not None else torch.accelerator.current_device_index()
     chosen = torch.device(asked.type, index)
     if chosen.type == "cuda":

@@ -18,14 +18,20 @@ def first_maker(
     if executor == "threads":
         raise InvalidRuntime(
             "executor = 'threads' over a dataset: a dataset is called by one thread at a time, as torch does; use "
-            "'processes' or 'auto'"
+            "'processes' or 'auto'",
+            what="executor",
+            given="threads",
+            accepted=["processes", "auto"],
         )
     if workers == 0:
         if has_copy_thread:
             # Items draw from the generators that the whole process shares.
             raise InvalidRuntime(
                 "workers = 0 with device= over a dataset: the thread that copies to the device would make items "
-                "beside the training, and both draw from the same generators; use workers='auto' or at least 1"
+                "beside the training, and both draw from the same generators; use workers='auto' or at least 1",
+                what="workers",
+                given=0,
+                accepted="'auto', or at least 1",
             )
         return "caller", "workers = 0"
     if has_copy_thread:

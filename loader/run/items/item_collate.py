@@ -78,7 +78,11 @@ def item_collate(recipe: Recipe) -> ItemCollate | None:
             raise InvalidRuntime(
                 f"source {name!r} has collate=, and the plan {len(plan.sources)} sources: a batch of a mixture has "
                 "samples of several. Leave collate= out, and join the batch's fields in the training's loop, or pad "
-                "in Loader(transform=)"
+                "in Loader(transform=)",
+                what="collate",
+                where=f"source {name!r}",
+                given=len(plan.sources),
+                accepted="a plan of 1 source",
             )
         return ItemCollate(plan, name, view.source.collate)
     return None

@@ -43,10 +43,20 @@ def item_fields(
     fields: dict[str, Any] = {}
     for name, value in _flat(named, ""):
         if name in fields:
-            raise InvalidSample(f"it has the field {name!r} twice; rename one of them")
+            raise InvalidSample(
+                f"it has the field {name!r} twice; rename one of them",
+                what=name,
+                given="twice",
+                accepted="once",
+            )
         fields[name] = _plain_value(value)
     if not fields:
-        raise InvalidSample("it is empty; a mapping or tuple with at least one value is needed")
+        raise InvalidSample(
+            "it is empty; a mapping or tuple with at least one value is needed",
+            what="item",
+            given="empty",
+            accepted="at least 1 value",
+        )
     return fields
 
 
@@ -103,14 +113,22 @@ def _refuse(
 ) -> None:
     if item is None:
         raise InvalidSample(
-            f"it is None, as if __getitem__ had no return, or a filter dropped the item; {ACCEPTED}"
+            f"it is None, as if __getitem__ had no return, or a filter dropped the item; {ACCEPTED}",
+            what="item",
+            given=None,
+            accepted=ACCEPTED,
         )
     if item is dataset:
-        raise InvalidSample(f"it is the dataset itself; {ACCEPTED}")
+        raise InvalidSample(
+            f"it is the dataset itself; {ACCEPTED}", what="item", given="the dataset", accepted=ACCEPTED
+        )
     if isinstance(item, Iterator):
         kind = type(item).__name__
         raise InvalidSample(
-            f"it is a {kind}, which can be read once only; {ACCEPTED}, such as list(...) of it"
+            f"it is a {kind}, which can be read once only; {ACCEPTED}, such as list(...) of it",
+            what="item",
+            given=kind,
+            accepted=ACCEPTED,
         )
 
 
@@ -125,7 +143,10 @@ def _item_names(
         return [str(number) for number in range(len(item))]
     if len(names) != len(item):
         raise InvalidSample(
-            f"it is a tuple of {len(item)} values, and fields = {tuple(names)} names {len(names)}; name each of them"
+            f"it is a tuple of {len(item)} values, and fields = {tuple(names)} names {len(names)}; name each of them",
+            what="item",
+            given=len(item),
+            accepted=len(names),
         )
     return names
 
@@ -137,7 +158,12 @@ def _flat(
     """Yield (name, value) for each value of a mapping and of the mappings in it."""
     for name, value in named.items():
         if not isinstance(name, str):
-            raise InvalidSample(f"it has the field {prefix}{name!r}; a field's name is a string")
+            raise InvalidSample(
+                f"it has the field {prefix}{name!r}; a field's name is a string",
+                what=f"{prefix}{name!r}",
+                given=type(name).__name__,
+                accepted="a string",
+            )
         if isinstance(value, Mapping):
             inner_prefix = f"{prefix}{name}."
             yield from _flat(value, inner_prefix)

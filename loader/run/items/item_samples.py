@@ -268,7 +268,11 @@ class SourceItems:
                     raise InvalidSample(
                         f"item {ordinal} of source {self._name!r} has a tensor on {device} in the field {name!r}, and "
                         "worker processes send memory of the CPU only: return it by .cpu(), and let Loader(device=) "
-                        "copy batches, or pass workers=0"
+                        "copy batches, or pass workers=0",
+                        what=name,
+                        where=f"item {ordinal} of source {self._name!r}",
+                        given=str(device),
+                        accepted="memory of the CPU",
                     )
             return
 
@@ -300,7 +304,10 @@ class SourceItems:
         try:
             return item_fields(item, names, dataset)
         except InvalidSample as error:
-            raise InvalidSample(f"item {ordinal} of source {self._name!r} is no sample: {error}") from None
+            raise error.with_message(
+                f"item {ordinal} of source {self._name!r} is no sample: {error}",
+                where=f"item {ordinal} of source {self._name!r}",
+            ) from None
 
     def _check_repeatable(
         self,
@@ -338,12 +345,18 @@ class SourceItems:
             raise UnseededItems(
                 f"{item_name} depends on the items that one call of __getitems__ returns with it, in the field "
                 f"{names}, and so on the number of ranks: padding to the longest does this. Pad to one length, or by "
-                "loader.items(dataset, collate=function)"
+                "loader.items(dataset, collate=function)",
+                what=", ".join(changed),
+                where=item_name,
+                given="other values beside other items",
             )
         raise UnseededItems(
             f"{item_name} differs each time that it is made, in the field {names}: the "
             "dataset draws from a generator of its own. Pass loader.items(dataset, seeded=function(dataset, rng)), "
-            "which seeds it, move the augmentation to Loader(transform=), or accept it with seeded=False"
+            "which seeds it, move the augmentation to Loader(transform=), or accept it with seeded=False",
+            what=", ".join(changed),
+            where=item_name,
+            given="other values each time",
         )
 
     def _crcs_again(

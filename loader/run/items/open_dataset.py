@@ -33,7 +33,13 @@ class OpenDataset:
         """The dataset, and how it is called. Raises: InvalidRuntime if the plan was opened without it."""
         source = self._view.source
         if source is None:
-            raise InvalidRuntime(missing_text(self._name, self._view))
+            raise InvalidRuntime(
+                missing_text(self._name, self._view),
+                what="items",
+                where=f"source {self._name!r}",
+                given=self._view.name,
+                accepted="the dataset",
+            )
         return source
 
     def dataset(self) -> Any:
@@ -46,7 +52,11 @@ class OpenDataset:
             if n != len(self._view):
                 raise PlanMismatch(
                     f"source {self._name!r} has {n} items here, and {len(self._view)} in the plan; pass the dataset "
-                    "that was planned, or make a new plan"
+                    "that was planned, or make a new plan",
+                    what="items",
+                    where=f"source {self._name!r}",
+                    given=n,
+                    accepted=len(self._view),
                 )
             self._dataset = dataset
         return self._dataset
@@ -81,7 +91,11 @@ class OpenDataset:
         if len(items) != len(ordinals):
             raise InvalidRuntime(
                 f"source {self._name!r}: __getitems__ returned {len(items)} items for {len(ordinals)} numbers "
-                f"({_first_few(ordinals)}); it must return one item for each, in their order"
+                f"({_first_few(ordinals)}); it must return one item for each, in their order",
+                what="__getitems__",
+                where=f"source {self._name!r}",
+                given=len(items),
+                accepted=len(ordinals),
             )
         return items
 
@@ -94,7 +108,10 @@ class OpenDataset:
         except IndexError as error:
             raise InvalidRuntime(
                 f"source {self._name!r} said that it has {len(self._view)} items, and has no item {ordinal} "
-                f"(IndexError: {error}); correct its __len__, and let it not shrink during the run"
+                f"(IndexError: {error}); correct its __len__, and let it not shrink during the run",
+                what=f"item {ordinal}",
+                where=f"source {self._name!r}",
+                given=len(self._view),
             ) from error
         except Exception as error:
             error.add_note(f"while getting item {ordinal} of source {self._name!r}")

@@ -372,5 +372,9 @@ def _other_format(
     return InvalidPlan(
         f"{place} is {got}; it was packed as {planned}. Store the field of all documents in one dtype and row shape, "
         "beside tokens with a value or row per token; correct the column of pack(lengths=); or leave such documents "
-        "out with where()"
+        "out with where()",
+        what=field,
+        where=place,
+        given=got,
+        accepted=planned,
     )

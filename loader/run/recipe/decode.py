@@ -40,7 +40,10 @@ class ByBucket:
             if label not in self.of:
                 raise InvalidRuntime(
                     f"{where} = loader.by_bucket(...) has nothing for the plan's bucket {label!r}, but for "
-                    f"{', '.join(map(repr, self.of))}; name every bucket, or pass a function of the label"
+                    f"{', '.join(map(repr, self.of))}; name every bucket, or pass a function of the label",
+                    what=where,
+                    given=label,
+                    accepted=list(self.of),
                 )
             return self.of[label]
         try:
@@ -51,7 +54,11 @@ class ByBucket:
         if not callable(choice):
             raise InvalidRuntime(
                 f"{where} = loader.by_bucket({self.of!r}): of bucket {label!r} it makes {choice!r}, which cannot be "
-                "called"
+                "called",
+                what=where,
+                where=f"bucket {label!r}",
+                given=choice,
+                accepted="a function",
             )
         return choice
 
@@ -73,7 +80,10 @@ def by_bucket(of: Mapping[str, Called] | Called) -> ByBucket:
         called = [of]
     if not called or not all(map(callable, called)):
         raise InvalidRuntime(
-            f"by_bucket({of!r}): a dict of bucket -> decoder or transform is needed, or a function of a bucket's label"
+            f"by_bucket({of!r}): a dict of bucket -> decoder or transform is needed, or a function of a bucket's label",
+            what="by_bucket",
+            given=of,
+            accepted="a dict of bucket -> function, or a function of a label",
         )
     return ByBucket(of)
 
@@ -85,7 +95,10 @@ def of_buckets(value: object, labels: list[str], where: str) -> object:
     if not labels:
         raise InvalidRuntime(
             f"{where} = loader.by_bucket(...) with a plan that has no buckets; plan with bucket_by=, or pass the one "
-            "that is to be called"
+            "that is to be called",
+            what=where,
+            given="by_bucket",
+            accepted="a plan with bucket_by=",
         )
     return ByBucket({label: value.chosen(label, where) for label in labels})
 
@@ -137,7 +150,10 @@ def laid_out(field: str) -> SequenceLayout:
     """
     if not isinstance(field, str) or not is_array(field):
         raise InvalidPlan(
-            f"laid_out({field!r}): the name of the tokens' field is needed, such as 'tokens.npy'"
+            f"laid_out({field!r}): the name of the tokens' field is needed, such as 'tokens.npy'",
+            what="field",
+            given=field,
+            accepted="the name of the tokens' field",
         )
     return SequenceLayout(field)
 
@@ -164,12 +180,18 @@ def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -
     ):
         raise InvalidRuntime(
             f"decode = {decode!r}; accepted: True, False, or a dict of field -> decoder such as "
-            "{'mp4': loader.video(frames=16, size=(224, 224))}"
+            "{'mp4': loader.video(frames=16, size=(224, 224))}",
+            what="decode",
+            given=decode,
+            accepted="True, False, or a dict of field -> decoder",
         )
     if unknown := sorted(set(decode) - set(fields)):
         raise InvalidRuntime(
             f"decode names {unknown}, which the plan's views do not select; they select {list(fields)} (items of a "
-            "dataset are not decoded: change them in transform=)"
+            "dataset are not decoded: change them in transform=)",
+            what="decode",
+            given=unknown,
+            accepted=list(fields),
         )
     own = {field: of_bucket(value, bucket, f"decode[{field!r}]") for field, value in decode.items()}
     return {**chosen, **own}
@@ -333,7 +355,10 @@ def check_signature(value: object, arguments: tuple[str, ...], where: str) -> No
     except TypeError as error:
         raise InvalidSignature(
             f"{where} = {_name(value)}{signature} cannot be called with ({', '.join(arguments)}): {error}. penstock "
-            f"calls it with these {len(arguments)} positional arguments"
+            f"calls it with these {len(arguments)} positional arguments",
+            what=where,
+            given=str(signature),
+            accepted=list(arguments),
         ) from error
 
 

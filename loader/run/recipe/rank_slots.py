@@ -154,7 +154,12 @@ def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
     (step,) = steps
     slots, everyone = whole_step(recipe, step)
     if not len(everyone):
-        raise InvalidRuntime(f"step = {step} lies after the last epoch of this Loader; seek further back")
+        raise InvalidRuntime(
+            f"step = {step} lies after the last epoch of this Loader; seek further back",
+            what="step",
+            given=step,
+            accepted="a step of the last epoch or before",
+        )
     other = everyone[:1]
     return [
         RankSlots(

@@ -87,7 +87,11 @@ class RecordedSubstitutions:
                 raise InvalidRuntime(
                     f"a substitution of step {entry.step} is of source {entry.source!r}, and the plan "
                     f"{plan.hash[:14]} has {', '.join(plan.source_names)}; pass "
-                    "the entries of loader.read_ledger(root, plan)"
+                    "the entries of loader.read_ledger(root, plan)",
+                    what="substitutions",
+                    where=f"step {entry.step}",
+                    given=entry.source,
+                    accepted=list(plan.source_names),
                 )
             slots = self._steps.setdefault(entry.step, {})
             known = slots.get(entry.slot, SlotEntries())
@@ -171,7 +175,10 @@ class Recipe:
         if not isinstance(self.plan, Plan):
             raise InvalidRuntime(
                 f"plan = {self.plan!r}: a plan is needed, such as loader.plan({{'photos': version}}, seed=7, "
-                "global_batch=64), or loader.open_plan(root, hash)"
+                "global_batch=64), or loader.open_plan(root, hash)",
+                what="plan",
+                given=self.plan,
+                accepted="a plan",
             )
         labels = sorted({one.bucket for one in self.plan.sources.values() if one.bucket is not None})
         if isinstance(self.decode, Mapping):
@@ -184,14 +191,21 @@ class Recipe:
         object.__setattr__(self, "transform", of_buckets(self.transform, labels, "transform"))
         if not (self.transform is None or callable(self.transform) or isinstance(self.transform, ByBucket)):
             raise InvalidRuntime(
-                f"transform = {self.transform!r}; accepted: None, or a function (sample, rng) -> sample"
+                f"transform = {self.transform!r}; accepted: None, or a function (sample, rng) -> sample",
+                what="transform",
+                given=self.transform,
+                accepted="None, or a function (sample, rng) -> sample",
             )
         check_signature(self.transform, ("sample", "rng"), "transform")
         if self.recorded is None:  # a replay covers single steps, which may have more slots than others
             rank_slice(self.plan.batch_range[0], self.world.rank, self.world.world_size)
         if self.plan.pack is not None and self.decode is False:
             raise InvalidRuntime(
-                "decode=False with a packed plan: its sequences are made of decoded tokens; leave it True"
+                "decode=False with a packed plan: its sequences are made of decoded tokens; leave it True",
+                what="decode",
+                where="packed plan",
+                given=False,
+                accepted=True,
             )
         if isinstance(self.transform, SequenceLayout):
             self._check_layout(self.transform.field)
@@ -199,18 +213,29 @@ class Recipe:
             if stored_view(source.view) is None and not isinstance(source.view, ItemsView):
                 raise InvalidRuntime(
                     f"source {name!r} is a {type(source.view).__name__} without bytes; a Loader needs views of "
-                    "versions (loader.synthetic is for planning only)"
+                    "versions (loader.synthetic is for planning only)",
+                    what="view",
+                    where=f"source {name!r}",
+                    given=type(source.view).__name__,
+                    accepted="a view of a version",
                 )
 
     def _check_layout(self, field: str) -> None:
         """Raise InvalidRuntime unless all samples are stored sequences with decoded tokens."""
         if self.plan.pack is not None:
             raise InvalidRuntime(
-                f"transform = laid_out({field!r}) with a packed plan, which lays out its sequences; leave it out"
+                f"transform = laid_out({field!r}) with a packed plan, which lays out its sequences; leave it out",
+                what="transform",
+                where="packed plan",
+                given=self.transform,
             )
         if self.decode is False:
             raise InvalidRuntime(
-                f"decode=False with laid_out({field!r}), which needs decoded tokens; leave it True"
+                f"decode=False with laid_out({field!r}), which needs decoded tokens; leave it True",
+                what="decode",
+                where="laid_out",
+                given=False,
+                accepted=True,
             )
         for name, source in self.plan.sources.items():
             view = stored_view(source.view)
@@ -220,7 +245,11 @@ class Recipe:
             if field not in fields or STARTS not in fields:
                 raise InvalidRuntime(
                     f"transform = laid_out({field!r}) needs {field!r} and {STARTS!r} of source {name!r}, which has "
-                    f"{list(fields)}; select both"
+                    f"{list(fields)}; select both",
+                    what="transform",
+                    where=f"source {name!r}",
+                    given=list(fields),
+                    accepted=[field, STARTS],
                 )
 
     def before_layout(self) -> "Recipe":
@@ -324,12 +353,20 @@ def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | Non
     if plan.buckets is not None:
         raise InvalidRuntime(
             f"epochs = {epochs} with buckets, whose epochs end at different steps; use steps= (plan.describe() "
-            "gives the steps per epoch)"
+            "gives the steps per epoch)",
+            what="epochs",
+            where="buckets",
+            given=epochs,
+            accepted="steps=",
         )
     names = plan.streams[None].names
     if len(names) != 1:
         raise InvalidRuntime(
-            f"epochs = {epochs} with {len(names)} sources, whose epochs end at different steps; use steps="
+            f"epochs = {epochs} with {len(names)} sources, whose epochs end at different steps; use steps=",
+            what="epochs",
+            where=f"{len(names)} sources",
+            given=epochs,
+            accepted="steps=",
         )
     limit = plan.stream_of(names[0]).epoch_start(epochs)
     last = plan.step_of(names[0], limit - 1)

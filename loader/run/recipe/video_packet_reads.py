@@ -153,12 +153,20 @@ def video_groups(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
             continue
         if leader not in view.fields:
             raise InvalidRuntime(
-                f"decode[{field!r}] = video(at={leader!r}), but the view selects {list(view.fields)}; select it too"
+                f"decode[{field!r}] = video(at={leader!r}), but the view selects {list(view.fields)}; select it too",
+                what=f"decode[{field!r}]",
+                where="at",
+                given=leader,
+                accepted=list(view.fields),
             )
         if not isinstance(decoders.get(leader), VideoDecoder) or decoder_leader(decoders[leader]) is not None:
             raise InvalidRuntime(
                 f"decode[{field!r}] = video(at={leader!r}), but {leader!r} is not read by a loader.video of its own "
-                "place; let all follow one field"
+                "place; let all follow one field",
+                what=f"decode[{field!r}]",
+                where="at",
+                given=leader,
+                accepted="a field that follows no other",
             )
     groups = (field_group(field, decoders, view.fields) for field in view.fields)
     return list(dict.fromkeys(group for group in groups if group))
@@ -309,7 +317,9 @@ def _choose_clips(
         timelines = {field: Timeline.of_table(table) for field, table in tables.items()}
         choices = choose(ours, timelines, {field: rng_of(sample, field) for field in group})
     except DecodeFailed as error:
-        raise DecodeFailed(f"{address.describe(group[0])}: {error}") from error
+        raise error.with_message(
+            f"{address.describe(group[0])}: {error}", where=address.describe(group[0])
+        ) from error
     return [
         PlannedClip(
             sample=sample,
@@ -330,7 +340,9 @@ def packet_table(
     try:
         table = read_packets(data)
     except DecodeFailed as error:
-        raise DecodeFailed(f"{with_tables.describe(field + SUFFIX)}: {error}") from error
+        raise error.with_message(
+            f"{with_tables.describe(field + SUFFIX)}: {error}", where=with_tables.describe(field + SUFFIX)
+        ) from error
     check_table_address(table.facts, field, address, with_tables)
     return table
 
@@ -344,7 +356,11 @@ def check_table_address(
         raise DecodeFailed(
             f"{with_tables.describe(field + SUFFIX)} is the packet table of {facts.nbytes} bytes with CRC-32C "
             f"{facts.crc32c:08x}; {field!r} has {place.nbytes} with {crc_text(place.crc32c)}. Make the tables again "
-            "from the videos (loader.modalities.video.packet_table.index_packets)"
+            "from the videos (loader.modalities.video.packet_table.index_packets)",
+            what=field + SUFFIX,
+            where=with_tables.describe(field + SUFFIX),
+            given=f"packets of {facts.nbytes} bytes, {facts.crc32c:08x}",
+            accepted=f"{place.nbytes} bytes, {crc_text(place.crc32c)}",
         )
 
 

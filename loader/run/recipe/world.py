@@ -108,7 +108,12 @@ class World:
                 f"each once; it has {', '.join(map(repr, names)) or 'no names (init_device_mesh(mesh_dim_names=))'}"
             )
         if place is None:
-            raise InvalidRuntime("of_mesh: this process is not in the mesh, so it has no data-parallel rank")
+            raise InvalidRuntime(
+                "of_mesh: this process is not in the mesh, so it has no data-parallel rank",
+                what="mesh",
+                given="another process's mesh",
+                accepted="a mesh with this process",
+            )
         rank = 0
         world_size = 1
         for at in map(names.index, dims):

@@ -181,10 +181,15 @@ def list_log(store: Store, run: str, known: RunTrail | None) -> ListedLog:
     starts = [key for key in later if START.fullmatch(key)]
     objects = earlier.union(new, starts)
     if not objects:
-        runs = ", ".join(trail_runs(store)) or "none"
+        recorded = list(trail_runs(store))
+        runs = ", ".join(recorded) or "none"
         raise RunNotFound(
             f"{store.url} has no trail of run {run!r}; it has: {runs}. A training "
-            "keeps one with loader.Loader(plan, trail=loader.Trail(root, run=...))"
+            "keeps one with loader.Loader(plan, trail=loader.Trail(root, run=...))",
+            what="run",
+            where=store.url,
+            given=run,
+            accepted=recorded,
         )
     return ListedLog(objects=objects, is_grown=is_grown, new=new)
 
@@ -212,7 +217,11 @@ def check_polars() -> None:
     try:
         import polars  # noqa: F401
     except ImportError as error:
-        raise MissingDependency("a trail is read with polars: pip install 'penstock-data[tables]'") from error
+        raise MissingDependency(
+            "a trail is read with polars: pip install 'penstock-data[tables]'",
+            what="polars",
+            accepted="pip install 'penstock-data[tables]'",
+        ) from error
 
 
 def named_starts(
@@ -225,9 +234,10 @@ def named_starts(
         starts = read_starts(store, run)
         lost = named - {start.id for start in starts}
     if lost:
-        raise Corrupt(
-            f"{store.url}/{trail_folder(run)}start-{min(lost)}.json is not there, and rows of steps name it; restore it"
-        )
+        folder = f"{store.url}/{trail_folder(run)}"
+        name = f"start-{min(lost)}.json"
+        message = f"{folder}{name} is not there, and rows of steps name it; restore it"
+        raise Corrupt(message, what=name, where=folder)
     return starts
 
 

@@ -41,7 +41,12 @@ def begin_recorder(trail: object, recipe: Recipe, epochs: int | None) -> "Record
     if isinstance(trail, RunRecorder):
         return trail.begin(recipe, epochs)
     if not isinstance(trail, Trail):
-        raise InvalidRuntime(f"trail = {trail!r}; accepted: None, or a loader.Trail(root, run=...)")
+        raise InvalidRuntime(
+            f"trail = {trail!r}; accepted: None, or a loader.Trail(root, run=...)",
+            what="trail",
+            given=trail,
+            accepted="None, or a loader.Trail",
+        )
     if trail.records(recipe.world.rank):
         return Recorder(trail, recipe, epochs)
     return None
@@ -99,7 +104,12 @@ class Recorder:
 
     def note(self, values: Mapping[str, Any], per_sample: Mapping[str, Any]) -> None:
         if not self._rows:
-            raise InvalidRuntime("note() before the first batch: it is of the step that was handed out last")
+            raise InvalidRuntime(
+                "note() before the first batch: it is of the step that was handed out last",
+                what="note",
+                where="first batch",
+                accepted="after the first batch",
+            )
         row = self._rows[-1]  # (the writer keeps the last one)
         batch_size = self._noted_plan.batch_size(row.step)
         first = rank_slice(batch_size, self._world.rank, self._world.world_size).start
@@ -115,7 +125,11 @@ class Recorder:
         names = {*row.notes, *numbers, *(name for name, _ in (*row.per_sample, *lists))}
         if len(names) > MAX_NOTES:
             raise InvalidRuntime(
-                f"note() of {len(names)} names at step {row.step}; at most {MAX_NOTES} are kept"
+                f"note() of {len(names)} names at step {row.step}; at most {MAX_NOTES} are kept",
+                what="note",
+                where=f"step {row.step}",
+                given=len(names),
+                accepted=f"at most {MAX_NOTES} names",
             )
         with self._lock:
             row.notes.update(numbers)
@@ -228,7 +242,12 @@ class RunRecorder(Recorder):
 
     def __init__(self, trail: Trail) -> None:
         if not isinstance(trail, Trail):
-            raise InvalidRuntime(f"trail = {trail!r}; accepted: None, or a loader.Trail(root, run=...)")
+            raise InvalidRuntime(
+                f"trail = {trail!r}; accepted: None, or a loader.Trail(root, run=...)",
+                what="trail",
+                given=trail,
+                accepted="None, or a loader.Trail",
+            )
         self.trail = trail
         self._has_begun = False
 

@@ -47,5 +47,10 @@ def row_numbers(data: bytes, where: str, required: Mapping[str, pa.DataType]) ->
     except (KeyError, *UNREADABLE) as error:
         if is_of_the_machine(error):
             raise
-        raise Corrupt(f"{where} is no table of a trail ({error}); restore or delete it") from error
+        raise Corrupt(
+            f"{where} is no table of a trail ({error}); restore or delete it",
+            what="table",
+            where=where,
+            given=str(error),
+        ) from error
     return table

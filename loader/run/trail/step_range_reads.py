@@ -33,7 +33,7 @@ def read_rank_trail(root: Root, run: str, steps: range) -> RunTrail:
     store = primary_store(root.store)
     written, starts = _list_rows(store, folder)
     if not written and not starts:
-        raise RunNotFound(f"{store.url} has no trail of run {run!r}")
+        raise RunNotFound(f"{store.url} has no trail of run {run!r}", what="run", where=store.url, given=run)
     names = []
     for ranks in written.values():
         first_rank = ranks[min(ranks)]
@@ -216,7 +216,13 @@ def _read_group(
     # Before any read: one forged object could fill the memory.
     for part in group:
         if part.nbytes > MOST_OBJECT_BYTES:
-            raise Corrupt(f"{store.url}/{folder}{part.name} has {part.nbytes:,} bytes; a trail's have fewer")
+            raise Corrupt(
+                f"{store.url}/{folder}{part.name} has {part.nbytes:,} bytes; a trail's have fewer",
+                what=part.name,
+                where=f"{store.url}/{folder}",
+                given=part.nbytes,
+                accepted=f"up to {MOST_OBJECT_BYTES} bytes",
+            )
     frames = []
     keys = [folder + part.name for part in group]
     with Together(store, keys) as coming:

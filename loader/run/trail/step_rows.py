@@ -85,7 +85,10 @@ def snapshot(name: str, value: Any) -> Any:
     if getattr(value, "ndim", 0) or not hasattr(value, "__float__"):
         raise InvalidRuntime(
             f"note({name}={value!r:.200}): a number is needed, or an array or tensor without dimensions; one value per "
-            f"sample is note(per_sample={{{name!r}: values}})"
+            f"sample is note(per_sample={{{name!r}: values}})",
+            what=f"note {name!r}",
+            given=value,
+            accepted="a number",
         )
     return _as_now(value)
 
@@ -102,7 +105,10 @@ def snapshot_per_sample(name: str, values: Any, n_slots: int) -> Any:
             description = f"shape {tuple(shape)}"
         raise InvalidRuntime(
             f"note(per_sample={{{name!r}: ...}}) has {description}; one number for each of the {n_slots} slots of the "
-            "batch handed out last is needed"
+            "batch handed out last is needed",
+            what=f"note {name!r}",
+            given=description,
+            accepted=f"{n_slots} numbers",
         )
     return _as_now(values)
 
@@ -189,7 +195,12 @@ def cast_rows(table: pa.Table, name: str, without: Collection[str] = ()) -> pa.T
     except (KeyError, *UNREADABLE) as error:
         if is_of_the_machine(error):
             raise
-        raise Corrupt(f"{name} is no table of a trail ({error}); restore or delete it") from error
+        raise Corrupt(
+            f"{name} is no table of a trail ({error}); restore or delete it",
+            what="table",
+            where=name,
+            given=str(error),
+        ) from error
 
 
 def empty_columns(table: pa.Table) -> list[str]:

@@ -56,19 +56,41 @@ class Trail:
 
     def __post_init__(self) -> None:
         if not isinstance(self.root, Root):
-            raise InvalidRuntime(f"Trail: root = {self.root!r}; a loader.Root is needed")
+            raise InvalidRuntime(
+                f"Trail: root = {self.root!r}; a loader.Root is needed",
+                what="root",
+                where="Trail",
+                given=self.root,
+                accepted="a loader.Root",
+            )
         check_run_name(self.run)
         if not isinstance(self.recipe, str) or (self.recipe and not _RECIPE.fullmatch(self.recipe)):
-            raise InvalidRuntime(f"Trail: recipe = {self.recipe!r}; 'module:function' is needed, or ''")
+            raise InvalidRuntime(
+                f"Trail: recipe = {self.recipe!r}; 'module:function' is needed, or ''",
+                what="recipe",
+                where="Trail",
+                given=self.recipe,
+                accepted="'module:function', or ''",
+            )
         ranks = self.ranks
         if ranks not in ("first", "all") and not (
             isinstance(ranks, tuple) and ranks and all(type(rank) is int and rank >= 0 for rank in ranks)
         ):
-            raise InvalidRuntime(f"Trail: ranks = {ranks!r}; accepted: 'first', 'all', or a tuple of ranks")
+            raise InvalidRuntime(
+                f"Trail: ranks = {ranks!r}; accepted: 'first', 'all', or a tuple of ranks",
+                what="ranks",
+                where="Trail",
+                given=ranks,
+                accepted="'first', 'all', or a tuple of ranks",
+            )
         check_whole_number("Trail: tensors_every", self.tensors_every, 0)
         if not isinstance(self.code, str) or len(self.code) > MAX_CODE_CHARS:
             raise InvalidRuntime(
-                f"Trail: code = {self.code!r:.100}; a text of at most {MAX_CODE_CHARS} characters is needed"
+                f"Trail: code = {self.code!r:.100}; a text of at most {MAX_CODE_CHARS} characters is needed",
+                what="code",
+                where="Trail",
+                given=self.code,
+                accepted=f"a text of at most {MAX_CODE_CHARS} characters",
             )
 
     def records(self, rank: int) -> bool:
@@ -81,7 +103,12 @@ def is_run_name(run: object) -> bool:
 
 def check_run_name(run: object) -> str:
     if not isinstance(run, str) or not is_run_name(run):
-        raise InvalidName(f"run = {run!r:.200}: 1 to 100 of A-Z a-z 0-9 . _ - are needed, not only dots")
+        raise InvalidName(
+            f"run = {run!r:.200}: 1 to 100 of A-Z a-z 0-9 . _ - are needed, not only dots",
+            what="run",
+            given=run,
+            accepted="1 to 100 of A-Z a-z 0-9 . _ -, not only dots",
+        )
     return run
 
 
@@ -258,7 +285,10 @@ def parse_start(data: bytes, name: str) -> StartRecord:
         body: dict[str, Any] = parse_json_object(data)
         if body.pop("format") > TRAIL_FORMAT:
             raise FormatTooNew(
-                f"{name} has a newer trail format; this package reads up to {TRAIL_FORMAT}: upgrade penstock-data"
+                f"{name} has a newer trail format; this package reads up to {TRAIL_FORMAT}: upgrade penstock-data",
+                what="trail format",
+                where=name,
+                accepted=TRAIL_FORMAT,
             )
         transforms = {label: CodeFacts(**one) for label, one in body.pop("transforms").items()}
         decoders = {
@@ -270,5 +300,8 @@ def parse_start(data: bytes, name: str) -> StartRecord:
         raise
     except DAMAGED as error:
         raise Corrupt(
-            f"{name} is no start of a trail ({type(error).__name__}: {error}); restore or delete it"
+            f"{name} is no start of a trail ({type(error).__name__}: {error}); restore or delete it",
+            what="start of a trail",
+            where=name,
+            given=type(error).__name__,
         ) from error

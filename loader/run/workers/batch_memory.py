@@ -184,7 +184,9 @@ def _of_script(name: str) -> Any:
     except AttributeError:
         raise Unpicklable(
             f"a worker process made an instance of {name}, which is not at the top level of the script; put the class "
-            "there or into a module, or use executor='threads'"
+            "there or into a module, or use executor='threads'",
+            what=name,
+            accepted="a class at the top level of a module",
         ) from None
     return target
 

@@ -188,7 +188,11 @@ def too_few_files(doing: str, workers: int) -> InvalidRuntime:
     return InvalidRuntime(
         f"{doing} needs more open files than this process may have: {_limit()} (`ulimit -n`); {workers} worker "
         f"processes take {_FEW + 4 * workers}, and two for each batch that is kept: raise the limit, or use "
-        "executor='threads'"
+        "executor='threads'",
+        what="open files",
+        where=doing,
+        given=_limit(),
+        accepted=_FEW + 4 * workers,
     )
 
 

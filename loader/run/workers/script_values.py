@@ -139,7 +139,11 @@ def check_values(sent: Sequence[SentValue]) -> None:
         if not _is_equal(own, theirs):
             raise Unpicklable(
                 f"the global {value.key} of {value.module} is {_short(theirs)} in the training, and {_short(own)} in a "
-                "worker process, which imports the module anew; pass it to the transform instead"
+                "worker process, which imports the module anew; pass it to the transform instead",
+                what=value.key,
+                where=value.module,
+                given=_short(own),
+                accepted=_short(theirs),
             )
 
 

@@ -47,7 +47,11 @@ class MappedFile:
         if len(self._bytes) < end:
             raise InvalidRuntime(
                 f"{self.path} has {len(self._bytes)} bytes now, and the dataset's array ends at {end}: it was "
-                "replaced or cut while the dataset had it open; open the dataset again"
+                "replaced or cut while the dataset had it open; open the dataset again",
+                what="dataset's array",
+                where=self.path,
+                given=len(self._bytes),
+                accepted=end,
             )
         return self._bytes
 

@@ -130,7 +130,10 @@ def check_can_be_sent(recipe: Recipe) -> int:
     """
     if not hasattr(os, "memfd_create"):
         raise InvalidRuntime(
-            "executor = 'processes' needs anonymous shared memory, which only Linux has; use 'threads'"
+            "executor = 'processes' needs anonymous shared memory, which only Linux has; use 'threads'",
+            what="executor",
+            given="processes",
+            accepted="threads",
         )
     for source, view in recipe.stored.items():
         name = recipe.plan.source_names[source]
@@ -138,7 +141,10 @@ def check_can_be_sent(recipe: Recipe) -> int:
         if in_memory := [url for url in urls if url.startswith("memory:")]:
             raise Unpicklable(
                 f"source {name!r} lies in the memory of this process ({in_memory[0]}); write it to a disk or "
-                "bucket, or use executor='threads'"
+                "bucket, or use executor='threads'",
+                what=f"source {name!r}",
+                given=in_memory[0],
+                accepted="a disk or bucket",
             )
     total = 0
     for name, value in _name_objects(recipe):
@@ -150,7 +156,10 @@ def check_can_be_sent(recipe: Recipe) -> int:
                 raise _unpicklable_dataset(name, value, error) from error
             raise Unpicklable(
                 f"{name} = {value!r} cannot be sent to a worker process ({error}); make what cannot be pickled (a "
-                "lock, an open file, a tensor on a GPU) at its first use, or use executor='threads'"
+                "lock, an open file, a tensor on a GPU) at its first use, or use executor='threads'",
+                what=name,
+                given=value,
+                accepted="a value that can be pickled",
             ) from error
         total += size.nbytes  # without arrays, which all workers share
         if size.nbytes > CAPTURE_BYTES:
@@ -179,7 +188,11 @@ def _unpicklable_dataset(name: str, source: ItemsSource, error: Exception) -> Un
     return Unpicklable(
         f"{name}: {shown} is a {type(part).__qualname__}, which cannot be sent to a worker process ({error}); open it "
         "at the first item or in a function, loader.items(lambda: MyDataset(...)), or make items in the training's "
-        "thread with workers=0"
+        "thread with workers=0",
+        what=shown,
+        where=name,
+        given=type(part).__qualname__,
+        accepted="a value that can be pickled",
     )
 
 

@@ -174,5 +174,8 @@ def _unsendable(batches: Sequence[Batch], error: Exception) -> Unpicklable:
     return Unpicklable(
         f"field {', '.join(map(repr, names))}: what the dataset, decoder, transform or collate returned cannot be sent "
         f"from a worker process ({type(error).__name__}: {error}); return arrays, numbers, strings or plain containers "
-        "of them, or make the batches in this process: executor='threads', or workers=0 for a dataset"
+        "of them, or make the batches in this process: executor='threads', or workers=0 for a dataset",
+        what=", ".join(names),
+        given=type(error).__name__,
+        accepted="arrays, numbers, strings or plain containers",
     )

@@ -98,7 +98,7 @@ def test_state_names_a_changed_batch_of_the_step_before():
     plan = masked(first_step=40)
     state = plan.state(42)
     assert state["digest"] == planned_digest(41, plan.slots(41), plan)
-    with pytest.raises(PlanMismatch, match="digest of step 41"):
+    with refusal(PlanMismatch, what="digest", where="step 41"):
         plan.check_state({**state, "digest": "0" * 16})
 
 
@@ -119,16 +119,16 @@ def test_facts_begin_with_the_first_step():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "fault"),
     [
-        ({"first_step": 3, "boundary": "fill"}, 'needs boundary="mask"'),
-        ({"first_step": -1}, "first_step"),
-        ({"first_step": True}, "first_step"),
-        ({"first_step": 2**53 + 1}, "first_step"),
-        ({"first_step": "3"}, "first_step"),
+        ({"first_step": 3, "boundary": "fill"}, {"what": "first_step", "given": 3}),
+        ({"first_step": -1}, {"what": "first_step", "given": -1}),
+        ({"first_step": True}, {"what": "first_step", "given": True}),
+        ({"first_step": 2**53 + 1}, {"what": "first_step", "given": 9007199254740993}),
+        ({"first_step": "3"}, {"what": "first_step", "given": "3"}),
     ],
 )
-def test_invalid_first_step_is_refused(options, words):
+def test_invalid_first_step_is_refused(options, fault: dict[str, object]):
     arguments = {"boundary": "mask", **options}
-    with pytest.raises(InvalidPlan, match=words):
+    with refusal(InvalidPlan, **fault):
         make_plan({"photos": synthetic(100, "photos")}, seed=7, global_batch=32, **arguments)

@@ -131,6 +131,7 @@ class _Question(NamedTuple):
             # Any order of the fields has the same statistics.
             "fields": sorted(self.fields),
             "transform": self.transform_name,
+            # Absent without groups: norms that were stored before `by` existed keep their names.
             **({} if self.by is None else {"by": self.by}),
         }
         return f"norms/{content_hash('m', question).removeprefix('m-')}.parquet"
@@ -309,6 +310,7 @@ def _normalise(values: NDArray[np.float64], offset: Any, factor: Any) -> NDArray
 
 def _restore(values: NDArray[np.float64], offset: Any, factor: Any) -> NDArray[np.float64]:
     # A dimension of equal values has factor 0, and its only value is the offset.
+    # `where` computes both sides: divide these by 1.
     restored: NDArray[np.float64] = np.where(
         factor == 0, offset, values / np.where(factor == 0, 1, factor) + offset
     )

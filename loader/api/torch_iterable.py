@@ -49,6 +49,7 @@ def next_step(plan: Plan, state: object) -> int:
             given="no worker's state",
             accepted="the state of each worker",
         )
+    # Each worker saved its own next step. The least of them is the next step of the training.
     return plan.checked_step(min(plan.check_state(one) for one in saved) + since)
 
 

@@ -157,6 +157,7 @@ def _row(feature: str, seconds: float, fps: Any) -> int:
         # Exact: a product of floats could round to the next row.
         row: int = round(Fraction(seconds) * rate)
         distance = abs(float(row / rate) - float(seconds))
+    # `Fraction` of nan, of infinity and of a text without a number, and 0 frames per second.
     except (TypeError, ValueError, ArithmeticError) as error:
         raise InvalidPlan(
             f"delta_timestamps[{feature!r}]: {seconds!r} s at {fps!r} per second: {error}",
@@ -253,6 +254,7 @@ def _frames(field: str, frames: Any, scales: Any, depth_unit: str) -> Any:
                 given=str(frames.dtype),
                 accepted="a fact 'depth', or 8 bits",
             )
+        # The largest code of the dtype becomes 1.
         return channels_first.to(torch.float32) / (65_535 if is_deep else 255)
     if not is_gray:
         raise InvalidRuntime(

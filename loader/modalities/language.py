@@ -45,6 +45,7 @@ def parse_language(data: bytes) -> list[LanguageLine]:
             accepted=f"up to {MAX_BYTES} bytes",
         )
     lines: list[LanguageLine] = []
+    # The rest of a longer file stays one piece: splitting it costs memory for nothing.
     for number, text in enumerate(data.split(b"\n", MAX_LINES), 1):
         if not text.strip():
             continue
@@ -96,6 +97,7 @@ def _line(body: dict[str, Any]) -> LanguageLine:
 
 
 def _is_time(value: object) -> bool:
+    # By type: true of JSON is a bool, which Python counts as an int.
     return type(value) is int and abs(value) <= _MAX_NS
 
 

@@ -365,7 +365,9 @@ class Replay:
         n = self.plan.batch_size(self.plan.checked_step(step))
         if not 0 <= slot < n:
             message = f"slot = {slot}; step {step} has slots 0 to {n - 1}"
-            raise InvalidRuntime(message, what="slot", where=f"step {step}", given=slot, accepted=n - 1)
+            raise InvalidRuntime(
+                message, what="slot", where=f"step {step}", given=slot, accepted=f"0 to {n - 1}"
+            )
         captured: list[dict[str, Any]] = []
 
         def capture(sample: dict[str, Any], rng: object) -> dict[str, Any]:

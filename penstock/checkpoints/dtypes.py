@@ -19,7 +19,10 @@ def check_torch() -> None:
         least = ".".join(map(str, LEAST))
         raise MissingDependency(
             f"torch {torch.__version__} is installed, and a forged checkpoint can run code in it when "
-            f"it is loaded (CVE-2025-32434, CVE-2026-24747); accepted: {least} or newer: pip install 'torch>={least}'"
+            f"it is loaded (CVE-2025-32434, CVE-2026-24747); accepted: {least} or newer: pip install 'torch>={least}'",
+            what="torch",
+            given=torch.__version__,
+            accepted=f"{least} or newer",
         )
 
 

@@ -122,12 +122,15 @@ def decode(data: bytes, where: str) -> Checkpoint:
             raise ValueError("its own sha256 does not match its content")
     except DAMAGED as error:
         problem = f"{where} has {len(data):,} bytes, and is not the marker that was written ({error})"
-        raise CorruptCheckpoint(problem, problem=problem) from error
+        raise CorruptCheckpoint(problem, problem=problem, what="sha256", where=where) from error
     try:
         # After the hash: a flipped bit in the number must not look like a newer release.
         if body.pop("checkpoint") > FORMAT:
             raise FormatTooNew(
-                f"{where} was written by a newer penstock; this one reads format {FORMAT}: update it"
+                f"{where} was written by a newer penstock; this one reads format {FORMAT}: update it",
+                what="checkpoint format",
+                where=where,
+                accepted=FORMAT,
             )
         index = StoredObject(**body.pop("index"))
         parts = tuple(StoredObject(**one) for one in body.pop("parts"))
@@ -138,7 +141,10 @@ def decode(data: bytes, where: str) -> Checkpoint:
         if isinstance(error, FormatTooNew):
             raise
         raise Corrupt(
-            f"{where} is a marker that this penstock does not read ({error!r}); update it, or load another step"
+            f"{where} is a marker that this penstock does not read ({error!r}); update it, or load another step",
+            what="marker",
+            where=where,
+            given=repr(error),
         ) from error
 
 
@@ -180,6 +186,9 @@ def damaged(store: Store, run: str, step: int, name: str, problem: str) -> Corru
         step=step,
         name=name,
         problem=problem,
+        what=name or "marker",
+        where=f"{run}@{step}",
+        given=problem,
     )
 
 

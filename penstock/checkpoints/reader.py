@@ -147,7 +147,11 @@ class CheckpointReader(StorageReader):
             raise CheckpointMismatch(
                 f"{self._where} also has {', '.join(unread[:_SHOWN])}{more}, which the state to fill lacks; an "
                 "optimizer has no state before its first step: load through penstock.checkpoints.TrainingState; pass "
-                "partial=True to ignore these"
+                "partial=True to ignore these",
+                what="state",
+                where=self._where,
+                given=unread,
+                accepted="partial=True",
             )
         return plans
 
@@ -259,7 +263,9 @@ class CheckpointReader(StorageReader):
             # torch's planner unpickles values without weights_only, so a forged one must end here.
             check_value(block.item.storage_index.fqn, bytes(data))
         except InvalidField as error:
-            raise Corrupt(f"{self._where}: {error}") from error
+            raise Corrupt(
+                f"{self._where}: {error}", what=block.item.storage_index.fqn, where=self._where
+            ) from error
         return io.BytesIO(data)
 
     def _box(self, block: _ReadBlock, data: memoryview | bytes) -> "np.ndarray[Any, Any]":

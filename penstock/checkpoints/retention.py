@@ -41,7 +41,10 @@ class CheckpointRetention:
                 check_whole_number(name, value, 1)
         if self.keep_every is not None and self.keep_last is None:
             raise InvalidRuntime(
-                "keep_every without keep_last: all checkpoints stay; say keep_last too, or neither"
+                "keep_every without keep_last: all checkpoints stay; say keep_last too, or neither",
+                what="keep_every",
+                given=self.keep_every,
+                accepted="keep_last, too",
             )
 
     def kept(self, committed: Iterable[int]) -> set[int]:

@@ -134,7 +134,11 @@ def set_damaged_aside(store: Store, damage: CorruptCheckpoint, by: str) -> SetAs
     if not problem:
         raise Corrupt(
             f"{damage}. This node reads the same object as it was written: the other node's reads are wrong, and "
-            "nothing was set aside"
+            "nothing was set aside",
+            what="checkpoint",
+            where=f"{run}@{step}",
+            given="intact",
+            accepted="damaged",
         ) from damage
     # Without an earlier checkpoint the run would silently begin at step 0.
     if not any(earlier < step for earlier in steps(store, run)):

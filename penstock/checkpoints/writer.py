@@ -199,7 +199,11 @@ class CheckpointWriter(StorageWriter):
                 raise InvalidRuntime(
                     f"{self._store.url}: rank {rank} saves step {written.step} of run {written.run!r}, the coordinator "
                     f"step {self._step} of run {self._run!r}, and nothing was committed: let every rank save the same "
-                    "step of the same run"
+                    "step of the same run",
+                    what=f"rank {rank}",
+                    where=self._store.url,
+                    given=[written.run, written.step],
+                    accepted=[self._run, self._step],
                 )
 
     def _check_newest(self) -> None:
@@ -213,7 +217,11 @@ class CheckpointWriter(StorageWriter):
     def _conflict(self, newest: int) -> Conflict:
         return Conflict(
             f"{self._store.url}: run {self._run!r} has a checkpoint of step {newest}, and its steps only go up; "
-            f"step {self._step} was not saved: a training that goes back to an earlier step is a run of its own"
+            f"step {self._step} was not saved: a training that goes back to an earlier step is a run of its own",
+            what="step",
+            where=f"{self._store.url}: run {self._run!r}",
+            given=self._step,
+            accepted=f"more than {newest}",
         )
 
     def _pieces(self, plan: SavePlan, planner: SavePlanner) -> Iterator[TensorPiece]:

@@ -77,7 +77,11 @@ class SlurmNodes:
         if rows.rest:
             name = rows.rest[0]
             if not name:
-                raise EngineUnreachable("sinfo's answer is cut off before a node's name")
+                raise EngineUnreachable(
+                    "sinfo's answer is cut off before a node's name",
+                    what="sinfo",
+                    given="an answer that is cut off",
+                )
             states[name] = _unreadable(rows.rest)
         return states
 

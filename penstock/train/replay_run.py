@@ -52,9 +52,20 @@ def rank_replay(steps: str, origin: str) -> ReplaySteps:
     try:
         first, end = parse_steps(steps)
     except ValueError as error:
-        raise InvalidRuntime(f"{STEPS} in the environment: {error}") from None
+        raise InvalidRuntime(
+            f"{STEPS} in the environment: {error}",
+            what=STEPS,
+            where="environment",
+            given=steps,
+            accepted="A:B",
+        ) from None
     if not origin:
-        raise InvalidRuntime(f"{STEPS} in the environment without {ORIGIN}, the run to repeat")
+        raise InvalidRuntime(
+            f"{STEPS} in the environment without {ORIGIN}, the run to repeat",
+            what=ORIGIN,
+            where="environment",
+            accepted="the run to repeat",
+        )
     return ReplaySteps(first=first, end=end, origin=origin)
 
 
@@ -134,7 +145,10 @@ def without_nodes(cluster: "Cluster", nodes: Collection[str]) -> "Cluster":
         return replace(cluster, kubernetes=replace(cluster.kubernetes, excluded_nodes=excluded))
     if cluster.engine not in EXCLUDES:
         raise InvalidCluster(
-            f"engine = {cluster.engine!r} excludes no nodes, and {', '.join(sorted(nodes))} are to be left out"
+            f"engine = {cluster.engine!r} excludes no nodes, and {', '.join(sorted(nodes))} are to be left out",
+            what="engine",
+            given=cluster.engine,
+            accepted=list(EXCLUDES),
         )
     options: Sequence[str] = (*cluster.train.options, f"--exclude={','.join(sorted(nodes))}")
     return replace(cluster, train=replace(cluster.train, options=tuple(options)))

@@ -81,7 +81,9 @@ def read_spec(path: str | Path, settings: Iterable[str] = ()) -> RunSpec:
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidSpec(f"{path}: {error}") from error
+        raise InvalidSpec(
+            f"{path}: {error}", what="TOML", where=str(path), given=type(error).__name__
+        ) from error
     for setting in settings:
         _set(values, setting)
     spec = parse_spec(values, str(path))
@@ -112,7 +114,10 @@ def check_without_secrets(spec: RunSpec, where: str) -> None:
         if has_url_secret(text):
             raise InvalidSpec(
                 f"{where}: {name} has a URL with a password, token or signature, and the record stores the file; put "
-                "it into the environment of the ranks (on a cluster: `environment` or `secret` of its file)"
+                "it into the environment of the ranks (on a cluster: `environment` or `secret` of its file)",
+                what=name,
+                where=where,
+                given="a URL with a secret",
             )
 
 
@@ -132,16 +137,23 @@ def parse_spec(values: Mapping[str, Any], where: str) -> RunSpec:
     known = {one.name: one for one in fields(RunSpec)}
     for name in values:
         if name not in known:
-            raise InvalidSpec(f"{where}: {name} is no key; accepted: {', '.join(known)}")
+            raise InvalidSpec(
+                f"{where}: {name} is no key; accepted: {', '.join(known)}",
+                what=name,
+                where=where,
+                accepted=list(known),
+            )
     for name in ("run", "command", "record"):
         if not values.get(name):
-            raise InvalidSpec(f"{where}: {name} is missing")
+            raise InvalidSpec(f"{where}: {name} is missing", what=name, where=where, given="missing")
     checked = {name: _check_value(where, name, value) for name, value in values.items()}
     spec = RunSpec(**checked)
     try:
         check_run_name(spec.run)
     except InvalidName as error:
-        raise InvalidSpec(f"{where}: {error}") from error
+        raise InvalidSpec(
+            f"{where}: {error}", what=error.what, where=where, given=error.given, accepted=error.accepted
+        ) from error
     return spec
 
 
@@ -154,9 +166,12 @@ def _check_value(where: str, name: str, value: Any) -> Any:
     """Return a value as its field has it. Raises: InvalidSpec."""
 
     def wrong(accepted: str) -> InvalidSpec:
-        return InvalidSpec(f"{where}: {name} = {redact(repr(value))}; accepted: {accepted}")
+        shown = redact(repr(value))
+        message = f"{where}: {name} = {shown}; accepted: {accepted}"
+        return InvalidSpec(message, what=name, where=where, given=shown, accepted=accepted)
 
     if name in _LEAST:
+        # By type: TOML's true is a bool, which Python counts as an int.
         if type(value) is not int or value < _LEAST[name]:
             raise wrong(f"a whole number, {_LEAST[name]} or more")
         return value
@@ -205,13 +220,21 @@ def _check_srun(where: str, options: Iterable[str]) -> None:
         if match is None:
             raise InvalidSpec(
                 f'{where}: srun has {redact(option)!r}; accepted: whole options such as "--cpu-bind=cores" or '
-                '"--container-image=/images/train.sqsh"'
+                '"--container-image=/images/train.sqsh"',
+                what="srun",
+                where=where,
+                given=redact(option),
+                accepted="whole options",
             )
         # srun takes a unique beginning of a name for the name.
         if any(own.startswith(match[1]) for own in _SCRIPTS_OWN):
             raise InvalidSpec(
                 f"{where}: srun has --{match[1]}, which penstock sets itself; see nodes, ranks_per_node, grace_s, and "
-                "`slot` of the cluster's file"
+                "`slot` of the cluster's file",
+                what="srun",
+                where=where,
+                given=f"--{match[1]}",
+                accepted="options that penstock does not set",
             )
 
 

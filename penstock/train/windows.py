@@ -291,7 +291,12 @@ def _table(data: bytes, where: str, names: list[str]) -> "pa.Table":
     try:
         table = table.select(names).cast(pa.schema([(name, _arrow_type(name)) for name in names]))
     except (KeyError, pa.ArrowException) as error:
-        raise Corrupt(f"{where} is not a table of windows: {error}") from error
+        raise Corrupt(
+            f"{where} is not a table of windows: {error}",
+            what="table of windows",
+            where=where,
+            given=str(error),
+        ) from error
     if not len(table) or any(column.null_count for column in table.columns):
         message = f"{where} is not a table of windows: it has no row, or a row without a value"
         raise Corrupt(message, what="rows", where=where, accepted="rows with a value each")

@@ -37,6 +37,7 @@ MAX_NODES = 65_536
 YEAR_MINUTES = 525_600
 """Slurm's limit of a job in a partition without one."""
 _RANGES = re.compile(r"([^\[\],]*)(?:\[([0-9,\-]+)\])?")
+# At most 12 digits: `int` of a longer text costs the square of its length.
 _RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?")
 _JOB = re.compile(r"[0-9][0-9_\[\]\-,%+.]*")
 SINFO = ("sinfo", "--noheader", "--Node", "--all", "--format=%N|%G")
@@ -154,6 +155,7 @@ def _order(job: AccountedJob) -> tuple[int, int]:
     return job.submitted_us, job.begun_us or job.submitted_us
 
 
+# Jobs of one array, and restarts of one job, repeat the list of nodes.
 @lru_cache(maxsize=1024)
 def expand_nodes(text: str) -> tuple[str, ...]:
     """Return the node names of a list: `m[1-3,5],gpu01`. Raises: ValueError."""
@@ -167,6 +169,7 @@ def expand_nodes(text: str) -> tuple[str, ...]:
                 raise ValueError(f"{item!r} is no list of nodes")
             end = match.end()
             parts.append([match[1] + number for number in _numbers(match[2])] if match[2] else [match[1]])
+        # Counted before it is built: m[1-9999][1-9999] would have 100 million names.
         total = 1
         for part in parts:
             total *= len(part)
@@ -195,6 +198,7 @@ def _numbers(ranges: str) -> list[str]:
         first, last = (match[1], match[2] or match[1]) if match else ("1", "0")
         if not 0 <= int(last) - int(first) < MAX_NODES - len(results):
             raise ValueError(f"{ranges!r} is no range of at most {MAX_NODES:,} nodes")
+        # Slurm keeps leading zeros: m[08-10] is m08, m09 and m10.
         results += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
     return results
 
@@ -209,12 +213,23 @@ def _records(text: str, delimiter: str) -> Iterator[tuple[int, str]]:
         record, begun = (f"{record}\n{line}", begun) if record else (line, number)
         count = record.count(delimiter) + 1
         if count > len(FIELDS):
-            raise Corrupt(f"sacct, line {begun}: {count} fields instead of {len(FIELDS)}: {record[:200]!r}")
+            raise Corrupt(
+                f"sacct, line {begun}: {count} fields instead of {len(FIELDS)}: {record[:200]!r}",
+                what="record",
+                where=f"sacct, line {begun}",
+                given=count,
+                accepted=len(FIELDS),
+            )
         if count == len(FIELDS):
             yield begun, record
             record = ""
     if record:
-        raise Corrupt(f"sacct, line {begun}: the record is cut off: {record[:200]!r}")
+        raise Corrupt(
+            f"sacct, line {begun}: the record is cut off: {record[:200]!r}",
+            what="record",
+            where=f"sacct, line {begun}",
+            given="cut off",
+        )
 
 
 def _job(values: Sequence[str], line: int) -> AccountedJob:
@@ -237,6 +252,7 @@ def _job(values: Sequence[str], line: int) -> AccountedJob:
             account=fields["Account"],
             qos=fields["QOS"],
             partition=fields["Partition"],
+            # Slurm appends who cancelled a job: "CANCELLED by 1000".
             state=fields["State"].partition(" ")[0],
             submitted_us=submitted_us,
             begun_us=begun_us,
@@ -250,11 +266,14 @@ def _job(values: Sequence[str], line: int) -> AccountedJob:
             gpu_type=kind,
         )
     except ValueError as error:
-        raise Corrupt(f"sacct, line {line}: {error}") from error
+        raise Corrupt(
+            f"sacct, line {line}: {error}", what="job", where=f"sacct, line {line}", given=str(error)
+        ) from error
 
 
 def _whole(fields: dict[str, str], name: str) -> int:
     text = fields[name]
+    # 12 digits of seconds fit into int64 as microseconds. `isdigit` also accepts digits of other scripts.
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
         raise ValueError(f"{name} = {text[:100]!r}; a whole number is needed")
     return int(text)
@@ -294,6 +313,11 @@ def count_gpus(answer: Callable[[Sequence[str]], str]) -> int:
     for number, line in enumerate(answer(SINFO).splitlines(), 1):
         name, bar, resources = line.strip().partition("|")
         if not bar:
-            raise Corrupt(f"sinfo, line {number}: {line[:200]!r} is no node and its resources")
+            raise Corrupt(
+                f"sinfo, line {number}: {line[:200]!r} is no node and its resources",
+                what="node",
+                where=f"sinfo, line {number}",
+                given=line[:200],
+            )
         nodes[name] = sum(map(int, _GRES.findall(resources)))  # a node has a line per partition
     return sum(nodes.values())

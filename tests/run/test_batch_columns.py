@@ -10,6 +10,7 @@ import loader
 from loader.dataset.tables.parquet import ROW_GROUP_ROWS
 from loader.errors import FieldMismatch, FieldNotFound, InvalidPlan
 from penstock.formats.registration.register import register
+from tests.refusals import refusal
 
 LABELS = ("dog", "cat", "bee")
 N = 40
@@ -98,7 +99,7 @@ def test_classes_are_sorted_and_keep_their_numbers_in_later_versions(root):
     newer = root.open("photos@latest")
     assert newer.classes("label") == ("ant", "bee", "cat", "dog")
     assert newer.classes("label", first=old) == ("bee", "cat", "dog", "ant")
-    with pytest.raises(FieldMismatch, match="'size' is int64"):
+    with refusal(FieldMismatch, what="columns", where="size", given="int64"):
         newer.classes("size")
 
 
@@ -231,13 +232,13 @@ def test_columns_that_no_batch_can_have_are_refused(root):
     version = root.open("photos@latest")
     with pytest.raises(FieldNotFound, match="did you mean 'label'"):
         version.select("x.npy", columns=["labels"])
-    with pytest.raises(InvalidPlan, match="names of columns"):
+    with refusal(InvalidPlan, what="columns", given="label"):
         version.select("x.npy", columns="label")
-    with pytest.raises(InvalidPlan, match="repeat one"):
+    with refusal(InvalidPlan, what="class names", where="label", given=("cat", "cat")):
         version.select("x.npy", columns={"label": ["cat", "cat"]})
-    with pytest.raises(FieldMismatch, match="'size' is int64"):
+    with refusal(FieldMismatch, what="columns", where="size", given="int64"):
         version.select("x.npy", columns={"size": ["a"]})
-    with pytest.raises(InvalidPlan, match=r"windows\(columns=\)"):
+    with refusal(InvalidPlan, what="view", given=["label"]):
         loader.windows(version.select("x.npy", columns=["label"]), anchor="x.npy", at={"x.npy": (0,)})
     with pytest.raises(InvalidPlan, match="leave columns= out"):
         loader.plan(

@@ -302,6 +302,7 @@ class _WindowCounter:
                 where=f"episode {key!r}",
                 accepted="a value for each episode",
             )
+        # Each episode counts as KEEP_BYTES / KEEP_EPISODES at least, which bounds the episodes of a group.
         ends = np.cumsum(np.maximum(nbytes, KEEP_BYTES // KEEP_EPISODES))
         groups = np.split(np.arange(len(nbytes)), np.flatnonzero(np.diff(ends // KEEP_BYTES)) + 1)
         wrong = list[str]()

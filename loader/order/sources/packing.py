@@ -306,8 +306,12 @@ def _dtype(name: str) -> np.dtype[Any]:
         with suppress(TypeError):
             dtype = np.dtype(name)
     if dtype is None:
-        message = f"pack: dtype = {name!r} is no numpy dtype; write it as numpy does, such as '<u2'"
-        raise InvalidPlan(message, what="dtype", where="pack", given=name)
+        raise InvalidPlan(
+            f"pack: dtype = {name!r} is no numpy dtype; write it as numpy does, such as '<u2'",
+            what="dtype",
+            where="pack",
+            given=name,
+        )
     return dtype
 
 

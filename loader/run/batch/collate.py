@@ -90,7 +90,7 @@ def to_jax(name: str, value: Any, device: Any = None) -> Any:
 
 
 def _narrow(name: str, value: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # numpy would warn of values that become infinite, which `lost` finds
         narrow = value.astype(dtype)
     lost = narrow != value if value.dtype.kind in "iu" else np.isfinite(narrow) != np.isfinite(value)
     if lost.any():

@@ -81,6 +81,7 @@ def jax_backend(device: Any) -> DeviceBackend:
     elif not number:
         index = 0
     else:
+        # Refused below: no device has this number.
         index = -1
     if not 0 <= index < len(devices):
         raise InvalidRuntime(

@@ -303,6 +303,7 @@ def _torch_backend(device: Any) -> DeviceBackend | None:
         ) from None
     if asked.type == "cpu":
         return None
+    # Without the check torch names the accelerator that it was built for, present or not.
     there = torch.accelerator.current_accelerator(check_available=True)
     if there is None or there.type != asked.type:
         if there is None:
@@ -313,6 +314,7 @@ def _torch_backend(device: Any) -> DeviceBackend | None:
             f"device = {str(asked)!r}, but torch {torch.__version__} finds {has} in this process; leave device out to "
             f"keep batches on the host, or install torch's build for {asked.type!r} and check its driver",
             what="device",
+            where="this process",
             given=str(asked),
             accepted=has,
         )

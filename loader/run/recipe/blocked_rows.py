@@ -194,6 +194,7 @@ class BlockedRows:
         blocks = self._source.blocks(which[chosen])
         places = np.flatnonzero(chosen)
         places = places[np.argsort(which[places], kind="stable")]
+        # `np.split` of nothing returns one empty group.
         for here in np.split(places, np.flatnonzero(np.diff(which[places])) + 1) if len(places) else ():
             block = int(which[here[0]])
             yield self._values(blocks[block]), int(self._starts[block]), here

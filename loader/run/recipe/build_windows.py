@@ -53,6 +53,7 @@ class WindowReads:
         self._columns = SampleColumns(self._version, dict.fromkeys(self._layout.columns))
         known = self._version.fields
         facts = self._version.facts
+        # Sorted below: the order of a set of texts differs from process to process.
         timed = {*self._layout.at, self._layout.anchor}
         self._clock_of = {
             field: name for field in sorted(timed) if (name := clock_field(field, known, facts))

@@ -317,9 +317,8 @@ def _choose_clips(
         timelines = {field: Timeline.of_table(table) for field, table in tables.items()}
         choices = choose(ours, timelines, {field: rng_of(sample, field) for field in group})
     except DecodeFailed as error:
-        raise error.with_message(
-            f"{address.describe(group[0])}: {error}", where=address.describe(group[0])
-        ) from error
+        place = address.describe(group[0])
+        raise error.with_message(f"{place}: {error}", what=error.what or group[0], where=place) from error
     return [
         PlannedClip(
             sample=sample,
@@ -340,8 +339,9 @@ def packet_table(
     try:
         table = read_packets(data)
     except DecodeFailed as error:
+        place = with_tables.describe(field + SUFFIX)
         raise error.with_message(
-            f"{with_tables.describe(field + SUFFIX)}: {error}", where=with_tables.describe(field + SUFFIX)
+            f"{place}: {error}", what=error.what or "packet table", where=place
         ) from error
     check_table_address(table.facts, field, address, with_tables)
     return table

@@ -105,7 +105,10 @@ class World:
         if not dims or unknown or len(set(dims)) < len(dims):
             raise InvalidRuntime(
                 f"of_mesh(mesh, {', '.join(map(repr, dims))}): the data-parallel dimensions of the mesh are needed, "
-                f"each once; it has {', '.join(map(repr, names)) or 'no names (init_device_mesh(mesh_dim_names=))'}"
+                f"each once; it has {', '.join(map(repr, names)) or 'no names (init_device_mesh(mesh_dim_names=))'}",
+                what="dims",
+                given=dims,
+                accepted=tuple(names),
             )
         if place is None:
             raise InvalidRuntime(
@@ -131,7 +134,10 @@ class World:
             return rank
         if isinstance(rank, World):
             raise InvalidRuntime(
-                f"rank = {rank}, world_size = {world_size}: the World has its size, pass only the World"
+                f"rank = {rank}, world_size = {world_size}: the World has its size, pass only the World",
+                what="world_size",
+                given=world_size,
+                accepted="only the World",
             )
         if rank is None and world_size is None:
             return World.from_env()
@@ -163,13 +169,21 @@ def check_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
         if isinstance(view, ItemsView) and view.source is not None and view.source.collate is not None:
             raise InvalidRuntime(
                 f"micro_batch = {number} with collate= of source {name!r}: what collate returns cannot be cut; leave "
-                "collate= out, and join the fields of each micro batch, or cut batch.collated in the training's loop"
+                "collate= out, and join the fields of each micro batch, or cut batch.collated in the training's loop",
+                what="micro_batch",
+                where=f"source {name!r}",
+                given=number,
+                accepted="a source without collate=",
             )
     for size in {size for stream in plan.streams.values() for size in stream.batch_sizes}:
         if size // world.world_size < micro_count(size, world.world_size, number):
             raise InvalidRuntime(
                 f"micro_batch = {number} with a global batch of {size} on {world.world_size} ranks: some would have a "
-                f"micro batch less; use {number + 1}, or a batch that the ranks divide"
+                f"micro batch less; use {number + 1}, or a batch that the ranks divide",
+                what="micro_batch",
+                where=f"a global batch of {size} on {world.world_size} ranks",
+                given=number,
+                accepted=number + 1,
             )
     return number
 

@@ -393,11 +393,12 @@ class WorkerPool:
         text = f"{who} ended by {how} while {doing}"
         self._workers.remove(worker)
         if self._has_cost_enough(worker, steps):
-            failed = WorkerFailed(
+            message = (
                 f"{text}, as did the one before it. If memory ran out: fewer workers, or a smaller prefetch. If a "
                 f"decoder crashed: loader.explain(plan, step={steps.start}) names the samples, and workers=0 makes the "
                 f"batches in this process.{if_few()}"
             )
+            failed = WorkerFailed(message, what="worker process", where=doing, given=how)
             if not live or worker.pid is None:
                 self._fail(failed)
                 for task in live:

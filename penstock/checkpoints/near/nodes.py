@@ -215,6 +215,9 @@ def _own_member(near: "loader.NodeCache", addresses: Sequence[str]) -> str:
         names = ", ".join(addresses)
         raise InvalidRuntime(
             f"near checkpoints need a server on each node, and this machine is none of the peers {names}: name it, or "
-            "pass near=run.node_cache(path)"
+            "pass near=run.node_cache(path)",
+            what="peers",
+            given=list(addresses),
+            accepted="this machine's address",
         )
     return own

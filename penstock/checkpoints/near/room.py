@@ -133,7 +133,11 @@ def _check_disks(facts: Sequence[RankFacts]) -> None:
             raise InvalidRuntime(
                 f"near checkpoints need {needed[address]:,.0f} bytes on {address} for {STEPS} steps, its own parts and "
                 f"copies, and {available:,} are free beside the cache's limit: lower limit_bytes of the node cache, "
-                "delete near steps of other runs (`penstock checkpoints ls --near`), or use a larger disk"
+                "delete near steps of other runs (`penstock checkpoints ls --near`), or use a larger disk",
+                what="free bytes",
+                where=address,
+                given=available,
+                accepted=needed[address],
             )
 
 

@@ -85,7 +85,10 @@ def _exit_status(folder: RunFolder, status: RunStatus) -> int:
     events = folder.events()
     if status.state == "unknown" and not events:
         raise InvalidRuntime(
-            f"{folder.run}: its launcher does not know it, and it has no event; pass --cluster of its cluster"
+            f"{folder.run}: its launcher does not know it, and it has no event; pass --cluster of its cluster",
+            what="exit status",
+            where=folder.run,
+            given=status.state,
         )
     if not events:
         return 1

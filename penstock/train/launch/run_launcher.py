@@ -37,7 +37,13 @@ def check_launcher(folder: RunFolder, launcher: Launcher) -> None:
         return
     name = launcher.name()
     if not is_same(recorded, name):
-        raise Conflict(_elsewhere(folder, recorded, name))
+        raise Conflict(
+            _elsewhere(folder, recorded, name),
+            what="launcher",
+            where=folder.run,
+            given=name,
+            accepted=recorded,
+        )
 
 
 def claim(folder: RunFolder, launcher: Launcher, *, moved: bool = False) -> str:
@@ -54,7 +60,13 @@ def claim(folder: RunFolder, launcher: Launcher, *, moved: bool = False) -> str:
     is_elsewhere = recorded and not is_same(recorded, name)
     # Two gangs under one name would overwrite each other's checkpoints.
     if is_elsewhere and not moved and not _has_ended_here(folder, recorded):
-        raise Conflict(_elsewhere(folder, recorded, name))
+        raise Conflict(
+            _elsewhere(folder, recorded, name),
+            what="launcher",
+            where=folder.run,
+            given=name,
+            accepted=recorded,
+        )
     key = _key(folder, number + 1)
     body = {
         "format": FORMAT,

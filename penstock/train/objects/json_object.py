@@ -39,7 +39,12 @@ def read_object(
     try:
         return parse(parse_json_object(data))
     except DAMAGED as error:
-        raise Corrupt(f"{store.url}/{key} is no {what}: {error or type(error).__name__}") from error
+        raise Corrupt(
+            f"{store.url}/{key} is no {what}: {error or type(error).__name__}",
+            what=what,
+            where=f"{store.url}/{key}",
+            given=str(error) or type(error).__name__,
+        ) from error
 
 
 def whole_number(body: Mapping[str, Any], name: str, default: int | None = None) -> int:

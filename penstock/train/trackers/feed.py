@@ -57,7 +57,7 @@ class TrackedSteps:
         except ObjectNotFound:
             return -1
         except Corrupt as error:
-            raise Corrupt(f"{error}; delete it: the tracker gets the trail again") from error
+            raise error.with_message(f"{error}; delete it: the tracker gets the trail again") from error
 
     def put(self, step: int) -> None:
         """Store the last step. Raises: StoreError."""

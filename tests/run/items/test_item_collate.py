@@ -9,6 +9,7 @@ from torch.utils.data import default_collate
 
 import loader
 from loader.errors import InvalidPlan, InvalidRuntime
+from tests.refusals import refusal
 
 STEPS = 3
 BATCH = 8
@@ -162,15 +163,15 @@ def test_collate_is_refused_in_mixtures_and_micro_batches():
         seed=7,
         global_batch=BATCH,
     )
-    with pytest.raises(InvalidRuntime, match="source 'photos' has collate=, and the plan 2 sources"):
+    with refusal(InvalidRuntime, what="collate", where="source 'photos'", given=2):
         loader.Loader(mixture, 0, 1)
     plan = planned(RAGGED, padded)
     with pytest.raises(InvalidRuntime, match="micro_batch = 2 with collate= of source 'photos'"):
         loader.Loader(plan, 0, 1, micro_batch=2)
     (batch, *_) = batches_of(plan)
-    with pytest.raises(InvalidRuntime, match=r"what collate returned cannot be cut"):
+    with refusal(InvalidRuntime, what="micro_batches", given=2):
         batch.micro_batches(2)
-    with pytest.raises(InvalidPlan, match=r"collate = 'pad'; accepted: None, or a function"):
+    with refusal(InvalidPlan, what="collate", given="pad"):
         loader.items(RAGGED, collate="pad")
 
 

@@ -8,6 +8,7 @@ from PIL import Image
 
 from loader.errors import InvalidSample
 from loader.run.items.item_fields import item_columns, item_fields
+from tests.refusals import refusal
 
 Pair = namedtuple("Pair", "image label")
 
@@ -67,7 +68,7 @@ def test_item_that_is_no_sample_says_why(item, names, says):
 
 def test_dataset_that_returns_itself_is_refused():
     dataset = Own()
-    with pytest.raises(InvalidSample, match="it is the dataset itself"):
+    with refusal(InvalidSample, what="item", given="the dataset"):
         item_fields(dataset, None, dataset)
 
 

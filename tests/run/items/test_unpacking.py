@@ -6,6 +6,7 @@ import pytest
 
 import loader
 from loader.errors import InvalidRuntime
+from tests.refusals import refusal
 
 Pair = namedtuple("Pair", "image label")
 
@@ -67,7 +68,7 @@ def test_batch_of_tuples_is_a_mapping_otherwise():
     first, second = batch.micro_batches(2)
     assert [len(first), len(second)] == [2, 2]
     for part in (first, batch.to("cpu")):
-        with pytest.raises(InvalidRuntime, match="a batch of tuples is not unpacked"):
+        with refusal(InvalidRuntime, what="batch", given="tuple"):
             list(part)
 
 
@@ -76,7 +77,7 @@ def test_part_without_samples_is_not_unpacked():
     with loader.Loader(plan, 7, 8, epochs=1) as batches:
         *_, last = batches
     assert not last.mask.any()
-    with pytest.raises(InvalidRuntime, match="a batch of tuples is not unpacked"):
+    with refusal(InvalidRuntime, what="batch", given="tuple"):
         _image, _label = last
 
 

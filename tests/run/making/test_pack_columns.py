@@ -15,6 +15,7 @@ import loader
 from loader.dataset.versions.pack_columns import DocumentColumns
 from loader.errors import FormatTooNew, InvalidPlan
 from loader.order import content
+from tests.refusals import refusal
 
 FIELD = "tokens.npy"
 COLUMNS = ("reward", "group_id", "n_sampled", "is_correct", "ordinal")
@@ -329,7 +330,9 @@ def test_sources_with_other_types_of_a_column_are_refused(memory_root):
         with memory_root.write(name) as writer:
             writer.add("a", {FIELD: np.arange(4, dtype=np.int32)}, metadata={"reward": value})
         views[name] = writer.version.select(FIELD)
-    with pytest.raises(InvalidPlan, match=r"'reward' has the types \{'one': 'int64', 'two': 'double'\}"):
+    with refusal(
+        InvalidPlan, what="pack", where="column 'reward'", given="{'one': 'int64', 'two': 'double'}"
+    ):
         loader.plan(views, seed=1, global_batch=1, pack=loader.pack(FIELD, 8, columns=("reward",)))
 
 

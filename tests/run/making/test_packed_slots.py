@@ -28,6 +28,7 @@ from loader.errors import (
     TransformFailed,
 )
 from loader.run.ahead.read_choice import working_set_bytes
+from tests.refusals import refusal
 
 FIELD = "tokens.npy"
 PACK = loader.pack(FIELD, 32, pad_id=9)
@@ -199,7 +200,7 @@ def test_transform_gets_the_sequence_and_its_own_generator(docs):
     assert batch["n"].tolist() == (batch[f"{FIELD}.segment_ids"] > 0).sum(axis=1).tolist()
     with (
         numpy_loader(plan, transform=lambda sample, rng: None) as batches,
-        pytest.raises(TransformFailed, match=r"docs@1/pack-.* sample 'sequence-"),
+        refusal(TransformFailed, accepted="a dict of field -> value", within="sample 'sequence-"),
     ):
         batches.batch_at(0)
 
@@ -311,7 +312,7 @@ def test_no_corrupt_document_past_the_budget_or_with_raise(memory_root, watched)
     plan = plan_of(version)
     with (
         numpy_loader(plan, on_corrupt="raise", epochs=1) as batches,
-        pytest.raises(Corrupt, match="'docs-002'"),
+        refusal(Corrupt, what="tokens.npy", within="'docs-002'"),
     ):
         list(batches)
     with (
@@ -343,9 +344,7 @@ def test_lengths_from_a_column(memory_root):
     wrong = plan_of(version, pack=loader.pack(FIELD, 32, lengths="wrong"))
     with (
         numpy_loader(wrong, epochs=1) as batches,
-        pytest.raises(
-            InvalidPlan, match=r"sample 'docs-0.* is int32 \[\d+\]; it was packed as int32 \[\d+\]"
-        ),
+        refusal(InvalidPlan, what="tokens.npy", given="int32 [18]", within="sample 'docs-0"),
     ):
         list(batches)
 
@@ -381,7 +380,7 @@ def test_plan_is_opened_with_the_table_that_it_was_made_with(tmp_path, watched):
     facts = {"content_sha256": halves.sha256, "dtype": "<i4"}
     columns = pa.table({name: rows[:, i] for i, name in enumerate(COLUMNS)})
     store.inner.put_if_absent(saved.key, table_bytes(columns, "pack", facts=facts))
-    with pytest.raises(PlanMismatch, match="is not the view that was planned"):
+    with refusal(PlanMismatch, what="view", where="source 'docs'"):
         loader.open_plan(root, plan.hash)
     root.close()
 
@@ -443,7 +442,7 @@ def test_of_a_split_document_only_the_corrupt_piece_is_masked(memory_root, watch
     assert sum(a.digest != b.digest for a, b in zip(sound, found, strict=True)) == 1
     with (
         numpy_loader(reader, on_corrupt="raise", epochs=1) as batches,
-        pytest.raises(Corrupt, match="'docs-003'"),
+        refusal(Corrupt, what="tokens.npy", within="'docs-003'"),
     ):
         list(batches)
 
@@ -458,7 +457,7 @@ def test_documents_that_are_corrupt_when_sums_are_made_are_read_whole(memory_roo
 
 
 def test_bytes_cannot_be_packed(docs):
-    with pytest.raises(InvalidRuntime, match="decode=False with a packed plan"):
+    with refusal(InvalidRuntime, what="decode", where="packed plan", given=False):
         loader.Loader(plan_of(docs), 0, 1, decode=False)
 
 

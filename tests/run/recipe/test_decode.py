@@ -8,6 +8,7 @@ import pytest
 import loader
 from loader.errors import DecodeFailed, InvalidRuntime, TransformFailed
 from loader.order.random.generators import field_generator
+from tests.refusals import refusal
 
 N = 6
 
@@ -159,12 +160,12 @@ def test_decoder_that_loads_with_a_loader_of_its_own_draws_the_same(version):
 
 @pytest.mark.parametrize("decode", [1, "jpg", {"jpg": "fast"}, None, ["jpg"]])
 def test_what_decode_takes(version, decode):
-    with pytest.raises(InvalidRuntime, match=r"decode = .*accepted: True, False"):
+    with refusal(InvalidRuntime, what="decode", given=decode):
         one_batch(version, ["jpg"], decode=decode)
 
 
 def test_decoder_for_a_field_that_is_not_selected(version):
-    with pytest.raises(InvalidRuntime, match=r"decode names \['mp4'\].*select \['jpg'\]"):
+    with refusal(InvalidRuntime, what="decode", given=["mp4"]):
         one_batch(version, ["jpg"], decode={"mp4": loader.video()})
 
 
@@ -193,9 +194,7 @@ def test_decoder_of_the_callers_that_fails(version):
     def decoder(data, rng):
         raise RuntimeError("no licence")
 
-    with pytest.raises(
-        DecodeFailed, match=r"media@1/.*sample 'clip/\d' field 'blob'.*RuntimeError: no licence"
-    ):
+    with refusal(DecodeFailed, what="blob", given="RuntimeError", within="sample 'clip/"):
         one_batch(version, ["blob"], decode={"blob": decoder}, workers=2)
 
 
@@ -261,10 +260,9 @@ def test_transform_that_returns_nothing(version, result):
     def forgetful(sample, rng):
         return result
 
-    with pytest.raises(
-        TransformFailed, match=r"forgetful returned .* for media@1/\S+ row \d sample 'clip/\d'"
-    ):
+    with refusal(TransformFailed, given=result, within="sample 'clip/") as failed:
         one_batch(version, ["cls"], transform=forgetful)
+    assert failed.value.what.endswith(".forgetful")
 
 
 @pytest.mark.parametrize("error", [ValueError("x < 0"), StopIteration("x < 0"), KeyError("x < 0")])
@@ -272,8 +270,7 @@ def test_transform_that_raises(version, error):
     def picky(sample, rng):
         raise error
 
-    wanted = rf"picky raised {type(error).__name__} on media@1/\S+ row \d sample 'clip/\d': .*x < 0"
     for workers in (0, 2):
-        with pytest.raises(TransformFailed, match=wanted) as caught:
+        with refusal(TransformFailed, given=type(error).__name__, within="sample 'clip/") as caught:
             one_batch(version, ["cls"], transform=picky, workers=workers)
         assert caught.value.__cause__ is error

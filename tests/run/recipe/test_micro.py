@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import loader
 from loader.errors import InvalidRuntime
 from loader.run.recipe.world import micro_count
+from tests.refusals import refusal
 
 SETTINGS = settings(max_examples=30, deadline=None, derandomize=True)
 
@@ -133,20 +134,22 @@ def test_tensors_are_slices_of_the_batchs_memory(view):
     assert [len(piece) for piece in pieces] == [2, 3, 3]
     assert pieces[1]["x.npy"].data_ptr() == part["x.npy"][2:].data_ptr()
     for wrong in (0, 9):
-        with pytest.raises(InvalidRuntime, match=f"micro_batches.{wrong}. of 8 slots; 1 to 8"):
+        with refusal(InvalidRuntime, what="micro_batches", given=wrong, accepted="1 to 8"):
             part.micro_batches(wrong)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.5, "4", True])
 def test_sizes_that_are_refused(view, wrong):
     plan = loader.plan({"web": view}, seed=5, global_batch=8)
-    with pytest.raises(InvalidRuntime, match="micro_batch = "):
+    with refusal(InvalidRuntime, what="micro_batch", given=wrong):
         loader.Loader(plan, 0, 1, micro_batch=wrong)
 
 
 def test_pieces_of_one_need_ranks_that_divide_the_batch(view):
     plan = loader.plan({"web": view}, seed=5, global_batch=[(0, 9), (5, 8)])
-    with pytest.raises(InvalidRuntime, match=r"micro_batch = 1 with a global batch of 8 on 3 ranks.*use 2"):
+    with refusal(
+        InvalidRuntime, what="micro_batch", where="a global batch of 8 on 3 ranks", given=1, accepted=2
+    ):
         loader.Loader(plan, 0, 3, micro_batch=1)
     with loader.Loader(plan, 0, 3, micro_batch=2, steps=6, framework="numpy") as batches:
         assert [len(one) for one in batches][-2:] == [1, 1]
@@ -154,5 +157,5 @@ def test_pieces_of_one_need_ranks_that_divide_the_batch(view):
 
 def test_torch_dataset_hands_over_whole_batches(view):
     plan = loader.plan({"web": view}, seed=5, global_batch=8)
-    with pytest.raises(InvalidRuntime, match=r"micro_batch in a torch_dataset.*batch.micro_batches"):
+    with refusal(InvalidRuntime, what="micro_batch", where="torch_dataset"):
         loader.torch_dataset(plan, 0, 1, micro_batch=2)

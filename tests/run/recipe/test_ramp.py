@@ -6,6 +6,7 @@ import pytest
 
 import loader
 from loader.errors import InvalidRuntime
+from tests.refusals import refusal
 
 
 @pytest.fixture(scope="module")
@@ -34,5 +35,5 @@ def test_stops_and_resumes(plan, properties):
 
 
 def test_world_that_does_not_fit_the_smallest_batch_is_refused(plan):
-    with pytest.raises(InvalidRuntime, match="world_size = 3 is more than global_batch = 2"):
+    with refusal(InvalidRuntime, what="world_size", given=3):
         loader.Loader(plan, 0, 3)

@@ -255,6 +255,7 @@ class Source:
             raise InvalidSpec(
                 f"{owner} is not listed and has no feed: nothing would arrive", what="feed", where=owner
             )
+        # A wrong pattern fails here, when the code location loads.
         self.sieve()
 
     @property

@@ -48,5 +48,6 @@ def _page(*segments: str | int) -> str:
     url = viewer_url()
     if not url:
         return ""
+    # A slash within a name would begin another segment.
     quoted = [quote(str(segment), safe="") for segment in segments]
     return "/".join([url, *quoted])

@@ -80,6 +80,7 @@ class RawObject:
 
     def identified(self) -> dict[str, str | int]:
         """Return the facts that a batch's key is hashed from."""
+        # Without the time, which two listings may give differently.
         return {"key": self.key, "uri": self.uri, "nbytes": self.nbytes, "etag": self.etag}
 
     def to_json(self) -> dict[str, str | int | list[str]]:
@@ -141,6 +142,7 @@ class Book:
         self.newest = max((int(match[1]) for name in etags if (match := _FILE.fullmatch(name))), default=0)
         self._hints = [int(match[1]) for name in etags if (match := _STATE.fullmatch(name))]
         self._hint = max((n for n in self._hints if n <= self.newest), default=0)
+        # A takedown rewrites manifests, and then what the earlier book read is not reused.
         if before is not None and before._listed.items() <= etags.items():
             self._hinted = before._read
             read = before._upto
@@ -211,6 +213,7 @@ class Book:
 
 
 def _in_few_pieces(table: pa.Table) -> pa.Table:
+    # Every tick adds a piece, and each search visits all of them.
     if table.column(0).num_chunks > _MOST_PIECES:
         return table.combine_chunks()
     return table

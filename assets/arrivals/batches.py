@@ -135,6 +135,7 @@ class IngestBatches:
     ) -> Mapping[Refused, int]:
         samples = records.get(SAMPLES)
         if samples is not None:
+            # This record counts the refusals of all stages, so no table is read.
             provenance = samples.body.get("made_of", {})
             counts = Counter[Refused]()
             for outcome, _, code, n in provenance.get("refused", []):
@@ -151,6 +152,7 @@ class IngestBatches:
         file = record.files.get("refusals")
         if file is None:
             return {}
+        # A table under one path never changes.
         if file.path not in self._refusals:
             refusals: dict[str, Refused] = {}
             for row in read_table(store, file):
@@ -171,6 +173,7 @@ def _standing(
     transaction = None
     if samples is not None:
         transaction = state.txns.get(samples.body["txn"])
+    # Before the verdicts: a stage that fails afterwards takes no sample out of the version.
     if transaction is not None and transaction.status == "committed":
         return "published", ""
 
@@ -182,6 +185,7 @@ def _standing(
             return "stopped", f"{record.stage}: {record.reason}"
     if samples is None or newest.stage not in (SAMPLES, AUDIT):
         return "in_progress", ""
+    # Every object was refused, or a duplicate.
     if not samples.body["parts"]:
         return "nothing_new", ""
     if transaction is not None and transaction.status == "aborted":

@@ -64,6 +64,7 @@ def relative_key(notice: Notice, place: str) -> str | None:
         return notice.key
     parts = urlsplit(base)
     folder = parts.path.lstrip("/")
+    # Azure's URLs name container@account.
     same = parts.netloc.partition("@")[0] == notice.bucket
     if same and notice.key.startswith(folder):
         return notice.key[len(folder) :]
@@ -93,6 +94,7 @@ def _s3(body: Json, depth: int) -> Iterator[Notice]:
             yield from _read(parse_json(record["body"]), depth + 1)
         elif "ObjectCreated" in record["eventName"]:
             event = record["s3"]
+            # S3 encodes keys as forms do: a space is "+".
             yield Notice(key=unquote_plus(event["object"]["key"]), bucket=event["bucket"]["name"])
 
 
@@ -102,6 +104,7 @@ def _sns(body: Json, depth: int) -> Iterator[Notice]:
 
 def _eventbridge(body: Json, _: int) -> Iterator[Notice]:
     if body["detail-type"] == "Object Created":
+        # EventBridge does not encode keys, unlike S3's own notices.
         yield Notice(key=body["detail"]["object"]["key"], bucket=body["detail"]["bucket"]["name"])
 
 
@@ -121,6 +124,7 @@ def _azure(name: str) -> Callable[[Json, int], Iterator[Notice]]:
             path = unquote(urlsplit(body["data"]["url"]).path).lstrip("/")
             container, _slash, key = path.partition("/")
             yield Notice(key=key, bucket=container)
+        # Other events of these two, such as deletions, are no arrivals.
         elif not str(body[name]).startswith(("Microsoft.Storage.", "Microsoft.EventGrid.")):
             raise UnreadableNotice(f"an event of {name} {body[name]!r}")
 
@@ -132,6 +136,7 @@ def _plain(body: Json, _: int) -> Iterator[Notice]:
 
 
 def _test(body: Json, _: int) -> Iterator[Notice]:
+    # S3 sends one when notices are set up.
     if body["Event"] != "s3:TestEvent":
         raise UnreadableNotice(f"an event {body['Event']!r}")
     yield from ()

@@ -124,6 +124,7 @@ def read_progress(store: Store, dataset: str, source: str) -> Progress:
     except ObjectNotFound:
         return Progress()
     except (FormatTooNew, *DAMAGED, pa.ArrowException) as error:
+        # Lost progress costs one more pass: the manifests show which objects have a batch.
         _log.warning("ignoring %s/%s, a new pass begins: %s", store.url, path, error)
         return Progress()
 
@@ -292,6 +293,7 @@ class SourceTick:
                 progress.refused("taken_down")
             elif is_there(self.place, info):
                 if not room:
+                    # The cursor stays before this object, so the next tick begins with it.
                     return position
                 room -= 1
                 if info.modified_us is None:

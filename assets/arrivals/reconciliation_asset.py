@@ -64,6 +64,7 @@ def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
                         report = reconcile(work, source, place, inventory=config.inventory, write=write)
                 except Exception as error:
                     why = f"source {source.name}: {type(error).__name__}: {redact(str(error))}"
+                    # The product's own errors explain themselves; others need a traceback.
                     context.log.error(why, exc_info=not isinstance(error, PenstockError))
                     failed.append(why)
                 else:

@@ -114,6 +114,7 @@ class StoredSequences:
             try:
                 fields = split_sequence(sample, self._field)
             except InvalidSample as error:
-                raise InvalidSample(f"sample {keys()[row]!r}: {error}") from error
+                sample_name = f"sample {keys()[row]!r}"
+                raise error.with_message(f"{sample_name}: {error}", where=sample_name) from error
             for name in self._names:
                 columns.put(row, name, fields[name])

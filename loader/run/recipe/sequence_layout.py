@@ -27,7 +27,10 @@ def split_sequence(sample: Mapping[str, Any], field: str) -> dict[str, Any]:
     if field not in sample or STARTS not in sample:
         names = list(sample)
         raise InvalidSample(
-            f"laid_out({field!r}) needs {field!r} and {STARTS!r}, and the sample has {names}; select both"
+            f"laid_out({field!r}) needs {field!r} and {STARTS!r}, and the sample has {names}; select both",
+            what="fields",
+            given=names,
+            accepted=[field, STARTS],
         )
     # A decoder of the user may return a tensor or a list.
     shape = np.shape(sample[field])
@@ -59,7 +62,8 @@ def check_starts(value: object, length: int) -> np.ndarray:
         try:
             starts = decode(value)
         except DecodeFailed as error:
-            raise InvalidSample(f"{STARTS}: {error}; {_REMEDY}") from error
+            message = f"{STARTS}: {error}; {_REMEDY}"
+            raise InvalidSample(message, what=STARTS, given=str(error)) from error
     described = type(starts).__name__
     if isinstance(starts, np.ndarray):
         shape = list(starts.shape)
@@ -77,7 +81,10 @@ def check_starts(value: object, length: int) -> np.ndarray:
             first = starts[:3].tolist()
             described = f"{first} ... {starts[-1]}"
     raise InvalidSample(
-        f"{STARTS} is {described}; int32 [n + 1] is needed, ascending from 0 to at most {length}: {_REMEDY}"
+        f"{STARTS} is {described}; int32 [n + 1] is needed, ascending from 0 to at most {length}: {_REMEDY}",
+        what=STARTS,
+        given=described,
+        accepted=f"int32 [n + 1], ascending from 0 to at most {length}",
     )
 
 

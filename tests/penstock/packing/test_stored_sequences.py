@@ -208,24 +208,25 @@ def test_layout_of_samples_that_are_no_sequences_is_refused(documents):
 
 
 @pytest.mark.parametrize(
-    "starts",
+    ("starts", "given"),
     [
-        np.array([0, 9], np.int64),
-        np.array([0, 33], np.int32),
-        np.array([1, 9], np.int32),
-        np.array([0, 5, 5, 9], np.int32),
-        np.array([0, 9, -1], np.int32),
-        np.zeros(0, np.int32),
-        np.array([[0, 9]], np.int32),
+        (np.array([0, 9], np.int64), "int64 [2]"),
+        (np.array([0, 33], np.int32), "[0, 33] ... 33"),
+        (np.array([1, 9], np.int32), "[1, 9] ... 9"),
+        (np.array([0, 5, 5, 9], np.int32), "[0, 5, 5] ... 9"),
+        (np.array([0, 9, -1], np.int32), "[0, 9, -1] ... -1"),
+        (np.zeros(0, np.int32), "int32 [0]"),
+        (np.array([[0, 9]], np.int32), "int32 [1, 2]"),
     ],
 )
-def test_starts_that_do_not_fit_name_their_sample(documents, starts):
+def test_starts_that_do_not_fit_name_their_sample(documents, starts, given):
     root = documents.root()
     with root.write("packed") as writer:
         writer.add("sequence-0-a", {TOKENS: np.zeros(32, np.uint16), STARTS: np.array([0, 9], np.int32)})
         writer.add("sequence-1-b", {TOKENS: np.zeros(32, np.uint16), STARTS: starts})
-    with pytest.raises(InvalidSample, match=r"sequence-1-b.*penstock pack"):
+    with refusal(InvalidSample, what=STARTS, where="sample 'sequence-1-b'", given=given) as caught:
         documents.stored(writer.version)
+    assert "pack the documents again with penstock pack" in str(caught.value)
 
 
 def test_layout_inside_a_transform_equals_that_of_a_batch(documents):

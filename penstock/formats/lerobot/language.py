@@ -2,150 +2,23 @@
 
 A task is a line of style `task`. A persistent text holds until the next of its style. An event holds for 1 ns, so that
 only its row's window has it. Columns are as in LeRobot 0.6, `lerobot/datasets/language.py`.
-
-A column repeats an episode's texts in each row: a few bytes of Parquet decode to all of them times all rows. So some
-rows are decoded at a time, and runs of equal rows are kept. Rejected: one read of the whole column.
 """
 
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from loader.errors import Corrupt, InvalidSample
 from loader.json_text import DamagedJson, parse_json
-from loader.modalities.language import FIELD, MAX_BYTES, MAX_LINES, ActiveText, LanguageLine, parse_language
+from loader.modalities.language import FIELD, MAX_LINES, ActiveText, LanguageLine, parse_language
 
+from .language_texts import EpisodeTexts, TextRun
 from .rows import I64, EpisodeRows, TextSpan, feature_named, timestamp_seconds, value_runs
-
-ROWS_AT_ONCE = 32
-"""Rows decoded at a time."""
-OBJECT_BYTES = 2**28
-"""Approximate limit on the bytes kept of an object's texts, over all episodes."""
-_STRUCT_BYTES = 64  # memory per text besides its characters; nulls too
-
-
-class TextRun(NamedTuple):
-    """Consecutive rows with equal texts."""
-
-    first: int
-    """First row."""
-    stop: int
-    """Row after the last."""
-    structs: list[Any]
-    """Mappings, None for null; at most `MAX_LINES` + 1."""
-
-
-class EpisodeTexts:
-    """One column of one episode."""
-
-    def __init__(self) -> None:
-        self.runs: list[TextRun] = []
-        self.n_rows = 0
-        self.trouble = ""
-        """Why it cannot be read, or ""."""
-        self._nbytes = 0
-
-    def add(self, values: Any, n_rows: int, room: int) -> int:
-        """Append rows with equal texts; return about the bytes that they take.
-
-        values: Arrow structs. room: most bytes to keep. Keeps nothing beyond it and the limits of language.
-        """
-        first = self.n_rows
-        self.n_rows += n_rows
-        if self.trouble:
-            return 0
-        structs = values.slice(0, MAX_LINES + 1).to_pylist()
-        if self.runs and self.runs[-1].structs == structs:
-            self.runs[-1] = self.runs[-1]._replace(stop=self.n_rows)
-            return 0
-        nbytes = int(values.nbytes) + _STRUCT_BYTES * len(structs)
-        self._nbytes += nbytes
-        if self._nbytes > MAX_BYTES:
-            self.trouble = f"row {first}: more than {MAX_BYTES} bytes of texts; leave the column out"
-            return 0
-        if nbytes > room:
-            self.trouble = (
-                f"row {first}: the episodes of its object have more than {OBJECT_BYTES} bytes of texts; leave the "
-                "column out, or write fewer episodes into an object"
-            )
-            return 0
-        self.runs.append(TextRun(first, self.n_rows, structs))
-        return nbytes
-
-    def checked(self) -> list[TextRun]:
-        """Raise DamagedJson for a column that cannot be read."""
-        if self.trouble:
-            raise DamagedJson(self.trouble)
-        return self.runs
-
-
-Texts = dict[str, dict[int, EpisodeTexts]]
-"""Column -> episode -> its texts."""
-
-
-def read_texts(parquet: Any, columns: Collection[str]) -> Texts:
-    """Return the language columns of an open Parquet file."""
-    names = [name for name in parquet.schema_arrow.names if name in columns]
-    texts: Texts = {name: {} for name in names}
-    if not names or "episode_index" not in parquet.schema_arrow.names:
-        return texts
-    room = OBJECT_BYTES
-    for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=["episode_index", *names], use_threads=False):
-        episodes = batch.column("episode_index").to_pylist()
-        for name in names:
-            room -= _add(texts[name], episodes, batch.column(name), room)
-    return texts
-
-
-def _add(texts: dict[int, EpisodeTexts], episodes: list[Any], column: Any, room: int) -> int:
-    """Add some rows of a column; return the bytes of its texts, at most `room`."""
-    import pyarrow as pa
-
-    for episode in set(episodes):
-        texts.setdefault(episode, EpisodeTexts())
-    if pa.types.is_null(column.type):
-        column = column.cast(pa.list_(pa.struct([])))
-    if not _holds_structs(column.type):
-        for episode in set(episodes):
-            texts[episode].trouble = f"it is {column.type}; lists of structs are needed"
-        return 0
-    lists = _lists(column)
-    starts = []
-    for row in range(len(lists)):
-        is_next = row > 0 and episodes[row] == episodes[row - 1]
-        if not is_next or not lists[row].equals(lists[row - 1]):
-            starts.append(row)
-    free = room
-    for start, stop in zip(starts, [*starts[1:], len(lists)], strict=True):
-        free -= texts[episodes[start]].add(lists[start], stop - start, free)
-    return room - free
-
-
-def _holds_structs(kind: Any) -> bool:
-    import pyarrow as pa
-
-    if not pa.types.is_list(kind) and not pa.types.is_large_list(kind):
-        return False
-    return bool(pa.types.is_struct(kind.value_type) or pa.types.is_null(kind.value_type))
-
-
-def _lists(column: Any) -> list[Any]:
-    """Return each row's values as an Arrow array; a null has none."""
-    offsets = column.offsets.to_pylist()  # [rows + 1]
-    is_valid = np.asarray(column.is_valid())
-    lists = []
-    for row in range(len(column)):
-        n_values = offsets[row + 1] - offsets[row]
-        if not is_valid[row]:
-            n_values = 0  # Arrow allows values behind a null
-        lists.append(column.values.slice(offsets[row], n_values))
-    return lists
-
 
 PERSISTENT = "language_persistent"
 EVENTS = "language_events"
@@ -185,6 +58,8 @@ def language_bytes(
                     lines += _persistent(runs, rows.seconds, clock)
                 else:
                     lines += _events(runs, clock)
+            except Corrupt as error:
+                raise error.with_message(f"{what}: {name}: {error}", where=f"{what}: {name}") from None
             except (DamagedJson, RecursionError) as error:
                 raise Corrupt(f"{what}: {name}: {error}", what=name, where=what) from None
     with feature_named(FIELD):
@@ -193,7 +68,8 @@ def language_bytes(
             data = "".join(f"{document}\n" for document in documents).encode()
             parse_language(data)  # the bounds and types of every other language
         except (Corrupt, RecursionError, TypeError, ValueError) as error:
-            raise Corrupt(f"{what}: language: {error}", what="language", where=what) from None
+            message = f"{what}: language: {error}"
+            raise Corrupt(message, what="language", where=what, given=str(error)) from None
     return data
 
 
@@ -220,12 +96,16 @@ def _persistent(runs: Sequence[TextRun], seconds: Any, clock: list[int]) -> Iter
     for line in _structs(runs[0].structs):
         time = line.get("timestamp")
         if not isinstance(time, float) or not abs(time) <= _MAX_S:
-            raise DamagedJson(f"timestamp {time!r:.40}; seconds are needed")
+            message = f"timestamp {time!r:.40}; seconds are needed"
+            raise Corrupt(message, what="timestamp", given=time, accepted="seconds")
         time = float(np.float32(time))
         if not times[0] - _MOST_APART_S <= time <= times[-1] + _MOST_APART_S:
-            raise DamagedJson(
+            raise Corrupt(
                 f"timestamp {time:.3f} is on another clock than the episode's rows, which have {times[0]:.3f} to "
-                f"{times[-1]:.3f} s; seconds since the first row are needed"
+                f"{times[-1]:.3f} s; seconds since the first row are needed",
+                what="timestamp",
+                given=time,
+                accepted="seconds since the first row",
             )
         if time in row_of:
             start_ns = clock[row_of[time]]
@@ -233,8 +113,11 @@ def _persistent(runs: Sequence[TextRun], seconds: Any, clock: list[int]) -> Iter
             start_ns = math.floor(Fraction(time) * 10**9)
         yield _line(line, start_ns, None)
     if len(runs) > 1:
-        raise DamagedJson(
-            f"row {runs[1].first} differs from row 0; an episode has the same texts in all of its rows"
+        raise Corrupt(
+            f"row {runs[1].first} differs from row 0; an episode has the same texts in all of its rows",
+            what="row",
+            given=runs[1].first,
+            accepted="the texts of row 0",
         )
 
 
@@ -246,26 +129,30 @@ def _events(runs: Sequence[TextRun], clock: list[int]) -> Iterator[LanguageLine]
         for row in range(run.first, run.stop):
             n_events += len(run.structs)
             if n_events > MAX_LINES:
-                raise DamagedJson(f"row {row}: more than {MAX_LINES} events")
+                message = f"row {row}: more than {MAX_LINES} events"
+                raise Corrupt(message, what="events", given=row, accepted=MAX_LINES)
             for line in _structs(run.structs):
                 yield _line(line, clock[row], clock[row] + EVENT_NS)
 
 
 def _structs(structs: list[Any]) -> list[dict[str, Any]]:
     if len(structs) > MAX_LINES:
-        raise DamagedJson(f"more than {MAX_LINES} texts")
+        message = f"more than {MAX_LINES} texts"
+        raise Corrupt(message, what="texts", given=len(structs), accepted=MAX_LINES)
     if None in structs:
-        raise DamagedJson("a text is null")
+        raise Corrupt("a text is null", what="text", given="null")
     return structs
 
 
 def _line(struct: Mapping[str, Any], start_ns: int, end_ns: int | None) -> LanguageLine:
     calls = struct.get("tool_calls")
     if struct.get("style") == TASK:
-        raise DamagedJson(f"a text of style {TASK!r}, which LeRobot has in meta/tasks only")
+        message = f"a text of style {TASK!r}, which LeRobot has in meta/tasks only"
+        raise Corrupt(message, what="style", given=TASK)
     if calls is not None:
         if not isinstance(calls, list):
-            raise DamagedJson(f"tool_calls {calls!r:.80}; a list is needed")
+            message = f"tool_calls {calls!r:.80}; a list is needed"
+            raise Corrupt(message, what="tool_calls", given=calls, accepted="a list")
         calls = [_tool_call(call) for call in calls]
     return LanguageLine(
         start_ns=start_ns,
@@ -281,7 +168,10 @@ def _line(struct: Mapping[str, Any], start_ns: int, end_ns: int | None) -> Langu
 def _tool_call(call: Any) -> Any:
     """Return a call: JSON text, as Arrow stores pa.json_(), or a struct."""
     if isinstance(call, str):
-        return parse_json(call)
+        try:
+            return parse_json(call)
+        except DamagedJson as error:
+            raise Corrupt(str(error), what="tool call", given=call) from None
     return _without_nulls(call)
 
 

@@ -29,7 +29,8 @@ from ..reading.stated_counts import StatedCounts
 from .dataset_layout import DatasetLayout, LeRobotEpisode, episode_key, read_layout
 from .depth import depth_fact
 from .episode_notes import EpisodeNotes
-from .language import COLUMNS, EpisodeTexts, Texts, language_bytes, read_texts
+from .language import COLUMNS, language_bytes
+from .language_texts import EpisodeTexts, Texts, read_texts
 from .metadata import INFO
 from .row_statistics import statistics
 from .rows import EpisodeRows, FrameTimes, clock, feature_named, read_rows

@@ -17,7 +17,7 @@ from ..media.objects import CutRequest, cut_object, refusal_row
 from ..media.policy import CutPolicy
 from ..media.unit import Kind, Unit, rejected
 from .audit_work import source_segments
-from .unit_parts import CutUnit, n_short_shots, unit_row, write_parts
+from .unit_parts import CutUnit, n_short_shots, unit_row, write_kind_parts
 
 Row = dict[str, Any]
 
@@ -149,7 +149,7 @@ def write_cut(
     name = f"{block.number:05d}"
     parts = list[tuple[Kind, dict[str, Any]]]()
     rows = list[Row]()
-    for part, members in write_parts(root, first_task.txn, cut_units, name):
+    for part, members in write_kind_parts(root, first_task.txn, cut_units, name):
         kind = members[0].kind
         parts.append((kind, part.to_json()))
         for unit in members:

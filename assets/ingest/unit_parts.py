@@ -44,7 +44,7 @@ class CutUnit:
         return f"{self.kind}/{short_id}"
 
 
-def write_parts(
+def write_kind_parts(
     store: Store,
     txn: str,
     units: Sequence[CutUnit],

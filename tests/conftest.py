@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, is_hypothesis_test, settings
 
-from tests.servers.s3 import client_of
+from tests.servers.s3 import boto3_client
 
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = (
     "false"  # else gcsfs looks for a kind of bucket first, up to 60 s each
@@ -184,7 +184,7 @@ S3_KEYS = {"key": "AKIAPLANTEDKEY", "secret": "PLANTEDsecretPLANTED"}
 
 def create_bucket(options):
     """The bucket "bucket" on the S3 server that the options name."""
-    client = client_of(options)
+    client = boto3_client(options)
     client.create_bucket(Bucket="bucket")
     client.close()
 

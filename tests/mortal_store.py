@@ -100,7 +100,7 @@ class MortalStore:
         return lambda *args, **options: self._death.request(verb, *args, **options)
 
 
-def killed_at_each(
+def kill_at_each(
     run: Callable[[Death, Any], object],
     start: Callable[[str], Any],
     *,
@@ -134,7 +134,7 @@ def killed_runs(
     at: Iterable[int] = (),
 ) -> Iterator[tuple[Any, int, str]]:
     """Yield (store, k, side) after each run that was killed at its k-th request; a store of its own for each."""
-    return killed_at_each(lambda death, store: run(death.of(store)), store_of, verbs=verbs, at=at)
+    return kill_at_each(lambda death, store: run(death.of(store)), store_of, verbs=verbs, at=at)
 
 
 def forks_killed(work: Callable[[Death], object], when: str = "after") -> int:

@@ -38,7 +38,7 @@ def attempt(call):
     return time.monotonic() - started, counted, error
 
 
-def told(counted):
+def count_text(counted):
     return ", ".join(f"{n:,} {what}" for what, n in counted.items())
 
 
@@ -76,12 +76,12 @@ def run(jobs):
             tried += counted
             if error:
                 failed[name] = error
-            print(f"{took_s:6.1f} s  {name}: {'FAILED' if error else told(counted)}", flush=True)
+            print(f"{took_s:6.1f} s  {name}: {'FAILED' if error else count_text(counted)}", flush=True)
     for name, error in failed.items():
         print(f"\n{name}:\n{error}")
     took_s, used = time.monotonic() - started, os.times()
     processor_s = used.children_user + used.children_system
-    print(f"\n{told(tried)} in {took_s:.0f} s, {processor_s:.0f} s of processor time: ", end="")
+    print(f"\n{count_text(tried)} in {took_s:.0f} s, {processor_s:.0f} s of processor time: ", end="")
     print(f"{len(failed)} of {len(jobs)} jobs FAILED: {', '.join(failed)}" if failed else "none bad")
     return 1 if failed else 0
 

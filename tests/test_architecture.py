@@ -205,7 +205,7 @@ def test_class_name_has_one_meaning() -> None:
     assert {name: where for name, where in definitions.items() if len(where) > 1} == {}
 
 
-def imported(code: str, *names: str) -> str:
+def import_names(code: str, *names: str) -> str:
     """Which of the names a new interpreter has imported after `code`."""
     code = f"import sys, {code}; print([m for m in {names!r} if m in sys.modules])"
     run = python("-c", code, check=True, cwd="/")
@@ -229,17 +229,17 @@ def test_import_loader_is_light() -> None:
         "textual",
         "pytest",
     ]
-    assert imported("loader.api, penstock.cli", *heavy) == "[]"
+    assert import_names("loader.api, penstock.cli", *heavy) == "[]"
 
 
 def test_what_only_moves_bytes_imports_no_arrays() -> None:
     code = "loader.storage, loader.storage.files, penstock.verbs, penstock.upkeep.migrate.prefix_copy"
-    assert imported(code, "numpy", "pyarrow", "loader.api") == "[]"
+    assert import_names(code, "numpy", "pyarrow", "loader.api") == "[]"
 
 
 def test_name_is_handed_out_on_first_use() -> None:
-    assert imported("loader", "loader.api", "pyarrow") == "[]"
-    assert imported("loader; loader.Root", "loader.api", "pyarrow") == "['loader.api', 'pyarrow']"
+    assert import_names("loader", "loader.api", "pyarrow") == "[]"
+    assert import_names("loader; loader.Root", "loader.api", "pyarrow") == "['loader.api', 'pyarrow']"
 
 
 def test_loader_has_its_names_its_rooms_and_no_others() -> None:

@@ -79,19 +79,21 @@ print(json.dumps(found))
 """
 
 
-def printed(code: str) -> str:
+def run_code(code: str) -> str:
     return python("-c", code, check=True, cwd=ROOT).stdout
 
 
 @pytest.fixture(scope="module")
-def traced() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = json.loads(printed(f"PACKAGES = {PACKAGES!r}\n{TRACE}"))
+def call_trace() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = json.loads(run_code(f"PACKAGES = {PACKAGES!r}\n{TRACE}"))
     return found
 
 
 @pytest.mark.parametrize(("way", "most"), FILES.items())
-def test_way_through_the_loader_enters_few_files(way: str, most: int, traced: dict[str, list[str]]) -> None:
-    files = traced[way]
+def test_way_through_the_loader_enters_few_files(
+    way: str, most: int, call_trace: dict[str, list[str]]
+) -> None:
+    files = call_trace[way]
     assert ENTERED[way] in files
     # (verbs in Python are a file more, where no compiler was)
     assert len(files) <= most + ("loader/native/python.py" in files), "\n".join(files)
@@ -100,7 +102,7 @@ def test_way_through_the_loader_enters_few_files(way: str, most: int, traced: di
 @pytest.mark.parametrize(("module", "most"), MODULES.items())
 def test_import_loads_few_modules(module: str, most: int) -> None:
     code = f"import sys, {module}; print(*sorted(m for m in sys.modules if m.split('.')[0] in {PACKAGES!r}))"
-    loaded = printed(code).split()
+    loaded = run_code(code).split()
     assert module in loaded
     assert len(loaded) <= most, "\n".join(loaded)
 
@@ -113,7 +115,7 @@ def test_registration_loads_few_modules(tmp_path: Path) -> None:
     code = (
         f"import sys; from penstock.cli import main; assert main({words!r}) == 0; print(*sorted(sys.modules))"
     )
-    loaded = [name for name in printed(code).split() if name.split(".")[0] in PACKAGES]
+    loaded = [name for name in run_code(code).split() if name.split(".")[0] in PACKAGES]
     assert "penstock.formats.registration.register" in loaded
     assert len(loaded) <= REGISTER_MODULES, "\n".join(loaded)
 

@@ -84,15 +84,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def printed(place: Path) -> dict[str, list[str]]:
+def recipe_output(place: Path) -> dict[str, list[str]]:
     """Recipe -> what it prints, in two runs."""
     blocks = [(name, BLOCKS[name]) for name in IN_ONE_PROCESS]
     texts: dict[str, list[str]] = json.loads(run(RECIPES, place, json.dumps(blocks)))
     return texts
 
 
-def test_splits_hold_people_together_and_run_twice(printed: dict[str, list[str]]) -> None:
-    _, said = printed["splits"]
+def test_splits_hold_people_together_and_run_twice(recipe_output: dict[str, list[str]]) -> None:
+    _, said = recipe_output["splits"]
     n_all, n_val = map(int, re.findall(r"\d+", said.splitlines()[0]))
     assert n_all == 200
     assert 0 < n_val < 60
@@ -101,45 +101,45 @@ def test_splits_hold_people_together_and_run_twice(printed: dict[str, list[str]]
 
 
 def test_seeded_transform_gives_the_same_batches_for_any_number_of_threads(
-    printed: dict[str, list[str]], place: Path
+    recipe_output: dict[str, list[str]], place: Path
 ) -> None:
-    assert printed["splits"]
+    assert recipe_output["splits"]
     one, four = run(BLOCKS["seeded"] + AUGMENT, place).splitlines()
     assert one == four
     assert len(set(json.loads(one))) == 6
 
 
-def test_validation_reads_each_sample_once_and_runs_twice(printed: dict[str, list[str]]) -> None:
-    assert printed["validate"] == ["True\n"] * 2
+def test_validation_reads_each_sample_once_and_runs_twice(recipe_output: dict[str, list[str]]) -> None:
+    assert recipe_output["validate"] == ["True\n"] * 2
 
 
 def test_random_crops_repeat_with_tokens_of_their_captions_and_run_twice(
-    printed: dict[str, list[str]],
+    recipe_output: dict[str, list[str]],
 ) -> None:
-    assert printed["captions"] == ["(8, 32, 32, 3) (8, 16) 8 True\n"] * 2
+    assert recipe_output["captions"] == ["(8, 32, 32, 3) (8, 16) 8 True\n"] * 2
 
 
 def test_dataset_of_torch_is_read_as_it_is_and_runs_twice(tmp_path: Path) -> None:
     assert [run(BLOCKS["dataset"], tmp_path) for _ in range(2)] == ["(16, 3, 8, 8) 12 False\n"] * 2
 
 
-def test_video_runs_twice(printed: dict[str, list[str]]) -> None:
-    assert printed["video"] == ["(4, 8, 32, 32, 3)\n"] * 2
+def test_video_runs_twice(recipe_output: dict[str, list[str]]) -> None:
+    assert recipe_output["video"] == ["(4, 8, 32, 32, 3)\n"] * 2
 
 
-def test_documents_are_packed_and_run_twice(printed: dict[str, list[str]]) -> None:
-    first, second = printed["language"]
+def test_documents_are_packed_and_run_twice(recipe_output: dict[str, list[str]]) -> None:
+    first, second = recipe_output["language"]
     assert first == second
     assert first.startswith("(8, 512) ")
 
 
 def test_sequences_are_stored_once_and_read(
-    printed: dict[str, list[str]],
+    recipe_output: dict[str, list[str]],
     place: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert printed["language"]
+    assert recipe_output["language"]
     monkeypatch.chdir(place)
     for _ in range(2):
         words = COMMANDS["pack"].split()
@@ -149,12 +149,12 @@ def test_sequences_are_stored_once_and_read(
 
 
 def test_page_with_a_question_is_named(
-    printed: dict[str, list[str]],
+    recipe_output: dict[str, list[str]],
     place: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert printed["exam"] == ["2\n"] * 2
+    assert recipe_output["exam"] == ["2\n"] * 2
     monkeypatch.chdir(place)
     words = COMMANDS["overlap"].split()
     assert main(words[1:]) == 1
@@ -169,10 +169,12 @@ def first_and_last_loss(texts: list[str]) -> tuple[float, float]:
     return float(first_loss), float(last_loss)
 
 
-def test_sft_learns_the_assistants_tokens_and_repeats(printed: dict[str, list[str]], place: Path) -> None:
+def test_sft_learns_the_assistants_tokens_and_repeats(
+    recipe_output: dict[str, list[str]], place: Path
+) -> None:
     from tokenizers import Tokenizer
 
-    first_loss, last_loss = first_and_last_loss(printed["sft"])
+    first_loss, last_loss = first_and_last_loss(recipe_output["sft"])
     assert first_loss > 5
     assert last_loss < 0.01
     chats = loader.Root(place / "cookbook-root").open("chats@1")
@@ -183,14 +185,14 @@ def test_sft_learns_the_assistants_tokens_and_repeats(printed: dict[str, list[st
         assert tokenizer.decode(trained, skip_special_tokens=False) == "pong<|im_end|>"
 
 
-def test_dpo_begins_at_the_reference_and_learns_and_repeats(printed: dict[str, list[str]]) -> None:
-    first_loss, last_loss = first_and_last_loss(printed["dpo"])
+def test_dpo_begins_at_the_reference_and_learns_and_repeats(recipe_output: dict[str, list[str]]) -> None:
+    first_loss, last_loss = first_and_last_loss(recipe_output["dpo"])
     assert first_loss == 0.693  # ln 2: the model is the reference
     assert last_loss < 0.1
 
 
-def test_grpo_learns_and_repeats(printed: dict[str, list[str]], place: Path) -> None:
-    assert printed["grpo"] == ["", ""]
+def test_grpo_learns_and_repeats(recipe_output: dict[str, list[str]], place: Path) -> None:
+    assert recipe_output["grpo"] == ["", ""]
     rollouts = loader.Root(place / "cookbook-root").open("sums@latest")
     assert rollouts.number == 30  # the second run publishes the same rollouts
     rewards = rollouts.samples().select("policy_min", "reward").collect()
@@ -199,8 +201,8 @@ def test_grpo_learns_and_repeats(printed: dict[str, list[str]], place: Path) -> 
     assert by_step[29] > 0.9
 
 
-def test_evaluation_compares_checkpoints_and_repeats(printed: dict[str, list[str]]) -> None:
-    assert printed["evaluation"] == ["[('before', 0.0), ('sft', 1.0)]\n"] * 2
+def test_evaluation_compares_checkpoints_and_repeats(recipe_output: dict[str, list[str]]) -> None:
+    assert recipe_output["evaluation"] == ["[('before', 0.0), ('sft', 1.0)]\n"] * 2
 
 
 @pytest.mark.parametrize("name", POST_TRAINING)
@@ -210,8 +212,8 @@ def test_recipe_of_post_training_has_ten_lines(name: str) -> None:
     assert len(own) <= 10
 
 
-def test_rollouts_with_images_are_trained_on_and_repeat(printed: dict[str, list[str]]) -> None:
-    _, last_loss = first_and_last_loss(printed["images"])
+def test_rollouts_with_images_are_trained_on_and_repeat(recipe_output: dict[str, list[str]]) -> None:
+    _, last_loss = first_and_last_loss(recipe_output["images"])
     assert last_loss < 0.7  # the answer depends on the image only: from tokens the loss stays at ln 4
 
 

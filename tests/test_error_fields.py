@@ -100,7 +100,7 @@ def test_refusal_fails_without_an_error():
         pass
 
 
-def test_refusal_passes_an_error_of_another_type_on():
+def test_refusal_reraises_an_error_of_another_type():
     with pytest.raises(Corrupt), refusal(Conflict, what="batch"):
         raise Corrupt("damaged", what="batch")
 

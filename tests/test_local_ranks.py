@@ -53,7 +53,7 @@ sys.stdin.readline()
 
 
 @pytest.fixture
-def started():
+def start_rank():
     """Return `start(variables)`: a process that prints its count once it reads a line."""
     with ExitStack() as processes:
 
@@ -68,7 +68,7 @@ def started():
         yield start
 
 
-def counted(processes):
+def read_counts(processes):
     """Return what each process counts while all of them run."""
     for process in processes:
         assert process.stdout.readline() == "ready\n"
@@ -80,19 +80,19 @@ def counted(processes):
     return numbers
 
 
-def test_local_ranks_of_a_job_on_several_nodes_are_those_of_its_rendezvous(started):
+def test_local_ranks_of_a_job_on_several_nodes_are_those_of_its_rendezvous(start_rank):
     """Lightning's launcher on two nodes: neither the variables of a rank nor its world size say how many are here."""
     job = {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29400", "WORLD_SIZE": "8", "NODE_RANK": "1"}
-    ranks = [started(LOCAL_RANK=str(rank), **job) for rank in range(4)]
-    another = started(LOCAL_RANK="6", **{**job, "MASTER_PORT": "29500"})
-    numbers = counted([*ranks, another])
+    ranks = [start_rank(LOCAL_RANK=str(rank), **job) for rank in range(4)]
+    another = start_rank(LOCAL_RANK="6", **{**job, "MASTER_PORT": "29500"})
+    numbers = read_counts([*ranks, another])
     assert numbers == [4, 4, 4, 4, 7]
 
 
-def test_local_ranks_of_a_shell_loop_are_counted(started):
+def test_local_ranks_of_a_shell_loop_are_counted(start_rank):
     """RANK and WORLD_SIZE, set by hand: the machine has ranks 4 and 5 of 8."""
     job = {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29401", "WORLD_SIZE": "8"}
-    assert counted([started(RANK=str(rank), **job) for rank in (4, 5)]) == [2, 2]
+    assert read_counts([start_rank(RANK=str(rank), **job) for rank in (4, 5)]) == [2, 2]
 
 
 LIGHTNING = """
@@ -137,11 +137,11 @@ def test_local_ranks_under_lightnings_own_launcher(tmp_path):
     assert (ready, json.loads(counts)) == ("ready", [3, 3, 3])
 
 
-def test_local_ranks_end_with_their_processes(started):
+def test_local_ranks_end_with_their_processes(start_rank):
     job = {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29402", "WORLD_SIZE": "8"}
-    first, second = started(RANK="4", **job), started(RANK="5", **job)
+    first, second = start_rank(RANK="4", **job), start_rank(RANK="5", **job)
     assert second.stdout.readline() == "ready\n"
     second.kill()
     second.wait(PATIENCE_S)
     until(lambda: not os.path.exists(f"/proc/{second.pid}"))
-    assert counted([first]) == [1]
+    assert read_counts([first]) == [1]

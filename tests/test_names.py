@@ -55,14 +55,14 @@ def counts() -> dict[str, Counter[str]]:
     return dict(sorted(rooms.items()))
 
 
-def recorded() -> dict[str, tuple[int, int]]:
+def read_record() -> dict[str, tuple[int, int]]:
     """Return room -> what tests/names.txt allows: participles, prepositions."""
     lines = [line.split() for line in COUNTS.read_text().splitlines()]
     return {name: (int(participles), int(prepositions)) for participles, prepositions, name in lines}
 
 
 def test_no_room_has_more_participles_or_prepositions_than_recorded() -> None:
-    allowed = recorded()
+    allowed = read_record()
     worse = {}
     for name, count in counts().items():
         participles, prepositions = allowed.get(name, (0, 0))
@@ -84,7 +84,7 @@ def test_names_are_judged_by_their_first_and_last_word() -> None:
 
 def main() -> None:
     """Write tests/names.txt; no count of a recorded room rises."""
-    former = recorded() if COUNTS.exists() else {}
+    former = read_record() if COUNTS.exists() else {}
     lines = []
     for name, count in counts().items():
         most = former.get(name, (count["participles"], count["prepositions"]))

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.servers.s3 import client_of
+from tests.servers.s3 import boto3_client
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -70,7 +70,7 @@ def environment(tmp_path, monkeypatch, s3, azure, front, far):
     """Where the commands run: their stores in the environment, as the providers' own tools read it."""
     from azure.storage.blob import BlobServiceClient
 
-    client = client_of(s3)
+    client = boto3_client(s3)
     client.create_bucket(Bucket="lab")
     client.close()
     with BlobServiceClient(
@@ -117,7 +117,7 @@ def block(tmp_path, environment):
     return start
 
 
-def said(running) -> str:
+def read_output(running) -> str:
     out, _ = running.communicate()
     assert running.returncode == 0, out
     return out
@@ -126,7 +126,7 @@ def said(running) -> str:
 @pytest.mark.server
 def test_story_as_it_is_written(tmp_path, block, front, far):
     assert list(STORY) == ["publish", "train", "takedown", "after"]
-    out = said(block("publish"))
+    out = read_output(block("publish"))
     assert "served by a mirror: 0" in out
     alone = (tmp_path / "alone.txt").read_text().splitlines()
     assert len(set(alone)) == len(alone) == 50
@@ -138,20 +138,20 @@ def test_story_as_it_is_written(tmp_path, block, front, far):
     ):
         time.sleep(0.02)
     front.kill()
-    served = re.search(r"served by a mirror: (\d+)", said(training))
+    served = re.search(r"served by a mirror: (\d+)", read_output(training))
     assert served is not None
     assert int(served[1]) > 0
     front.begin()
     far.again(0)
 
-    out = said(block("takedown"))
+    out = read_output(block("takedown"))
     assert "complete" in out
     proof = json.loads((tmp_path / "proof.json").read_text())
     assert proof["result"] == "complete"
     assert {place["check"] for place in proof["places"]} >= {"absent", "mirror"}
     asked = {place["url"] for place in proof["places"] if place["check"] == "noncurrent"}
     assert asked == {"s3://lab/penstock", "az://backup/penstock"}
-    out = said(block("after"))
+    out = read_output(block("after"))
     assert out.count("nothing wrong") == 2
     assert "people@1" in out
     assert "retired" in out

@@ -57,12 +57,12 @@ def sources() -> dict[Path, str]:
     return {path.relative_to(REPOSITORY): path.read_text() for path in paths}
 
 
-def places_of(bug: Bug) -> list[Path]:
+def bug_files(bug: Bug) -> list[Path]:
     """Return the files that hold the text of a bug, one entry for each occurrence."""
     return [path for path, text in sources().items() for _ in range(text.count(bug.was))]
 
 
-def named(line: str) -> str:
+def parse_test(line: str) -> str:
     """Return the test that a line of pytest's summary names, without its parameters."""
     return line.removeprefix("FAILED ").partition(" - ")[0].partition("[")[0].rpartition("tests/")[2]
 
@@ -108,7 +108,7 @@ def run(tmp_path: Path):
 
 @pytest.mark.parametrize("bug", BUGS, ids=IDS)
 def test_bug_can_be_planted(bug: Bug) -> None:
-    places = places_of(bug)
+    places = bug_files(bug)
     assert len(places) == 1, f"should stand in one place, stands in {list(map(str, places))}: {bug.was}"
     for test in bug.red:
         path, *names = test.partition("[")[0].split("::")
@@ -119,11 +119,11 @@ def test_bug_can_be_planted(bug: Bug) -> None:
 @pytest.mark.mutants
 @pytest.mark.parametrize("bug", BUGS, ids=IDS)
 def test_planted_bug_is_caught(bug: Bug, run) -> None:
-    (place,) = places_of(bug)
+    (place,) = bug_files(bug)
     (run.copy / place).write_text(sources()[place].replace(bug.was, bug.becomes))
     done = run(*bug.red)
     assert done.returncode == 1, done.stdout  # 1: a test failed; others: none was run
-    failed = {named(line) for line in done.stdout.splitlines() if line.startswith("FAILED ")}
+    failed = {parse_test(line) for line in done.stdout.splitlines() if line.startswith("FAILED ")}
     missed = [red for red in bug.red if not any(one.startswith(red.partition("[")[0][6:]) for one in failed)]
     assert not missed, done.stdout
 

@@ -30,7 +30,7 @@ def demo(tmp_path: Path) -> Path:
     return tmp_path / "demo"
 
 
-def planted(demo: Path, *more: str) -> None:
+def run_planted(demo: Path, *more: str) -> None:
     command = [
         sys.executable,
         "-m",
@@ -72,7 +72,7 @@ def bad_step(demo: Path, copies: set[str]) -> tuple[str, str]:
 
 @pytest.mark.server  # processes of Dagster
 def test_copies_of_a_bad_sample_are_found_from_its_step_and_the_next_training_lacks_them(demo: Path) -> None:
-    planted(demo, "--copies", str(COPIES))
+    run_planted(demo, "--copies", str(COPIES))
     raw = raw_names(demo, "demo@1")
     copies = {key for key, name in raw.items() if "/closed-" in name}
     assert len(copies) == COPIES
@@ -89,7 +89,7 @@ def test_copies_of_a_bad_sample_are_found_from_its_step_and_the_next_training_la
         demo, "slice", "save", "demo@1", "closed", "--from", "-", "--by", "ann", "--why", why, given=keys
     )
     penstock(demo, "exclude", "demo@1", "--slice", "closed", "--by", "ann", "--reason", why)
-    planted(demo, "--train", "again")
+    run_planted(demo, "--train", "again")
 
     assert raw_names(demo, "demo@2").keys() == raw.keys() - copies
     trail = penstock(demo, "trail", "show", "again")

@@ -35,7 +35,7 @@ BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.M | re.S)
 """A block of a page: its language, its name, its text."""
 
 
-def type_in(kind: str, name: str, code: str, folder: Path, interactive: bool = False) -> str:
+def shell_output(kind: str, name: str, code: str, folder: Path, interactive: bool = False) -> str:
     """Return what a block prints in a new shell with this environment activated, and nothing else on its path.
 
     interactive: at Python's own prompt, line by line.
@@ -73,7 +73,7 @@ def test_readme_blocks_run_in_order_and_twice(tmp_path: Path, interactive: bool)
     assert [name for _, name, _ in blocks] == ["write.py", "", "read.py", "", "items.py", ""]
     for (kind, name, code), (_, _, printed) in zip(blocks[::2], blocks[1::2], strict=True):
         for _ in range(1 if interactive else 2):
-            assert type_in(kind, name, code, tmp_path, interactive) == printed
+            assert shell_output(kind, name, code, tmp_path, interactive) == printed
 
 
 def test_readme_installs_what_its_blocks_need() -> None:
@@ -112,9 +112,9 @@ def test_tour_runs_as_it_stands_and_twice(tmp_path: Path) -> None:
             assert printed[name] == again.get(name, code) == code, name
             continue
         name = called
-        printed[name] = type_in(kind, name, code, tmp_path)
+        printed[name] = shell_output(kind, name, code, tmp_path)
         if kind == "python" or name in CHANGES:
-            again[name] = type_in(kind, name, code, tmp_path)
+            again[name] = shell_output(kind, name, code, tmp_path)
     assert (tmp_path / "card.html").stat().st_size
     assert "limited by" in printed["commands"]
     assert "+thumbs (thumb.npy)" in printed["difference"]

@@ -120,20 +120,20 @@ def files() -> list[str]:
     ]
 
 
-def counted() -> dict[str, int]:
+def count_hits() -> dict[str, int]:
     """Return file -> hits, of files with some."""
     counts = {name: sum(1 for _ in hits(ROOT / name)) for name in files()}
     return {name: n for name, n in sorted(counts.items()) if n}
 
 
-def recorded() -> dict[str, int]:
+def read_record() -> dict[str, int]:
     """Return what tests/style.txt allows."""
     return {name: int(n) for n, name in (line.split() for line in COUNTS.read_text().splitlines())}
 
 
 def test_no_file_has_more_hits_than_recorded() -> None:
-    allowed = recorded()
-    more = {name: (n, allowed.get(name, 0)) for name, n in counted().items() if n > allowed.get(name, 0)}
+    allowed = read_record()
+    more = {name: (n, allowed.get(name, 0)) for name, n in count_hits().items() if n > allowed.get(name, 0)}
     assert not more, f"file: (hits, allowed); `python tests/test_style.py FILE` prints them: {more}"
 
 
@@ -166,21 +166,21 @@ def matches() -> dict[str, int]:
     return {name: n for name, n in sorted(counts.items()) if n}
 
 
-def recorded_matches() -> dict[str, int]:
+def read_matches() -> dict[str, int]:
     """Return room of the tests -> number of `match=` that it may have, from tests/matches.txt."""
     lines = MATCHES.read_text().splitlines()
     return {name: int(n) for n, name in (line.split() for line in lines)}
 
 
 def test_no_room_pins_more_texts_than_recorded() -> None:
-    allowed = recorded_matches()
+    allowed = read_matches()
     more = {name: (n, allowed.get(name, 0)) for name, n in matches().items() if n > allowed.get(name, 0)}
     assert not more, f"room: (match=, allowed); assert fields with tests/refusals.py instead: {more}"
 
 
 def write_matches() -> None:
     """Write tests/matches.txt; no room gets a higher number."""
-    allowed = recorded_matches()
+    allowed = read_matches()
     lower = {name: min(n, allowed.get(name, 0)) for name, n in matches().items()}
     MATCHES.write_text("".join(f"{n} {name}\n" for name, n in lower.items() if n))
     print(f"{sum(lower.values())} match= in {len(lower)} rooms")
@@ -256,7 +256,7 @@ def densities() -> tuple[dict[str, Counter[str]], dict[str, float]]:
     return dict(sorted(rooms.items())), modules
 
 
-def recorded_densities() -> tuple[dict[str, dict[str, float]], set[str]]:
+def read_densities() -> tuple[dict[str, dict[str, float]], set[str]]:
     """Return room -> its figures, and the modules that may be dense, from tests/density.txt."""
     rooms: dict[str, dict[str, float]] = {}
     dense: set[str] = set()
@@ -285,7 +285,7 @@ def excesses(count: Counter[str], allowed: dict[str, float]) -> dict[str, tuple[
 
 
 def test_no_room_is_denser_than_recorded() -> None:
-    allowed, _ = recorded_densities()
+    allowed, _ = read_densities()
     rooms, _ = densities()
     worse = {}
     for name, count in rooms.items():
@@ -298,7 +298,7 @@ def test_no_room_is_denser_than_recorded() -> None:
 
 
 def test_new_module_has_few_nodes_a_line() -> None:
-    _, dense = recorded_densities()
+    _, dense = read_densities()
     _, modules = densities()
     worse = {
         name: round(value, 1) for name, value in modules.items() if value > DENSEST_NEW and name not in dense
@@ -325,7 +325,7 @@ def test_room_exceeds_its_figures_only_by_the_slack() -> None:
         assert list(excesses(worse, allowed)) == [name]
 
 
-def stored_figure(name: str, value: float, former: float | None) -> float:
+def round_figure(name: str, value: float, former: float | None) -> float:
     """Return a figure as the file holds it: rounded in favour of the room, and no worse than the former one."""
     step = STEP[name]
     steps = round(value / step, 6)  # 0.6 / 0.2 is 2.9999999999999996
@@ -338,12 +338,12 @@ def stored_figure(name: str, value: float, former: float | None) -> float:
 
 def write_densities() -> None:
     """Write tests/density.txt. A recorded room gets no worse figure, and no module becomes a dense one."""
-    former_rooms, former_dense = recorded_densities()
+    former_rooms, former_dense = read_densities()
     rooms, modules = densities()
     lines = []
     for room_name, count in rooms.items():
         former = former_rooms.get(room_name, {})
-        stored = [stored_figure(name, value, former.get(name)) for name, value in figures(count).items()]
+        stored = [round_figure(name, value, former.get(name)) for name, value in figures(count).items()]
         lines.append(f"{' '.join(f'{value:.1f}' for value in stored)} {room_name}\n")
     dense = sorted(name for name, value in modules.items() if value > DENSE_FROM and name in former_dense)
     lines += [f"dense {name}\n" for name in dense]
@@ -363,7 +363,7 @@ def main() -> None:
                     ", ".join(f"{value:.1f} {what}" for what, value in figures(density(path)).items()),
                 )
     if not sys.argv[1:]:
-        counts = counted()
+        counts = count_hits()
         COUNTS.write_text("".join(f"{n} {name}\n" for name, n in counts.items()))
         print(f"{sum(counts.values())} hits in {len(counts)} files")
         write_densities()

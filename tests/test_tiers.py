@@ -68,7 +68,7 @@ def nightly() -> set[str]:
 
 
 @cache
-def functions_of(file: str) -> set[str]:
+def function_ids(file: str) -> set[str]:
     """Return the node ids of a file's test functions; those of classes may be inherited, and are left out."""
     if not (ROOT / file).exists():
         return set()
@@ -80,7 +80,7 @@ def functions_of(file: str) -> set[str]:
 def test_named_tests_exist() -> None:
     lists = nightly() | LONG_IN_CI.keys() | OF_MANY_CASES | seconds().keys()
     named = {test for test in lists if test.count("::") == 1}
-    gone = [test for test in sorted(named) if test not in functions_of(test.partition("::")[0])]
+    gone = [test for test in sorted(named) if test not in function_ids(test.partition("::")[0])]
     assert gone == [], "name functions that are there, without [cases]"
 
 
@@ -120,5 +120,5 @@ def test_every_guarantee_has_a_test_in_ci() -> None:
 def _has_ci_test(place: str) -> bool:
     path, _, function = place.partition("::")
     files = [str(file.relative_to(ROOT)) for file in (ROOT / path).rglob("test_*.py")] or [path]
-    tests = {test for file in files for test in functions_of(file)} - nightly()
+    tests = {test for file in files for test in function_ids(file)} - nightly()
     return f"{path}::{function}" in tests if function else bool(tests)

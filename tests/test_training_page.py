@@ -45,13 +45,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def expected(steps: range) -> list[tuple[int, int]]:
+def expected_digests(steps: range) -> list[tuple[int, int]]:
     plan = loader.plan({"points": loader.Root("data").open("points@1")}, seed=7, global_batch=8)
     with loader.Loader(plan, 0, 1, framework="numpy", workers=0) as batches:
         return [(step, batches.batch_at(step).digest) for step in steps]
 
 
-def launched(*command: str) -> str:
+def run_python(*command: str) -> str:
     """What a command of Python's prints."""
     done = python("-W", *command, env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
@@ -74,7 +74,7 @@ def test_every_script_is_tried() -> None:
 
 def test_packed_documents(place: Path, do: Any) -> None:
     Path("train.py").write_text(SCRIPTS["packed"])
-    launched("error", "train.py", "1")
+    run_python("error", "train.py", "1")
     done = do(place / "train.py", 30, folder=place, warn="error")  # it runs again where it ran before
     assert done.codes == [0], done.errors
     assert "packed from 400 documents" in done.out
@@ -97,7 +97,7 @@ def test_script_goes_on_where_it_stopped(place: Path, do: Any, name: str) -> Non
     Path("train.py").write_text(SCRIPTS[name])
     for steps in (range(4), range(4, 7)):
         done = do(place / "train.py", steps.stop, folder=place)
-        assert (done.codes, done.took) == ([0], expected(steps)), done.errors
+        assert (done.codes, done.took) == ([0], expected_digests(steps)), done.errors
 
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
@@ -108,9 +108,9 @@ def test_ranks_under_torchrun_may_change_in_number(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # each rank would take a GPU of its own
     Path("train.py").write_text(SCRIPTS["run"])
-    assert scripts.took(launched("ignore", *TORCHRUN, "2", "train.py", "4")) == expected(range(4))
+    assert scripts.took(run_python("ignore", *TORCHRUN, "2", "train.py", "4")) == expected_digests(range(4))
     done = do(place / "train.py", 7, folder=place, world_size=3)
-    assert (done.codes, done.took) == ([0, 0, 0], expected(range(4, 7))), done.errors
+    assert (done.codes, done.took) == ([0, 0, 0], expected_digests(range(4, 7))), done.errors
 
 
 @pytest.mark.gpu
@@ -119,13 +119,13 @@ def test_rank_under_torchrun_trains_on_its_gpu(place: Path, scripts: Any) -> Non
     told = "    print('on', torch.distributed.get_backend(), run.device)\n"
     Path("train.py").write_text(SCRIPTS["run"].replace(begin, told + begin))
     for steps in (range(4), range(4, 7)):
-        out = launched("ignore", *TORCHRUN, "1", "train.py", str(steps.stop))
-        assert scripts.took(out) == expected(steps)
+        out = run_python("ignore", *TORCHRUN, "1", "train.py", str(steps.stop))
+        assert scripts.took(out) == expected_digests(steps)
         assert "on nccl cuda:0\n" in out
 
 
 @pytest.mark.ray
-def test_run_in_a_torch_trainer_stops_and_goes_on(
+def test_run_in_a_torch_trainer_stops_and_continues(
     place: Path, scripts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
@@ -135,6 +135,6 @@ def test_run_in_a_torch_trainer_stops_and_goes_on(
     assert asks in SCRIPTS["torchtrainer"]
     script = SCRIPTS["torchtrainer"].replace(asks, "batch.step == 2 and run.world.rank == 1")
     Path("train.py").write_text(script.replace("    trainer =", "    ray.init(num_cpus=2)\n    trainer ="))
-    out = launched("ignore", "train.py", "7")
-    assert scripts.took(out) == expected(range(7))
+    out = run_python("ignore", "train.py", "7")
+    assert scripts.took(out) == expected_digests(range(7))
     assert len(set(re.findall(r"RayTrainWorker pid=(\d+)", out))) == 4  # two ranks, begun twice

@@ -19,7 +19,7 @@ from penstock.compute.attach import cancel
 from penstock.compute.cluster import Cluster, read_cluster
 from penstock.compute.job import Job, JobFolder
 from penstock.compute.runner_process import __name__ as RUNNER
-from tests.servers.processes import end, parent_of
+from tests.servers.processes import end, parent_pid
 from tests.servers.ray_nodes import RayNodes, ray_nodes
 from tests.servers.slurm import NODES, Slurm, slurm, until
 
@@ -255,7 +255,7 @@ def _runners(job: Job[Number, Number]) -> list[int]:
 def _workers(job: Job[Number, Number]) -> list[int]:
     """Return the worker processes of a job's runners."""
     runners = set(_runners(job))
-    return [pid for pid, _ in _commands() if parent_of(pid) in runners]
+    return [pid for pid, _ in _commands() if parent_pid(pid) in runners]
 
 
 def _is_at_work(pid: int) -> bool:

@@ -26,7 +26,7 @@ def count(name, amount):
     counts[name.removeprefix("cache_")] += amount
 
 
-def opened():
+def open_cache():
     """(cache, store through it)"""
     limit = given["limit_pages"] * page
     before = (lambda: time.sleep(given["slow_s"])) if "slow_s" in given else (lambda: None)
@@ -49,13 +49,13 @@ def read_all(store):
 
 
 if what == "read":
-    _, store = opened()
+    _, store = open_cache()
     print("ready", flush=True)
     sys.stdin.readline()  # all begin together
     print(json.dumps({"right": read_all(store), **counts}), flush=True)
 elif what == "small files":
     resource.setrlimit(resource.RLIMIT_FSIZE, (given["most_bytes"], given["most_bytes"]))
-    _, store = opened()
+    _, store = open_cache()
     right = read_all(store)
     print(json.dumps({"right": right, **counts}), flush=True)
 elif what == "stop in mid-write":
@@ -69,11 +69,11 @@ elif what == "stop in mid-write":
         sys.stdin.readline()  # for ever
         raise AssertionError
 
-    _, store = opened()
+    _, store = open_cache()
     os.write = half
     read_all(store)
 elif what == "write for ever":
-    cache, _ = opened()
+    cache, _ = open_cache()
     print("ready", flush=True)
     number = 0
     while True:

@@ -55,7 +55,7 @@ class Origin:
             os.close(descriptor)
 
 
-def origin_of(folder, sizes):
+def make_origin(folder, sizes):
     """Create a folder with the objects; return it as an origin."""
     folder.mkdir()
     for key, nbytes in sizes.items():

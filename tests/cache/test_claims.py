@@ -70,11 +70,11 @@ def test_page_that_comes_while_a_reader_looks_is_read(wait_s, tmp_path, make_ori
     grant = writer.read(name, (), claim=PAGE)
     is_taken = reader._claims.is_taken
 
-    def written_first(name):
+    def write_then_check(name):
         writer.put(name, grant.nonce, bytes(PAGE))
         return is_taken(name)
 
-    reader._claims.is_taken = written_first
+    reader._claims.is_taken = write_then_check
     assert reader.read(name, [slice(0, 10)], wait_s=wait_s) == [bytes(10)]
 
 

@@ -78,13 +78,13 @@ def in_folder(folder, room_pages, jobs=1):
 
 
 def in_memory(room_pages):
-    def opened(job):
+    def make_pages(job):
         pages = MemoryPages(PageMemory(limit_bytes=room_pages * PAGE, page_bytes=PAGE), job.count)
         pages._next_beat_s = 0.0
         pages.keep_share(pages.limit_bytes, lambda: [job.objects], by_need=False)
         return pages
 
-    return opened
+    return make_pages
 
 
 NIGHTLY = pytest.mark.nightly
@@ -102,7 +102,7 @@ NIGHTLY = pytest.mark.nightly
         ],
     ],
 )
-def test_later_epochs_read_what_the_cache_has_no_room_for(where, part, pages, slack, folder, page_files):
+def test_later_epochs_read_only_what_exceeds_the_cache(where, part, pages, slack, folder, page_files):
     room = int(part * pages)
     job = Job(where, pages, in_folder(folder, room) if where == "folder" else in_memory(room))
     reads, written = [], []

@@ -37,7 +37,7 @@ def main() -> int:
     if given.seed is not None:
         from simulation import campaign
 
-        came = campaign.world_of(given.seed, kinds)
+        came = campaign.run_world(given.seed, kinds)
         print(came.story())
         print(came.violation or "nothing was wrong")
         return 1 if came.violation else 0
@@ -46,7 +46,7 @@ def main() -> int:
 
         missed = 0
         for name in planted.BUGS:
-            found = planted.caught_at(name)
+            found = planted.first_detection(name)
             missed += found is None
             print(f"{name}: {f'world {found.seed}: {found.violation}' if found else 'NOT FOUND'}", flush=True)
         return 1 if missed else 0

@@ -30,13 +30,13 @@ def test_nothing_is_lost_half_visible_or_left():
 
 
 def test_world_without_faults():
-    came = campaign.world_of(1, ())
+    came = campaign.run_world(1, ())
     assert came.violation == ""
     assert came.world.faults.seen == []
 
 
 def test_world_is_the_same_each_time():
-    first, second = (campaign.world_of(4) for _ in range(2))
+    first, second = (campaign.run_world(4) for _ in range(2))
     assert first.world.trace == second.world.trace
     assert first.world.faults.seen == second.world.faults.seen
     assert first.world.bucket.bytes() == second.world.bucket.bytes()
@@ -54,7 +54,7 @@ def test_world_ignores_the_other_threads_of_its_process():
     thread = threading.Thread(target=read_clocks_and_draw)
     thread.start()
     try:
-        first, second = (campaign.world_of(4).world.bucket.bytes() for _ in range(2))
+        first, second = (campaign.run_world(4).world.bucket.bytes() for _ in range(2))
     finally:
         done.set()
         thread.join()
@@ -70,7 +70,7 @@ def test_it_runs_as_a_script_from_another_folder() -> None:
 
 def test_world_that_goes_wrong_is_told_with_few_faults(capsys):
     with planted.BUGS["no_grace"]():
-        came = next(filter(lambda came: came.violation, map(campaign.world_of, range(10))))
+        came = next(filter(lambda came: came.violation, map(campaign.run_world, range(10))))
         least = campaign.smallest(came)
     assert least.violation
     assert len(least.world.faults.seen) <= len(came.world.faults.seen)
@@ -80,7 +80,7 @@ def test_world_that_goes_wrong_is_told_with_few_faults(capsys):
 @pytest.mark.mutants
 @pytest.mark.parametrize("name", planted.BUGS)
 def test_planted_bug_is_found(name):
-    assert planted.caught_at(name) is not None
+    assert planted.first_detection(name) is not None
 
 
 def test_judge_shares_nothing_with_what_it_judges():

@@ -19,7 +19,7 @@ finally:
 
 
 @pytest.fixture(scope="module")
-def written():
+def root_objects():
     """The objects of a root with parts, a group, labels, an exclusion, a tag and a hold."""
     root = loader.Root("memory://judged")
     with root.write("d", part_samples=2) as writer:
@@ -41,8 +41,8 @@ def read(objects):
     return history, [reader.content(one) for one in history.every()]
 
 
-def test_it_reads_what_was_written(written):
-    history, found = read(written)
+def test_it_reads_what_was_written(root_objects):
+    history, found = read(root_objects)
     assert found[-1][0] == {
         "k1": {"x": b"1", "t.txt": b"t", "column w": 1, "column label": "cat"},
         "k2": {"x": b"2", "t.txt": b"t", "column w": 2},
@@ -51,33 +51,33 @@ def test_it_reads_what_was_written(written):
     assert history.names == {("d", "first"): ("tag", 1)}
     assert history.holds == {("d", 2, "ann")}
     keys = set().union(*(keys for _, keys in found))
-    assert {key for key in written if key.startswith("data/")} - keys == {
-        key for key in written if key.endswith(".samples.parquet")
+    assert {key for key in root_objects if key.startswith("data/")} - keys == {
+        key for key in root_objects if key.endswith(".samples.parquet")
     }
 
 
-def test_it_notices_every_object_that_is_gone_or_changed(written):
-    _, found = read(written)
-    entries = {key for key in written if log.ENTRY.fullmatch(key)}
+def test_it_notices_every_object_that_is_gone_or_changed(root_objects):
+    _, found = read(root_objects)
+    entries = {key for key in root_objects if log.ENTRY.fullmatch(key)}
     for key in entries.union(*(keys for _, keys in found)):
-        data = written[key]
+        data = root_objects[key]
         middle = len(data) // 2
         changed = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
         for others in ({key: changed}, {}):
-            objects = {name: one for name, one in written.items() if name != key} | others
+            objects = {name: one for name, one in root_objects.items() if name != key} | others
             if key == max(entries) and not others:
                 continue  # the end of the log, which nothing follows
             with pytest.raises(log.Broken):
                 read(objects)
 
 
-def test_entry_that_breaks_a_rule_is_none(written):
-    last = json.loads(written[max(key for key in written if log.ENTRY.fullmatch(key))])
+def test_entry_that_breaks_a_rule_is_none(root_objects):
+    last = json.loads(root_objects[max(key for key in root_objects if log.ENTRY.fullmatch(key))])
     n = last["n"] + 1
-    prev = log.hashlib.sha256(written[f"log/{n - 1:012d}.json"]).hexdigest()
+    prev = log.hashlib.sha256(root_objects[f"log/{n - 1:012d}.json"]).hexdigest()
     head = {"format": 1, "n": n, "nonce": "x", "prev": prev, "at_us": 0, "dataset": "d"}
-    retire = {**head, "kind": "retire", "number": 1, "id": log.read_log(written).versions["d"][0].id}
-    assert log.read_log(written | {f"log/{n:012d}.json": log.canonical(retire)}).versions["d"][0].retired
+    retire = {**head, "kind": "retire", "number": 1, "id": log.read_log(root_objects).versions["d"][0].id}
+    assert log.read_log(root_objects | {f"log/{n:012d}.json": log.canonical(retire)}).versions["d"][0].retired
     for wrong in (
         {"n": n + 1},
         {"prev": ""},
@@ -88,4 +88,4 @@ def test_entry_that_breaks_a_rule_is_none(written):
         {"at_us": 0.5},
     ):
         with pytest.raises(log.Broken):
-            log.read_log(written | {f"log/{n:012d}.json": log.canonical({**retire, **wrong})})
+            log.read_log(root_objects | {f"log/{n:012d}.json": log.canonical({**retire, **wrong})})

@@ -50,7 +50,7 @@ class Proof:
     def wait_in_queue(self) -> None:
         """Hold Dagster's log of the run while no runner has room: it tells the job's place, and why it waits."""
 
-        def told() -> str:
+        def queue_message() -> str:
             words = [
                 event.get("message", "")
                 for run in self.dagster.runs("demo_ingest")
@@ -58,7 +58,7 @@ class Proof:
             ]
             return next((one for one in words if " waits as " in one and self.placed.why in one), "")
 
-        self.say(str(self.dagster.wait_for("the run's log tells why it waits", told, PATIENCE_S)))
+        self.say(str(self.dagster.wait_for("the run's log tells why it waits", queue_message, PATIENCE_S)))
         self.placed.empty()
 
     def during(self, stage: str, batch: str, *kills: Callable[[], object]) -> None:
@@ -101,10 +101,10 @@ class Proof:
     def publish(self, batch: str) -> None:
         """Wait until samples of a batch passed, and release them."""
 
-        def passed() -> bool:
+        def has_samples_record() -> bool:
             return current_record(self.store, "demo", "samples", batch) is not None
 
-        self.dagster.wait_for(f"{batch} is through", passed, PATIENCE_S)
+        self.dagster.wait_for(f"{batch} is through", has_samples_record, PATIENCE_S)
         run_id = self.dagster.launch("demo_release")
 
         def status() -> str:
@@ -157,16 +157,16 @@ def main() -> int:
         definitions = REPOSITORY / "tests" / "servers" / "demo_on_cluster.py"
         dagster = open_.enter_context(deployment(folder / "dagster", definitions, environment))
         proof = Proof(folder, dagster, placed)
-        batches = disturbed(proof, options.media, here)
+        batches = publish_with_faults(proof, options.media, here)
         there = digests(folder / "root")
-        alone = undisturbed(folder, here, batches)
+        alone = reference_digests(folder, here, batches)
     different = sorted(name for name in there.keys() | alone.keys() if there.get(name) != alone.get(name))
     print(f"{len(alone) - len(different)} of {len(alone)} digests are those of this machine")
     print("\n".join(different))
     return 1 if different else 0
 
 
-def disturbed(proof: Proof, media: Path, here: Pipeline) -> list[str]:
+def publish_with_faults(proof: Proof, media: Path, here: Pipeline) -> list[str]:
     """Publish both arrivals of the demo while everything dies once; return their batches."""
     dagster, placed = proof.dagster, proof.placed
     first = proof.arrive(arrivals.first, media)
@@ -189,7 +189,7 @@ def disturbed(proof: Proof, media: Path, here: Pipeline) -> list[str]:
     return [first, second]
 
 
-def undisturbed(folder: Path, here: Pipeline, batches: list[str]) -> dict[str, str]:
+def reference_digests(folder: Path, here: Pipeline, batches: list[str]) -> dict[str, str]:
     """Return the digests of the same batches on this machine."""
     for batch in batches:
         for run in (here.ingest(batch), here.release()):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.servers.patience import until
-from tests.servers.processes import command_of
+from tests.servers.processes import command_name
 from tests.servers.ray_nodes import TOKEN, RayNodes, ray_nodes
 from tests.servers.slurm import NODES, Slurm, slurm
 
@@ -70,7 +70,7 @@ class OnSlurm:
         self.variables = {"SLURM_CONF": str(cluster.conf)}
 
     def runners(self) -> set[int]:
-        return {pid for pid in self._cluster.processes() if command_of(pid).startswith("python")}
+        return {pid for pid in self._cluster.processes() if command_name(pid).startswith("python")}
 
     def kill_a_node(self) -> str:
         node = next((name for name in NODES if self._cluster.processes(name) & self.runners()), "")

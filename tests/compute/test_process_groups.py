@@ -46,21 +46,21 @@ def test_child_that_was_waited_for_gets_no_signal(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-def signalled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def signal_log(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each group that got a signal still had its number."""
     there = list[bool]()
     kill = os.killpg
 
-    def noted(group: int, number: int) -> None:
+    def record_signal(group: int, number: int) -> None:
         there.append(Path(f"/proc/{group}").exists())
         kill(group, number)
 
-    monkeypatch.setattr("os.killpg", noted)
+    monkeypatch.setattr("os.killpg", record_signal)
     return there
 
 
-def test_no_group_is_signalled_after_its_leader_was_reaped(signalled: list[bool], tmp_path: Path) -> None:
+def test_no_group_is_signalled_after_its_leader_was_reaped(signal_log: list[bool], tmp_path: Path) -> None:
     assert limit_output(["echo", "ok"], 60) == (b"ok\n", 0)
     assert element(["true"], 0, 1, "")[0] == 0
     assert run_node(["true"], os.environ, tmp_path / "lock")[0] == 0
-    assert signalled == [True, True, True]
+    assert signal_log == [True, True, True]

@@ -52,7 +52,7 @@ class Unscored(Lengths):
         return Features(fields=Lengths.__call__(self, kind, sample).fields, columns={})
 
 
-def spec_of(times: int, **more: Any) -> DatasetSpec:
+def make_spec(times: int, **more: Any) -> DatasetSpec:
     """The dataset with the featurizer's version `times`, and one beside it that never changes."""
     changing = Feature(name=f"{MODULE}:Lengths", parameters={"times": times})
     return DatasetSpec(

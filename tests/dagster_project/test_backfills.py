@@ -71,7 +71,7 @@ def again(servers: Deployment, backfill: str) -> str:
     return str(answer["reexecutePartitionBackfill"]["backfillId"])
 
 
-def give_up(servers: Deployment, run: dg.DagsterRun) -> None:
+def abandon_run(servers: Deployment, run: dg.DagsterRun) -> None:
     """As a person does with a run whose process is gone."""
     query = """mutation($id: String!) { terminateRun(
         runId: $id, terminatePolicy: MARK_AS_CANCELED_IMMEDIATELY) { __typename } }"""
@@ -126,7 +126,7 @@ def test_failures_in_the_middle_and_a_killed_daemon(
         instance.add_dynamic_partitions("notes_raw_batch", [live])
         ingest = servers.launch("notes_ingest", {"dagster/partition": live})
         for run in killed.values():
-            give_up(servers, run)
+            abandon_run(servers, run)
         servers.start("daemon")
         assert servers.backfill_ended(first) == "COMPLETED_FAILED"
         missing = set(place.batches) - set(place.done())

@@ -37,7 +37,7 @@ def new_shell() -> dict[str, str]:
     return {"PATH": os.defpath, **{name: os.environ[name] for name in kept if name in os.environ}}
 
 
-def type_in(text: str, folder: Path) -> str:
+def shell_output(text: str, folder: Path) -> str:
     """What a new shell in the folder prints."""
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", text],
@@ -75,7 +75,7 @@ def dg_dev(folder: Path, log: Path) -> Iterator[None]:
         end_group(process)
 
 
-def tracked() -> Mapping[str, float]:
+def file_times() -> Mapping[str, float]:
     """Return the tracked files of the checkout, and when they were written."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, stdout=subprocess.PIPE)
     names = [name for name in listed.stdout.decode().split("\0") if name]
@@ -83,8 +83,8 @@ def tracked() -> Mapping[str, float]:
 
 
 def test_dataset_of_another_repository_becomes_a_version(tmp_path: Path) -> None:
-    before = tracked()
-    type_in(script("lab"), tmp_path)
+    before = file_times()
+    shell_output(script("lab"), tmp_path)
     lab = tmp_path / "birds"
     (lab / "datasets" / "birds.py").write_text(BLOCKS["birds.py"])
     (lab / "datasets" / "torn.py").write_text("def torn(:\n")  # stops nothing
@@ -93,10 +93,10 @@ def test_dataset_of_another_repository_becomes_a_version(tmp_path: Path) -> None
         Image.fromarray(coarse).resize((96, 64)).save(lab / "landing" / f"{number}.jpg", "JPEG")
     log = tmp_path / "dev.log"
     with dg_dev(lab, log):
-        type_in(script("environment", "discover"), lab)
+        shell_output(script("environment", "discover"), lab)
         instance = dg.DagsterInstance.from_config(str(lab / "dagster_home"))
 
-        def is_over(job: str = "birds_ingest") -> bool:
+        def has_succeeded(job: str = "birds_ingest") -> bool:
             runs = instance.get_runs(dg.RunsFilter(job_name=job))
             assert not any(run.status == dg.DagsterRunStatus.FAILURE for run in runs), log.read_text(
                 errors="replace"
@@ -104,10 +104,10 @@ def test_dataset_of_another_repository_becomes_a_version(tmp_path: Path) -> None
             return any(run.status == dg.DagsterRunStatus.SUCCESS for run in runs)
 
         try:
-            until(is_over, log.read_text)
-            assert "birds@1" in type_in(script("environment", "release"), lab)
-            type_in(script("environment", "backfill"), lab)
-            until(lambda: is_over("birds_refresh"), log.read_text)
+            until(has_succeeded, log.read_text)
+            assert "birds@1" in shell_output(script("environment", "release"), lab)
+            shell_output(script("environment", "backfill"), lab)
+            until(lambda: has_succeeded("birds_refresh"), log.read_text)
         finally:
             instance.dispose()
     with loader.Root(lab / "root") as root:
@@ -117,7 +117,7 @@ def test_dataset_of_another_repository_becomes_a_version(tmp_path: Path) -> None
     assert f"dataset not loaded: {lab / 'datasets' / 'torn.py'}:1: SyntaxError" in log.read_text(
         errors="replace"
     )
-    assert tracked() == before
+    assert file_times() == before
     status = subprocess.run(
         ["git", "status", "--porcelain"], cwd=lab, stdout=subprocess.PIPE, text=True, check=True
     )

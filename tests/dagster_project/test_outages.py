@@ -74,10 +74,10 @@ def lose_and_double_nothing(folder: Path, database: Postgres | None, n_photos: i
         )
         dagster.wait_for("the pages answer", dagster.reconnects)
         first = dagster.launch("small_release")
-        dagster.wait_for("the release was killed or is through", lambda: kill_or_over(dagster, first))
+        dagster.wait_for("the release was killed or is through", lambda: kill_or_finish(dagster, first))
         dagster.kill("webserver")
         dagster.start("webserver")
-        dagster.wait_for("every batch is published", lambda: released(folder, dagster, n_batches))
+        dagster.wait_for("every batch is published", lambda: has_published(folder, dagster, n_batches))
         with loader.Root(folder / "root") as root:
             version = root.open("small@latest")
             keys = version.samples().collect()["raw_sha256"].to_list()
@@ -110,12 +110,12 @@ def kill_one(dagster: Deployment, job: str, not_these: frozenset[str] | set[str]
     return ""
 
 
-def kill_or_over(dagster: Deployment, run_id: str) -> bool:
+def kill_or_finish(dagster: Deployment, run_id: str) -> bool:
     (run,) = [run for run in dagster.runs("small_release") if run["runId"] == run_id]
     return run["status"] in GONE or (run["status"] == "STARTED" and dagster.kill_a_worker(run_id))
 
 
-def released(folder: Path, dagster: Deployment, n_batches: int) -> bool:
+def has_published(folder: Path, dagster: Deployment, n_batches: int) -> bool:
     """Whether all are published; a release that is neither on nor tried again by itself is started once more."""
     if [batch.standing for batch in batches(folder)] == ["published"] * n_batches:
         return True

@@ -60,14 +60,14 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             del sys.modules[name]
 
 
-def datasets_of(made: dg.Definitions) -> set[str]:
+def dataset_names(made: dg.Definitions) -> set[str]:
     return {key.path[0] for key in made.resolve_all_asset_keys()}
 
 
 def test_datasets_of_a_folder_stand_beside_the_demo(lab: Lab) -> None:
     lab({"lab_birds.py": HEALTHY.format("birds"), "lab_fish.py": HEALTHY.format("fish")})
     made = build_defs()
-    assert datasets_of(made) == {"demo", "birds", "fish"}
+    assert dataset_names(made) == {"demo", "birds", "fish"}
     assert {"birds_ingest", "fish_release"} < {job.name for job in made.resolve_all_job_defs()}
     assert not made.metadata
 
@@ -75,7 +75,7 @@ def test_datasets_of_a_folder_stand_beside_the_demo(lab: Lab) -> None:
 def test_datasets_are_those_of_this_repository_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in (None, "", " "):
         monkeypatch.delenv(VARIABLE, raising=False) if value is None else monkeypatch.setenv(VARIABLE, value)
-        assert datasets_of(build_defs()) == {"demo"}
+        assert dataset_names(build_defs()) == {"demo"}
 
 
 def test_broken_datasets_are_named_by_file_and_line_and_stop_no_other(
@@ -86,7 +86,7 @@ def test_broken_datasets_are_named_by_file_and_line_and_stop_no_other(
     (folder / "weekly.py").write_text(SCHEDULED)
     with caplog.at_level(logging.ERROR):
         made = build_defs()
-    assert datasets_of(made) == {"demo", "birds", BROKEN}
+    assert dataset_names(made) == {"demo", "birds", BROKEN}
     expected = {name: (f"{folder / name}:{line}", error) for name, (_, line, error) in BAD_FILES.items()}
     expected["uses_a_helper.py"] = (f"{folder / '_wrong_helper.py'}:2", "KeyError: 'x'")
     expected["weekly.py"] = (f"{folder / 'weekly.py'}:4", "invalid cron schedule 'every day'")
@@ -162,7 +162,7 @@ def test_variable_that_names_nothing_is_shown(
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv(VARIABLE, value.format(empty=tmp_path / "empty"))
     made = build_defs()
-    assert datasets_of(made) == {"demo", BROKEN}
+    assert dataset_names(made) == {"demo", BROKEN}
     (text,) = (str(one.value) for one in (made.metadata or {}).values())
     assert reason in text
     assert f"{VARIABLE} accepts a folder of Python files, or the name of an importable module" in text

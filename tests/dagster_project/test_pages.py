@@ -48,12 +48,12 @@ def _land(place: Path) -> None:
         (place / f"later-{number}.jpg").write_bytes(_photo(number + 4)[: 700 if number else None])
 
 
-def _ended(servers: Deployment, job: str, n: int) -> list[dict[str, object]]:
-    def found() -> list[dict[str, object]]:
+def _wait_runs(servers: Deployment, job: str, n: int) -> list[dict[str, object]]:
+    def finished_runs() -> list[dict[str, object]]:
         runs = [run for run in servers.runs(job) if run["status"] in _ENDED]
         return runs if len(runs) == n else []
 
-    runs: list[dict[str, object]] = servers.wait_for(f"{n} runs of {job} ended", found)
+    runs: list[dict[str, object]] = servers.wait_for(f"{n} runs of {job} ended", finished_runs)
     return runs
 
 
@@ -68,10 +68,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     definitions = REPOSITORY / "tests" / "servers" / "small_pipeline.py"
     with deployment(folder / "dagster", definitions, environment) as servers:
         servers.switch_on("small_discovery")
-        by_status = {run["status"]: run for run in _ended(servers, "small_ingest", 2)}
+        by_status = {run["status"]: run for run in _wait_runs(servers, "small_ingest", 2)}
         made, stopped = by_status["SUCCESS"], by_status["FAILURE"]
         released = servers.launch("small_release")
-        _ended(servers, "small_release", 1)
+        _wait_runs(servers, "small_release", 1)
         with chromium(folder / "profile") as page:
             yield Pages(
                 page=page,

@@ -114,7 +114,7 @@ def test_what_dagster_has_forgotten_is_neither_lost_nor_done_twice(site: Site, b
     site.dagster.switch_on("small_discovery")
     site.await_standings("ready")
     release = site.dagster.launch("small_release")
-    site.dagster.wait_for("the release is over", ended(site.dagster, release))  # as a backup has it, too
+    site.dagster.wait_for("the release is over", is_done(site.dagster, release))  # as a backup has it, too
     site.await_standings("published")
     if backup == "copy":
         site.dagster.close()
@@ -127,8 +127,8 @@ def test_what_dagster_has_forgotten_is_neither_lost_nor_done_twice(site: Site, b
     site.lose()
     site.run(f"restore-{backup}")
     site.start()
-    first, forgotten, third = goes_on(site, 1)
-    assert ingested(site.dagster) == [first, third]
+    first, forgotten, third = resume_site(site, 1)
+    assert ingest_batches(site.dagster) == [first, third]
     is_filled_again_without_work(site, forgotten)
     if backup == "dump":
         return
@@ -138,12 +138,12 @@ def test_what_dagster_has_forgotten_is_neither_lost_nor_done_twice(site: Site, b
     site.lose()
     site.start()
     site.dagster.switch_on("small_discovery")
-    *_, fourth, fifth = goes_on(site, 3)
-    assert ingested(site.dagster) == [fifth]
+    *_, fourth, fifth = resume_site(site, 3)
+    assert ingest_batches(site.dagster) == [fifth]
     is_filled_again_without_work(site, fourth)
 
 
-def goes_on(site: Site, n: int) -> list[str]:
+def resume_site(site: Site, n: int) -> list[str]:
     """The batches. n were published, and one was cut when Dagster forgot it; another one arrives."""
     site.arrive()
     site.await_standings(*["published"] * n, "ready", "ready")
@@ -167,11 +167,11 @@ def is_filled_again_without_work(site: Site, batch: str) -> None:
     """The page of a batch that Dagster forgot."""
     before = site.keys()
     again = site.dagster.launch("small_ingest", {"dagster/partition": batch})
-    site.dagster.wait_for("its page is filled again", ended(site.dagster, again))
+    site.dagster.wait_for("its page is filled again", is_done(site.dagster, again))
     assert site.keys() == before
 
 
-def ingested(dagster: Deployment) -> list[str]:
+def ingest_batches(dagster: Deployment) -> list[str]:
     """The batches of the runs that Dagster knows."""
     return sorted(run["tags"]["dagster/partition"] for run in dagster.runs("small_ingest"))
 
@@ -182,7 +182,7 @@ def partitions(dagster: Deployment) -> list[str]:
     return sorted(dagster.ask(query)["assetNodes"][0]["partitionKeys"])
 
 
-def ended(dagster: Deployment, run_id: str) -> Callable[[], bool]:
+def is_done(dagster: Deployment, run_id: str) -> Callable[[], bool]:
     def is_so() -> bool:
         (run,) = (run for run in dagster.runs() if run["runId"] == run_id)
         assert run["status"] != "FAILURE", dagster.events(run_id)

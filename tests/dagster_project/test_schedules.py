@@ -19,7 +19,7 @@ from loader.errors import InvalidSpec
 from loader.storage import open_store
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
-from tests.dagster_project.lengths import spec_of
+from tests.dagster_project.lengths import make_spec
 from tests.refusals import refusal
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -89,7 +89,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def test_new_featurizer_is_refreshed_night_by_night_and_nothing_else_is_stale(place: Place) -> None:
-    first, second = spec_of(1, upkeep=UPKEEP), spec_of(2, upkeep=UPKEEP)
+    first, second = make_spec(1, upkeep=UPKEEP), make_spec(2, upkeep=UPKEEP)
     for batch in place.batches:
         place.run("ingest", first, batch)
     place.run("release", first)
@@ -120,16 +120,16 @@ def test_new_featurizer_is_refreshed_night_by_night_and_nothing_else_is_stale(pl
     assert [record.number for record in place.root.versions("notes")] == [1, 2, 3, 4]
     group = place.root.open("notes@4").manifest["groups"]["lengths_r2"]
     assert (group["n_parts"], place.root.open("notes@4").manifest["n_parts"]) == (2, 3)
-    assert {one for one in place.stale(second) if one[0].startswith("feature_")} == {column_of(place, 2)}
+    assert {one for one in place.stale(second) if one[0].startswith("feature_")} == {batch_column(place, 2)}
     assert [one.partition for one in stale(place.root, second)] == place.batches[2:]
 
 
-def column_of(place: Place, number: int) -> tuple[str, str]:
+def batch_column(place: Place, number: int) -> tuple[str, str]:
     return "feature_lengths", place.batches[number]
 
 
 def test_schedules_are_off_and_keep_to_the_dataset_s_clock(place: Place) -> None:
-    made = place.defs(spec_of(1, upkeep=UPKEEP))
+    made = place.defs(make_spec(1, upkeep=UPKEEP))
     mine = [one for one in made.schedules or () if one.name.startswith("notes")]
     assert {(one.name, one.cron_schedule, one.execution_timezone) for one in mine} == {
         ("notes_release_schedule", "0 3 * * *", "Europe/Berlin"),
@@ -137,12 +137,12 @@ def test_schedules_are_off_and_keep_to_the_dataset_s_clock(place: Place) -> None
         ("notes_refresh_schedule", "0 1 * * *", "Europe/Berlin"),
     }
     assert {one.default_status for one in mine} == {dg.DefaultScheduleStatus.STOPPED}
-    none = place.defs(spec_of(1, upkeep=Upkeep(release="", refresh="", reconcile="")))
+    none = place.defs(make_spec(1, upkeep=Upkeep(release="", refresh="", reconcile="")))
     assert {one.name for one in none.schedules or ()} == {"penstock_tidy_weekly", "penstock_collect_weekly"}
 
 
 def test_jobs_say_whose_they_are_and_who_goes_first(place: Place) -> None:
-    made = place.defs(spec_of(1, upkeep=UPKEEP))
+    made = place.defs(make_spec(1, upkeep=UPKEEP))
     tags = {name: made.resolve_job_def(f"notes_{name}").tags for name in ("ingest", "release", "refresh")}
     order = sorted(tags, key=lambda name: -int(tags[name]["dagster/priority"]))
     assert order == ["ingest", "release", "refresh"]
@@ -158,9 +158,9 @@ def test_jobs_say_whose_they_are_and_who_goes_first(place: Place) -> None:
     }
 
 
-def test_versions_have_the_freshness_that_the_dataset_asks_for(place: Place) -> None:
+def test_versions_have_the_freshness_of_the_dataset(place: Place) -> None:
     upkeep = Upkeep(fresh_within=timedelta(days=2), warn_within=timedelta(days=1))
-    for spec, expected in ((spec_of(1, upkeep=upkeep), (2 * 86_400, 86_400)), (spec_of(1), None)):
+    for spec, expected in ((make_spec(1, upkeep=upkeep), (2 * 86_400, 86_400)), (make_spec(1), None)):
         node = place.defs(spec).resolve_asset_graph().get(dg.AssetKey(["notes", "version"]))
         policy: Any = node.freshness_policy
         windows = [policy.fail_window, policy.warn_window] if policy else []
@@ -178,11 +178,11 @@ def test_what_upkeep_refuses(wrong: dict[str, Any]) -> None:
 
 
 def test_collector_looks_and_deletes_nothing(place: Place) -> None:
-    place.run("ingest", spec_of(1), place.batches[0])
+    place.run("ingest", make_spec(1), place.batches[0])
     (txn,) = place.root.state.txns
     place.root.abort(txn, "given up")
     gone = [info for folder in ("data/", "heartbeats/") for info in place.root.store.list(folder)]
-    job = place.defs(spec_of(1)).resolve_job_def("penstock_collect")
+    job = place.defs(make_spec(1)).resolve_job_def("penstock_collect")
     result = job.execute_in_process(instance=place.instance, run_config=QUIET)
     (output,) = [event for event in result.all_events if event.event_type_value == "STEP_OUTPUT"]
     told: Any = output.event_specific_data

@@ -52,7 +52,9 @@ def go(instance: dg.DagsterInstance, job: str, partition: str | None = None, **t
     return result.run_id
 
 
-def found(instance: dg.DagsterInstance, before_s: float | None = None, max_runs: int = 100) -> list[str]:
+def superfluous_runs(
+    instance: dg.DagsterInstance, before_s: float | None = None, max_runs: int = 100
+) -> list[str]:
     return list(superfluous(instance, time.time() + 1 if before_s is None else before_s, max_runs))
 
 
@@ -63,7 +65,7 @@ def test_only_runs_that_nothing_needs_go(instance: dg.DagsterInstance) -> None:
     go(instance, "release")  # the newest of `whole`
     go(instance, "ingest", "2")  # has the newest materialization of partition 2 ...
     go(instance, "ingest", "2", fail="yes")  # ... and this is its last run, the one to look at
-    assert found(instance) == [old_1, old_whole, failed_1]
+    assert superfluous_runs(instance) == [old_1, old_whole, failed_1]
 
 
 def test_what_is_not_old_stays_and_a_pass_is_bounded(instance: dg.DagsterInstance) -> None:
@@ -71,9 +73,9 @@ def test_what_is_not_old_stays_and_a_pass_is_bounded(instance: dg.DagsterInstanc
     first = go(instance, "release")
     second = go(instance, "release")
     go(instance, "release")
-    assert found(instance, before_s=time.time() - 3600) == []
-    assert found(instance, max_runs=1) == [first]
-    assert found(instance) == [first, second]
+    assert superfluous_runs(instance, before_s=time.time() - 3600) == []
+    assert superfluous_runs(instance, max_runs=1) == [first]
+    assert superfluous_runs(instance) == [first, second]
 
 
 def test_runs_of_other_code_locations_are_theirs_to_delete(instance: dg.DagsterInstance) -> None:
@@ -89,7 +91,7 @@ def test_runs_of_other_code_locations_are_theirs_to_delete(instance: dg.DagsterI
         )
         instance.report_run_failed(run)
         made[location].append(run.run_id)
-    assert found(instance) == []
+    assert superfluous_runs(instance) == []
     later_s = time.time() + 1
     assert list(superfluous(instance, later_s, 100, "__repository__@here")) == made["here"][:1]
 

@@ -37,7 +37,7 @@ class World:
         with loader.Root(folder / "root") as root:
             root.create()
             (self.batch,) = discover(root.store, open_store(str(folder / "landing")), "demo")
-        with waiting_run.instance_of(folder) as instance:
+        with waiting_run.make_instance(folder) as instance:
             instance.add_dynamic_partitions(str(batch_partitions(waiting_run.SPEC).name), [self.batch])
         self.store = open_store(str(folder / "root"))
 
@@ -68,7 +68,7 @@ class World:
         return (self.folder / "submitted").read_text().split()
 
     def dagster_run(self, run_id: str) -> dg.DagsterRun:
-        with waiting_run.instance_of(self.folder) as instance:
+        with waiting_run.make_instance(self.folder) as instance:
             run = instance.get_run_by_id(run_id)
         assert run is not None
         return run
@@ -100,7 +100,7 @@ def test_run_whose_process_ends_leaves_its_job_and_the_next_run_finds_it(
     first, process, folder = world.waiting()
     assert_ends_alone(world, first, process, folder, signal.SIGTERM)
     second, process = world.run()
-    with waiting_run.instance_of(tmp_path) as instance:
+    with waiting_run.make_instance(tmp_path) as instance:
         known = dg.RunsFilter(run_ids=[second], tags={WAITS: folder.id})
         until(lambda: instance.get_runs(known), "the next run waits for the job", process=process)
     assert_ends_alone(world, second, process, folder, signal.SIGKILL)
@@ -118,7 +118,7 @@ def test_run_whose_process_ends_leaves_its_job_and_the_next_run_finds_it(
         in (tmp_path / f"{last}.log").read_text()
     )
     assert world.dagster_run(last).tags[WAITS] == ""
-    with waiting_run.instance_of(tmp_path) as instance:
+    with waiting_run.make_instance(tmp_path) as instance:
         shown = instance.get_latest_materialization_event(dg.AssetKey(["demo", "raw_objects"]))
     assert shown is not None
     assert shown.asset_materialization is not None
@@ -131,7 +131,7 @@ def test_run_whose_process_ends_leaves_its_job_and_the_next_run_finds_it(
 
 def test_person_who_ends_the_run_ends_the_job(tmp_path: Path, world: World) -> None:
     run_id, process, folder = world.waiting()
-    with waiting_run.instance_of(tmp_path) as instance:
+    with waiting_run.make_instance(tmp_path) as instance:
         instance.report_run_canceling(world.dagster_run(run_id))
     process.send_signal(signal.SIGINT)
     process.wait()

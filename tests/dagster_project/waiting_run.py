@@ -50,7 +50,7 @@ def resources(folder: Path) -> dict[str, object]:
     }
 
 
-def instance_of(folder: Path) -> dg.DagsterInstance:
+def make_instance(folder: Path) -> dg.DagsterInstance:
     """Dagster's databases of the test, on disk."""
     home = folder / "dagster"
     home.mkdir(exist_ok=True)
@@ -62,7 +62,7 @@ def main(folder: Path, batch: str, run_id: str) -> int:
         os.mkfifo(folder / "open")
     setup_interrupt_handlers()
     job = build_defs(resources(folder), [SPEC]).resolve_job_def("demo_ingest")
-    with instance_of(folder) as instance:
+    with make_instance(folder) as instance:
         done = job.execute_in_process(
             instance=instance, partition_key=batch, run_id=run_id, raise_on_error=False
         )

@@ -59,7 +59,7 @@ def frozen(pictures: Sequence[np.ndarray], first: int, stop: int) -> list[np.nda
     return [pictures[first if first <= n < stop else n] for n in range(len(pictures))]
 
 
-def trained(
+def run_training(
     python: Sequence[str | Path], folder: Path, options: Sequence[str], ranks: Sequence[str] = ()
 ) -> "tuple[subprocess.CompletedProcess[str], dict[int, int]]":
     """Run examples/robots.py; return it, and step -> its ranks' digests, summed. python: interpreter, and a script."""
@@ -82,15 +82,17 @@ def trained(
     return done, dict(digests)
 
 
-def killed_and_resumed(
+def kill_and_resume(
     python: Sequence[str | Path], folder: Path, place: Path, options: Sequence[str]
 ) -> loader.Plan:
     """Train, die, and resume on two ranks: each step has the digest of the plan, which is returned."""
     options = [*options, "--steps", str(STEPS), "--checkpoint-every", str(SAVE_EVERY)]
-    killed, first = trained(python, folder, ["--place", str(place), *options, "--crash-at", str(CRASH_AT)])
+    killed, first = run_training(
+        python, folder, ["--place", str(place), *options, "--crash-at", str(CRASH_AT)]
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert list(first) == [*range(CRASH_AT + 1)]
-    resumed, later = trained(python, folder, options, RANKS)
+    resumed, later = run_training(python, folder, options, RANKS)
     assert resumed.returncode == 0, resumed.stderr
     saved = CRASH_AT - CRASH_AT % SAVE_EVERY
     assert list(later) in (
@@ -122,7 +124,7 @@ def frozen_frames(version: loader.Version) -> dict[str, int]:
     }
 
 
-def excluded_in_browser(folder: Path, version: str, key: str, marks: Sequence[str], picture: Path) -> None:
+def exclude_in_browser(folder: Path, version: str, key: str, marks: Sequence[str], picture: Path) -> None:
     """See the marks on an episode's page, take a screenshot, and exclude the episode by keyboard."""
     dataset, _, number = version.partition("@")
     with loader.Root(folder / "root") as root:
@@ -173,7 +175,7 @@ def excluded_in_browser(folder: Path, version: str, key: str, marks: Sequence[st
         server.communicate(timeout=300)
 
 
-def walked(
+def walk_dataset(
     python: Sequence[str | Path],
     folder: Path,
     place: Path,
@@ -186,14 +188,14 @@ def walked(
     bad: episode whose camera freezes, the camera, and the number of its equal frames. check: of the plan.
     """
     key, camera, n = bad
-    plan = killed_and_resumed(python, folder, place, options)
+    plan = kill_and_resume(python, folder, place, options)
     check(plan)
     root = loader.Root(folder / "root")
     first = root.open("arm@1")
     counts = frozen_frames(first)
     assert counts == {**dict.fromkeys(counts, 0), key: n - 1}
     marks = [f"{n} frames of equal bytes, {camera}.mp4"]
-    excluded_in_browser(folder, "arm@1", key, marks, folder / "frozen.png")
+    exclude_in_browser(folder, "arm@1", key, marks, folder / "frozen.png")
     rest = root.open("arm@latest")
     assert rest.name == "arm@2"
     assert {*rest.keys(np.arange(len(rest)))} == counts.keys() - {key}
@@ -218,7 +220,7 @@ def digest(value: torch.Tensor) -> str:
     return hashlib.sha256(f"{data.dtype} {list(data.shape)}".encode() + data.tobytes()).hexdigest()
 
 
-def windows_of(
+def policy_windows(
     version: loader.Version, deltas: Mapping[str, Sequence[float]]
 ) -> dict[tuple[str, int], dict[str, Any]]:
     """Return (episode, row) -> what LeRobot's policies get of the window, values as digests. deltas: as LeRobot's."""

@@ -53,13 +53,13 @@ def demo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return go
 
 
-def printed_commands(out: str) -> list[str]:
+def demo_commands(out: str) -> list[str]:
     """Return the commands that the demo prints at its end, less their comments."""
     block = out.partition("next, in ")[2].partition("\n   \n")[0].splitlines()[1:]
     return [text.partition("  #")[0].strip() for text in block]
 
 
-def type_in(text: str) -> str:
+def shell_output(text: str) -> str:
     """Return what a new shell in this folder prints, one that has nothing on its path."""
     environment = {"PATH": os.defpath, "HOME": os.environ.get("HOME", "/")}
     done = subprocess.run(
@@ -73,7 +73,7 @@ def type_in(text: str) -> str:
     return done.stdout
 
 
-def stored(root: Path) -> dict[str, bytes]:
+def root_files(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
@@ -83,7 +83,7 @@ def test_own_files(tmp_path: Path, source: Path, demo: Demo) -> None:
     plant_truncated(source / "grey.mp4", broken)
     (source / "broken too.mp4").write_bytes(broken.read_bytes())
     (source / "notes.bin").write_bytes(bytes(range(256)))  # no media, as folders have it
-    before = stored(source)
+    before = root_files(source)
 
     stopped, out, err = demo(into, source)
     assert stopped == 1
@@ -107,21 +107,21 @@ def test_own_files(tmp_path: Path, source: Path, demo: Demo) -> None:
     assert "demo@1: 2 samples" in out
     assert "the raw file has that sha256; the Dagster run: job demo_ingest, SUCCESS" in out
     assert "rejected broken.mp4: truncated" in out
-    assert stored(source) == before  # somebody's own files are only read
+    assert root_files(source) == before  # somebody's own files are only read
     assert "penstock view" not in out, "there was no training"
     assert os.path.samefile(newest_source(into), source), "where the sensor of `make ui` looks"
     assert f"what lands in {os.path.relpath(source)}" in out
-    commands = [text for text in printed_commands(out) if not text.startswith("make ")]
+    commands = [text for text in demo_commands(out) if not text.startswith("make ")]
     assert [text.split()[0] for text in commands] == ["source", "penstock", "penstock"]
-    shown = type_in("\n".join(commands))
+    shown = shell_output("\n".join(commands))
     assert "demo@1" in shown
     assert (into / "card.html").stat().st_size > 1000
 
-    kept = stored(into / "root")
+    kept = root_files(into / "root")
     again, out, err = demo(into, source, "--max-reject-rate", "0.5")
     assert again == 0, err
     assert "nothing to do" in out
-    assert stored(into / "root") == kept
+    assert root_files(into / "root") == kept
 
 
 def test_own_files_leave_a_stopped_batch_stopped(tmp_path: Path, source: Path, demo: Demo) -> None:

@@ -9,7 +9,7 @@ import pytest
 import loader
 from loader.storage import open_store
 from penstock.formats.run_import import import_place
-from tests.demo.robots_walk import film, frozen, walked, windows_of
+from tests.demo.robots_walk import film, frozen, policy_windows, walk_dataset
 from tests.penstock.formats.builders.lerobot_files import CAMERA, LENGTHS, OTHER, spoken, v21, with_actions
 
 pytestmark = pytest.mark.server
@@ -35,11 +35,11 @@ def test_policy_resumes_and_an_episode_with_a_frozen_camera_leaves(tmp_path: Pat
     pictures = [np.full((32, 32, 3), (30 * n, 40, 255 - 30 * n), np.uint8) for n in range(LENGTHS[1])]
     film(place / f"videos/chunk-000/{OTHER}/episode_000001.mp4", frozen(pictures, 2, 6))
     bad = "episode_000001", OTHER, 4
-    rest = walked([sys.executable, "examples/robots.py"], tmp_path, place, SIZES, bad, check)
+    rest = walk_dataset([sys.executable, "examples/robots.py"], tmp_path, place, SIZES, bad, check)
     with loader.Root(tmp_path / "again") as again:
         assert import_place(again, "lerobot", open_store(tmp_path / "export"), "arm").failures == []
-        read = windows_of(again.open("arm"), DELTAS)
+        read = policy_windows(again.open("arm"), DELTAS)
     number = {key: f"episode_{n:06d}" for n, key in enumerate(sorted(rest.keys(np.arange(len(rest)))))}
-    ours = windows_of(rest, DELTAS)
+    ours = policy_windows(rest, DELTAS)
     assert len(ours) == LENGTHS[0] + LENGTHS[2]
     assert read == {(number[key], row): window for (key, row), window in ours.items()}

@@ -36,14 +36,14 @@ def is_labels(value: Any) -> bool:
     )
 
 
-def one_of(*accepted: str) -> Check:
+def value_check(*accepted: str) -> Check:
     return lambda value: value in accepted
 
 
 PREEMPTION = {
-    "reclaimWithinCohort": one_of("Never", "LowerPriority", "Any"),
-    "withinClusterQueue": one_of("Never", "LowerPriority", "LowerOrNewerEqualPriority"),
-    "borrowWithinCohort": {"policy": one_of("Never", "LowerPriority"), "maxPriorityThreshold": is_int32},
+    "reclaimWithinCohort": value_check("Never", "LowerPriority", "Any"),
+    "withinClusterQueue": value_check("Never", "LowerPriority", "LowerOrNewerEqualPriority"),
+    "borrowWithinCohort": {"policy": value_check("Never", "LowerPriority"), "maxPriorityThreshold": is_int32},
 }
 QUOTA = {
     "name": is_label,
@@ -60,15 +60,15 @@ SPECS: Mapping[str, Mapping[str, Any]] = {
             {
                 "key": is_label,
                 "value": is_text,
-                "effect": one_of("NoSchedule", "PreferNoSchedule", "NoExecute"),
+                "effect": value_check("NoSchedule", "PreferNoSchedule", "NoExecute"),
             }
         ],
         "tolerations": [
             {
                 "key": is_label,
-                "operator": one_of("Equal", "Exists"),
+                "operator": value_check("Equal", "Exists"),
                 "value": is_text,
-                "effect": one_of("NoSchedule", "PreferNoSchedule", "NoExecute"),
+                "effect": value_check("NoSchedule", "PreferNoSchedule", "NoExecute"),
             }
         ],
         "topologyName": is_name,
@@ -76,20 +76,24 @@ SPECS: Mapping[str, Mapping[str, Any]] = {
     "ClusterQueue": {
         "cohortName": is_name,
         "namespaceSelector": {"matchLabels": is_labels},
-        "queueingStrategy": one_of("StrictFIFO", "BestEffortFIFO"),
+        "queueingStrategy": value_check("StrictFIFO", "BestEffortFIFO"),
         "preemption": PREEMPTION,
         "resourceGroups": [GROUP],
-        "stopPolicy": one_of("None", "Hold", "HoldAndDrain"),
+        "stopPolicy": value_check("None", "Hold", "HoldAndDrain"),
     },
-    "LocalQueue": {"clusterQueue": is_name, "stopPolicy": one_of("None", "Hold", "HoldAndDrain")},
+    "LocalQueue": {"clusterQueue": is_name, "stopPolicy": value_check("None", "Hold", "HoldAndDrain")},
 }
 NAMESPACED = ("LocalQueue",)
 
 
-def wrong_in(body: Mapping[str, Any]) -> list[str]:
+def schema_errors(body: Mapping[str, Any]) -> list[str]:
     """Return what Kueue's schema refuses in an object."""
     kind = body["kind"]
-    known = {"apiVersion": one_of("kueue.x-k8s.io/v1beta2"), "kind": is_text, "metadata": {"name": is_name}}
+    known = {
+        "apiVersion": value_check("kueue.x-k8s.io/v1beta2"),
+        "kind": is_text,
+        "metadata": {"name": is_name},
+    }
     if kind in NAMESPACED:
         known["metadata"]["namespace"] = is_name  # type: ignore[index]
     if kind == "WorkloadPriorityClass":

@@ -21,7 +21,7 @@ NO_RULE = {"job-left", "training-over"}
 """Conditions that no metric shows: a sensor and the launcher send them."""
 
 
-def exported() -> set[str]:
+def export_names() -> set[str]:
     own = {PREFIX + name for name in GAUGES}
     return own | {metrics.PREFIX + name for name in metrics._GAUGES}
 
@@ -49,15 +49,15 @@ def rules() -> list[dict[str, Any]]:
     return own
 
 
-def metrics_in(text: str) -> set[str]:
+def metric_names(text: str) -> set[str]:
     return set(re.findall(r"\bpenstock_[a-z_]+", text))
 
 
 def test_dashboards_and_rules_have_each_exported_metric_and_no_other() -> None:
     used = set[str]()
     for query in (*queries(), *(rule["expr"] for rule in rules())):
-        used |= metrics_in(query)
-    assert used == exported()
+        used |= metric_names(query)
+    assert used == export_names()
 
 
 def test_each_condition_has_one_rule_with_its_severity() -> None:
@@ -102,13 +102,13 @@ def test_dashboard_is_of_the_classic_model(name: str) -> None:
         for target in panel["targets"]:
             assert target["datasource"] == {"type": "prometheus", "uid": "${source}"}
             labels = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
-            names = metrics_in(target["expr"])
+            names = metric_names(target["expr"])
             assert names or "ALERTS" in target["expr"]
             for metric in names:
-                assert labels <= set(labels_of(metric)), (panel["title"], metric)
+                assert labels <= set(metric_labels(metric)), (panel["title"], metric)
 
 
-def labels_of(metric: str) -> tuple[str, ...]:
+def metric_labels(metric: str) -> tuple[str, ...]:
     name = metric.removeprefix(metrics.PREFIX)
     if name in metrics._GAUGES and metric.startswith(metrics.PREFIX):
         return metrics._GAUGES[name][1]

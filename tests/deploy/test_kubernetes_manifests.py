@@ -29,7 +29,7 @@ def objects(folder: str) -> list[Json]:
     return [body for body in found if body["kind"] != "Kustomization"]
 
 
-def named(folder: str, kind: str, name: str) -> Json:
+def find_object(folder: str, kind: str, name: str) -> Json:
     (body,) = [one for one in objects(folder) if (one["kind"], one["metadata"]["name"]) == (kind, name)]
     return body
 
@@ -62,18 +62,18 @@ def test_kinds_of_kueue_have_its_fields() -> None:
     own = [body for body in objects("kueue") if "kueue" in body["apiVersion"]]
     assert {body["kind"] for body in own} == {*kueue_kinds.SPECS, "WorkloadPriorityClass"}
     for body in own:
-        assert kueue_kinds.wrong_in(body) == [], body["metadata"]["name"]
+        assert kueue_kinds.schema_errors(body) == [], body["metadata"]["name"]
 
 
 def test_wrong_field_of_kueue_is_seen() -> None:
-    body = named("kueue", "ClusterQueue", "team-a")
+    body = find_object("kueue", "ClusterQueue", "team-a")
     spec = body["spec"]
-    assert kueue_kinds.wrong_in({**body, "spec": {**spec, "cohort": "gpus"}}) == [
+    assert kueue_kinds.schema_errors({**body, "spec": {**spec, "cohort": "gpus"}}) == [
         "ClusterQueue.spec.cohort is unknown"
     ]
-    assert kueue_kinds.wrong_in({**body, "apiVersion": "kueue.x-k8s.io/v1beta1"})
+    assert kueue_kinds.schema_errors({**body, "apiVersion": "kueue.x-k8s.io/v1beta1"})
     del spec["cohortName"]
-    assert kueue_kinds.wrong_in(body) == ["borrowingLimit needs cohortName"]
+    assert kueue_kinds.schema_errors(body) == ["borrowingLimit needs cohortName"]
 
 
 def test_queues_flavors_and_topologies_that_are_named_are_there() -> None:
@@ -98,10 +98,10 @@ def test_cluster_file_names_what_the_manifests_hold() -> None:
         for one in objects("kueue")
         if one["kind"] == "LocalQueue"
     }
-    cluster_queue = named("kueue", "ClusterQueue", queues[cluster.kubernetes.namespace, cluster.queue])
+    cluster_queue = find_object("kueue", "ClusterQueue", queues[cluster.kubernetes.namespace, cluster.queue])
     for value in cluster.priorities.values():
-        assert named("kueue", "WorkloadPriorityClass", value)
-    levels = named("kueue", "Topology", "gpu-blocks")["spec"]["levels"]
+        assert find_object("kueue", "WorkloadPriorityClass", value)
+    levels = find_object("kueue", "Topology", "gpu-blocks")["spec"]["levels"]
     assert cluster.kubernetes.topology in {level["nodeLabel"] for level in levels}
     spec = RunSpec(
         run="big-7",
@@ -133,7 +133,7 @@ def test_role_of_node_watchers_allows_what_they_ask(tmp_path: Path, monkeypatch:
         control.states()
         control.drain("gpu-7", "penstock q-1: planted")
         assert server.cluster.requests == {("GET", "/api/v1/nodes"), ("PATCH", "/api/v1/nodes/gpu-7/status")}
-    rules = named("kueue", "ClusterRole", "penstock-node-watcher")["rules"]
+    rules = find_object("kueue", "ClusterRole", "penstock-node-watcher")["rules"]
     assert [(rule["resources"], rule["verbs"]) for rule in rules] == [
         (["nodes"], ["list"]),
         (["nodes/status"], ["patch"]),
@@ -202,7 +202,7 @@ def test_user_and_folders_are_those_of_the_image() -> None:
 def test_settings_are_those_of_the_environment_and_no_secret_is_among_them() -> None:
     text = (DEPLOY / "environment.example").read_text(encoding="utf-8")
     known = {line.partition("=")[0] for line in text.splitlines() if "=" in line and not line.startswith("#")}
-    settings = named("kubernetes", "ConfigMap", "penstock")["data"]
+    settings = find_object("kubernetes", "ConfigMap", "penstock")["data"]
     assert settings.keys() <= known
     assert not settings.keys() & {"PENSTOCK_DAGSTER_POSTGRES", "PENSTOCK_ALERTS"}
     assert settings["PENSTOCK_CODE_HOST"] in {
@@ -241,7 +241,7 @@ def test_services_and_rules_of_the_network_reach_pods_and_ports_that_there_are()
             chosen = [name for name, own in labels.items() if selects(spec["podSelector"], own)]
             opened = {port["port"] for rule in spec["ingress"] for port in rule["ports"]}
             assert opened == {number for name in chosen for number in ports[name].values()}
-    closed = named("kubernetes", "NetworkPolicy", "penstock")["spec"]
+    closed = find_object("kubernetes", "NetworkPolicy", "penstock")["spec"]
     assert closed["podSelector"] == {}
     assert "ingress" not in closed
     listening = {name for name, own in ports.items() if own}
@@ -262,7 +262,7 @@ def selects(selector: Json, labels: Json) -> bool:
 
 def test_what_must_not_run_twice_is_recreated() -> None:
     for name in ("code-server", "daemon"):
-        spec = named("kubernetes", "Deployment", f"penstock-{name}")["spec"]
+        spec = find_object("kubernetes", "Deployment", f"penstock-{name}")["spec"]
         assert (spec["replicas"], spec["strategy"]["type"]) == (1, "Recreate")
     pod = dict(workloads())["code-server"]["spec"]
     assert pod["terminationGracePeriodSeconds"] == 600, "as compose's stop_grace_period"

@@ -61,7 +61,7 @@ def fits(place, key):
     return fnmatchcase(key, place if "*" in place or place.endswith(".json") else f"{place}*")
 
 
-def allowed(make, role, what, key):
+def is_allowed(make, role, what, key):
     verbs = {
         verb
         for place, verbs in make.ROLES[role].items()
@@ -105,17 +105,17 @@ def test_each_role_may_do_what_it_does(make):
         collect(root, Options(grace_s=0), apply=True)
     for role, did in (("writer", writer_did), ("trainer", trainer_did), ("collector", done.done)):
         assert did
-        assert [(what, key) for what, key in sorted(did) if not allowed(make, role, what, key)] == []
+        assert [(what, key) for what, key in sorted(did) if not is_allowed(make, role, what, key)] == []
     assert any(key.startswith("ledgers/") for _, key in trainer_did)
     assert any(key.startswith("exclusions/") for _, key in writer_did)
     assert any(key.startswith("data/") for what, key in done.done if what == "delete")
-    assert not allowed(make, "writer", "put", "data/a/b/manifest-00.json")
-    assert not allowed(make, "writer", "delete", "data/a/b/media-0.tar")
-    assert not allowed(make, "trainer", "put", "data/a/b/media-0.tar")
-    assert not allowed(make, "collector", "put", "log/000000000001.json")
+    assert not is_allowed(make, "writer", "put", "data/a/b/manifest-00.json")
+    assert not is_allowed(make, "writer", "delete", "data/a/b/media-0.tar")
+    assert not is_allowed(make, "trainer", "put", "data/a/b/media-0.tar")
+    assert not is_allowed(make, "collector", "put", "log/000000000001.json")
 
 
-def named_by_the_format():
+def format_prefixes():
     text = (REPOSITORY / "docs" / "format.md").read_text(encoding="utf-8")
     block = text.split("## The root", 1)[1].split("\n`txn`", 1)[0]
     lines = [line[4:] for line in block.splitlines() if re.match(r" {4}[a-z]", line)]
@@ -124,7 +124,7 @@ def named_by_the_format():
 
 
 def test_no_prefix_of_the_format_is_forgotten(make):
-    names = named_by_the_format()
+    names = format_prefixes()
     assert {
         "penstock.json",
         "log/",

@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-of-these-tests"
 
 
-def adapted_prolog(folder: Path) -> str:
+def adapt_prolog(folder: Path) -> str:
     """Return the script for nodes that share this machine: each has its own folder, port and log."""
     user_of_trainings = "env"
     if os.geteuid() == 0:
@@ -47,7 +47,7 @@ def cluster(tmp_path: Path) -> Iterator[Slurm]:
     command.write_text(f'#!/bin/sh\ncd {REPOSITORY} && exec {sys.executable} -m penstock "$@"\n')
     command.chmod(0o755)
     prolog = tmp_path / "prolog"
-    prolog.write_text(adapted_prolog(tmp_path))
+    prolog.write_text(adapt_prolog(tmp_path))
     prolog.chmod(0o755)
     for node in NODES:
         (tmp_path / f"port-{node}").write_text(str(free_port()))

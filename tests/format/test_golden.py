@@ -15,15 +15,15 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture(scope="module")
-def saved():
+def golden_values():
     return json.loads((GOLDEN / f"format-{marker.FORMAT}.json").read_text(encoding="utf-8"))
 
 
-def test_code_gives_the_golden_file(saved, regenerate):
+def test_code_gives_the_golden_file(golden_values, regenerate):
     made = json.loads(json.dumps(regenerate.golden()))
-    for part in saved:
-        assert made[part] == saved[part], part
-    assert made == saved
+    for part in golden_values:
+        assert made[part] == golden_values[part], part
+    assert made == golden_values
 
 
 def test_every_format_so_far_has_its_file():
@@ -44,7 +44,7 @@ def test_golden_file_is_never_overwritten():
     assert (GOLDEN / f"format-{marker.FORMAT}.json").read_bytes() == before
 
 
-def test_golden_shards_are_what_tarfile_says(saved, regenerate):
+def test_golden_shards_are_what_tarfile_says(golden_values, regenerate):
     """The golden file itself, against an independent reader."""
     import io
     import tarfile
@@ -53,7 +53,7 @@ def test_golden_shards_are_what_tarfile_says(saved, regenerate):
     by_name = {
         row["path"].rpartition("/")[2]: row for row in root.open("golden").parts.shard_rows().to_pylist()
     }
-    for shard in saved["shards"]:
+    for shard in golden_values["shards"]:
         data = root.store.get(by_name[shard["name"]]["path"]).data
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             members = [(m.name, m.offset_data, m.size) for m in archive.getmembers()]
@@ -88,13 +88,13 @@ def test_log_is_what_the_format_says(regenerate):
     assert kinds == ["begin", "commit"] * 3
 
 
-def test_key_keeps_its_place_whatever_comes_later(saved, regenerate):
+def test_key_keeps_its_place_whatever_comes_later(golden_values, regenerate):
     """Ordinals of a version do not move when a later one adds samples."""
     root = regenerate.write("memory://golden-later")
     with root.write("golden", groups={"cls": "labels"}) as writer:
         for key, fields, metadata, source in regenerate.samples():
             writer.add(f"later/{key[:89]}", fields, metadata, source)
     version = loader.Root(root.url).open("golden")
-    n = len(saved["keys in order"])
-    assert version.keys(np.arange(n)) == saved["keys in order"]
+    n = len(golden_values["keys in order"])
+    assert version.keys(np.arange(n)) == golden_values["keys in order"]
     assert len(version) == n + 16

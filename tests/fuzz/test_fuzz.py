@@ -207,7 +207,7 @@ Audit = Callable[[AuditRequest], AuditResult]
 
 
 @pytest.fixture
-def planted(monkeypatch: pytest.MonkeyPatch, seeds: tuple[str, ...]) -> Callable[[Audit], list[str]]:
+def replace_audit(monkeypatch: pytest.MonkeyPatch, seeds: tuple[str, ...]) -> Callable[[Audit], list[str]]:
     """What is said when the audit is replaced by another."""
 
     def run(audit: Audit) -> list[str]:
@@ -218,7 +218,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, seeds: tuple[str, ...]) -> Callable
     return run
 
 
-def test_what_is_left_behind_is_told(planted: Callable[[Audit], list[str]]) -> None:
+def test_what_is_left_behind_is_told(replace_audit: Callable[[Audit], list[str]]) -> None:
     event, left = threading.Event(), ExitStack()
 
     def leave_file(request: AuditRequest) -> AuditResult:
@@ -247,11 +247,11 @@ def test_what_is_left_behind_is_told(planted: Callable[[Audit], list[str]]) -> N
         return audit_object(request)
 
     with left:
-        assert planted(audit_object) == []
-        assert any("the audit left" in one for one in planted(leave_file))
-        assert any("still open" in one for one in planted(leave_open))
-        assert any("threads are left" in one for one in planted(leave_thread))
-        assert any("processes are left" in one for one in planted(leave_process))
+        assert replace_audit(audit_object) == []
+        assert any("the audit left" in one for one in replace_audit(leave_file))
+        assert any("still open" in one for one in replace_audit(leave_open))
+        assert any("threads are left" in one for one in replace_audit(leave_thread))
+        assert any("processes are left" in one for one in replace_audit(leave_process))
 
 
 @pytest.mark.parametrize(
@@ -267,14 +267,14 @@ def test_what_is_left_behind_is_told(planted: Callable[[Audit], list[str]]) -> N
     ],
 )
 def test_what_cannot_be_is_told(
-    planted: Callable[[Audit], list[str]], change: dict[str, Any], said: str
+    replace_audit: Callable[[Audit], list[str]], change: dict[str, Any], said: str
 ) -> None:
     def lie(request: AuditRequest) -> AuditResult:
         told = audit_object(request)
         assert told.row is not None
         return replace(told, row=told.row | change)
 
-    monkeyed = planted(lie)
+    monkeyed = replace_audit(lie)
     assert any(said in one for one in monkeyed), monkeyed
 
 

@@ -30,7 +30,7 @@ ARRAYS = DTYPES.flatmap(
 decode = find_decoder("latent.npy")
 
 
-def saved(array, **options):
+def array_bytes(array, **options):
     file = io.BytesIO()
     np.save(file, array, **options)
     return file.getvalue()
@@ -44,13 +44,13 @@ def test_arrays_come_back(array, fortran):
     assert back.dtype == array.dtype
     assert back.shape == array.shape
     assert back.tobytes() == array.tobytes()
-    assert data == saved(np.ascontiguousarray(array).reshape(array.shape))
+    assert data == array_bytes(np.ascontiguousarray(array).reshape(array.shape))
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(ARRAYS)
 def test_what_numpy_saves_is_read_as_numpy_reads_it(array):
-    data = saved(np.asfortranarray(array) if array.ndim else array)
+    data = array_bytes(np.asfortranarray(array) if array.ndim else array)
     back, theirs = decode(data, None), np.load(io.BytesIO(data))
     assert back.dtype == theirs.dtype
     assert back.shape == theirs.shape
@@ -85,9 +85,9 @@ def test_format_3_is_read():
     assert decode(file.getvalue(), None).dtype == array.dtype
 
 
-GOOD = saved(np.arange(20, dtype=np.int16).reshape(4, 5))
+GOOD = array_bytes(np.arange(20, dtype=np.int16).reshape(4, 5))
 EMPTY = (
-    saved(np.zeros((0,), "S1"))
+    array_bytes(np.zeros((0,), "S1"))
     .replace(b"|S1", b"|V0")
     .replace(b"(0,), }             ", b"(1000000000000,), } ")
 )
@@ -96,7 +96,7 @@ EMPTY = (
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (saved(np.array([{"a": 1}]), allow_pickle=True), "pickled"),
+        (array_bytes(np.array([{"a": 1}]), allow_pickle=True), "pickled"),
         (pickle.dumps([1]), "npy"),
         (GOOD[:-1], "39"),
         (GOOD + b"\0", "41"),

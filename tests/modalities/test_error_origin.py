@@ -24,7 +24,7 @@ def ffmpeg_full(*_: object, **__: object) -> None:
     raise av.error.MemoryError(errno.ENOMEM, "Cannot allocate memory")
 
 
-def stored(pillow_format: str) -> bytes:
+def encode_image(pillow_format: str) -> bytes:
     sink = io.BytesIO()
     Image.new("RGB", (8, 8), (200, 10, 10)).save(sink, pillow_format)
     return sink.getvalue()
@@ -33,13 +33,13 @@ def stored(pillow_format: str) -> bytes:
 def test_jpeg_that_finds_no_memory_is_no_damaged_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image.simplejpeg, "decode_jpeg", full)
     with pytest.raises(MemoryError, match="no memory left"):
-        find_decoder("jpg")(stored("JPEG"), None)
+        find_decoder("jpg")(encode_image("JPEG"), None)
 
 
 def test_png_that_finds_no_memory_is_no_damaged_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", full)
     with pytest.raises(MemoryError, match="no memory left"):
-        find_decoder("png")(stored("PNG"), None)
+        find_decoder("png")(encode_image("PNG"), None)
 
 
 def test_array_that_finds_no_memory_is_no_damaged_one() -> None:

@@ -62,7 +62,7 @@ def test_json_reads_the_nan_that_others_wrote():
     assert np.isnan(read("json", b'{"similarity": NaN}')["similarity"])
 
 
-def test_cls_ignores_blanks_around():
+def test_cls_ignores_surrounding_blanks():
     assert read("cls", b" 12\n") == 12
 
 

@@ -7,7 +7,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from sanitized import ROOT, said
+from sanitized import ROOT, command_output
 
 FLAGS = ["-O2", "-static", "-Wall", "-Wextra", "-Werror"]
 PROCESSORS = {"SSE4.2": ("gcc", []), "ARMv8": ("aarch64-linux-gnu-gcc", ["qemu-aarch64"])}
@@ -18,7 +18,7 @@ FILTERED = "86a32ce21f8a3763"
 """Checksum of all bits of the filter's cases."""
 
 
-def tested():
+def count_cases():
     """Counter of the cases. Raises: AssertionError with what a compiler or the program said."""
     counted = Counter()
     for name, (compiler, runner) in PROCESSORS.items():
@@ -35,10 +35,10 @@ def output(source, compiler, runner):
     """The words that a program prints."""
     with tempfile.TemporaryDirectory() as folder:
         program, tests = Path(folder) / "cases", ROOT / "tests" / "native"
-        said([compiler, *FLAGS, f"-I{ROOT / 'loader' / 'native'}", tests / source, "-o", program])
-        return said([*runner, program]).split()
+        command_output([compiler, *FLAGS, f"-I{ROOT / 'loader' / 'native'}", tests / source, "-o", program])
+        return command_output([*runner, program]).split()
 
 
 def jobs():
     """Name -> (about how many seconds, call)."""
-    return {"native, on other processors": (5, tested)}
+    return {"native, on other processors": (5, count_cases)}

@@ -22,13 +22,13 @@ if loader.native.KIND != "Python":
 each = pytest.mark.parametrize("verbs", VERBS, ids=lambda verbs: verbs.__name__.rpartition(".")[2])
 
 
-def resampled(verbs, source, box, size, shrunk=1, flip=False):
+def resample_box(verbs, source, box, size, shrunk=1, flip=False):
     into = np.full((*size, source.shape[2]), 99, np.uint8)
     verbs.resample(source, source.shape, shrunk, box, into, size, flip)
     return into
 
 
-def scattered(height, width, channels):
+def scatter_values(height, width, channels):
     """Values without a pattern: products of whole numbers."""
     steps = np.arange(height * width * channels, dtype=np.uint32).reshape(height, width, channels)
     return (steps * 2654435761 >> 13 & 255).astype(np.uint8)
@@ -52,7 +52,7 @@ def crops(draw):
         numbers[draw(st.integers(0, len(numbers) - 1))] = draw(odd)
     source = draw(st.sampled_from(["scattered", "black", "white"]))
     pixels = (
-        scattered(height, width, channels)
+        scatter_values(height, width, channels)
         if source == "scattered"
         else np.full((height, width, channels), 255 * (source == "white"), np.uint8)
     )
@@ -79,10 +79,10 @@ def test_resample_is_the_same_in_c_and_in_python(of):
 def test_resample_is_the_same_for_every_small_size():
     """All sides from 1 to 28 px to all sides from 1 to 28 px, rows and columns at once."""
     for n in range(1, 29):
-        source = scattered(n, 29 - n, 3)
+        source = scatter_values(n, 29 - n, 3)
         for m in range(1, 29):
             box, size = (0, 0, n, 29 - n), (m, 29 - m)
-            results = [resampled(verbs, source, box, size, flip=n % 2 == 0) for verbs in VERBS]
+            results = [resample_box(verbs, source, box, size, flip=n % 2 == 0) for verbs in VERBS]
             assert all(np.array_equal(result, results[0]) for result in results)
 
 
@@ -93,17 +93,17 @@ def test_resample_is_the_same_for_the_longest_sides():
         ((1, 2**20), (1, 2**16), 8),
         ((1, 7), (1, 2**16), 8),
     ):
-        source = scattered(*sides, 1)
+        source = scatter_values(*sides, 1)
         box = (0, 0, sides[0] * shrunk, sides[1] * shrunk)
-        results = [resampled(verbs, source, box, size, shrunk) for verbs in VERBS]
+        results = [resample_box(verbs, source, box, size, shrunk) for verbs in VERBS]
         assert all(np.array_equal(result, results[0]) for result in results)
     white = np.full((1, 2**20, 1), 255, np.uint8)
-    assert (resampled(VERBS[-1], white, (0, 0, 8, 2**23), (1, 32), 8) == 255).all()
+    assert (resample_box(VERBS[-1], white, (0, 0, 8, 2**23), (1, 32), 8) == 255).all()
 
 
 @each
 def test_resample_gives_the_bits_on_record(verbs):
-    source = scattered(90, 130, 3)
+    source = scatter_values(90, 130, 3)
     cases = {
         "shrink": ((3, 5, 80, 120), (31, 47), 1, False),
         "flip": ((3, 5, 80, 120), (31, 47), 1, True),
@@ -114,7 +114,7 @@ def test_resample_gives_the_bits_on_record(verbs):
         "as it is": ((2, 3, 30, 40), (30, 40), 1, False),
     }
     digests = {
-        name: hashlib.sha256(resampled(verbs, source, box, size, shrunk, flip).tobytes()).hexdigest()[:12]
+        name: hashlib.sha256(resample_box(verbs, source, box, size, shrunk, flip).tobytes()).hexdigest()[:12]
         for name, (box, size, shrunk, flip) in cases.items()
     }
     assert digests == {
@@ -135,43 +135,43 @@ def test_resample_keeps_one_colour(verbs):
         for sides in ((1, 3000), (7, 200), (224, 3)):
             source = np.full((*sides, 3), level, np.uint8)
             for size in ((1, 1), (3, 2), (5, 224)):
-                assert (resampled(verbs, source, (0, 0, *sides), size) == level).all()
+                assert (resample_box(verbs, source, (0, 0, *sides), size) == level).all()
 
 
 @each
 def test_resample_of_the_same_size_changes_nothing(verbs):
-    source = scattered(20, 30, 4)
-    assert np.array_equal(resampled(verbs, source, (3, 4, 10, 20), (10, 20)), source[3:13, 4:24])
+    source = scatter_values(20, 30, 4)
+    assert np.array_equal(resample_box(verbs, source, (3, 4, 10, 20), (10, 20)), source[3:13, 4:24])
     assert np.array_equal(
-        resampled(verbs, source, (3, 4, 10, 20), (10, 20), flip=True), source[3:13, 4:24][:, ::-1]
+        resample_box(verbs, source, (3, 4, 10, 20), (10, 20), flip=True), source[3:13, 4:24][:, ::-1]
     )
 
 
 @each
 def test_resample_flips_columns(verbs):
-    source = scattered(50, 60, 3)
+    source = scatter_values(50, 60, 3)
     for size in ((20, 25), (90, 71), (3, 1)):
-        plain = resampled(verbs, source, (5, 6, 40, 50), size)
-        assert np.array_equal(resampled(verbs, source, (5, 6, 40, 50), size, flip=True), plain[:, ::-1])
+        plain = resample_box(verbs, source, (5, 6, 40, 50), size)
+        assert np.array_equal(resample_box(verbs, source, (5, 6, 40, 50), size, flip=True), plain[:, ::-1])
 
 
 @each
 def test_resample_reads_the_box_only(verbs):
     for shrunk, box in ((1, (7, 9, 11, 13)), (4, (28, 36, 44, 52)), (4, (29, 37, 42, 50))):
-        source = scattered(30, 40, 3)
-        before = resampled(verbs, source, box, (5, 21), shrunk)
+        source = scatter_values(30, 40, 3)
+        before = resample_box(verbs, source, box, (5, 21), shrunk)
         top, left = box[0] // shrunk, box[1] // shrunk
         bottom, right = -(-(box[0] + box[2]) // shrunk), -(-(box[1] + box[3]) // shrunk)
         outside = np.ones((30, 40), bool)
         outside[top:bottom, left:right] = False
         source[outside] ^= 255
-        assert np.array_equal(resampled(verbs, source, box, (5, 21), shrunk), before)
+        assert np.array_equal(resample_box(verbs, source, box, (5, 21), shrunk), before)
         for y, x in ((top, left), (bottom - 1, right - 1)):  # and all of the box
             other = source.copy()
             other[y, x] ^= 255
             assert not np.array_equal(
-                resampled(verbs, other, box, (30, 30), shrunk),
-                resampled(verbs, source, box, (30, 30), shrunk),
+                resample_box(verbs, other, box, (30, 30), shrunk),
+                resample_box(verbs, source, box, (30, 30), shrunk),
             )
 
 
@@ -179,10 +179,10 @@ def test_resample_reads_the_box_only(verbs):
 @pytest.mark.parametrize("size", [(1, 1), (31, 47), (64, 64), (100, 100), (150, 150), (299, 40)])
 def test_resample_is_pillows_bilinear_to_one_level(verbs, size):
     """Pillow rounds rows to whole levels; here they keep seven bits more."""
-    source = scattered(150, 200, 3)
+    source = scatter_values(150, 200, 3)
     box = (10, 20, 100, 100)
     expected = Image.fromarray(source[10:110, 20:120]).resize(size[::-1], Image.Resampling.BILINEAR)
-    error = np.abs(resampled(verbs, source, box, size).astype(int) - np.asarray(expected))
+    error = np.abs(resample_box(verbs, source, box, size).astype(int) - np.asarray(expected))
     assert error.max() <= 1
     assert error.mean() <= 0.3
 
@@ -197,7 +197,7 @@ def test_resample_lets_no_detail_alias(verbs):
     stripes = np.broadcast_to(np.where(x // 2 % 2, 255, 0).astype(np.uint8)[None, :, None], (240, 240, 3))
     source = np.ascontiguousarray(stripes)
     for pixels in (source, np.ascontiguousarray(source.swapaxes(0, 1))):
-        small = resampled(verbs, pixels, (0, 0, 240, 240), (75, 75)).astype(int)[2:-2, 2:-2]
+        small = resample_box(verbs, pixels, (0, 0, 240, 240), (75, 75)).astype(int)[2:-2, 2:-2]
         boxes = np.asarray(Image.fromarray(pixels).resize((75, 75), Image.Resampling.BOX)).astype(int)[
             2:-2, 2:-2
         ]
@@ -208,7 +208,7 @@ def test_resample_lets_no_detail_alias(verbs):
 
 @each
 def test_resample_refuses_what_it_cannot_write(verbs):
-    source, into = scattered(4, 4, 3), np.zeros((2, 2, 3), np.uint8)
+    source, into = scatter_values(4, 4, 3), np.zeros((2, 2, 3), np.uint8)
     into.flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
         verbs.resample(source, source.shape, 1, (0, 0, 4, 4), into, (2, 2), False)

@@ -38,12 +38,12 @@ def int64(*numbers):
     return np.array(numbers, np.int64)
 
 
-def crcs_of(*messages):
+def message_crcs(*messages):
     return int64(*map(google_crc32c.value, messages))
 
 
 @contextmanager
-def opened(folder, contents, mapped=False):
+def open_files(folder, contents, mapped=False):
     """Files with these contents, as the verbs take them."""
     files = []
     for i, content in enumerate(contents):
@@ -167,7 +167,7 @@ class AtHand:
             os.close(self._file)
 
 
-def archive_of(members):
+def make_archive(members):
     """Members of (name, bytes, format, time), a name that ends with "/" a folder."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
@@ -179,7 +179,7 @@ def archive_of(members):
     return out.getvalue()
 
 
-def summed(found, data):
+def with_checksums(found, data):
     """Members, whose checksums are those of their contents, or not known behind a large one."""
     for at, (offset, nbytes) in enumerate(zip(found.places[::2], found.places[1::2], strict=True)):
         known = at < len(found.crcs) - 1 and max(found.places[1 : 2 * at + 2 : 2]) < 16 * 2**10
@@ -189,7 +189,7 @@ def summed(found, data):
     return found
 
 
-def walked(data, many=None):
+def walk_archive(data, many=None):
     """The members of an archive, and the error behind them."""
     found = []
     try:
@@ -223,17 +223,17 @@ def walked(data, many=None):
 @example([("a.jpg", 9, tarfile.USTAR_FORMAT, 0)], [(101.5 / 10_240, ord("7"))], 1.0, None)
 def test_members_of_an_archive_are_those_that_its_headers_have(verbs, members, damage, cut, held):
     """One by one in Python, or all that are plain at once; of a file, or of the bytes held; whole, damaged or cut."""
-    data = bytearray(archive_of(members))
+    data = bytearray(make_archive(members))
     for where, byte in damage:
         data[int(where * (len(data) - 1))] = byte
     data = bytes(data[: int(cut * len(data))])
     window = AtHand(data, held and sorted(int(one * len(data)) for one in held))
     try:
         with patch.object(tar_headers, "tar_contents", verbs.tar_contents):
-            mine = walked(data, lambda at: summed(tar_headers.plain_members(window, at), data))
+            mine = walk_archive(data, lambda at: with_checksums(tar_headers.plain_members(window, at), data))
     finally:
         window.close()
-    assert mine == walked(data)
+    assert mine == walk_archive(data)
     plain = (
         not damage and held is None and cut == 1.0 and all(name in ("a.jpg", "b.jpg") for name, *_ in members)
     )
@@ -366,7 +366,7 @@ alike = settings(
 @alike
 @given(of=gathers(), mapped=st.booleans())
 @example(
-    of=([b"headvalue"], int64(0), int64(0), int64(9), b"head", int64(2), 8, crcs_of(b"headvalue")),
+    of=([b"headvalue"], int64(0), int64(0), int64(9), b"head", int64(2), 8, message_crcs(b"headvalue")),
     mapped=True,
 )
 def test_both_do_the_same(of, mapped, tmp_path):
@@ -375,7 +375,7 @@ def test_both_do_the_same(of, mapped, tmp_path):
     for verbs in VERBS:
         memory, status = np.full(room, 7, np.uint8), np.full(len(which), 9, np.uint8)
         found_crcs = crcs.copy()
-        with opened(tmp_path, contents, mapped) as files:
+        with open_files(tmp_path, contents, mapped) as files:
             try:
                 verbs.gather(files, which, begin, nbytes, head, memory, at, found_crcs, status)
                 said = None
@@ -396,7 +396,7 @@ def test_checksum_that_is_not_known_is_told_and_not_compared(verbs, mapped, tmp_
     every = np.tile(np.arange(2), n)
     crcs, status = np.full(2 * n, -1, np.int64), np.full(2 * n, 9, np.uint8)
     memory = np.zeros((2 * n, 4), np.uint8)
-    with opened(tmp_path, contents, mapped) as files:
+    with open_files(tmp_path, contents, mapped) as files:
         columns = np.zeros(2 * n, np.int64), every * 8, np.full(2 * n, 8)
         verbs.gather(files, *columns, b"head", memory, np.arange(2 * n) * 4, crcs, status)
     assert status.tolist() == [RIGHT, WRONG] * n  # of another head nothing is told
@@ -410,10 +410,10 @@ def test_items_come_from_their_files_verified(verbs, mapped, tmp_path):
     """Ten times: the first items of a call are read, the others copied where there are maps."""
     contents = [b"..headAAAA", b"headBBBB", b"hoadCCCCheadDDDX"]
     which, begin, at = int64(0, 1, 2, 2, 1), int64(2, 0, 0, 8, 4), int64(12, 0, 4, 8, 16)
-    crcs = crcs_of(b"headAAAA", b"headBBBB", b"hoadCCCC", b"headDDDD", b"BBBB")
+    crcs = message_crcs(b"headAAAA", b"headBBBB", b"hoadCCCC", b"headDDDD", b"BBBB")
     every = np.tile(np.arange(5), 10)
     memory, status = np.zeros((50, 4), np.uint8), np.full(50, 9, np.uint8)
-    with opened(tmp_path, contents, mapped) as files:
+    with open_files(tmp_path, contents, mapped) as files:
         at = at[every] + np.repeat(np.arange(10), 5) * 20
         args = files, which[every], begin[every], np.full(50, 8), b"head", memory, at, crcs[every], status
         assert verbs.gather(*args) >= 0
@@ -428,9 +428,9 @@ def test_items_of_any_size(verbs, mapped, tmp_path):
     contents = [b"abcdef", b"", b"x" * 300_000]
     which, begin = int64(0, 0, 2, 1, 0, 0, 2), int64(0, 2, 0, 0, 5, 6, 1)
     nbytes = int64(2, 3, 3 * 10**5, 0, 2, 0, 5)
-    crcs = crcs_of(b"ab", b"xyz", b"x" * 300_000, b"", b"f", b"", b"xxxxx")
+    crcs = message_crcs(b"ab", b"xyz", b"x" * 300_000, b"", b"f", b"", b"xxxxx")
     memory, status, at = np.zeros(300_012, np.uint8), np.full(7, 9, np.uint8), np.cumsum(nbytes) - nbytes
-    with opened(tmp_path, contents, mapped) as files:
+    with open_files(tmp_path, contents, mapped) as files:
         verbs.gather(files, which, begin, nbytes, b"", memory, at, crcs, status)
     assert status.tolist() == [RIGHT, WRONG, RIGHT, RIGHT, UNREAD, RIGHT, RIGHT]
     right = np.flatnonzero(status == RIGHT).tolist()
@@ -460,7 +460,7 @@ def test_items_of_any_size(verbs, mapped, tmp_path):
 )
 def test_arguments_that_cannot_be(verbs, change, says, tmp_path):
     """Nothing is read before everything was looked at."""
-    with opened(tmp_path, [b"headvalue."]) as files:
+    with open_files(tmp_path, [b"headvalue."]) as files:
         given = {
             "files": files,
             "which": int64(0),
@@ -485,7 +485,7 @@ def test_arguments_that_cannot_be(verbs, change, says, tmp_path):
 def test_places_that_no_file_has(verbs, mapped, begin, tmp_path):
     memory, status = np.zeros(8 * 4, np.uint8), np.full(8, 9, np.uint8)
     zeros = np.zeros(8, np.int64)
-    with opened(tmp_path, [b"headvalue."], mapped) as files:
+    with open_files(tmp_path, [b"headvalue."], mapped) as files:
         at = np.arange(8) * 4
         verbs.gather(files, zeros, zeros + begin, zeros + 8, b"head", memory, at, zeros, status)
     assert status.tolist() == [UNREAD] * 8
@@ -517,7 +517,7 @@ def test_memory_that_may_not_be_written(verbs, tmp_path):
     memory = np.zeros(4, np.uint8)
     memory.flags.writeable = False
     status = np.zeros(1, np.uint8)
-    with opened(tmp_path, [b"abcd"]) as files, pytest.raises((ValueError, BufferError)):
+    with open_files(tmp_path, [b"abcd"]) as files, pytest.raises((ValueError, BufferError)):
         verbs.gather(files, int64(0), int64(0), int64(4), b"", memory, int64(0), int64(0), status)
 
 
@@ -525,7 +525,7 @@ def test_memory_that_may_not_be_written(verbs, tmp_path):
 def test_nothing_is_held_afterwards(verbs, tmp_path):
     """Neither maps, which could not be closed then, nor references."""
     memory, status = np.zeros(5, np.uint8), np.zeros(1, np.uint8)
-    with opened(tmp_path, [b"headvalue."], mapped=True) as files:
+    with open_files(tmp_path, [b"headvalue."], mapped=True) as files:
         before = sys.getrefcount(files[0]), sys.getrefcount(files[0][1])
         rest = int64(0), int64(9), b"head", memory, int64(0), int64(0), status
         verbs.gather(files, int64(0), *rest)
@@ -542,10 +542,10 @@ def test_items_that_are_not_in_the_page_cache(verbs, mapped, tmp_path):
     content, n = np.random.default_rng(2).bytes(4 << 20), 200
     begin = np.random.default_rng(3).permutation(4000)[:n].astype(np.int64) * 1000
     memory, status = np.zeros((n, 1000), np.uint8), np.full(n, 9, np.uint8)
-    with opened(tmp_path, [content], mapped) as files:
+    with open_files(tmp_path, [content], mapped) as files:
         os.sync()
         os.posix_fadvise(files[0][0], 0, 0, os.POSIX_FADV_DONTNEED)
-        crcs = crcs_of(*(content[at : at + 1000] for at in begin.tolist()))
+        crcs = message_crcs(*(content[at : at + 1000] for at in begin.tolist()))
         at, zeros = np.arange(n)[::-1] * 1000, np.zeros(n, np.int64)
         verbs.gather(files, zeros, begin, zeros + 1000, b"", memory, at, crcs, status)
     assert not status.any()
@@ -560,10 +560,10 @@ def test_more_items_than_the_cache_of_a_processor_holds(verbs, mapped, shift, tm
     content, n, nbytes = np.random.default_rng(5).bytes(1 << 20), 700, 8000
     begin = np.random.default_rng(6).integers(0, (1 << 20) - nbytes, n)
     memory = np.frombuffer(mmap.mmap(-1, shift + n * nbytes), np.uint8)
-    crcs = crcs_of(*(content[at : at + nbytes] for at in begin.tolist()))
+    crcs = message_crcs(*(content[at : at + nbytes] for at in begin.tolist()))
     crcs[17] ^= 1
     status, zeros = np.full(n, 9, np.uint8), np.zeros(n, np.int64)
-    with opened(tmp_path, [content], mapped) as files:
+    with open_files(tmp_path, [content], mapped) as files:
         verbs.gather(
             files, zeros, begin, zeros + nbytes, b"", memory, shift + np.arange(n) * nbytes, crcs, status
         )
@@ -616,7 +616,7 @@ def test_interpreter_is_free_meanwhile(verbs, mapped, tmp_path):
     zeros, memory, status = np.zeros(n, np.int64), np.zeros(1 << 20, np.uint8), np.zeros(n, np.uint8)
     crcs = np.full(n, google_crc32c.value(bytes(1 << 20)), np.int64)
     done, counted = threading.Event(), 0
-    with opened(tmp_path, [bytes(1 << 20)], mapped) as files:
+    with open_files(tmp_path, [bytes(1 << 20)], mapped) as files:
 
         def gather():
             verbs.gather(files, zeros, zeros, zeros + (1 << 20), b"", memory, zeros, crcs, status)

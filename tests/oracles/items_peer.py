@@ -13,7 +13,7 @@ os.environ["HF_HOME"] = str(FOLDER / "hf")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
 
-from items_walk import loader, planned, shown, steps_of, value_text  # noqa: E402
+from items_walk import loader, make_plan, print_walk, read_steps, value_text  # noqa: E402
 from PIL import Image  # noqa: E402
 
 N = 40
@@ -53,7 +53,7 @@ def image_folder():
 
     dataset = ImageFolder(photo_folder(), augmentation())
     names = [str(Path(path).relative_to(FOLDER)) for path, _ in dataset.samples]
-    shown(loader.items(dataset, fields=("image", "label"), keys=names))
+    print_walk(loader.items(dataset, fields=("image", "label"), keys=names))
 
 
 def fake_data():
@@ -61,7 +61,7 @@ def fake_data():
     from torchvision.datasets import FakeData
     from torchvision.transforms import v2
 
-    shown(FakeData(N, (3, 8, 8), 10, v2.PILToTensor()))
+    print_walk(FakeData(N, (3, 8, 8), 10, v2.PILToTensor()))
 
 
 def voc_folder():
@@ -94,10 +94,10 @@ def detection():
     augment = (v2.RandomHorizontalFlip(), v2.ColorJitter(brightness=0.4))
     transforms = v2.Compose([*augment, v2.Resize((16, 16)), v2.ToImage()])
     dataset = VOCDetection(FOLDER, image_set="train", transforms=transforms)
-    shown(wrap_dataset_for_transforms_v2(dataset, target_keys=("boxes", "labels")))
+    print_walk(wrap_dataset_for_transforms_v2(dataset, target_keys=("boxes", "labels")))
 
 
-def mixed(items):
+def mix_items(items):
     from torch.utils.data import default_collate
     from torchvision.transforms import v2
 
@@ -110,7 +110,7 @@ def mixup():
     from torchvision.datasets import ImageFolder
 
     dataset = ImageFolder(photo_folder(), augmentation())
-    plan = planned(loader.items(dataset, collate=mixed))
+    plan = make_plan(loader.items(dataset, collate=mix_items))
     settings = []
     for workers in (0, 1):
         with loader.Loader(plan, 0, 1, steps=3, workers=workers) as batches:
@@ -148,10 +148,10 @@ def hf_dataset():
 
 
 def hf_plain():
-    shown(hf_dataset())
+    print_walk(hf_dataset())
 
 
-def augmented(rows):
+def augment_rows(rows):
     augment = augmentation()
     rows["image"] = [augment(image) for image in rows["image"]]
     return rows
@@ -161,14 +161,14 @@ def hf_transform():
     """A shuffled selection, whose rows are found by `_indices`."""
     selected = hf_dataset().shuffle(seed=3).select(range(5, 35))
     assert selected._indices is not None
-    dataset = selected.with_transform(augmented)
-    shown(loader.items(dataset, keys=selected["id"]))
+    dataset = selected.with_transform(augment_rows)
+    print_walk(loader.items(dataset, keys=selected["id"]))
 
 
 ROWS_OF_CALLS = []
 
 
-def counted(rows):
+def note_rows(rows):
     """Note how many rows one call gets."""
     ROWS_OF_CALLS.append(len(rows["label"]))
     return {"label": rows["label"]}
@@ -176,7 +176,7 @@ def counted(rows):
 
 def hf_calls():
     """Print the rows that datasets reads by each call: two batches, and the first item a second time."""
-    steps_of(planned(hf_dataset().with_transform(counted)), n=2)
+    read_steps(make_plan(hf_dataset().with_transform(note_rows)), n=2)
     print(json.dumps({"rows": ROWS_OF_CALLS}))
 
 
@@ -185,7 +185,7 @@ def hf_parquet():
 
     path = str(FOLDER / "rows.parquet")
     hf_dataset().to_parquet(path)
-    shown(datasets.load_dataset("parquet", data_files=path, split="train").with_format("torch"))
+    print_walk(datasets.load_dataset("parquet", data_files=path, split="train").with_format("torch"))
 
 
 def hf_folder():
@@ -193,8 +193,8 @@ def hf_folder():
 
     datasets.disable_progress_bars()
     dataset = datasets.load_dataset("imagefolder", data_dir=str(photo_folder()), split="train")
-    dataset.set_transform(augmented)
-    shown(dataset)
+    dataset.set_transform(augment_rows)
+    print_walk(dataset)
 
 
 def array_record():
@@ -212,7 +212,7 @@ def array_record():
 def grain_record():
     import grain
 
-    shown(grain.sources.ArrayRecordDataSource(array_record()))
+    print_walk(grain.sources.ArrayRecordDataSource(array_record()))
 
 
 def pixels(record):
@@ -229,7 +229,7 @@ def grain_map():
 
     source = grain.sources.ArrayRecordDataSource(array_record())
     dataset = grain.MapDataset.source(source).seed(5).map(pixels)[:30].random_map(noisy)
-    shown(dataset)
+    print_walk(dataset)
 
 
 class Albumented(torch.utils.data.Dataset):
@@ -256,13 +256,13 @@ def seed_augment(dataset, rng):
 def albumentations_itself():
     """Print the error of the first batch."""
     try:
-        steps_of(planned(Albumented()))
+        read_steps(make_plan(Albumented()))
     except loader.errors.UnseededItems as error:
         print(json.dumps({"error": str(error)}))
 
 
 def albumentations_seeded():
-    shown(loader.items(Albumented(), seeded=seed_augment))
+    print_walk(loader.items(Albumented(), seeded=seed_augment))
 
 
 class Plain(torch.utils.data.Dataset):
@@ -287,7 +287,7 @@ class Augment:
 
 
 def albumentations_transform():
-    shown(Plain(), transform=Augment())
+    print_walk(Plain(), transform=Augment())
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ BATCH = 10
 MODULUS = 2**64
 
 
-def planned(source):
+def make_plan(source):
     return loader.plan({"photos": source}, seed=7, global_batch=BATCH, allow_repeats=True)
 
 
@@ -43,7 +43,7 @@ def sample_texts(batch):
     return texts
 
 
-def steps_of(plan, world=1, state=None, n=STEPS, **options):
+def read_steps(plan, world=1, state=None, n=STEPS, **options):
     """Return step -> [digest, samples] over all ranks; samples in the order of the global batch."""
     steps = {}
     for rank in range(world):
@@ -56,7 +56,7 @@ def steps_of(plan, world=1, state=None, n=STEPS, **options):
     return {str(step): steps[step] for step in sorted(steps)}
 
 
-def state_after(plan, n, **options):
+def stop_state(plan, n, **options):
     """Return the state of a training that is stopped after n steps."""
     with loader.Loader(plan, 0, 1, **options) as batches:
         for _ in range(n):
@@ -64,24 +64,24 @@ def state_after(plan, n, **options):
         return batches.state_dict()
 
 
-def walked(source, **options):
+def walk_settings(source, **options):
     """Return setting -> step -> [digest, samples]."""
-    plan = planned(source)
-    state = state_after(plan, 2, **options)
+    plan = make_plan(source)
+    state = stop_state(plan, 2, **options)
     return {
-        "one rank": steps_of(plan, **options),
-        "two ranks": steps_of(plan, 2, **options),
-        "five ranks": steps_of(plan, 5, **options),
-        "processes": steps_of(plan, workers=2, **options),
-        "resumed": steps_of(plan, 2, state, **options),
+        "one rank": read_steps(plan, **options),
+        "two ranks": read_steps(plan, 2, **options),
+        "five ranks": read_steps(plan, 5, **options),
+        "processes": read_steps(plan, workers=2, **options),
+        "resumed": read_steps(plan, 2, state, **options),
     }
 
 
-def shown(source, **options):
+def print_walk(source, **options):
     """Print what `walked` returns, and facts of the source, as a line of JSON."""
     view = source if hasattr(source, "fingerprint") else loader.items(source)
     facts = {"fingerprint": view.fingerprint, "length": len(view)}
-    print(json.dumps({**facts, "settings": walked(source, **options)}))
+    print(json.dumps({**facts, "settings": walk_settings(source, **options)}))
 
 
 def same_batches(settings):

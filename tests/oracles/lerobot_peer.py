@@ -70,11 +70,11 @@ def read(folder, step):
 
 def items(folder):
     """Windows of three rows around each row, as policies read them."""
-    from items_walk import loader, shown
+    from items_walk import loader, print_walk
 
     deltas = {"observation.state": [-1 / 30, 0.0, 1 / 30]}
     data = LeRobotDataset("read/here", root=folder, video_backend="pyav", delta_timestamps=deltas)
-    shown(loader.items(data, fingerprint="three episodes"))
+    print_walk(loader.items(data, fingerprint="three episodes"))
 
 
 {"write": write, "read": read, "items": items}[sys.argv[1]](*sys.argv[2:])

@@ -30,10 +30,10 @@ def compile_without_clock(source):
 chat_template_utils._compile_jinja_template = compile_without_clock
 
 
-def rendered(tokenizer, source, chat):
+def render_chat(tokenizer, source, chat):
     """Return ids, mask and turns of a chat."""
 
-    def ids_of(messages, **options):
+    def chat_ids(messages, **options):
         return list(
             tokenizer.apply_chat_template(
                 messages,
@@ -59,8 +59,8 @@ def rendered(tokenizer, source, chat):
     turns = []
     for number, message in enumerate(messages):
         if message["role"] == "assistant":
-            before = len(ids_of(messages[:number]))
-            with_prompt = len(ids_of(messages[:number], add_generation_prompt=True))
+            before = len(chat_ids(messages[:number]))
+            with_prompt = len(chat_ids(messages[:number], add_generation_prompt=True))
             turns.append([before, with_prompt])
     return {"ids": list(whole["input_ids"]), "mask": mask, "turns": turns}
 
@@ -70,7 +70,7 @@ def main(templates, tokenizer_file, chats):
     for path in sorted(Path(templates).glob("*.jinja")):
         for name, chat in json.loads(Path(chats).read_text()).items():
             try:
-                line = rendered(tokenizer, path.read_text(), chat)
+                line = render_chat(tokenizer, path.read_text(), chat)
             except (jinja2.TemplateError, TypeError) as error:
                 line = {"error": f"{type(error).__name__}: {error}"}
             print(json.dumps({"template": path.stem, "chat": name, **line}))

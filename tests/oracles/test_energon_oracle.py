@@ -27,7 +27,7 @@ def archive(path, samples):
                 tar.addfile(info, io.BytesIO(data))
 
 
-def found_by(peer, folder, *splits):
+def peer_samples(peer, folder, *splits):
     """key -> (field -> bytes, split), as Energon reads them."""
     out = {}
     for split in splits:
@@ -53,7 +53,7 @@ def test_what_it_prepares_is_registered_by_its_index(tmp_path, peer, monkeypatch
         rows = {row["key"]: row["split"] for row in version.samples().collect().to_dicts()}
         imported = import_place(root, "energon", open_store(tmp_path / "place"), "own")
         digests = {content_digest(one, full=True).digest for one in (version, root.open(imported.name))}
-    theirs = found_by(peer, tmp_path / "place", "train", "val")
+    theirs = peer_samples(peer, tmp_path / "place", "train", "val")
     assert {key: fields for key, (fields, _) in theirs.items()} == wanted
     assert rows == {key: split for key, (_, split) in theirs.items()}
     assert len(digests) == 1
@@ -74,10 +74,10 @@ def test_it_reads_our_export(tmp_path, peer):
         )
         export(root.open("d"), "energon", open_store(tmp_path / "splits"))
     del wanted["a/k2\u00e9"]
-    assert found_by(peer, tmp_path / "out", "train") == {
+    assert peer_samples(peer, tmp_path / "out", "train") == {
         key: (one, "train") for key, (one, _) in wanted.items()
     }
-    told = found_by(peer, tmp_path / "splits", "train", "val")
+    told = peer_samples(peer, tmp_path / "splits", "train", "val")
     for fields, split in told.values():
         assert fields.pop("json").decode() == f'{{"split":"{split}"}}'
     assert told == wanted

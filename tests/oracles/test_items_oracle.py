@@ -76,8 +76,8 @@ def test_albumentations_draws_are_reported_at_the_first_item(case):
 
 
 @pytest.fixture
-def typed_in(tmp_path, interpreters):
-    """typed_in(name) -> what a block of the cookbook prints as a script of its own; twice, with equal lines."""
+def cookbook_output(tmp_path, interpreters):
+    """cookbook_output(name) -> what a block of the cookbook prints as a script of its own; twice, with equal lines."""
     modules = f"{MODULES}{os.pathsep}{ROOT}"
     environment = {**os.environ, "PYTHONPATH": modules, "HF_HOME": str(tmp_path / "hf")}
 
@@ -100,14 +100,14 @@ def typed_in(tmp_path, interpreters):
     return run
 
 
-def test_cookbook_trains_on_a_dataset_of_hugging_face(typed_in):
-    assert typed_in("hf") == "(16, 3, 32, 32) 9 photo-052 True\n"
+def test_cookbook_trains_on_a_dataset_of_hugging_face(cookbook_output):
+    assert cookbook_output("hf") == "(16, 3, 32, 32) 9 photo-052 True\n"
 
 
-def test_cookbook_repeats_transforms_of_torchvision(typed_in, tmp_path):
+def test_cookbook_repeats_transforms_of_torchvision(cookbook_output, tmp_path):
     (tmp_path / "seeded.py").write_text(BLOCKS["seeded"])
-    typed_in("splits")
-    assert typed_in("torchvision") == "True (16, 3, 6, 6)\n"
+    cookbook_output("splits")
+    assert cookbook_output("torchvision") == "True (16, 3, 6, 6)\n"
 
 
 CLASSIFY = Path(__file__).parent / "classify"
@@ -130,8 +130,8 @@ def photos(tmp_path_factory):
 
 
 @pytest.fixture
-def started(photos, tmp_path, interpreters):
-    """started(script, ranks, name, ...) -> the ranks' processes, and the file of what each prints."""
+def start_ranks(photos, tmp_path, interpreters):
+    """start_ranks(script, ranks, name, ...) -> the ranks' processes, and the file of what each prints."""
     modules = f"{MODULES}{os.pathsep}{ROOT}"
     environment = {**os.environ, "PYTHONPATH": modules, "OMP_NUM_THREADS": "1"}
     processes = []
@@ -166,7 +166,7 @@ def started(photos, tmp_path, interpreters):
         process.wait()
 
 
-def finished(ranks, printed):
+def finish_ranks(ranks, printed):
     """Wait for the end of all ranks; return what each printed."""
     texts = []
     for process, path in zip(ranks, printed, strict=True):
@@ -176,7 +176,7 @@ def finished(ranks, printed):
     return texts
 
 
-def trained(texts):
+def step_digests(texts):
     """Return step -> [digest over all ranks, checksums of all images in order]; texts: what each rank printed."""
     steps = {}
     for text in texts:
@@ -189,35 +189,35 @@ def trained(texts):
     return steps
 
 
-def test_training_of_a_lab_runs_before_it_is_moved(started):
-    for text in finished(*started("before.py", 2, "before", "--batch-size", "6")):
+def test_training_of_a_lab_runs_before_it_is_moved(start_ranks):
+    for text in finish_ranks(*start_ranks("before.py", 2, "before", "--batch-size", "6")):
         images = re.findall(r"^images (\d+) ", text, re.M)
         assert list(map(int, images)) == [*range(EPOCHS * STEPS_OF_EPOCH)]
 
 
-def test_moved_training_is_killed_and_resumes_on_other_ranks(started, tmp_path):
+def test_moved_training_is_killed_and_resumes_on_other_ranks(start_ranks, tmp_path):
     """Undisturbed in the training's thread; killed on two ranks with worker processes; resumed on three."""
     n_steps = EPOCHS * STEPS_OF_EPOCH
-    undisturbed = trained(finished(*started("after.py", 1, "undisturbed", "--workers", "0")))
+    undisturbed = step_digests(finish_ranks(*start_ranks("after.py", 1, "undisturbed", "--workers", "0")))
     assert list(undisturbed) == [*range(n_steps)]
     all_images = [checksum for _, checksums in undisturbed.values() for checksum in checksums]
     assert len(set(all_images)) == n_steps * 12
     checkpoint = tmp_path / "run/checkpoint.pth"
     checkpoint.unlink()
 
-    ranks, printed = started("after.py", 2, "killed")
+    ranks, printed = start_ranks("after.py", 2, "killed")
     until(lambda: f"took {STEPS_OF_EPOCH + 2} " in printed[1].read_text())
     for process in ranks:
         process.kill()
     assert [process.wait() for process in ranks] == [-signal.SIGKILL] * 2
-    killed = trained([path.read_text() for path in printed])
+    killed = step_digests([path.read_text() for path in printed])
     assert n_steps - 1 not in killed
     in_both = [step for step, (_, checksums) in killed.items() if len(checksums) == 12]
     assert STEPS_OF_EPOCH in in_both
     assert [killed[step] for step in in_both] == [undisturbed[step] for step in in_both]
 
-    texts = finished(*started("after.py", 3, "resumed", "--resume", checkpoint))
-    resumed = trained(texts)
+    texts = finish_ranks(*start_ranks("after.py", 3, "resumed", "--resume", checkpoint))
+    resumed = step_digests(texts)
     first = min(resumed)
     assert first in (STEPS_OF_EPOCH, 2 * STEPS_OF_EPOCH)
     assert resumed == {step: entry for step, entry in undisturbed.items() if step >= first}

@@ -11,7 +11,7 @@ from loader.storage import open_store
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
-from tests.demo.robots_walk import windows_of
+from tests.demo.robots_walk import policy_windows
 
 pytestmark = pytest.mark.oracle
 EPISODES = {10: 290, 11: 421, 12: 372, 22: 348, 24: 297, 29: 221}
@@ -20,7 +20,7 @@ CAMERA = "observation.images.cam_high"
 DELTAS = {CAMERA: [-0.1, 0.0], "observation.state": [0.0], "action": [row / 30 for row in range(-1, 49)]}
 
 
-def imported(root, place, name, *episodes):
+def import_episodes(root, place, name, *episodes):
     options = ColumnarOptions(episodes=tuple((number, number) for number in episodes))
     assert import_place(root, "lerobot", open_store(place), name, options=options).failures == []
     return root.open(name)
@@ -34,14 +34,14 @@ def test_windows_and_language_are_lerobots_own(tmp_path, peer):
 
 def windows_are_lerobots_own(place, folder, peer):
     with loader.Root(folder / "root") as root:
-        plain = imported(root, place, "plain", *EPISODES)
+        plain = import_episodes(root, place, "plain", *EPISODES)
         assert [
             one["name"] for one in export(plain, "lerobot", open_store(folder / "plain"), lossy=True).lost
         ] == ["keys"]
         peer("lerobot06", "annotate", folder / "plain")
-        spoken = imported(root, folder / "plain", "spoken")
+        spoken = import_episodes(root, folder / "plain", "spoken")
         assert export(spoken, "lerobot", open_store(folder / "out")).lost == []
-        read = windows_of(spoken, DELTAS)
+        read = policy_windows(spoken, DELTAS)
     ours = {(int(key.removeprefix("episode_")), row): window for (key, row), window in read.items()}
     theirs = peer("lerobot06", "windows", folder / "out", json.dumps(DELTAS), 1)
     language = {(one["episode"], one["row"]): one.pop("language") for one in theirs}

@@ -17,7 +17,7 @@ from tests.oracles.items_walk import same_batches, samples
 pytestmark = pytest.mark.oracle
 
 
-def exported(folder, target, lossy=False):
+def export_dataset(folder, target, lossy=False):
     """Import a dataset, and export it in two files of rows."""
     with loader.Root(f"{target}-root") as root:
         assert import_place(root, "lerobot", open_store(folder), "d").failures == []
@@ -27,7 +27,7 @@ def exported(folder, target, lossy=False):
 def test_its_writers_dataset_comes_out_with_every_row_and_picture(tmp_path, peer, monkeypatch):
     monkeypatch.setattr("penstock.formats.lerobot.lerobot_export.FILE_BYTES", 9200)
     peer("lerobot", "write", tmp_path / "made")
-    done = exported(tmp_path / "made", tmp_path / "out")
+    done = export_dataset(tmp_path / "made", tmp_path / "out")
     assert (done.lost, done.samples) == ([], 3)
     assert len(list((tmp_path / "out/data").rglob("*.parquet"))) == 2
     *rows, told = peer("lerobot", "read", tmp_path / "made", 1)
@@ -58,10 +58,10 @@ def test_dataset_of_lerobot_makes_the_same_batches_everywhere(tmp_path, peer):
 def test_real_episodes_come_out_with_their_rows_and_pictures(tmp_path, peer):
     """Of v2.1, which lerobot 0.4.4 does not read, where PENSTOCK_MEDIA names the corpus."""
     for corpus in filter(None, [os.environ.get("PENSTOCK_MEDIA")]):
-        real_episodes_come_out(Path(corpus) / "robot/g1_lerobot_v21", tmp_path, peer)
+        check_real_episodes(Path(corpus) / "robot/g1_lerobot_v21", tmp_path, peer)
 
 
-def real_episodes_come_out(media, tmp_path, peer):
+def check_real_episodes(media, tmp_path, peer):
     """Rows are held against its Parquet, pictures against PyAV."""
     import av
     import pyarrow.parquet as pq
@@ -76,7 +76,7 @@ def real_episodes_come_out(media, tmp_path, peer):
         lines = (folder / "meta" / name).read_text().splitlines()
         kept = [line for line in lines if json.loads(line)["episode_index"] in numbers]
         (folder / "meta" / name).write_text("\n".join(kept))
-    done = exported(folder, tmp_path / "out", lossy=True)
+    done = export_dataset(folder, tmp_path / "out", lossy=True)
     assert [one["name"] for one in done.lost] == ["keys"]
     *ours, told = peer("lerobot", "read", tmp_path / "out", 37)
     wanted = [pq.read_table(folder / f"data/chunk-000/episode_{n:06d}.parquet").to_pylist() for n in numbers]

@@ -41,7 +41,7 @@ def read(version):
     return out
 
 
-def taken(place, root, how):
+def read_samples(place, root, how):
     """Samples of a place that is registered, or imported, in order."""
     root = loader.Root(root)
     if how == "registered":
@@ -65,7 +65,9 @@ HOW = pytest.mark.parametrize("how", ["registered", "imported"])
 @HOW
 def test_its_leaves_are_fields_and_columns(theirs, tmp_path, how):
     folder, written = theirs
-    for (fields, row), one in zip(taken(folder / "leaves", tmp_path, how), written["leaves"], strict=True):
+    for (fields, row), one in zip(
+        read_samples(folder / "leaves", tmp_path, how), written["leaves"], strict=True
+    ):
         assert fields == {
             "image.jpg": bytes.fromhex(one["image"]),
             "caption.txt": one["caption"].encode(),
@@ -93,7 +95,9 @@ def test_its_leaves_are_fields_and_columns(theirs, tmp_path, how):
 @HOW
 def test_its_tables_are_read_where_their_values_lie(theirs, tmp_path, how):
     folder, written = theirs
-    for (fields, row), one in zip(taken(folder / "table", tmp_path, how), written["table"], strict=True):
+    for (fields, row), one in zip(
+        read_samples(folder / "table", tmp_path, how), written["table"], strict=True
+    ):
         some = {} if one["some"] is None else {"some.txt": one["some"].encode()}
         assert fields == {
             "text.txt": one["text"].encode(),
@@ -109,7 +113,7 @@ def test_its_tables_are_read_where_their_values_lie(theirs, tmp_path, how):
 @HOW
 def test_its_tokens_and_texts_are_samples(theirs, peer, tmp_path, how):
     folder, written = theirs
-    documents = taken(folder / "tokens", tmp_path / "tokens", how)
+    documents = read_samples(folder / "tokens", tmp_path / "tokens", how)
     assert [fields for fields, _ in documents] == [
         {"tokens.i4": bytes.fromhex(one[2])} for one in written["tokens"]
     ]
@@ -117,7 +121,7 @@ def test_its_tokens_and_texts_are_samples(theirs, peer, tmp_path, how):
     blocks = [bytes.fromhex(one["block"][2]) for one in peer("litdata", "blocks", folder / "tokens", 7)]
     assert len(blocks) == len(joined) // 28 == 42
     assert joined.startswith(b"".join(blocks))
-    texts = taken(folder / "texts", tmp_path / "texts", how)
+    texts = read_samples(folder / "texts", tmp_path / "texts", how)
     assert [fields for fields, _ in texts] == [{"data.txt": one.encode()} for one in written["texts"]]
 
 
@@ -128,7 +132,7 @@ def test_its_compressed_chunks_are_imported(name, theirs, tmp_path):
         done = import_place(root, "litdata-compressed", open_store(folder / name), "d")
         assert done.failures == []
         packed = read(root.open("d"))
-    plain = taken(folder / name.partition("-")[0], tmp_path / "plain", "imported")
+    plain = read_samples(folder / name.partition("-")[0], tmp_path / "plain", "imported")
     assert [(packed[str(i)][0], columns(packed[str(i)][1])) for i in range(100)] == [
         (fields, columns(row)) for fields, row in plain
     ]

@@ -9,7 +9,7 @@ import loader
 from loader.storage import open_store
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
-from tests.demo.robots_walk import trained
+from tests.demo.robots_walk import run_training
 
 pytestmark = pytest.mark.oracle
 HERE = Path(__file__).parent
@@ -24,7 +24,7 @@ def test_diffusion_trains_on_real_episodes_and_smolvla_takes_them(tmp_path, peer
         with loader.Root(tmp_path / "root") as root:
             options = ColumnarOptions(episodes=((29, 29),))
             assert import_place(root, "lerobot", open_store(place), "g1", options=options).failures == []
-        done, digests = trained([POLICIES, "examples/robots.py"], tmp_path, SIZES)
+        done, digests = run_training([POLICIES, "examples/robots.py"], tmp_path, SIZES)
         assert done.returncode == 0, done.stderr
         assert list(digests) == [0, 1]
         (inputs,) = peer("policies", tmp_path / "root")

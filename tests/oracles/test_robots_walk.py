@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import loader
-from tests.demo.robots_walk import REPOSITORY, film, frozen, walked, windows_of
+from tests.demo.robots_walk import REPOSITORY, film, frozen, policy_windows, walk_dataset
 from tests.penstock.formats.builders.lerobot_files import spoken
 
 pytestmark = pytest.mark.oracle
@@ -68,13 +68,13 @@ def test_act_resumes_and_lerobot_reads_what_is_left_pixel_for_pixel(tmp_path, pe
     for corpus in filter(None, [os.environ.get("PENSTOCK_MEDIA")]):
         place = three_cameras(Path(corpus) / "robot/g1_lerobot_v21", tmp_path / "place")
         options = ["--policy", "act", "--global-batch", "4", "--episodes", *map(str, EPISODES)]
-        rest = walked([POLICIES, "examples/robots.py"], tmp_path, place, options, BAD, check)
+        rest = walk_dataset([POLICIES, "examples/robots.py"], tmp_path, place, options, BAD, check)
         theirs = peer("lerobot06", "windows", tmp_path / "export", json.dumps(DELTAS), 1)
         keys, read = sorted(rest.keys(np.arange(len(rest)))), {}
         for window in theirs:
             del window["language"], window["task"]
             read[keys[window.pop("episode")], window.pop("row")] = window
         assert len(read) == sum(rows for n, rows in EPISODES.items() if f"{n:06d}" not in BAD[0])
-        assert read == windows_of(rest, DELTAS)
+        assert read == policy_windows(rest, DELTAS)
         assert {window["text"] for window in read.values()} == {"reach", "grasp"}
         assert len({window[CAMERAS[1]] for window in read.values()}) == len(read)  # its frames are numbered

@@ -79,7 +79,7 @@ def test_every_step_has_the_samples_that_streaming_serves(docs, peer, capsys, si
     assert ours(capsys, docs, there, "--step", "4") == served[4:]
 
 
-def test_epoch_that_was_resumed_in_another_world_goes_on(docs, peer, capsys, tmp_path):
+def test_epoch_that_was_resumed_in_another_world_continues(docs, peer, capsys, tmp_path):
     state = {
         "epoch": 0,
         "sample_in_epoch": 40,

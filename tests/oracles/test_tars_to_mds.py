@@ -68,23 +68,23 @@ def verb(*arguments, root, kill_after=None):
     return process.returncode, json.loads(out) if out.startswith("{") else out + told
 
 
-def done(*arguments, root):
+def run_verb(*arguments, root):
     code, said = verb(*arguments, root=root)
     assert code == 0, said
     return said
 
 
-def done_after_kills(*arguments, root, took, chance):
+def run_with_kills(*arguments, root, took, chance):
     """The same, after a first run that was killed at a random moment, and more of them."""
     codes = [verb(*arguments, root=root, kill_after=chance.uniform(0.2, 0.8) * took)[0] for _ in range(8)]
     assert -9 in codes
-    return done(*arguments, root=root)
+    return run_verb(*arguments, root=root)
 
 
-def timed(*arguments, root):
+def time_verb(*arguments, root):
     """(what the verb says, seconds that it took)."""
     began = time.monotonic()
-    return done(*arguments, root=root), time.monotonic() - began
+    return run_verb(*arguments, root=root), time.monotonic() - began
 
 
 def train(root, run, state, most=STEPS + 1):
@@ -121,7 +121,7 @@ def write_files(folder):
 def content_digest(samples):
     """`penstock digest --full`, from what streaming read: after docs/formats.md and the module's formula alone."""
 
-    def hashed(*parts):
+    def hash_sample(*parts):
         told = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
         return int.from_bytes(hashlib.sha256(told).digest(), "little")
 
@@ -129,13 +129,13 @@ def content_digest(samples):
     for sample in samples:
         key = sample["key"].encode()
         row = {k: v for k, v in sample["metadata"].items() if k not in SOURCE_COLUMNS and v is not None}
-        total += hashed(
+        total += hash_sample(
             b"row", key, json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
         )
         for name in sample.keys() - {"key", "metadata"}:
             value = sample[name]
             data = value.encode() if name == "txt" else bytes.fromhex(value)
-            total += hashed(b"payload", key, name.encode(), hashlib.sha256(data).digest())
+            total += hash_sample(b"payload", key, name.encode(), hashlib.sha256(data).digest())
     return f"cf-{total % 2**256:064x}"
 
 
@@ -153,19 +153,21 @@ def test_tars_in_a_bucket_are_trained_on_and_leave_as_mds(tmp_path, peer, bucket
     before = objects(place)
 
     register = "register", "webdataset", "s3://bucket/tars", "photos"
-    alone, took = timed(*register, root=tmp_path / "alone")
-    found = done_after_kills(*register, root=root, took=took, chance=chance)
+    alone, took = time_verb(*register, root=tmp_path / "alone")
+    found = run_with_kills(*register, root=root, took=took, chance=chance)
     assert (found["id"], found["samples"]) == (alone["id"], N)
 
     rows = "".join(f"p{number:02},{'cc0' if number % 3 else 'by'}\n" for number in range(N))
     (tmp_path / "licences.csv").write_text("key,licence\n" + rows)
-    done("annotate", "photos@1", "licences", "--from", tmp_path / "licences.csv", "--author", "me", root=root)
+    run_verb(
+        "annotate", "photos@1", "licences", "--from", tmp_path / "licences.csv", "--author", "me", root=root
+    )
 
     whole = train(root, "whole", tmp_path / "whole.json")
     assert sorted(whole) == list(range(STEPS))
     killed = train(root, "killed", tmp_path / "killed.json", most=5)
     assert {**killed, **train(root, "killed", tmp_path / "killed.json")} == whole
-    look = done("batch", "killed@7", root=root)
+    look = run_verb("batch", "killed@7", root=root)
     assert f"{look['digest']:016x}" == whole[7]
     assert [proof["name"] for proof in look["proofs"] if proof["proved"]] == [
         "planned",
@@ -180,15 +182,15 @@ def test_tars_in_a_bucket_are_trained_on_and_leave_as_mds(tmp_path, peer, bucket
         )
     assert objects(place) == before
 
-    _, took = timed("export", "photos@3", "mds", "s3://bucket/alone", root=root)
-    done_after_kills("export", "photos@3", "mds", "s3://bucket/mds", root=root, took=took, chance=chance)
+    _, took = time_verb("export", "photos@3", "mds", "s3://bucket/alone", root=root)
+    run_with_kills("export", "photos@3", "mds", "s3://bucket/mds", root=root, took=took, chance=chance)
     exported = objects(open_store("s3://bucket/mds", bucket))
     assert exported == objects(open_store("s3://bucket/alone", bucket))
     for name, data in exported.items():
         (tmp_path / "mds" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "mds" / name).write_bytes(data)
     theirs = peer("mds", "read", tmp_path / "mds")
-    assert content_digest(theirs) == done("digest", "photos@3", "--full", root=root)["digest"]
+    assert content_digest(theirs) == run_verb("digest", "photos@3", "--full", root=root)["digest"]
 
 
 KILLED = (
@@ -213,9 +215,9 @@ def test_every_verb_killed_at_random_moments_ends_in_the_same(tmp_path, peer, bu
     for path in (tmp_path / "tars").iterdir():
         place.put(path.name, path.read_bytes())
     for words in KILLED:
-        alone, took = timed(*(word.format(root="no") for word in words), root=tmp_path / "alone")
+        alone, took = time_verb(*(word.format(root="no") for word in words), root=tmp_path / "alone")
         given = [word.format(root="yes") for word in words]
-        found = done_after_kills(*given, root=tmp_path / "killed", took=took, chance=chance)
+        found = run_with_kills(*given, root=tmp_path / "killed", took=took, chance=chance)
         assert {k: v for k, v in found.items() if k not in counts} == {
             k: v for k, v in alone.items() if k not in counts
         }
@@ -234,7 +236,7 @@ def test_archive_replaced_under_a_training_ends_it(tmp_path, peer, bucket):
     for path in (tmp_path / "tars").iterdir():
         place.put(path.name, path.read_bytes())
     with loader.Root(tmp_path / "root") as root:
-        done("register", "webdataset", "s3://bucket/replaced", "photos", root=tmp_path / "root")
+        run_verb("register", "webdataset", "s3://bucket/replaced", "photos", root=tmp_path / "root")
         plan = loader.plan({"photos": root.open("photos@1").select("txt")}, seed=1, global_batch=10)
         with loader.Loader(plan, cache=0) as batches:  # what is kept in memory is not read again
             next(batches)

@@ -25,7 +25,7 @@ def read(folder, format, tmp_path, **options):
         return list(zip(found, version.samples().collect().to_dicts(), strict=True))
 
 
-def array_of(told):
+def parse_array(told):
     dtype, shape, data = told
     return np.frombuffer(bytes.fromhex(data), dtype).reshape(shape)
 
@@ -62,10 +62,10 @@ def test_every_value_of_an_episode_is_imported(tmp_path, peer):
         fields, row = mine[bytes.fromhex(own.pop("file_path")).decode()]
         assert (row["split"], row["n_steps"]) == (one["split"], len(one["steps"]))
         picture = find_decoder("x.png")(fields.pop("episode_metadata.cover.png"), None)
-        assert np.array_equal(picture, array_of(own.pop("cover")))
-        same(fields.pop("episode_metadata.home.npy"), array_of(own.pop("home")))
+        assert np.array_equal(picture, parse_array(own.pop("cover")))
+        same(fields.pop("episode_metadata.home.npy"), parse_array(own.pop("home")))
         assert {name: row[f"episode_metadata_{name}"] for name in own} == {
-            name: array_of(value).item() for name, value in own.items()
+            name: parse_array(value).item() for name, value in own.items()
         }
         steps = [dict(leaves(step)) for step in one["steps"]]
         for name in steps[0]:
@@ -79,10 +79,10 @@ def test_every_value_of_an_episode_is_imported(tmp_path, peer):
             elif name in ("observation.top", "observation.grey"):
                 fields.pop(f"{name}.mp4.packets")
                 frames = loader.video(frames=len(values), size=(16, 24))(fields.pop(f"{name}.mp4"), None)
-                wanted = np.stack([array_of(value) for value in values])
+                wanted = np.stack([parse_array(value) for value in values])
                 assert np.array_equal(np.asarray(frames), np.broadcast_to(wanted, (len(values), 16, 24, 3)))
             else:
-                same(fields.pop(f"{name}.npy"), np.stack([array_of(value) for value in values]))
+                same(fields.pop(f"{name}.npy"), np.stack([parse_array(value) for value in values]))
         assert fields == {}
 
 
@@ -96,11 +96,11 @@ def test_every_value_of_an_example_is_imported(packed, tmp_path, peer):
     for one, (fields, row) in zip(theirs, mine, strict=True):
         assert fields == {
             "raw.bin": bytes.fromhex(one["raw"]),
-            "limits.i8": array_of(one["limits"]).tobytes(),
-            "action.f4": array_of(one["action"]).tobytes(),
+            "limits.i8": parse_array(one["limits"]).tobytes(),
+            "action.f4": parse_array(one["action"]).tobytes(),
         }
         assert row["text"] == bytes.fromhex(one["text"]).decode()
         assert [row["number"], np.float32(row["weight"])] == [
-            array_of(one[k])[0] for k in ("number", "weight")
+            parse_array(one[k])[0] for k in ("number", "weight")
         ]
-        assert len(array_of(one["none"])) == 0
+        assert len(parse_array(one["none"])) == 0

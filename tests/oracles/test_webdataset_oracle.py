@@ -12,7 +12,7 @@ from penstock.formats.run_export import export
 pytestmark = pytest.mark.oracle
 
 
-def fields_of(version):
+def field_bytes(version):
     """key -> field -> bytes of the live samples."""
     out = {}
     for row in version.samples().collect().to_dicts():
@@ -33,7 +33,7 @@ def test_its_writers_archives_are_registered_and_come_out_again(tmp_path, peer):
     peer("webdataset", "write", files, tmp_path / "tars")
     with loader.Root(tmp_path / "root") as root:
         version = register(root, "webdataset", tmp_path / "tars", "photos").version
-        assert fields_of(version) == wanted
+        assert field_bytes(version) == wanted
         root.exclude("photos", ["p07"], reason="bad")
         export(root.open("photos"), "webdataset", open_store(tmp_path / "out"))
     theirs = peer("webdataset", "read", *sorted((tmp_path / "out").rglob("*.tar")))

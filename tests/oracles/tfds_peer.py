@@ -55,7 +55,7 @@ def features():
     return of.FeaturesDict({"steps": of.Dataset(step), "episode_metadata": own})
 
 
-def step_of(draw, number, n):
+def make_step(draw, number, n):
     limits = [(one, np.iinfo(one)) for one in INTEGERS]
     observation = {
         "top": draw.integers(0, 256, (16, 24, 3), np.uint8),
@@ -99,13 +99,13 @@ class Robot(tfds.core.GeneratorBasedBuilder):
                 "kind": number % 2,
                 "cover": draw.integers(0, 256, (8, 8, 3), np.uint8),
             }
-            yield number, {"steps": [step_of(draw, k, n) for k in range(n)], "episode_metadata": own}
+            yield number, {"steps": [make_step(draw, k, n) for k in range(n)], "episode_metadata": own}
 
 
-def told(value):
+def json_value(value):
     """Return a value as JSON."""
     if isinstance(value, dict):
-        return {name: told(one) for name, one in value.items()}
+        return {name: json_value(one) for name, one in value.items()}
     if isinstance(value, bytes):
         return value.hex()
     array = np.asarray(value)
@@ -118,7 +118,7 @@ def episodes(folder):
     print(json.dumps({"at": str(builder.data_path)}))
     for split in STEPS:
         for one in tfds.as_numpy(builder.as_dataset(split=split, decoders=JPEG)):
-            own, steps = told(one["episode_metadata"]), [told(step) for step in one["steps"]]
+            own, steps = json_value(one["episode_metadata"]), [json_value(step) for step in one["steps"]]
             print(json.dumps({"split": split, "own": own, "steps": steps}))
 
 
@@ -151,7 +151,7 @@ def records(folder):
         print(
             json.dumps(
                 {
-                    name: told(
+                    name: json_value(
                         one.bytes_list.value[0] if one.bytes_list.value else max(arrays[name], key=len)
                     )
                     for name, one in found.items()

@@ -58,7 +58,7 @@ ALERT = Alert(
 )
 
 
-def test_webhook_gets_every_field_and_where_to_read_on(hook: Hook) -> None:
+def test_webhook_gets_every_field_and_a_link(hook: Hook) -> None:
     assert send(ALERT, channels(f"webhook+{hook.url}")) == []
     assert hook.taken == [
         {

@@ -30,7 +30,7 @@ def table(rows: list[Row]) -> pa.Table:
     )
 
 
-def drawn_rows(draw: random.Random) -> list[Row]:
+def draw_rows(draw: random.Random) -> list[Row]:
     rows = []
     for number in range(draw.randrange(60)):
         txn = f"t{number // draw.choice([7, 12])}"
@@ -43,7 +43,7 @@ def test_choice_agrees_with_the_model(stale: str) -> None:
     draw = random.Random(stale)
     n_decisions = 0
     for _ in range(400):
-        rows = drawn_rows(draw)
+        rows = draw_rows(draw)
         model = Model(draw.randrange(1, 4), draw.randrange(4), stale, draw.randrange(1, 4))
         rule = DecisionRule(
             groups=model.groups,

@@ -43,17 +43,17 @@ def assert_equal(actual, expected):
 
 
 @pytest.fixture(params=["memory", "dataset"])
-def stored(request, tmp_path):
-    """stored(samples) -> the samples as `loader.rollout` returned them, or as a dataset does."""
+def store_samples(request, tmp_path):
+    """store_samples(samples) -> the samples as `loader.rollout` returned them, or as a dataset does."""
     if request.param == "memory":
         return lambda samples: samples
     return lambda samples: through_a_dataset(tmp_path / "root", samples)
 
 
-def test_verl_output_comes_back(stored):
+def test_verl_output_comes_back(store_samples):
     output = recorded_outputs.agent_loop_output()
     sample = from_agent_loop_output("r1", output, group_id="g7")
-    (again,) = stored([sample])
+    (again,) = store_samples([sample])
     expected = {name: value for name, value in output.items() if name != "mm_processor_output"}
     assert_equal(to_agent_loop_output(again), expected)
     assert to_agent_loop_output(again)["routed_experts"].dtype == np.uint8
@@ -83,11 +83,11 @@ def test_versions_of_the_caller_count_before_the_range_of_verl():
     assert (extra["min_global_steps"], extra["max_global_steps"]) == (6, 7)
 
 
-def test_skyrl_output_of_steps_comes_back(stored):
+def test_skyrl_output_of_steps_comes_back(store_samples):
     output = recorded_outputs.generator_output()
     samples = from_generator_output(output, prefix="run-7/", versions=5, env="sums")
     assert [key for key, _, _ in samples] == ["run-7/gsm-7_3/0", "run-7/gsm-7_3/1", "run-7/gsm-8_0/0"]
-    assert_equal(to_generator_output(stored(samples)), output)
+    assert_equal(to_generator_output(store_samples(samples)), output)
 
 
 def test_rollouts_of_a_skyrl_output_have_turns_rewards_and_kept_tokens():
@@ -103,29 +103,29 @@ def test_rollouts_of_a_skyrl_output_have_turns_rewards_and_kept_tokens():
     assert (masked[1]["experts.npy"][2:] == NO_EXPERT).all()
 
 
-def test_skyrl_output_with_a_reward_per_trajectory_comes_back(stored):
+def test_skyrl_output_with_a_reward_per_trajectory_comes_back(store_samples):
     output = recorded_outputs.generator_output()
     output["is_last_step"] = None
     output["rewards"] = [1.0, 0.5, 0.0]
     output["trajectory_ids"][1] = {"instance_id": "gsm-7", "repetition_id": 4}
     samples = from_generator_output(output, prefix="run-7/")
     assert [key for key, _, _ in samples] == ["run-7/gsm-7_3", "run-7/gsm-7_4", "run-7/gsm-8_0"]
-    assert_equal(to_generator_output(stored(samples)), output)
+    assert_equal(to_generator_output(store_samples(samples)), output)
 
 
-def test_experience_comes_back_without_and_with_padding(stored):
+def test_experience_comes_back_without_and_with_padding(store_samples):
     experience = recorded_outputs.experience()
     samples = from_experience(experience, keys=["a", "b"], group_ids=["g1", "g2"], versions=3)
     assert [len(fields["tokens.npy"]) for _, fields, _ in samples] == [7, 4]
     assert samples[1][1]["logprobs.npy"].tolist() == [0, 0, -1, -2]
     assert samples[1][1]["advantages.npy"].tolist() == [0, -1, -1, -1]
-    assert_equal(to_experience(stored(samples), pad_id=0), experience)
+    assert_equal(to_experience(store_samples(samples), pad_id=0), experience)
 
 
-def test_datum_comes_back(stored):
+def test_datum_comes_back(store_samples):
     datum = recorded_outputs.datum()
     sample = from_datum("r1", datum, group_id="g7", reward=1, versions=2)
-    (again,) = stored([sample])
+    (again,) = store_samples([sample])
     assert_equal(to_datum(again), datum)
     assert sample[1]["advantages.npy"].tolist() == [0, 0, 1, 1, 0, 0, 1]
     assert (sample[2]["reward"], sample[2]["policy_min"]) == (1.0, 2)

@@ -19,7 +19,7 @@ from .recorded_outputs import EXPERTS, LOGPROBS, RESPONSE_MASK, tensor_data
 NAN = float("nan")
 
 
-def refused(says):
+def expect_refusal(says):
     return pytest.raises(InvalidSample, match=re.escape(says))
 
 
@@ -50,7 +50,7 @@ def refused(says):
 )
 def test_verl_output_is_refused(wrong, says):
     output = {**recorded_outputs.agent_loop_output(), **wrong}
-    with refused(says):
+    with expect_refusal(says):
         from_agent_loop_output("r1", output, group_id="g7")
 
 
@@ -75,7 +75,7 @@ def test_verl_output_is_refused(wrong, says):
 )
 def test_skyrl_output_is_refused(name, value, says):
     output = {**recorded_outputs.generator_output(), name: value}
-    with refused(says):
+    with expect_refusal(says):
         from_generator_output(output, prefix="p/")
 
 
@@ -97,12 +97,12 @@ def test_skyrl_output_is_refused(name, value, says):
 )
 def test_experience_is_refused(name, value, says):
     experience = {**recorded_outputs.experience(), name: value}
-    with refused(says):
+    with expect_refusal(says):
         from_experience(experience, keys=["a", "b"], group_ids=["g", "g"])
 
 
 def test_experience_with_other_keys_than_sequences_is_refused():
-    with refused("keys has 1 values, sequences 2"):
+    with expect_refusal("keys has 1 values, sequences 2"):
         from_experience(recorded_outputs.experience(), keys=["a"], group_ids=["g", "g"])
 
 
@@ -130,17 +130,17 @@ SPARSE = {"data": [1.0], "dtype": "float32", "shape": [6, 9], "sparse_crow_indic
 def test_datum_is_refused(name, value, says):
     datum = recorded_outputs.datum()
     datum["loss_fn_inputs"][name] = value
-    with refused(says):
+    with expect_refusal(says):
         from_datum("r1", datum, group_id="g7")
 
 
 def test_datum_without_tokens_or_with_images_is_refused():
     datum = recorded_outputs.datum()
     datum["model_input"]["chunks"].append({"type": "image", "data": b""})
-    with refused("chunk 1 of model_input is 'image'"):
+    with expect_refusal("chunk 1 of model_input is 'image'"):
         from_datum("r1", datum, group_id="g7")
     empty = {"model_input": {"chunks": []}, "loss_fn_inputs": {"target_tokens": [], "mask": []}}
-    with refused("model_input has no token"):
+    with expect_refusal("model_input has no token"):
         from_datum("r1", empty, group_id="g7")
 
 
@@ -159,43 +159,43 @@ def sample(key="r1", tokens=(1, 2, 3), mask=(0, 1, 1), **others):
     ids=["verl", "tinker", "skyrl", "openrlhf"],
 )
 def test_sample_that_is_no_whole_rollout_is_refused(convert):
-    with refused("rollout 'r1' has no mask.npy; select it in the view"):
+    with expect_refusal("rollout 'r1' has no mask.npy; select it in the view"):
         convert({"__key__": "r1", "tokens.npy": np.arange(3)})
-    with refused("rollout 'r1': mask.npy has 2 values, tokens.npy 3"):
+    with expect_refusal("rollout 'r1': mask.npy has 2 values, tokens.npy 3"):
         convert({"__key__": "r1", "tokens.npy": np.arange(3), "mask.npy": np.ones(2, bool)})
-    with refused("rollout 'r1' has media.npy"):
+    with expect_refusal("rollout 'r1' has media.npy"):
         convert(sample(media=[[0, 1, 1]], media_version="images@1"))
 
 
 def test_first_token_that_was_sampled_has_no_row():
     beginning = sample(mask=(1, 1, 1))
-    with refused("token 0 was sampled, and no row of action_mask predicts it"):
+    with expect_refusal("token 0 was sampled, and no row of action_mask predicts it"):
         to_experience([beginning], pad_id=0)
-    with refused("token 0 was sampled, and no row of loss_fn_inputs predicts it"):
+    with expect_refusal("token 0 was sampled, and no row of loss_fn_inputs predicts it"):
         to_datum(beginning)
     assert to_agent_loop_output(beginning)["prompt_ids"] == []
 
 
 def test_one_token_is_no_datum():
-    with refused("rollout 'r1' has one token"):
+    with expect_refusal("rollout 'r1' has one token"):
         to_datum(sample(tokens=[1], mask=[0]))
 
 
 def test_batch_with_a_field_in_some_rollouts_is_refused():
     with_logprobs = sample("a", logprobs=[0, -1, -1], reward=1)
     without = sample("b", reward=1)
-    with refused("rollout 'b' has no logprobs.npy, others of the batch have"):
+    with expect_refusal("rollout 'b' has no logprobs.npy, others of the batch have"):
         to_generator_output([with_logprobs, without])
-    with refused("rollout 'b' has no logprobs.npy, others of the batch have"):
+    with expect_refusal("rollout 'b' has no logprobs.npy, others of the batch have"):
         to_experience([with_logprobs, without], pad_id=0)
-    with refused("no rollout has a reward"):
+    with expect_refusal("no rollout has a reward"):
         to_generator_output([sample()])
 
 
 def test_experts_with_a_gap_are_refused():
     experts = np.zeros((3, 2, 2), int)
     experts[1] = NO_EXPERT
-    with refused("experts.npy lacks the row of token 1, and has one for token 2"):
+    with expect_refusal("experts.npy lacks the row of token 1, and has one for token 2"):
         to_agent_loop_output(sample(fields={"experts.npy": experts}))
 
 
@@ -210,5 +210,5 @@ def test_rollouts_of_another_source_get_numbers_in_their_group():
     assert [entry["repetition_id"] for entry in output["trajectory_ids"]] == [0, 0, 1, 1]
     assert output["response_ids"] == [[2, 3]] * 4
     assert output["loss_masks"] == [RESPONSE_MASK[:2]] * 4
-    with refused("rollout 'a' has no group_id; select it in the view"):
+    with expect_refusal("rollout 'a' has no group_id; select it in the view"):
         to_generator_output([{**rollouts[0][1], "__key__": "a", "reward": 1}])

@@ -20,7 +20,7 @@ def call(prompt, sampled, version=0):
     }
 
 
-def joined_by_tuples(calls):
+def join_tuples(calls):
     """Return (tokens, mask, logprobs, versions, calls) per sequence, from tuples of (token, ...) rows."""
     sequences = []
     for number, one in enumerate(calls):
@@ -65,12 +65,12 @@ def trajectories(draw):
 def test_join_calls_agrees_with_tuples(calls):
     joined = loader.join_calls(calls)
     names = ("tokens", "mask", "logprobs", "versions", "calls")
-    assert [tuple(list(sequence[name]) for name in names) for sequence in joined] == joined_by_tuples(calls)
+    assert [tuple(list(sequence[name]) for name in names) for sequence in joined] == join_tuples(calls)
     n_sampled = sum(len(one["sampled"]) for one in calls)
     assert sum(int(sequence["mask"].sum()) for sequence in joined) == n_sampled  # no sampled token is lost
 
 
-def test_call_extends_the_longest_sequence_that_its_prompt_begins_with():
+def test_call_extends_the_longest_prefix_of_its_prompt():
     calls = [call([1], [2]), call([1, 3], [4]), call([1, 2], [5]), call([1, 2, 5, 6], [7]), call([1, 2], [8])]
     joined = loader.join_calls(calls)
     assert [sequence["calls"] for sequence in joined] == [[0, 2, 3], [1], [4]]
@@ -90,7 +90,7 @@ def test_call_whose_prompt_differs_in_the_middle_begins_a_sequence():
     assert [sequence["tokens"].tolist() for sequence in joined] == [[1, 2, 5], [1, 3, 5, 7]]
 
 
-def test_join_calls_without_logprobs_and_versions_leaves_them_out():
+def test_join_calls_without_logprobs_and_versions_omits_them():
     joined = loader.join_calls([{"prompt": [1], "sampled": [2]}])
     assert list(joined[0]) == ["tokens", "mask", "calls"]
     assert loader.join_calls([]) == []

@@ -44,19 +44,21 @@ class SmallAzure:
         if request.method == "PUT":
             return self._put(request, key, query)
         if key not in self.objects:
-            return refused(404, "BlobNotFound")
+            return error_answer(404, "BlobNotFound")
         if request.method == "DELETE":
             del self.objects[key]
-            return said(202)
+            return make_answer(202)
         data = self.objects[key]
         span = request.headers.get("x-ms-range") or request.headers.get("range")
         if span is None or request.method == "HEAD":
-            return said(200, data, data)
+            return make_answer(200, data, data)
         low, high = (int(number) for number in span.removeprefix("bytes=").split("-"))
         if low >= len(data):
-            return refused(416, "InvalidRange")
+            return error_answer(416, "InvalidRange")
         piece = data[low : high + 1]
-        return said(206, piece, data, {"content-range": f"bytes {low}-{low + len(piece) - 1}/{len(data)}"})
+        return make_answer(
+            206, piece, data, {"content-range": f"bytes {low}-{low + len(piece) - 1}/{len(data)}"}
+        )
 
     def list(self, query: dict[str, str]) -> Answer:
         prefix, after = query.get("prefix", ""), bytes.fromhex(query.get("marker", "")).decode()
@@ -70,12 +72,12 @@ class SmallAzure:
         )
         more = f"<NextMarker>{page[-1].encode().hex()}</NextMarker>" if rest else "<NextMarker/>"
         body = f"<EnumerationResults><Blobs>{entries}</Blobs>{more}</EnumerationResults>"
-        return said(200, body.encode(), more={"content-type": "application/xml"})
+        return make_answer(200, body.encode(), more={"content-type": "application/xml"})
 
     def _put(self, request, key: str, query: dict[str, str]) -> Answer:
         if query.get("comp") == "block":
             self.blocks[key, query["blockid"]] = request.body
-            return said(201)
+            return make_answer(201)
         data = request.body
         if query.get("comp") == "blocklist":
             names = re.findall(rb"<(?:Latest|Uncommitted)>([^<]+)<", data)
@@ -83,9 +85,9 @@ class SmallAzure:
         elif source := request.headers.get("x-ms-copy-source"):
             data = self.objects[unquote(source).partition(f"{self.base}/")[2]]
         elif request.headers.get("if-none-match") == "*" and key in self.objects:
-            return refused(409, "BlobAlreadyExists")
+            return error_answer(409, "BlobAlreadyExists")
         self.objects[key] = data
-        return said(201, b"", data, {"x-ms-copy-status": "success"})
+        return make_answer(201, b"", data, {"x-ms-copy-status": "success"})
 
     def _batch(self, request) -> Answer:
         made = []
@@ -107,7 +109,7 @@ def _name(key: str) -> str:
     return f'<Name Encoded="true">{quote(key)}</Name>'
 
 
-def said(
+def make_answer(
     status: int, body: bytes = b"", of: bytes | None = None, more: dict[str, str] | None = None
 ) -> Answer:
     """of: the object whose ETag goes along."""
@@ -116,8 +118,8 @@ def said(
     return status, body, {**headers, **(more or {})}
 
 
-def refused(status: int, code: str) -> Answer:
-    return said(status, f"<Error><Code>{code}</Code></Error>".encode(), more={"x-ms-error-code": code})
+def error_answer(status: int, code: str) -> Answer:
+    return make_answer(status, f"<Error><Code>{code}</Code></Error>".encode(), more={"x-ms-error-code": code})
 
 
 def etag(data: bytes) -> str:

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from dagster._cli import cli as dagster_cli
 
 from tests.servers.ports import free_port
-from tests.servers.processes import end, environment_of
+from tests.servers.processes import end, environment_bytes
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 QUICK_DISK = str(Path(__file__).with_name("quick_disk"))
@@ -359,7 +359,7 @@ class Deployment:
 
     def _is_ours(self, number: int) -> bool:
         """Return whether a live process is of this deployment: another may have got the number of one that ended."""
-        return f"DAGSTER_HOME={self.home}".encode() in environment_of(number).split(b"\0")
+        return f"DAGSTER_HOME={self.home}".encode() in environment_bytes(number).split(b"\0")
 
 
 @contextmanager

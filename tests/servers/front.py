@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 
-async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float = 0) -> None:
+async def copy_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float = 0) -> None:
     with suppress(ConnectionError):
         while data := await reader.read(2**16):
             await asyncio.sleep(delay_s)
@@ -23,7 +23,7 @@ async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, de
 async def main(server: int, own: int = 0, delay_s: float = 0) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", server)
-        await asyncio.gather(pass_on(reader, back), pass_on(there, writer, delay_s))
+        await asyncio.gather(copy_stream(reader, back), copy_stream(there, writer, delay_s))
 
     listening = await _listen(serve, own)
     print(listening.sockets[0].getsockname()[1], flush=True)

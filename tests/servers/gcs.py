@@ -253,7 +253,7 @@ class Gcs:
         if query["uploadType"] == "media":
             name, data = query["name"], request.body
         else:
-            name, data = _related(request)
+            name, data = _parse_related(request)
         return _as_json(_resource(bucket, name, self._store(bucket, name, data, absent)))
 
     def _resume(self, request, number: str) -> Answer:
@@ -291,7 +291,7 @@ def _resource(bucket: str, name: str, found: Stored) -> dict[str, object]:
     }
 
 
-def _related(request) -> tuple[str, bytes]:
+def _parse_related(request) -> tuple[str, bytes]:
     """Of a multipart/related body: the name out of its metadata, and the bytes, which may hold anything."""
     kind = request.headers["content-type"]
     boundary = b"--" + kind.partition("boundary=")[2].strip('"').encode()

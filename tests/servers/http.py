@@ -1,7 +1,8 @@
 """An HTTP/1.1 server in this process that answers as an origin says, or misbehaves as it is told.
 
 An origin is a function of a `Request` that gives (status, body, headers): a store of the tests' own (`s3.py`,
-`gcs.py`), or `forward_to`, a real server behind this one. Faults are told per request, in the order of their arrival.
+`gcs.py`), or `forward_origin`, a real server behind this one. Faults are told per request, in the order of their
+arrival.
 
     int             that status, and nothing done
     "drop"          no answer, nothing done
@@ -177,7 +178,7 @@ class HttpServer:
         return True
 
 
-def forward_to(endpoint: str) -> Origin:
+def forward_origin(endpoint: str) -> Origin:
     """The server at `endpoint`, seen through this one. The Host stays the client's: signatures name it."""
     place = urlsplit(endpoint)
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from .kubernetes_api import Cluster, Json, wrong_in
+from .kubernetes_api import Cluster, Json, job_error
 
 NAME, RESTARTS = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/restart-attempt"
 REASONS = {
@@ -159,7 +159,7 @@ def wrong_in_jobset(body: Json) -> str:
             "metadata": {"name": f"{name}-{replicated['name']}-0"},
             "spec": spec,
         }
-        wrong += filter(None, [wrong_in(job)])
+        wrong += filter(None, [job_error(job)])
         host = f"{name}-{replicated['name']}-0-{spec['completions'] - 1}"
         if len(host) > 63 or not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", host):
             wrong.append(f"{host} is no host name")

@@ -57,7 +57,7 @@ class Cluster:
     def create(self, body: Json, *, dry_run: bool = False) -> tuple[int, Json]:
         if body["kind"] != "Job":
             return 404, {"message": "the server could not find the requested resource"}
-        if wrong := wrong_in(body):
+        if wrong := job_error(body):
             return 422, {"message": wrong}
         name = body["metadata"]["name"]
         if name in self.jobs:
@@ -249,7 +249,7 @@ class Cluster:
                 )
         for one in container.get("envFrom", ()):
             variables |= self.secrets[one["secretRef"]["name"]]
-        command = [expanded(word, variables) for word in container["command"]]
+        command = [expand_word(word, variables) for word in container["command"]]
         pod.log = self.folder / f"{pod.body['metadata']['name']}.log"
         with pod.log.open("wb") as log:
             pod.process = subprocess.Popen(
@@ -274,7 +274,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-def expanded(word: str, variables: dict[str, str]) -> str:
+def expand_word(word: str, variables: dict[str, str]) -> str:
     """Return a word of a command as Kubernetes makes it: $(NAME) by its value, $$ as $."""
 
     def one(found: "re.Match[str]") -> str:
@@ -299,7 +299,7 @@ def indexes(numbers: set[int]) -> str:
     return ",".join(map(str, sorted(numbers)))
 
 
-def wrong_in(body: Json) -> str:
+def job_error(body: Json) -> str:
     """Return why the server refuses a Job, "" for one that it takes."""
     import kubernetes_validate
 

@@ -20,7 +20,7 @@ _EAGER = dg.AutomationCondition.eager().without(~dg.AutomationCondition.any_deps
 """Eager that does not wait for batches that were stopped."""
 
 
-def regressed(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+def regression_check(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
     passed = not table["raw_uri"].str.contains("/c-", literal=True).any()
     return CheckResult(name="regressed", passed=passed, explanation="it is not what it was")
 
@@ -30,11 +30,11 @@ SPEC = DatasetSpec(
     features=(Feature(name="phash"),),
     max_reject_rate=0.5,
     batch=BatchLimits(max_objects=4, max_wait_s=0),
-    gate=Gate(checks={"regressed": regressed}),
+    gate=Gate(checks={"regressed": regression_check}),
 )
 
 
-def _opened(definitions: dg.AssetsDefinition) -> dg.AssetsDefinition:
+def _open_policy(definitions: dg.AssetsDefinition) -> dg.AssetsDefinition:
     """With the policy of its place in the line, or with automation."""
     if definitions.key == VERSION:
         return definitions.map_asset_specs(lambda spec: spec.replace_attributes(automation_condition=_EAGER))
@@ -48,7 +48,9 @@ _automation = dg.AutomationConditionSensorDefinition(
     "automation", target=dg.AssetSelection.assets(VERSION), minimum_interval_seconds=5
 )
 defs = dg.Definitions(
-    assets=[_opened(one) if isinstance(one, dg.AssetsDefinition) else one for one in _built.assets or ()],
+    assets=[
+        _open_policy(one) if isinstance(one, dg.AssetsDefinition) else one for one in _built.assets or ()
+    ],
     jobs=_built.jobs,
     schedules=_built.schedules,
     sensors=[*(_built.sensors or ()), _automation],

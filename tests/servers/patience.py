@@ -30,13 +30,13 @@ def until(
     seen, end_at = progress(), time.monotonic() + PATIENCE_S
     pause_s, longest_s = 0.001, 0.1 if process is None else 0.001
 
-    def described() -> object:
+    def describe() -> object:
         return what() if callable(what) else what
 
     while not holds():
-        assert process is None or process.poll() is None, f"it ended with {process.returncode}: {described()}"
+        assert process is None or process.poll() is None, f"it ended with {process.returncode}: {describe()}"
         if (now := progress()) != seen:
             seen, end_at = now, min(time.monotonic() + PATIENCE_S, latest)
-        assert time.monotonic() < end_at, f"nothing in {PATIENCE_S} s, or not in three times: {described()}"
+        assert time.monotonic() < end_at, f"nothing in {PATIENCE_S} s, or not in three times: {describe()}"
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, longest_s)

@@ -18,7 +18,7 @@ def end(pid: int) -> None:
         return
 
 
-def parent_of(pid: int) -> int:
+def parent_pid(pid: int) -> int:
     """Return the parent's number, 0 for a process that has ended."""
     try:
         return int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
@@ -26,7 +26,7 @@ def parent_of(pid: int) -> int:
         return 0
 
 
-def command_of(pid: int) -> str:
+def command_name(pid: int) -> str:
     """Return the command's name, empty for a process that has ended."""
     try:
         return Path("/proc", str(pid), "comm").read_text().strip()
@@ -34,7 +34,7 @@ def command_of(pid: int) -> str:
         return ""
 
 
-def command_line_of(pid: int) -> bytes:
+def command_line(pid: int) -> bytes:
     """Return the command line, words ended by zeros; empty for a process that has ended."""
     try:
         return Path("/proc", str(pid), "cmdline").read_bytes()
@@ -42,7 +42,7 @@ def command_line_of(pid: int) -> bytes:
         return b""
 
 
-def environment_of(pid: int) -> bytes:
+def environment_bytes(pid: int) -> bytes:
     """Return the variables, each ended by a zero; empty for a process that has ended."""
     try:
         return Path("/proc", str(pid), "environ").read_bytes()

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from tests.servers.patience import until
 from tests.servers.ports import free_port
-from tests.servers.processes import command_line_of, environment_of
+from tests.servers.processes import command_line, environment_bytes
 
 TOKEN = "planted-token-of-the-tests-0123456789"
 VARIABLES = {
@@ -103,8 +103,8 @@ class RayNodes:
         """Return the processes of runners, and of their workers."""
         mark = f"RAY_TMPDIR={self._folder}".encode()
         pids = map(int, filter(str.isdigit, os.listdir("/proc")))
-        runners = [pid for pid in pids if any(map(command_line_of(pid).count, OURS))]
-        return {pid for pid in runners if mark in environment_of(pid)}
+        runners = [pid for pid in pids if any(map(command_line(pid).count, OURS))]
+        return {pid for pid in runners if mark in environment_bytes(pid)}
 
     def _answers(self) -> bool:
         try:

@@ -44,7 +44,7 @@ class SmallS3:
     def answer(self, request) -> Answer:
         key, query = request.path[len(self.bucket) + 2 :], request.query
         if request.method == "POST" and "delete" in query:
-            return said(200, self._delete(request.body))
+            return make_answer(200, self._delete(request.body))
         if request.method == "POST" or "partNumber" in query:
             return self._upload(request.method, key, query, request.body)
         if request.method == "DELETE":
@@ -52,25 +52,25 @@ class SmallS3:
                 self.uploads.pop(query["uploadId"], None)
             else:
                 self.objects.pop(key, None)
-            return said(204)
+            return make_answer(204)
         if request.method == "PUT":
             if request.headers.get("if-none-match") == "*" and key in self.objects:
-                return refused(412, "PreconditionFailed")
+                return error_answer(412, "PreconditionFailed")
             self.objects[key] = request.body
-            return said(200, b"", request.body)
+            return make_answer(200, b"", request.body)
         if not key:
             return self.list(query)
         if key not in self.objects:
-            return refused(404, "NoSuchKey")
+            return error_answer(404, "NoSuchKey")
         data = self.objects[key]
         if "range" in request.headers and request.method == "GET":
             low, high = (int(number) for number in request.headers["range"].removeprefix("bytes=").split("-"))
             if low >= len(data):
-                return refused(416, "InvalidRange")
+                return error_answer(416, "InvalidRange")
             piece = data[low : high + 1]
             where = {"content-range": f"bytes {low}-{low + len(piece) - 1}/{len(data)}"}
-            return said(206, piece, data, where)
-        return said(200, data, data)
+            return make_answer(206, piece, data, where)
+        return make_answer(200, data, data)
 
     def list(self, query: dict[str, str]) -> Answer:
         token, prefix = query.get("continuation-token", ""), query.get("prefix", "")
@@ -86,7 +86,7 @@ class SmallS3:
         )
         token = f"<NextContinuationToken>{page[-1].encode().hex()}</NextContinuationToken>" if rest else ""
         more = f"<IsTruncated>{str(bool(rest)).lower()}</IsTruncated>"
-        return said(200, f"<ListBucketResult>{told}{more}{token}{entries}</ListBucketResult>".encode())
+        return make_answer(200, f"<ListBucketResult>{told}{more}{token}{entries}</ListBucketResult>".encode())
 
     def _delete(self, body: bytes) -> bytes:
         made = b""
@@ -106,38 +106,40 @@ class SmallS3:
             self._begun += 1
             name = f"upload-{self._begun}"
             self.uploads[name] = {}
-            return said(
+            return make_answer(
                 200,
                 f"<InitiateMultipartUploadResult><UploadId>{name}</UploadId>"
                 "</InitiateMultipartUploadResult>".encode(),
             )
         if query["uploadId"] not in self.uploads:
-            return refused(404, "NoSuchUpload")
+            return error_answer(404, "NoSuchUpload")
         parts = self.uploads[query["uploadId"]]
         if method == "PUT":
             parts[int(query["partNumber"])] = body
-            return said(200, b"", body)
+            return make_answer(200, b"", body)
         self.objects[key] = b"".join(parts[number] for number in sorted(parts))
         del self.uploads[query["uploadId"]]
-        return said(200, b"<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>")
+        return make_answer(
+            200, b"<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>"
+        )
 
 
-def said(
+def make_answer(
     status: int, body: bytes = b"", of: bytes | None = None, more: dict[str, str] | None = None
 ) -> Answer:
     """of: the object whose ETag goes along."""
     return status, body, {"etag": '"e"' if of is None else etag(of), "last-modified": _WHEN, **(more or {})}
 
 
-def refused(status: int, code: str) -> Answer:
-    return said(status, f"<Error><Code>{code}</Code></Error>".encode())
+def error_answer(status: int, code: str) -> Answer:
+    return make_answer(status, f"<Error><Code>{code}</Code></Error>".encode())
 
 
 def etag(data: bytes) -> str:
     return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
 
 
-def client_of(options: Mapping[str, str], service: str = "s3") -> Any:
+def boto3_client(options: Mapping[str, str], service: str = "s3") -> Any:
     """Return boto3's client of the server that a store's options name."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # third-party imports

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.servers.patience import PATIENCE_S, until
 from tests.servers.ports import free_port
-from tests.servers.processes import command_line_of, command_of, end, environment_of, parent_of
+from tests.servers.processes import command_line, command_name, end, environment_bytes, parent_pid
 from tests.servers.slurm_accounts import Accounts
 
 CONF = """\
@@ -159,15 +159,15 @@ class Slurm:
         found = set()
         for entry in os.listdir("/proc"):
             if entry.isdigit():
-                environment = environment_of(int(entry))
+                environment = environment_bytes(int(entry))
                 if all(mark in environment for mark in marks):
                     found.add(int(entry))
         return found
 
     def scripts(self) -> set[int]:
         """Return the processes of batch scripts, without their subshells: these have the same command line."""
-        with_script = {pid for pid in self.processes() if b"slurm_script" in command_line_of(pid)}
-        return {pid for pid in with_script if command_of(parent_of(pid)) == "slurmstepd"}
+        with_script = {pid for pid in self.processes() if b"slurm_script" in command_line(pid)}
+        return {pid for pid in with_script if command_name(parent_pid(pid)) == "slurmstepd"}
 
     def end_jobs(self) -> None:
         """End all jobs at once, and wait until Slurm lists none."""
@@ -195,7 +195,7 @@ class Slurm:
 
     def _end(self, jobs: set[int]) -> None:
         """End the processes of jobs; before them those that would report their end."""
-        watchers = {parent for parent in map(parent_of, jobs) if command_of(parent) == "slurmstepd"}
+        watchers = {parent for parent in map(parent_pid, jobs) if command_name(parent) == "slurmstepd"}
         for pid in [*watchers, *jobs]:
             end(pid)
 

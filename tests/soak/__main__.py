@@ -98,7 +98,7 @@ class Soak:
     def drain(self) -> None:
         """Nothing more arrives or dies: everything ends in a version, or is told why not. Raises: AssertionError."""
 
-        def settled() -> bool:
+        def has_settled() -> bool:
             standings = self.books.standings()
             runs = self.dagster.runs("small_release")
             done = ("SUCCESS", "FAILURE", "CANCELED")
@@ -106,7 +106,7 @@ class Soak:
                 self.release()
             return not {"waiting", "in_progress", "ready"} & standings and self.books.all_discovered()
 
-        self.dagster.wait_for("everything that landed is published or stopped", settled)
+        self.dagster.wait_for("everything that landed is published or stopped", has_settled)
 
 
 def main() -> int:

@@ -120,7 +120,7 @@ def one_root(store: Store) -> str:
     return "one"
 
 
-def _on(server: str, *marks: pytest.MarkDecorator) -> list[Any]:
+def _server_backends(server: str, *marks: pytest.MarkDecorator) -> list[Any]:
     """A server's two backends: obstore, and fsspec."""
     return [
         pytest.param((server, kind), id=f"{server}-{kind}", marks=marks) for kind in ("obstore", "fsspec")
@@ -129,11 +129,11 @@ def _on(server: str, *marks: pytest.MarkDecorator) -> list[Any]:
 
 BACKENDS = [
     *("local", "file-url", "memory", "fsspec-memory", "mirrored"),
-    *_on("s3")[: 2 if _has_s3fs() else 1],
+    *_server_backends("s3")[: 2 if _has_s3fs() else 1],
     pytest.param(("s3", "headers"), id="s3-headers"),
-    *_on("gcs"),
-    *_on("azure", pytest.mark.server),
-    *_on("ceph", pytest.mark.ceph)[: 2 if _has_s3fs() else 1],
+    *_server_backends("gcs"),
+    *_server_backends("azure", pytest.mark.server),
+    *_server_backends("ceph", pytest.mark.ceph)[: 2 if _has_s3fs() else 1],
 ]
 
 
@@ -176,9 +176,9 @@ def store(backend: Backend) -> Iterator[Store]:
 
 @pytest.fixture(
     params=[
-        *_on("s3")[: 2 if _has_s3fs() else 1],
-        *_on("gcs"),
-        *_on("azure", pytest.mark.server),
+        *_server_backends("s3")[: 2 if _has_s3fs() else 1],
+        *_server_backends("gcs"),
+        *_server_backends("azure", pytest.mark.server),
     ]
 )
 def nowhere(request: pytest.FixtureRequest) -> Iterator[Store]:

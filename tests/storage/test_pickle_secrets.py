@@ -43,7 +43,7 @@ STORES = [
 HIDDEN = (PLANTED, "UExBTlRFRHNlY3JldFBMQU5URUQ")
 
 
-def hidden_in(text: str) -> bool:
+def has_secret(text: str) -> bool:
     return any(secret in text for secret in HIDDEN)
 
 
@@ -51,8 +51,8 @@ def hidden_in(text: str) -> bool:
 def test_no_secret_is_shown_or_pickled(url: str, options):
     store = open_store(url, {**options, "retry_deadline_s": 0, "connect_timeout_s": 0.2, "timeout_s": 0.2})
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
-        assert not hidden_in(pickle.dumps(store, protocol).decode("latin-1"))
-    assert not hidden_in(repr(store) + str(store) + store.url + repr(store.__reduce__()))
+        assert not has_secret(pickle.dumps(store, protocol).decode("latin-1"))
+    assert not has_secret(repr(store) + str(store) + store.url + repr(store.__reduce__()))
     spec = store.__reduce__()[1][0]
     assert isinstance(spec, StoreSpec)
     assert spec.dropped
@@ -98,8 +98,8 @@ def test_no_message_or_traceback_shows_a_secret(url: str, options):
         open_store(url, {**options, **runtime}).get("k")
     shown = "".join(traceback.format_exception(caught.value, chain=True)[1:])
     source_lines = [line for line in shown.splitlines() if not line.startswith("    ")]
-    assert not hidden_in("\n".join(source_lines))
-    assert not hidden_in(str(caught.value) + repr(caught.value))
+    assert not has_secret("\n".join(source_lines))
+    assert not has_secret(str(caught.value) + repr(caught.value))
 
 
 def test_what_is_secret():
@@ -135,7 +135,7 @@ def test_password_in_the_url_of_an_option_is_dropped():
     spec = store_spec("s3://b/p", options)
     assert spec.dropped == ("endpoint_url", "fsspec.proxy")
     assert spec.options == {"fsspec": {}}
-    assert not hidden_in(redact(f"at {options['endpoint_url']}", store_runtime("s3://b", options).secrets))
+    assert not has_secret(redact(f"at {options['endpoint_url']}", store_runtime("s3://b", options).secrets))
 
 
 def test_private_key_of_sftp_is_dropped():

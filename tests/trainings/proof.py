@@ -31,7 +31,7 @@ from penstock.train.run_spec import RunSpec
 from penstock.train.run_usage import run_goodput
 from penstock.train.submitting import cancel, stop, submit
 from tests.servers.patience import until
-from tests.servers.processes import command_line_of, command_of, environment_of
+from tests.servers.processes import command_line, command_name, environment_bytes
 from tests.servers.slurm import NODES, Slurm, slurm
 from tests.trainings.books import Start, starts, wrong_steps
 from tests.trainings.store import RUN, URL, Store
@@ -175,7 +175,7 @@ class Proof:
 
     def _ranks(self) -> list[int]:
         """Return the ranks' processes, without the shells around them."""
-        with_rank = [pid for pid in self._processes() if b"rank.py" in command_line_of(pid)]
+        with_rank = [pid for pid in self._processes() if b"rank.py" in command_line(pid)]
         return [pid for pid in with_rank if not is_shell(pid)]
 
     def kill_the_script(self) -> bool:
@@ -198,7 +198,7 @@ class Proof:
     def _processes(self, node: str | None = None) -> list[int]:
         """Return the processes of the run, of one node or of all."""
         name = f"SLURM_JOB_NAME={self.launcher._name(RUN)}\0".encode()
-        return [pid for pid in sorted(self.cluster.processes(node)) if name in environment_of(pid)]
+        return [pid for pid in sorted(self.cluster.processes(node)) if name in environment_bytes(pid)]
 
     def kill_the_first_node(self) -> bool:
         """The node with the job's script loses its power, and boots."""
@@ -219,11 +219,11 @@ class Proof:
 
     def _nodes_with_ranks(self) -> list[str]:
         return [
-            name for name in NODES if any(b"rank.py" in command_line_of(pid) for pid in self._processes(name))
+            name for name in NODES if any(b"rank.py" in command_line(pid) for pid in self._processes(name))
         ]
 
     def _has_srun(self, node: str) -> bool:
-        return any(command_of(pid) == "srun" for pid in self._processes(node))
+        return any(command_name(pid) == "srun" for pid in self._processes(node))
 
     def _kill_node(self, node: str, away_s: float) -> bool:
         self.cluster.kill_node(node)
@@ -307,7 +307,7 @@ class Proof:
         all_starts, problems = starts(self.lines)
         self.problems += problems
         end = self.store.saved()
-        self.problems += wrong_steps(all_starts, plan_of(), end)
+        self.problems += wrong_steps(all_starts, run_plan(), end)
         until(lambda: all(span.ended_us for span in self.launcher.spans(RUN)))
         self._check_goodput(folder, all_starts)
         self.say(f"{end} steps in {len(all_starts)} starts; faults: {dict(self.faults)}")
@@ -355,14 +355,14 @@ class Proof:
         print(f"{time.monotonic() - self.began_s:7.1f} s  {text}", flush=True)
 
 
-def plan_of() -> loader.Plan:
+def run_plan() -> loader.Plan:
     """Return the plan of the run."""
     return loader.plan({"points": loader.Root(URL).open("points@1")}, seed=7, global_batch=24)
 
 
 def is_shell(pid: int) -> bool:
     """Return whether a process is the shell around a rank."""
-    return not command_line_of(pid).split(b"\0")[0].endswith(b"python")
+    return not command_line(pid).split(b"\0")[0].endswith(b"python")
 
 
 @contextmanager
@@ -382,12 +382,12 @@ def proof(folder: Path, seed: int, size: Size = FULL) -> Iterator[Proof]:
                     writer.add(f"{number:03d}", {"x.npy": np.arange(64) + number, "cls": number % 3})
             with slurm(folder / "slurm", accounts=True, memory_limits=True) as cluster:
                 patched.setenv("SLURM_CONF", str(cluster.conf))
-                yield _begun(Proof(folder, cluster, store, seed, size))
+                yield _begin_run(Proof(folder, cluster, store, seed, size))
         finally:
             store.server.close()
 
 
-def _begun(run: Proof) -> Proof:
+def _begin_run(run: Proof) -> Proof:
     accounts, environment = run.cluster.accounts, run.cluster.environment
     assert accounts is not None
     accounts.manage("add", "account", "robots", environment=environment)

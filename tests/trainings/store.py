@@ -33,12 +33,12 @@ class Store:
             self.refused += 1
             return 507
         if request.method == "PUT" and key.startswith(MARKERS):
-            self.damaged.discard(step_of(key))
+            self.damaged.discard(marker_step(key))
         return None
 
     def saved(self) -> int:
         """Return the newest step with a checkpoint that is whole."""
-        steps = {step_of(key) for key in self.objects.held() if key.startswith(MARKERS)}
+        steps = {marker_step(key) for key in self.objects.held() if key.startswith(MARKERS)}
         return max(steps - self.damaged, default=0)
 
     def damage_newest(self) -> None:
@@ -55,6 +55,6 @@ class Store:
         self.damaged.add(step)
 
 
-def step_of(key: str) -> int:
+def marker_step(key: str) -> int:
     """Return the step of a checkpoint's marker."""
     return int(key.removeprefix(MARKERS).removesuffix(".json"))

@@ -23,8 +23,8 @@ from assets.sources import BatchLimits, Feed, Source
 from loader.errors import Transient
 from loader.storage import Store, open_store
 from tests.assets.arrivals.events import BRIDGE, gcs_event, s3_event
-from tests.mortal_store import Death, killed_at_each
-from tests.servers.s3 import client_of
+from tests.mortal_store import Death, kill_at_each
+from tests.servers.s3 import boto3_client
 
 NOW_US = 4_000_000_000_000_000
 AT_ONCE = BatchLimits(max_objects=100, max_wait_s=0)
@@ -279,7 +279,7 @@ def test_tick_that_ends_anywhere_loses_no_notice(tmp_path: Path, monkeypatch: py
             finally:
                 world.dataset = plain
 
-    killed = list(killed_at_each(run, start, sides=["after"]))
+    killed = list(kill_at_each(run, start, sides=["after"]))
     assert len(killed) >= 12
     for world, k, _ in killed:
         world.tick(), world.tick()
@@ -291,7 +291,7 @@ def test_tick_that_ends_anywhere_loses_no_notice(tmp_path: Path, monkeypatch: py
 
 @pytest.fixture
 def queue(s3: dict[str, Any], name: str) -> Iterator[Any]:
-    client = client_of(s3, "sqs")
+    client = boto3_client(s3, "sqs")
     url = client.create_queue(QueueName=name)["QueueUrl"]
     yield lambda body: client.send_message(QueueUrl=url, MessageBody=json.dumps(body))
     client.close()
@@ -322,7 +322,7 @@ def test_queue(s3: dict[str, Any], name: str, queue: Any, monkeypatch: pytest.Mo
     assert (step.note, step.n_new, step.waiting, len(step.batches)) == ("", 15, 3, 1)
     assert step.not_taken == {"unreadable_notice": 1}
     numbers = {"ApproximateNumberOfMessages": 0, "ApproximateNumberOfMessagesNotVisible": 6}
-    client = client_of(s3, "sqs")
+    client = boto3_client(s3, "sqs")
     url = client.get_queue_url(QueueName=name)["QueueUrl"]
     found = client.get_queue_attributes(QueueUrl=url, AttributeNames=list(numbers))["Attributes"]
     assert {key: int(value) for key, value in found.items()} == numbers  # two for each that waits

@@ -20,7 +20,7 @@ from loader.storage import Store, open_store
 from penstock.stages import StageRecord, append_record
 from tests.refusals import refusal
 from tests.servers.processes import python
-from tests.servers.s3 import client_of
+from tests.servers.s3 import boto3_client
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 FEW = BatchLimits(max_objects=3)
@@ -402,7 +402,7 @@ def test_batch_cannot_be_written_twice(store: Store) -> None:
 
 
 def test_bucket(s3: dict[str, Any]) -> None:
-    client = client_of(s3)
+    client = boto3_client(s3)
     for key in ("raw/photos/", "raw/photos/a b.jpg", "raw/photos/ä.jpg", "raw/empty.jpg", "other"):
         body = b"" if key.endswith(("/", "empty.jpg")) else b"x"
         client.put_object(Bucket="bucket", Key=key, Body=body)

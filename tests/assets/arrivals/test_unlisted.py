@@ -15,7 +15,7 @@ from assets.sources import BatchLimits, Source
 from dagster_project.sensors.discovery import tick_line
 from loader.errors import InvalidStore
 from loader.storage import ObjectInfo, open_store
-from tests.servers.s3 import client_of
+from tests.servers.s3 import boto3_client
 
 NOW_US = 1_900_000_000_000_000
 LIMITS = BatchLimits(max_objects=2, max_wait_s=0)
@@ -38,7 +38,7 @@ def folder(tmp_path):
 @pytest.fixture(scope="module")
 def bucket(s3):
     """The same in a bucket of a real S3 server."""
-    client = client_of(s3)
+    client = boto3_client(s3)
     client.create_bucket(Bucket="unlisted")
     for key in ("a.jpg", "c.jpg", "e.jpg", "b//x.jpg", "d/../x.jpg", "d\x07.jpg"):
         client.put_object(Bucket="unlisted", Key=f"raw/{key}", Body=key.encode())

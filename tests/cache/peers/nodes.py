@@ -116,7 +116,7 @@ def objects(origin):
     return ObjectSet.of([(content.sha256, content.nbytes) for content in contents])
 
 
-def settled(node, key=None):
+def wait_claims(node, key=None):
     """Wait until no claim is in the folder of a node."""
     deadline_s = time.monotonic() + 10
     while os.listdir(node.folder / "claims"):

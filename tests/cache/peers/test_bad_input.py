@@ -19,8 +19,8 @@ from loader.cache.peers.heads import CLAIM, NONCE
 from loader.cache.peers.serve import ServeSettings, open_server
 from loader.errors import InvalidRuntime
 from loader.storage import ByteRange
-from tests.cache.origin import body, origin_of, read_objects
-from tests.cache.peers.nodes import PAGE, TOKEN, Node, Reader, running_nodes, settled
+from tests.cache.origin import body, make_origin, read_objects
+from tests.cache.peers.nodes import PAGE, TOKEN, Node, Reader, running_nodes, wait_claims
 from tests.cache.peers.test_peer_cache import answer, false_peer
 
 SIZES = {f"object{number}": 6 * PAGE for number in range(6)}
@@ -30,7 +30,7 @@ WAIT_S = 20.0
 
 @pytest.fixture
 def origin(tmp_path):
-    return origin_of(tmp_path / "bucket", SIZES)
+    return make_origin(tmp_path / "bucket", SIZES)
 
 
 def read_all(store):
@@ -63,7 +63,7 @@ def test_name_that_is_no_page_is_refused(tmp_path):
         client.close()
 
 
-def granted(client, address):
+def claim_page(client, address):
     """Claim a page at a node; return its name."""
     name = page_name("0" * 64, PAGE, 0)
     headers = f"{CLAIM}: {PAGE} {NONCE_TEXT}\r\n"
@@ -78,12 +78,12 @@ def granted(client, address):
 def test_wrong_page_is_not_stored(tmp_path, data, checksum, status):
     with running_nodes(tmp_path, 1) as nodes:
         client = PeerClient(None, PAGE)
-        name = granted(client, nodes[0].address)
+        name = claim_page(client, nodes[0].address)
         headers = f"{NONCE}: {NONCE_TEXT}\r\npenstock-checksum: {checksum}\r\n"
         path = f"/v1/pages/{name}"
         stored = client.ask(nodes[0].address, "PUT", path, headers=headers, body=data, wait_s=WAIT_S)
         assert stored.status == status
-        settled(nodes[0])
+        wait_claims(nodes[0])
         assert [path for path in (nodes[0].folder / "pages").rglob("*") if path.is_file()] == []
         client.close()
 
@@ -91,19 +91,19 @@ def test_wrong_page_is_not_stored(tmp_path, data, checksum, status):
 def test_page_that_is_cut_is_not_stored(tmp_path):
     with running_nodes(tmp_path, 1) as nodes:
         client = PeerClient(None, PAGE)
-        name = granted(client, nodes[0].address)
+        name = claim_page(client, nodes[0].address)
         request = client.request(
             nodes[0].address, "PUT", f"/v1/pages/{name}", f"{NONCE}: {NONCE_TEXT}\r\n", b"x" * 100
         )
         host, port = nodes[0].address.split(":")
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(request[:-1])
-        settled(nodes[0])
+        wait_claims(nodes[0])
         assert [path for path in (nodes[0].folder / "pages").rglob("*") if path.is_file()] == []
         client.close()
 
 
-def test_peer_of_another_page_size_is_left_out(tmp_path, origin, caplog):
+def test_peer_of_another_page_size_is_ignored(tmp_path, origin, caplog):
     with (
         running_nodes(tmp_path / "a", 1, page_bytes=2 * PAGE) as nodes,
         running_nodes(tmp_path / "b", 1) as others,
@@ -131,7 +131,7 @@ def test_wrong_token_has_a_line_on_both_sides(tmp_path, origin, caplog, monkeypa
         assert "set PENSTOCK_CACHE_TOKEN to the server's" in by_reader
 
 
-def test_name_that_does_not_resolve_is_left_out(tmp_path, origin, caplog, monkeypatch):
+def test_name_that_does_not_resolve_is_ignored(tmp_path, origin, caplog, monkeypatch):
     look_up = socket.getaddrinfo
 
     def fail(host, *arguments, **options):
@@ -169,7 +169,7 @@ def test_resolver_that_hangs_holds_no_read(tmp_path, origin, caplog, monkeypatch
 
 
 @pytest.mark.parametrize("part", ["head", "body"])
-def test_peer_that_sends_a_byte_now_and_then_is_left_out(tmp_path, origin, caplog, part):
+def test_peer_that_sends_a_byte_now_and_then_is_dropped(tmp_path, origin, caplog, part):
     head = answer(206, b"x" * 3000, Content_Range="bytes 0-2999/4096", ETag="x")
     data = {
         "head": b"HTTP/1.1 200 " + b"x" * 3000,
@@ -256,7 +256,7 @@ def test_full_disk_of_a_peer_keeps_no_page(tmp_path, origin):
             read_all(reader.store)
             read_all(reader.store)
             reader.close()
-            settled(full)
+            wait_claims(full)
             assert [path for path in (full.folder / "pages").rglob("*") if path.is_file()] == []
         finally:
             full.process.send_signal(signal.SIGTERM)

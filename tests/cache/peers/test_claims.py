@@ -18,7 +18,7 @@ from loader.cache.peers.heads import PageRequest, page_request_head
 from loader.errors import Transient
 from loader.storage import ByteRange, open_store
 from tests.cache.origin import Origin, body
-from tests.cache.peers.nodes import PAGE, Reader, running_nodes, settled
+from tests.cache.peers.nodes import PAGE, Reader, running_nodes, wait_claims
 
 KEYS = ("a", "b", "c")
 NBYTES = 6 * PAGE + 17
@@ -68,7 +68,7 @@ def test_no_claim_outlives_its_call(nodes, calls):
         if how == "fails":
             origin.before = fail
         if how == "peer is left out before the put":
-            origin.before = partial(leave_out, reader.cache._client)
+            origin.before = partial(drop_peers, reader.cache._client)
         if how == "answers late":
             # The peer grants its pages after the reader has gone on with ranges of the bucket.
             reader.cache._client.deadline_s = lambda: 0.0
@@ -82,7 +82,7 @@ def test_no_claim_outlives_its_call(nodes, calls):
             reader.cache._queue.__dict__.pop("put_nowait", None)
             reader.cache._client.__dict__.pop("deadline_s", None)
         for node in nodes:
-            settled(node)
+            wait_claims(node)
         forgive(reader.cache._client)
     for reader in readers:
         reader.close()
@@ -92,7 +92,7 @@ def refuse(item):
     raise Full
 
 
-def leave_out(client):
+def drop_peers(client):
     """Let a client leave out all of its peers, as after a fault."""
     for address, peer in client._peers.items():
         client.failed(address, peer, "a fault of this test")
@@ -177,6 +177,6 @@ def test_claims_of_a_killed_reader_expire(tmp_path, monkeypatch):
             for key, nbytes in origin.sizes.items():
                 reader.store.get_ranges(key, [ByteRange(0, nbytes)])
             for node in nodes:
-                settled(node)
+                wait_claims(node)
         assert reader.counts["peer_hits"] > 0
         reader.close()

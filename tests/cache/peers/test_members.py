@@ -92,7 +92,7 @@ def test_addresses_behind_a_name_are_asked_for_again_after_half_a_minute():
     assert members.all() == ("10.0.0.1:7070", "10.0.0.2:7070")
 
 
-def test_name_that_does_not_resolve_leaves_the_addresses_of_before():
+def test_name_that_does_not_resolve_keeps_its_last_addresses():
     now_s = [0.0]
     fails = [False]
 

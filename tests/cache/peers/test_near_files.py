@@ -25,7 +25,7 @@ INDEX = "0123456789abcdef-index.json"
 DATA = os.urandom(3 * 2**20 + 17)
 
 
-def announced(data):
+def put_checksum(data):
     """Return the checksum that a PUT announces."""
     return f"{crc32c(data):08x}"
 
@@ -37,7 +37,7 @@ def place(address):
 
 def put(path, data=DATA, **headers):
     token = headers.pop("token", TOKEN)
-    return request("PUT", path, data, token, **{"penstock-checksum": announced(data), **headers})
+    return request("PUT", path, data, token, **{"penstock-checksum": put_checksum(data), **headers})
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_other_names_are_refused(node, path, status):
 @pytest.mark.parametrize(
     ("data", "headers", "status"),
     [
-        (b"x", {"penstock-checksum": announced(b"y")}, 400),
+        (b"x", {"penstock-checksum": put_checksum(b"y")}, 400),
         (b"x", {"penstock-checksum": "no checksum"}, 400),
         (b"", {}, 413),
         (b"x" * 101, {}, 413),

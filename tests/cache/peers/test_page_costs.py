@@ -99,9 +99,11 @@ def test_page_of_a_peer_takes_few_system_calls(tmp_path):
             questions = [PageQuestion(name, [slice(7, 3000)], None) for name in names]
             while not all(isinstance(answer, list) for answer in cache.read_all(questions)):
                 pass  # the sender is at work
-            one_by_one = counted(calls, lambda: [cache.read_all([question]) for question in questions])
-            together = counted(calls, lambda: cache.read_all(questions))
-            by_list = counted(calls, lambda: cache.read_present(questions))
+            one_by_one = count_system_calls(
+                calls, lambda: [cache.read_all([question]) for question in questions]
+            )
+            together = count_system_calls(calls, lambda: cache.read_all(questions))
+            by_list = count_system_calls(calls, lambda: cache.read_present(questions))
             cache.close()
     finally:
         threading.setprofile(None)
@@ -110,7 +112,7 @@ def test_page_of_a_peer_takes_few_system_calls(tmp_path):
     assert by_list == (READER_LIST, total(SERVER_LIST, SERVER_RANGE, 1))
 
 
-def counted(calls, read):
+def count_system_calls(calls, read):
     """Return the system calls of a read: of the reader, and of the server."""
     calls.settle()
     calls.reader.clear()

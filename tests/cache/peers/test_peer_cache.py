@@ -23,15 +23,15 @@ from loader.cache.peers.server import MOST_CONNECTIONS
 from loader.cache.running_loaders import RunningLoaders
 from loader.errors import Transient
 from loader.storage import ByteRange
-from tests.cache.origin import origin_of, read_objects
-from tests.cache.peers.nodes import PAGE, TOKEN, Reader, running_nodes, settled
+from tests.cache.origin import make_origin, read_objects
+from tests.cache.peers.nodes import PAGE, TOKEN, Reader, running_nodes, wait_claims
 
 SIZES = {f"object{number}": 10 * PAGE + 100 * number for number in range(8)}
 
 
 @pytest.fixture
 def origin(tmp_path):
-    return origin_of(tmp_path / "bucket", SIZES)
+    return make_origin(tmp_path / "bucket", SIZES)
 
 
 def read_all(store):
@@ -46,7 +46,7 @@ def test_second_reader_sends_no_request(tmp_path, origin):
         assert sum(nbytes for _, _, nbytes in origin.asked) == sum(SIZES.values())
         first.close()
         for node in nodes:
-            settled(node)
+            wait_claims(node)
         origin.asked.clear()
         for node in nodes:
             reader = Reader(node, peers, origin)
@@ -131,7 +131,7 @@ def test_page_beyond_the_queue_is_dropped_with_its_claim(tmp_path, origin, monke
         read_all(reader.store)
         reader.close()
         for node in nodes:
-            settled(node)
+            wait_claims(node)
 
 
 def test_page_that_would_not_be_sent_is_not_read_whole(tmp_path, origin, monkeypatch):
@@ -380,7 +380,7 @@ def test_threads_that_ask_at_once_keep_their_connections(tmp_path, origin, monke
     opened = []
     new_connection = client_module.PeerClient.new_connection
 
-    def counted(client, peer):
+    def record_connection(client, peer):
         opened.append(peer)
         return new_connection(client, peer)
 
@@ -388,8 +388,8 @@ def test_threads_that_ask_at_once_keep_their_connections(tmp_path, origin, monke
         peers = [node.address for node in nodes]
         reader = Reader(nodes[0], peers, origin)
         read_all(reader.store)
-        settled(nodes[1])
-        monkeypatch.setattr(client_module.PeerClient, "new_connection", counted)
+        wait_claims(nodes[1])
+        monkeypatch.setattr(client_module.PeerClient, "new_connection", record_connection)
         barrier = threading.Barrier(health.IN_FLIGHT)
 
         def read_often():

@@ -151,7 +151,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_wrong_answer_to_a_list_leaves_the_peer_out(tmp_path, caplog, lie):
+def test_wrong_answer_to_a_list_drops_the_peer(tmp_path, caplog, lie):
     with running_nodes(tmp_path, 1, is_patient=False) as nodes, false_peer(LIES[lie]) as liar:
         cache = PeerCache(nodes[0].spec([nodes[0].address, liar]), lambda *_: None)
         names = [page_name("0" * 64, PAGE, number) for number in range(40)]

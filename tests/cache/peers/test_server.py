@@ -46,7 +46,7 @@ class FileAnswers:
 
 
 @contextmanager
-def served(answers, token=TOKEN):
+def serve_answers(answers, token=TOKEN):
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()
     server = PeerServer(listener, answers, token)
@@ -94,14 +94,14 @@ def ask(address, data):
 
 
 def test_ranges_have_their_bytes(answers):
-    with served(answers) as (_, address):
+    with serve_answers(answers) as (_, address):
         assert ask(address, request(Range="bytes=100-299999")) == (206, PAGE[100:])
         assert ask(address, request(Range="bytes=7-7")) == (206, PAGE[7:8])
 
 
 def test_file_that_became_shorter_ends_the_connection_within_its_answer(answers):
     os.truncate(answers.path, 280_000)
-    with served(answers) as (_, address):
+    with serve_answers(answers) as (_, address):
         status, body = ask(address, request(Range="bytes=0-299999"))
         assert (status, body) == (206, PAGE[:280_000])
         status, body = ask(address, request(Range="bytes=270000-299999"))
@@ -110,7 +110,7 @@ def test_file_that_became_shorter_ends_the_connection_within_its_answer(answers)
 
 
 def test_requests_that_come_together_are_answered_in_order(answers):
-    with served(answers) as (_, address):
+    with serve_answers(answers) as (_, address):
         data = b"".join(request(Range=f"bytes={at}-{at + 9}") for at in range(50))
         with socket.create_connection(address, 5) as connection, connection.makefile("rb") as file:
             connection.sendall(data)
@@ -118,7 +118,7 @@ def test_requests_that_come_together_are_answered_in_order(answers):
 
 
 def test_body_may_come_in_pieces(answers):
-    with served(answers) as (_, address):
+    with serve_answers(answers) as (_, address):
         data = request("PUT", body=PAGE)
         with socket.create_connection(address, 5) as connection, connection.makefile("rb") as file:
             for at in range(0, len(data), 70_000):
@@ -131,7 +131,7 @@ def test_body_may_come_in_pieces(answers):
 
 @pytest.mark.parametrize("token", [None, "", "a-token-of-this-tes", TOKEN + "x"])
 def test_body_without_the_right_token_is_not_read(answers, token):
-    with served(answers) as (_, address):
+    with serve_answers(answers) as (_, address):
         assert ask(address, request("PUT", body=PAGE, token=token))[0] == 401
     assert answers.bodies == []
 
@@ -154,7 +154,7 @@ def test_body_without_the_right_token_is_not_read(answers, token):
     ],
 )
 def test_wrong_request_has_its_status(answers, data, status):
-    with served(answers) as (_, address):
+    with serve_answers(answers) as (_, address):
         assert ask(address, data)[0] == status
         assert ask(address, request(Range="bytes=0-0"))[0] == 206
 
@@ -176,7 +176,7 @@ def test_idle_and_slow_callers_leave_the_others_alone(answers, monkeypatch):
     monkeypatch.setattr(server_module, "HEAD_S", 0.2)
     monkeypatch.setattr(server_module, "IDLE_S", 0.2)
     monkeypatch.setattr(server_module, "LOOK_S", 0.05)
-    with served(answers) as (server, address):
+    with serve_answers(answers) as (server, address):
         slow = [socket.create_connection(address, 5) for _ in range(100)]
         for connection in slow[:50]:
             connection.sendall(b"GET /v1/x")
@@ -192,7 +192,7 @@ def test_idle_and_slow_callers_leave_the_others_alone(answers, monkeypatch):
 
 def test_callers_who_stop_in_a_body_free_their_threads(answers, monkeypatch):
     monkeypatch.setattr(server_module, "BODY_S", 1)
-    with served(answers) as (_, address):
+    with serve_answers(answers) as (_, address):
         slow = [socket.create_connection(address, 5) for _ in range(2 * server_module.THREADS)]
         for connection in slow:
             connection.sendall(request("PUT", body=PAGE)[:1000])
@@ -203,7 +203,7 @@ def test_callers_who_stop_in_a_body_free_their_threads(answers, monkeypatch):
 
 def test_connections_above_the_most_are_closed(answers, monkeypatch):
     monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 3)
-    with served(answers) as (_, address), ExitStack() as stack:
+    with serve_answers(answers) as (_, address), ExitStack() as stack:
         first, *others = (stack.enter_context(socket.create_connection(address, 5)) for _ in range(3))
         for connection in (first, *others):
             connection.sendall(request(Range="bytes=0-0"))

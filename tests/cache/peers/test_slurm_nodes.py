@@ -23,7 +23,7 @@ from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import submit
 from tests.servers.patience import until
-from tests.servers.processes import command_line_of
+from tests.servers.processes import command_line
 from tests.servers.slurm import NODES, Slurm, slurm
 
 pytestmark = pytest.mark.slurm
@@ -126,11 +126,11 @@ def claims(caches: Path) -> list[str]:
     return sorted(name for folder in folders for name in os.listdir(folder))
 
 
-def rank_of(cluster: Slurm, node: str) -> int:
+def rank_pid(cluster: Slurm, node: str) -> int:
     """Return the process of a node's rank."""
     ranks = []
     for pid in cluster.processes(node):
-        words = command_line_of(pid).split(b"\0")
+        words = command_line(pid).split(b"\0")
         if b"python" in words[0] and RANK.encode() in words[1:2]:
             ranks.append(pid)
     (pid,) = ranks
@@ -177,7 +177,7 @@ def test_four_nodes_read_each_byte_once(
             return launcher.logs(RUN)
 
         until(lambda: last_step(log()) > SAVE_EVERY, log)
-        orphans = kill_with_claims(rank_of(cluster, NODES[1]), caches)
+        orphans = kill_with_claims(rank_pid(cluster, NODES[1]), caches)
         before_kills = shards.count(store.recorded())
         until(lambda: last_step(log()) > STEPS + SAVE_EVERY, log)
         reader_kill = shards.count(store.recorded())

@@ -5,7 +5,7 @@ import json
 import re
 from typing import Any
 
-from .log import Objects, canonical, parsed, require
+from .log import Objects, canonical, parse_object, require
 
 MARKER = re.compile(r"checkpoints/([^/]+)/steps/([0-9]{12})\.json")
 PART = re.compile(r"checkpoints/([^/]+)/parts/([0-9]{12})/[^/]+")
@@ -16,7 +16,7 @@ def markers(objects: Objects) -> dict[tuple[str, int], dict[str, Any]]:
     found = {}
     for key, data in objects.items():
         if match := MARKER.fullmatch(key):
-            body = parsed(data, key)
+            body = parse_object(data, key)
             said = body.pop("sha256")
             require(hashlib.sha256(canonical(body)).hexdigest() == said, f"{key} was changed")
             require((body["run"], body["step"]) == (match[1], int(match[2])), f"{key} is another's marker")
@@ -50,7 +50,7 @@ def safetensors(data: bytes) -> dict[str, bytes]:
     }
 
 
-def left_over(objects: Objects) -> set[str]:
+def orphan_parts(objects: Objects) -> set[str]:
     """Parts at or below the newest marker of their run that no marker names. Beside older steps that stay, other tries
     may have left some: those are deleted by the commit of that step or by the next, or not at all."""
     found = markers(objects)

@@ -32,7 +32,7 @@ def no_floats(text: str) -> float:
     raise Broken(f"canonical JSON has no floats, and there is {text}")
 
 
-def parsed(data: bytes, where: str) -> dict[str, Any]:
+def parse_object(data: bytes, where: str) -> dict[str, Any]:
     """An object of canonical JSON. Raises: Broken."""
     try:
         value = json.loads(data, parse_float=no_floats, parse_constant=no_floats)
@@ -103,7 +103,7 @@ def read_log(objects: Objects) -> History:
     for n in numbers:
         key = f"log/{n:012d}.json"
         data = objects[key]
-        entry = parsed(data, key)
+        entry = parse_object(data, key)
         require(entry.get("n") == n, f"{key} says that it is entry {entry.get('n')}")
         require(entry.get("format") == 1, f"{key} has format {entry.get('format')}")
         lacking = [name for name in ENVELOPE if name not in entry]
@@ -124,7 +124,7 @@ def repairs(objects: Objects) -> set[tuple[int, str, str]]:
     found = set()
     for key, data in objects.items():
         if REPAIR.fullmatch(key):
-            body = parsed(data, key)
+            body = parse_object(data, key)
             check_own(body, key)
             found.add((body["n"], body["was"], body["prev"]))
     return found
@@ -174,7 +174,7 @@ def abort(history: History, entry: dict[str, Any], key: str) -> None:
     txn["status"] = "aborted"
 
 
-def version_of(history: History, entry: dict[str, Any], key: str) -> Committed:
+def find_version(history: History, entry: dict[str, Any], key: str) -> Committed:
     there = history.versions.get(entry["dataset"], [])
     require(1 <= entry["number"] <= len(there), f"{key} is of a version that is not there")
     found = there[entry["number"] - 1]
@@ -183,13 +183,13 @@ def version_of(history: History, entry: dict[str, Any], key: str) -> Committed:
 
 
 def retire(history: History, entry: dict[str, Any], key: str) -> None:
-    found = version_of(history, entry, key)
+    found = find_version(history, entry, key)
     require(not found.retired, f"{key} retires a version again")
     found.retired = True
 
 
 def ref(history: History, entry: dict[str, Any], key: str) -> None:
-    require(not version_of(history, entry, key).retired, f"{key} names a version that was retired")
+    require(not find_version(history, entry, key).retired, f"{key} names a version that was retired")
     where = entry["dataset"], entry["name"]
     before = history.names.get(where)
     require(entry["ref_kind"] in ("tag", "alias"), f"{key} has the kind {entry['ref_kind']}")
@@ -200,7 +200,7 @@ def ref(history: History, entry: dict[str, Any], key: str) -> None:
 
 
 def hold(history: History, entry: dict[str, Any], key: str) -> None:
-    found = version_of(history, entry, key)
+    found = find_version(history, entry, key)
     one = found.dataset, found.number, entry["by"]
     if entry["action"] == "place":
         require(not found.retired, f"{key} holds a version that was retired")

@@ -9,7 +9,7 @@ from typing import Any
 import google_crc32c
 import pyarrow.parquet as pq
 
-from .log import Broken, Committed, Objects, parsed, require
+from .log import Broken, Committed, Objects, parse_object, require
 
 Row = tuple[str, int]
 Content = dict[str, dict[str, Any]]
@@ -52,7 +52,7 @@ class Reader:
         data = self.get(version.manifest)
         require(sha256(data) == version.sha256, f"{version.manifest} is not the one that was committed")
         require(version.id == f"v-{version.sha256}", f"{version.id} is not the SHA-256 of its manifest")
-        body = parsed(data, version.manifest)
+        body = parse_object(data, version.manifest)
         require(body["format"] in (1, 2), f"{version.manifest} has format {body['format']}")
         for name in ("dataset", "parent", "txn", "denies"):
             said = getattr(version, name)
@@ -183,10 +183,10 @@ class Reader:
             some = [row["hash"] for row in self.table(file, "key-hashes")]
             require(some == sorted(some), f"{file['path']} does not ascend")
             found += some
-        require(sorted(found) == sorted(map(hash_of, key_of.values())), "the hashes are of other keys")
+        require(sorted(found) == sorted(map(key_hash, key_of.values())), "the hashes are of other keys")
 
 
-def hash_of(key: str) -> int:
+def key_hash(key: str) -> int:
     """The first 8 bytes of the blake2b-128, little endian, shifted right by one."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=16).digest()[:8], "little") >> 1
 

@@ -25,7 +25,7 @@ MOST_LOOKS = 12
 SUBJECTS = ("ann", "bob", "eve")
 
 
-def fields_of(version: Any) -> Content:
+def version_content(version: Any) -> Content:
     """key -> {field: bytes} of every live sample, as a training reads it."""
     found: Content = {}
     for group in sorted(version.manifest["groups"]):
@@ -75,14 +75,14 @@ def publish(world: Any, actor: Actor, root: loader.Root) -> None:
         world.is_seen(actor, change)
 
 
-def opened(world: Any, actor: Actor, root: loader.Root) -> tuple[Any, list[str]]:
+def open_newest(world: Any, actor: Actor, root: loader.Root) -> tuple[Any, list[str]]:
     """(the newest version, its keys)."""
     version = root.open("d")
     return version, sorted(version.keys(np.arange(len(version))))
 
 
 def exclude(world: Any, actor: Actor, root: loader.Root) -> None:
-    version, keys = opened(world, actor, root)
+    version, keys = open_newest(world, actor, root)
     if len(keys) > 1:
         change = world.truth.begin("exclude", actor.name, base=version.id, keys=(actor.rng.choice(keys),))
         made = root.exclude("d", list(change.keys), reason="blurred", producer={"op": change.name})
@@ -98,7 +98,7 @@ def group(world: Any, actor: Actor, root: loader.Root) -> None:
 
 
 def annotate(world: Any, actor: Actor, root: loader.Root) -> None:
-    version, keys = opened(world, actor, root)
+    version, keys = open_newest(world, actor, root)
     some = tuple(actor.rng.sample(keys, min(len(keys), 2)))
     change = world.truth.begin("annotate", actor.name, base=version.id, keys=some)
     change.label = change.name

@@ -7,7 +7,7 @@ from random import Random
 
 from judge.log import Broken
 
-from .determinism import determined
+from .determinism import make_deterministic
 from .ending import end
 from .faults import KINDS
 from .truth import Violation
@@ -55,13 +55,13 @@ class Came:
         return "\n".join(f"  {n:6d} {words}" for n, words in sorted(lines))
 
 
-def world_of(seed: int, kinds: Collection[str] = KINDS, only: Collection[int] | None = None) -> Came:
+def run_world(seed: int, kinds: Collection[str] = KINDS, only: Collection[int] | None = None) -> Came:
     """Make the world of a seed, run it and judge it."""
     world = World(seed, kinds, only)
     violation = ""
-    with determined(world):
+    with make_deterministic(world):
         try:
-            peopled(world)
+            populate(world)
             world.turns.run()
             end(world)
         except Violation as error:
@@ -75,7 +75,7 @@ def world_of(seed: int, kinds: Collection[str] = KINDS, only: Collection[int] | 
     return Came(seed, violation, world)
 
 
-def peopled(world: World) -> None:
+def populate(world: World) -> None:
     """A root with a version or two, and everybody who is in the world."""
     rng = Random(f"people {world.seed}")
     with world.alone():
@@ -119,7 +119,7 @@ def smallest(came: Came, kinds: Collection[str] = KINDS) -> Came:
         at = 0
         while at < len(numbers):
             fewer = numbers[:at] + numbers[at + size :]
-            tried = world_of(came.seed, kinds, frozenset(fewer))
+            tried = run_world(came.seed, kinds, frozenset(fewer))
             if tried.violation.partition(":")[0][:20] == alike:
                 numbers = sorted({n for n, _, _ in tried.world.faults.seen})
                 best = tried

@@ -54,7 +54,7 @@ def executors() -> Iterator[tuple[Any, str]]:
                     yield module, attribute
 
 
-def _but_for(
+def _world_source(
     others: Set[int | None], real: Callable[..., Any], of_world: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Return a clock, or a chance, of a world. Threads that ran before it have the real one: they take no turns."""
@@ -62,7 +62,7 @@ def _but_for(
 
 
 @contextmanager
-def determined(world: Any) -> Iterator[None]:
+def make_deterministic(world: Any) -> Iterator[None]:
     """While a world runs. world: has `now_us()`, `monotonic_s()`, `run_us()` and `boot()` of whoever's turn it is,
     `slept()`, `token(nbytes)`, `pulse`, `renew`, `stop_renewing` and `holder()`."""
     clocks = [
@@ -74,10 +74,14 @@ def determined(world: Any) -> Iterator[None]:
     ]
     others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
     planned = [
-        *((time, name, _but_for(others, getattr(time, name), of_world)) for name, of_world in clocks),
+        *((time, name, _world_source(others, getattr(time, name), of_world)) for name, of_world in clocks),
         (clients, "_boot", world.boot),
         (time, "sleep", lambda _: world.slept()),
-        (secrets, "token_hex", _but_for(others, secrets.token_hex, lambda nbytes=32: world.token(nbytes))),
+        (
+            secrets,
+            "token_hex",
+            _world_source(others, secrets.token_hex, lambda nbytes=32: world.token(nbytes)),
+        ),
         (heartbeats, "_Pulse", world.pulse),
         (heartbeats, "new_holder", world.holder),
         (leases, "new_holder", world.holder),

@@ -78,7 +78,7 @@ def judge_root(world: World) -> None:
     """Each version that must be there holds what it has to, byte for byte."""
     objects = world.bucket.bytes()
     history, reader = read_log(objects), world.reader_of(world.bucket)
-    for record in kept(world, history):
+    for record in kept_versions(world, history):
         found, _ = reader.content(record)
         expected = world.truth.expected(history, record)
         if found != expected:
@@ -93,7 +93,7 @@ def judge_root(world: World) -> None:
             raise Violation(f"{name} was published as {record.id}, and its actor was told {change.id}")
 
 
-def kept(world: World, history: History) -> list[Any]:
+def kept_versions(world: World, history: History) -> list[Any]:
     """Versions that nobody may have collected. Of those that a takedown has retired, holds alone keep any."""
     if not history.denies:
         return history.kept()
@@ -165,7 +165,7 @@ def judge_what_is_left(world: World) -> None:
     objects = world.bucket.bytes()
     history, reader = read_log(objects), world.reader_of(world.bucket)
     needed: set[str] = set()
-    for record in kept(world, history):
+    for record in kept_versions(world, history):
         found, keys = reader.content(record)
         needed |= keys
         if found != world.truth.expected(history, record):
@@ -180,6 +180,6 @@ def judge_what_is_left(world: World) -> None:
         raise Violation(f"nobody needs {sorted(there - needed)[:5]}, and it is left")
     left = [key for key in objects if key.startswith(("leases/", "heartbeats/"))]
     left += [key for key in objects if key.startswith("log/state-")][4:]
-    left += sorted(judged.left_over(objects))
+    left += sorted(judged.orphan_parts(objects))
     if left:
         raise Violation(f"{left[:5]} are left")

@@ -12,7 +12,7 @@ from penstock.checkpoints import marker, retention
 from penstock.upkeep.gc import collector, plan, sweep
 from penstock.upkeep.gc import needed as live
 
-from .campaign import Came, world_of
+from .campaign import Came, run_world
 
 WORLDS = 50
 
@@ -26,7 +26,7 @@ def leases_are_ignored() -> Iterator[None]:
         yield
 
 
-def the_last_look_is_left_out() -> AbstractContextManager[Any]:
+def skip_last_look() -> AbstractContextManager[Any]:
     """A collector that deletes what was condemned, without another look at log and leases."""
     return patch.object(collector, "last_look", lambda *_, **__: lambda ripe: ripe)
 
@@ -86,7 +86,7 @@ BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     one.__name__: one
     for one in (
         leases_are_ignored,
-        the_last_look_is_left_out,
+        skip_last_look,
         no_grace,
         a_torn_listing_is_believed,
         an_ambiguous_error_is_taken_for_a_loss,
@@ -96,11 +96,11 @@ BUGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 }
 
 
-def caught_at(name: str, worlds: int = WORLDS) -> Came | None:
+def first_detection(name: str, worlds: int = WORLDS) -> Came | None:
     """The first world in which a planted bug is found, and in which nothing is wrong without it; None for none."""
     for seed in range(worlds):
         with BUGS[name]():
-            came = world_of(seed)
-        if came.violation and not world_of(seed).violation:
+            came = run_world(seed)
+        if came.violation and not run_world(seed).violation:
             return came
     return None

@@ -20,13 +20,13 @@ def run(seeds: range, kinds: Collection[str] = KINDS) -> "Counter[str]":
     """A job. Raises: AssertionError with the story of each world in which something was wrong."""
     import pyarrow as pa
 
-    from .campaign import smallest, world_of
+    from .campaign import run_world, smallest
 
     pa.set_cpu_count(1)
     done: Counter[str] = Counter()
     stories = []
     for seed in seeds:
-        came = world_of(seed, kinds)
+        came = run_world(seed, kinds)
         done += came.counted
         if came.violation:
             stories.append(story(smallest(came, kinds), came.violation))

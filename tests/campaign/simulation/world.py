@@ -24,7 +24,7 @@ from loader.errors import (
     VersionNotFound,
 )
 
-from .actors import GRACE_S, JOBS, fields_of
+from .actors import GRACE_S, JOBS, version_content
 from .bucket import Bucket
 from .faults import KINDS, Faults
 from .pulse import Pulse, due
@@ -203,7 +203,7 @@ class World:
         """What it holds, where nothing goes wrong on the way; None where that is not there."""
         with self.alone():
             try:
-                return fields_of(version)
+                return version_content(version)
             except PenstockError:
                 return None
 
@@ -217,7 +217,7 @@ class World:
         found: Any = None
         with suppress(Throttled, Transient):
             try:
-                found = fields_of(version)
+                found = version_content(version)
             except (Corrupt, ObjectNotFound, Changed):
                 found = self.looked(version)
         found = self.looked(version) if found is None else found

@@ -53,19 +53,19 @@ class Touch:
         return os.mknod, (self.path,)
 
 
-def typed(value):
+def typed_value(value):
     """A value with the type of everything in it: True is not 1, and 0.0 not -0.0."""
     kind = type(value).__name__
     if isinstance(value, dict):
-        return kind, [(typed(key), typed(one)) for key, one in value.items()]
+        return kind, [(typed_value(key), typed_value(one)) for key, one in value.items()]
     if isinstance(value, set | frozenset):
-        return kind, frozenset(map(typed, value))
-    return kind, [typed(one) for one in value] if isinstance(value, list | tuple) else repr(value)
+        return kind, frozenset(map(typed_value, value))
+    return kind, [typed_value(one) for one in value] if isinstance(value, list | tuple) else repr(value)
 
 
 @given(VALUES)
 def test_plain_values_come_back_as_they_were(value) -> None:
-    assert typed(decoded(encode_result(value), {})) == typed(value)
+    assert typed_value(decoded(encode_result(value), {})) == typed_value(value)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_worker_that_was_taken_over_makes_its_parent_run_nothing(engine, units, 
     bodies = [pickled, struct.pack(">Q", len(pickled)) + pickled]
     said = [(struct.pack(">cQ", kind, len(body)), body) for body in bodies for kind in (b"v", b"x")]
     for one in said:
-        (outcome,) = engine.map(units.taken_over, [one], timeout_s=TIMEOUT_S)
+        (outcome,) = engine.map(units.speak_as_worker, [one], timeout_s=TIMEOUT_S)
         assert not outcome.ok
         engine._pool.close()
     assert os.listdir(tmp_path) == []
@@ -128,10 +128,10 @@ def test_worker_that_was_taken_over_makes_its_parent_run_nothing(engine, units, 
 def test_announced_size_takes_no_memory(engine, units, children) -> None:
     """Of more than there is: the unit has failed, not the map."""
     header = struct.pack(">cQ", b"v", 2**62)
-    (outcome,) = engine.map(units.taken_over, [(header,)], timeout_s=TIMEOUT_S)
+    (outcome,) = engine.map(units.speak_as_worker, [(header,)], timeout_s=TIMEOUT_S)
     assert outcome.error.code == "crashed"
     within = struct.pack(">cQ", b"v", MAX_BYTES)
-    (outcome,) = engine.map(units.taken_over, [(within,)], timeout_s=2)
+    (outcome,) = engine.map(units.speak_as_worker, [(within,)], timeout_s=2)
     assert outcome.error.code == "timeout"
 
 
@@ -179,11 +179,11 @@ def test_map_names_what_its_workers_need_besides(units, monkeypatch, children) -
     engine = LocalCompute(1, variables=["PARTNER_*"])
     before = children()
 
-    def seen(variables):
+    def worker_variables(variables):
         (outcome,) = engine.map(units.environment, [0], timeout_s=TIMEOUT_S, variables=variables)
         return {*SECRETS} & {*outcome.value[0], *outcome.value[1]}
 
-    assert seen(["AWS_*"]) == {"AWS_SECRET_ACCESS_KEY", "PARTNER_KEY"}
-    assert seen(["HF_TOKEN"]) == {"HF_TOKEN", "PARTNER_KEY"}, "and nothing of the map before"
+    assert worker_variables(["AWS_*"]) == {"AWS_SECRET_ACCESS_KEY", "PARTNER_KEY"}
+    assert worker_variables(["HF_TOKEN"]) == {"HF_TOKEN", "PARTNER_KEY"}, "and nothing of the map before"
     assert len(children() - before) == 1, "a worker that knows other things makes room"
     engine.close()

@@ -19,7 +19,7 @@ NAMES = (
 )
 
 
-def needed(*places) -> list[str]:
+def variable_names(*places) -> list[str]:
     return [name for name in NAMES if any(fnmatchcase(name, one) for one in store_variables(*places))]
 
 
@@ -36,13 +36,17 @@ def needed(*places) -> list[str]:
     ],
 )
 def test_by_its_address(place, names) -> None:
-    assert needed(place) == names
+    assert variable_names(place) == names
 
 
 def test_every_member_of_a_root_with_mirrors(tmp_path) -> None:
     stores = [open_store(str(tmp_path)), open_store("s3://bucket/x"), open_store("gs://bucket/x")]
     mirrored = MirroredStore(stores, lambda store: store.url)
-    assert needed(mirrored) == ["AWS_SECRET_ACCESS_KEY", "GOOGLE_APPLICATION_CREDENTIALS", "HTTPS_PROXY"]
+    assert variable_names(mirrored) == [
+        "AWS_SECRET_ACCESS_KEY",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "HTTPS_PROXY",
+    ]
 
 
 def test_those_that_a_source_names(monkeypatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from loader.errors import EngineUnreachable
 from penstock.compute.engines.slurm import SlurmCluster, SlurmEngine, SlurmQueue
 from tests.servers.patience import until
-from tests.servers.processes import command_of, end
+from tests.servers.processes import command_name, end
 from tests.servers.slurm import NODES
 
 pytestmark = pytest.mark.slurm
@@ -48,8 +48,8 @@ time.sleep(600)
 
 
 @pytest.fixture
-def placed(slurm_cluster, tmp_path):
-    """placed(slots=8) -> (engine, runner command, the job's folder, the attempt's name)."""
+def place_engine(slurm_cluster, tmp_path):
+    """place_engine(slots=8) -> (engine, runner command, the job's folder, the attempt's name)."""
     names = []
     (tmp_path / "done").mkdir()
     (tmp_path / "logs").mkdir()
@@ -70,11 +70,11 @@ def placed(slurm_cluster, tmp_path):
         engine.cancel(name)
 
 
-def done(folder):
+def done_files(folder):
     return {path.name: path.read_text() for path in (folder / "done").iterdir()}
 
 
-def waited(engine, name):
+def wait_attempt(engine, name):
     """Look until the attempt has ended; a controller out of reach is waited for."""
 
     def has_ended():
@@ -85,11 +85,11 @@ def waited(engine, name):
     until(has_ended, lambda: f"{name} has not ended: {engine.status(name)}")
 
 
-def test_hundred_blocks_while_runners_a_node_and_the_controller_are_killed(placed, slurm_cluster):
-    engine, runner, folder, name = placed()
-    until(lambda: len(done(folder)) > 8)
+def test_hundred_blocks_while_runners_a_node_and_the_controller_are_killed(place_engine, slurm_cluster):
+    engine, runner, folder, name = place_engine()
+    until(lambda: len(done_files(folder)) > 8)
     for pid in slurm_cluster.processes("m1"):
-        if command_of(pid).startswith("python"):
+        if command_name(pid).startswith("python"):
             end(pid)
     slurm_cluster.kill_node("m3")
     slurm_cluster.kill_head()
@@ -97,18 +97,18 @@ def test_hundred_blocks_while_runners_a_node_and_the_controller_are_killed(place
         engine.status(name)
     slurm_cluster.start_head()
     slurm_cluster.start_node("m3")
-    waited(engine, name)
+    wait_attempt(engine, name)
     attempts = [name]
-    while len(done(folder)) < N_BLOCKS and len(attempts) < 3:
+    while len(done_files(folder)) < N_BLOCKS and len(attempts) < 3:
         attempts.append(f"{name}-again")
         engine.submit(attempts[-1], runner, N_BLOCKS)
-        waited(engine, attempts[-1])
-    assert done(folder) == {str(n): f"outcome of {n}" for n in range(N_BLOCKS)}
+        wait_attempt(engine, attempts[-1])
+    assert done_files(folder) == {str(n): f"outcome of {n}" for n in range(N_BLOCKS)}
     assert {path.read_text() for path in folder.glob("*-*") if path.name[0].isdigit()} == set(NODES)
 
 
-def test_element_whose_node_is_lost_five_times_goes_on(placed, slurm_cluster):
-    engine, _, folder, name = placed(n_blocks=1, each_s=600, slots=1)
+def test_element_whose_node_is_lost_five_times_continues(place_engine, slurm_cluster):
+    engine, _, folder, name = place_engine(n_blocks=1, each_s=600, slots=1)
     for number in range(5):
         until(
             lambda number=number: len([path for path in folder.glob("0-*") if path.read_text()]) == number + 1
@@ -126,9 +126,9 @@ def newest(folder):
     return max(path.stat().st_mtime for path in folder.glob("0-*"))
 
 
-def test_who_submits_is_killed_and_another_one_finds_the_attempt(placed, tmp_path):
+def test_who_submits_is_killed_and_another_one_finds_the_attempt(place_engine, tmp_path):
     cluster = SlurmCluster(slots=8, logs=str(tmp_path / "logs"), array_max=5)
-    _, runner, folder, name = placed(n_blocks=0)
+    _, runner, folder, name = place_engine(n_blocks=0)
     runner[-2:] = ["16", "0.2"]
     submitter = subprocess.Popen(
         [sys.executable, "-c", SUBMITTER, cluster.logs, name, *runner], stdout=subprocess.PIPE, text=True
@@ -140,14 +140,14 @@ def test_who_submits_is_killed_and_another_one_finds_the_attempt(placed, tmp_pat
     other = SlurmEngine(cluster)
     assert not other.find(name + "0")
     assert other.find(name)
-    waited(other, name)
-    assert set(done(folder)) == {str(n) for n in range(16)}
+    wait_attempt(other, name)
+    assert set(done_files(folder)) == {str(n) for n in range(16)}
     assert other.logs(name, 7).startswith("element 7 of 16 on m")
     assert other.logs(name, 16) == ""
 
 
-def test_attempt_keeps_to_its_slots_and_is_cancelled_to_the_last_process(placed, slurm_cluster):
-    engine, _, folder, name = placed(slots=3, each_s=60)
+def test_attempt_keeps_to_its_slots_and_is_cancelled_to_the_last_process(place_engine, slurm_cluster):
+    engine, _, folder, name = place_engine(slots=3, each_s=60)
     until(lambda: engine.status(name).running == 3)
     look = engine.status(name)
     assert (look.state, look.waiting) == ("running", 9)
@@ -155,4 +155,4 @@ def test_attempt_keeps_to_its_slots_and_is_cancelled_to_the_last_process(placed,
     engine.cancel(name)
     until(lambda: not slurm_cluster.processes())  # the kernel takes them away a moment after Slurm's word
     assert engine.status(name).state == "ended"
-    assert not done(folder)
+    assert not done_files(folder)

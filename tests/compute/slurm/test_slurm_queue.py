@@ -32,8 +32,8 @@ if ask == "deaf":
 
 
 @pytest.fixture
-def submitted(slurm_cluster, tmp_path):
-    """submitted("long", elements=4, options=[...]) -> (queue, name, the folder of what began)."""
+def submit_job(slurm_cluster, tmp_path):
+    """submit_job("long", elements=4, options=[...]) -> (queue, name, the folder of what began)."""
     queue, names = SlurmQueue(), []
     runner, environment, begun = tmp_path / "runner.py", tmp_path / "environment", tmp_path / "begun"
     runner.write_text(RUNNER)
@@ -58,43 +58,43 @@ def submitted(slurm_cluster, tmp_path):
         queue.cancel(name)
 
 
-def ended(queue, name):
+def has_ended(queue, name):
     elements = queue.elements(name)
     return bool(elements.states) and elements.count(ENDED) == sum(elements.states.values())
 
 
-def test_elements_are_placed_found_and_end(submitted):
-    queue, name, begun = submitted("short", elements=8)
+def test_elements_are_placed_found_and_end(submit_job):
+    queue, name, begun = submit_job("short", elements=8)
     assert sum(queue.elements(name).states.values()) == 8
-    until(lambda: ended(queue, name))
+    until(lambda: has_ended(queue, name))
     assert queue.elements(name).states == {"COMPLETED": 8}
     assert sorted(path.name.partition("-")[0] for path in begun.iterdir()) == [str(n) for n in range(8)]
     assert {path.read_text() for path in begun.iterdir()} == {"kept on the node"}
     assert not queue.elements(name + "0").states
 
 
-def test_prefix_gets_one_line_for_a_shell(submitted):
-    queue, name, begun = submitted("short", through=SlurmQueue(["sh", "-c"]))
-    until(lambda: ended(queue, name))
+def test_prefix_gets_one_line_for_a_shell(submit_job):
+    queue, name, begun = submit_job("short", through=SlurmQueue(["sh", "-c"]))
+    until(lambda: has_ended(queue, name))
     assert len(list(begun.iterdir())) == 1
 
 
-def test_runner_that_was_killed_begins_again_at_once(submitted, slurm_cluster):
-    queue, name, begun = submitted("once-dies", elements=2)
-    until(lambda: ended(queue, name))
+def test_runner_that_was_killed_begins_again_at_once(submit_job, slurm_cluster):
+    queue, name, begun = submit_job("once-dies", elements=2)
+    until(lambda: has_ended(queue, name))
     assert queue.elements(name).states == {"COMPLETED": 2}
     assert len(list(begun.iterdir())) == 4
 
 
-def test_final_exit_begins_no_other_runner(submitted, tmp_path):
-    queue, name, begun = submitted("fails", final=(0, 5))
-    until(lambda: ended(queue, name))
+def test_final_exit_begins_no_other_runner(submit_job, tmp_path):
+    queue, name, begun = submit_job("fails", final=(0, 5))
+    until(lambda: has_ended(queue, name))
     assert queue.elements(name).states == {"FAILED": 1}
     assert len(list(begun.iterdir())) == 1 < BEGUN
 
 
-def test_element_that_waits_says_why(submitted):
-    queue, name, _ = submitted("long", elements=12)
+def test_element_that_waits_says_why(submit_job):
+    queue, name, _ = submit_job("long", elements=12)
     until(lambda: queue.elements(name).count(RUNNING) == 8)
     until(lambda: "Resources" in queue.elements(name).reason)
     found = queue.elements(name)
@@ -103,8 +103,8 @@ def test_element_that_waits_says_why(submitted):
     assert (number.isdigit(), partition) == (True, "batch")
 
 
-def test_cancel_tells_the_runner_and_leaves_no_process(submitted, slurm_cluster):
-    queue, name, begun = submitted("long", elements=12)
+def test_cancel_tells_the_runner_and_leaves_no_process(submit_job, slurm_cluster):
+    queue, name, begun = submit_job("long", elements=12)
     until(lambda: len(list(begun.iterdir())) == 8)
     queue.cancel(name)
     until(lambda: not slurm_cluster.processes())  # the kernel takes them away a moment after Slurm's word
@@ -112,20 +112,20 @@ def test_cancel_tells_the_runner_and_leaves_no_process(submitted, slurm_cluster)
     assert set(queue.elements(name).states) == {"CANCELLED"}
 
 
-def test_cancel_ends_a_runner_that_ignores_it(submitted, slurm_cluster):
-    queue, name, begun = submitted("deaf", elements=2)
+def test_cancel_ends_a_runner_that_ignores_it(submit_job, slurm_cluster):
+    queue, name, begun = submit_job("deaf", elements=2)
     until(lambda: len(list(begun.iterdir())) == 2)
     queue.cancel(name)
     until(lambda: not slurm_cluster.processes())  # the kernel takes them away a moment after Slurm's word
 
 
-def test_controller_out_of_reach_is_not_an_end(submitted, slurm_cluster):
-    queue, name, begun = submitted("long", elements=4)
+def test_controller_out_of_reach_is_not_an_end(submit_job, slurm_cluster):
+    queue, name, begun = submit_job("long", elements=4)
     until(lambda: len(list(begun.iterdir())) == 4)
     slurm_cluster.wait_until_saved()
     slurm_cluster.kill_head()
     try:
-        for asked in (queue.elements, queue.cancel, lambda _: submitted("short")):
+        for asked in (queue.elements, queue.cancel, lambda _: submit_job("short")):
             with pytest.raises(EngineUnreachable):
                 asked(name)
     finally:
@@ -138,9 +138,9 @@ def waits_or_runs(queue, name):
         return queue.elements(name).count(WAITING | RUNNING)
 
 
-def test_secrets_of_who_submits_reach_neither_slurm_nor_the_nodes(submitted, slurm_cluster, monkeypatch):
+def test_secrets_of_who_submits_reach_neither_slurm_nor_the_nodes(submit_job, slurm_cluster, monkeypatch):
     monkeypatch.setenv("PLANTED", "PLANTEDsecretPLANTED")
-    _, _, begun = submitted("long")
+    _, _, begun = submit_job("long")
     until(lambda: len(list(begun.iterdir())) == 1)
     kept = {}
     for path in slurm_cluster.folder.rglob("*"):
@@ -152,9 +152,9 @@ def test_secrets_of_who_submits_reach_neither_slurm_nor_the_nodes(submitted, slu
     assert "PLANTED" not in slurm_cluster.told("scontrol", "show", "job", "-d")
 
 
-def test_job_that_slurm_refuses_names_its_reason(submitted):
+def test_job_that_slurm_refuses_names_its_reason(submit_job):
     with pytest.raises(InvalidCluster, match="partition"):
-        submitted("short", options=["--partition=nowhere"])
+        submit_job("short", options=["--partition=nowhere"])
 
 
 def test_without_commands_of_slurm_the_error_says_what_to_do():

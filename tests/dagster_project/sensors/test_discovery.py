@@ -160,9 +160,7 @@ def test_run_that_was_made_and_not_launched_is_asked_for_again(
     assert request.run_key not in [one.run_key for one in daemon.tick()]
 
 
-def test_tick_that_died_after_its_manifests_is_made_up_for(
-    daemon: Daemon, place: Store, tmp_path: Path
-) -> None:
+def test_tick_that_died_after_its_manifests_is_repeated(daemon: Daemon, place: Store, tmp_path: Path) -> None:
     place.put("a.txt", b"a")
     with loader.Root(tmp_path / "root") as root:
         root.create()

@@ -24,7 +24,7 @@ HOUR_S = 3600.0
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[Alert]:
+def alerts(monkeypatch: pytest.MonkeyPatch) -> list[Alert]:
     """What was handed to the channels, which tests of their own cover."""
     alerts: list[Alert] = []
     monkeypatch.setattr("resources.alerts.send", lambda alert, to: alerts.append(alert) or [])
@@ -38,7 +38,7 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def submitted_before(root: Path, hours: float, name: str = "f") -> JobFolder:
+def submit_old_job(root: Path, hours: float, name: str = "f") -> JobFolder:
     """The folder of a job that was submitted so long ago, and never begun."""
     job = job_in(root, name)
     there = submit_job(job, numbers(4))
@@ -61,38 +61,40 @@ def tick(instance: dg.DagsterInstance, root: Path, cursor: str, cluster: str = "
     return context.cursor or ""
 
 
-def test_person_is_told_of_a_job_that_was_left_once_and_when_it_is_over(
-    root: Path, instance: dg.DagsterInstance, sent: list[Alert]
+def test_alert_names_an_abandoned_job_once_and_its_end(
+    root: Path, instance: dg.DagsterInstance, alerts: list[Alert]
 ) -> None:
-    young, old = submitted_before(root, 5), submitted_before(root, 7, "old")
+    young, old = submit_old_job(root, 5), submit_old_job(root, 7, "old")
     cursor = tick(instance, root, "")
-    assert [alert.severity for alert in sent] == ["warning"]
-    assert old.id in sent[0].what
-    assert "0 of its 2 blocks" in sent[0].what
+    assert [alert.severity for alert in alerts] == ["warning"]
+    assert old.id in alerts[0].what
+    assert "0 of its 2 blocks" in alerts[0].what
     cursor = tick(instance, root, cursor)
-    assert len(sent) == 1
+    assert len(alerts) == 1
     done_by(job_in(root, "old"), numbers(4), INLINE)
     tick(instance, root, cursor)
-    assert [alert.severity for alert in sent] == ["warning", "resolved"]
+    assert [alert.severity for alert in alerts] == ["warning", "resolved"]
     assert not young.stopped
 
 
-def test_somebody_who_waits_keeps_a_job(root: Path, instance: dg.DagsterInstance, sent: list[Alert]) -> None:
-    folder = submitted_before(root, 30)
+def test_somebody_who_waits_keeps_a_job(
+    root: Path, instance: dg.DagsterInstance, alerts: list[Alert]
+) -> None:
+    folder = submit_old_job(root, 30)
     folder.attend()
     tick(instance, root, "")
-    assert (sent, folder.stopped) == ([], False)
+    assert (alerts, folder.stopped) == ([], False)
 
 
 @pytest.mark.parametrize("on_cluster", [False, True])
 def test_job_that_was_left_for_a_day_ends(
-    tmp_path: Path, root: Path, instance: dg.DagsterInstance, sent: list[Alert], on_cluster: bool
+    tmp_path: Path, root: Path, instance: dg.DagsterInstance, alerts: list[Alert], on_cluster: bool
 ) -> None:
     (tmp_path / "cluster.toml").write_text(INLINE_FILE)
-    folder = submitted_before(root, 25)
+    folder = submit_old_job(root, 25)
     tick(instance, root, "", str(tmp_path / "cluster.toml") if on_cluster else "")
     assert folder.stopped
-    assert sent == []
+    assert alerts == []
     assert list(alerting.unattended_jobs(open_store(str(root)), time.time(), print)) == []
 
 

@@ -42,7 +42,7 @@ CODE = ModuleCodePointer("tests", "defs", None)
 
 
 @dg.asset
-def made(context: dg.AssetExecutionContext) -> None:
+def flaky_asset(context: dg.AssetExecutionContext) -> None:
     if "refuse" in context.run.tags:
         raise dg.Failure("a check said no", allow_retries=False)
     if "store" in context.run.tags:
@@ -54,8 +54,8 @@ def made(context: dg.AssetExecutionContext) -> None:
         raise OperationalError("INSERT", {}, Exception("server closed the connection unexpectedly"))
 
 
-JOB = dg.define_asset_job("cats_ingest", [made])
-DEFS = dg.Definitions(assets=[made], jobs=[JOB])
+JOB = dg.define_asset_job("cats_ingest", [flaky_asset])
+DEFS = dg.Definitions(assets=[flaky_asset], jobs=[JOB])
 
 
 def go(instance: dg.DagsterInstance, **tags: str) -> dg.DagsterRun:
@@ -71,7 +71,7 @@ HERE = CodeLocation("__repository__@here", "code", 4266)
 SERVER = {"host": "code", "port": 4266}
 
 
-def started(
+def start_run(
     instance: dg.DagsterInstance,
     pid: int,
     location: str = "here",
@@ -114,8 +114,8 @@ def test_run_whose_process_was_killed_is_ended_and_one_that_lives_is_not(
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         early = time.time()
-        run = started(instance, process.pid)
-        mine = started(instance, os.getpid())
+        run = start_run(instance, process.pid)
+        mine = start_run(instance, os.getpid())
         later = time.time() + 60
         assert end_orphans(instance, later, HERE) == []
         process.kill()
@@ -126,7 +126,7 @@ def test_run_whose_process_was_killed_is_ended_and_one_that_lives_is_not(
     assert status(instance, mine) == "STARTED"
 
 
-def gone() -> int:
+def dead_pid() -> int:
     """The number of a process that is no more."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
@@ -134,16 +134,16 @@ def gone() -> int:
 
 
 def test_runs_that_may_live_elsewhere_are_left_alone(instance: dg.DagsterInstance, tmp_path: Path) -> None:
-    pid, later = gone(), time.time() + 60
+    pid, later = dead_pid(), time.time() + 60
     (tmp_path / "socket").touch()
     alone = [
-        started(instance, pid, "elsewhere"),
-        started(instance, pid, server={"host": "another", "port": 4266}),
-        started(instance, pid, server={"host": "localhost", "socket": str(tmp_path / "socket")}),
-        started(instance, pid, server=None),
+        start_run(instance, pid, "elsewhere"),
+        start_run(instance, pid, server={"host": "another", "port": 4266}),
+        start_run(instance, pid, server={"host": "localhost", "socket": str(tmp_path / "socket")}),
+        start_run(instance, pid, server=None),
     ]
     by_hand = instance.create_run_for_job(DEFS.resolve_job_def("cats_ingest"))
-    mine = started(instance, pid)
+    mine = start_run(instance, pid)
     assert end_orphans(instance, later, None) == []  # nobody knows where this is
     assert end_orphans(instance, later, HERE) == [mine.run_id]
     assert {status(instance, run) for run in alone} == {"STARTED"}
@@ -153,10 +153,10 @@ def test_runs_that_may_live_elsewhere_are_left_alone(instance: dg.DagsterInstanc
 def test_code_server_of_dagsters_own_is_known_by_its_socket(
     instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
-    pid, later = gone(), time.time() + 60
+    pid, later = dead_pid(), time.time() + 60
     (tmp_path / "socket").touch()
-    mine = started(instance, pid, server={"host": "localhost", "socket": str(tmp_path / "socket")})
-    other = started(
+    mine = start_run(instance, pid, server={"host": "localhost", "socket": str(tmp_path / "socket")})
+    other = start_run(
         instance, pid, server={"host": "localhost", "socket": str(tmp_path / "of-another-machine")}
     )
     assert end_orphans(instance, later, CodeLocation("__repository__@here")) == [mine.run_id]
@@ -170,7 +170,7 @@ class ElsewhereLauncher(dg.DefaultRunLauncher):
 def test_runs_of_another_launcher_are_left_alone(tmp_path: Path) -> None:
     launcher = {"run_launcher": {"module": __name__, "class": "ElsewhereLauncher"}}
     with dg.DagsterInstance.local_temp(str(tmp_path), overrides=launcher) as instance:
-        run = started(instance, gone())
+        run = start_run(instance, dead_pid())
         assert isinstance(instance.run_launcher, ElsewhereLauncher)
         assert end_orphans(instance, time.time() + 60, HERE) == []
         assert status(instance, run) == "STARTED"
@@ -180,9 +180,9 @@ def test_many_runs_elsewhere_hide_none_here(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery, "_MAX_RUNS", 2)
-    mine = started(instance, pid := gone())
+    mine = start_run(instance, pid := dead_pid())
     for _ in range(3):
-        started(instance, pid, "elsewhere")
+        start_run(instance, pid, "elsewhere")
     assert end_orphans(instance, time.time() + 60, HERE) == [mine.run_id]
 
 
@@ -203,15 +203,15 @@ def test_sensor_knows_where_it_is_evaluated(instance: dg.DagsterInstance) -> Non
 
 
 def test_batch_that_another_code_location_ran_is_still_to_be_run_here(instance: dg.DagsterInstance) -> None:
-    run = started(instance, gone(), "elsewhere", tags={"dagster/run_key": "000001-1f0c99ab"})
+    run = start_run(instance, dead_pid(), "elsewhere", tags={"dagster/run_key": "000001-1f0c99ab"})
     asked = partial(_without_run, instance, ["000001-1f0c99ab"])
     assert run.tags["dagster/run_key"] == "000001-1f0c99ab"
     assert list(asked(HERE.label)) == ["000001-1f0c99ab"]
     assert list(asked("__repository__@elsewhere")) == []
 
 
-def test_what_another_code_location_lost_is_its_own_to_ask_for(instance: dg.DagsterInstance) -> None:
-    run, other = started(instance, gone()), started(instance, gone(), "elsewhere")
+def test_code_location_retries_only_its_own_runs(instance: dg.DagsterInstance) -> None:
+    run, other = start_run(instance, dead_pid()), start_run(instance, dead_pid(), "elsewhere")
     for one in (run, other):
         instance.report_run_failed(one, "its process is gone")
     now_s = time.time() + 1
@@ -267,7 +267,7 @@ def test_what_dagster_starts_again_or_somebody_did_is_left_alone(instance: dg.Da
     assert lost_runs(instance, "cats_ingest", time.time() + 1) == []
 
 
-def test_retry_that_was_promised_and_never_came_is_asked_for(instance: dg.DagsterInstance) -> None:
+def test_promised_retry_that_never_came_is_requested(instance: dg.DagsterInstance) -> None:
     run = go(instance, store="yes", **{WILL_RETRY: "true"})
     late = time.time() + PROMISE_S + 5
     assert [found.run_id for found in lost_runs(instance, "cats_ingest", late)] == [run.run_id]
@@ -298,7 +298,7 @@ def test_attempts_wait_longer_each_time_and_end(instance: dg.DagsterInstance) ->
     assert not will_start_again(instance, last)
 
 
-def test_step_that_could_not_tell_dagsters_database_is_asked_for(instance: dg.DagsterInstance) -> None:
+def test_step_that_could_not_report_to_the_database_is_retried(instance: dg.DagsterInstance) -> None:
     run = go(instance, database="yes")
     assert run.tags.get("dagster/failure_reason") == "STEP_FAILURE"
     assert [found.run_id for found in lost_runs(instance, "cats_ingest", time.time() + 1)] == [run.run_id]

@@ -106,7 +106,7 @@ def test_what_somebody_released_meanwhile_is_not_asked_for_again(daemon: Daemon)
     assert len(daemon.keys) == 2
 
 
-def test_cursor_of_an_earlier_release_goes_on(daemon: Daemon) -> None:
+def test_cursor_of_an_earlier_release_continues(daemon: Daemon) -> None:
     BROKEN["now"] = True
     daemon.tick(), daemon.tick()
     event = int(daemon.keys[0].rpartition("-")[2])

@@ -22,7 +22,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
-def grown(world: World, to: int) -> None:
+def grow_world(world: World, to: int) -> None:
     for _ in world.grow(to):
         pass
 
@@ -36,10 +36,10 @@ def requests(world: World) -> dict[str, int]:
 
 
 def test_tick_asks_as_much_of_many_batches_as_of_few(world: World) -> None:
-    grown(world, FEW)
+    grow_world(world, FEW)
     few = requests(world)
     for upto in (MANY - FEW, MANY):
-        grown(world, upto)
+        grow_world(world, upto)
     many = requests(world)
     # A refresh opens the newest version, whose tables are in as many files as log2 of the versions.
     assert abs(few.pop("refresh") - many.pop("refresh")) <= 2
@@ -47,10 +47,10 @@ def test_tick_asks_as_much_of_many_batches_as_of_few(world: World) -> None:
     assert max(few.values()) <= 12
 
 
-def test_tick_reads_what_came_since_the_one_before(world: World) -> None:
-    grown(world, FEW)
+def test_tick_reads_events_since_the_last_tick(world: World) -> None:
+    grow_world(world, FEW)
     before = requests(world)
-    grown(world, FEW + 1)
+    grow_world(world, FEW + 1)
     of_one = {
         "discovery": 2 + 1,  # entries of the log, a manifest
         "watch": 2 + 5,  # entries of the log, records of the stages
@@ -64,7 +64,7 @@ def test_tick_reads_what_came_since_the_one_before(world: World) -> None:
 def test_release_reads_each_batch_and_not_the_log_for_each(world: World) -> None:
     asked = []
     for upto in (FEW, MANY):
-        grown(world, upto)
+        grow_world(world, upto)
         asked.append(cost(world, release(world)).requests)
     # Two reads of the samples' record, and the two entries of the log that a process reads which has read nothing.
     assert (asked[1] - asked[0]) / (MANY - FEW) <= 4.1

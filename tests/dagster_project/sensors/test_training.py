@@ -57,7 +57,7 @@ class Daemon:
         return len(events)
 
 
-def shown(instance: dg.DagsterInstance) -> list[dg.AssetMaterialization]:
+def materializations(instance: dg.DagsterInstance) -> list[dg.AssetMaterialization]:
     """Oldest first."""
     found = instance.fetch_materializations(KEY, limit=1000, ascending=True).records
     return [record.asset_materialization for record in found]
@@ -75,7 +75,7 @@ def test_report_becomes_a_materialization(
     tell(root, plan, "big", 0, 99, checkpoint="s3://runs/big/100", metrics={"loss": 0.5})
     assert daemon.tick() == 1
     assert daemon.tick() == 0
-    (event,) = shown(instance)
+    (event,) = materializations(instance)
     assert event.partition == "big"
     assert instance.get_dynamic_partitions(str(training_runs(DATASET).name)) == ["big"]
     told = {name: value.value for name, value in event.metadata.items()}
@@ -101,7 +101,7 @@ def test_training_with_a_trail_leads_to_its_page(
     tell(root, plan, "seen", 0, 1)
     tell(root, plan, "unseen", 0, 1)
     assert daemon.tick() == 2
-    before, linked, unseen = shown(instance)[-3:]
+    before, linked, unseen = materializations(instance)[-3:]
     assert "viewer" not in before.metadata
     assert linked.metadata["viewer"].value == "http://view.example/r/seen"
     assert "(http://view.example/v/demo/1)" in linked.metadata["versions"].value
@@ -128,14 +128,14 @@ def test_report_of_a_recorded_run_shows_its_usage(
     tell(root, plan, "big", 0, 149)
     tell(root, plan, "unrecorded", 0, 1)
     assert daemon.tick() == 2
-    big, unrecorded = shown(instance)
+    big, unrecorded = materializations(instance)
     assert (big.metadata["attempts"].value, big.metadata["gpu_hours"].value) == (2, 2 * 1000 * 8 / 3600)
     assert big.metadata["goodput"].value == pytest.approx((900 + 600) / 2000)
     assert not {"attempts", "goodput", "gpu_hours"} & unrecorded.metadata.keys()
     root.store.put(folder.key("attempts/000001.json"), b"{")
     tell(root, plan, "big", 0, 151)
     assert daemon.tick() == 1
-    assert "000001.json is no start" in shown(instance)[-1].metadata["run record"].value
+    assert "000001.json is no start" in materializations(instance)[-1].metadata["run record"].value
 
 
 @pytest.mark.parametrize("dies_after", [0, 1, 2, 5])
@@ -149,8 +149,8 @@ def test_tick_that_dies_shows_nothing_twice_and_loses_nothing(
     daemon.tick(dies_after=dies_after)
     n_shown = [daemon.tick() for _ in range(4)]
     assert max(n_shown) <= 3
-    assert [event.metadata["first_step"].value for event in shown(instance)] == list(range(5))
-    tags = [event.tags[REPORT_TAG] for event in shown(instance)]
+    assert [event.metadata["first_step"].value for event in materializations(instance)] == list(range(5))
+    tags = [event.tags[REPORT_TAG] for event in materializations(instance)]
     assert len(set(tags)) == 5
     another = Daemon(root, instance)  # somebody reset the sensor: it begins at the first report again
     assert another.tick() == 0
@@ -175,7 +175,7 @@ def test_what_is_not_true_is_not_shown(
     tell(root, loader.plan({"p": root.open("demo@1")}, seed=2, global_batch=4), "good", 0, 1)
     daemon = Daemon(root, instance)
     assert daemon.tick() == 1
-    assert [event.partition for event in shown(instance)] == ["good"]
+    assert [event.partition for event in materializations(instance)] == ["good"]
     assert daemon.cursor == "4"
 
 

@@ -29,7 +29,7 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[Alert]:
+def alerts(monkeypatch: pytest.MonkeyPatch) -> list[Alert]:
     """What was handed to the channels, which tests of their own cover."""
     alerts: list[Alert] = []
     monkeypatch.setattr("resources.alerts.send", lambda alert, to: alerts.append(alert) or [])
@@ -47,9 +47,7 @@ def resources(tmp_path: Path) -> dict[str, object]:
     }
 
 
-def stopped_run(
-    tmp_path: Path, defs: dg.Definitions, instance: dg.DagsterInstance
-) -> dg.ExecuteInProcessResult:
+def stop_run(tmp_path: Path, defs: dg.Definitions, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
     (tmp_path / "landing" / "torn.jpg").write_bytes(b"\xff\xd8\xff\xe0" + bytes(40))
     with loader.Root(tmp_path / "root") as root:
         root.create()
@@ -61,19 +59,19 @@ def stopped_run(
 
 
 def test_stopped_batch_is_told_once_and_its_end_too(
-    tmp_path: Path, instance: dg.DagsterInstance, resources: dict[str, object], sent: list[Alert]
+    tmp_path: Path, instance: dg.DagsterInstance, resources: dict[str, object], alerts: list[Alert]
 ) -> None:
     defs = build_defs(resources, [SPEC])
-    stopped_run(tmp_path, defs, instance)
+    stop_run(tmp_path, defs, instance)
     watch = defs.resolve_sensor_def("demo_watch")
     context = dg.build_sensor_context(instance=instance, resources=resources)
     said = watch(context)
-    assert [(alert.name, alert.severity) for alert in sent] == [("batch-stopped", "error")]
+    assert [(alert.name, alert.severity) for alert in alerts] == [("batch-stopped", "error")]
     assert isinstance(said, dg.SkipReason)
     assert "1 alerts sent, 0 not delivered; batch 000001-" in str(said.skip_message)
     assert "was stopped" in str(said.skip_message)
     watch(context)
-    assert len(sent) == 1
+    assert len(alerts) == 1
     (tmp_path / "landing" / "torn.jpg").unlink()
     tolerant = build_defs(resources, [DatasetSpec(name="demo", max_reject_rate=1.0)])
     (key,) = instance.get_dynamic_partitions(str(batch_partitions(SPEC).name))
@@ -81,7 +79,7 @@ def test_stopped_batch_is_told_once_and_its_end_too(
         instance=instance, partition_key=key, run_config=QUIET
     )
     watch(context)
-    assert [(alert.name, alert.severity) for alert in sent[1:]] == [("batch-stopped", "resolved")]
+    assert [(alert.name, alert.severity) for alert in alerts[1:]] == [("batch-stopped", "resolved")]
     assert json.loads(context.cursor or "") == {}
 
 
@@ -101,14 +99,14 @@ def test_failed_run_is_told_with_what_its_check_said(
     tmp_path: Path,
     instance: dg.DagsterInstance,
     resources: dict[str, object],
-    sent: list[Alert],
+    alerts: list[Alert],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PENSTOCK_WEBSERVER", "https://dagster.example")
     defs = build_defs(resources, [SPEC])
-    result = stopped_run(tmp_path, defs, instance)
+    result = stop_run(tmp_path, defs, instance)
     defs.resolve_sensor_def("penstock_run_failure")(failure_context(result, instance, resources))
-    (alert,) = sent
+    (alert,) = alerts
     assert (alert.name, alert.severity) == ("run-failed", "error")
     assert f"run {result.run_id} of demo_ingest, partition 000001-" in alert.what
     assert "demo__media: 1 of 1 objects are unreadable" in alert.details
@@ -116,10 +114,10 @@ def test_failed_run_is_told_with_what_its_check_said(
 
 
 def test_run_that_is_started_again_by_itself_is_not_told(
-    tmp_path: Path, instance: dg.DagsterInstance, resources: dict[str, object], sent: list[Alert]
+    tmp_path: Path, instance: dg.DagsterInstance, resources: dict[str, object], alerts: list[Alert]
 ) -> None:
     defs = build_defs(resources, [SPEC])
-    result = stopped_run(tmp_path, defs, instance)
+    result = stop_run(tmp_path, defs, instance)
     instance.add_run_tags(result.run_id, {"dagster/will_retry": "true"})
     context = dg.build_run_status_sensor_context(
         sensor_name="penstock_run_failure",
@@ -129,4 +127,4 @@ def test_run_that_is_started_again_by_itself_is_not_told(
         resources=resources,
     )
     defs.resolve_sensor_def("penstock_run_failure")(context.for_run_failure())
-    assert sent == []
+    assert alerts == []

@@ -35,7 +35,7 @@ def wav(samples, width_bytes):
     return file.getvalue()
 
 
-def encoded(samples, codec, container_format, sample_format, bits=None):
+def encode_audio(samples, codec, container_format, sample_format, bits=None):
     """float or int [channels, n] through one of FFmpeg's encoders."""
     file = io.BytesIO()
     layout = {1: "mono", 2: "stereo"}[len(samples)]
@@ -73,13 +73,13 @@ def test_wav_samples_are_exact(width_bytes, channels):
 def test_flac_samples_are_exact(sample_format, bits):
     samples = RNG.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (2, 5000)).astype(np.int32)
     stored = samples.astype(np.int16) if bits == 16 else samples << 8
-    data = encoded(stored, "flac", "flac", sample_format)
+    data = encode_audio(stored, "flac", "flac", sample_format)
     assert np.array_equal(decode(data, None), (samples / 2 ** (bits - 1)).astype(np.float32))
 
 
 def test_float_samples_are_kept_as_they_are():
     samples = (RNG.standard_normal((2, 3000)) * 2).astype(np.float32)
-    assert np.array_equal(decode(encoded(samples, "pcm_f32le", "wav", "flt"), None), samples)
+    assert np.array_equal(decode(encode_audio(samples, "pcm_f32le", "wav", "flt"), None), samples)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_float_samples_are_kept_as_they_are():
 def test_encoder_padding_is_cut(codec, container_format, sample_format, exact_length):
     stereo = np.stack([SINE, 0.5 * SINE])
     samples = (stereo * 32767).astype(np.int16) if sample_format == "s16p" else stereo.astype(np.float32)
-    got = decode(encoded(samples, codec, container_format, sample_format), None)
+    got = decode(encode_audio(samples, codec, container_format, sample_format), None)
     rate = 48_000 if codec == "libopus" else RATE_HZ
     n = got.shape[1] * RATE_HZ / rate
     assert got.shape[0] == 2
@@ -123,10 +123,10 @@ def test_wav_with_a_long_comment_is_read():
 
 
 WAV = wav(RNG.integers(-9999, 9999, (4000, 2)), 2)
-FLAC = encoded(RNG.integers(-9999, 9999, (2, 20_000)).astype(np.int16), "flac", "flac", "s16")
-M4A = encoded(np.stack([SINE] * 2).astype(np.float32), "aac", "ipod", "fltp")
-MP3 = encoded(np.stack([SINE] * 2).astype(np.float32), "libmp3lame", "mp3", "fltp")
-OGG = encoded(np.stack([SINE] * 2).astype(np.float32), "libopus", "ogg", "flt")
+FLAC = encode_audio(RNG.integers(-9999, 9999, (2, 20_000)).astype(np.int16), "flac", "flac", "s16")
+M4A = encode_audio(np.stack([SINE] * 2).astype(np.float32), "aac", "ipod", "fltp")
+MP3 = encode_audio(np.stack([SINE] * 2).astype(np.float32), "libmp3lame", "mp3", "fltp")
+OGG = encode_audio(np.stack([SINE] * 2).astype(np.float32), "libopus", "ogg", "flt")
 
 
 @pytest.mark.parametrize("data", [WAV, FLAC, M4A], ids=["wav", "flac", "m4a"])

@@ -58,7 +58,7 @@ def test_one_channel_becomes_two_equal_ones_and_the_first_is_the_first() -> None
     assert channel_mix(("FL", "FR"), "stereo", "keep")(noise) is noise
 
 
-def test_channels_without_names_are_a_guess_from_three_on() -> None:
+def test_three_channels_without_names_are_a_guess() -> None:
     assert channel_mix(("NONE",), "1 channels", "mono").matrix is None
     assert channel_mix(("NONE", "NONE"), "2 channels", "mono").matrix is not None
     for wanted in ("mono", "stereo"):

@@ -19,7 +19,9 @@ RATE_HZ = 44_100
 N = 3 * RATE_HZ + 77
 
 
-def encoded(codec: str, container: str, layout: str = "stereo", rate_hz: int = RATE_HZ, n: int = N) -> bytes:
+def encode_audio(
+    codec: str, container: str, layout: str = "stereo", rate_hz: int = RATE_HZ, n: int = N
+) -> bytes:
     n_channels = {"mono": 1, "stereo": 2, "5.1": 6, "4 channels": 4}[layout]
     noise = np.random.default_rng(2).normal(0, 0.1, (n, n_channels)).astype(np.float32)
     sink = io.BytesIO()
@@ -40,12 +42,12 @@ def encoded(codec: str, container: str, layout: str = "stereo", rate_hz: int = R
 @pytest.fixture(scope="module")
 def sounds() -> dict[str, bytes]:
     return {
-        "flac": encoded("flac", "flac"),
-        "wav": encoded("pcm_s16le", "wav"),
-        "wav24": encoded("pcm_s24le", "wav", "mono"),
-        "mp3": encoded("libmp3lame", "mp3"),
-        "m4a": encoded("aac", "ipod"),
-        "opus": encoded("libopus", "ogg", rate_hz=48_000),
+        "flac": encode_audio("flac", "flac"),
+        "wav": encode_audio("pcm_s16le", "wav"),
+        "wav24": encode_audio("pcm_s24le", "wav", "mono"),
+        "mp3": encode_audio("libmp3lame", "mp3"),
+        "m4a": encode_audio("aac", "ipod"),
+        "opus": encode_audio("libopus", "ogg", rate_hz=48_000),
     }
 
 
@@ -74,7 +76,7 @@ def test_all_of_it(sounds: dict[str, bytes]) -> None:
 
 
 def test_places_are_drawn_evenly_and_the_first_without_a_generator() -> None:
-    data = encoded("pcm_s16le", "wav", n=1000)
+    data = encode_audio("pcm_s16le", "wav", n=1000)
     whole, one = decode(data, None), loader.audio(997)
     assert np.array_equal(one(data), whole[:, :997])
     found = {one(data, np.random.default_rng(seed))[0, :3].tobytes() for seed in range(40)}
@@ -87,10 +89,10 @@ def test_channels_are_mixed(sounds: dict[str, bytes]) -> None:
         found = loader.audio(500, at=0.5, channels=channels)(sounds["flac"])  # type: ignore[arg-type]
         assert np.allclose(found, wanted[:, 22_050:22_550], atol=1e-7)
     assert loader.audio(500, channels="stereo")(sounds["wav24"]).shape == (2, 500)
-    surround = encoded("flac", "flac", "5.1")
+    surround = encode_audio("flac", "flac", "5.1")
     assert loader.audio(500, channels="stereo")(surround).shape == (2, 500)
     with pytest.raises(DecodeFailed, match="do not say their places"):
-        loader.audio(500, channels="mono")(encoded("pcm_s16le", "wav", "4 channels"))
+        loader.audio(500, channels="mono")(encode_audio("pcm_s16le", "wav", "4 channels"))
 
 
 def test_what_is_too_short_is_refused_or_padded(sounds: dict[str, bytes]) -> None:
@@ -107,7 +109,7 @@ def test_what_is_too_short_is_refused_or_padded(sounds: dict[str, bytes]) -> Non
     assert np.array_equal(found[:, : RATE_HZ + 77], whole[:, 2 * RATE_HZ :])
 
 
-def test_seconds_count_at_the_rate_that_comes_out(sounds: dict[str, bytes]) -> None:
+def test_seconds_count_at_the_output_rate(sounds: dict[str, bytes]) -> None:
     assert loader.audio(seconds=0.5)(sounds["flac"]).shape == (2, 22_050)
     assert loader.audio(seconds=0.5, rate_hz=16_000)(sounds["flac"]).shape == (2, 8_000)
 
@@ -134,7 +136,7 @@ def test_damaged_bytes_are_refused_or_decoded() -> None:
     rng = np.random.default_rng(6)
     kinds = {"flac": "flac", "wav": "pcm_s16le", "mp3": "libmp3lame", "ipod": "aac"}
     for container, codec in kinds.items():
-        good = encoded(codec, container, n=9_000)
+        good = encode_audio(codec, container, n=9_000)
         for _ in range(25):
             data = bytearray(good)
             for place in rng.integers(0, min(len(data), 3000), 3):

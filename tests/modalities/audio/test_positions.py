@@ -32,7 +32,7 @@ def noise(rate_hz: int) -> np.ndarray:
     return (0.25 * wave / np.abs(wave).max()).astype(np.float32)[None]
 
 
-def encoded(
+def encode_audio(
     folder: Path, samples: np.ndarray, rate_hz: int, codec: str, container: str, **options: str
 ) -> bytes:
     """float32 [channels, n] through one of FFmpeg's encoders. options: of the container."""
@@ -55,7 +55,7 @@ def encoded(
     return path.read_bytes()
 
 
-def heard_in(data: bytes) -> tuple[np.ndarray, Heard]:
+def decode_any(data: bytes) -> tuple[np.ndarray, Heard]:
     """(float32 [channels, n], facts) of any container that FFmpeg reads."""
     with av.open(io.BytesIO(data)) as container:
         stream = container.streams.audio[0]
@@ -113,7 +113,7 @@ def test_sound_lies_where_it_lay_and_is_as_long(
     source = noise(rate_hz)
     if codec == "vorbis":
         source = np.tile(source, (2, 1))
-    found, heard = heard_in(encoded(tmp_path, source, rate_hz, codec, container))
+    found, heard = decode_any(encode_audio(tmp_path, source, rate_hz, codec, container))
     assert heard.rate_hz == rate_hz
     assert (heard.n_filled, heard.n_overlapping) == (0, 0)
     assert abs(delay(source[0], found[0])) < 0.02
@@ -126,7 +126,7 @@ def test_fields_are_decoded_to_the_sample(tmp_path: Path, container: str) -> Non
         container
     ]
     source = noise(48_000)
-    found = decode(encoded(tmp_path, source, 48_000, codec, container), None)
+    found = decode(encode_audio(tmp_path, source, 48_000, codec, container), None)
     assert found.shape == source.shape
     assert abs(delay(source[0], found[0])) < 0.02
 
@@ -140,7 +140,7 @@ def test_priming_that_no_file_tells_of_stays(
 ) -> None:
     """A transport stream has no place for it; its clock counts it, so that it is in time with the picture."""
     source = noise(44_100)
-    found, _ = heard_in(encoded(tmp_path, source, 44_100, codec, container))
+    found, _ = decode_any(encode_audio(tmp_path, source, 44_100, codec, container))
     assert delay(source[0], found[0]) == pytest.approx(priming, abs=0.02)
 
 
@@ -151,7 +151,7 @@ def box(name: bytes, content: bytes) -> bytes:
     return struct.pack(">I4s", 8 + len(content), name) + content
 
 
-def at(data: bytes, *path: bytes) -> tuple[int, int]:
+def box_range(data: bytes, *path: bytes) -> tuple[int, int]:
     """[start, end) of a box, its head included."""
     low, high = 0, len(data)
     for name in path:
@@ -165,11 +165,11 @@ def at(data: bytes, *path: bytes) -> tuple[int, int]:
 
 def with_smpb(data: bytes, priming: int, padding: int, n_samples: int) -> bytes:
     """An m4a as iTunes wrote them: no edit list, a comment that says what is sound."""
-    edts, _ = at(data, b"moov", b"trak", b"edts")
+    edts, _ = box_range(data, b"moov", b"trak", b"edts")
     data = data[: edts + 4] + b"free" + data[edts + 8 :]
-    start, end = at(data, b"moov")
+    start, end = box_range(data, b"moov")
     assert end == len(data)  # not in front: nothing moves
-    udta, _ = at(data, b"moov", b"udta")
+    udta, _ = box_range(data, b"moov", b"udta")
     words = f" 00000000 {priming:08X} {padding:08X} {n_samples:016X}" + " 00000000" * 8
     item = (
         box(b"mean", b"\0\0\0\0com.apple.iTunes")
@@ -183,7 +183,7 @@ def with_smpb(data: bytes, priming: int, padding: int, n_samples: int) -> bytes:
 
 def without_short_end(data: bytes) -> bytes:
     """Every packet lasts 1024 samples, as most encoders write it: the last one's padding is told by others."""
-    start, end = at(data, b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stts")
+    start, end = box_range(data, b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stts")
     count = struct.unpack_from(">I", data, start + 12)[0]
     packets = sum(struct.unpack_from(">I", data, start + 16 + 8 * n)[0] for n in range(count))
     table = struct.pack(">IIII", 0, 1, packets, 1024)
@@ -194,9 +194,9 @@ def without_short_end(data: bytes) -> bytes:
 def test_itunes_gapless_comment_says_how_long(tmp_path: Path, says: int) -> None:
     source = noise(44_100)
     n = source.shape[1]
-    whole = without_short_end(encoded(tmp_path, source, 44_100, "aac", "mp4"))
+    whole = without_short_end(encode_audio(tmp_path, source, 44_100, "aac", "mp4"))
     padding = -(n + 1024) % 1024
-    found, heard = heard_in(with_smpb(whole, 1024, padding + says, n))
+    found, heard = decode_any(with_smpb(whole, 1024, padding + says, n))
     assert abs(delay(source[0], found[0])) < 0.02
     # A comment that does not add up to whole packets is one that was copied from another file.
     assert (found.shape[1] - n, heard.n_padding) == ((0, padding) if not says else (padding, 0))
@@ -205,8 +205,8 @@ def test_itunes_gapless_comment_says_how_long(tmp_path: Path, says: int) -> None
 @pytest.mark.parametrize(("timescale", "untold"), [("44100", 0), ("1000", 44)])
 def test_edit_list_says_how_long(tmp_path: Path, timescale: str, untold: int) -> None:
     source = noise(44_100)
-    data = without_short_end(encoded(tmp_path, source, 44_100, "aac", "mp4", movie_timescale=timescale))
-    found, _ = heard_in(data)
+    data = without_short_end(encode_audio(tmp_path, source, 44_100, "aac", "mp4", movie_timescale=timescale))
+    found, _ = decode_any(data)
     assert abs(delay(source[0], found[0])) < 0.02
     assert 0 <= found.shape[1] - source.shape[1] <= untold
     end, tick = edit_end(data, 1) or (0, 0)
@@ -217,17 +217,17 @@ def test_edit_list_says_how_long(tmp_path: Path, timescale: str, untold: int) ->
 
 def test_fragments_have_no_edit_list_that_counts(tmp_path: Path) -> None:
     source = noise(44_100)
-    data = encoded(tmp_path, source, 44_100, "aac", "mp4", movflags="frag_every_frame+empty_moov")
+    data = encode_audio(tmp_path, source, 44_100, "aac", "mp4", movflags="frag_every_frame+empty_moov")
     assert edit_end(data, 1) is None
     # This writer put no edit list at all: the priming stays, and the last packet's duration still counts.
-    found, _ = heard_in(data)
+    found, _ = decode_any(data)
     assert delay(source[0], found[0]) == pytest.approx(1024, abs=0.02)
     assert found.shape[1] == source.shape[1] + 1024
 
 
 def test_boxes_of_nonsense_end(tmp_path: Path) -> None:
-    data = encoded(tmp_path, noise(8_000), 8_000, "aac", "mp4")
-    start, end = at(data, b"moov")
+    data = encode_audio(tmp_path, noise(8_000), 8_000, "aac", "mp4")
+    start, end = box_range(data, b"moov")
     rng = np.random.default_rng(3)
     for _ in range(300):
         damaged = bytearray(data)
@@ -242,19 +242,19 @@ def test_boxes_of_nonsense_end(tmp_path: Path) -> None:
 def test_mp3_says_how_many_samples_it_holds(tmp_path: Path) -> None:
     for rate_hz in (44_100, 22_050, 8_000):
         source = noise(rate_hz)
-        data = encoded(tmp_path, source, rate_hz, "libmp3lame", "mp3")
+        data = encode_audio(tmp_path, source, rate_hz, "libmp3lame", "mp3")
         assert mp3_samples(data) == source.shape[1]
         with pytest.raises(DecodeFailed, match="the mp3 header states"):
             decode(data[: len(data) * 3 // 4], None)
     assert mp3_samples(b"") is None
     assert mp3_samples(data[:100]) is None
-    assert mp3_samples(encoded(tmp_path, source, 8_000, "libmp3lame", "mp3", write_xing="0")) is None
+    assert mp3_samples(encode_audio(tmp_path, source, 8_000, "libmp3lame", "mp3", write_xing="0")) is None
 
 
 def test_variable_rate_without_a_header_is_as_long_as_it_decodes(tmp_path: Path) -> None:
     loud = noise(44_100)
     loud[:, : loud.shape[1] // 2] *= 1e-4
-    data = encoded(tmp_path, loud, 44_100, "libmp3lame", "mp3", write_xing="0")
+    data = encode_audio(tmp_path, loud, 44_100, "libmp3lame", "mp3", write_xing="0")
     found = decode(data, None)
     assert delay(loud[0], found[0]) == pytest.approx(1105, abs=0.02)  # nothing tells of LAME's priming either
     assert found.shape[1] % 1152 == 0
@@ -262,7 +262,7 @@ def test_variable_rate_without_a_header_is_as_long_as_it_decodes(tmp_path: Path)
 
 def test_flac_of_unknown_length_is_read_to_its_end(tmp_path: Path) -> None:
     source = noise(44_100)
-    data = bytearray(encoded(tmp_path, source, 44_100, "flac", "flac"))
+    data = bytearray(encode_audio(tmp_path, source, 44_100, "flac", "flac"))
     assert flac_samples(data) == source.shape[1]
     data[21] &= 0xF0
     data[22:26] = bytes(4)
@@ -281,7 +281,7 @@ def test_eight_channels_are_read_in_their_order(tmp_path: Path, codec: str, cont
     times = np.arange(rate_hz // 2) / rate_hz
     source = np.stack([0.2 * np.sin(2 * np.pi * hz * times) for hz in tones]).astype(np.float32)
     source[3] *= 0.2  # low frequency effects are cut off by AAC
-    found, heard = heard_in(encoded(tmp_path, source, rate_hz, codec, container))
+    found, heard = decode_any(encode_audio(tmp_path, source, rate_hz, codec, container))
     assert heard.channels == ("FL", "FR", "FC", "LFE", "BL", "BR", "SL", "SR")
     for channel in (0, 1, 2, 4, 5, 6, 7):
         spectrum = np.abs(np.fft.rfft(found[channel, : rate_hz // 2]))

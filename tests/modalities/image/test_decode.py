@@ -26,7 +26,7 @@ SMOOTH = np.add.outer(np.arange(48) * 3, np.arange(64) * 2)[:, :, None] % 256 //
 PIXELS = SMOOTH.astype(np.uint8)
 
 
-def saved(picture, kind, **options):
+def encode_picture(picture, kind, **options):
     file = io.BytesIO()
     (picture if isinstance(picture, Image.Image) else Image.fromarray(picture)).save(file, kind, **options)
     return file.getvalue()
@@ -45,7 +45,7 @@ def with_app1(jpeg, payload):
     return jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(payload) + 2) + payload + jpeg[2:]
 
 
-JPEG = saved(PIXELS, "JPEG", quality=95, subsampling=0)
+JPEG = encode_picture(PIXELS, "JPEG", quality=95, subsampling=0)
 
 
 def test_jpeg_is_what_turbojpeg_gives():
@@ -59,16 +59,18 @@ def test_jpeg_is_what_turbojpeg_gives():
 
 @pytest.mark.parametrize("kind", [bytearray, memoryview])
 def test_any_buffer_is_read(kind):
-    for data in (JPEG, saved(PIXELS, "PNG")):
+    for data in (JPEG, encode_picture(PIXELS, "PNG")):
         assert np.array_equal(decode(kind(data), None), decode(data, None))
 
 
 def test_progressive_and_gray_jpegs():
     assert (
-        np.abs(decode(saved(PIXELS, "JPEG", quality=95, progressive=True), None).astype(int) - PIXELS).mean()
+        np.abs(
+            decode(encode_picture(PIXELS, "JPEG", quality=95, progressive=True), None).astype(int) - PIXELS
+        ).mean()
         < 4
     )
-    gray = decode(saved(PIXELS[:, :, 0].copy(), "JPEG"), None)
+    gray = decode(encode_picture(PIXELS[:, :, 0].copy(), "JPEG"), None)
     assert gray.shape == (48, 64, 3)
     assert (gray == gray[:, :, :1]).all()
 
@@ -77,7 +79,7 @@ def test_cmyk_jpeg_becomes_rgb():
     ink = np.zeros((16, 16, 4), np.uint8)
     ink[:, :8, 0] = 255  # cyan: no red
     ink[:, 8:, 3] = 128  # half black
-    data = saved(Image.frombytes("CMYK", (16, 16), ink.tobytes()), "JPEG", quality=95)
+    data = encode_picture(Image.frombytes("CMYK", (16, 16), ink.tobytes()), "JPEG", quality=95)
     got = decode(data, None).astype(int)
     assert got.shape == (16, 16, 3)
     assert np.abs(got[:, :7] - [0, 255, 255]).max() < 20
@@ -87,10 +89,10 @@ def test_cmyk_jpeg_becomes_rgb():
 def test_png_with_imagemagick_s_exif_comes_upright():
     profile = PngInfo()
     profile.add_text("Raw profile type exif", f"\nexif\n{len(exif(8)):8}\n{exif(8).hex()}\n", zip=True)
-    assert np.array_equal(decode(saved(PIXELS, "PNG", pnginfo=profile), None), np.rot90(PIXELS, 1))
+    assert np.array_equal(decode(encode_picture(PIXELS, "PNG", pnginfo=profile), None), np.rot90(PIXELS, 1))
     broken = PngInfo()
     broken.add_text("Raw profile type exif", "no hex")
-    assert np.array_equal(decode(saved(PIXELS, "PNG", pnginfo=broken), None), PIXELS)
+    assert np.array_equal(decode(encode_picture(PIXELS, "PNG", pnginfo=broken), None), PIXELS)
 
 
 TURNS = {
@@ -115,7 +117,7 @@ def test_every_exif_orientation_comes_upright(orientation, order, kind):
     assert got.flags.c_contiguous
     assert np.array_equal(got, TURNS[orientation](plain))
     for word in ("PNG", "WEBP"):
-        got = decode(saved(PIXELS, word, exif=note, lossless=True), None)
+        got = decode(encode_picture(PIXELS, word, exif=note, lossless=True), None)
         assert np.array_equal(got, TURNS[orientation](PIXELS))
 
 
@@ -123,7 +125,7 @@ def test_every_exif_orientation_comes_upright(orientation, order, kind):
 def test_exif_turns_agree_with_pillow(orientation):
     from PIL import ImageOps
 
-    data = saved(PIXELS, "PNG", exif=exif(orientation))
+    data = encode_picture(PIXELS, "PNG", exif=exif(orientation))
     with Image.open(io.BytesIO(data)) as opened:
         assert np.array_equal(decode(data, None), np.asarray(ImageOps.exif_transpose(opened)))
 
@@ -148,21 +150,23 @@ def test_metadata_that_say_nothing_leave_the_pixels(note):
 def test_alpha_is_a_fourth_channel():
     rgba = np.dstack([PIXELS, PIXELS[:, :, 0]])
     for kind in ("PNG", "WEBP"):
-        got = decode(saved(rgba, kind, lossless=True, exact=True), None)
+        got = decode(encode_picture(rgba, kind, lossless=True, exact=True), None)
         assert np.array_equal(got, rgba)
     la = np.dstack([PIXELS[:, :, 0], PIXELS[:, :, 1]])
-    got = decode(saved(la, "PNG"), None)
+    got = decode(encode_picture(la, "PNG"), None)
     assert np.array_equal(got, np.dstack([la[:, :, 0]] * 3 + [la[:, :, 1]]))
 
 
 def test_palettes_and_bits():
     flat = Image.fromarray(PIXELS).quantize(16)
-    assert np.array_equal(decode(saved(flat, "PNG"), None), np.asarray(flat.convert("RGB")))
-    clear = decode(saved(flat, "PNG", transparency=bytes([0] + [255] * 15)), None)
+    assert np.array_equal(decode(encode_picture(flat, "PNG"), None), np.asarray(flat.convert("RGB")))
+    clear = decode(encode_picture(flat, "PNG", transparency=bytes([0] + [255] * 15)), None)
     assert clear.shape[2] == 4
     assert np.array_equal(clear[:, :, 3] == 0, np.asarray(flat) == 0)
     bits = Image.fromarray(PIXELS[:, :, 0] > 90)
-    assert np.array_equal(decode(saved(bits, "PNG"), None)[:, :, 1], np.asarray(bits) * np.uint8(255))
+    assert np.array_equal(
+        decode(encode_picture(bits, "PNG"), None)[:, :, 1], np.asarray(bits) * np.uint8(255)
+    )
 
 
 def png16(samples, colour_type, trns=b""):
@@ -215,7 +219,7 @@ def test_transparent_colour_of_16_bits_is_refused():
 
 
 def test_bytes_decide_not_the_suffix():
-    data = saved(PIXELS, "PNG")
+    data = encode_picture(PIXELS, "PNG")
     assert np.array_equal(find_decoder("photo.jpg")(data, None), PIXELS)
 
 
@@ -247,7 +251,7 @@ def test_bombs_are_refused_by_their_headers():
 def many_scans(progressive, n):
     """A 64 x 48 JPEG whose last scan comes `n` times more."""
     if progressive:
-        whole = saved(PIXELS, "JPEG", progressive=True)
+        whole = encode_picture(PIXELS, "JPEG", progressive=True)
     else:  # one scan per component: libjpeg reads them all, as those of a progressive file
         whole = in_three_scans(JPEG)
     last = whole.rindex(b"\xff\xda")
@@ -286,7 +290,7 @@ def test_large_jpeg_has_fewer_scans():
 
 def test_jpeg_scans_are_counted_as_libjpeg_finds_them():
     """Bytes of a comment that look like scans are none; a scan behind stray bytes is one."""
-    whole = saved(PIXELS, "JPEG", progressive=True)
+    whole = encode_picture(PIXELS, "JPEG", progressive=True)
     comment = b"\xff\xda" * 300
     noted = whole[:2] + b"\xff\xfe" + struct.pack(">H", len(comment) + 2) + comment + whole[2:]
     assert np.array_equal(decode(noted, None), decode(whole, None))
@@ -308,7 +312,7 @@ def test_other_bytes_are_refused(data):
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 def test_flipped_and_cut_bytes_decode_or_are_refused(kind):
     rng = np.random.default_rng(3)
-    good = saved(PIXELS, kind, exif=exif(6))
+    good = encode_picture(PIXELS, kind, exif=exif(6))
     for _ in range(200):
         data = bytearray(good)
         for place in rng.integers(0, len(data), rng.integers(1, 6)):

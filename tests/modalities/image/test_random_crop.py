@@ -44,7 +44,7 @@ STORED = base64.b64decode(
 """56 x 72 px, 4:2:0: encoders differ from release to release."""
 
 
-def saved(pixels, kind="PNG", orientation=1, **options):
+def encode_picture(pixels, kind="PNG", orientation=1, **options):
     note, file = Image.Exif(), io.BytesIO()
     note[0x0112] = orientation
     Image.fromarray(pixels).save(file, kind, exif=note, **{**KINDS[kind], **options})
@@ -55,7 +55,7 @@ def rng(seed):
     return np.random.Generator(np.random.Philox(seed))
 
 
-def expected(pixels, decoder, seed):
+def expected_crop(pixels, decoder, seed):
     """The crop of upright pixels, by the filter's specification."""
     draws = rng(seed)
     flip = draws.random() < decoder.flip
@@ -65,7 +65,7 @@ def expected(pixels, decoder, seed):
     return out
 
 
-def peak_of(work):
+def peak_bytes(work):
     tracemalloc.start()
     try:
         work()
@@ -177,14 +177,14 @@ def test_boxes_that_never_fit_are_the_largest_in_the_middle():
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_crops_are_of_the_upright_image(kind, orientation):
     """A JPEG that lies on its side is filtered as it is stored, columns first: at most a level off."""
-    data = saved(PIXELS, kind, orientation)
+    data = encode_picture(PIXELS, kind, orientation)
     for seed in range(4):
         decoder = loader.random_resized_crop((40, 56), flip=0.5)
         result = decoder(data, rng(seed))
         assert (result.shape, result.dtype) == ((40, 56, 3), np.uint8)
         assert result.flags.c_contiguous
         assert result.flags.writeable
-        error = np.abs(result.astype(int) - expected(decode(data, None), decoder, seed))
+        error = np.abs(result.astype(int) - expected_crop(decode(data, None), decoder, seed))
         assert error.max() <= (kind == "JPEG" and orientation > 1)
 
 
@@ -214,17 +214,19 @@ def test_crop_of_a_large_jpeg_is_shrunk_by_its_decoder(size, shrunk, monkeypatch
 
     y, x = np.mgrid[:800, :803].astype(float)
     waves = 128 + 50 * np.cos(x / 37 + y / 21) + 40 * np.cos(y / 13 - x / 60)
-    data = saved(np.stack([waves, 255 - waves, x / 4], axis=-1).clip(0, 255).astype(np.uint8), "JPEG")
+    data = encode_picture(
+        np.stack([waves, 255 - waves, x / 4], axis=-1).clip(0, 255).astype(np.uint8), "JPEG"
+    )
     asked, real = [], image._plain_jpeg
     monkeypatch.setattr(image, "_plain_jpeg", lambda d, h, n, out=None: asked.append(n) or real(d, h, n, out))
     decoder = loader.random_resized_crop(size, (0.9, 1.0))
-    error = np.abs(decoder(data, rng(5)).astype(int) - expected(decode(data, None), decoder, 5))
+    error = np.abs(decoder(data, rng(5)).astype(int) - expected_crop(decode(data, None), decoder, 5))
     assert asked[0] == shrunk
     assert error.mean() <= 0.6
 
 
 def test_crop_draws_the_same_from_the_same_generator():
-    data = saved(PIXELS)
+    data = encode_picture(PIXELS)
     decoder = loader.random_resized_crop((24, 24), flip=0.5)
     assert np.array_equal(decoder(data, rng(7)), decoder(data, rng(7)))
     assert not np.array_equal(decoder(data, rng(7)), decoder(data, rng(8)))
@@ -234,7 +236,7 @@ def test_crop_draws_the_same_from_the_same_generator():
 
 
 def test_flip_mirrors_by_its_chance_and_leaves_the_box():
-    data = saved(PIXELS)
+    data = encode_picture(PIXELS)
     never, always, often = (loader.random_resized_crop((24, 24), flip=chance) for chance in (0, 1, 0.25))
     n_flips = 0
     for seed in range(160):
@@ -255,7 +257,7 @@ def test_crop_goes_where_it_is_told():
 
     for kind in KINDS:
         for orientation in (1, 2, 3, 6):
-            data = saved(PIXELS, kind, orientation)
+            data = encode_picture(PIXELS, kind, orientation)
             decoder = loader.random_resized_crop((24, 30), flip=0.5)
             rows[:] = 0
             assert decoder(data, rng(1), place) is rows[1] or np.shares_memory(
@@ -269,7 +271,7 @@ def test_crop_goes_where_it_is_told():
 def test_transparent_crops_lie_on_a_ground_or_keep_their_alpha():
     clear = np.zeros(PIXELS.shape[:2], np.uint8)
     clear[:, 80:] = 255
-    data = saved(np.dstack([PIXELS, clear]))
+    data = encode_picture(np.dstack([PIXELS, clear]))
     options = {"area": (1.0, 1.0), "ratio": (5 / 3, 5 / 3)}
     for ground, level in (("white", 255), ("black", 0)):
         result = loader.random_resized_crop((96, 160), alpha=ground, **options)(data)
@@ -278,7 +280,7 @@ def test_transparent_crops_lie_on_a_ground_or_keep_their_alpha():
     kept = loader.random_resized_crop((48, 80), alpha="keep", **options)
     assert (kept(data)[:, :39, 3] == 0).all()
     assert (kept(data)[:, 41:, 3] == 255).all()
-    opaque = kept(saved(PIXELS, "JPEG"))
+    opaque = kept(encode_picture(PIXELS, "JPEG"))
     assert (opaque[..., 3] == 255).all()
     rim = np.abs(kept(data)[:, 40:42, :3].astype(int) - opaque[:, 40:42, :3])
     assert rim.mean() < 12  # no dark rim: what is not seen bleeds into nothing
@@ -290,7 +292,7 @@ def test_jpegs_of_other_colours_are_cropped_as_they_are_decoded(mode):
     Image.fromarray(PIXELS).convert(mode).save(file, "JPEG")
     decoder = loader.random_resized_crop((40, 56))
     assert np.array_equal(
-        decoder(file.getvalue(), rng(1)), expected(decode(file.getvalue(), None), decoder, 1)
+        decoder(file.getvalue(), rng(1)), expected_crop(decode(file.getvalue(), None), decoder, 1)
     )
 
 
@@ -298,7 +300,7 @@ def test_jpegs_of_other_colours_are_cropped_as_they_are_decoded(mode):
 @pytest.mark.parametrize("size", [(4, 4), (64, 64)])
 def test_truncated_images_are_refused(kind, size):
     """Wherever they end, and whatever box is drawn: also above the damage, and shrunk by 8."""
-    data = saved(PIXELS, kind)
+    data = encode_picture(PIXELS, kind)
     decoder = loader.random_resized_crop(size, (0.05, 0.1))
     for n in (0, 1, 3, 40, len(data) // 2, len(data) - 120):
         for seed in range(3):
@@ -308,7 +310,7 @@ def test_truncated_images_are_refused(kind, size):
 
 def test_damage_is_refused_where_loader_image_refuses_it():
     """One byte of the coefficients after another: for any box, whole or shrunk."""
-    data, n_refused = saved(PIXELS, "JPEG", quality=80), 0
+    data, n_refused = encode_picture(PIXELS, "JPEG", quality=80), 0
     start = data.index(b"\xff\xda") + 14
     for at in range(start, len(data) - 2, (len(data) - start) // 60):
         broken = data[:at] + b"\xff" + data[at + 1 :]
@@ -334,11 +336,11 @@ def test_memory_of_a_crop_is_that_of_the_shrunk_image():
     Image.new("RGB", (5120, 4096), (10, 200, 30)).save(file, "JPEG")
     decoder = loader.random_resized_crop((64, 64), (0.9, 1.0))
     decoder(file.getvalue(), rng(1))
-    assert peak_of(lambda: decoder(file.getvalue(), rng(1))) < 5120 * 4096 * 3 / 64 + 2**18
+    assert peak_bytes(lambda: decoder(file.getvalue(), rng(1))) < 5120 * 4096 * 3 / 64 + 2**18
 
 
 def test_images_of_sides_beyond_the_filter_are_refused():
-    data = saved(np.zeros((1, 2**20 + 1, 3), np.uint8))
+    data = encode_picture(np.zeros((1, 2**20 + 1, 3), np.uint8))
     with pytest.raises(DecodeFailed, match="1,048,577 px in a row; at most 1,048,576"):
         loader.random_resized_crop((4, 4))(data, rng(1))
 
@@ -392,7 +394,7 @@ def version(tmp_path_factory):
         with root.write("photos") as writer:
             for n in range(12):
                 pixels = np.ascontiguousarray(np.roll(PIXELS, 7 * n, axis=1)[: 40 + 4 * n])
-                data = saved(pixels, list(KINDS)[n % 3], (1, 6, 3, 1)[n % 4])
+                data = encode_picture(pixels, list(KINDS)[n % 3], (1, 6, 3, 1)[n % 4])
                 writer.add(f"k{n}", {"img": data, "cls": n})
         yield root.open("photos@1")
 
@@ -476,6 +478,6 @@ def test_crops_of_real_photos():
             with pytest.raises(DecodeFailed):
                 decoder(data, rng(1))
             continue
-        assert np.abs(decoder(data, rng(1)).astype(int) - expected(pixels, decoder, 1)).mean() < 1
+        assert np.abs(decoder(data, rng(1)).astype(int) - expected_crop(pixels, decoder, 1)).mean() < 1
         n_cropped += 1
     assert n_cropped >= 1

@@ -30,7 +30,7 @@ MORE = {
 
 
 @pytest.fixture(scope="module")
-def coded(videos, media):
+def coded_videos(videos, media):
     """name -> (mp4 bytes, every frame of a decode from the start); also frames that an edit list hides."""
 
     def earlier(packet, count):
@@ -46,7 +46,7 @@ def coded(videos, media):
     return {name: (data, list(media.sequential(data))) for name, data in made.items()}
 
 
-def bodies_of(data, table, timeline, frames):
+def packet_bodies(data, table, timeline, frames):
     return {
         number: data[table.pos[number] :][: table.size[number]]
         for run in timeline.runs(frames)
@@ -57,23 +57,25 @@ def bodies_of(data, table, timeline, frames):
 def bare(data, frames, framing=None, table=None):
     table = read_packets(index_packets(data)) if table is None else table
     timeline = Timeline.of_table(table)
-    return read_bare(table, timeline, bodies_of(data, table, timeline, frames), frames, framing or Framing())
+    return read_bare(
+        table, timeline, packet_bodies(data, table, timeline, frames), frames, framing or Framing()
+    )
 
 
-def test_every_codec_is_indexed(coded):
+def test_every_codec_is_indexed(coded_videos):
     names = {}
-    for name, (data, reference) in coded.items():
+    for name, (data, reference) in coded_videos.items():
         table = read_packets(index_packets(data))
         assert table.facts.whole_because == "", name
         assert len(Timeline.of_table(table)) == len(reference), name
         names[name] = table.facts.codec
     assert {"h264", "hevc", "mpeg4", "vp9", "libdav1d", "mjpeg"} <= set(names.values())
-    assert coded["hidden"][1][0].shape == (64, 96, 3)
-    assert len(coded["hidden"][1]) == 50
+    assert coded_videos["hidden"][1][0].shape == (64, 96, 3)
+    assert len(coded_videos["hidden"][1]) == 50
 
 
-def test_every_frame_alone(coded):
-    for name, (data, reference) in coded.items():
+def test_every_frame_alone(coded_videos):
+    for name, (data, reference) in coded_videos.items():
         table = read_packets(index_packets(data))
         for n in range(len(reference)):
             got = bare(data, [n], table=table)
@@ -83,9 +85,9 @@ def test_every_frame_alone(coded):
 
 @settings(derandomize=True, max_examples=120, deadline=None)
 @given(st.data())
-def test_any_frames_in_any_order(coded, data):
-    name = data.draw(st.sampled_from(sorted(coded)))
-    encoded, reference = coded[name]
+def test_any_frames_in_any_order(coded_videos, data):
+    name = data.draw(st.sampled_from(sorted(coded_videos)))
+    encoded, reference = coded_videos[name]
     frames = data.draw(st.lists(st.integers(0, len(reference) - 1), min_size=1, max_size=12))
     got = bare(encoded, frames)
     assert np.array_equal(got, [reference[n] for n in frames])
@@ -115,7 +117,7 @@ def test_clip_lies_where_there_is_a_place_for_it(videos):
             places.append(np.full(shape, 7, dtype))
             return places[-1]
 
-        bodies = bodies_of(one, table, timeline, frames)
+        bodies = packet_bodies(one, table, timeline, frames)
         got = read_bare(table, timeline, bodies, frames, Framing(), place=place)
         assert [one.shape for one in places] == asked
         assert all(one is got for one in places)
@@ -216,7 +218,7 @@ def test_damage_is_known(videos):
         read_clip(bytes(broken), lambda _: [10, 11])
 
 
-def concealed(data, table):
+def conceal_frame(data, table):
     """The mp4 with one byte changed so that FFmpeg gives a frame all the same, and says that it is damaged; with that
     frame's number."""
     for number, place in itertools.product(range(1, 40), (40, 60, 90, 120)):
@@ -234,7 +236,7 @@ def concealed(data, table):
 def test_concealed_damage_is_known(media):
     data = media.encode_video([40 * n for n in range(40)], options={"crf": "5", "g": "50", "bf": "0"})
     table = read_packets(index_packets(data))
-    damaged, n = concealed(data, table)
+    damaged, n = conceal_frame(data, table)
     assert bare(damaged, [n], table=table) is None
     with pytest.raises(DecodeFailed, match=r"is damaged|no frame|Invalid"):
         read_clip(damaged, lambda _: [n])
@@ -262,7 +264,7 @@ def test_random_bytes_instead_of_packets_never_crash(videos):
         timeline = Timeline.of_table(table)
         for _ in range(60):
             frames = rng.integers(0, 60, 3).tolist()
-            bodies = bodies_of(data, table, timeline, frames)
+            bodies = packet_bodies(data, table, timeline, frames)
             for number in rng.choice(list(bodies), min(2, len(bodies)), replace=False):
                 body = bytearray(bodies[number])
                 for place in rng.integers(0, len(body), rng.integers(1, 8)):
@@ -272,8 +274,8 @@ def test_random_bytes_instead_of_packets_never_crash(videos):
             assert got is None or got.shape == (3, 16, 16, 3)
 
 
-def test_threads_share_tables(coded):
-    data, reference = coded["open_gop"]
+def test_threads_share_tables(coded_videos):
+    data, reference = coded_videos["open_gop"]
     table = read_packets(index_packets(data))
     start = threading.Barrier(4)
 

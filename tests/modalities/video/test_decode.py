@@ -23,7 +23,7 @@ from loader.modalities.video.request import VideoDecoder, video
 from loader.modalities.video.timeline import Timeline
 
 
-def frames_at(n, time_base=Fraction(1, 25)):
+def make_timeline(n, time_base=Fraction(1, 25)):
     """A timeline of `n` frames, one per tick."""
     every = np.ones(n, np.bool_)
     return Timeline.of(np.arange(n), every, ~every, time_base, n)
@@ -57,20 +57,20 @@ class TestWhichFrames:
     def test_drawn_start_covers_every_place_and_follows_its_generator(self):
         decoder = video(frames=4, stride=3)
         rng = np.random.Generator(np.random.Philox(1))
-        starts = [decoder.choose_frames(frames_at(14), rng)[0] for _ in range(200)]
+        starts = [decoder.choose_frames(make_timeline(14), rng)[0] for _ in range(200)]
         assert set(starts) == {0, 1, 2, 3, 4}
         again = np.random.Generator(np.random.Philox(1))
-        assert [decoder.choose_frames(frames_at(14), again)[0] for _ in range(200)] == starts
+        assert [decoder.choose_frames(make_timeline(14), again)[0] for _ in range(200)] == starts
 
     def test_frames_and_stride(self):
-        assert video(4, 3, start=2).choose_frames(frames_at(12), None) == [2, 5, 8, 11]
-        assert video(1).choose_frames(frames_at(1), None) == [0]
-        assert video(4, 3).choose_frames(frames_at(100), None)[0] == 0
+        assert video(4, 3, start=2).choose_frames(make_timeline(12), None) == [2, 5, 8, 11]
+        assert video(1).choose_frames(make_timeline(1), None) == [0]
+        assert video(4, 3).choose_frames(make_timeline(100), None)[0] == 0
 
     @pytest.mark.parametrize("decoder", [video(4, 3, start=3), video(13), video(7, 2)])
     def test_too_few_frames_are_not_repeated(self, decoder):
         with pytest.raises(DecodeFailed, match=r"12 frames.* take 13"):
-            decoder.choose_frames(frames_at(12), np.random.default_rng(0))
+            decoder.choose_frames(make_timeline(12), np.random.default_rng(0))
 
 
 def test_every_random_access_is_the_sequential_decode(videos, media):

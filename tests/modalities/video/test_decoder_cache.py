@@ -87,16 +87,16 @@ class Video(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def coded(media):
+def coded_videos(media):
     made = {}
     for at, (name, how) in enumerate(HOW.items()):
         pts = [40 * n for n in range(N_FRAMES)]
         made[name] = Video.of(media.encode_video(pts[at % 5 :] if name != "plain" else pts, **how))
-    made["told vlc, says cabac"] = told_otherwise(made["plain"], made["vlc"])
+    made["told vlc, says cabac"] = change_parameters(made["plain"], made["vlc"])
     return made
 
 
-def told_otherwise(video, other):
+def change_parameters(video, other):
     """A video whose container has another one's parameter sets; its own stand in front of its first picture.
 
     The other's differ in one bit: how its pictures are coded.
@@ -146,11 +146,11 @@ def window(video, first, n=8):
 
 @settings(derandomize=True, max_examples=80, deadline=None)
 @given(st.data())
-def test_kept_decoders_give_what_new_ones_give(coded, data):
+def test_kept_decoders_give_what_new_ones_give(coded_videos, data):
     """Any clips one after the other in one thread, sound and damaged, with bodies missing: as each in a new thread."""
-    names = data.draw(st.lists(st.sampled_from(sorted(coded)), min_size=2, max_size=3, unique=True))
+    names = data.draw(st.lists(st.sampled_from(sorted(coded_videos)), min_size=2, max_size=3, unique=True))
     for _ in range(data.draw(st.integers(3, 7))):
-        video = coded[data.draw(st.sampled_from(names))]
+        video = coded_videos[data.draw(st.sampled_from(names))]
         frames = window(video, data.draw(st.integers(0, len(video.timeline) - 2)))
         bodies = video.bodies(frames)
         for number in data.draw(st.lists(st.sampled_from(sorted(bodies)), max_size=2)):
@@ -162,9 +162,9 @@ def test_kept_decoders_give_what_new_ones_give(coded, data):
 
 
 @pytest.mark.parametrize("name", ["plain", "vlc", "slices", "hevc, small blocks", "av1"])
-def test_damaged_picture_shows_nothing_of_other_clips(coded, name):
+def test_damaged_picture_shows_nothing_of_other_clips(coded_videos, name):
     """A decoder of HEVC reports no fault for most of these, and leaves the rest of the picture as its memory is."""
-    video = coded[name]
+    video = coded_videos[name]
     frames = window(video, 12, 1)
     bodies = video.bodies(frames)
     key = min(bodies)
@@ -177,19 +177,19 @@ def test_damaged_picture_shows_nothing_of_other_clips(coded, name):
 
 
 @pytest.mark.parametrize("name", sorted(HOW))
-def test_clip_is_the_same_behind_any_other(coded, media, name):
-    video = coded[name]
+def test_clip_is_the_same_behind_any_other(coded_videos, media, name):
+    video = coded_videos[name]
     shown = list(media.sequential(video.data))
     frames = window(video, 5, 12)
-    for other in coded.values():
+    for other in coded_videos.values():
         for first in (0, 13):
             other.clip(window(other, first))
             assert np.array_equal(video.clip(frames), shown[5:17])
 
 
-def test_decoders_are_opened_once_for_clips_of_one_encoder(coded):
-    videos = [coded["plain"], coded["same settings"]]
-    for name, kinds in (("h264", videos), ("av1", [coded["av1"]])):
+def test_decoders_are_opened_once_for_clips_of_one_encoder(coded_videos):
+    videos = [coded_videos["plain"], coded_videos["same settings"]]
+    for name, kinds in (("h264", videos), ("av1", [coded_videos["av1"]])):
         clips = [(video, window(video, first)) for first in (0, 13, 25, 1, 14, 26) for video in kinds]
 
         def read(clips=clips):
@@ -202,34 +202,34 @@ def test_decoders_are_opened_once_for_clips_of_one_encoder(coded):
         assert in_a_new_thread(read) == (2 if name == "h264" else 1), name
 
 
-def test_clips_that_leave_something_behind_have_a_decoder_of_their_own(coded):
-    kept = {name for name, video in coded.items() if video.can_be_kept(window(video, 13))}
+def test_clips_that_leave_something_behind_have_a_decoder_of_their_own(coded_videos):
+    kept = {name for name, video in coded_videos.items() if video.can_be_kept(window(video, 13))}
     assert {"plain", "same settings", "no b", "slices", "vlc", "full range", "av1"} <= kept
     assert not kept & {"refresh", "repeated headers", "hevc", "vp9", "mpeg4", "mjpeg"}
-    assert not coded["open gop"].can_be_kept(window(coded["open gop"], 30))
+    assert not coded_videos["open gop"].can_be_kept(window(coded_videos["open gop"], 30))
 
 
-def test_decoder_is_for_parameter_sets_that_it_was_told(coded):
+def test_decoder_is_for_parameter_sets_that_it_was_told(coded_videos):
     """The pictures' parameters of "plain" come in its first packet; of "vlc", which has the same extradata, never."""
     for _ in range(2):
         for name in ("told vlc, says cabac", "vlc"):
-            frames = window(coded[name], 0)
-            got = coded[name].clip(frames)
+            frames = window(coded_videos[name], 0)
+            got = coded_videos[name].clip(frames)
             assert got is not None
-            assert np.array_equal(got, in_a_new_thread(coded[name].clip, frames))
+            assert np.array_equal(got, in_a_new_thread(coded_videos[name].clip, frames))
 
 
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.sampled_from(["plain", "av1"]), st.integers(0, 3), st.binary(max_size=40))
-def test_any_bytes_have_a_preamble_or_none(coded, name, n_zeros, body):
+def test_any_bytes_have_a_preamble_or_none(coded_videos, name, n_zeros, body):
     """Packets of any bytes, whose lengths are small as often as not, are split within them or refused."""
-    video = coded[name]
+    video = coded_videos[name]
     found = preamble(video.table.facts, {0: bytes(n_zeros) + body}, video.timeline.runs([0]))
     assert found is None or found in body or found in bytes(n_zeros) + body
 
 
-def test_damaged_clip_takes_its_decoder_along(coded):
-    video = coded["plain"]
+def test_damaged_clip_discards_its_decoder(coded_videos):
+    video = coded_videos["plain"]
     frames = window(video, 14)
     video.clip(frames)
     broken = {
@@ -245,8 +245,8 @@ def test_damaged_clip_takes_its_decoder_along(coded):
     assert opened.n == 1
 
 
-def test_every_setting_of_a_decoder_names_it(coded):
-    facts = coded["plain"].table.facts
+def test_every_setting_of_a_decoder_names_it(coded_videos):
+    facts = coded_videos["plain"].table.facts
     other = {
         "codec": "hevc",
         "codec_tag": "avc3",
@@ -323,10 +323,10 @@ assert same
 """
 
 
-def test_parent_and_forked_child_read_with_kept_decoders(coded, tmp_path):
+def test_parent_and_forked_child_read_with_kept_decoders(coded_videos, tmp_path):
     """At the same time, in a process of its own: this one has threads."""
     file = tmp_path / "clip.mp4"
-    file.write_bytes(coded["plain"].data)
+    file.write_bytes(coded_videos["plain"].data)
     subprocess.run([sys.executable, "-c", FORK, file], check=True, timeout=PATIENCE_S)
 
 

@@ -27,7 +27,7 @@ DEEP = {
 }
 
 
-def encoded(frames, pix_fmt, codec, container, options):
+def encode_video(frames, pix_fmt, codec, container, options):
     """A video of these frames, [T, H, W] gray or [T, H, W, 3] rgb48le, at 30 a second."""
     file = io.BytesIO()
     with av.open(file, "w", format=container) as out:
@@ -40,7 +40,7 @@ def encoded(frames, pix_fmt, codec, container, options):
     return file.getvalue()
 
 
-def codes_of(pix_fmt, shape=(N, HEIGHT, WIDTH)):
+def code_ramps(pix_fmt, shape=(N, HEIGHT, WIDTH)):
     """Ramps over all codes of the format."""
     frames, height, width = shape
     top = 2 ** int(pix_fmt[4:6])
@@ -51,8 +51,8 @@ def codes_of(pix_fmt, shape=(N, HEIGHT, WIDTH)):
 @pytest.fixture(scope="module", params=DEEP)
 def gray(request):
     """(codes, uint16 [T, H, W, 1]; the video)."""
-    codes = codes_of(request.param)
-    return codes[..., None], encoded(codes, request.param, *DEEP[request.param])
+    codes = code_ramps(request.param)
+    return codes[..., None], encode_video(codes, request.param, *DEEP[request.param])
 
 
 def test_gray_of_more_than_8_bits_keeps_its_codes_in_a_whole_file(gray):
@@ -67,7 +67,7 @@ def test_gray_of_more_than_8_bits_keeps_its_codes_in_a_whole_file(gray):
 @pytest.fixture(scope="module")
 def hevc():
     """As `gray`, HEVC with frames that need others, whose packets the loader reads one by one."""
-    data = encoded(codes_of("gray12le"), "gray12le", "libx265", "mp4", GROUPS)
+    data = encode_video(code_ramps("gray12le"), "gray12le", "libx265", "mp4", GROUPS)
     with av.open(io.BytesIO(data)) as file:
         codes = np.stack([frame.to_ndarray() for frame in file.decode(video=0)])
     assert codes.max() > 4000
@@ -133,7 +133,7 @@ def test_gray_of_12_bits_becomes_8_on_request(gray):
     assert np.array_equal(clip, read_clip(data, range, bits=8))
 
 
-def turned(data):
+def rotate_track(data):
     """The mp4 with a quarter turn in its track header."""
     unit, turn = 0x00010000, bytearray(data)
     upright = b"".join(v.to_bytes(4, "big") for v in (unit, 0, 0, 0, unit, 0, 0, 0, 0x40000000))
@@ -144,8 +144,8 @@ def turned(data):
 
 
 def test_deep_gray_comes_upright():
-    codes = codes_of("gray12le", (2, HEIGHT, WIDTH))
-    data = turned(encoded(codes, "gray12le", *DEEP["gray12le"]))
+    codes = code_ramps("gray12le", (2, HEIGHT, WIDTH))
+    data = rotate_track(encode_video(codes, "gray12le", *DEEP["gray12le"]))
     clip = loader.video(frames=2, start=0)(data)
     assert np.array_equal(clip, np.rot90(codes[..., None], -1, axes=(1, 2)))
 
@@ -155,7 +155,7 @@ def colour():
     """A ramp of 10 bits in colour, yuv420p10le."""
     ramp = np.zeros((2, 32, 1024, 3), np.uint16)
     ramp[...] = (np.arange(1024, dtype=np.uint16) << 6)[:, None]
-    return encoded(ramp, "yuv420p10le", "libx265", "mp4", LOSSLESS)
+    return encode_video(ramp, "yuv420p10le", "libx265", "mp4", LOSSLESS)
 
 
 def test_colour_of_10_bits_has_8_unless_16_are_requested(colour):
@@ -172,8 +172,8 @@ def test_colour_of_10_bits_has_8_unless_16_are_requested(colour):
 
 
 def test_gray_of_8_bits_is_rgb():
-    codes = codes_of("gray12le", (1, 32, 32)) >> 4
-    data = encoded(codes.astype(np.uint8), "gray", "ffv1", "matroska", {})
+    codes = code_ramps("gray12le", (1, 32, 32)) >> 4
+    data = encode_video(codes.astype(np.uint8), "gray", "ffv1", "matroska", {})
     clip = loader.video(frames=1, start=0)(data)
     assert np.array_equal(clip, codes[..., None].astype(np.uint8).repeat(3, axis=3))
     assert loader.video(frames=1, start=0, bits=16)(data).shape == (1, 32, 32, 3)
@@ -188,7 +188,7 @@ def test_samples_that_no_integer_of_16_bits_holds_are_refused(pix_fmt, bits):
 
 def test_float_video_is_refused_by_name():
     frames = np.linspace(0, 5, 2 * 32 * 32, dtype=np.float32).reshape(2, 32, 32)
-    data = encoded(frames, "grayf32le", "rawvideo", "nut", {})
+    data = encode_video(frames, "grayf32le", "rawvideo", "nut", {})
     with pytest.raises(DecodeFailed):
         loader.video(frames=1, start=0)(data)
 

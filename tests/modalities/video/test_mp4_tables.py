@@ -75,7 +75,7 @@ def fragment(n, flags=0, *entries):
     return FTYP + header + box(b"moof", table(b"mfhd", 1) + box(b"traf", runs)) + MDAT
 
 
-def edited(n, samples):
+def edit_film(n, samples):
     edits = box(
         b"edts", box(b"elst", struct.pack(">II", 0, n) + struct.pack(">IiI", samples, 0, 0x10000) * n)
     )
@@ -86,7 +86,7 @@ def meta(boxes, before=bytes(4)):
     return box(b"meta", before + box(b"hdlr", bytes(8) + b"pict" + bytes(13)) + boxes)
 
 
-def packed(header, told=None):
+def compress_header(header, told=None):
     """A film whose header is compressed, as QuickTime wrote them."""
     body = struct.pack(">I", len(header) if told is None else told) + zlib.compress(header, 9)
     return FTYP + box(b"moov", box(b"cmov", box(b"dcom", b"zlib") + box(b"cmvd", body))) + MDAT
@@ -109,7 +109,10 @@ FORGED = {
     "trun": (lambda: fragment(MANY), r"trun at byte \d+: 20,000,000 samples; at most 6\d\d"),
     "trun of sizes": (lambda: fragment(MANY, 0x200, 1), "trun at byte .* 20,000,000 entries of 4 bytes"),
     "elst": (lambda: film(edits=box(b"edts", table(b"elst", MANY, 1))), "elst at byte .* 20,000,000 entries"),
-    "edits": (lambda: edited(3000, 2000), "3,000 edits of 2,000 samples: 6,000,000 index entries; at most"),
+    "edits": (
+        lambda: edit_film(3000, 2000),
+        "3,000 edits of 2,000 samples: 6,000,000 index entries; at most",
+    ),
     "elsewhere": (
         lambda: film() + box(b"udta", table(b"stsz", 1, MANY)),
         "stsz at byte .* 20,000,000 samples",
@@ -126,16 +129,22 @@ FORGED = {
         lambda: FTYP + meta(table(b"iinf", MANY, flags=1 << 24), bytes(20)),
         "iinf at byte .* 20,000,000",
     ),
-    "cmov": (lambda: packed(box(b"moov", MVHD + track(tables(MANY)))), "stsz at byte .* 20,000,000 samples"),
-    "cmov told": (lambda: packed(MVHD, 2**31), "cmov at byte .* 2,147,483,648 decompressed bytes"),
-    "cmov in cmov": (lambda: packed(packed(box(b"moov", MVHD))), "a second compressed header"),
-    "cmov twice": (lambda: packed(MVHD) + packed(MVHD), "a second compressed header"),
-    "nested": (lambda: FTYP + nested(30), "boxes around it; at most 16"),
+    "cmov": (
+        lambda: compress_header(box(b"moov", MVHD + track(tables(MANY)))),
+        "stsz at byte .* 20,000,000 samples",
+    ),
+    "cmov told": (lambda: compress_header(MVHD, 2**31), "cmov at byte .* 2,147,483,648 decompressed bytes"),
+    "cmov in cmov": (
+        lambda: compress_header(compress_header(box(b"moov", MVHD))),
+        "a second compressed header",
+    ),
+    "cmov twice": (lambda: compress_header(MVHD) + compress_header(MVHD), "a second compressed header"),
+    "nested": (lambda: FTYP + nest_boxes(30), "boxes around it; at most 16"),
 }
 
 
-def nested(n):
-    return box(b"moov", nested(n - 1)) if n else b""
+def nest_boxes(n):
+    return box(b"moov", nest_boxes(n - 1)) if n else b""
 
 
 @pytest.mark.parametrize("name", FORGED)
@@ -157,7 +166,7 @@ def test_compressed_header_is_decompressed_up_to_a_limit(monkeypatch):
     with pytest.raises(
         DecodeFailed, match=r"cmov at byte .* 1,048,577 decompressed bytes; at most 1,048,576"
     ):
-        check_tables(packed(bytes(2 * 2**20), told=8))
+        check_tables(compress_header(bytes(2 * 2**20), told=8))
 
 
 def test_tables_that_hold_what_they_say_are_accepted(videos):
@@ -165,8 +174,8 @@ def test_tables_that_hold_what_they_say_are_accepted(videos):
         film(),
         fragment(3),
         fragment(2, 0x200, 4, 4),
-        edited(2, 5),
-        packed(box(b"moov", MVHD)),
+        edit_film(2, 5),
+        compress_header(box(b"moov", MVHD)),
         b"",
         b"RIFF",
     ):

@@ -57,7 +57,7 @@ def long_table(n: int, gop: int, *, open_gops: bool = False, hidden: int = 0) ->
     )
 
 
-def pages_of(data: bytes) -> tuple[PacketPages, list]:
+def packet_pages(data: bytes) -> tuple[PacketPages, list]:
     head = read_head(data[:HEAD_BYTES])
     assert isinstance(head, PacketPages)
     assert head.nbytes == len(data)
@@ -75,7 +75,7 @@ def test_pages_are_the_whole_table(n: int, gop: int, hidden: int) -> None:
     table = long_table(n, gop, hidden=hidden)
     data = packets_bytes(table)
     whole = read_packets(data)
-    head, pages = pages_of(data)
+    head, pages = packet_pages(data)
     for name in COLUMNS:
         assert np.array_equal(getattr(whole, name), getattr(table, name))
         assert np.array_equal(
@@ -96,7 +96,7 @@ def test_pages_are_the_whole_table(n: int, gop: int, hidden: int) -> None:
 def test_open_gops_have_one_page() -> None:
     """No cut is possible where frames after a keyframe need packets before it."""
     data = packets_bytes(long_table(2 * PAGE_PACKETS, 12, open_gops=True))
-    head, _ = pages_of(data)
+    head, _ = packet_pages(data)
     assert len(head.starts) == 2
 
 
@@ -118,7 +118,7 @@ def test_long_head_says_how_long_it_is() -> None:
 
 def test_damaged_head_is_none_and_another_page_is_refused() -> None:
     data = packets_bytes(long_table(3 * PAGE_PACKETS, 12))
-    head, _ = pages_of(data)
+    head, _ = packet_pages(data)
     refused = 0
     for at in range(4, data.index(b"last_pts") + 40):  # all of the metadata, and flatbuffers' padding
         damaged = bytearray(data[:HEAD_BYTES])
@@ -160,7 +160,7 @@ def test_forged_head_is_none(forged: dict[str, str]) -> None:
 
 
 def test_pages_that_do_not_ascend_in_the_video_are_refused() -> None:
-    _, pages = pages_of(packets_bytes(long_table(2 * PAGE_PACKETS, 12)))
+    _, pages = packet_pages(packets_bytes(long_table(2 * PAGE_PACKETS, 12)))
     with pytest.raises(DecodeFailed, match="two pages that do not ascend"):
         joined([pages[0], pages[0]])
 
@@ -175,7 +175,7 @@ def test_compressed_pages_are_refused_before_they_take_memory() -> None:
         writer.write_batch(pa.record_batch(columns, schema=schema))
     forged = sink.getvalue().to_pybytes()
     assert len(forged) < n // 10
-    head, _ = pages_of(data)
+    head, _ = packet_pages(data)
     with pytest.raises(DecodeFailed, match="compressed"):
         head.page(0, forged[8 + int.from_bytes(forged[4:8], "little") :])
     with pytest.raises(DecodeFailed, match="compressed"):

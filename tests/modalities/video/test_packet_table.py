@@ -50,7 +50,7 @@ FACTS = StreamFacts(
 )
 
 
-def table_of(n=6, facts=FACTS, **columns):
+def make_table(n=6, facts=FACTS, **columns):
     made = {
         "pts": np.array([0, 3, 1, 2, 5, 4][:n], np.int64),
         "dts": np.array([NO_TIME, -1, 0, 1, 2, 3][:n], np.int64),
@@ -74,8 +74,8 @@ def same(a, b):
 
 def test_bytes_are_the_golden_file():
     """A change leaves them alone, or raises `packets.TABLE_VERSION` and adds a file; this one stays readable."""
-    assert packets_bytes(table_of()) == GOLDEN.read_bytes()
-    assert same(read_packets(GOLDEN.read_bytes()), table_of())
+    assert packets_bytes(make_table()) == GOLDEN.read_bytes()
+    assert same(read_packets(GOLDEN.read_bytes()), make_table())
 
 
 def test_any_arrow_reader_reads_it():
@@ -209,7 +209,7 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_arrays_out_of_range_are_refused(what):
     with pytest.raises(DecodeFailed, match=what):
-        read_packets(packets_bytes(table_of(**WRONG[what])))
+        read_packets(packets_bytes(make_table(**WRONG[what])))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_arrays_out_of_range_are_refused(what):
 )
 def test_facts_out_of_range_are_refused(wrong):
     with pytest.raises(DecodeFailed, match="packet table"):
-        read_packets(packets_bytes(table_of(facts=replace(FACTS, **wrong))))
+        read_packets(packets_bytes(make_table(facts=replace(FACTS, **wrong))))
 
 
 def rewritten(change, golden=None):

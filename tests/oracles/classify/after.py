@@ -22,7 +22,7 @@ MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
 
-def parsed():
+def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--output", required=True)
@@ -159,6 +159,6 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parsed())
+    main(parse_arguments())
     # torch 2.13 may wait for ever here: its thread of Gloo needs the interpreter's lock, which drops the group.
     os._exit(0)

@@ -29,16 +29,16 @@ class VideoReader:
             yield {"pts": float(frame.pts * frame.time_base), "data": picture}
 
 
-def stand_in(name, **values):
+def stub_module(name, **values):
     sys.modules[name] = module = ModuleType(name)
     module.__spec__ = ModuleSpec(name, None)
     module.__dict__.update(values)
     return module
 
 
-stand_in("accelerate", Accelerator=object)
-stand_in("torchvision.transforms", v2=stand_in("torchvision.transforms.v2"))
-stand_in(
+stub_module("accelerate", Accelerator=object)
+stub_module("torchvision.transforms", v2=stub_module("torchvision.transforms.v2"))
+stub_module(
     "torchvision",
     transforms=sys.modules["torchvision.transforms"],
     io=SimpleNamespace(VideoReader=VideoReader),

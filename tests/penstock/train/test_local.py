@@ -36,7 +36,7 @@ from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import cancel, record_launcher, resume, stop, submit, summary
 from tests.refusals import refusal
 from tests.servers.patience import PATIENCE_S, until
-from tests.servers.processes import command_line_of
+from tests.servers.processes import command_line
 
 TRAINING = str(Path(__file__).with_name("training.py"))
 
@@ -104,7 +104,7 @@ def test_run_is_preempted_stopped_and_resumed(
 
 
 def is_rank(pid: int, root: str) -> bool:
-    return command_line_of(pid).split(b"\0")[1:3] == [TRAINING.encode(), root.encode()]
+    return command_line(pid).split(b"\0")[1:3] == [TRAINING.encode(), root.encode()]
 
 
 @pytest.mark.server

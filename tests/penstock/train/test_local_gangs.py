@@ -22,7 +22,7 @@ from penstock.train.launch.run_log import SPANS
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import resume, submit
 from tests.servers.patience import PATIENCE_S, until
-from tests.servers.processes import command_of, end
+from tests.servers.processes import command_name, end
 
 REPOSITORY = Path(__file__).parents[3]
 SLEEP = ("sleep", "1000")
@@ -51,7 +51,7 @@ def launcher_pid(launcher: LocalRanks) -> int:
 
 
 def ranks(launcher: LocalRanks, command: str) -> list[int]:
-    return [pid for pid in holders(launcher._path("big-7", RANKS_KIND)) if command_of(pid) == command]
+    return [pid for pid in holders(launcher._path("big-7", RANKS_KIND)) if command_name(pid) == command]
 
 
 @pytest.mark.server
@@ -87,7 +87,7 @@ def test_run_has_no_second_gang_while_a_rank_lives(
         resume(shell, launcher)
     launcher.cancel("big-7")
     assert launcher.status("big-7").state == "ended"
-    until(lambda: command_of(rank) != "sleep", log)
+    until(lambda: command_name(rank) != "sleep", log)
 
 
 LEAVES = """\

@@ -22,7 +22,7 @@ from loader.run.ahead.range_reads import APART_STEPS, MISSES_AT_ONCE, AheadReade
 from loader.run.ahead.read_ahead import Claim
 from loader.storage import ByteRange, open_store
 from loader.storage.requests import Traffic, count_requests
-from tests.cache.origin import Origin, body, origin_of
+from tests.cache.origin import Origin, body, make_origin
 from tests.run.range_server import RangeServer
 from tests.servers.patience import PATIENCE_S, until
 
@@ -261,7 +261,7 @@ def test_each_range_of_a_unit_is_its_own(memory_root):
 def test_steps_of_cached_pages_are_read_by_one_call(tmp_path, monkeypatch):
     """A call for four steps once 16 steps found all pages, a call per object after a read of the bucket."""
     sizes = {"a": 3 * PAGE, "b": 2 * PAGE + 7, "c": PAGE}
-    origin = origin_of(tmp_path / "origin", sizes)
+    origin = make_origin(tmp_path / "origin", sizes)
     cache = MemoryPages(PageMemory(limit_bytes=2**24, page_bytes=PAGE), count_nothing)
     cache.keep_share(2**24, origin.sets, by_need=False)
     store = CachedStore(origin, cache, origin.content, fraction=0.0)
@@ -339,7 +339,7 @@ def filled(origin, sizes, steps):
 
 def test_one_call_reads_a_quarter_of_the_memory_at_most(tmp_path):
     sizes = {"a": PAGE}
-    origin = origin_of(tmp_path / "origin", sizes)
+    origin = make_origin(tmp_path / "origin", sizes)
     _, store, _ = filled(origin, sizes, lambda step: None)
     step_bytes = 40
     ahead = RangesAhead(
@@ -400,7 +400,7 @@ def test_missing_pages_of_one_call_are_read_at_once(misses, in_flight):
 def test_missing_pages_of_one_call_that_fail_are_given_back(tmp_path):
     """The others are read, and the error is raised once all reads have ended."""
     sizes = {f"{number}": PAGE for number in range(6)}
-    origin = origin_of(tmp_path / "origin", sizes)
+    origin = make_origin(tmp_path / "origin", sizes)
     extents = Extents(np.array([7]), np.array([40]))
     cache, store, ahead = filled(origin, sizes, lambda step: {0: dict.fromkeys(sizes, extents)})
     (unit,) = ahead.units(APART_STEPS)
@@ -421,7 +421,7 @@ def test_missing_pages_of_one_call_that_fail_are_given_back(tmp_path):
 def test_objects_without_pages_are_read_beside_the_one_call(tmp_path):
     """Objects with redacted samples have no pages: each step reads them from the bucket, which switches nothing."""
     sizes = {"a": PAGE, "b": PAGE}
-    origin = origin_of(tmp_path / "origin", {**sizes, "redacted": PAGE})
+    origin = make_origin(tmp_path / "origin", {**sizes, "redacted": PAGE})
     del origin.sizes["redacted"]
     extents = Extents(np.array([7]), np.array([40]))
     shards = {"a": extents, "redacted": extents, "b": extents}

@@ -2,19 +2,19 @@
 
 import pytest
 
-from tests.servers.s3 import client_of
+from tests.servers.s3 import boto3_client
 
 pytestmark = pytest.mark.ceph
 
 
 @pytest.fixture
 def client(ceph):
-    made = client_of(ceph)
+    made = boto3_client(ceph)
     yield made
     made.close()
 
 
-def refused(call) -> bool:
+def is_refused(call) -> bool:
     """Whether the condition of a write was looked at."""
     from botocore.exceptions import ClientError
 
@@ -27,7 +27,7 @@ def refused(call) -> bool:
 
 def test_create_in_one_put_is_conditional(client):
     client.put_object(Bucket="bucket", Key="one", Body=b"first", IfNoneMatch="*")
-    assert refused(lambda: client.put_object(Bucket="bucket", Key="one", Body=b"second", IfNoneMatch="*"))
+    assert is_refused(lambda: client.put_object(Bucket="bucket", Key="one", Body=b"second", IfNoneMatch="*"))
     assert client.get_object(Bucket="bucket", Key="one")["Body"].read() == b"first"
 
 
@@ -40,10 +40,12 @@ def test_completing_an_upload_in_parts_is_conditional(client):
     where = {"Bucket": "bucket", "Key": "parts", "UploadId": upload}
     part = client.upload_part(**where, PartNumber=1, Body=b"second")
     parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
-    assert refused(lambda: client.complete_multipart_upload(**where, MultipartUpload=parts, IfNoneMatch="*"))
+    assert is_refused(
+        lambda: client.complete_multipart_upload(**where, MultipartUpload=parts, IfNoneMatch="*")
+    )
 
 
 @pytest.mark.xfail(strict=True, reason="radosgw 16 refuses the quoted ETag that it gave out itself")
 def test_swap_on_the_etag_works(client):
     tag = client.put_object(Bucket="bucket", Key="swap", Body=b"first")["ETag"]
-    assert not refused(lambda: client.put_object(Bucket="bucket", Key="swap", Body=b"second", IfMatch=tag))
+    assert not is_refused(lambda: client.put_object(Bucket="bucket", Key="swap", Body=b"second", IfMatch=tag))

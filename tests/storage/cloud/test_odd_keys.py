@@ -9,13 +9,13 @@ import pytest
 from loader.storage import open_store
 from loader.storage.cloud.listing import azure_signature
 from loader.storage.store import Refusals, list_place
-from tests.servers.s3 import client_of
+from tests.servers.s3 import boto3_client
 
 GOOD = ["raw/a.jpg", "raw/b%41 +&.jpg", "raw/c.jpg", "raw/ü.jpg"]
 ODD = ["raw//x.jpg", "raw/../x", "raw/./y", "raw/\x07bell.jpg", "raw/t\tab.jpg", "raw/.tmp-abc"]
 
 
-def _listed(store, prefix="", start_after="", *, seek=False):
+def _list_keys(store, prefix="", start_after="", *, seek=False):
     refusals = Refusals()
     infos = list(list_place(store, prefix, start_after, refuse=refusals, seek=seek))
     return [info.key for info in infos], [name for name, _ in refusals.first], infos
@@ -24,7 +24,7 @@ def _listed(store, prefix="", start_after="", *, seek=False):
 @pytest.fixture(scope="module")
 def odd_bucket(s3):
     """A bucket of a real S3 server with good keys and odd ones."""
-    client = client_of(s3)
+    client = boto3_client(s3)
     client.create_bucket(Bucket="odd")
     for key in [*GOOD, *ODD, "raw/folder/"]:
         data = b"" if key.endswith("/") else key.encode()
@@ -43,7 +43,7 @@ def test_odd_keys_of_a_bucket_of_s3_are_named_and_the_others_listed(s3_options, 
         client = {"endpoint_url": options["endpoint_url"]}
         options = {"fsspec": {"key": options["key"], "secret": options["secret"], "client_kwargs": client}}
     store = open_store(odd_bucket, options)
-    keys, refused, infos = _listed(store, prefix)
+    keys, refused, infos = _list_keys(store, prefix)
     assert [key for key in keys if key != "raw/folder"] == [key for key in GOOD if key.startswith(prefix)]
     assert sorted(refused) == sorted(key for key in ODD if key.startswith(prefix))
     assert [key for key in [info.key for info in store.list(prefix)] if key != "raw/folder"] == [
@@ -59,7 +59,7 @@ def test_odd_keys_of_a_bucket_of_s3_are_named_and_the_others_listed(s3_options, 
 def test_listing_of_odd_keys_goes_on_behind_a_key(s3_options, odd_bucket):
     store = open_store(f"{odd_bucket}/raw", s3_options)
     for seek in (False, True):
-        keys, refused, _ = _listed(store, "", "b%41 +&.jpg", seek=seek)
+        keys, refused, _ = _list_keys(store, "", "b%41 +&.jpg", seek=seek)
         assert [key for key in keys if key != "folder"] == ["c.jpg", "ü.jpg"]
         assert refused == ["t\tab.jpg"]
 
@@ -76,12 +76,12 @@ def test_pages_of_odd_keys_are_listed_to_their_end_over_faults(faulty, faulty_op
     asked = iter(range(1000))
     faulty.fault_of = lambda request: 503 if next(asked) in (2, 5) else None
     store = open_store(f"{protocol}://bucket", faulty_options)
-    keys, refused, infos = _listed(store, "raw/", seek=seek)
+    keys, refused, infos = _list_keys(store, "raw/", seek=seek)
     assert keys == wanted
     assert sorted(refused) == odd
     assert store.head(wanted[3]) == infos[3]
-    assert all(key.startswith("raw/0") for key in _listed(store, "raw/0", seek=seek)[0])
-    assert _listed(store, "raw/", wanted[4], seek=seek)[0] == wanted[5:]
+    assert all(key.startswith("raw/0") for key in _list_keys(store, "raw/0", seek=seek)[0])
+    assert _list_keys(store, "raw/", wanted[4], seek=seek)[0] == wanted[5:]
 
 
 @pytest.mark.parametrize("protocol", ["s3"])
@@ -90,7 +90,7 @@ def test_listing_of_odd_keys_is_signed_as_s3_asks(faulty, faulty_options, protoc
     faulty.origin.hold("raw//x ü.jpg", b"data")
     targets = []
     faulty.fault_of = lambda request: targets.append(request.target)
-    assert _listed(open_store("s3://bucket", faulty_options), "raw/")[1] == ["raw//x ü.jpg"]
+    assert _list_keys(open_store("s3://bucket", faulty_options), "raw/")[1] == ["raw//x ü.jpg"]
     parts = urlsplit(targets[-1])
     told = dict(parse_qsl(parts.query, keep_blank_values=True))
     signature, when = told.pop("X-Amz-Signature"), told["X-Amz-Date"]
@@ -110,7 +110,7 @@ def test_odd_keys_of_google_are_listed_by_fsspec(faulty, faulty_options):
     for key in [*GOOD, *ODD]:
         faulty.origin.hold(key, b"data")
     own = {"token": "anon", "endpoint_url": faulty.endpoint}
-    keys, refused, _ = _listed(open_store("gs://bucket", {"fsspec": own}), "raw/")
+    keys, refused, _ = _list_keys(open_store("gs://bucket", {"fsspec": own}), "raw/")
     assert keys == GOOD
     assert sorted(refused) == sorted(ODD)
 

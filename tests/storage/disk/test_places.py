@@ -22,7 +22,7 @@ def place(tmp_path):
     return folder
 
 
-def _listed(place, prefix="", start_after=""):
+def _list_keys(place, prefix="", start_after=""):
     refusals = Refusals()
     infos = list(list_place(open_store(str(place)), prefix, start_after, refuse=refusals))
     return [info.key for info in infos], dict(refusals.first)
@@ -37,12 +37,12 @@ def test_links_out_of_a_place_are_left_out_and_named(place, tmp_path):
     (place / "inner/folder").symlink_to(outside / "system")
     (place / "relative.jpg").symlink_to("../outside/secret.jpg")
     (place / "twice.jpg").symlink_to("file.jpg")  # inside, and from there out
-    keys, refused = _listed(place)
+    keys, refused = _list_keys(place)
     assert keys == ["a.jpg", "inner/deep/b.jpg"]
     assert set(refused) == {"file.jpg", "inner/folder", "relative.jpg", "twice.jpg"}
     assert all("a link out of the place" in why for why in refused.values())
-    assert _listed(place, "inner/folder/") == ([], {"inner/folder": refused["file.jpg"]})
-    assert _listed(place, "inner/folder/m")[0] == []
+    assert _list_keys(place, "inner/folder/") == ([], {"inner/folder": refused["file.jpg"]})
+    assert _list_keys(place, "inner/folder/m")[0] == []
     named = [info.key for info in open_store(str(place)).list()]  # a root may lie on several disks
     assert "inner/folder/many.jpg" in named
 
@@ -50,14 +50,14 @@ def test_links_out_of_a_place_are_left_out_and_named(place, tmp_path):
 def test_links_inside_of_a_place_are_followed(place):
     (place / "again.jpg").symlink_to(place / "inner/deep/b.jpg")
     (place / "also").symlink_to("inner/deep")
-    assert _listed(place) == (["a.jpg", "again.jpg", "also/b.jpg", "inner/deep/b.jpg"], {})
-    assert _listed(place, "also/")[0] == ["also/b.jpg"]
-    assert _listed(place, "", "also/b.jpg")[0] == ["inner/deep/b.jpg"]
+    assert _list_keys(place) == (["a.jpg", "again.jpg", "also/b.jpg", "inner/deep/b.jpg"], {})
+    assert _list_keys(place, "also/")[0] == ["also/b.jpg"]
+    assert _list_keys(place, "", "also/b.jpg")[0] == ["inner/deep/b.jpg"]
 
 
 def test_place_may_be_a_link_itself(place, tmp_path):
     (tmp_path / "other").symlink_to(place)
-    assert _listed(tmp_path / "other") == (["a.jpg", "inner/deep/b.jpg"], {})
+    assert _list_keys(tmp_path / "other") == (["a.jpg", "inner/deep/b.jpg"], {})
 
 
 def test_links_in_a_circle_end(place):
@@ -68,7 +68,7 @@ def test_links_in_a_circle_end(place):
     (place / "one/to").symlink_to(place / "two")
     (place / "two/to").symlink_to(place / "one")
     (place / "two/c.jpg").write_bytes(b"c")
-    keys, refused = _listed(place)
+    keys, refused = _list_keys(place)
     assert keys == ["a.jpg", "inner/deep/b.jpg", "one/to/c.jpg", "two/c.jpg"]
     assert set(refused) == {"inner/deep/up", "inner/deep/self", "one/to/to", "two/to/to"}
     assert all("a folder that it lies in" in why for why in refused.values())
@@ -79,7 +79,7 @@ def test_link_that_cannot_be_followed_stops_neither_a_place_nor_a_root(place):
     (place / "b").symlink_to("a")
     (place / "inner/long").symlink_to("x" * 256)
     (place / "zero").symlink_to("/dev/zero")
-    keys, refused = _listed(place)
+    keys, refused = _list_keys(place)
     assert keys == ["a.jpg", "inner/deep/b.jpg"]
     assert set(refused) == {"a", "b", "inner/long", "zero"}
     assert "Too many levels of symbolic links" in refused["a"]
@@ -121,7 +121,7 @@ def test_snapshot_of_hugging_face_leads_to_the_blobs_beside_it(tmp_path):
     secret.write_bytes(b"secret")
     (snapshot / "data/0.parquet").symlink_to("../../../blobs/77aa")
     (snapshot / "data/1.parquet").symlink_to(secret)
-    keys, refused = _listed(snapshot)
+    keys, refused = _list_keys(snapshot)
     assert keys == ["data/0.parquet"]
     assert set(refused) == {"data/1.parquet"}
 
@@ -136,7 +136,7 @@ def test_names_that_are_no_keys_are_named_and_the_others_listed(place):
         file.write(b"x")
     os.mkfifo(place / "pipe.jpg")
     (place / "gone.jpg").symlink_to(place / "nothing")
-    keys, refused = _listed(place)
+    keys, refused = _list_keys(place)
     assert keys == ["a.jpg", "inner/deep/b.jpg"]
     assert {name[:20] for name in refused} == {
         *("bell\x07.jpg", "line\nbreak", "k" * 20, "\\xe9.jpg", "pipe.jpg", "gone.jpg")
@@ -145,7 +145,7 @@ def test_names_that_are_no_keys_are_named_and_the_others_listed(place):
     assert {name for name, _ in skipped_files(str(place))} == set(refused)
 
 
-def test_mirrored_place_names_what_it_leaves_out(place):
+def test_mirrored_place_names_skipped_objects(place):
     (place / "out.jpg").symlink_to("/etc/hostname")
     (place / "bell\x07.jpg").write_bytes(b"x")
     refusals = Refusals()

@@ -61,7 +61,7 @@ def test_every_backend_counts_its_reads(store):
     assert seen.retries == 0
 
 
-def test_nobody_counts_what_another_asked_for():
+def test_each_counts_only_its_own_requests():
     ours, inner = Traffic(), Traffic()
     with count_requests(ours):
         count_request()

@@ -11,7 +11,7 @@ from loader.storage.threads import DaemonPool
 from tests.servers.patience import PATIENCE_S
 
 
-def test_results_come_in_order_and_errors_where_they_are_asked_for():
+def test_results_come_in_order_and_errors_on_request():
     pool = DaemonPool(3, "pool")
     assert list(pool.map(lambda a, b: a * b, range(50), range(50))) == [n * n for n in range(50)]
     failed = pool.submit(lambda: 1 // 0)
@@ -20,7 +20,7 @@ def test_results_come_in_order_and_errors_where_they_are_asked_for():
     pool.shutdown()
 
 
-def test_threads_begin_on_demand_work_together_and_are_as_many_as_asked_for():
+def test_threads_begin_on_demand_and_work_together_up_to_the_limit():
     pool = DaemonPool(3, "pool")
     for _ in range(20):
         pool.submit(int).result()
@@ -49,7 +49,7 @@ def test_what_is_not_begun_is_cancelled_and_nothing_is_taken_on_after_the_end():
     assert not pool._threads[0].is_alive()
 
 
-def test_shutdown_alone_works_the_queue_off():
+def test_shutdown_finishes_the_queue():
     pool, gate = DaemonPool(1, "pool"), threading.Event()
     pool.submit(gate.wait, PATIENCE_S)
     queued = pool.submit(int)

@@ -188,17 +188,17 @@ def alone_at_last(role_and_folder):
             return "beside another"
         return "alone"
     if role == "first":
-        _until(begun.exists)
+        _wait(begun.exists)
         killed.touch()
         die("SIGKILL")
     fcntl.flock(lock, fcntl.LOCK_SH)
     begun.touch()
-    _until(killed.exists)
+    _wait(killed.exists)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000)  # long enough for a new process to start meanwhile
     return "done"
 
 
-def _until(condition):
+def _wait(condition):
     while not condition():
         time.sleep(0.001)
 
@@ -255,7 +255,7 @@ def meet(barrier_folder_and_name):
     os.mkfifo(Path(folder, mine))
     # Opening a FIFO waits for its other end.
     first, second = sorted((mine, other))
-    _until(lambda: Path(folder, first).exists() and Path(folder, second).exists())
+    _wait(lambda: Path(folder, first).exists() and Path(folder, second).exists())
     with open(Path(folder, first), "r" if mine == first else "w", encoding="ascii"):
         return mine
 
@@ -303,7 +303,7 @@ def environment(_):
     return dict(os.environ), dict(one.split("=", 1) for one in started if one)
 
 
-def taken_over(header_and_body):
+def speak_as_worker(header_and_body):
     """What a file might make a decoder do: speak in the worker's place."""
     sock = sys.modules["__main__"].SOCKET
     sock.sendall(b"".join(header_and_body))

@@ -30,7 +30,7 @@ from penstock.train.run_usage import run_goodput
 from penstock.train.submitting import resume, submit
 from tests.penstock.train.slurm.conftest import undisturbed
 from tests.servers.patience import until
-from tests.servers.processes import command_line_of, end, environment_of
+from tests.servers.processes import command_line, end, environment_bytes
 from tests.servers.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
@@ -45,7 +45,7 @@ def wait_for(launcher: SlurmJobs, text: str, times: int) -> None:
 def toys(slurm_cluster: Slurm) -> list[int]:
     """Return the ranks that only obey."""
     toy = [str(TOY).encode()]
-    return [pid for pid in slurm_cluster.processes() if command_line_of(pid).split(b"\0")[1:2] == toy]
+    return [pid for pid in slurm_cluster.processes() if command_line(pid).split(b"\0")[1:2] == toy]
 
 
 def kill_toys(slurm_cluster: Slurm) -> None:
@@ -290,7 +290,7 @@ def test_secrets_reach_neither_slurm_nor_the_script(
         with suppress(FileNotFoundError, IsADirectoryError, OSError):  # daemons replace their files
             assert b"PLANTED" not in path.read_bytes(), path
     # Processes may end meanwhile: the scripts wait by `sleep`.
-    environments = [environment_of(pid) for pid in slurm_cluster.processes()]
+    environments = [environment_bytes(pid) for pid in slurm_cluster.processes()]
     assert any(b"ODD=it's $HOME `x`\n2\0" in one and b"SECRET=PLANTED" in one for one in environments)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from loader.storage import Store, open_store
 from penstock.upkeep.doctor.store_probes import Scratch
-from tests.servers.s3 import client_of
+from tests.servers.s3 import boto3_client
 
 KEYS = {"key": "AKIAPLANTEDKEY", "secret": "PLANTEDsecretPLANTED"}
 _numbers = itertools.count()
@@ -121,7 +121,7 @@ def running():
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     endpoint = f"http://127.0.0.1:{server.server_port}"
-    client = client_of({**KEYS, "endpoint_url": endpoint})
+    client = boto3_client({**KEYS, "endpoint_url": endpoint})
     client.create_bucket(Bucket="doctor")
     yield gateway, endpoint, client
     client.close()

@@ -357,7 +357,7 @@ def test_from_cloud_to_cloud_with_faults_on_the_way(root, way, place, shared, re
         for name in way:
             (scheme, where), options = CLOUDS[name], request.getfixturevalue(name)
             behind = options[where].removesuffix(urlsplit(options[where]).path)  # Azurite's has the account
-            server = http.HttpServer(http.forward_to(behind))
+            server = http.HttpServer(http.forward_origin(behind))
             server.fault_of = flips_of_data_alone(server.faults)
             servers.append(server)
             own = {**options, where: options[where].replace(behind, server.endpoint)}

@@ -293,7 +293,7 @@ def test_no_log_that_is_damaged_is_appended_to_where_the_primary_is_gone(places,
 def replacing(s3, shared):
     """replacing(name) -> a store on a server that ignores the condition of a conditional create."""
     http = shared("servers/http")
-    forward = http.forward_to(s3["endpoint_url"])
+    forward = http.forward_origin(s3["endpoint_url"])
 
     def origin(request):
         kept = {name: value for name, value in request.headers.items() if name != "if-none-match"}

@@ -28,7 +28,7 @@ from penstock.upkeep.migrate.prefix_copy import FOLDER, migrate_prefix, prefix_s
 from penstock.upkeep.migrate.prefix_verify import AT_ONCE, verify_prefix
 from tests.proxy_stores import ObservedStore
 from tests.refusals import refusal
-from tests.servers.s3 import client_of
+from tests.servers.s3 import boto3_client
 
 
 def fill(store, count, nbytes=300):
@@ -361,7 +361,7 @@ def test_from_cloud_to_cloud_with_faults_on_the_way(way, places, shared, request
             if name:
                 (scheme, where), options = CLOUDS[name], request.getfixturevalue(name)
                 behind = options[where].removesuffix(urlsplit(options[where]).path)
-                servers.append(http.HttpServer(http.forward_to(behind)))
+                servers.append(http.HttpServer(http.forward_origin(behind)))
                 own = {**options, where: options[where].replace(behind, servers[-1].endpoint)}
                 target = open_store(
                     f"{scheme}://bucket/prefix-{'-'.join(way)}", {**own, "retry_base_s": 0.001}
@@ -385,7 +385,7 @@ def test_from_cloud_to_cloud_with_faults_on_the_way(way, places, shared, request
 
 def test_folder_markers_are_left_out(s3, tmp_path):
     """What a console makes for a folder: 'folder/', listed as an empty 'folder', which nobody can read."""
-    client = client_of(s3)
+    client = boto3_client(s3)
     for key, data in (("marked/folder/", b""), ("marked/folder/x", b"1"), ("marked/empty", b"")):
         client.put_object(Bucket="bucket", Key=key, Body=data)
     client.close()

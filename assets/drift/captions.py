@@ -17,7 +17,10 @@ from .findings import DriftFinding, EffectSize, Thresholds, each_and_rest, is_no
 from .shares import Comparison, Counted
 
 _WORD = re.compile(r"\w{3,}")
+COLUMN = "text"
 MIN_TEXTS = 20
+MAX_EXAMPLES = 3
+"""Most keys that a finding names."""
 _ONE_SIGMA = 0.3173  # both tails beyond one standard deviation
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -33,10 +36,12 @@ class Texts:
     """Bool [keys]: whether the text shares a word with its own object's label, title or name."""
     shifted: Mapping[int, Bools]
     """Shift, -1 to 1 -> bool [keys - 2]: of three neighbouring rows, only that row shares a word with the text."""
+    timed_keys: tuple[str, ...]
+    """Sorted keys of the objects with a duration."""
     lengths: Floats
-    """Float64: text lengths in characters, for objects with a duration."""
+    """Float64 [timed keys]: text lengths in characters."""
     durations_s: Floats
-    """Float64: durations of the same objects, in seconds."""
+    """Float64 [timed keys], in seconds."""
 
 
 def object_texts(objects: Sequence[Mapping[str, Any]], durations_s: Mapping[str, float]) -> Texts:
@@ -55,6 +60,7 @@ def object_texts(objects: Sequence[Mapping[str, Any]], durations_s: Mapping[str,
         keys=tuple(row["key"] for row in rows),
         fits=np.array(fits, np.bool_),
         shifted=shifted,
+        timed_keys=tuple(row["key"] for row in timed),
         lengths=np.array([len(row["text"]) for row in timed], np.float64),
         durations_s=np.array([durations_s[row["key"]] for row in timed], np.float64),
     )
@@ -67,62 +73,38 @@ def caption_findings(
     alpha: float,
 ) -> list[DriftFinding]:
     """Find texts that fit another row better than their own, or fit worse than the baseline's texts do."""
-    labels: Any = {"column": "text", "keys": now.keys[1:4]}
-    # A shift of rows shows in both, and explains every worse fit below.
-    findings = _shifted_words(now, alpha, labels) or _shifted_lengths(now, alpha, labels)
-    if findings:
-        return findings
-    before = [_fitting(one) for one in batches if len(one.fits)]
-    fitting = Comparison(now=_fitting(now), batches=before, alpha=alpha)
-    if before and fitting.now.share < fitting.before.share:
-        findings = fitting.findings(
-            thresholds.caption, what="texts that have words of their object", **labels
-        )
-    timed = [one for one in batches if len(one.lengths) >= MIN_TEXTS]
-    if findings or not timed or len(now.lengths) < MIN_TEXTS:
-        return findings
-    whole = _lengths(timed)
-    difference = _correlation_difference(now, whole, alpha)
-    r = _rank_correlation(now, 0)
-    before_r = _rank_correlation(whole, 0)
-
-    def others() -> list[EffectSize]:
-        return [_correlation_difference(one, _lengths(rest), alpha) for one, rest in each_and_rest(timed)]
-
-    if not r < before_r or not is_notable(difference, thresholds.caption, others):
-        return []
-    return [
-        DriftFinding(
-            what="length of text with duration",
-            before=f"r = {before_r:.2f}",
-            now=f"r = {r:.2f}",
-            effect=difference.effect,
-            limit=thresholds.caption,
-            **labels,
-        )
-    ]
+    # A shift of rows shows in the first two, and explains every worse fit in the others.
+    return (
+        _shifted_words(now, alpha)
+        or _shifted_lengths(now, alpha)
+        or _fewer_shared_words(now, batches, thresholds.caption, alpha)
+        or _weaker_correlation(now, batches, thresholds.caption, alpha)
+    )
 
 
-def _shifted_words(now: Texts, alpha: float, labels: Any) -> list[DriftFinding]:
+def _shifted_words(now: Texts, alpha: float) -> list[DriftFinding]:
     # McNemar's exact test over texts that share words with only one row, their own or the neighbour's.
     from scipy.stats import binom
 
+    middle_keys = now.keys[1:-1]  # of the rows with a neighbour on either side
     for shift in (-1, 1):
         own_fits = now.shifted[0]
         neighbour_fits = now.shifted[shift]
+        is_of_neighbour = neighbour_fits & ~own_fits
         own = int((own_fits & ~neighbour_fits).sum())
-        other = int((neighbour_fits & ~own_fits).sum())
+        other = int(is_of_neighbour.sum())
         if other <= own:
             continue
         chance = binom.sf(other - 1, own + other, 0.5)
         if chance < alpha:
-            before = "the own words in more texts than the neighbour's"
-            words = f"the words of row {shift:+d} in {other}, the own in {own} texts"
-            return [_of_another_row(before, words, labels)]
+            before = "more texts share words with their own row than with a neighbour's"
+            current = f"{other} texts share words only with row {shift:+d}, {own} only with their own"
+            examples = [middle_keys[number] for number in np.flatnonzero(is_of_neighbour)[:MAX_EXAMPLES]]
+            return [_of_another_row(before, current, examples)]
     return []
 
 
-def _shifted_lengths(now: Texts, alpha: float, labels: Any) -> list[DriftFinding]:
+def _shifted_lengths(now: Texts, alpha: float) -> list[DriftFinding]:
     # Fisher's z: a neighbour's duration must fit the lengths significantly better than the own.
     if len(now.lengths) < MIN_TEXTS:
         return []
@@ -132,18 +114,80 @@ def _shifted_lengths(now: Texts, alpha: float, labels: Any) -> list[DriftFinding
         other = _rank_correlation(now, shift)
         z_difference = math.atanh(other) - math.atanh(own)
         if z_difference > chance:
-            words = f"r = {own:.2f}, with row {shift:+d} {other:.2f}"
-            return [_of_another_row("longest for the own duration", words, labels)]
+            before = "lengths of texts fit their own row's duration best"
+            current = f"r = {own:.2f} with their own row's, {other:.2f} with that of row {shift:+d}"
+            return [_of_another_row(before, current, _keys_of_worst_lengths(now))]
     return []
 
 
-def _of_another_row(before: str, now: str, labels: Any) -> DriftFinding:
+def _fewer_shared_words(
+    now: Texts,
+    batches: Sequence[Texts],
+    limit: float,
+    alpha: float,
+) -> list[DriftFinding]:
+    before = [_fitting(one) for one in batches if len(one.fits)]
+    fitting = Comparison(now=_fitting(now), batches=before, alpha=alpha)
+    if not before or fitting.now.share >= fitting.before.share:
+        return []
+    examples = [now.keys[number] for number in np.flatnonzero(~now.fits)[:MAX_EXAMPLES]]
+    return fitting.findings(
+        limit,
+        what="texts that have words of their object",
+        column=COLUMN,
+        keys=tuple(examples),
+    )
+
+
+def _weaker_correlation(
+    now: Texts,
+    batches: Sequence[Texts],
+    limit: float,
+    alpha: float,
+) -> list[DriftFinding]:
+    timed = [one for one in batches if len(one.lengths) >= MIN_TEXTS]
+    if not timed or len(now.lengths) < MIN_TEXTS:
+        return []
+    whole = _lengths(timed)
+    difference = _correlation_difference(now, whole, alpha)
+    r = _rank_correlation(now, 0)
+    before_r = _rank_correlation(whole, 0)
+
+    def others() -> list[EffectSize]:
+        return [_correlation_difference(one, _lengths(rest), alpha) for one, rest in each_and_rest(timed)]
+
+    if not r < before_r or not is_notable(difference, limit, others):
+        return []
+    return [
+        DriftFinding(
+            what="length of text with duration",
+            column=COLUMN,
+            before=f"r = {before_r:.2f}",
+            now=f"r = {r:.2f}",
+            effect=difference.effect,
+            limit=limit,
+            keys=tuple(_keys_of_worst_lengths(now)),
+        )
+    ]
+
+
+def _keys_of_worst_lengths(texts: Texts) -> list[str]:
+    """Return the keys whose text lengths differ most from their durations, by rank."""
+    from scipy.stats import rankdata
+
+    rank_difference = np.abs(rankdata(texts.lengths) - rankdata(texts.durations_s))  # [timed keys]
+    worst_first = np.argsort(-rank_difference, kind="stable")
+    return [texts.timed_keys[number] for number in worst_first[:MAX_EXAMPLES]]
+
+
+def _of_another_row(before: str, now: str, keys: Sequence[str]) -> DriftFinding:
     return DriftFinding(
         what="texts of another row",
+        column=COLUMN,
         certain=True,
         before=before,
         now=now,
-        **labels,
+        keys=tuple(keys),
     )
 
 
@@ -177,6 +221,7 @@ def _fitting(texts: Texts) -> Counted:
 def _lengths(batches: Sequence[Texts]) -> Texts:
     return Texts(
         keys=(),
+        timed_keys=(),
         fits=np.zeros(0, np.bool_),
         shifted={},
         lengths=np.concatenate([one.lengths for one in batches]),

@@ -196,8 +196,22 @@ def test_texts_of_the_neighbour_are_seen_without_a_baseline(shift: int) -> None:
     (found,) = caption_findings(object_texts(texts(words, shift), {}), [], Thresholds(), 1e-6)
     assert (found.what, found.certain) == ("texts of another row", True)
     assert f"row {shift:+d}" in found.now
+    # The first 10 texts are their own: the examples come from the rest.
+    mixed = [*texts(words, 0)[:10], *texts(words, shift)[10:]]
+    (found,) = caption_findings(object_texts(mixed, {}), [], Thresholds(), 1e-6)
+    assert found.keys == ("010.jpg", "011.jpg", "012.jpg")
     few = object_texts(texts(words[:10], shift), {})
     assert caption_findings(few, [], Thresholds(), 1e-6) == []  # ten texts are no proof
+
+
+def test_finding_names_texts_without_words_of_their_object() -> None:
+    words = [f"word{'abcdefghij'[i % 10]}{'abcdefghij'[i // 10]}" for i in range(60)]
+    rows = texts(words, 0)
+    batches = [object_texts(rows, {})] * 3
+    for row in rows[20:]:
+        row["text"] = "no such thing"
+    (found,) = caption_findings(object_texts(rows, {}), batches, Thresholds(), 1e-6)
+    assert found.keys == ("020.jpg", "021.jpg", "022.jpg")
 
 
 def test_lengths_of_the_neighbour_are_seen_without_a_baseline() -> None:
@@ -212,3 +226,7 @@ def test_lengths_of_the_neighbour_are_seen_without_a_baseline() -> None:
     assert caption_findings(object_texts(objects(0), durations), [], Thresholds(), 1e-6) == []
     (found,) = caption_findings(object_texts(objects(1), durations), [], Thresholds(), 1e-6)
     assert found.what == "texts of another row"
+    # Each example's text is as long as that of a clip far longer or shorter.
+    shifts_s = [abs(seconds[int(key)] - seconds[(int(key) + 1) % 200]) for key in found.keys]
+    assert len(shifts_s) == 3
+    assert min(shifts_s) > 20

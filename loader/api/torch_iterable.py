@@ -183,21 +183,23 @@ class PlanDataset(IterableDataset[Batch]):
         if info:
             stride = info.num_workers
         options = dict(self._options)
-        if info is not None and str(options.get("device", "cpu")) not in ("cpu", "None"):
-            raise InvalidRuntime(
-                f"device = {options['device']!r} in a worker process of a DataLoader, which cannot hand over memory of "
-                "a device: leave it out, and iterate over loader.on(DataLoader(...), device)",
-                what="device",
-                where="a worker process of a DataLoader",
-                given=options["device"],
-            )
         if info is not None:
+            device = options.get("device")
+            if device is not None and str(device) != "cpu":
+                raise InvalidRuntime(
+                    f"device = {device!r} in a worker process of a DataLoader, which cannot hand over memory of a "
+                    "device: leave it out, and iterate over loader.on(DataLoader(...), device)",
+                    what="device",
+                    where="a worker process of a DataLoader",
+                    given=device,
+                )
             options.setdefault("workers", 0)
-        if stride > 1:
-            options["workers"] = 0  # steps are not consecutive: nothing to make ahead
-            options["cache"] = cache_spec(options.get("cache")).shared_by(stride)
-        if options.get("workers") == 0:
-            options["executor"] = "auto"  # DataLoader's workers are the processes
+            if stride > 1:
+                options["workers"] = 0  # steps are not consecutive: nothing to make ahead
+                options["cache"] = cache_spec(options.get("cache")).shared_by(stride)
+            if options["workers"] == 0:
+                # The DataLoader's workers are the processes, so the same options serve with and without a DataLoader.
+                options["executor"] = "auto"
         with Loader(self.plan, self.world.rank, self.world.world_size, **options) as batches:
             while True:
                 if self._n_seeks != n_seeks:  # since the previous batch, or since `iter`

@@ -275,6 +275,13 @@ def test_options_are_checked_when_the_dataset_is_made(plan):
         loader.torch_dataset(plan, 0, 1, framework="jax")
 
 
+def test_executor_without_workers_is_refused_as_by_a_loader(plan):
+    """In a DataLoader's worker its own workers are the processes."""
+    dataset = loader.torch_dataset(plan, 0, 1, workers=0, executor="processes")
+    with pytest.raises(InvalidRuntime, match="workers = 0 with executor = 'processes'"):
+        next(iter(dataset))
+
+
 def test_environment_is_read_where_the_dataset_is_made(plan, expected, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")

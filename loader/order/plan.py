@@ -394,7 +394,15 @@ def pack_sources(
     for name, view_or_source in views.items():
         source = mixture_source(view_or_source)
         view: Any = source.view
-        is_packed = isinstance(view, PackedView) and view.request == pack  # by the caller
+        is_packed = isinstance(view, PackedView)  # by the caller, which saves the reads of another packing
+        if is_packed and view.request != pack:
+            raise InvalidPlan(
+                f"source {name!r} is packed as {view.request}, and pack= asks for {pack}: pass the view before it was "
+                "packed, or the same request as pack=",
+                what=f"source {name!r}",
+                given=str(view.request),
+                accepted=str(pack),
+            )
         if not is_packed:
             if not hasattr(view, "packed"):
                 text = unsupported(name, view, "cannot be packed")

@@ -128,8 +128,9 @@ def test_plan_takes_a_view_that_its_own_request_packed(root, stores):
     plan = loader.plan({"docs": packed_view}, pack=request, **options)
     assert plan.hash == expected.hash
     assert root.store.total == 0
-    with refusal(InvalidPlan, what="source 'docs'", given="PackedView"):
-        loader.plan({"docs": packed_view}, pack=loader.pack(FIELD, 32), **options)
+    other = loader.pack(FIELD, 32)
+    with refusal(InvalidPlan, what="source 'docs'", given=str(request), accepted=str(other)):
+        loader.plan({"docs": packed_view}, pack=other, **options)
 
 
 def test_root_that_cannot_be_written_only_costs_each_process_the_work(root, caplog):

@@ -232,13 +232,17 @@ def check_signature(
 
 
 def _mergeable(segments: Sequence[BandSegment]) -> list[BandSegment]:
-    """Return the small segments to merge: each has at most as many bands as all smaller ones together."""
+    """Return the two smallest segments, and each with at most as many bands as all smaller ones together.
+
+    Returns [] for fewer than `MERGE_AT`.
+    """
     ascending = sorted(segments, key=lambda segment: (segment.n_bands, segment.folder))
     chosen: list[BandSegment] = []
     n_bands = 0
     n_documents = 0
     for segment in ascending:
         n_documents += int(segment.starts[-1])
+        # The two smallest count as similar: a second segment that is larger than the first would end every search.
         is_similar = len(chosen) < 2 or segment.n_bands <= n_bands
         if not is_similar or n_documents > MAX_DOCUMENTS:
             break

@@ -39,6 +39,7 @@ class TokenizerFile:
         if self.is_json:
             self._documents = _json_tokenizer(self.path, data)
             self._documents.encode_special_tokens = True  # a text like `</s>` is text
+            # A second tokenizer: in a rendered chat, `</s>` comes from the template and is a special token.
             self._template = _json_tokenizer(self.path, data)
             self.n_ids = 1 + max(self._documents.get_vocab(with_added_tokens=True).values(), default=-1)
         else:
@@ -51,7 +52,7 @@ class TokenizerFile:
 
     @property
     def special_tokens(self) -> list[str]:
-        """Texts that `encode_template` turns into special tokens."""
+        """Texts that `encode_template` turns into special tokens. Only for a `tokenizer.json`."""
         added = self._template.get_added_tokens_decoder().values()
         return [token.content for token in added if token.special and token.content]
 

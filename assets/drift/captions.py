@@ -115,7 +115,7 @@ def _shifted_lengths(now: Texts, alpha: float) -> list[DriftFinding]:
         z_difference = math.atanh(other) - math.atanh(own)
         if z_difference > chance:
             before = "lengths of texts fit their own row's duration best"
-            current = f"r = {own:.2f} with their own row's, {other:.2f} with that of row {shift:+d}"
+            current = f"r = {own:.2f} with their own row, {other:.2f} with row {shift:+d}"
             return [_of_another_row(before, current, _keys_of_worst_lengths(now))]
     return []
 

@@ -226,7 +226,7 @@ def test_lengths_of_the_neighbour_are_seen_without_a_baseline() -> None:
     assert caption_findings(object_texts(objects(0), durations), [], Thresholds(), 1e-6) == []
     (found,) = caption_findings(object_texts(objects(1), durations), [], Thresholds(), 1e-6)
     assert found.what == "texts of another row"
-    # Each example's text is as long as that of a clip far longer or shorter.
+    # Each example has the text of a clip that is far longer or shorter.
     shifts_s = [abs(seconds[int(key)] - seconds[(int(key) + 1) % 200]) for key in found.keys]
     assert len(shifts_s) == 3
     assert min(shifts_s) > 20

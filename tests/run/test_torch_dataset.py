@@ -278,7 +278,7 @@ def test_options_are_checked_when_the_dataset_is_made(plan):
 def test_executor_without_workers_is_refused_as_by_a_loader(plan):
     """In a DataLoader's worker its own workers are the processes."""
     dataset = loader.torch_dataset(plan, 0, 1, workers=0, executor="processes")
-    with refusal(InvalidRuntime, what="workers with executor = 'processes'", given=0):
+    with refusal(InvalidRuntime, what="workers", given=0):
         next(iter(dataset))
 
 

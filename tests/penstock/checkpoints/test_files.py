@@ -129,14 +129,18 @@ def test_marker_edited_by_hand_or_of_another_step_or_newer_is_refused():
         (5, b"[]"),
     ):
         store.put(marker.marker_key("run", step), bad)
-        with pytest.raises(Corrupt, match=f"markers-refused.*{step:012d}"):
+        with refusal(Corrupt, what="marker", where=f"run@{step}"):
             marker.read(store, "run", step)
     body = {**json.loads(data), "checkpoint": 2}
     del body["sha256"]
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     body["sha256"] = marker.sha256(text.encode())
     store.put(marker.marker_key("run", 6), json.dumps(body).encode())
-    with pytest.raises(FormatTooNew, match="newer penstock"):
+    with refusal(
+        FormatTooNew,
+        what="checkpoint format",
+        within="steps/000000000006.json",
+    ):
         marker.read(store, "run", 6)
     with refusal(
         CheckpointNotFound,
@@ -326,15 +330,15 @@ def test_no_more_items_are_at_work_or_done_and_waiting_than_asked_for():
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "name", "value"),
     [
-        {"keep_last": 0},
-        {"keep_last": True},
-        {"keep_last": 2.5},
-        {"keep_every": 5},
-        {"keep_last": 1, "keep_every": 0},
+        ({"keep_last": 0}, "keep_last", 0),
+        ({"keep_last": True}, "keep_last", True),
+        ({"keep_last": 2.5}, "keep_last", 2.5),
+        ({"keep_every": 5}, "keep_every", 5),
+        ({"keep_last": 1, "keep_every": 0}, "keep_every", 0),
     ],
 )
-def test_retention_that_means_nothing_is_refused(wrong):
-    with pytest.raises(InvalidRuntime, match="keep_"):
+def test_retention_that_means_nothing_is_refused(wrong, name, value):
+    with refusal(InvalidRuntime, what=name, given=value):
         CheckpointRetention(**wrong)

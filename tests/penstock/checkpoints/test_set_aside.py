@@ -13,6 +13,7 @@ from loader.storage import Store
 from penstock.checkpoints import Checkpoints, marker
 from penstock.checkpoints.listing import list_steps
 from penstock.checkpoints.set_aside import set_aside
+from tests.refusals import refusal
 from tests.servers.http import HttpServer
 from tests.servers.s3 import SmallS3
 
@@ -134,7 +135,7 @@ def test_step_is_set_aside_by_itself_once(root: loader.Root) -> None:
     saved.set_damaged_aside(damaged(root), by="a test")
     saved.save(20, state(20))
     damage(root.store, "emptied marker")
-    with pytest.raises(Corrupt, match="was set aside before, and the one saved since is damaged, too"):
+    with refusal(Corrupt, what="step", given=20, accepted="a checkpoint that was not set aside"):
         saved.set_damaged_aside(damaged(root), by="a test")
     assert saved.steps() == [10, 20]
     set_aside(root.store, "a", 20, by="ann", reason="again")
@@ -149,7 +150,7 @@ def test_checkpoint_that_is_intact_elsewhere_is_not_set_aside(root: loader.Root)
     data = bytearray(root.store.get(key).data)
     data[-100] ^= 1
     root.store.put(key, bytes(data))
-    with pytest.raises(Corrupt, match="the other node's reads are wrong, and nothing was set aside"):
+    with refusal(Corrupt, what="checkpoint", where="a@20", given="intact"):
         Checkpoints(root, "a").set_damaged_aside(error, by="a test")
     assert Checkpoints(root, "a").steps() == [10, 20]
 
@@ -170,7 +171,7 @@ def test_set_aside_that_was_killed_is_completed(root: loader.Root) -> None:
     second = set_aside(root.store, "a", 20, by="bob", reason="later", automatic=True)
     assert second == first
     assert Checkpoints(root, "a").steps() == [10]
-    with pytest.raises(CheckpointNotFound, match="no checkpoint of step 20 to set aside"):
+    with refusal(CheckpointNotFound, what="step", where=f"{root.url}: run 'a'", given=20):
         set_aside(root.store, "a", 20, by="ann", reason="twice")
 
 

@@ -22,6 +22,7 @@ from penstock.train.replay_run import parse_steps, rank_replay, replay_spec, wit
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from tests.penstock.train.conftest import REPOSITORY, Rank, digests
+from tests.refusals import refusal
 from tests.servers.processes import python
 
 Start = Callable[..., list[Rank]]
@@ -94,9 +95,9 @@ def test_run_that_is_no_replay_saves(root: str, start: Start) -> None:
 def test_steps_of_a_replay_are_a_range(text: str) -> None:
     with pytest.raises(ValueError, match="accepted: A:B"):
         parse_steps(text)
-    with pytest.raises(InvalidRuntime, match=STEPS):
+    with refusal(InvalidRuntime, what=STEPS, where="environment", given=text):
         rank_replay(text, "big-7")
-    with pytest.raises(InvalidRuntime, match=ORIGIN):
+    with refusal(InvalidRuntime, what=ORIGIN, where="environment"):
         rank_replay("1:2", "")
 
 
@@ -119,7 +120,7 @@ def test_replays_are_numbered_and_run_elsewhere(root: str, tmp_path: Path) -> No
     assert "--exclude=m1,m3 " in SlurmJobs(root, elsewhere).describe(first)
     assert f"{STEPS}=3:5" in SlurmJobs(root, elsewhere).describe(first)
     assert without_nodes(Cluster(), []) == Cluster()
-    with pytest.raises(InvalidCluster, match="excludes no nodes, and m1 are"):
+    with refusal(InvalidCluster, what="engine", given="local"):
         without_nodes(Cluster(), ["m1"])
 
 

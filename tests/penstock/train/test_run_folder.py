@@ -283,7 +283,7 @@ def test_record_of_more_objects_than_a_run_has_is_read_no_further(
     record(folder, n_events=2, n_attempts=4)
     assert len(folder_of(folder)) >= 4
     monkeypatch.setattr(run_folder, "MOST_OBJECTS", 3)
-    with pytest.raises(Corrupt, match=f"trainings/a/{folder_of.__name__} has more than 3 objects"):
+    with refusal(Corrupt, what=folder_of.__name__, where=folder.store.url, accepted=[3, 33554432]):
         folder_of(folder)
     assert [brief.run for brief in briefs(folder.store)] == ["a"]
 
@@ -338,7 +338,7 @@ def test_node_of_a_record_is_no_list_of_nodes(tmp_path: Path, name: str) -> None
     row = np.zeros(1, ROW)
     row["end_step"], row["node"] = 9, name.encode()
     folder.put_window(1, *window_bytes(row.tobytes()))
-    with pytest.raises(Corrupt, match="which is no host name"):
+    with refusal(Corrupt, what="node", accepted="a host name", within="trainings/a/windows/"):
         step_nodes(folder, 3, 5)
 
 
@@ -370,7 +370,7 @@ def test_huge_file_of_a_run_is_not_read(tmp_path: Path, name: str) -> None:
     path.parent.mkdir(exist_ok=True)
     with path.open("wb") as file:
         file.truncate(HUGE)
-    with pytest.raises(Corrupt, match=f"it has {HUGE:,} bytes; accepted: at most"):
+    with refusal(Corrupt, where=f"{root.url}/trainings/a/{name}", given=HUGE, accepted=2**20):
         RunFolder(root.store, "a").spec()
 
 

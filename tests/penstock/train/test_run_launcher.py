@@ -18,6 +18,7 @@ from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import cancel, resume, submit, summary
+from tests.refusals import refusal
 
 LOGIN = """\
 import re, shlex, sys
@@ -82,7 +83,9 @@ def test_run_of_a_cluster_is_not_started_here(
                 Conflict, match=r"submitted to Slurm cluster vision.*pass --cluster FILE.*--moved"
             ):
                 start(run, other)
-        with pytest.raises(Conflict, match="Slurm cluster vision"):
+        with refusal(
+            Conflict, what="launcher", where="big-7", given=other.name(), accepted="Slurm cluster vision"
+        ):
             cancel(folder, other)
     assert not folder.is_to_stop(), "a cancel that is refused leaves no request"
     assert local.status("big-7").state == "unknown"
@@ -116,7 +119,13 @@ def test_run_that_moved_is_started_by_the_new_launcher(
     submit(run, slurm("vision"))
     submit(run, slurm("speech"), moved=True)
     assert launcher_name(folder) == "Slurm cluster speech"
-    with pytest.raises(Conflict, match="submitted to Slurm cluster speech"):
+    with refusal(
+        Conflict,
+        what="launcher",
+        given="Slurm cluster vision",
+        accepted="Slurm cluster speech",
+        within="big-7",
+    ):
         submit(run, slurm("vision"))
 
 
@@ -124,7 +133,7 @@ def test_start_of_an_earlier_release_names_its_kind_of_launcher(
     folder: RunFolder, slurm: Callable[[str], SlurmJobs], local: LocalRanks
 ) -> None:
     folder.begin_attempt({"launcher": "slurm 8123", "node": "m1", "ranks": 1, "restarts": 0})
-    with pytest.raises(Conflict, match="submitted to Slurm, and this is machine"):
+    with refusal(Conflict, what="launcher", given=local.name(), accepted="Slurm", within="big-7"):
         submit(spec(folder), local)
     assert folder.read_spec() is None
     submit(spec(folder), slurm("vision"))

@@ -18,6 +18,7 @@ from penstock.train.objects.spec_changes import differences
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import resume, submit
+from tests.refusals import refusal
 from tests.servers.patience import until
 
 FREE = [
@@ -84,7 +85,7 @@ def test_variable_is_named_by_itself(record: str) -> None:
 
 
 def test_secret_is_refused_before_anything_is_written(record: str) -> None:
-    with pytest.raises(InvalidSpec, match="big-7: checkpoints has a URL with a password"):
+    with refusal(InvalidSpec, what="checkpoints", where="big-7", given="a URL with a secret"):
         folder_of(record).put_spec(spec(record, checkpoints="s3://ann:hunter2@lab/x"))
     assert [info.key for info in folder_of(record).store.list("trainings/")] == []
 
@@ -94,7 +95,7 @@ def test_forged_change_is_damage_and_no_crash(record: str) -> None:
     folder.put_spec(spec(record))
     other = {"format": 1, "at_us": 1, "by": "x", "changed": [], "spec": spec(record, run="big-8").to_json()}
     folder.store.put(folder.key("changes/000001.json"), json.dumps(other).encode())
-    with pytest.raises(Corrupt, match="is no change of a run's file: run = 'big-8'"):
+    with refusal(Corrupt, what="change of a run's file", given="run = 'big-8'"):
         folder.spec()
 
 

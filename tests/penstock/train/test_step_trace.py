@@ -17,6 +17,7 @@ from penstock.train import Run
 from penstock.train.launched import Launched
 from penstock.train.step_trace import PROCESS, WAIT
 from tests.penstock.train.conftest import Rank, digests
+from tests.refusals import refusal
 
 Start = Callable[..., list[Rank]]
 RECORDED = {"PENSTOCK_RUN": "big-7"}
@@ -74,8 +75,11 @@ def test_store_that_refuses_a_trace_costs_only_the_trace(root: str, start: Start
     assert len(list(store.list("trainings/big-7/events/"))) == 4
 
 
-@pytest.mark.parametrize(("steps", "record"), [((4, 4), "x"), ((-1, 3), "x"), ((2, 4), None)])
-def test_profile_that_cannot_be_is_refused(steps: tuple[int, int], record: str | None) -> None:
+@pytest.mark.parametrize(
+    ("steps", "record", "name"),
+    [((4, 4), "x", "profile"), ((-1, 3), "x", "profile"), ((2, 4), None, "record")],
+)
+def test_profile_that_cannot_be_is_refused(steps: tuple[int, int], record: str | None, name: str) -> None:
     run = Run(Launched.from_env({}), "alone", None, record)
-    with pytest.raises(InvalidRuntime, match="profile="):
+    with refusal(InvalidRuntime, what=name, given=steps):
         next(run.steps(None, profile=steps))

@@ -9,6 +9,7 @@ import loader
 from loader.errors import Corrupt
 from penstock.train.trackers import feed
 from penstock.train.trackers.feed import TrackedSteps
+from tests.refusals import refusal
 
 STEPS = 40
 
@@ -49,5 +50,6 @@ def test_damaged_last_step_is_named(record: str, data: bytes) -> None:
     steps.put(5)
     assert steps.last() == 5
     loader.Root(record).store.put("trainings/big-7/trackers/mlflow.json", data)
-    with pytest.raises(Corrupt, match=r"mlflow.json is no last step.*delete it"):
+    with refusal(Corrupt, what="last step", within="trackers/mlflow.json") as damaged:
         steps.last()
+    assert "delete it: the tracker gets the trail again" in str(damaged.value)

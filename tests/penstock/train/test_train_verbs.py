@@ -511,7 +511,7 @@ def test_command_that_looks_at_a_run_hides_no_submit(tmp_path: Path, monkeypatch
 def test_text_that_no_command_can_hold_is_refused(tmp_path: Path, key: str) -> None:
     rest = "" if key.startswith("command") else 'command = ["true"]\n'
     (tmp_path / "run.toml").write_text(f'run = "big-7"\nrecord = "r"\n{rest}{key}\n')
-    with pytest.raises(InvalidSpec, match=key.partition(" ")[0]):
+    with refusal(InvalidSpec, what=key.partition(" ")[0], where=f"{tmp_path}/run.toml"):
         read_spec(tmp_path / "run.toml")
 
 

@@ -7,6 +7,7 @@ import pytest
 from loader.errors import Corrupt
 from penstock.usage.forecast import forecast, student_t
 from penstock.usage.sacct import count_gpus
+from tests.refusals import refusal
 
 
 def test_line_is_extended() -> None:
@@ -55,5 +56,5 @@ def test_installed_gpus_count_each_node_once() -> None:
         "m1|gpu:a100:8(S:0-1)\nm1|gpu:a100:8(S:0-1)\nm2|gpu:4,craynetwork:3\nm3|gpu:a:2,gpu:b:1\nm4|(null)\n"
     )
     assert count_gpus(lambda command: lines) == 15
-    with pytest.raises(Corrupt, match="sinfo, line 2: 'oops'"):
+    with refusal(Corrupt, what="node", where="sinfo, line 2", given="oops"):
         count_gpus(lambda command: "m1|gpu:1\noops\n")

@@ -1,4 +1,7 @@
-"""L2, L3: list all slots of one or several steps in stream order, each with its source, epoch and position in it."""
+"""L2, L3: list all slots of one or several steps in stream order, each with its source, epoch and position.
+
+`slots.py` turns the positions into samples.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -69,7 +69,7 @@ def attach(
 ) -> Iterator[BlockOutcomes[R]]:
     """Yield a job's blocks as they finish; start missing blocks if no process works on them.
 
-    on_state: called at each poll. Raises: as `submitted` and `follow`.
+    on_state: called at each poll. Raises: as `submit_job` and `follow`.
     """
     return follow(submit_job(job, units), job.work, engine, cluster, on_state)
 

@@ -133,7 +133,7 @@ class AttemptRecord:
     n_begun: int
     """Block starts before this attempt."""
     placed: bool = False
-    """True once the engine accepted it."""
+    """True once the engine accepted or refused it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,7 +363,7 @@ class JobFolder:
         return self._put_new(f"given/{number}.json", attempt)
 
     def placed(self, number: int, attempt: AttemptRecord) -> None:
-        """Record that an engine accepted an attempt."""
+        """Record that an engine accepted or refused an attempt."""
         self.store.put(self.key(f"given/{number}.json"), to_json(replace(attempt, placed=True)))
 
     def attend(self) -> None:

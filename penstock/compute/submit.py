@@ -120,8 +120,9 @@ def submit_job(
     """Submit a job, or return the same job if another process submitted it.
 
     A folder that holds other work stays; the job uses its next attempt's id. Memory: one block's units. tell: receives
-    a line about each such folder. anew: skip the same job if it has ended. Raises: InvalidRuntime if nodes cannot open
-    a store or the work; JobFailed if too many folders hold other work.
+    a line about each such folder. anew: if the job has ended, submit it again as the next attempt.
+
+    Raises: InvalidRuntime if nodes cannot open a store or the work; JobFailed if too many folders hold other work.
     """
     # Raises before any unit is made.
     StoredPlace.of(job.store)
@@ -141,7 +142,7 @@ def submit_job(
 
 
 def created(job: Job[U, R], units: Callable[[], Iterable[U]]) -> Submission | None:
-    """Submit a job; return None if its folder already has a description. Raises: as `submitted`."""
+    """Submit a job; return None if its folder already has a description. Raises: as `submit_job`."""
     StoredPlace.of(job.store)
     folder = JobFolder(job.store, job.id)
     with scratch_folder("job") as scratch:

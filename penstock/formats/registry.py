@@ -1,8 +1,7 @@
 """File formats of other libraries, and how to register (in place), import (copy) and export each.
 
-A format is the module `<format>.py`, or `<format>_import.py` and `<format>_export.py`, loaded on first use. Its
-functions make it one or several of `RegisteredFormat`, `RegisteredTables`, `Importer` and `Exporter` (equal samples
-give equal bytes).
+`FORMATS` names the module of each format, loaded on first use: to add a format, add a row. The module's functions make
+it one or several of `RegisteredFormat`, `RegisteredTables`, `Importer` and `Exporter` (equal samples give equal bytes).
 """
 
 import re

@@ -15,7 +15,7 @@ LATE_KEYS = 64
 MOST_BYTES = 8 * 2**20
 """Larger attempts and events are left out, with a warning."""
 MOST_OBJECTS = 500
-"""Lists of faults read at once, of a run; failed checks read at once."""
+"""Most lists of faults of a run, and most failed checks, that are read at once."""
 
 
 class TimedFolder:
@@ -29,7 +29,7 @@ class TimedFolder:
     def new(self, now_us: int) -> Iterator[ObjectInfo]:
         """Yield recent objects that were not yielded before: some of each node's, if there are very many.
 
-        Objects that are too large are among them: their reader names them, and reads none.
+        Objects that are too large are among them: the reader logs their names and skips them.
         """
         since_us = now_us - LISTED_US
         infos = self._recent_infos(since_us)

@@ -67,7 +67,7 @@ LIST_ALL_US = 10 * MINUTE_US
 MOST_WINDOW_BYTES = 64 * 2**20
 """Larger windows are left out, with a warning: one of 100,000 ranks has 20 MB."""
 MOST_SIGNS = 20_000
-"""Faults held of a run; failed checks held."""
+"""Most faults of a run, and most failed checks, in memory."""
 NO_FAILURE = ("PREEMPTED", "CANCELLED", "TIMEOUT", "DEADLINE", "COMPLETED", "NODE_FAIL")
 """Slurm's states of a start that no node in use ended: after NODE_FAIL, Slurm itself keeps the node out of use."""
 LAST_EVENTS = ("stopped", "ended", "failed", "killed")

@@ -57,13 +57,13 @@ class Collective:
         import torch
 
         if self._device.type != "cuda":
-            self._begun = *_start_gather(tensor, gathers), None
+            self._begun = *_start_collective(tensor, gathers), None
             return
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         # On a stream of its own: read from the training's stream, the host would wait for all kernels of a step.
         with torch.cuda.stream(self._stream):
-            work, result = _start_gather(tensor.pin_memory().to(self._device, non_blocking=True), gathers)
+            work, result = _start_collective(tensor.pin_memory().to(self._device, non_blocking=True), gathers)
             work.wait()  # the stream waits, not the host
             host = torch.empty_like(result, device="cpu", pin_memory=True)
             host.copy_(result, non_blocking=True)
@@ -72,7 +72,7 @@ class Collective:
         self._begun = work, host, copied
 
 
-def _start_gather(tensor: Any, gathers: bool) -> tuple[Any, Any]:
+def _start_collective(tensor: Any, gathers: bool) -> tuple[Any, Any]:
     """Return the collective and the tensor of its result."""
     from torch import distributed
 

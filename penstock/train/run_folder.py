@@ -232,7 +232,7 @@ class RunFolder:
             self.store.put_if_absent(f"{ACTIVE}{day}/{self.run}", b"")
         except AlreadyExists:
             pass
-        except PenstockError as error:  # it costs the watcher's eye, not the record
+        except PenstockError as error:  # a watcher may miss this run; its record is whole
             _log.warning("could not name %s among the active runs: %s", self.run, error)
             # A role that may not write there never may: do not ask at each window.
             if not isinstance(error, Forbidden):

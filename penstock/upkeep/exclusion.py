@@ -247,7 +247,7 @@ def _matches(
 def _samples(version: "Version", keys: Sequence[str], whole_objects: bool) -> dict[str, ExcludedSample]:
     import polars as pl
 
-    # Versions that no pipeline cut may lack the columns about raw objects.
+    # A version that was not cut by a pipeline may lack the columns about raw objects.
     known = version.manifest["columns"]
     facts = [name for name in ("unit_id", "raw_uri", "raw_sha256", "raw_end") if name in known]
     table = version.samples().select("key", *facts)

@@ -265,7 +265,7 @@ def element_script(
     """Return the script for sbatch.
 
     runner: command, without --element and --elements. environment: shell file of NAME=value lines on the nodes, or "".
-    first: number in the attempt of the array's element 0. elements: their number in the attempt.
+    first: index in the attempt of this array's element 0. elements: how many elements the attempt has.
     final: exit codes after which a restart would change nothing, including 0.
     """
     return _SCRIPT.format(

@@ -1,4 +1,4 @@
-"""Store a map's fit as `maps/<how>/fit.parquet`, created once, and read it back without believing it.
+"""Store a map's fit as `maps/<how>/fit.parquet`, created once, and check it when it is read.
 
 `<how>` names dataset, field, network and numbers, as under `search/`. The table has a row for each anchor: vector, x,
 y, cluster, n_samples. Its metadata has the path, the sha256 of the columns, and the id of the version whose vectors it

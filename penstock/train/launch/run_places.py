@@ -76,7 +76,7 @@ def _prove_writable(store: Store, key: str) -> None:
 
 @contextmanager
 def _without_new_folders(store: Store, key: str) -> Iterator[None]:
-    """Remove the folders that an object needed on a local disk."""
+    """Remove on exit the folders that did not exist on entry: writing `key` to a local disk creates them."""
     base = local_folder(store)
     parents = [] if base is None else [*Path(base, key).parents]
     missing = [folder for folder in parents if not folder.exists()]  # the innermost first

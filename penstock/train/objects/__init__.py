@@ -1,1 +1,1 @@
-"""Objects of a run's record that nothing of a training is needed to read."""
+"""Objects of a run's record that can be read without the training's code."""

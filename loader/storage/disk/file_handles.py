@@ -5,7 +5,7 @@ import os
 import resource
 import sys
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...errors import StoreError
 from ..store import Disk
@@ -56,11 +56,6 @@ def is_of_this_machine(device: int) -> bool:
     return bool(types) and types <= LOCAL_TYPES
 
 
-class _OpenFile(NamedTuple):
-    etag: str
-    handle: FileHandle
-
-
 class FileHandles:
     """Least-recently-used cache of one store's open files. Thread-safe."""
 
@@ -79,9 +74,12 @@ class FileHandles:
         current = self._store.etag_of(key, etag)
         if current is None:
             return None
-        file: _OpenFile | None = self._files.get(key)
-        if file is not None and file.etag == current:
-            return file.handle, current
+        # A plain tuple: a named one costs each start of a training the compilation of a function.
+        opened: tuple[FileHandle, str] | None = self._files.get(key)
+        if opened is not None:
+            _, etag_opened = opened
+            if etag_opened == current:
+                return opened
         try:
             descriptor = self._store.open_same(key, current)
         except StoreError:  # perhaps the process has no descriptors left: a read needs one too
@@ -90,8 +88,9 @@ class FileHandles:
         if descriptor is None:
             return None
         handle = FileHandle(descriptor)
-        self._files.put(key, _OpenFile(current, handle), 1)
-        return handle, current
+        opened = handle, current
+        self._files.put(key, opened, 1)
+        return opened
 
 
 def _most_files() -> int:

@@ -105,7 +105,7 @@ def test_replay_in_use_is_closed_by_its_user(trained, setting):
         with replays.open_replay(setting) as replay:
             replays.close()
             digest = replay.digest(1)
-        with pytest.raises(InvalidRuntime, match="closed"):
+        with refusal(InvalidRuntime, what="Replay", given="closed"):
             replay.digest(1)
         with replays.open_replay(setting) as again:
             assert again.digest(1) == digest
@@ -122,7 +122,7 @@ def test_replays_are_opened_anew_after_a_while_and_few_are_kept(trained, setting
             assert same is first
         with replays.open_replay(Setting(plan=setting.plan, epochs=3)):
             pass
-        with pytest.raises(InvalidRuntime, match="closed"):
+        with refusal(InvalidRuntime, what="Replay", given="closed"):
             first.digest(1)
         replays.close()
         with replays.open_replay(setting) as stale:

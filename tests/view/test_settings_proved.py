@@ -12,6 +12,7 @@ from penstock.cli import main
 from penstock.view.inspect.step_record import default_part, part_of
 from penstock.view.replays import replays
 from penstock.view.replays.training import Training
+from tests.refusals import refusal
 from tests.view import recipes
 from tests.view.test_proofs import ALL, Viewed, proved, text_of
 
@@ -265,7 +266,7 @@ def test_start_that_is_lost_is_named(tmp_path):
         carry(root, planned(root), {})
         (start,) = (tmp_path / "trails/it").glob("start-*.json")
         start.unlink()
-        with pytest.raises(Corrupt, match=f"{start.name} is not there, and rows of steps name it"):
+        with refusal(Corrupt, what=start.name, where=f"{root.url}/trails/it/"):
             loader.read_trail(root, "it")
 
 

@@ -198,12 +198,13 @@ def test_documents_without_tokens_or_of_another_dtype_are_refused(documents):
 def test_layout_of_samples_that_are_no_sequences_is_refused(documents):
     root = documents.root()
     version = documents.write(root, [11] * 8)
-    with pytest.raises(InvalidRuntime, match="select both"):
+    accepted = [TOKENS, STARTS]
+    with refusal(InvalidRuntime, what="transform", where="source 'text'", given=[TOKENS], accepted=accepted):
         documents.sequences(documents.plan(version.select(TOKENS)), transform=loader.laid_out(TOKENS))
     plan = documents.plan(version.select(TOKENS), pack=loader.pack(TOKENS, 32))
-    with pytest.raises(InvalidRuntime, match="packed plan"):
+    with refusal(InvalidRuntime, what="transform", where="packed plan"):
         documents.sequences(plan, transform=loader.laid_out(TOKENS))
-    with pytest.raises(InvalidPlan, match="tokens' field"):
+    with refusal(InvalidPlan, what="field", given="text.txt"):
         loader.laid_out("text.txt")
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import loader
 from loader.errors import DecodeFailed, InvalidField
+from tests.refusals import refusal
 from tests.servers.processes import python
 
 ROOT = Path(__file__).parent.parent
@@ -162,9 +163,8 @@ def test_scheme_whose_package_does_not_import_says_so(
 ) -> None:
     install(tmp_path, '[project.entry-points."penstock.stores"]\nlost = "no_such_package.store:open_lost"')
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(
-        loader.errors.MissingDependency, match=r"lost:// is opened by no_such_package\.store:"
-    ):
+    opener = "no_such_package.store:open_lost"
+    with refusal(loader.errors.MissingDependency, what="lost://", given=opener):
         loader.storage.open_store("lost://place")
 
 
@@ -204,9 +204,9 @@ def test_modality_reads_what_it_writes() -> None:
     module = example("modality", "points.py")
     points = np.arange(12, dtype=np.float32).reshape(4, 3)
     assert np.array_equal(module["decode"](module["encode"]("a.xyz", points)), points)
-    with pytest.raises(DecodeFailed, match="13 bytes are not whole points"):
+    with refusal(DecodeFailed, what="xyz", given=13):
         module["decode"](b"x" * 13)
-    with pytest.raises(InvalidField, match="got shape"):
+    with refusal(InvalidField, what="a.xyz", given=(3,), accepted="[points, 3]"):
         module["encode"]("a.xyz", np.zeros(3))
 
 

@@ -123,7 +123,8 @@ def _of_a_package(scheme: str) -> Opener | None:
         try:
             return cast(Opener, entry_point.load())
         except ImportError as error:
-            raise MissingDependency(f"{scheme}:// is opened by {entry_point.value}: {error}") from error
+            message = f"{scheme}:// is opened by {entry_point.value}: {error}"
+            raise MissingDependency(message, what=f"{scheme}://", given=entry_point.value) from error
     return None
 
 

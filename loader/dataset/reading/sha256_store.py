@@ -4,7 +4,6 @@ CRC-32C detects accidents only. A chain of SHA-256 hashes runs from the version'
 index to a shard's pages.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn, Unpack, cast
 
@@ -16,7 +15,7 @@ from ...storage.mirror import MirroredStore
 from ...storage.requests import record_store_numbers
 from ...storage.store import Disk, Piece, as_disk, fill_pieces, is_local, is_on_network
 from ...storage.stream import slice_reads
-from ...storage.threads import lock
+from ...storage.threads import SizedLru
 from ..shards.shard import PageHashes
 from .read_faults import add_fault
 from .shard_pages import Bools, Identity, Int64s, ShardPages
@@ -47,8 +46,7 @@ class VerifiedStore:
     ) -> None:
         self._origin = origin
         self._load_hashes = load_hashes
-        self._lock = lock()
-        self._shards: OrderedDict[str, ShardPages] = OrderedDict()
+        self._shards = SizedLru(MAX_SHARDS)
 
     @property
     def url(self) -> str:
@@ -215,17 +213,14 @@ class VerifiedStore:
         spans: Sequence[tuple[int, int]] = (),
     ) -> "ShardPages":
         """Return the pages of a shard. Raises: Corrupt if it ends before one of the spans."""
-        with self._lock:
-            shard = self._shards.get(key)
-            if shard is not None:
-                self._shards.move_to_end(key)
+        shard: ShardPages | None = self._shards.get(key)
         if shard is None:
-            hashes = self._load_hashes(key)  # reads an index, so without the lock
-            with self._lock:
-                # Another thread may have added the shard meanwhile: its pages stay.
-                shard = self._shards.setdefault(key, ShardPages(hashes))
-                if len(self._shards) > MAX_SHARDS:
-                    self._shards.popitem(last=False)
+            with self._shards.turns.of(key):
+                shard = self._shards.get(key)  # another thread may have added it meanwhile: its pages stay
+                if shard is None:
+                    hashes = self._load_hashes(key)  # reads an index
+                    shard = ShardPages(hashes)
+                    self._shards.put(key, shard, 1)
 
         end = max((offset + nbytes for offset, nbytes in spans), default=0)
         if end > shard.hashes.nbytes:

@@ -179,7 +179,8 @@ def _mapping_refusal(mapping: Mapping[Any, Any]) -> InvalidPlan:
         if hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, str | bytes):
             message = f"{shown} is a mapping of datasets; pass one of them, such as [{name!r}] of it"
             return InvalidPlan(message, what="dataset", given=shown, accepted=f"[{name!r}] of it")
-    return InvalidPlan(f"{shown} is a mapping, whose items have no order; pass list(...) of its values")
+    message = f"{shown} is a mapping, whose items have no order; pass list(...) of its values"
+    return InvalidPlan(message, what="dataset", given=shown, accepted="list(...) of its values")
 
 
 def _is_instance(module: str, name: str, value: object) -> bool:

@@ -8,6 +8,7 @@ import pytest
 import loader
 from loader.errors import Corrupt, Forbidden, FormatTooNew
 from loader.order.substitutes import substitute
+from tests.refusals import refusal
 from tests.servers.processes import python
 
 
@@ -231,12 +232,12 @@ def test_objects_that_are_no_ledger_are_named(memory_root, plan, chain):
         next(batches)
     (key,) = objects(memory_root)
     good = memory_root.store.get(key).data
-    for line, error in (
-        (b"not json\n", Corrupt),
-        (b"[]\n", Corrupt),
-        (good.replace(b'"slot"', b'"slat"'), Corrupt),
-        (good.replace(b'"format":1', b'"format":2'), FormatTooNew),
+    for line, error, part, problem in (
+        (b"not json\n", Corrupt, "ledger", "DamagedJson"),
+        (b"[]\n", Corrupt, "ledger", "DamagedJson"),
+        (good.replace(b'"slot"', b'"slat"'), Corrupt, "ledger", "KeyError"),
+        (good.replace(b'"format":1', b'"format":2'), FormatTooNew, "ledger format", 2),
     ):
         memory_root.store.put(key, line)
-        with pytest.raises(error, match=key):
+        with refusal(error, what=part, where=f"{memory_root.url}/{key}", given=problem):
             loader.read_ledger(memory_root, plan)

@@ -328,7 +328,7 @@ def test_damaged_rows_of_a_plan_are_refused(tmp_path):
             body = plan.to_json()
             body["pack"][name] = damage
             path.write_text(json.dumps(body))
-            with pytest.raises(InvalidPlan, match="damaged"):
+            with refusal(InvalidPlan, what="pack"):
                 loader.open_plan(root, plan.hash)
 
 

@@ -186,7 +186,7 @@ def test_plan_without_buckets_has_none_to_choose_by(version):
 
 @pytest.mark.parametrize("given", [{}, {"a": 7}, 7, None])
 def test_by_bucket_takes_what_can_be_called(given):
-    with pytest.raises(InvalidRuntime, match="a dict of bucket"):
+    with refusal(InvalidRuntime, what="by_bucket", given=given):
         loader.by_bucket(given)
 
 

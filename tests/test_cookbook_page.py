@@ -254,7 +254,9 @@ def test_resnet_trains_from_jpegs_on_two_ranks_and_resumes_on_one(
     script = tmp_path / "resnet.py"
     script.write_text(BLOCKS["resnet"])
     scripts, digests = shared("run/scripts"), dict[int, int]()
-    with scripts.started(shared("dataset/forks"), "torch", "torch._dynamo", "penstock.checkpoints") as do:
+    with scripts.script_runner(
+        shared("dataset/forks"), "torch", "torch._dynamo", "penstock.checkpoints"
+    ) as do:
         for world_size, steps in ((2, range(4)), (1, range(4, 6))):
             done = do(script, steps.stop, folder=tmp_path, world_size=world_size)
             assert done.codes == [0] * world_size, done.errors

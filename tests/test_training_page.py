@@ -31,7 +31,7 @@ def scripts(shared: Callable[[str], Any]) -> Any:
 def do(shared: Callable[[str], Any], scripts: Any) -> Iterator[Any]:
     """do(script, *arguments) -> what became of it in a process of its own. Frameworks that are there are imported."""
     there = [name for name in FRAMEWORKS if find_spec(name.partition(".")[0])]
-    with scripts.started(shared("dataset/forks"), *there) as do:
+    with scripts.script_runner(shared("dataset/forks"), *there) as do:
         yield do
 
 

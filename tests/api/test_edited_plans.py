@@ -31,7 +31,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> loader.Root:
 
 
 @pytest.fixture(scope="module")
-def stored(root: loader.Root) -> Any:
+def plan_body(root: loader.Root) -> Any:
     """JSON of a plan of format 2."""
     pairs = root.open("pairs@1").select(TOKENS, MASK)
     plan = loader.plan({"pairs": pairs}, seed=7, global_batch=2, pack=PACK)
@@ -39,7 +39,7 @@ def stored(root: loader.Root) -> Any:
     return plan.to_json()
 
 
-def edited(body: Any, path: tuple[Any, ...], value: object) -> Any:
+def edit_body(body: Any, path: tuple[Any, ...], value: object) -> Any:
     body = copy.deepcopy(body)
     parent = body
     for name in path[:-1]:
@@ -102,18 +102,18 @@ BESIDE = ("pack", "beside", 0)
 )
 def test_edited_plan_is_refused(
     root: loader.Root,
-    stored: Any,
+    plan_body: Any,
     path: tuple[Any, ...],
     value: object,
     error: type[PenstockError],
     says: str,
 ) -> None:
     with pytest.raises(error, match=says):
-        open_edited(root, edited(stored, path, value))
+        open_edited(root, edit_body(plan_body, path, value))
 
 
-def test_other_values_without_a_token_are_another_plan(root: loader.Root, stored: Any) -> None:
-    other = open_edited(root, edited(stored, ("pack", "pad_id"), 6))
+def test_other_values_without_a_token_are_another_plan(root: loader.Root, plan_body: Any) -> None:
+    other = open_edited(root, edit_body(plan_body, ("pack", "pad_id"), 6))
     fills = set[int]()
     with loader.Loader(other, 0, 1, steps=3, framework="numpy") as batches:
         for batch in batches:

@@ -47,7 +47,7 @@ def plan(root):
     )
 
 
-def stored(root, name, i, field):
+def read_field(root, name, i, field):
     data = root.store.get(field.path).data[field.offset : field.offset + field.nbytes]
     assert google_crc32c.value(data) == field.crc32c
     return data
@@ -69,7 +69,7 @@ def test_every_address_holds_the_field(root, plan):
             assert one.address.ordinal == slots.ordinal[one.slot]
             fields = one.address.fields
             assert list(fields) == list(plan.sources[name].view.fields)
-            assert stored(root, name, i, fields["txt"]) == f"{name} {i}".encode() * (i % 4)
+            assert read_field(root, name, i, fields["txt"]) == f"{name} {i}".encode() * (i % 4)
             for field, at in fields.items():
                 with tarfile.open(os.path.join(root.url, at.path)) as tar:
                     (member,) = [m for m in tar if m.offset_data == at.offset]

@@ -42,7 +42,7 @@ def begin(root: loader.Root, **options: Any) -> Any:
     return loader.follow(root, plan, **given)
 
 
-def taken(batches: Any, stop: int | None = None) -> dict[int, int]:
+def read_digests(batches: Any, stop: int | None = None) -> dict[int, int]:
     """step -> digest, up to step `stop`."""
     out: dict[int, int] = {}
     while stop is None or batches.step < stop:
@@ -56,16 +56,16 @@ def taken(batches: Any, stop: int | None = None) -> dict[int, int]:
 
 def test_newer_version_is_picked_up_at_a_boundary(root: loader.Root) -> None:
     with begin(root) as batches:
-        before = taken(batches, 6)
+        before = read_digests(batches, 6)
         first = batches.plan
         add(root, 60, 30)
-        before |= taken(batches, 8)
+        before |= read_digests(batches, 8)
         assert batches.plan == first  # there since step 6, taken up at step 8
-        rest = taken(batches)
+        rest = read_digests(batches)
         grown = batches.plan
     assert grown == first.grow({"p": root.open("photos@2")}, 8)
     with loader.Loader(grown, 0, 1, steps=STEPS, framework="numpy", workers=0) as whole:
-        assert taken(whole) == before | rest
+        assert read_digests(whole) == before | rest
     assert sorted(info.key[-10:] for info in root.store.list("follows/big/")) == [
         f"{step:05d}.json" for step in range(EVERY, STEPS, EVERY)
     ]
@@ -74,24 +74,24 @@ def test_newer_version_is_picked_up_at_a_boundary(root: loader.Root) -> None:
 def test_restart_reads_the_same_though_there_is_more_by_then(root: loader.Root) -> None:
     states = {}
     with begin(root) as batches:
-        digests = taken(batches, 6)
+        digests = read_digests(batches, 6)
         add(root, 60, 30)
         for stop in (7, 8, 9, 13):
-            digests |= taken(batches, stop)
+            digests |= read_digests(batches, stop)
             states[stop] = json.loads(json.dumps(batches.state_dict()))
         add(root, 90, 20)
-        digests |= taken(batches)
+        digests |= read_digests(batches)
         last = batches.plan
     add(root, 110, 50)
     for stop, state in states.items():
         with begin(root) as batches:
             batches.load_state_dict(state)
-            assert taken(batches) == {step: one for step, one in digests.items() if step >= stop}
+            assert read_digests(batches) == {step: one for step, one in digests.items() if step >= stop}
             assert batches.plan == last
     assert states[9]["follow"]["plan"] != states[7]["follow"]["plan"]
     assert states[7]["follow"] == states[8]["follow"]
     with begin(root) as batches:  # and from the very beginning
-        assert taken(batches) == digests
+        assert read_digests(batches) == digests
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
@@ -111,28 +111,30 @@ def test_ranks_agree_whichever_is_first(root: loader.Root, world_size: int) -> N
     for one in ranks:
         one.close()
     with begin(root) as batches:
-        alone = taken(batches, 12)
+        alone = read_digests(batches, 12)
         assert alone == digests
     with begin(root) as batches:  # another world size goes on
         batches.load_state_dict(state)
-        rest = taken(batches)
+        rest = read_digests(batches)
     again = [begin(root, rank=rank, world_size=world_size) for rank in range(world_size)]
     for one in again:
         one.load_state_dict(state)
-    parts = [taken(one) for one in again]
+    parts = [read_digests(one) for one in again]
     for one in again:
         one.close()
     assert rest == {step: sum(part[step] for part in parts) % MODULUS for step in rest}
 
 
-def test_without_a_newer_version_the_loader_goes_on(root: loader.Root) -> None:
+def test_loader_continues_without_a_newer_version(root: loader.Root) -> None:
     with begin(root) as batches:
         inside = batches.loader
-        assert len(taken(batches)) == STEPS
+        assert len(read_digests(batches)) == STEPS
         assert batches.loader is inside
 
 
-def test_what_cannot_be_picked_up_is_passed_over(root: loader.Root, caplog: pytest.LogCaptureFixture) -> None:
+def test_loader_skips_versions_that_it_cannot_read(
+    root: loader.Root, caplog: pytest.LogCaptureFixture
+) -> None:
     plan = loader.plan({"p": root.open("photos@1")}, seed=5, global_batch=BATCH, boundary="mask")
     add(root, 60, 30)
     with (
@@ -141,7 +143,7 @@ def test_what_cannot_be_picked_up_is_passed_over(root: loader.Root, caplog: pyte
             root, plan, run="masked", every=4, rank=0, world_size=1, steps=6, framework="numpy", workers=0
         ) as batches,
     ):
-        assert len(taken(batches)) == 6
+        assert len(read_digests(batches)) == 6
         assert batches.plan == plan
     assert "stays with photos@1 at step 4" in caplog.text
 
@@ -150,10 +152,10 @@ def test_alias_is_followed(root: loader.Root) -> None:
     root.alias("photos@1", "prod")
     add(root, 60, 30)
     with begin(root, refs={"p": "photos@prod"}, run="prod") as batches:
-        taken(batches, 6)
+        read_digests(batches, 6)
         assert not batches.plan.grown
         root.alias("photos@2", "prod")
-        taken(batches, 9)
+        read_digests(batches, 9)
         assert [one.step for one in batches.plan.grown] == [8]
 
 
@@ -163,12 +165,12 @@ def test_sources_grow_each_by_itself(root: loader.Root) -> None:
     plan = loader.plan(views, seed=5, global_batch=BATCH)
     options = {"run": "two", "every": EVERY, "steps": STEPS, "framework": "numpy", "workers": 0}
     with loader.follow(root, plan, rank=0, world_size=1, **options) as batches:
-        taken(batches, 5)
+        read_digests(batches, 5)
         add(root, 40, 9, "web")
-        taken(batches, 9)
+        read_digests(batches, 9)
         add(root, 60, 9)
         add(root, 49, 9, "web")
-        taken(batches)
+        read_digests(batches)
         assert [(one.step, one.source) for one in batches.plan.grown] == [(8, "w"), (12, "p"), (12, "w")]
 
 
@@ -189,22 +191,22 @@ def test_what_is_refused(root: loader.Root, given: dict[str, Any], error: type[E
 
 def test_another_training_under_the_same_name_is_refused(root: loader.Root) -> None:
     with begin(root) as batches:
-        taken(batches)
+        read_digests(batches)
     other = loader.plan({"p": root.open("photos@1")}, seed=6, global_batch=BATCH)
     options = {"every": EVERY, "rank": 0, "world_size": 1, "framework": "numpy", "workers": 0}
     with (
         loader.follow(root, other, run="big", **options) as batches,
         refusal(PlanMismatch, what="plan", where="run 'big', step 4", given=other.hash),
     ):
-        taken(batches, 9)
+        read_digests(batches, 9)
     with begin(root, run="small") as batches:
-        taken(batches, 3)
+        read_digests(batches, 3)
         state = batches.state_dict()
     root.store.put("follows/small/0000000000000000004.json", b"{")
     with begin(root, run="small") as batches:
         batches.load_state_dict(state)
         with pytest.raises(Corrupt):
-            taken(batches)
+            read_digests(batches)
 
 
 CHILD = """
@@ -241,23 +243,23 @@ def test_killed_and_resumed_at_another_world_size(root: loader.Root, tmp_path: P
             command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}
         )
 
-    def told(process: subprocess.Popen[str]) -> dict[int, int]:
+    def printed_digests(process: subprocess.Popen[str]) -> dict[int, int]:
         text, _ = process.communicate(timeout=PATIENCE_S)
         return {int(line.split()[0]): int(line.split()[1]) for line in text.splitlines()}
 
     ranks = [start(rank, 2, 12) for rank in range(2)]
-    parts = [told(one) for one in ranks]
+    parts = [printed_digests(one) for one in ranks]
     assert [one.returncode for one in ranks] == [-signal.SIGKILL] * 2
     killed = {step: sum(part[step] for part in parts) % MODULUS for step in parts[0]}
     assert max(killed) == 12
     alone = start(0, 1, 0)
-    resumed = told(alone)
+    resumed = printed_digests(alone)
     assert alone.returncode == 0
     assert list(resumed) == list(range(10, STEPS))
     assert {step: resumed[step] for step in (10, 11, 12)} == {step: killed[step] for step in (10, 11, 12)}
     checkpoint.unlink()
     whole = start(0, 1, 0)
-    undisturbed = told(whole)
+    undisturbed = printed_digests(whole)
     assert undisturbed == killed | resumed
     assert json.loads(root.store.get("follows/killed/0000000000000000008.json").data)["step"] == 8
 
@@ -267,9 +269,9 @@ def test_who_decides_in_the_same_moment_and_loses_takes_the_others_plan(
 ) -> None:
     """The slower of two ranks finds no record, sees a version that the faster one did not, and cannot create his."""
     with begin(root, rank=0, world_size=2) as first, begin(root, rank=1, world_size=2) as second:
-        taken(first, 5)
+        read_digests(first, 5)
         add(root, 60, 30)
-        taken(second, 4)
+        read_digests(second, 4)
         read, asked = type(second)._read, list[str]()
 
         def late(self: Any, key: str) -> Any:
@@ -278,6 +280,6 @@ def test_who_decides_in_the_same_moment_and_loses_takes_the_others_plan(
 
         with monkeypatch.context() as patch:
             patch.setattr(type(second), "_read", late)
-            taken(second, 5)
+            read_digests(second, 5)
         assert len(asked) == 2
         assert second.plan == first.plan

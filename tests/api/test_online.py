@@ -24,15 +24,15 @@ from tests.rollouts.online_model import Model, Row
 from tests.rollouts.rollout_roots import (
     PACK,
     REF,
+    decision_keys,
     digests,
     group,
+    live_rows,
     online,
     publish,
     publish_groups,
-    rows_of,
     sample,
-    summed,
-    trained_keys,
+    sum_digests,
 )
 
 
@@ -65,14 +65,14 @@ def test_decisions_agree_with_the_model(root: loader.Root, stale: str) -> None:
     excluded: set[str] = set()
     for number in range(1, 26):
         version = root.open(REF)
-        rows = rows_of(version)
+        rows = live_rows(version)
         assert loader.backlog(root, REF, "big") == model.backlog(rows)
         policy = batches.step
         expected = model.decide(rows, policy)
         if expected is not None:
             next(batches)
             state = json.loads(json.dumps(batches.state_dict()))
-            assert trained_keys(batches) == expected
+            assert decision_keys(batches) == expected
             check_counts(version, batches.decision, model)
         if draw.random() < 0.7 or expected is None:
             publish_drawn(root, draw, number, policy)
@@ -121,11 +121,11 @@ def test_batches_are_the_same_at_any_world_size(root: loader.Root, updates: int,
         for rank in range(world_size):
             with online(root, world=(rank, world_size), steps=n_steps, **arguments) as batches:
                 parts.append(digests(batches))
-        assert summed(parts) == whole
+        assert sum_digests(parts) == whole
     assert len(whole) > updates
 
 
-def test_restart_repeats_a_step_whatever_was_published_since(root: loader.Root) -> None:
+def test_restart_repeats_a_step_despite_later_versions(root: loader.Root) -> None:
     arguments = {"groups": 3, "updates": 2, "max_lag": 50}
     for number in range(4):
         publish_groups(root, f"t{number}", 3)
@@ -173,10 +173,10 @@ def test_policy_decides_what_is_stale(root: loader.Root) -> None:
     with online(root, groups=1, max_lag=2) as batches:
         batches.policy(6)
         next(batches)
-        assert [key.split("/")[1] for key in trained_keys(batches)] == ["new", "new"]
+        assert [key.split("/")[1] for key in decision_keys(batches)] == ["new", "new"]
         assert (batches.decision.policy, batches.decision.counts["stale"]) == (
             6,
-            2 * (trained_first(root) == "old"),
+            2 * (first_group(root) == "old"),
         )
         with refusal(InvalidRuntime, what="policy", given=5):
             batches.policy(5)
@@ -187,7 +187,7 @@ def test_policy_decides_what_is_stale(root: loader.Root) -> None:
             next(batches)  # the step, by default
         batches.policy(6)
         next(batches)
-        assert trained_keys(batches)[0].startswith("t1/newest/")
+        assert decision_keys(batches)[0].startswith("t1/newest/")
 
 
 def test_backlog_of_a_policy_leaves_out_what_is_stale_or_small_for_it(root: loader.Root) -> None:
@@ -212,8 +212,8 @@ def test_backlog_of_a_policy_leaves_out_what_is_stale_or_small_for_it(root: load
         loader.backlog(root, REF, "big", policy=1.5)  # type: ignore[arg-type]
 
 
-def trained_first(root: loader.Root) -> str:
-    return rows_of(root.open("rl@1"))[0].group
+def first_group(root: loader.Root) -> str:
+    return live_rows(root.open("rl@1"))[0].group
 
 
 def test_run_waits_for_groups_and_versions(root: loader.Root) -> None:
@@ -295,7 +295,7 @@ def test_more_ranks_than_sequences_are_refused_before_anything_is_stored(root: l
         next(batches)
 
 
-def test_rollout_without_a_policy_is_named_and_may_be_left_out(root: loader.Root) -> None:
+def test_rollout_without_a_policy_is_named_and_may_be_skipped(root: loader.Root) -> None:
     key, fields, metadata = sample("t0/g/0", "g", 0)
     publish(root, "t0", [[*group("t0", "h", 2, 0), (key, fields, {**metadata, "policy_min": None})]])
     with online(root, groups=1) as batches:
@@ -303,7 +303,7 @@ def test_rollout_without_a_policy_is_named_and_may_be_left_out(root: loader.Root
             next(batches)
         root.exclude(REF, ["t0/g/0"], reason="no policy")
         next(batches)
-        assert {one.split("/")[1] for one in trained_keys(batches)} == {"h"}
+        assert {one.split("/")[1] for one in decision_keys(batches)} == {"h"}
 
 
 def test_dataset_of_other_samples_is_refused(root: loader.Root) -> None:
@@ -333,7 +333,7 @@ def test_version_that_does_not_continue_the_decided_one_is_refused(root: loader.
             next(batches)
 
 
-def stored(root: loader.Root, step: int = 0) -> dict[str, Any]:
+def follow_record(root: loader.Root, step: int = 0) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(root.store.get(f"follows/big/{step:019d}.json").data)
     return body
 
@@ -359,7 +359,7 @@ def test_damaged_record_is_refused_by_name(root: loader.Root, change: dict[str, 
     with online(root) as batches:
         next(batches)
     key = f"follows/big/{0:019d}.json"
-    root.store.put(key, json.dumps({**stored(root), **change}).encode())
+    root.store.put(key, json.dumps({**follow_record(root), **change}).encode())
     for _ in range(2):
         with online(root) as batches, refusal(Corrupt, what=key, where=root.url):
             next(batches)
@@ -371,7 +371,7 @@ def test_record_with_rows_that_no_part_has_is_refused(root: loader.Root) -> None
     publish_groups(root, "t0", 4)
     with online(root) as batches:
         next(batches)
-    body = stored(root)
+    body = follow_record(root)
     body["cursor"]["left"] = [[1, [[0, 2**39]]]]
     root.store.put(f"follows/big/{0:019d}.json", json.dumps(body).encode())
     with refusal(Corrupt, what="part t0-w1", where="rl@1", given=6):
@@ -383,7 +383,7 @@ def test_record_of_a_newer_release_and_of_follow_are_refused(root: loader.Root) 
     with online(root) as batches:
         next(batches)
     key = f"follows/big/{0:019d}.json"
-    body = stored(root)
+    body = follow_record(root)
     root.store.put(key, json.dumps({**body, "format": 3}).encode())
     with online(root) as batches, refusal(FormatTooNew, what="format", given=3):
         next(batches)
@@ -445,7 +445,7 @@ def test_metrics_go_on_under_the_next_decision(root: loader.Root) -> None:
 
 def test_rollout_rows_of_the_model_are_those_of_the_version(root: loader.Root) -> None:
     version = publish(root, "t0", [group("t0", "g", 3, 4)])
-    assert sorted(rows_of(version)) == [Row(f"t0/g/{number}", "t0", "g", 4) for number in range(3)]
+    assert sorted(live_rows(version)) == [Row(f"t0/g/{number}", "t0", "g", 4) for number in range(3)]
 
 
 def test_two_transactions_with_one_group_id_have_two_groups(root: loader.Root) -> None:
@@ -454,4 +454,4 @@ def test_two_transactions_with_one_group_id_have_two_groups(root: loader.Root) -
     assert loader.backlog(root, REF, "big") == 2
     with online(root, groups=1, pack=PACK) as batches:
         next(batches)
-        assert {key.split("/")[0] for key in trained_keys(batches)} == {"t0"}
+        assert {key.split("/")[0] for key in decision_keys(batches)} == {"t0"}

@@ -14,7 +14,7 @@ import loader
 from loader.rollouts.record import RunRecords
 from tests.rollouts.online_model import Model
 from tests.rollouts.online_worker import ARGUMENTS
-from tests.rollouts.rollout_roots import MODULUS, REF, digests, online, rows_of
+from tests.rollouts.rollout_roots import MODULUS, REF, digests, live_rows, online
 from tests.servers.patience import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[2]
@@ -79,12 +79,12 @@ def check_run(root: loader.Root, n_steps: int, outputs: list[tuple[tuple[str, ..
         record = records.at(step)
         assert record is not None
         version = root.open(record.cursor.version, retired=True)
-        trained = model.decide(rows_of(version), record.policy)
+        trained = model.decide(live_rows(version), record.policy)
         plan = loader.open_plan(root, record.plan)
         view = plan.sources["rollouts"].view.documents  # type: ignore[attr-defined]
         assert view.keys(view.in_order) == trained
         step = record.end
-    rows = rows_of(root.open(REF))
+    rows = live_rows(root.open(REF))
     assert loader.backlog(root, REF, "big") == model.backlog(rows)
     assert {"trained", "stale", "small"} == set(model.fates.values())
 

@@ -19,14 +19,14 @@ from tests.rollouts.rollout_roots import (
     OPTIONS,
     PACK,
     REF,
+    decision_keys,
     digests,
     group,
+    live_rows,
     online,
     publish,
     publish_groups,
-    rows_of,
-    summed,
-    trained_keys,
+    sum_digests,
 )
 
 ARGUMENTS: dict[str, Any] = {"groups": 3, "updates": 2, "max_lag": 50, "multiple": 2}
@@ -45,7 +45,7 @@ def boundaries(root: loader.Root, run: str = "big") -> list[int]:
     return sorted(int(key.removesuffix(".json")) for key in keys if "/" not in key)
 
 
-def trained(root: loader.Root, n_decisions: int) -> dict[int, int]:
+def train_run(root: loader.Root, n_decisions: int) -> dict[int, int]:
     """Return the digests of run big, which publishes a transaction before each decision."""
     whole: dict[int, int] = {}
     with online(root, **ARGUMENTS) as batches:
@@ -57,7 +57,7 @@ def trained(root: loader.Root, n_decisions: int) -> dict[int, int]:
 
 
 def test_run_repeats_another_one_at_any_world_size(root: loader.Root) -> None:
-    whole = trained(root, 4)
+    whole = train_run(root, 4)
     publish_groups(root, "later", 9)
     for world_size in (1, 2):
         parts = []
@@ -66,13 +66,13 @@ def test_run_repeats_another_one_at_any_world_size(root: loader.Root) -> None:
                 root, f"again-{world_size}", (rank, world_size), like="big", steps=len(whole), **ARGUMENTS
             ) as batches:
                 parts.append(digests(batches))
-        assert summed(parts) == whole
+        assert sum_digests(parts) == whole
     assert [info.key for info in root.store.list("follows/again-1/")] == ["follows/again-1/like/big.json"]
 
 
-def test_run_decides_anew_from_until_on(root: loader.Root) -> None:
+def test_run_decides_anew_from_the_until_step(root: loader.Root) -> None:
     """No group of the shared steps is trained again, and none is lost."""
-    whole = trained(root, 4)
+    whole = train_run(root, 4)
     until = boundaries(root)[2]
     with online(root, "fork", like="big", until=until, **{**ARGUMENTS, "max_lag": 40}) as batches:
         shared = digests(batches, until)
@@ -95,7 +95,7 @@ def test_run_decides_anew_from_until_on(root: loader.Root) -> None:
 
 
 def test_checkpoint_of_a_run_goes_on_under_another_name(root: loader.Root) -> None:
-    trained(root, 3)
+    train_run(root, 3)
     until = boundaries(root)[2]
     with online(root, **ARGUMENTS) as batches:
         digests(batches, until)
@@ -126,13 +126,13 @@ def test_checkpoint_of_a_run_goes_on_under_another_name(root: loader.Root) -> No
 def test_repeated_run_has_the_same_arguments(
     root: loader.Root, changed: dict[str, Any], fault: dict[str, object]
 ) -> None:
-    trained(root, 1)
+    train_run(root, 1)
     with refusal(PlanMismatch, **fault):
         online(root, "again", like="big", **{**ARGUMENTS, **changed})
 
 
 def test_until_is_a_boundary_of_decisions(root: loader.Root) -> None:
-    n_steps = len(trained(root, 2))
+    n_steps = len(train_run(root, 2))
     inside = next(step for step in range(n_steps) if step not in boundaries(root))
     with refusal(PlanMismatch, what="until", where="run 'big'", given=1):
         online(root, "again", like="big", until=inside, **ARGUMENTS)
@@ -150,7 +150,7 @@ def test_until_is_a_boundary_of_decisions(root: loader.Root) -> None:
 
 
 def test_damaged_record_of_a_repeated_run_is_refused(root: loader.Root) -> None:
-    trained(root, 1)
+    train_run(root, 1)
     with online(root, "again", like="big", **ARGUMENTS):
         pass
     key = "follows/again/like/big.json"
@@ -169,7 +169,7 @@ def test_runs_that_repeat_each_other_are_refused(root: loader.Root) -> None:
 
 
 def test_retired_versions_are_repeated_while_their_bytes_exist(root: loader.Root) -> None:
-    whole = trained(root, 3)
+    whole = train_run(root, 3)
     publish_groups(root, "later", 3)
     for number in (1, 2, 3):
         root.retire(f"rl@{number}", reason="old")
@@ -178,30 +178,30 @@ def test_retired_versions_are_repeated_while_their_bytes_exist(root: loader.Root
         assert batches.decision.rows().num_rows == 9
 
 
-def take_down(root: loader.Root, key: str) -> None:
+def take_key(root: loader.Root, key: str) -> None:
     number = root.log.deny([Target(kind="sample", value=key, dataset="rl")], reason="asked", by="desk").n
     run_takedown(root, number, apply=True)
 
 
 def test_takedown_leaves_a_run_that_goes_on_without_the_rollout(root: loader.Root) -> None:
     """The next decisions of the process, and of a restart behind the last step, pass it by."""
-    trained(root, 2)
+    train_run(root, 2)
     publish_groups(root, "t9", 12)
     end = boundaries(root)[-1] + 2
     with online(root, **ARGUMENTS) as batches:
         batches.seek(end)
-        waiting = [row.key for row in rows_of(root.open(REF))]
+        waiting = [row.key for row in live_rows(root.open(REF))]
         first = digests(batches, end + 1)
         poisoned = next(
-            key for key in waiting if key.startswith("t9/") and key not in set(trained_keys(batches))
+            key for key in waiting if key.startswith("t9/") and key not in set(decision_keys(batches))
         )
-        take_down(root, poisoned)
+        take_key(root, poisoned)
         first |= digests(batches, batches.decision.record.end)
         state = json.loads(json.dumps(batches.state_dict()))
         keys = []
         for _ in range(3):
             next(batches)
-            keys += trained_keys(batches)
+            keys += decision_keys(batches)
             digests(batches, batches.decision.record.end)
         assert poisoned not in keys
         n_steps = batches.step
@@ -216,22 +216,22 @@ def test_takedown_leaves_a_run_that_goes_on_without_the_rollout(root: loader.Roo
 
 def test_restart_in_a_step_that_a_takedown_removed_decides_its_rest_again(root: loader.Root) -> None:
     """The rollouts of the decision that are left are trained at its steps, which may be fewer; each restart alike."""
-    whole = trained(root, 3)
+    whole = train_run(root, 3)
     steps = boundaries(root)
     with online(root, **ARGUMENTS) as batches:
         digests(batches, steps[1])
         state = json.loads(json.dumps(batches.state_dict()))
         next(batches)
-        keys = trained_keys(batches)
+        keys = decision_keys(batches)
         later = json.loads(json.dumps(batches.state_dict()))
-    take_down(root, keys[0])
+    take_key(root, keys[0])
     runs = []
     for number in range(3):
         with online(root, steps=len(whole), **ARGUMENTS) as batches:
             batches.load_state_dict(state if number < 2 else later)
             first = next(batches)
             if number < 2:
-                assert sorted(trained_keys(batches)) == sorted(keys[1:])
+                assert sorted(decision_keys(batches)) == sorted(keys[1:])
                 assert batches.decision.counts["trained"] == len(keys) - 1
                 verdicts = batches.decision.rows()["verdict"].to_pylist()
                 assert verdicts.count("trained") == len(keys) - 1
@@ -247,14 +247,14 @@ def test_restart_in_a_step_that_a_takedown_removed_decides_its_rest_again(root: 
         next(batches)  # the first decision's version had the rollout, too, and no restart has replaced it
 
 
-def test_decision_without_a_rollout_left_is_passed_over(root: loader.Root) -> None:
+def test_decision_without_a_rollout_is_skipped(root: loader.Root) -> None:
     arguments = {"groups": 1, "min_size": 1, "max_lag": 50, "pack": PACK, **OPTIONS}
     for number in range(3):
         publish(root, f"t{number}", [group(f"t{number}", "g", 1, 0)])
     with online(root, **arguments) as batches:
         state = batches.state_dict()
         assert list(digests(batches, 3)) == [0, 1, 2]
-    take_down(root, "t1/g/0")
+    take_key(root, "t1/g/0")
     with online(root, **arguments, steps=3) as batches:
         batches.load_state_dict(state)
         assert list(digests(batches)) == [0, 2]

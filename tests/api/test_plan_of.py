@@ -22,11 +22,11 @@ def add(root: loader.Root, first: int, n: int) -> None:
             writer.add(f"{number:03d}", {"cls": number})
 
 
-def planned(root: loader.Root, ref: str = "photos@1", seed: int = 5) -> loader.Plan:
+def make_plan(root: loader.Root, ref: str = "photos@1", seed: int = 5) -> loader.Plan:
     return loader.plan({"p": root.open(ref)}, seed=seed, global_batch=6)
 
 
-def trained(plan: loader.Plan, steps: range, **options: Any) -> dict[str, Any]:
+def train_state(plan: loader.Plan, steps: range, **options: Any) -> dict[str, Any]:
     """The state behind the last of some steps."""
     with loader.Loader(plan, 0, 1, **{**OPTIONS, **options}) as batches:
         batches.seek(steps[0])
@@ -43,18 +43,18 @@ def root(tmp_path: Path) -> Iterator[loader.Root]:
 
 
 def test_hash_and_a_trail(root: loader.Root) -> None:
-    plan = planned(root)
-    trained(plan, range(3), trail=loader.Trail(root, "big"))
+    plan = make_plan(root)
+    train_state(plan, range(3), trail=loader.Trail(root, "big"))
     for step in (None, 0, 1000):
         assert loader.plan_of(root, "big", step) == plan
     assert loader.plan_of(root, plan.hash) == plan
 
 
 def test_of_several_plans_on_a_trail_it_is_the_last_that_did_the_step(root: loader.Root) -> None:
-    first, trail = planned(root), loader.Trail(root, "big")
+    first, trail = make_plan(root), loader.Trail(root, "big")
     other = first.quarantined({"p": ["003"]}, 4)
-    trained(first, range(6), trail=trail)
-    trained(other, range(4, 8), trail=trail)
+    train_state(first, range(6), trail=trail)
+    train_state(other, range(4, 8), trail=trail)
     found = {step: loader.plan_of(root, "big", step).hash for step in (0, 3, 4, 5, 7)}
     assert found == {0: first.hash, 3: first.hash, 4: other.hash, 5: other.hash, 7: other.hash}
     with refusal(NotRecorded, what="step", where="run 'big'"):
@@ -64,7 +64,7 @@ def test_of_several_plans_on_a_trail_it_is_the_last_that_did_the_step(root: load
 
 
 def test_run_that_follows(root: loader.Root) -> None:
-    first = planned(root)
+    first = make_plan(root)
     with loader.follow(root, first, run="big", every=4, rank=0, world_size=1, **OPTIONS) as batches:
         for _ in range(6):
             next(batches)
@@ -81,7 +81,7 @@ def test_run_that_follows(root: loader.Root) -> None:
 
 
 def test_run_that_follows_keeps_one_trail(root: loader.Root) -> None:
-    first, trail = planned(root), loader.Trail(root, "big")
+    first, trail = make_plan(root), loader.Trail(root, "big")
     with loader.follow(
         root, first, run="big", every=4, rank=0, world_size=1, trail=trail, **OPTIONS
     ) as batches:
@@ -100,7 +100,7 @@ def test_run_that_follows_keeps_one_trail(root: loader.Root) -> None:
 
 
 def test_run_that_reported(root: loader.Root) -> None:
-    first = planned(root)
+    first = make_plan(root)
     other = first.quarantined({"p": ["003"]}, 4)
     for plan, steps in ((first, (0, 9)), (other, (4, 12))):
         assert loader.report(root, plan, run="big", steps=steps, strict=True)
@@ -110,7 +110,7 @@ def test_run_that_reported(root: loader.Root) -> None:
 
 
 def test_run_that_saved_checkpoints(root: loader.Root) -> None:
-    plan = planned(root)
+    plan = make_plan(root)
     plan.save(root)
     with loader.Loader(plan, 0, 1, **OPTIONS) as batches, Checkpoints(root, "big") as checkpoints:
         next(batches)
@@ -119,8 +119,8 @@ def test_run_that_saved_checkpoints(root: loader.Root) -> None:
 
 
 def test_bare_state_is_held_against_the_plans(root: loader.Root) -> None:
-    plans = [planned(root, seed=seed) for seed in (1, 2, 3)]
-    states = [trained(plan, range(3)) for plan in plans]
+    plans = [make_plan(root, seed=seed) for seed in (1, 2, 3)]
+    states = [train_state(plan, range(3)) for plan in plans]
     with refusal(NotRecorded, what="state", given=3):
         loader.plan_of(root, states[0])
     for plan in plans:
@@ -130,13 +130,13 @@ def test_bare_state_is_held_against_the_plans(root: loader.Root) -> None:
     others = [plans[0].quarantined({"p": [key]}, 0) for key in ("003", "004", "005")]
     for plan in others:
         plan.save(root)
-    assert [loader.plan_of(root, trained(plan, range(3))) for plan in others] == others
+    assert [loader.plan_of(root, train_state(plan, range(3))) for plan in others] == others
     with refusal(PlanMismatch, what="state", given=["model"]):
         loader.plan_of(root, {"model": 1})
 
 
 def test_run_that_left_nothing(root: loader.Root) -> None:
-    trained(planned(root), range(1), trail=loader.Trail(root, "small"))
+    train_state(make_plan(root), range(1), trail=loader.Trail(root, "small"))
     with refusal(RunNotFound, what="run", where=root.url, given="big"):
         loader.plan_of(root, "big", 0)
     for name in ("../x", "", 7, ".."):
@@ -145,8 +145,8 @@ def test_run_that_left_nothing(root: loader.Root) -> None:
 
 
 def test_retired_version_opens_to_look_at_until_it_is_deleted(root: loader.Root, tmp_path: Path) -> None:
-    plan = planned(root)
-    state = trained(plan, range(2), trail=loader.Trail(root, "big"))
+    plan = make_plan(root)
+    state = train_state(plan, range(2), trail=loader.Trail(root, "big"))
     digest = next(loader.Loader(plan, 0, 1, **OPTIONS)).digest
     root.exclude("photos@1", ["003"], reason="blurred")
     root.retire("photos@1", reason="too old")
@@ -169,7 +169,7 @@ def test_retired_version_opens_to_look_at_until_it_is_deleted(root: loader.Root,
 
 
 def test_what_was_taken_down_is_shown_in_no_retired_version(root: loader.Root) -> None:
-    plan = planned(root)
+    plan = make_plan(root)
     plan.save(root)
     root.exclude("photos@1", ["003"], reason="blurred")
     root.retire("photos@1", reason="too old")

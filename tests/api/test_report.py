@@ -38,7 +38,7 @@ def plan(root: loader.Root) -> loader.Plan:
     return loader.plan(views, seed=1, global_batch=4)
 
 
-def told(root: loader.Root, dataset: str = "photos", after: int = 0) -> list[Report | Exception]:
+def report_list(root: loader.Root, dataset: str = "photos", after: int = 0) -> list[Report | Exception]:
     return [found for _, found in new_reports(root, dataset, after)]
 
 
@@ -47,7 +47,7 @@ def test_what_is_told_is_what_is_read(root: loader.Root, plan: loader.Plan) -> N
     place = "s3://user:secret@bucket/run?X-Amz-Signature=abcd"
     made = loader.report(root, plan, run="big-1", steps=(0, 99), checkpoint=place, metrics=metrics)
     assert [one.dataset for one in made] == ["photos", "web"]
-    (found,) = told(root)
+    (found,) = report_list(root)
     assert found == made[0]
     assert isinstance(found, Report)
     version = root.open("photos@1")
@@ -62,13 +62,13 @@ def test_what_is_told_is_what_is_read(root: loader.Root, plan: loader.Plan) -> N
 def test_again_is_the_same_file(root: loader.Root, plan: loader.Plan) -> None:
     for _ in range(3):
         loader.report(root, plan, run="big", steps=(0, 9), strict=True)
-    assert len(told(root)) == 1
+    assert len(report_list(root)) == 1
     loader.report(root, plan, run="big", steps=(10, 19), strict=True)
     loader.report(root, plan, run="big", steps=(0, 9), strict=True)  # after another one: told twice, one file
     files = [info.key for info in root.store.list("reports/training/photos/runs/")]
     assert len(files) == 2
-    assert [one.first_step for one in told(root) if isinstance(one, Report)] == [0, 10, 0]
-    assert len(told(root, after=2)) == 1
+    assert [one.first_step for one in report_list(root) if isinstance(one, Report)] == [0, 10, 0]
+    assert len(report_list(root, after=2)) == 1
 
 
 def test_grown_plan_names_what_its_steps_could_read(root: loader.Root, plan: loader.Plan) -> None:
@@ -110,7 +110,7 @@ def test_mistake_is_logged_or_with_strict_raised(
     assert caplog.records[0].exc_info[0] is error
     with pytest.raises(error):
         loader.report(root, **asked, strict=True)
-    assert told(root) == []
+    assert report_list(root) == []
 
 
 def test_place_that_is_no_root_ends_no_training(
@@ -143,7 +143,7 @@ def test_ranks_that_report_at_once_lose_nothing(root: loader.Root, plan: loader.
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(tell, range(24)))
-    steps = [one.first_step for one in told(root) if isinstance(one, Report)]
+    steps = [one.first_step for one in report_list(root) if isinstance(one, Report)]
     assert sorted(steps) == list(range(24))
 
 
@@ -153,7 +153,7 @@ def test_what_was_changed_or_lost_stops_nobody(root: loader.Root, plan: loader.P
     root.store.put(made[0].key, json.dumps({**body, "last_step": 7}).encode())
     root.store.put(made[1].key, b"{")
     root.store.delete_many([made[2].key])
-    changed, broken, gone, whole = told(root)
+    changed, broken, gone, whole = report_list(root)
     assert isinstance(changed, Corrupt)
     assert isinstance(broken, Corrupt)
     assert isinstance(gone, FileNotFoundError)
@@ -165,7 +165,7 @@ def test_newer_report_and_one_with_other_fields_are_told_apart(root: loader.Root
     body = json.loads(root.store.get(one.key).data)
     for fields, error in (({"format": 99, "mood": "fine"}, FormatTooNew), ({"mood": "fine"}, Corrupt)):
         root.store.put(one.key, json.dumps({**body, **fields}).encode())
-        (found,) = told(root)
+        (found,) = report_list(root)
         assert type(found) is error
 
 
@@ -189,7 +189,7 @@ def test_number_that_names_no_report_stops_nobody(root: loader.Root, plan: loade
     root.store.put("reports/training/photos/000000000001.json", data)
     pointer = json.dumps({"report": one.key}).encode()
     root.store.put("reports/training/photos/000000000002.json", pointer)
-    bad, sound = told(root)
+    bad, sound = report_list(root)
     assert isinstance(bad, Exception)
     assert sound == one
 
@@ -220,7 +220,7 @@ def test_report_of_other_types_is_none_under_whatever_name(root: loader.Root, fi
     key = f"reports/training/photos/runs/{body['run']}/{forged.identity}.json"
     root.store.put(key.replace("\n", ""), forged.to_json())
     root.store.put("reports/training/photos/000000000001.json", json.dumps({"report": key}).encode())
-    (found,) = told(root)
+    (found,) = report_list(root)
     assert isinstance(found, Exception)
 
 
@@ -230,7 +230,7 @@ def test_report_of_other_types_is_none_under_whatever_name(root: loader.Root, fi
 def test_report_that_is_damaged_is_told(root: loader.Root, plan: loader.Plan, data: bytes) -> None:
     (one, *_) = loader.report(root, plan, run="r", steps=(0, 0), strict=True)
     root.store.put(one.key, data)
-    (found,) = told(root)
+    (found,) = report_list(root)
     assert isinstance(found, Corrupt)
 
 

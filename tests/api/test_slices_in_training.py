@@ -33,7 +33,7 @@ def root(tmp_path: Path) -> loader.Root:
     return new_root
 
 
-def weighed(root: loader.Root) -> loader.Plan:
+def weighted_plan(root: loader.Root) -> loader.Plan:
     version = root.open("photos@1")
     sources = {"rest": version.without("cups"), "cups": loader.source(version.slice("cups"), weight=3)}
     plan = loader.plan(sources, seed=7, global_batch=10, allow_repeats=True)
@@ -53,12 +53,12 @@ def digests(plan: loader.Plan, ranks: int, steps: int, first: int = 0) -> list[i
 
 @pytest.mark.parametrize("ranks", [2, 5])
 def test_batches_of_slices_are_the_same_on_any_number_of_ranks(root: loader.Root, ranks: int) -> None:
-    plan = weighed(root)
+    plan = weighted_plan(root)
     assert digests(plan, 1, 6) == digests(plan, ranks, 6)
 
 
 def test_plan_of_slices_survives_removal_resume_and_later_versions(root: loader.Root) -> None:
-    plan = weighed(root)
+    plan = weighted_plan(root)
     expected = digests(plan, 1, 6)
     options: dict[str, Any] = {"rank": 0, "world_size": 1, "framework": "numpy", "workers": 0, "steps": 6}
     with loader.Loader(plan, **options) as batches:
@@ -75,7 +75,7 @@ def test_plan_of_slices_survives_removal_resume_and_later_versions(root: loader.
 
 
 def test_weight_repeats_the_samples_of_a_slice(root: loader.Root) -> None:
-    plan = weighed(root)
+    plan = weighted_plan(root)
     cups = set(range(0, 60, 7))
     options: dict[str, Any] = {"rank": 0, "world_size": 1, "framework": "numpy", "workers": 0, "steps": 4}
     n_cups, n_all = 0, 0
@@ -117,7 +117,7 @@ def test_plan_of_a_rule_grows_and_of_a_list_does_not(
 
 
 def test_plan_whose_slice_was_changed_is_corrupt(root: loader.Root) -> None:
-    plan = weighed(root)
+    plan = weighted_plan(root)
     remaining = [info.key for info in root.store.list("views/")]
     root.store.delete_many(remaining)  # each process then finds the samples again, from the slice
     assert loader.open_plan(loader.Root(root.url), plan.hash).hash == plan.hash

@@ -190,19 +190,19 @@ def run(tmp_path: Path, landing: Path, instance: dg.DagsterInstance) -> Run:
 
 
 @pytest.fixture
-def failure_of() -> Callable[[dg.ExecuteInProcessResult], str]:
+def failure_text() -> Callable[[dg.ExecuteInProcessResult], str]:
     """Why a run failed: what its `dg.Failure` says, with "error: " in front where it raised something else."""
 
-    def told(result: dg.ExecuteInProcessResult) -> str:
+    def read_failure(result: dg.ExecuteInProcessResult) -> str:
         (failed,) = [event for event in result.all_events if event.is_step_failure]
         data = failed.step_failure_data.user_failure_data
         return (data.description if data else None) or f"error: {failed.step_failure_data.error}"
 
-    return told
+    return read_failure
 
 
 @pytest.fixture
-def checks_of() -> Callable[[dg.ExecuteInProcessResult], dict[str, bool]]:
+def check_results() -> Callable[[dg.ExecuteInProcessResult], dict[str, bool]]:
     """check -> passed."""
     return lambda result: {found.check_name: found.passed for found in result.get_asset_check_evaluations()}
 

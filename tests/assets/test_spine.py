@@ -23,11 +23,11 @@ Numbers = Callable[[], list[int]]
 
 
 def test_files_become_a_version(
-    run: Run, arrive: Arrive, root: loader.Root, landing: Path, numbers: Numbers, failure_of: Told
+    run: Run, arrive: Arrive, root: loader.Root, landing: Path, numbers: Numbers, failure_text: Told
 ) -> None:
     batch = arrive(landing)
     ingest = run("ingest", SPEC, batch)
-    assert ingest.success, failure_of(ingest)
+    assert ingest.success, failure_text(ingest)
     assert numbers() == []  # cut and checked is not published
     records = [require_published(root.store, "demo", stage, batch) for stage in STAGES]
     assert {record.run_id for record in records} == {ingest.run_id}
@@ -35,7 +35,7 @@ def test_files_become_a_version(
         (event,) = ingest.asset_materializations_for_node(f"demo__{stage}")
         assert event.metadata["verdict"].value == "published"
     release = run("release", SPEC)
-    assert release.success, failure_of(release)
+    assert release.success, failure_text(release)
     version = root.open("demo@1")
     assert len(version) == 5  # two photos, one clip, one segment, one document
     assert set(version.fields) == {
@@ -112,42 +112,42 @@ def test_batches_that_wait_together(
     assert len(root.open("demo@2")) == 6
 
 
-def test_version_alone_without_anything(run: Run, root: loader.Root, failure_of: Told) -> None:
+def test_version_alone_without_anything(run: Run, root: loader.Root, failure_text: Told) -> None:
     result = run("release", SPEC)
     assert not result.success
-    assert "materialize [demo, samples] first" in failure_of(result)
+    assert "materialize [demo, samples] first" in failure_text(result)
 
 
 def test_batch_that_nobody_discovered(
-    run: Run, arrive: Arrive, landing: Path, tmp_path: Path, failure_of: Told
+    run: Run, arrive: Arrive, landing: Path, tmp_path: Path, failure_text: Told
 ) -> None:
     for batch in ("b1", "000001-00000000"):
         result = run("ingest", SPEC, batch)
         assert not result.success
-        assert "discovery" in failure_of(result)
+        assert "discovery" in failure_text(result)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     result = run("ingest", SPEC, arrive(landing), elsewhere)
-    assert "point it to the objects" in failure_of(result)
+    assert "point it to the objects" in failure_text(result)
 
 
 def test_batch_of_which_nothing_is_new_makes_no_version(
-    run: Run, arrive: Arrive, landing: Path, numbers: Numbers, failure_of: Told
+    run: Run, arrive: Arrive, landing: Path, numbers: Numbers, failure_text: Told
 ) -> None:
     assert run("ingest", SPEC, arrive(landing)).success
     assert run("release", SPEC).success
     (landing / "photos/cats/again.jpg").write_bytes((landing / "photos/cats/a cat.jpg").read_bytes())
     ingest = run("ingest", SPEC, arrive(landing))
-    assert ingest.success, failure_of(ingest)
+    assert ingest.success, failure_text(ingest)
     assert run("release", SPEC).success
     assert numbers() == [1]
 
 
 @pytest.mark.parametrize("stage", STAGES[1:])
 def test_stage_alone_before_its_upstream(
-    run: Run, arrive: Arrive, landing: Path, failure_of: Told, stage: str
+    run: Run, arrive: Arrive, landing: Path, failure_text: Told, stage: str
 ) -> None:
     result = run([stage], replace(SPEC, max_reject_rate=1.0), arrive(landing))
     assert not result.success
-    assert failure_of(result).startswith("stage ")  # a dg.Failure in words, not an exception
-    assert "has published nothing: materialize [demo, " in failure_of(result)
+    assert failure_text(result).startswith("stage ")  # a dg.Failure in words, not an exception
+    assert "has published nothing: materialize [demo, " in failure_text(result)

@@ -73,7 +73,9 @@ def test_writers_at_once_lose_nothing(store: Store) -> None:
     assert newest.r == 40
 
 
-def test_listing_that_lags_is_caught_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_record_is_found_despite_a_lagging_listing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(4):
         append_record(store, RECORD)
     everything = list(store.list("stages/"))

@@ -38,7 +38,7 @@ def _cells(root: loader.Root, place: str) -> str:
     return "\n".join(out)
 
 
-def test_raw_object_is_taken_down(
+def test_takedown_deletes_a_raw_object(
     run: Run, arrive: Callable[[Path], str], root: loader.Root, landing: Path, tmp_path: Path
 ) -> None:
     batch = arrive(landing)

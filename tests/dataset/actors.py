@@ -42,7 +42,7 @@ PUBLISH = ("write", "again", "group", "exclude", "abort", "annotate", "bring")
 ALICE, SECRET = "alice", b"ZQALICEZQ"
 HOUR_US = 3_600_000_000
 HOURS = (10, 90, 170)
-"""At which a collector looks, on its own clock; `begun` had looks at 0."""
+"""At which a collector looks, on its own clock; `begin_root` had looks at 0."""
 SKEWS = (0, 9_000, -9_000)
 """Hours that the clocks of collectors are off, a year and more."""
 FOREVER_S = 10.0**9
@@ -50,7 +50,7 @@ MOST = 2_000
 """Requests of an actor."""
 
 
-def begun(runs):
+def begin_root(runs):
     """A root with `runs` publishes, so that some next one merges tables; the first has a sample of alice's. Of three
     and more d@1 is retired, and condemned since the hour 0 of every collector."""
     root = loader.Root(f"memory://turns-{next(_numbers)}")
@@ -94,7 +94,7 @@ def reads(root):
     return SimpleNamespace(seen=seen, root=root)
 
 
-def takes_down(root):
+def take_alice_down(root):
     n = root.log.deny((Target(kind="subject", value=ALICE),), "ticket", "desk").n
     run_takedown(root, n, apply=True)
     return n
@@ -121,7 +121,7 @@ def job(kind, name, root, i, grace_s):
         "tag": lambda root: root.tag("d@2", "good"),
         "alias": lambda root: [root.alias(ref, "prod") for ref in ("d@2", "d")],
         "hold": lambda root: root.hold("d@2", by=name, why="matter 7"),
-        "takedown": takes_down,
+        "takedown": take_alice_down,
         "read": reads,
         "collect": looks(name, SKEWS[i % 3], grace_s),
         "shared": looks("shared", 0, grace_s),
@@ -269,10 +269,10 @@ class Ran:
                 assert SECRET not in self.root.store.get(path).data, (record.name, path)
 
 
-def raced(kinds, choices, faults, runs, grace_s=0):
+def race_actors(kinds, choices, faults, runs, grace_s=0):
     """Run actors of these kinds request by request, and check what came of it. (what each gave or raised, whose each
     request was)."""
-    root = begun(runs)
+    root = begin_root(runs)
     before = {one.number: content(Version.of_record(root.store, one)) for one in root.state.versions("d")}
     names = {f"{kind}-{i}": kind for i, kind in enumerate(kinds)}
     jobs = {name: job(kind, name, root, i, grace_s) for i, (name, kind) in enumerate(names.items())}
@@ -285,18 +285,18 @@ def raced(kinds, choices, faults, runs, grace_s=0):
     return results, running.taken
 
 
-def interleaved(*run, **options):
-    """What each actor gave or raised, see `raced`."""
-    return raced(*run, **options)[0]
+def draw_race(*run, **options):
+    """What each actor gave or raised, see `race_actors`."""
+    return race_actors(*run, **options)[0]
 
 
-def interrupted_everywhere(kinds, runs=3, grace_s=0, start=1, step=1):
+def interrupt_everywhere(kinds, runs=3, grace_s=0, start=1, step=1):
     """The first actor makes k requests, then the others run to their ends, one after the other, then it goes on: for
     every `step`-th k until it has no more. Yields each k, done."""
     names = [f"{kind}-{i}" for i, kind in enumerate(kinds)]
     for k in itertools.count(start, step):
         choices = [names[0]] * k + [name for name in names[1:] for _ in range(MOST)]
-        _, taken = raced(kinds, choices, 0, runs, grace_s)
+        _, taken = race_actors(kinds, choices, 0, runs, grace_s)
         yield k
         if taken.count(names[0]) <= k:
             return
@@ -310,7 +310,7 @@ def bursts(pairs):
 
 @st.composite
 def runs(draw):
-    """Arguments of `interleaved`."""
+    """Arguments of `draw_race`."""
     return {
         "kinds": draw(st.lists(st.sampled_from(KINDS), min_size=2, max_size=4)),
         "choices": bursts(

@@ -16,9 +16,9 @@ def properties(shared):
 
 
 @pytest.fixture(scope="session")
-def interrupted(shared):
-    """interrupted(root, then): the root, and `then()` is called just before its next commit."""
-    return shared("dataset/interrupted").interrupted
+def interrupt_commit(shared):
+    """interrupt_commit(root, then): the root, and `then()` is called just before its next commit."""
+    return shared("dataset/interrupted").interrupt_store
 
 
 @pytest.fixture(scope="session")

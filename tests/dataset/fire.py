@@ -29,10 +29,10 @@ EXAMPLES = 160
 """Interleavings by chance."""
 
 
-def interrupted(kinds, start, step):
+def interrupt_job(kinds, start, step):
     """A job: the first of the actors is interrupted at every `step`-th request."""
     logging.disable(logging.WARNING)  # of clocks that were put back
-    return Counter(interruptions=sum(1 for _ in actors.interrupted_everywhere(kinds, start=start, step=step)))
+    return Counter(interruptions=sum(1 for _ in actors.interrupt_everywhere(kinds, start=start, step=step)))
 
 
 def by_chance(examples):
@@ -49,7 +49,7 @@ def by_chance(examples):
     )
     @given(actors.runs())
     def all_hold(run):
-        actors.interleaved(**run)
+        actors.draw_race(**run)
         done.update(interleavings=1)
 
     all_hold()
@@ -63,6 +63,6 @@ def jobs():
         for start in range(1, shares + 1):
             who = f"{kinds[0]} interrupted by {', '.join(kinds[1:])}"
             name = f"{who}, at request {start} and each {shares} on"
-            yield name, (about_s / shares, partial(interrupted, kinds, start, shares))
+            yield name, (about_s / shares, partial(interrupt_job, kinds, start, shares))
     for number in range(1, 5):
         yield f"actors by chance, {number} of 4", (EXAMPLES / 8, partial(by_chance, EXAMPLES // 4))

@@ -20,7 +20,7 @@ class Interrupted:
         self.store.put_if_absent(key, data)
 
 
-def interrupted(root, then, kind="commit"):
+def interrupt_store(root, then, kind="commit"):
     """The root again, over such a store."""
     mine = loader.Root(root.url)
     mine.store = Interrupted(mine.store, kind, then)

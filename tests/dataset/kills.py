@@ -40,7 +40,7 @@ def publish(root):
     root.publish("d", parts)
 
 
-def take_down(root):
+def take_alice(root):
     n = root.log.deny((Target(kind="subject", value="alice"),), "ticket", "desk").n
     run_takedown(root, n, apply=True)
 
@@ -59,7 +59,7 @@ CHANGES = {
     "exclude": lambda root: root.exclude("d", ["k0"], reason="blurred"),
     "retire": lambda root: root.retire("d@1", reason="old"),
     "tag": lambda root: root.tag("d@2", "good"),
-    "takedown": take_down,
+    "takedown": take_alice,
     "sweep": sweep,
 }
 AGAIN = ("takedown", "sweep")
@@ -110,7 +110,7 @@ def content(root):
     return len(ids), (rows, newest.fields), refs
 
 
-def needed(root):
+def live_objects(root):
     """Every object that the versions are made of which are not retired."""
     keys = set()
     for name in root.datasets():
@@ -130,13 +130,13 @@ def nothing_is_left(root, keeps_nothing):
 
     keeps_nothing: stores that nobody can ask which deleted objects they keep.
     """
-    root.store.delete_many(sorted(objects(root) - needed(root)))
+    root.store.delete_many(sorted(objects(root) - live_objects(root)))
     for deny in root.state.denies:
         proof = prove(root, deny.n, keeps_nothing=keeps_nothing)
         assert proof["result"] == "complete", [one for one in proof["places"] if not one["clean"]]
 
 
-def killed_at(place, do, change, k, when, before, after):
+def kill_request(place, do, change, k, when, before, after):
     """Kill `change` of this place's root at request k. False once it makes fewer. After the kill everything is as
     before or as after, nothing in between, and the change can be made again."""
     root = place.root()
@@ -152,7 +152,7 @@ def killed_at(place, do, change, k, when, before, after):
     now = content(root)
     assert change in AGAIN or now in (before, after), (change, k, when, now)
     assert verify_root(root, full=True).problems == [], (change, k, when)
-    assert needed(root) <= objects(root)
+    assert live_objects(root) <= objects(root)
     swept = {key for table in read_swept(root.store) for key in table["key"].to_pylist()}
     assert there - objects(root) <= swept, "what is gone is on record"
     if now == before or change in AGAIN:
@@ -161,7 +161,7 @@ def killed_at(place, do, change, k, when, before, after):
         assert report.problems == [], (change, k, when, report.problems)
     assert content(root) == after, (change, k, when)
     if change == "sweep":
-        assert objects(root) == needed(root)
+        assert objects(root) == live_objects(root)
     if change == "takedown":
         nothing_is_left(root, [root.url] if place.options else [])
         assert not any(SECRET in root.store.get(key).data for key in objects(root))
@@ -182,13 +182,13 @@ def kill_everywhere(place, do, change, ks=None):
     for k in ks or count(1):
         for when in ("before", "after"):
             with place.copy() as copy:
-                if not killed_at(copy, do, change, k, when, before, after):
+                if not kill_request(copy, do, change, k, when, before, after):
                     return kills
             kills += 1
     return kills
 
 
-def killed(where, change, ks):
+def kill_job(where, change, ks):
     """A job of `make prove`. where: "disk" or "s3"."""
     import forks
     import places
@@ -211,4 +211,4 @@ def jobs():
             for first in range(1, shares + 1):
                 name = f"{change} killed on {where}, request {first} and each {shares} on"
                 about_s = slower * ABOUT_S.get(change, 3) / shares
-                yield name, (about_s, partial(killed, where, change, range(first, MOST, shares)))
+                yield name, (about_s, partial(kill_job, where, change, range(first, MOST, shares)))

@@ -29,7 +29,7 @@ def fresh_url():
 # shards
 
 
-def shard_of(samples, memory_bytes=2**20):
+def make_shard(samples, memory_bytes=2**20):
     """(tar bytes, index rows by key) of samples {key: {field: bytes}} written as one part."""
     store = open_store(fresh_url())
     spilled = spill.Spill(memory_bytes=memory_bytes)
@@ -58,7 +58,7 @@ def tar_holds(samples, memory_bytes=2**20):
     index points at the payloads."""
     import google_crc32c
 
-    data, rows = shard_of(samples, memory_bytes)
+    data, rows = make_shard(samples, memory_bytes)
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         members = archive.getmembers()
         found = {member.name: archive.extractfile(member).read() for member in members}
@@ -83,7 +83,7 @@ def tar_holds(samples, memory_bytes=2**20):
 # sets of rows
 
 
-def parts_of(n_rows, excluded):
+def make_parts(n_rows, excluded):
     """A PartsTable of parts p0, p1 ...; excluded: (part, bools) pairs, several per part allowed."""
     shards = pa.table(
         {
@@ -112,7 +112,7 @@ def parts_of(n_rows, excluded):
 
 def locate_finds_live_rows(n_rows, excluded):
     """`locate` counts live rows only, in the order of the parts."""
-    parts = parts_of(n_rows, excluded)
+    parts = make_parts(n_rows, excluded)
     live = [np.ones(n, bool) for n in n_rows]
     for part, members in excluded:
         live[part] &= ~members
@@ -177,7 +177,7 @@ def one(root, key):
         writer.add(key, {"cls": 1})
 
 
-def raised(error, action):
+def catch_error(error, action):
     """The error that `action` raises; AssertionError when it raises none."""
     try:
         action()

@@ -27,7 +27,7 @@ def version(root):
     ).version
 
 
-def drawn(plan, steps):
+def draw_counts(plan, steps):
     """How often every sample is in these steps."""
     return Counter(key for step in range(steps) for _, key in plan.batch_ids(step))
 
@@ -37,7 +37,7 @@ def test_sample_comes_as_often_as_its_weight_says(version):
     assert {name: len(one.view) for name, one in sources.items()} == {"d:0..5": 5, "d:5..9": 4, "d:9..10": 3}
     plan = loader.plan(sources, seed=3, global_batch=5, allow_repeats=True)
     assert plan.segments[0].weights == {"d:0..5": 5, "d:5..9": 8, "d:9..10": 12}
-    found = drawn(plan, 40)  # 200 slots, 25 of which are 1 of each weight 1
+    found = draw_counts(plan, 40)  # 200 slots, 25 of which are 1 of each weight 1
     assert [found[f"k{i}"] for i in range(12)] == [8] * 5 + [16] * 4 + [32] * 3
 
 

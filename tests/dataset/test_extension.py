@@ -20,14 +20,14 @@ HOW = AnnotationOptions(name="refresh-x", author="x 2", nulls="remove")
 
 
 @pytest.fixture
-def made(root: loader.Root) -> loader.Root:
+def ten_samples(root: loader.Root) -> loader.Root:
     with root.write("d", part_samples=4) as writer:
         for i in range(10):
             writer.add(f"k{i}", {"cls": i}, metadata={"w": i})
     return root
 
 
-def extension_of(root: loader.Root, version: loader.Version, txn: str, **more: Any) -> Extension:
+def make_extension(root: loader.Root, version: loader.Version, txn: str, **more: Any) -> Extension:
     """A group `twice` for every part, other values of `w` for k1 to k3, and k5 left out."""
     shards = []
     for part in (open_published_part(version, one) for one in version.parts.ids.to_pylist()):
@@ -44,20 +44,20 @@ def table(version: loader.Version) -> dict[str, int | None]:
     return dict(version.samples().select("key", "w").collect().iter_rows())
 
 
-def test_one_version_does_all_three(made: loader.Root) -> None:
-    old = made.open("d")
-    txn = made.begin("d", txn="a" * 32)
-    extension = extension_of(made, old, txn)
-    new = publish_extension(made, old, txn, extension, {"by": "test"})
+def test_one_version_does_all_three(ten_samples: loader.Root) -> None:
+    old = ten_samples.open("d")
+    txn = ten_samples.begin("d", txn="a" * 32)
+    extension = make_extension(ten_samples, old, txn)
+    new = publish_extension(ten_samples, old, txn, extension, {"by": "test"})
     assert (new.number, len(new), len(old)) == (2, 9, 10)
     assert table(new) == {**{f"k{i}": i for i in range(10) if i != 5}, "k1": 10, "k2": 20, "k3": None}
-    assert table(made.open("d@1")) == {f"k{i}": i for i in range(10)}
+    assert table(ten_samples.open("d@1")) == {f"k{i}": i for i in range(10)}
     assert new.manifest["groups"]["twice"]["n_rows"] == 10
     assert {shard["path"] for shard in new.parts.shard_rows().to_pylist()} > {
         one.path for one in extension.shards
     }
-    assert verify(made, new.name, full=True).problems == []
-    assert publish_extension(made, old, txn, extension, None).id == new.id  # committed once
+    assert verify(ten_samples, new.name, full=True).problems == []
+    assert publish_extension(ten_samples, old, txn, extension, None).id == new.id  # committed once
 
 
 @pytest.mark.parametrize(
@@ -76,32 +76,32 @@ def test_one_version_does_all_three(made: loader.Root) -> None:
     ],
 )
 def test_what_somebody_else_changed_meanwhile_is_a_conflict(
-    made: loader.Root, meanwhile: Callable[[loader.Root], object], words: str
+    ten_samples: loader.Root, meanwhile: Callable[[loader.Root], object], words: str
 ) -> None:
-    old = made.open("d")
-    txn = made.begin("d", txn="a" * 32)
-    extension = extension_of(made, old, txn)
-    meanwhile(made)
-    before = len(made.state.versions("d"))
+    old = ten_samples.open("d")
+    txn = ten_samples.begin("d", txn="a" * 32)
+    extension = make_extension(ten_samples, old, txn)
+    meanwhile(ten_samples)
+    before = len(ten_samples.state.versions("d"))
     with pytest.raises(Conflict, match=words):
-        publish_extension(made, old, txn, extension, None)
-    assert len(made.state.versions("d")) == before
+        publish_extension(ten_samples, old, txn, extension, None)
+    assert len(ten_samples.state.versions("d")) == before
 
 
-def test_takedown_in_between_leaves_nothing_of_the_sample(made: loader.Root) -> None:
-    old = made.open("d")
-    txn = made.begin("d", txn="a" * 32)
-    extension = extension_of(made, old, txn)
-    made.log.deny([Target(kind="sample", dataset="d", value="k2")], reason="ticket 7", by="legal")
-    new = publish_extension(made, old, txn, extension, None)
+def test_takedown_in_between_leaves_nothing_of_the_sample(ten_samples: loader.Root) -> None:
+    old = ten_samples.open("d")
+    txn = ten_samples.begin("d", txn="a" * 32)
+    extension = make_extension(ten_samples, old, txn)
+    ten_samples.log.deny([Target(kind="sample", dataset="d", value="k2")], reason="ticket 7", by="legal")
+    new = publish_extension(ten_samples, old, txn, extension, None)
     assert "k2" not in table(new)
     shards = [row for row in new.parts.shard_rows().to_pylist() if row["group"] == "twice"]
     payloads: dict[str, bytes] = {}
     for shard in shards:
-        with tarfile.open(fileobj=io.BytesIO(made.store.get(shard["path"]).data)) as archive:
+        with tarfile.open(fileobj=io.BytesIO(ten_samples.store.get(shard["path"]).data)) as archive:
             payloads |= {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
     assert {name for name, data in payloads.items() if not any(data)} == {"k2.twice.npy"}
-    assert verify(made, new.name, full=True).problems == []
+    assert verify(ten_samples, new.name, full=True).problems == []
 
 
 @pytest.mark.parametrize(
@@ -112,10 +112,10 @@ def test_takedown_in_between_leaves_nothing_of_the_sample(made: loader.Root) -> 
     ],
 )
 def test_what_does_not_fit_is_refused(
-    made: loader.Root, more: dict[str, Any], error: type[Exception]
+    ten_samples: loader.Root, more: dict[str, Any], error: type[Exception]
 ) -> None:
-    old = made.open("d")
-    txn = made.begin("d", txn="a" * 32)
+    old = ten_samples.open("d")
+    txn = ten_samples.begin("d", txn="a" * 32)
     with pytest.raises(error):
-        publish_extension(made, old, txn, extension_of(made, old, txn, **more), None)
-    assert [one.number for one in made.versions("d")] == [1]
+        publish_extension(ten_samples, old, txn, make_extension(ten_samples, old, txn, **more), None)
+    assert [one.number for one in ten_samples.versions("d")] == [1]

@@ -13,25 +13,25 @@ from penstock.upkeep.takedown import run, steps
 
 
 def another_collectors_work_ends_a_look(patch):
-    def kept(root, state, life, condemned, *, mirror):
+    def forget_condemned(root, state, life, condemned, *, mirror):
         found = collector.protected(state, life.living(life.leases), condemned)
         lost = collector.Unreadable(root.store, state, condemned, mirror=mirror)
         return found, collector.references(root.store, list(found.values()), lost)
 
-    patch.setattr(collector, "_kept_references", kept)
+    patch.setattr(collector, "_kept_references", forget_condemned)
 
 
 def takedowns_are_read_once(patch):
     """By whoever publishes, when it first builds its manifest."""
     commit, real, first = Log.commit, publish.apply_denies, {}
 
-    def watched(self, txn, build):
+    def commit_first_denies(self, txn, build):
         return commit(self, txn, lambda state: (first.setdefault(txn, state.denies), build(state))[1])
 
     def apply(store, state, txn, *rest):
         return real(store, replace(state, denies=first[txn]), txn, *rest)
 
-    patch.setattr(Log, "commit", watched)
+    patch.setattr(Log, "commit", commit_first_denies)
     patch.setattr(publish, "apply_denies", apply)
 
 
@@ -69,7 +69,7 @@ MUTANTS = [
 def test_planted_bug_does_not_outlive_the_interleavings(monkeypatch, shared, plant, kinds):
     """The first actor is interrupted by the others, at one request after the other."""
     step = 8 if plant is a_takedown_does_not_begin_again else 1
-    runs = shared("dataset/actors").interrupted_everywhere(kinds, step=step)
+    runs = shared("dataset/actors").interrupt_everywhere(kinds, step=step)
     with monkeypatch.context() as patch:
         plant(patch)
         with pytest.raises((AssertionError, PenstockError)):

@@ -77,9 +77,9 @@ def machine(properties):
             after = {**self.content(), **{key: {"cls": b"%d" % self.count, "x": b"new"} for key in kept}}
             drops = dict.fromkeys(gone, "filtered")
             if any(key in self.content() for key in kept):
-                properties.raised(DuplicateKey, lambda: self.root.publish("d", parts, exclude=drops))
+                properties.catch_error(DuplicateKey, lambda: self.root.publish("d", parts, exclude=drops))
             elif not after:
-                properties.raised(EmptyVersion, lambda: self.root.publish("d", parts, exclude=drops))
+                properties.catch_error(EmptyVersion, lambda: self.root.publish("d", parts, exclude=drops))
             else:
                 for key in kept:
                     self.metadata[key, self.count] = self.count
@@ -97,12 +97,14 @@ def machine(properties):
             part = loader.write_part(self.root, txn, [row], groups={"x": "extra"})
             n_versions = len(self.root.state.versions("d"))
             for wrong in ({"nobody": "better"}, {key: "itself"}):
-                properties.raised(SampleNotFound, lambda w=wrong: self.root.publish("d", [part], supersede=w))
+                properties.catch_error(
+                    SampleNotFound, lambda w=wrong: self.root.publish("d", [part], supersede=w)
+                )
             stale = [record.id for record in self.root.state.versions("d")][:-1]
             for other in ["", *stale]:
                 if self.newest() != len(self.versions) or other in stale[self.newest() - 1 :]:
                     continue
-                properties.raised(Conflict, lambda o=other: self.root.publish("d", [part], onto=o))
+                properties.catch_error(Conflict, lambda o=other: self.root.publish("d", [part], onto=o))
             assert len(self.root.state.versions("d")) == n_versions
             self.metadata[key, self.count] = self.count
             after = {one: fields for one, fields in before.items() if one not in gone}
@@ -134,7 +136,7 @@ def machine(properties):
             before = self.content()
             keys = data.draw(st.lists(st.sampled_from(sorted(before)), min_size=1, max_size=4, unique=True))
             if len(keys) == len(before):
-                properties.raised(EmptyVersion, lambda: self.root.exclude("d", keys, reason="x"))
+                properties.catch_error(EmptyVersion, lambda: self.root.exclude("d", keys, reason="x"))
                 return
             version = self.root.exclude("d", keys, reason="x")
             self.published(version, {key: fields for key, fields in before.items() if key not in keys})
@@ -142,7 +144,7 @@ def machine(properties):
         @precondition(lambda self: self.newest())
         @rule()
         def exclude_a_stranger(self):
-            properties.raised(SampleNotFound, lambda: self.root.exclude("d", ["nobody"], reason="x"))
+            properties.catch_error(SampleNotFound, lambda: self.root.exclude("d", ["nobody"], reason="x"))
 
         @precondition(lambda self: len(self.versions) > 2)
         @rule(data=st.data())
@@ -150,7 +152,7 @@ def machine(properties):
             number = data.draw(st.integers(1, len(self.versions)))
             self.root.retire(f"d@{number}", reason="x")
             self.retired.add(number)
-            properties.raised(VersionRetired, lambda: self.root.open(f"d@{number}"))
+            properties.catch_error(VersionRetired, lambda: self.root.open(f"d@{number}"))
 
         @precondition(lambda self: self.newest())
         @rule(name=st.sampled_from(["t1", "t2", "a1"]))
@@ -158,7 +160,7 @@ def machine(properties):
             number = self.newest()
             move = self.root.alias if name.startswith("a") else self.root.tag
             if name.startswith("t") and self.refs.get(name, number) != number:
-                properties.raised(Conflict, lambda: move(f"d@{number}", name))
+                properties.catch_error(Conflict, lambda: move(f"d@{number}", name))
                 return
             move(f"d@{number}", name)
             self.refs[name] = number

@@ -202,7 +202,7 @@ def test_what_comes_after_retirements_builds_on_what_is_left(root):
     assert (fourth.number, fourth.manifest["parent"], len(fourth)) == (4, None, 1)
 
 
-def pickled(thing):
+def copy_by_pickle(thing):
     return pickle.loads(pickle.dumps(thing))  # noqa: S301 - what it just dumped
 
 
@@ -210,10 +210,10 @@ def test_everything_pickles(root):
     version = write(root, "a", "b")
     view = version.select("cls").where("key = 'b'")
     for thing in (root, version, view):
-        again = pickled(thing)
+        again = copy_by_pickle(thing)
         assert repr(again) == repr(thing)
-    assert pickled(root).open("d").id == version.id
-    again = pickled(view)
+    assert copy_by_pickle(root).open("d").id == version.id
+    again = copy_by_pickle(view)
     assert (again.id, len(again), again.keys(again.version_ordinals(np.arange(1)))) == (
         view.id,
         1,

@@ -42,7 +42,7 @@ def write(root, samples, **options):
     return writer.version
 
 
-def refused(root, error, match, *samples, **options):
+def check_refusal(root, error, match, *samples, **options):
     writer = root.write("d", **options)
 
     def fill():
@@ -58,7 +58,9 @@ def refused(root, error, match, *samples, **options):
 
 
 def test_duplicate_key(root):
-    refused(root, DuplicateKey, "key 'k' comes twice in this version", ("k", {"cls": 1}), ("k", {"cls": 2}))
+    check_refusal(
+        root, DuplicateKey, "key 'k' comes twice in this version", ("k", {"cls": 1}), ("k", {"cls": 2})
+    )
 
 
 def test_duplicate_key_that_only_the_publisher_can_see(root):
@@ -77,16 +79,16 @@ def test_key_that_the_dataset_has(root):
 
 
 def test_bad_key(root):
-    refused(root, InvalidKey, r"key 'a\.jpg' has a '\.'", ("good", {"cls": 1}), ("a.jpg", {"cls": 1}))
+    check_refusal(root, InvalidKey, r"key 'a\.jpg' has a '\.'", ("good", {"cls": 1}), ("a.jpg", {"cls": 1}))
 
 
 def test_refused_field(root):
-    refused(root, InvalidField, r"field name 'x\.pkl'", ("k", {"x.pkl": b""}))
+    check_refusal(root, InvalidField, r"field name 'x\.pkl'", ("k", {"x.pkl": b""}))
 
 
 @pytest.mark.parametrize("fields", [{}, None, 3, "text", [("jpg", b"")]])
 def test_fields_that_are_none(root, fields):
-    refused(root, InvalidSample, "sample 'k' has no fields; pass a dict", ("k", fields))
+    check_refusal(root, InvalidSample, "sample 'k' has no fields; pass a dict", ("k", fields))
 
 
 def test_value_that_its_field_does_not_take(root):
@@ -97,7 +99,7 @@ def test_value_that_its_field_does_not_take(root):
 
 
 def test_fields_that_differ(root):
-    refused(
+    check_refusal(
         root,
         FieldMismatch,
         r"sample 'b' has fields \['cls', 'txt'\], sample 'a' has \['cls', 'jpg'\]: missing \['jpg'\], extra \['txt'\]",
@@ -123,7 +125,7 @@ def test_fields_that_differ_from_the_datasets(root):
 
 
 def test_empty_version(root):
-    refused(root, EmptyVersion, "no sample was added to 'd'")
+    check_refusal(root, EmptyVersion, "no sample was added to 'd'")
 
 
 def test_one_sample(root, properties):

@@ -10,7 +10,14 @@ import loader
 from loader.storage import open_store
 from penstock.formats.run_import import import_place
 from tests.demo.robots_walk import film, frozen, policy_windows, walk_dataset
-from tests.penstock.formats.builders.lerobot_files import CAMERA, LENGTHS, OTHER, spoken, v21, with_actions
+from tests.penstock.formats.builders.lerobot_files import (
+    CAMERA,
+    LENGTHS,
+    OTHER,
+    v21,
+    with_actions,
+    write_language,
+)
 
 pytestmark = pytest.mark.server
 CAMERAS = CAMERA, OTHER, "observation.images.low"
@@ -31,7 +38,7 @@ def check(plan: loader.Plan) -> None:
 
 
 def test_policy_resumes_and_an_episode_with_a_frozen_camera_leaves(tmp_path: Path) -> None:
-    place = with_actions(spoken(v21(tmp_path / "place", cameras=CAMERAS)))
+    place = with_actions(write_language(v21(tmp_path / "place", cameras=CAMERAS)))
     pictures = [np.full((32, 32, 3), (30 * n, 40, 255 - 30 * n), np.uint8) for n in range(LENGTHS[1])]
     film(place / f"videos/chunk-000/{OTHER}/episode_000001.mp4", frozen(pictures, 2, 6))
     bad = "episode_000001", OTHER, 4

@@ -11,7 +11,7 @@ import pytest
 
 import loader
 from tests.demo.robots_walk import REPOSITORY, film, frozen, policy_windows, walk_dataset
-from tests.penstock.formats.builders.lerobot_files import spoken
+from tests.penstock.formats.builders.lerobot_files import write_language
 
 pytestmark = pytest.mark.oracle
 HERE = Path(__file__).parent
@@ -53,7 +53,7 @@ def three_cameras(corpus: Path, place: Path) -> Path:
     own = {key: value for key, value in shown.items() if key in ("dtype", "names")} | {"shape": [240, 320, 3]}
     info["features"] |= dict.fromkeys(CAMERAS[1:], own)
     (place / "meta/info.json").write_text(json.dumps(info))
-    return spoken(place)
+    return write_language(place)
 
 
 def check(plan: loader.Plan) -> None:

@@ -20,7 +20,7 @@ from loader.order.substitutes import substitute
 from loader.order.weights import integer_weights
 
 
-def shape_of(n, chunk, lane_count, h):
+def lane_shape(n, chunk, lane_count, h):
     return lanes.LaneShape(n=n, chunk=chunk, lanes=lane_count, rounds_h=h)
 
 
@@ -59,7 +59,7 @@ def orders_differ(
     n=64, seeds=(0, 1, 2, 41, 42, 43, 2**64 - 1), names=("a", "b", "b/b3"), epochs=(0, 1, 2, 3)
 ):
     """No two (seed, source, epoch) share a key or a permutation."""
-    shape = shape_of(n, 1, 1, 1)
+    shape = lane_shape(n, 1, 1, 1)
     seen, seen_keys = {}, {}
     for who in itertools.product(seeds, names, epochs):
         order = tuple(epoch_order(shape, *who).tolist())
@@ -231,7 +231,7 @@ def two_sources_plan(seed=7, global_batch=48, schedule=None, **sizes):
 # L3: buckets
 
 
-def sizes_of(made):
+def bucket_sizes(made):
     """bucket -> source -> samples."""
     sizes = {}
     for one in made.sources.values():
@@ -239,7 +239,7 @@ def sizes_of(made):
     return sizes
 
 
-def bucketed_plan(sizes, batches, weights=None, seed=7, schedule=None, chunk=None, lanes=None):
+def bucket_plan(sizes, batches, weights=None, seed=7, schedule=None, chunk=None, lanes=None):
     """sizes: source -> bucket -> samples. batches: bucket -> batch."""
     views = {
         name: plan.source(
@@ -443,7 +443,7 @@ class Labelled(Listed):
         return Delta(view=new if len(new) else None, first=delta.first, removed=delta.removed)
 
 
-def labelled_versions(counts, gone):
+def label_versions(counts, gone):
     """Views of successive versions. counts: per version label -> new samples, which lie among one another. gone: per
     growth what is removed: numbers (modulo) of samples, or labels."""
     out = []
@@ -458,7 +458,7 @@ def labelled_versions(counts, gone):
     return out
 
 
-def grown_buckets_plan(views, steps, batches, weights=(1, 1), seed=5, schedule=None, other=None):
+def bucket_growth_plan(views, steps, batches, weights=(1, 1), seed=5, schedule=None, other=None):
     """A plan of `a`, views of versions with buckets, which grows at these steps, and the plan before. other: label ->
     samples of a source `z` that does not grow."""
     sources = {"a": plan.source(views[0], weights[0], chunk=2, lanes=4)}
@@ -493,7 +493,7 @@ def sizes_in_force(made, step):
     return sizes
 
 
-def grown_buckets_are_the_reference(reference, made, steps):
+def check_bucket_growth(reference, made, steps):
     """made: with one schedule's segments, and those of its growths. Every batch of the first steps."""
     shapes = {
         name: (one.shape.n, one.shape.chunk, one.shape.lanes, one.shape.rounds_h)
@@ -510,7 +510,7 @@ def grown_buckets_are_the_reference(reference, made, steps):
             views[one.growth] = name
     batches = list(made.buckets.batches)
     sizes = [sizes_in_force(made, start) for start, _ in segments]
-    wanted = reference.grown_buckets(made.seed, batches, shapes, wholes, segments, sizes, grown, steps)
+    wanted = reference.bucket_growth(made.seed, batches, shapes, wholes, segments, sizes, grown, steps)
     for step, (label, rows) in enumerate(wanted):
         own = step_slots(made, step)
         columns = (own.source, own.position, own.epoch, own.view_ordinal)
@@ -563,7 +563,7 @@ class Documents(views.SyntheticView):
         return packing.PackedView(self, asked, dict.fromkeys(asked.fields, self.dtype), table)
 
 
-def documents_of(tokens, name="docs", dtype="<u2"):
+def make_documents(tokens, name="docs", dtype="<u2"):
     """A view of documents with so many tokens each."""
     view = Documents(len(tokens), name)
     object.__setattr__(view, "tokens", list(tokens))

@@ -151,7 +151,7 @@ def batch(seed, size, shapes, segments, step):
     return out
 
 
-def masked_batch(seed, size, name, shape, step, first_step=0):
+def mask_batch(seed, size, name, shape, step, first_step=0):
     """The batch of a step with boundary="mask": [(i_k, epoch, view ordinal)], -1 for what padding does not have.
 
     first_step: the step with which epoch 0 begins.
@@ -167,7 +167,7 @@ def masked_batch(seed, size, name, shape, step, first_step=0):
     ]
 
 
-def grown_stream(name, sizes, growths, count, wholes=None):
+def growth_stream(name, sizes, growths, count, wholes=None):
     """The first `count` positions of a source that grows, written out: [(view, epoch, position in it)]. sizes: view ->
     samples; growths: the positions at which they take effect, ascending. wholes: the whole view of each growth, first
     that of growth 0; None where a bucket has no samples."""
@@ -225,7 +225,7 @@ def turn(segments, sizes, batches, step):
     return stream(dealt, 1, step)[0]
 
 
-def bucketed_stream(segments, sizes, batches, turns):
+def bucket_stream(segments, sizes, batches, turns):
     """Of the last step (bucket, [(source/bucket, i_k)] in stream order). sizes: [bucket -> source -> samples, per
     segment]; batches: [bucket -> slots, per segment]. turns: of this step and of all before it."""
     label, own = turns[-1]
@@ -240,18 +240,18 @@ def bucketed_stream(segments, sizes, batches, turns):
     return label, stream(mixed, slots, own)
 
 
-def grown_buckets(seed, batches, shapes, wholes, segments, sizes, grown, steps):
+def bucket_growth(seed, batches, shapes, wholes, segments, sizes, grown, steps):
     """The batches of the first steps of a plan with buckets that grows, in canonical order: [(bucket, [(view, i_k,
-    epoch, view ordinal)])]. shapes: view -> (N, c, D, h). wholes: source/bucket -> as in `grown_stream`. sizes: as in
-    `bucketed_stream`. grown: source -> steps of its growths."""
+    epoch, view ordinal)])]. shapes: view -> (N, c, D, h). wholes: source/bucket -> as in `growth_stream`. sizes: as in
+    `bucket_stream`. grown: source -> steps of its growths."""
     turns = [turn(segments, sizes, batches, step) for step in range(steps)]
-    dealt = [bucketed_stream(segments, sizes, batches, turns[: step + 1]) for step in range(steps)]
+    dealt = [bucket_stream(segments, sizes, batches, turns[: step + 1]) for step in range(steps)]
     counts, written = {view: shape[0] for view, shape in shapes.items()}, {}
     for name, views in wholes.items():
         source = name.rpartition("/")[0]
         starts = [sum(k == name for _, slots in dealt[:at] for k, _ in slots) for at in grown.get(source, ())]
         count = 1 + max((i for _, slots in dealt for k, i in slots if k == name), default=-1)
-        written[name] = grown_stream(name, counts, starts, count, views)
+        written[name] = growth_stream(name, counts, starts, count, views)
     out = []
     for label, slots in dealt:
         placed = []
@@ -265,7 +265,7 @@ def grown_buckets(seed, batches, shapes, wholes, segments, sizes, grown, steps):
     return out
 
 
-def bucketed_batch(seed, batches, shapes, sizes, segments, step):
+def bucket_batch(seed, batches, shapes, sizes, segments, step):
     """As `batch`, of a plan with buckets; also the bucket. shapes: "source/bucket" -> (N, c, D, h)."""
     label, own = turn(segments, sizes, batches, step)
     mixed = []

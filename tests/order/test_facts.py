@@ -14,17 +14,17 @@ from loader.order.sources.views import synthetic
 from tests.refusals import refusal
 
 
-def taken(made, steps):
+def step_samples(made, steps):
     """name -> its samples in these steps."""
     names = made.source_names
     return Counter(names[k] for step in steps for k in made.slots(step).source.tolist())
 
 
-def exhausted_at(made, limit):
+def exhaustion_step(made, limit):
     """name -> the step that takes the last sample of its first epoch, counted."""
     out, used = {}, Counter()
     for step in range(limit):
-        used.update(taken(made, [step]))
+        used.update(step_samples(made, [step]))
         for name, one in made.sources.items():
             if used[name] >= one.shape.n:
                 out.setdefault(name, step)
@@ -53,7 +53,7 @@ def test_exhaustion_is_the_step_that_a_count_finds(photos, web, batches, buckete
         views, seed=1, global_batch=6, bucket_by=by, schedule=[(at, {"photos": 1})], allow_repeats=True
     )
     facts, limit = made.facts(), 150
-    counted = exhausted_at(made, limit)
+    counted = exhaustion_step(made, limit)
     told = {name: one["exhausted_at_step"] for name, one in facts["sources"].items()}
     assert {name: step for name, step in told.items() if step is not None and step < limit} == counted
     if counted:
@@ -72,7 +72,7 @@ def test_rates_of_a_bucketed_mixture_are_those_of_a_whole_cycle():
     made = make_plan(views, seed=1, global_batch=12, bucket_by=bucket("b", batch={"b0": 6}))
     (facts,) = made.facts()["segments"]
     cycle = facts["buckets"]["b0"]["total_turns"] * 3  # 3: the weights in a bucket repeat too
-    counted = taken(made, range(cycle))
+    counted = step_samples(made, range(cycle))
     for name, one in facts["sources"].items():
         assert counted[name] == pytest.approx(cycle * one["samples_per_step"], rel=1e-12)
         assert one["steps_per_epoch"] == pytest.approx(made.sources[name].shape.n * cycle / counted[name])

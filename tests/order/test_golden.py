@@ -14,15 +14,15 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture(scope="module")
-def saved():
+def golden_values():
     return json.loads((GOLDEN / f"order-{ORDER_VERSION}.json").read_text(encoding="utf-8"))
 
 
-def test_code_gives_the_golden_file(saved, regenerate):
+def test_code_gives_the_golden_file(golden_values, regenerate):
     made = json.loads(json.dumps(regenerate.golden()))
-    for part in saved:
-        assert made[part] == saved[part], part
-    assert made == saved
+    for part in golden_values:
+        assert made[part] == golden_values[part], part
+    assert made == golden_values
 
 
 def test_every_order_version_so_far_has_its_file():
@@ -31,26 +31,26 @@ def test_every_order_version_so_far_has_its_file():
     }
 
 
-def test_reference_gives_the_golden_numbers(saved, reference):
-    for one in saved["keys"]:
+def test_reference_gives_the_golden_numbers(golden_values, reference):
+    for one in golden_values["keys"]:
         seed, *rest = one["fields"]
         assert reference.key(int(seed, 16), *rest) == int(one["key"], 16)
-    for a, z in saved["mix64"]:
+    for a, z in golden_values["mix64"]:
         assert reference.mix64(int(a, 16)) == int(z, 16)
-    for k, a, z in saved["sub"]:
+    for k, a, z in golden_values["sub"]:
         assert reference.sub(int(k, 16), int(a, 16)) == int(z, 16)
-    for one in saved["perm"]:
+    for one in golden_values["perm"]:
         assert [reference.perm(int(one["k"], 16), one["n"], x) for x in one["x"]] == one["perm"]
-    for one in saved["locate"]:
+    for one in golden_values["locate"]:
         for epoch, ordinals in enumerate(one["ordinals in epochs 0, 1"]):
             where = (tuple(one["N, c, D, h"]), 7, "photos", epoch)
             assert [reference.locate(*where, i) for i in one["positions"]] == ordinals
-    for one in saved["tables"]:
+    for one in golden_values["tables"]:
         assert [name for name, _ in reference.table(one["weights"])] == one["table"]
 
 
-def test_reference_gives_the_golden_batches(saved, reference):
-    for one in saved["plans"].values():
+def test_reference_gives_the_golden_batches(golden_values, reference):
+    for one in golden_values["plans"].values():
         made = one["plan"]
         shapes = {name: (s["n"], s["chunk"], s["lanes"], s["h"]) for name, s in made["sources"].items()}
         segments = [(s["start_step"], s["weights"]) for s in made["segments"]]
@@ -71,8 +71,8 @@ def test_reference_gives_the_golden_batches(saved, reference):
                 assert got == wanted
 
 
-def test_reference_gives_the_golden_batches_of_buckets(saved, reference):
-    for one in saved["bucketed plans"].values():
+def test_reference_gives_the_golden_batches_of_buckets(golden_values, reference):
+    for one in golden_values["bucketed plans"].values():
         made = one["plan"]
         shapes = {name: (s["n"], s["chunk"], s["lanes"], s["h"]) for name, s in made["sources"].items()}
         sizes = {}
@@ -85,7 +85,7 @@ def test_reference_gives_the_golden_batches_of_buckets(saved, reference):
         names = sorted(shapes)
         exact = sum(by["turns"][0]["weights"].values()) < 1000  # the reference's largest tables take minutes
         for batch in one["batches"][: 3 if exact else 0]:
-            _, slots = reference.bucketed_batch(
+            _, slots = reference.bucket_batch(
                 made["seed"], by["batch"], shapes, sizes, segments, batch["step"]
             )
             rows = [[names.index(name), *rest] for name, *rest in slots]
@@ -93,8 +93,8 @@ def test_reference_gives_the_golden_batches_of_buckets(saved, reference):
             assert rows[-4:] == batch["last"]
 
 
-def test_reference_gives_the_golden_quarantine(saved, reference):
-    made = saved["quarantine"]["plan"]
+def test_reference_gives_the_golden_quarantine(golden_values, reference):
+    made = golden_values["quarantine"]["plan"]
     (one,), ((name, shape),) = made["quarantine"], made["sources"].items()
     bad = {ordinal for ordinal, _ in one["samples"]}
     n, plain = shape["n"], (shape["n"], shape["chunk"], shape["lanes"], shape["h"])
@@ -111,18 +111,18 @@ def test_reference_gives_the_golden_quarantine(saved, reference):
             ordinal = (own + 1 + drawn % (n - 1)) % n
         if attempt:
             wanted.append([slot, position, attempt, ordinal])
-    assert saved["quarantine"]["(slot, i_k, attempt, ordinal) of step 9"] == wanted
+    assert golden_values["quarantine"]["(slot, i_k, attempt, ordinal) of step 9"] == wanted
     assert max(attempt for _, _, attempt, _ in wanted) > 1
 
 
-def test_reference_gives_the_golden_quarantine_of_what_came_with_growths(saved, reference):
+def test_reference_gives_the_golden_quarantine_of_what_came_with_growths(golden_values, reference):
     """Nothing was removed, so a sample's ordinal is the same in every version."""
-    made = saved["quarantine of what came with growths"]["plan"]
+    made = golden_values["quarantine of what came with growths"]["plan"]
     shapes = {name: (s["n"], s["chunk"], s["lanes"], s["h"]) for name, s in made["sources"].items()}
     first = {name: s["view"].get("first", 0) for name, s in made["sources"].items()}
     size, starts = made["global_batch"], [one["position"] for one in made["grown"]]
     counts = {name: shape[0] for name, shape in shapes.items()}
-    written = reference.grown_stream("photos", counts, starts, 17 * size)
+    written = reference.growth_stream("photos", counts, starts, 17 * size)
     wanted = []
     for step in (2, 9, 11, 12, 16):
         since = [one["samples"] for one in made["quarantine"] if one["start_step"] <= step]
@@ -143,23 +143,24 @@ def test_reference_gives_the_golden_quarantine_of_what_came_with_growths(saved, 
                 index = sorted(shapes).index(view)
                 wanted.append([step, index, slot, position, attempt, at + first[view]])
     assert (
-        saved["quarantine of what came with growths"]["(step, source, slot, i_k, attempt, ordinal)"] == wanted
+        golden_values["quarantine of what came with growths"]["(step, source, slot, i_k, attempt, ordinal)"]
+        == wanted
     )
 
 
-def test_reference_gives_the_golden_boundary(saved, reference):
-    one = saved["boundary"]
+def test_reference_gives_the_golden_boundary(golden_values, reference):
+    one = golden_values["boundary"]
     ((name, shape),) = one["plan"]["sources"].items()
     shape, size = (shape["n"], shape["chunk"], shape["lanes"], shape["h"]), one["plan"]["global_batch"]
     for batch in one["batches"]:
-        slots = reference.masked_batch(one["plan"]["seed"], size, name, shape, batch["step"])
+        slots = reference.mask_batch(one["plan"]["seed"], size, name, shape, batch["step"])
         rows = [[0, *slot] for slot in slots]
         assert rows[:4] == batch["first (source, i_k, epoch, ordinal)"]
         assert rows[-4:] == batch["last"]
 
 
-def test_reference_gives_the_golden_packing(saved, reference):
-    one = saved["packing"][0]
+def test_reference_gives_the_golden_packing(golden_values, reference):
+    one = golden_values["packing"][0]
     tokens = [i * 7919 % 613 * (9 if i % 10 == 0 else 1) for i in range(one["documents"])]
     rows = [
         [number, 2 * document, *rest]
@@ -172,8 +173,8 @@ def test_reference_gives_the_golden_packing(saved, reference):
     assert hashlib.sha256(data).hexdigest() == one["sha256"]
 
 
-def test_reference_gives_the_golden_batches_of_ramps_and_growths(saved, reference):
-    for one in (*saved["ramped plans"].values(), *saved["grown plans"].values()):
+def test_reference_gives_the_golden_batches_of_ramps_and_growths(golden_values, reference):
+    for one in (*golden_values["ramped plans"].values(), *golden_values["grown plans"].values()):
         made = one["plan"]
         shapes = {name: (s["n"], s["chunk"], s["lanes"], s["h"]) for name, s in made["sources"].items()}
         segments = [(s["start_step"], s["weights"]) for s in made["segments"]]
@@ -182,7 +183,7 @@ def test_reference_gives_the_golden_batches_of_ramps_and_growths(saved, referenc
         starts = {name: [g["position"] for g in grown if g["source"] == name] for name in names}
         counts = {view: shape[0] for view, shape in shapes.items()}
         written = {
-            name: reference.grown_stream(name, counts, starts[name], 100 * 1000) for name in segments[0][1]
+            name: reference.growth_stream(name, counts, starts[name], 100 * 1000) for name in segments[0][1]
         }
         for batch in one["batches"]:
             if batch["step"] > 1000:
@@ -207,8 +208,11 @@ def test_reference_gives_the_golden_batches_of_ramps_and_growths(saved, referenc
                 assert got == wanted
 
 
-def test_reference_gives_the_golden_batches_of_buckets_that_grow_and_ramp(saved, reference):
-    for one in (*saved["grown bucketed plans"].values(), *saved["ramped bucketed plans"].values()):
+def test_reference_gives_the_golden_batches_of_buckets_that_grow_and_ramp(golden_values, reference):
+    for one in (
+        *golden_values["grown bucketed plans"].values(),
+        *golden_values["ramped bucketed plans"].values(),
+    ):
         made, sizes, wholes = one["plan"], [], {}
         shapes = {name: (s["n"], s["chunk"], s["lanes"], s["h"]) for name, s in made["sources"].items()}
         grown = {
@@ -233,7 +237,7 @@ def test_reference_gives_the_golden_batches_of_buckets_that_grow_and_ramp(saved,
             {label: n for at, changed in ramp if at <= start for label, n in changed.items()}
             for start, _ in segments
         ]
-        wanted = reference.grown_buckets(made["seed"], batches, shapes, wholes, segments, sizes, grown, 71)
+        wanted = reference.bucket_growth(made["seed"], batches, shapes, wholes, segments, sizes, grown, 71)
         names = sorted(shapes)
         for batch in one["batches"]:
             if batch["step"] >= len(wanted):
@@ -246,8 +250,11 @@ def test_reference_gives_the_golden_batches_of_buckets_that_grow_and_ramp(saved,
             assert rows[-4:] == batch["last"]
 
 
-def test_golden_plans_and_states_are_still_read(saved):
-    for quarantined, step in ((saved["quarantine"], 9), (saved["quarantine of what came with growths"], 16)):
+def test_golden_plans_and_states_are_still_read(golden_values):
+    for quarantined, step in (
+        (golden_values["quarantine"], 9),
+        (golden_values["quarantine of what came with growths"], 16),
+    ):
         made = plan_from_json(
             quarantined["plan"],
             lambda spec: SyntheticView(spec["n"], spec["name"], first=spec.get("first", 0)),
@@ -256,7 +263,10 @@ def test_golden_plans_and_states_are_still_read(saved):
         assert made.check_state(quarantined["state"]) == step
     kinds = ("plans", "ramped plans", "grown plans")
     kinds += ("bucketed plans", "ramped bucketed plans", "grown bucketed plans")
-    for one in (saved["boundary"], *(plan for kind in kinds for plan in saved[kind].values())):
+    for one in (
+        golden_values["boundary"],
+        *(plan for kind in kinds for plan in golden_values[kind].values()),
+    ):
         made = plan_from_json(
             one["plan"], lambda spec: SyntheticView(spec["n"], spec["name"], first=spec.get("first", 0))
         )

@@ -169,15 +169,15 @@ def test_plan_survives_json_and_pickle(properties):
 
 
 def test_chunk_and_lanes_are_whole_numbers_of_any_kind():
-    def made(**shape):
+    def build_plan(**shape):
         return make_plan({"a": source(synthetic(10_000), **shape)}, seed=3, global_batch=20)
 
-    assert made(chunk=np.int64(2), lanes=np.int32(4)) == made(chunk=2, lanes=4)
-    json.dumps(made(chunk=np.int64(2), lanes=np.int32(4)).to_json())
+    assert build_plan(chunk=np.int64(2), lanes=np.int32(4)) == build_plan(chunk=2, lanes=4)
+    json.dumps(build_plan(chunk=np.int64(2), lanes=np.int32(4)).to_json())
     for shape in ({"chunk": True}, {"lanes": True}, {"chunk": 2.0}, {"lanes": "4"}):
         ((name, value),) = shape.items()
         with refusal(InvalidPlan, what=name, where="source 'a'", given=value):
-            made(**shape)
+            build_plan(**shape)
 
 
 def test_frozen_chunk_and_lanes_are_not_chosen_again():
@@ -204,7 +204,7 @@ def test_saved_plan_is_named_by_its_bytes(properties, tmp_path):
     assert plan_from_json(json.loads(data), reopen) == made
 
 
-def edited(made, **changes):
+def edit_plan(made, **changes):
     content = json.loads(json.dumps(made.to_json()))
     return content | changes
 
@@ -214,23 +214,23 @@ def test_plan_that_cannot_be_reopened(properties):
     content = made.to_json()
     for name, newer in {"format": 3, "order": 2}.items():
         with refusal(FormatTooNew, what=name, given=newer):
-            plan_from_json(edited(made, **{name: newer}), reopen)
+            plan_from_json(edit_plan(made, **{name: newer}), reopen)
         with refusal(InvalidPlan, what=name, given="1"):
-            plan_from_json(edited(made, **{name: "1"}), reopen)
+            plan_from_json(edit_plan(made, **{name: "1"}), reopen)
     with refusal(PlanMismatch, what="view", where="source 'photos'") as refused:
         plan_from_json(content, lambda spec: synthetic(5, spec["name"]))
     assert "n was 4000 and is 5" in refused.value.given
     with refusal(PlanMismatch, what="view", where="source 'photos'") as refused:
         plan_from_json(content, lambda spec: SyntheticView(spec["n"], "another"))
     assert refused.value.given[0].startswith("id was")
-    segments = edited(made)["segments"]
+    segments = edit_plan(made)["segments"]
     segments[1]["base"]["web"] += 1
     with refusal(PlanMismatch, what="plan", given="segments"):
-        plan_from_json(edited(made, segments=segments), reopen)
+        plan_from_json(edit_plan(made, segments=segments), reopen)
     with refusal(PlanMismatch, what="plan", given="bucket_by"):
-        plan_from_json(edited(made, bucket_by="height"), reopen)
+        plan_from_json(edit_plan(made, bucket_by="height"), reopen)
     with refusal(PlanMismatch, what="plan", given="format"):
-        plan_from_json(edited(made, format=2), reopen)
+        plan_from_json(edit_plan(made, format=2), reopen)
     for broken in (
         {"sources": {}},
         {"segments": []},
@@ -242,7 +242,7 @@ def test_plan_that_cannot_be_reopened(properties):
         {"global_batch": 0},
     ):
         with pytest.raises(InvalidPlan):
-            plan_from_json(edited(made, **broken), reopen)
+            plan_from_json(edit_plan(made, **broken), reopen)
     for not_a_plan, part in (([], "plan"), ("p-12", "plan"), ({}, "format")):
         with refusal(InvalidPlan, what=part):
             plan_from_json(not_a_plan, reopen)
@@ -378,7 +378,7 @@ def test_plan_is_frozen(properties):
         made.seed = 8
 
 
-def test_describe_names_what_people_ask_for(properties):
+def test_describe_names_epochs_and_shares(properties):
     made = make_plan(
         {"photos": source(Odd(4000), 3, 8, 16), "web": synthetic(700)},
         seed=7,

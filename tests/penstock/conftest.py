@@ -91,7 +91,7 @@ def fill(path):
 
 
 @pytest.fixture(scope="session")
-def filled(tmp_path_factory):
+def sample_root(tmp_path_factory):
     """(path of a root that no test changes, hash of a plan saved there)."""
     path = tmp_path_factory.mktemp("filled") / "root"
     return str(path), fill(path)

@@ -19,7 +19,7 @@ from penstock.upkeep.verify.root import verify_root
 from tests.mortal_store import SIDES, Death, Killed, stop
 
 
-def over(death, url, options=None):
+def mortal_root(death, url, options=None):
     root = loader.Root(url, options=options)
     root._use(death.of(root.store))
     return root
@@ -52,7 +52,7 @@ def primaries(place):
         return tuple(name for name in "ab" if accepts(copy.url(name), copy.options))
 
 
-def moved(a, b):
+def has_new_primary(a, b):
     """Whether b is the primary of all that a had, and a its mirror. Folders."""
     assert writers(a, b) == [b]
     is_mirror(loader.Root(a), loader.Root(b))
@@ -66,11 +66,13 @@ def is_mirror(a, b):
     assert verify_root(b, full=True).problems == []
 
 
-def stopped(place, k, after):
+def stop_promotion(place, k, after):
     """Whether a promotion in this process came so far."""
     death = Death(k, SIDES[after], die=stop)
     try:
-        promote(over(death, place.url("a"), place.options), death.of(place.store("b")), Pace(), at_once=2)
+        promote(
+            mortal_root(death, place.url("a"), place.options), death.of(place.store("b")), Pace(), at_once=2
+        )
     except Killed:
         return True
     return False
@@ -79,10 +81,10 @@ def stopped(place, k, after):
 def run(a, b, options, k, after):
     """What a process of dataset/forks.py does: a promotion, in the middle of which it ends."""
     death = Death(k, SIDES[after])
-    promote(over(death, a, options), death.of(open_store(b, options)), Pace(), at_once=2)
+    promote(mortal_root(death, a, options), death.of(open_store(b, options)), Pace(), at_once=2)
 
 
-def kill_everywhere(place, ks, kill=stopped):
+def kill_everywhere(place, ks, kill=stop_promotion):
     """How many kills there were. place: has a primary "a" and a mirror "b"; ks: the requests, of kills before and of
     kills after them; kill(place, k, after): whether one came so far. After each at most one of the two accepts an
     append, and a second run finishes; before the log was closed and after it was seen."""
@@ -114,7 +116,7 @@ def begin(place):
     root.close()
 
 
-def killed(where, ks):
+def kill_promotions(where, ks):
     """A job of `make prove`. where: "disk" or "s3"."""
     import forks
     import places
@@ -147,4 +149,4 @@ def jobs():
         for share in range(SHARES):
             ks = range(1 + share * step, MOST, SHARES * step)
             name = f"promotion killed on {where}, request {ks.start} and each {ks.step} on"
-            yield name, (ABOUT_S, partial(killed, where, ks))
+            yield name, (ABOUT_S, partial(kill_promotions, where, ks))

@@ -17,8 +17,8 @@ from tests.proxy_stores import ProxyStore
 SHORT = ("--batch", "6", "--seconds", "0.05")
 
 
-def test_the_table(cli, filled):
-    root, _ = filled
+def test_the_table(cli, sample_root):
+    root, _ = sample_root
     run = cli("bench", "d@4", *SHORT, "--workers", "2", root=root)
     assert (run.code, run.err) == (0, "")
     head, _, titles, *rows = run.out.splitlines()
@@ -35,8 +35,8 @@ def test_the_table(cli, filled):
     assert rows[-1] == f"  {ADVICE[limit]}"
 
 
-def test_json(cli, filled):
-    root, _ = filled
+def test_json(cli, sample_root):
+    root, _ = sample_root
     body = cli("bench", "d@4", *SHORT, "--fields", "cls", "--workers", "1", "--json", root=root).json
     assert (body["version"], body["fields"], body["batch"], body["workers"]) == ("d@4", ["cls"], 6, 1)
     assert body["n_samples"] == 13
@@ -48,15 +48,15 @@ def test_json(cli, filled):
         assert 1 <= per_sample <= 2, "a class number has one digit or two"
 
 
-def test_one_thread_is_enough(cli, filled):
-    root, _ = filled
+def test_one_thread_is_enough(cli, sample_root):
+    root, _ = sample_root
     out = cli("bench", "d@4", *SHORT, "--workers", "0", root=root).out
     assert "one thread" in out
     assert "workers  " not in out
 
 
-def test_as_a_process(penstock, filled):
-    root, _ = filled
+def test_as_a_process(penstock, sample_root):
+    root, _ = sample_root
     run = penstock("bench", "d@4", *SHORT, root=root)
     assert (run.code, run.err) == (0, ""), "no bar where there is no terminal"
     assert "limited by: " in run.out
@@ -73,8 +73,8 @@ def test_as_a_process(penstock, filled):
         (("d@4", "--workers", "-1"), "InvalidRuntime"),
     ],
 )
-def test_mistakes_are_status_2(cli, filled, arguments, error):
-    run = cli("bench", *arguments, root=filled[0])
+def test_mistakes_are_status_2(cli, sample_root, arguments, error):
+    run = cli("bench", *arguments, root=sample_root[0])
     assert (run.code, run.out) == (2, "")
     assert error in run.err
 

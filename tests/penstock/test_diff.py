@@ -4,13 +4,13 @@ import loader
 from penstock.upkeep.diff import column_statistics, diff
 
 
-def opened(filled):
+def open_versions(filled):
     root = loader.Root(filled[0])
     return {number: root.open(f"d@{number}") for number in (1, 3, 4)}
 
 
-def test_counts(filled):
-    versions = opened(filled)
+def test_counts(sample_root):
+    versions = open_versions(sample_root)
     found = diff(versions[1], versions[4])
     assert (found.a, found.b) == ("d@1", "d@4")
     assert found.samples == (10, 13)
@@ -21,8 +21,8 @@ def test_counts(filled):
     assert found.nbytes[0] < found.nbytes[1]
 
 
-def test_columns(filled):
-    versions = opened(filled)
+def test_columns(sample_root):
+    versions = open_versions(sample_root)
     found = diff(versions[1], versions[4]).columns
     assert found["score"][0] is None
     assert found["score"][1] == {
@@ -43,8 +43,8 @@ def test_columns(filled):
     assert column_statistics(versions[4])["kind"]["categories"] == {"a": 5, "b": 5}
 
 
-def test_back_and_to_itself(filled):
-    versions = opened(filled)
+def test_back_and_to_itself(sample_root):
+    versions = open_versions(sample_root)
     back = diff(versions[4], versions[1])
     assert (len(back.parts_removed), back.parts_added) == (1, [])
     assert back.groups_removed == {"emb": ["emb.npy"]}
@@ -52,8 +52,8 @@ def test_back_and_to_itself(filled):
     assert (same.columns, same.coverage, same.groups_added, same.parts_added) == ({}, {}, {}, [])
 
 
-def test_text(cli, filled):
-    text = cli("diff", "d@1", "d@4", root=filled[0]).out
+def test_text(cli, sample_root):
+    text = cli("diff", "d@1", "d@4", root=sample_root[0]).out
     for part in (
         "d@1 -> d@4",
         "samples   10 -> 13   excluded 0 -> 1",
@@ -63,4 +63,4 @@ def test_text(cli, filled):
         "column    score: absent -> n=4",
     ):
         assert part in text
-    assert cli("diff", "d@1", "d@4", "--json", root=filled[0]).json["samples"] == [10, 13]
+    assert cli("diff", "d@1", "d@4", "--json", root=sample_root[0]).json["samples"] == [10, 13]

@@ -25,7 +25,7 @@ def root(tmp_path):
         yield root
 
 
-def nested(tmp_path):
+def overlapping_places(tmp_path):
     """Yield places that contain the root or lie in it, however they are spelled."""
     folder = tmp_path / "root"
     yield str(folder)
@@ -50,7 +50,7 @@ def objects(root):
 
 def test_targets_in_the_root_are_refused_however_they_are_spelled(root, tmp_path):
     there = objects(root)
-    for place in nested(tmp_path):
+    for place in overlapping_places(tmp_path):
         store = open_store(place)
         with refusal(InvalidStore, what="locations", given=[store.url, root.url]):
             export(root.open("d"), "files", store)
@@ -60,7 +60,7 @@ def test_targets_in_the_root_are_refused_however_they_are_spelled(root, tmp_path
 
 
 def test_checkpoints_are_not_copied_into_their_root(root, tmp_path):
-    for place in nested(tmp_path):
+    for place in overlapping_places(tmp_path):
         copies = loader.Root(place)
         with refusal(InvalidStore, what="locations", given=[copies.url, root.url]):
             list(copy_checkpoints(root.store, copies, "run"))

@@ -36,7 +36,7 @@ def old(root):
         prev = entry.sha256
 
 
-def sealed_on(root, read, body, *, by_old_release=True):
+def seal_entry(root, read, body, *, by_old_release=True):
     """An entry behind the last, by a writer to whom the last came as `read`."""
     n = root.state.n
     misread = parse(n, read(root.store.get(entry_key(n)).data))
@@ -67,7 +67,7 @@ def contents(root):
     return {record.id: record.name for record in root.state.versions("d")}, sorted(root.state.txns)
 
 
-def repaired(root, cli, *options):
+def repair_output(root, cli, *options):
     planned = cli("repair", "--by", "ann", *options, root=root.url)
     with pytest.raises(Corrupt):
         again(root).log.refresh()
@@ -90,14 +90,14 @@ def test_entry_that_was_sealed_on_a_flipped_bit(root, cli):
     """Nothing is replaced; the record says which link, by whom and why; verify names that entry until then."""
     old(root)
     versions, txns = contents(again(root))
-    n = sealed_on(root, time_flipped, BEGIN)
+    n = seal_entry(root, time_flipped, BEGIN)
     stored = {info.key: root.store.get(info.key).data for info in root.store.list("log/")}
     with pytest.raises(Corrupt, match="penstock repair"):
         again(root).log.refresh()
     (problem,) = verify_root(again(root)).problems
     assert problem.address == entry_key(n)
     assert f"after {entry_key(n - 1)} with byte 10 read as" in problem.what
-    said = repaired(root, cli)
+    said = repair_output(root, cli)
     assert said.startswith(f"log/repair-{n:012d}.json: entry {n} was written after byte")
     assert contents(again(root)) == (versions, sorted([*txns, "t"]))
     assert {key: root.store.get(key).data for key in stored} == stored
@@ -114,15 +114,15 @@ def test_entry_that_was_sealed_on_a_flipped_bit(root, cli):
 
 def test_damaged_record_of_a_repair_counts_for_nothing(root, cli):
     old(root)
-    n = sealed_on(root, time_flipped, BEGIN)
-    repaired(root, cli)
+    n = seal_entry(root, time_flipped, BEGIN)
+    repair_output(root, cli)
     key = f"log/repair-{n:012d}.json"
     good = root.store.get(key).data
     for damaged in (good.replace(b'"ann"', b'"bob"'), b"{", b"[" * 10_000, b'"x"'):
         root.store.put(key, damaged)
         with pytest.raises(Corrupt):
             again(root).log.refresh()
-    repaired(root, cli)
+    repair_output(root, cli)
     assert again(root).state.n == n
 
 
@@ -135,7 +135,7 @@ def test_damaged_entry_is_restored_without_a_mirror(root, cli, of_old_release):
     good = root.store.get(entry_key(n)).data
     damaged = good.replace(b'"kind"', b'"kinf"')
     root.store.put(entry_key(n), damaged)
-    assert f"{entry_key(n)}: " in repaired(root, cli)
+    assert f"{entry_key(n)}: " in repair_output(root, cli)
     assert root.store.get(entry_key(n)).data == good
     (record,) = (info.key for info in root.store.list("log/repair-"))
     value = json.loads(root.store.get(record).data)
@@ -153,7 +153,7 @@ def test_damaged_or_lost_entry_is_restored_from_a_mirror(root, cli, tmp_path, da
         root.store.delete_many([entry_key(4)])
     else:
         root.store.put(entry_key(4), damage(good))
-    repaired(root, cli, "--mirror", mirror)
+    repair_output(root, cli, "--mirror", mirror)
     assert root.store.get(entry_key(4)).data == good
     assert verify_root(again(root)).problems == []
 
@@ -166,30 +166,30 @@ def test_copy_of_the_root_says_which_of_two_readings_is_right(root, cli, tmp_pat
     shutil.copytree(root.url, copy)
     n = root.state.n
     if damaged_at_rest:
-        sealed_on(root, lambda data: data, BEGIN)
+        seal_entry(root, lambda data: data, BEGIN)
         root.store.put(entry_key(n), name_flipped(root.store.get(entry_key(n)).data))
     else:
-        sealed_on(root, name_flipped, BEGIN)
-    repaired(root, cli, "--mirror", copy)
+        seal_entry(root, name_flipped, BEGIN)
+    repair_output(root, cli, "--mirror", copy)
     assert [info.key.count("-") for info in root.store.list("log/repair-")] == [2 if damaged_at_rest else 1]
     assert again(root).state.refs["d", "good"].number == 1
 
 
 def test_what_neither_a_mirror_nor_a_checksum_tells_is_asked(root, cli):
     old(root)
-    n = sealed_on(root, name_flipped, BEGIN)
+    n = seal_entry(root, name_flipped, BEGIN)
     refused = cli("repair", "--by", "ann", root=root.url)
     assert refused.code == 2
     assert "--believe stored" in refused.err
     steps = plan_repair(root.store, by="ann", believe="next")
     assert [step.key for step in steps] == [entry_key(n - 1)]
-    repaired(root, cli, "--believe", "stored")
+    repair_output(root, cli, "--believe", "stored")
     assert ("d", "good") in again(root).state.refs
 
 
 def test_what_was_read_may_be_believed(root):
     old(root)
-    sealed_on(root, name_flipped, BEGIN)
+    seal_entry(root, name_flipped, BEGIN)
     state = apply_repair(root.store, plan_repair(root.store, by="ann", believe="next"), by="ann")
     assert ("d", "gnod") in state.refs
 
@@ -212,7 +212,7 @@ def test_edit_by_hand_is_not_blessed(root, cli, tmp_path):
 def test_two_broken_places_far_apart(root):
     """What lies between is read as it is."""
     old(root)
-    first = sealed_on(root, time_flipped, BEGIN)
+    first = seal_entry(root, time_flipped, BEGIN)
     apply_repair(root.store, plan_repair(root.store, by="ann"), by="ann")
     log = Log(root.store)
     for k in range(600):
@@ -228,8 +228,8 @@ def test_two_broken_places_far_apart(root):
 def test_mirror_of_a_repaired_root_is_whole(root, cli, tmp_path):
     """The record of the repair goes with the entries; what the mirror becomes reads without the primary."""
     old(root)
-    n = sealed_on(root, time_flipped, BEGIN)
-    repaired(root, cli)
+    n = seal_entry(root, time_flipped, BEGIN)
+    repair_output(root, cli)
     mirror = tmp_path / "mirror"
     assert cli("migrate", "run", mirror, root=root.url).code == 0
     copy = loader.Root(mirror)

@@ -79,7 +79,7 @@ def digests(batches: loader.OnlineBatches, stop: int | None = None) -> dict[int,
     return out
 
 
-def summed(parts: Iterable[dict[int, int]]) -> dict[int, int]:
+def sum_digests(parts: Iterable[dict[int, int]]) -> dict[int, int]:
     """Return the digests of all ranks together."""
     out: dict[int, int] = {}
     for part in parts:
@@ -88,14 +88,14 @@ def summed(parts: Iterable[dict[int, int]]) -> dict[int, int]:
     return out
 
 
-def rows_of(version: loader.Version) -> list[Row]:
+def live_rows(version: loader.Version) -> list[Row]:
     """Return a version's live rollouts in the order of part and row."""
     columns = ["part", "key", "group_id", "policy_min"]
     rows = version.samples().select(columns).collect().iter_rows()
     return [Row(key, part.rpartition("-")[0], name, policy) for part, key, name, policy in rows]
 
 
-def trained_keys(batches: loader.OnlineBatches) -> list[str]:
+def decision_keys(batches: loader.OnlineBatches) -> list[str]:
     """Return the keys of the current decision's list, in its order."""
     view: Any = batches.plan.sources["rollouts"].view.documents  # type: ignore[attr-defined]
     keys: list[str] = view.keys(view.in_order)

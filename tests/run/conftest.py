@@ -114,8 +114,8 @@ class WatchedStore:
 
 
 @pytest.fixture(scope="session")
-def watched():
-    """watched(root) -> its store from now on, watched; versions opened afterwards read through it."""
+def watch_store():
+    """watch_store(root) -> its store from now on, watched; versions opened afterwards read through it."""
 
     def watch(root):
         root.store = WatchedStore(root.store)

@@ -192,7 +192,7 @@ class Calls:
         sys.setprofile(profile)
 
 
-def faults_of(pid):
+def page_faults(pid):
     """Page faults of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[7]) + int(fields[9])
@@ -215,9 +215,9 @@ def reads():
 
 def span(workers, work):
     """Return page faults of this process, of its workers, and reads of this process, while it does some work."""
-    before = faults_of("self"), sum(map(faults_of, workers)), reads()
+    before = page_faults("self"), sum(map(page_faults, workers)), reads()
     work()
-    after = faults_of("self"), sum(map(faults_of, workers)), reads()
+    after = page_faults("self"), sum(map(page_faults, workers)), reads()
     return [b - a for a, b in zip(before, after, strict=True)]
 
 

@@ -137,7 +137,7 @@ def test_arrays_over_memory_that_is_used_again_stay(tmp_path):
             assert (row == int(key)).all()
 
 
-def test_batches_come_on_the_device_that_was_asked_for(tmp_path, samples):
+def test_batches_come_on_the_requested_device(tmp_path, samples):
     root = loader.Root(str(tmp_path / "root"))
     plan = loader.plan({"photos": samples.write(root, "photos", range(40))}, seed=3, global_batch=8)
     second = jax.devices()[1]

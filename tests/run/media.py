@@ -51,6 +51,6 @@ def first_frame(clip):
     return round(float(np.asarray(clip)[0, 8:40, 8:24].mean()) / 6)
 
 
-def sample_of(clip):
+def clip_sample(clip):
     """Which sample a decoded clip is of."""
     return round(float(np.asarray(clip)[0, 8:40, 40:56].mean()) / 20)

@@ -11,7 +11,7 @@ GOP12 = {"crf": "30", "g": "12", "bf": "0", "preset": "ultrafast"}
 LONG = {"crf": "30", "g": "250", "bf": "3", "preset": "veryfast", "x264-params": "b-pyramid=normal"}
 
 
-def numbered(n):
+def draw_number(n):
     """A picture with the bits of `n` in its top row."""
     pixels = np.full((HEIGHT, WIDTH, 3), 90, np.uint8)
     pixels[BLOCK:, :, 0] = (np.arange(WIDTH) + 3 * n) % 256
@@ -20,7 +20,7 @@ def numbered(n):
     return pixels
 
 
-def numbers_in(clip):
+def read_numbers(clip):
     """Which frames a clip uint8 [T, 64, 120, 3] shows."""
     blocks = np.asarray(clip)[:, 3 : BLOCK - 3].reshape(len(clip), BLOCK - 6, BITS, BLOCK, 3)
     return ((blocks[:, :, :, 3:-3].mean((1, 3, 4)) > 128) @ (1 << np.arange(BITS))).tolist()
@@ -35,7 +35,7 @@ def video(n_frames, options=GOP12, *, first=0, pts=None, audio=False):
         stream.codec_context.time_base = Fraction(1, 1000)
         sound = container.add_stream("aac", rate=16000, layout="mono") if audio else None
         for n in range(n_frames):
-            frame = av.VideoFrame.from_ndarray(numbered(first + n), format="rgb24")
+            frame = av.VideoFrame.from_ndarray(draw_number(first + n), format="rgb24")
             frame.pts, frame.time_base = 40 * n if pts is None else pts[n], Fraction(1, 1000)
             container.mux(stream.encode(frame))
             if sound is not None:

@@ -22,14 +22,14 @@ def open_ranks(stack, plan, world_size, **options):
     ]
 
 
-def uninterrupted(plan, steps, **options):
+def reference_digests(plan, steps, **options):
     """step -> digest of the global batch, from one rank that makes every batch when it is asked for."""
     options = {"workers": 0, "framework": "numpy", **options}
     with loader.Loader(plan, 0, 1, steps=steps, **options) as batches:
         return {batch.step: batch.digest for batch in batches}
 
 
-def packed_digest(plan, step, source, fields):
+def sequence_digest(plan, step, source, fields):
     """The delivered digest of a step of packed sequences of one source, by its formula. fields: of its documents."""
     identity, total = identity_hash(plan.sources[source].view.identity), 0
     for slot, one in enumerate(loader.explain(plan, step)):
@@ -99,7 +99,7 @@ def delivers_the_plan(plan, truth, *, world_size, start=0, steps=3, **options):
 def resumes_exactly(plan, script, **options):
     """Property 3. script: (world size, batches to take, whether to save again right after loading), in turn."""
     total = sum(taken for _, taken, _ in script)
-    wanted = uninterrupted(plan, total)
+    wanted = reference_digests(plan, total)
     got, state = {}, None
     for world_size, taken, save_after_load in script:
         with ExitStack() as stack:
@@ -108,18 +108,18 @@ def resumes_exactly(plan, script, **options):
                 for rank in ranks:
                     rank.load_state_dict(json.loads(state))
                 if save_after_load:
-                    assert saved(ranks) == state
+                    assert state_text(ranks) == state
             for _ in range(taken):
                 batches = [next(rank) for rank in ranks]
                 assert len({batch.step for batch in batches}) == 1
                 assert batches[0].step not in got, "a step came twice"
                 got[batches[0].step] = sum(batch.digest for batch in batches) % MODULUS
-            state = saved(ranks)
+            state = state_text(ranks)
     assert got == wanted
     assert json.loads(state)["step"] == total
 
 
-def saved(ranks):
+def state_text(ranks):
     """The state as JSON text: the same on every rank, and small."""
     texts = {json.dumps(rank.state_dict(), sort_keys=True) for rank in ranks}
     assert len(texts) == 1
@@ -187,5 +187,5 @@ def substitutes_exactly(plan, bad, truth, *, world_size, start=0, steps=4, cut=2
                 said = [one for batch in batches for one in batch.substitutions]
                 assert [(one.slot, one.attempt, one.address.key, one.substitute) for one in said] == made
                 assert sum(batch.digest for batch in batches) % MODULUS == wanted[step]
-            state = json.loads(saved(ranks))
+            state = json.loads(state_text(ranks))
     return wanted

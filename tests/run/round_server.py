@@ -9,7 +9,7 @@ from tests.run.range_server import HEADERS, RangeServer
 from tests.servers.patience import PATIENCE_S
 
 
-def kind_of(method, path):
+def request_kind(method, path):
     """What a request is for: the name that rounds are counted by."""
     url = urlsplit(path)
     if "list-type" in parse_qs(url.query):
@@ -40,7 +40,7 @@ class RoundServer(RangeServer):
 
     def answer(self, request):
         if request.method in ("GET", "PUT"):
-            self.rounds.wait(kind_of(request.method, request.target))
+            self.rounds.wait(request_kind(request.method, request.target))
         if "list-type" in request.query:
             return 200, listing(self.objects, request.query["prefix"]), HEADERS
         if request.method == "GET":

@@ -40,7 +40,7 @@ def took(out):
 
 
 @contextlib.contextmanager
-def started(forks, *modules):
+def script_runner(forks, *modules):
     """do(script, *arguments, folder, world_size=1, warn="ignore", gpus="") -> Done. modules: what is imported before;
     gpus: the GPUs that the script sees, as CUDA names them."""
     from torch.distributed import TCPStore

@@ -53,15 +53,15 @@ def root(tmp_path_factory, samples):
 
 
 @pytest.fixture(scope="module")
-def wanted(root, properties):
+def reference_steps(root, properties):
     plan = loader.plan({"photos": root.open("photos@1")}, seed=8, global_batch=6)
-    return list(properties.uninterrupted(plan, STEPS).items())
+    return list(properties.reference_digests(plan, STEPS).items())
 
 
 @pytest.fixture(scope="module")
 def do(shared):
     names = ("torch._dynamo", "torchdata.stateful_dataloader", "accelerate")  # (optimizers import _dynamo)
-    with shared("run/scripts").started(shared("dataset/forks"), *names) as do:
+    with shared("run/scripts").script_runner(shared("dataset/forks"), *names) as do:
         yield do
 
 
@@ -71,19 +71,19 @@ def train(root, tmp_path, do):
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
 
-    def trained(processes, way, first, stop, device="cpu"):
+    def train_script(processes, way, first, stop, device="cpu"):
         arguments = (root.url, tmp_path / "saved", way, device, first, stop)
         gpus = "0" if device == "cuda" else ""
         return do(script, *arguments, folder=tmp_path, world_size=processes, gpus=gpus)
 
-    return trained
+    return train_script
 
 
-def test_registered_loader_is_saved_with_two_processes_and_resumed_with_one(train, wanted):
+def test_registered_loader_is_saved_with_two_processes_and_resumed_with_one(train, reference_steps):
     done = train(2, "loader", 0, SAVED)
-    assert (done.codes, done.took) == ([0, 0], wanted[:SAVED]), done.errors
+    assert (done.codes, done.took) == ([0, 0], reference_steps[:SAVED]), done.errors
     done = train(1, "loader", SAVED, 0)
-    assert (done.codes, done.took) == ([0], wanted[SAVED:]), done.errors
+    assert (done.codes, done.took) == ([0], reference_steps[SAVED:]), done.errors
 
 
 @pytest.mark.parametrize(
@@ -94,11 +94,11 @@ def test_registered_loader_is_saved_with_two_processes_and_resumed_with_one(trai
         pytest.param("loader", "cuda", marks=pytest.mark.gpu),
     ],
 )
-def test_one_process_is_saved_and_resumed(train, wanted, way, device):
+def test_one_process_is_saved_and_resumed(train, reference_steps, way, device):
     done = train(1, way, 0, SAVED, device)
-    assert (done.codes, done.took) == ([0], wanted[:SAVED]), done.errors
+    assert (done.codes, done.took) == ([0], reference_steps[:SAVED]), done.errors
     done = train(1, way, SAVED, 0, device)
-    assert (done.codes, done.took) == ([0], wanted[SAVED:]), done.errors
+    assert (done.codes, done.took) == ([0], reference_steps[SAVED:]), done.errors
 
 
 @pytest.mark.parametrize("way", ["prepared", "default"])

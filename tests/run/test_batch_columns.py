@@ -38,7 +38,7 @@ def root(tmp_path):
         yield root
 
 
-def unchanged(sample, rng):
+def copy_sample(sample, rng):
     return dict(sample)
 
 
@@ -54,11 +54,11 @@ def by_key(batches, name):
     return rows
 
 
-def expected(name, of=lambda value: value):
+def expected_column(name, of=lambda value: value):
     return {f"k{n:02d}": of(metadata(n)[name]) for n in range(N) if n != 5}
 
 
-@pytest.mark.parametrize("transform", [None, unchanged])
+@pytest.mark.parametrize("transform", [None, copy_sample])
 def test_numbers_and_texts_become_arrays_and_lists(root, transform):
     names = ("label", "size", "score", "sharp")
     view = root.open("photos@latest").select("x.npy", columns=names)
@@ -71,7 +71,7 @@ def test_numbers_and_texts_become_arrays_and_lists(root, transform):
     assert kinds == {"size": torch.int64, "score": torch.float64, "sharp": torch.bool}
     assert isinstance(first["label"], list)
     for name in names:
-        assert by_key(read, name) == expected(name)
+        assert by_key(read, name) == expected_column(name)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_columns_are_the_same_on_every_rank_and_executor(root, world_size, optio
             read = list(batches)
         assert {batch["label"].dtype for batch in read} == {np.dtype(np.int64)}
         rows |= by_key(read, "label")
-    assert rows == expected("label", sorted(LABELS).index)
+    assert rows == expected_column("label", sorted(LABELS).index)
 
 
 def test_classes_are_sorted_and_keep_their_numbers_in_later_versions(root):
@@ -136,7 +136,7 @@ def test_a_view_shows_its_columns_and_keeps_them_through_where_and_buckets(root)
     plan = loader.plan({"p": view}, seed=3, global_batch=4, bucket_by="sharp")
     with loader.Loader(plan, 0, 1, framework="numpy", steps=12) as batches:
         rows = by_key(batches, "label")
-    assert rows.items() <= expected("label", sorted(LABELS).index).items()
+    assert rows.items() <= expected_column("label", sorted(LABELS).index).items()
 
 
 def test_sources_of_a_mixture_have_their_own_values(root):
@@ -163,11 +163,11 @@ def test_annotated_labels_are_those_of_the_plans_version(root):
         plan = loader.plan({"p": view}, seed=3, global_batch=13)
         with loader.Loader(plan, 0, 1, epochs=1) as batches:
             rows[version.name] = by_key(batches, "label")
-    assert rows[before.name] == expected("label")
-    assert rows[after.name] == expected("label") | {"k03": "wasp"}
+    assert rows[before.name] == expected_column("label")
+    assert rows[after.name] == expected_column("label") | {"k03": "wasp"}
 
 
-def test_a_sample_without_a_value_is_named_with_the_way_out(root):
+def test_sample_without_a_value_is_named_with_the_alternative(root):
     version = root.open("photos@latest")
     view = version.select("x.npy", columns=["rated"])
     plan = loader.plan({"p": view}, seed=3, global_batch=39)
@@ -177,7 +177,9 @@ def test_a_sample_without_a_value_is_named_with_the_way_out(root):
     assert 'where("rated IS NOT NULL")' in str(error.value)
     plan = loader.plan({"p": view.where("rated IS NOT NULL")}, seed=3, global_batch=38)
     with loader.Loader(plan, 0, 1, epochs=1) as batches:
-        assert by_key(batches, "rated") == {key: n for key, n in expected("rated").items() if n is not None}
+        assert by_key(batches, "rated") == {
+            key: n for key, n in expected_column("rated").items() if n is not None
+        }
 
 
 def test_a_label_outside_of_the_class_names_is_named(root):
@@ -203,8 +205,8 @@ def test_a_plan_grows_only_with_the_same_columns(root):
     assert {value for key, value in rows.items() if key.startswith("new")} == {0, 1, 2}
 
 
-def test_a_substitute_has_its_own_label(root, watched):
-    store = watched(root)
+def test_a_substitute_has_its_own_label(root, watch_store):
+    store = watch_store(root)
     version = root.open("photos@latest")
     view = version.select("x.npy", columns=["label"])
     plan = loader.plan({"p": view}, seed=3, global_batch=13)
@@ -224,7 +226,7 @@ def test_a_substitute_has_its_own_label(root, watched):
         read = list(batches)
     assert [one.address.key for batch in read for one in batch.substitutions] == ["k03"]
     rows = by_key(read, "label")
-    assert rows.items() <= expected("label").items()
+    assert rows.items() <= expected_column("label").items()
     assert "k03" not in rows
 
 
@@ -285,7 +287,7 @@ def samples_table_reads(n, folder, watched):
         return sum(read.values())
 
 
-def test_a_first_batch_reads_one_row_group_however_many_samples_there_are(tmp_path, watched):
-    small, large = (samples_table_reads(n * ROW_GROUP_ROWS, tmp_path, watched) for n in (2, 6))
+def test_a_first_batch_reads_one_row_group_however_many_samples_there_are(tmp_path, watch_store):
+    small, large = (samples_table_reads(n * ROW_GROUP_ROWS, tmp_path, watch_store) for n in (2, 6))
     # One row group of about 340 kB each, and the footer with the last 64 KiB of the file.
     assert 0 < large < 1.05 * small

@@ -80,7 +80,7 @@ def probes():
     return [one for one in threading.enumerate() if one.name == "penstock-lock-probe"]
 
 
-def asked(probe, compute):
+def least_late_share(probe, compute):
     """The share of late answers of the least number of questions; none of fewer."""
     while probe._requests < MIN_REQUESTS:
         compute()
@@ -91,7 +91,7 @@ def test_probe_finds_a_thread_that_computes_in_python():
     probe = LockProbe()
     try:
         assert probe.drain() == 0.0, "too few are no share"
-        share = asked(probe, lambda: sum(range(10**6)))
+        share = least_late_share(probe, lambda: sum(range(10**6)))
         assert share > 0.5
         assert probe.drain() == share, "nor do they take its place"
     finally:
@@ -165,7 +165,7 @@ def plan(tmp_path, samples):
 
 
 @pytest.fixture
-def recorded(monkeypatch):
+def record_stretch(monkeypatch):
     """do(seen, ...): each batch ends a stretch of a run with these figures, the last ones for ever."""
 
     def do(*figures):
@@ -185,9 +185,9 @@ def cores(monkeypatch):
     return do
 
 
-def test_auto_moves_to_processes_on_figures_of_photos(plan, recorded, cores, in_workers, properties):
+def test_auto_moves_to_processes_on_figures_of_photos(plan, record_stretch, cores, in_workers, properties):
     """No step is missed, made twice in what is handed out, or changed."""
-    recorded(Measurement(0.0, PHOTOS))
+    record_stretch(Measurement(0.0, PHOTOS))
     cores(3)
     batches = loader.Loader(plan, 0, 1, transform=in_workers.where, prefetch=0, framework="numpy")
     with batches:
@@ -207,7 +207,7 @@ def test_auto_moves_to_processes_on_figures_of_photos(plan, recorded, cores, in_
         assert not probes()
         batches.seek(0)
         assert next(batches).digest == digests[0]
-    assert digests == properties.uninterrupted(plan, len(digests))
+    assert digests == properties.reference_digests(plan, len(digests))
 
 
 def at_length(sample, rng):
@@ -233,8 +233,8 @@ def test_auto_starts_its_fork_server_with_the_first_batch_that_is_decoded(plan, 
 
 
 @pytest.mark.parametrize("closes", [True, False])
-def test_nothing_is_left_of_processes_that_are_starting(plan, recorded, cores, in_workers, closes):
-    recorded(Measurement(0.0, WORKING))
+def test_nothing_is_left_of_processes_that_are_starting(plan, record_stretch, cores, in_workers, closes):
+    record_stretch(Measurement(0.0, WORKING))
     cores(3)
 
     def recipes():
@@ -252,25 +252,25 @@ def test_nothing_is_left_of_processes_that_are_starting(plan, recorded, cores, i
     assert recipes() == before
 
 
-def test_auto_starts_as_many_processes_as_were_asked_for(plan, recorded, cores, in_workers):
-    recorded(Measurement(0.0, WORKING))
+def test_auto_starts_as_many_processes_as_requested(plan, record_stretch, cores, in_workers):
+    record_stretch(Measurement(0.0, WORKING))
     cores(4)
     with loader.Loader(plan, 0, 1, workers=1, transform=in_workers.where, framework="numpy") as batches:
         sizes = {batches.workers}
 
-        def moves_on():
+        def read_next():
             next(batches)
             sizes.add(batches.workers)
             return leaves_threads(batches)
 
-        until(moves_on, batches.describe)
+        until(read_next, batches.describe)
         assert sizes == {1}
 
 
-def test_auto_starts_no_more_processes_than_memory_has_room_for(
-    plan, recorded, cores, monkeypatch, in_workers
+def test_auto_starts_no_more_processes_than_fit_in_memory(
+    plan, record_stretch, cores, monkeypatch, in_workers
 ):
-    recorded(Measurement(0.0, WORKING))
+    record_stretch(Measurement(0.0, WORKING))
     cores(8)
     monkeypatch.setattr(
         executor, "rank_memory_bytes", lambda: 5 * executor.WORKERS_SHARE * executor.WORKER_BYTES // 2
@@ -320,8 +320,8 @@ def test_network_file_system_is_read_by_as_many_threads_as_a_bucket(plan, cores,
         next(batches)
 
 
-def test_describe_names_what_was_tried_and_for_how_long(plan, recorded, cores):
-    recorded(Measurement(0.0, replace(COPIES, cores=0.3)), Measurement(0.0, replace(COPIES, cores=2.0)))
+def test_describe_names_what_was_tried_and_for_how_long(plan, record_stretch, cores):
+    record_stretch(Measurement(0.0, replace(COPIES, cores=0.3)), Measurement(0.0, replace(COPIES, cores=2.0)))
     cores(8)
     with loader.Loader(plan, 0, 1, framework="numpy") as batches:
         for _ in range(5):
@@ -339,8 +339,8 @@ def test_describe_names_what_was_tried_and_for_how_long(plan, recorded, cores):
 @pytest.mark.parametrize(
     "stages", [PHOTOS, replace(PHOTOS, wait_share=0.5, load=0.9)], ids=["idle", "sleeping"]
 )
-def test_auto_keeps_threads_on_two_cores(plan, recorded, cores, stages):
-    recorded(Measurement(0.14, stages))
+def test_auto_keeps_threads_on_two_cores(plan, record_stretch, cores, stages):
+    record_stretch(Measurement(0.14, stages))
     cores(2)
     with loader.Loader(plan, 0, 1, framework="numpy") as batches:
         for _ in range(6):
@@ -348,10 +348,10 @@ def test_auto_keeps_threads_on_two_cores(plan, recorded, cores, stages):
         assert (batches.executor, batches.workers, batches._execution._starting) == ("threads", 2, None)
 
 
-def test_auto_becomes_the_caller_on_figures_of_copies(plan, recorded, cores, properties):
+def test_auto_becomes_the_caller_on_figures_of_copies(plan, record_stretch, cores, properties):
     """And one thread again, for good, once the training works; no step is missed, made twice or changed."""
     idle, works = Measurement(0.0, COPIES), Measurement(0.0, replace(COPIES, wait_share=0.5))
-    recorded(idle, idle, works, idle, idle)
+    record_stretch(idle, idle, works, idle, idle)
     cores(3)
     with loader.Loader(plan, 0, 1, framework="numpy") as batches:
         digests, makers = {}, [(batches.executor, batches.workers)]
@@ -361,26 +361,26 @@ def test_auto_becomes_the_caller_on_figures_of_copies(plan, recorded, cores, pro
             digests[batch.step] = batch.digest
             makers.append((batches.executor, batches.workers))
     assert makers[1:] == [("threads", 2), *[("caller", 0)] * 2, *[("threads", 1)] * 9]
-    assert digests == properties.uninterrupted(plan, len(digests))
+    assert digests == properties.reference_digests(plan, len(digests))
 
 
-def test_threads_that_were_asked_for_become_one_at_least(plan, recorded, cores):
-    recorded(Measurement(0.9, COPIES))
+def test_threads_that_were_asked_for_become_one_at_least(plan, record_stretch, cores):
+    record_stretch(Measurement(0.9, COPIES))
     cores(3)
     with loader.Loader(plan, 0, 1, executor="threads", framework="numpy") as batches:
         assert [next(batches).step for _ in range(6)] == list(range(6))
         assert (batches.executor, batches.workers) == ("threads", 1)
 
 
-def test_number_of_threads_that_was_asked_for_stays(plan, recorded):
-    recorded(Measurement(0.0, COPIES))
+def test_number_of_threads_that_was_asked_for_stays(plan, record_stretch):
+    record_stretch(Measurement(0.0, COPIES))
     with loader.Loader(plan, 0, 1, workers=2, framework="numpy") as batches:
         assert [next(batches).step for _ in range(6)] == list(range(6))
         assert (batches.executor, batches.workers) == ("threads", 2)
 
 
-def test_auto_keeps_threads_for_what_cannot_be_sent(plan, recorded, cores, caplog):
-    recorded(Measurement(0.0, PHOTOS))
+def test_auto_keeps_threads_for_what_cannot_be_sent(plan, record_stretch, cores, caplog):
+    record_stretch(Measurement(0.0, PHOTOS))
     cores(8)
     held = threading.Lock()
 
@@ -401,8 +401,8 @@ def test_auto_keeps_threads_for_what_cannot_be_sent(plan, recorded, cores, caplo
     assert "lock" in warning
 
 
-def test_auto_keeps_threads_if_a_worker_cannot_start(plan, recorded, cores, in_workers, caplog):
-    recorded(Measurement(0.0, WORKING))
+def test_auto_keeps_threads_if_a_worker_cannot_start(plan, record_stretch, cores, in_workers, caplog):
+    record_stretch(Measurement(0.0, WORKING))
     cores(3)
     transform = in_workers.OnlyHere()
     with loader.Loader(plan, 0, 1, workers=1, transform=transform, framework="numpy") as batches:
@@ -415,10 +415,10 @@ def test_auto_keeps_threads_if_a_worker_cannot_start(plan, recorded, cores, in_w
 
 
 def test_auto_returns_to_threads_if_results_cannot_be_sent(
-    plan, recorded, cores, in_workers, caplog, properties
+    plan, record_stretch, cores, in_workers, caplog, properties
 ):
     """What threads can hand out is no error because `auto` chose processes."""
-    recorded(Measurement(0.0, WORKING))
+    record_stretch(Measurement(0.0, WORKING))
     cores(3)
     options = {"transform": in_workers.unsendable, "framework": "numpy"}
     with loader.Loader(plan, 0, 1, workers=1, **options) as batches:
@@ -431,7 +431,7 @@ def test_auto_returns_to_threads_if_results_cannot_be_sent(
         assert multiprocessing.active_children() == []
         assert callable(next(batches)["bad"][0])
     assert [one for one in caplog.messages if "field 'bad'" in one]
-    assert digests == properties.uninterrupted(plan, len(digests))
+    assert digests == properties.reference_digests(plan, len(digests))
     with (
         loader.Loader(plan, 0, 1, executor="processes", workers=1, **options) as batches,
         pytest.raises(Unpicklable, match="field 'bad'"),

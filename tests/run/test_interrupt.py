@@ -36,7 +36,7 @@ next(batches)
 """
 
 
-def interrupted(process):
+def interrupt_training(process):
     """(exit status, last line of stderr) of a training that gets Ctrl-C; a process that does not end fails the test."""
     process.send_signal(signal.SIGINT)
     try:
@@ -59,7 +59,7 @@ def test_transform_that_hangs(tmp_path, samples):
     samples.write(root, "photos", range(10), fields=("cls",))
     process = train(root.url, "{}", "2", "alone")
     assert process.stdout.readline() == "stuck\n"
-    assert interrupted(process) == (-signal.SIGINT, "KeyboardInterrupt")
+    assert interrupt_training(process) == (-signal.SIGINT, "KeyboardInterrupt")
 
 
 @pytest.fixture
@@ -71,12 +71,12 @@ def silent_store(tmp_path, samples):
     server = RangeServer(objects)
     asked, over = threading.Event(), threading.Event()
 
-    def before(key, nbytes):
+    def wait_at_shard(key, nbytes):
         if key.endswith(".tar"):
             asked.set()
             over.wait()
 
-    server.before = before
+    server.before = wait_at_shard
     yield "s3://bucket/r", json.dumps(server.options), asked
     over.set()
     server.close()
@@ -86,4 +86,4 @@ def test_store_that_does_not_answer(silent_store):
     url, options, asked = silent_store
     process = train(url, options, "2", "with")
     assert asked.wait(PATIENCE_S)
-    assert interrupted(process) == (-signal.SIGINT, "KeyboardInterrupt")
+    assert interrupt_training(process) == (-signal.SIGINT, "KeyboardInterrupt")

@@ -47,7 +47,7 @@ def test_training_killed_and_resumed_equals_one_that_was_not(tmp_path, samples, 
     version = samples.write(root, "photos", range(40), part_samples=9, fields=("cls", "x.npy"))
     plan = loader.plan({"photos": version}, seed=9, global_batch=8)
     plan.save(root)
-    wanted = properties.uninterrupted(plan, steps)
+    wanted = properties.reference_digests(plan, steps)
     kills, done = 0, False
     for world_size in [8, 2, 5, 3, 8, 1, 1]:
         survives = chance.randrange(1, 6) if kills < 6 else steps + 2

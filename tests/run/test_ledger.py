@@ -27,14 +27,14 @@ def plan(memory_root, samples):
     return loader.plan({"photos": version.select("cls")}, seed=5, global_batch=8)
 
 
-def numbers_of(plan, step):
+def sample_numbers(plan, step):
     return [int(key[-3:]) for _, key in plan.batch_ids(step)]
 
 
 @pytest.fixture
 def chain(plan):
     """A slot of step 0, and the numbers of its sample and of its first substitute."""
-    own = numbers_of(plan, 0)
+    own = sample_numbers(plan, 0)
     for slot in range(8):
         position = int(plan.slots(0).position[slot])
         first = substitute(plan, 0, position, 1)[1]
@@ -100,8 +100,8 @@ def test_step_made_again_is_not_listed_again(memory_root, plan, chain):
 
 
 def test_what_was_only_made_ahead_is_not_listed(memory_root, plan):
-    later = numbers_of(plan, 3)[0]
-    assert later not in numbers_of(plan, 0)
+    later = sample_numbers(plan, 3)[0]
+    assert later not in sample_numbers(plan, 0)
     with loader.Loader(plan, 0, 1, decode={"cls": refuse({later})}, workers=2) as batches:
         next(batches)
         assert batches.metrics()["substituted_total"] == 0
@@ -126,15 +126,15 @@ class Gate:
         self.inner.put_if_absent(key, data)
 
 
-def gated(root, plan, error=None):
+def gate_store(root, plan, error=None):
     root.store = Gate(root.store, error)
     view = root.open("photos@1").select("cls")
     return root.store, loader.plan({"photos": view}, seed=5, global_batch=8)
 
 
 def test_step_does_not_wait_for_the_store_and_the_state_does(memory_root, plan, monkeypatch):
-    store, plan = gated(memory_root, plan)
-    bad = refuse({numbers_of(plan, 0)[2]})
+    store, plan = gate_store(memory_root, plan)
+    bad = refuse({sample_numbers(plan, 0)[2]})
     with loader.Loader(plan, 0, 1, decode={"cls": bad}, workers=0) as batches:
         flush = batches._ledger.flush
         monkeypatch.setattr(batches._ledger, "flush", lambda: (store.open.set(), flush()))
@@ -149,9 +149,9 @@ def test_step_does_not_wait_for_the_store_and_the_state_does(memory_root, plan, 
 
 @pytest.mark.parametrize("at", [next, loader.Loader.state_dict, loader.Loader.close])
 def test_ledger_that_cannot_be_written_is_an_error(at, memory_root, plan):
-    store, plan = gated(memory_root, plan, Forbidden("this account only reads"))
+    store, plan = gate_store(memory_root, plan, Forbidden("this account only reads"))
     store.open.set()
-    batches = loader.Loader(plan, 0, 1, decode={"cls": refuse({numbers_of(plan, 0)[2]})}, workers=0)
+    batches = loader.Loader(plan, 0, 1, decode={"cls": refuse({sample_numbers(plan, 0)[2]})}, workers=0)
     next(batches)
     for future in list(batches._ledger._pending):
         future.exception()  # until the thread is done with it
@@ -165,7 +165,7 @@ def test_ledger_that_cannot_be_written_is_an_error(at, memory_root, plan):
 
 def test_where_the_data_may_only_be_read_the_ledger_goes_to_another_root(memory_root, plan, tmp_path):
     mine = loader.Root(str(tmp_path / "ledgers"))
-    bad = refuse({numbers_of(plan, 0)[2]})
+    bad = refuse({sample_numbers(plan, 0)[2]})
     with loader.Loader(plan, 0, 1, decode={"cls": bad}, workers=0, ledger=mine) as batches:
         batch = next(batches)
     assert len(batch.substitutions) == 1
@@ -173,9 +173,9 @@ def test_where_the_data_may_only_be_read_the_ledger_goes_to_another_root(memory_
     assert loader.read_ledger(memory_root, plan) == []
 
 
-def test_secrets_of_an_errors_words_are_left_out(memory_root, plan):
+def test_secrets_of_an_errors_words_are_hidden(memory_root, plan):
     words = "{} from https://me:hunter2@host/x?X-Amz-Signature=abcdef12&b=1 " + "x" * 5000
-    with loader.Loader(plan, 0, 1, decode={"cls": refuse({numbers_of(plan, 0)[0]}, words)}) as batches:
+    with loader.Loader(plan, 0, 1, decode={"cls": refuse({sample_numbers(plan, 0)[0]}, words)}) as batches:
         next(batches)
     (key,) = objects(memory_root)
     text = memory_root.store.get(key).data.decode()
@@ -213,7 +213,7 @@ def test_process_that_just_ends_has_written_its_ledger(tmp_path, samples):
 import loader
 root = loader.Root({root.url!r})
 def refuse(data, rng):
-    if int(data) == {numbers_of(plan, 0)[3]}:
+    if int(data) == {sample_numbers(plan, 0)[3]}:
         raise ValueError("no")
     return int(data)
 plan = loader.open_plan(root, {plan.hash!r})

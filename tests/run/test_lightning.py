@@ -30,8 +30,8 @@ def plan(root):
 
 
 @pytest.fixture(scope="module")
-def wanted(plan, properties):
-    return list(properties.uninterrupted(plan, STEPS).items())
+def reference_steps(plan, properties):
+    return list(properties.reference_digests(plan, STEPS).items())
 
 
 class Crash(Exception):
@@ -109,16 +109,16 @@ def in_workers(plan):
         *(pytest.param(made, "gpu", marks=pytest.mark.gpu) for made in (as_dataset, as_loader)),
     ],
 )
-def test_its_own_checkpoint_restores_the_position(plan, wanted, tmp_path, made, accelerator):
+def test_its_own_checkpoint_restores_the_position(plan, reference_steps, tmp_path, made, accelerator):
     on = {"accelerator": accelerator}
-    assert fit(tmp_path / "whole", made(plan), **on) == wanted
+    assert fit(tmp_path / "whole", made(plan), **on) == reference_steps
     crashed = fit(tmp_path / "crashed", made(plan), crash_at=5, **on)
-    assert crashed == wanted[:5]
+    assert crashed == reference_steps[:5]
     for step in (2, 4):
         checkpoint = tmp_path / "crashed" / f"step={step}.ckpt"
-        assert fit(tmp_path / str(step), made(plan), checkpoint=checkpoint, **on) == wanted[step:]
+        assert fit(tmp_path / str(step), made(plan), checkpoint=checkpoint, **on) == reference_steps[step:]
     again = tmp_path / "2" / "step=6.ckpt"
-    assert fit(tmp_path / "again", made(plan), checkpoint=again, **on) == wanted[6:]
+    assert fit(tmp_path / "again", made(plan), checkpoint=again, **on) == reference_steps[6:]
 
 
 TRAIN = """
@@ -158,7 +158,7 @@ trainer.fit(Module(), datamodule=Data())
 """
 
 
-def test_two_processes_save_and_one_resumes(root, plan, wanted, tmp_path, shared):
+def test_two_processes_save_and_one_resumes(root, plan, reference_steps, tmp_path, shared):
     """Started by Lightning itself, which tells a process its rank only once the Trainer is there."""
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
@@ -172,5 +172,5 @@ def test_two_processes_save_and_one_resumes(root, plan, wanted, tmp_path, shared
         env=os.environ | {"PYTHONPATH": str(Path(loader.__file__).parents[1])},
     )
     assert done.returncode == 0, done.stderr
-    assert shared("run/scripts").took(done.stdout) == wanted[:5]
-    assert fit(tmp_path / "one", as_dataset(plan), checkpoint=tmp_path / "step=4.ckpt") == wanted[4:]
+    assert shared("run/scripts").took(done.stdout) == reference_steps[:5]
+    assert fit(tmp_path / "one", as_dataset(plan), checkpoint=tmp_path / "step=4.ckpt") == reference_steps[4:]

@@ -44,8 +44,8 @@ def mirror(primary, tmp_path):
 
 
 @pytest.fixture
-def served(monkeypatch):
-    """served(folder) -> (process, URL, options) of a process that serves the folder as a bucket."""
+def serve_folder(monkeypatch):
+    """serve_folder(folder) -> (process, URL, options) of a process that serves the folder as a bucket."""
     running = []
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")  # worker processes find them there
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
@@ -72,17 +72,17 @@ def served(monkeypatch):
         process.stdout.close()
 
 
-def plan_of(root):
+def make_plan(root):
     return loader.plan({"photos": root.open("photos@1")}, seed=3, global_batch=10)
 
 
 def digests(root, **options):
-    with loader.Loader(plan_of(root), 0, 1, steps=STEPS, framework="numpy", **options) as batches:
+    with loader.Loader(make_plan(root), 0, 1, steps=STEPS, framework="numpy", **options) as batches:
         return [batch.digest for batch in batches], batches.metrics()
 
 
 @pytest.fixture
-def wanted(primary):
+def primary_digests(primary):
     return digests(primary)[0]
 
 
@@ -90,31 +90,31 @@ def wanted(primary):
     "options", [{"workers": 2}, {"workers": 2, "cache": 0}, {"executor": "processes", "workers": 1}]
 )
 def test_store_that_is_killed_in_mid_training_costs_no_batch(
-    primary, mirror, served, wanted, options, caplog
+    primary, mirror, serve_folder, primary_digests, options, caplog
 ):
-    process, url, own = served(primary.url)
-    _, mirror_url, mirror_own = served(mirror)
+    process, url, own = serve_folder(primary.url)
+    _, mirror_url, mirror_own = serve_folder(mirror)
     root = loader.Root(url, options=own, mirrors=[(mirror_url, mirror_own)])
     root.store._members._order = (
         root.store._members.all
     )  # the primary is the nearest, however it answers just now
-    plan = plan_of(root)
+    plan = make_plan(root)
     if "executor" in options:  # the workers open the stores themselves
         process.kill()
     with loader.Loader(plan, 0, 1, steps=STEPS, framework="numpy", prefetch=0, **options) as batches:
         if "executor" not in options:
             done = batches._assembler._reads.done
 
-            def killed_when_the_first_is_read(step):  # before anything is read ahead
+            def kill_at_step(step):  # before anything is read ahead
                 process.kill()
                 process.wait()
                 done(step)
 
-            batches._assembler._reads.done = killed_when_the_first_is_read
+            batches._assembler._reads.done = kill_at_step
         with caplog.at_level(logging.WARNING, "loader.storage"):
             found = [batch.digest for batch in batches]
         metrics = batches.metrics()
-    assert found == wanted
+    assert found == primary_digests
     if "executor" not in options:
         passed_over = [one for one in caplog.messages if "passed over" in one]
         assert len(passed_over) <= 1  # one warning, not one for each read
@@ -122,15 +122,15 @@ def test_store_that_is_killed_in_mid_training_costs_no_batch(
     root.close()
 
 
-def test_opening_and_planning_go_on_without_the_primary(primary, mirror, served, wanted):
-    process, url, own = served(primary.url)
+def test_opening_and_planning_go_on_without_the_primary(primary, mirror, serve_folder, primary_digests):
+    process, url, own = serve_folder(primary.url)
     process.kill()
     process.wait()
     with loader.Root(url, options=own, mirrors=[str(mirror)]) as root:
-        assert digests(root)[0] == wanted
-    _, mirror_url, mirror_own = served(mirror)
+        assert digests(root)[0] == primary_digests
+    _, mirror_url, mirror_own = serve_folder(mirror)
     with loader.Root(url, options=own, mirrors=[(mirror_url, mirror_own)]) as root:
-        assert digests(root)[0] == wanted
+        assert digests(root)[0] == primary_digests
 
 
 def test_mirror_that_lags_lends_what_it_has(primary, mirror, samples, tmp_path):
@@ -182,8 +182,8 @@ def test_nothing_is_said_of_mirrors_where_the_primary_answers(primary, lagging):
         assert root.open("photos@2").number == 2
 
 
-def test_mirror_that_lags_says_so_where_the_primary_is_down(lagging, served):
-    process, url, own = served(lagging)
+def test_lagging_mirror_says_so_without_the_primary(lagging, serve_folder):
+    process, url, own = serve_folder(lagging)
     process.kill()
     process.wait()
     with loader.Root(url, options=own, mirrors=[str(lagging)]) as root:
@@ -197,7 +197,7 @@ def test_mirror_that_lags_says_so_where_the_primary_is_down(lagging, served):
 
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])
-def test_wrong_bytes_in_a_mirror_change_no_batch(primary, mirror, served, wanted, executor):
+def test_wrong_bytes_in_a_mirror_change_no_batch(primary, mirror, serve_folder, primary_digests, executor):
     """Every shard, index, table, manifest and log entry of the nearest store has a flipped byte."""
     chance = random.Random(5)
     for path in mirror.rglob("*"):
@@ -205,25 +205,25 @@ def test_wrong_bytes_in_a_mirror_change_no_batch(primary, mirror, served, wanted
             data = bytearray(path.read_bytes())
             data[chance.randrange(len(data) // 2, len(data))] ^= 4
             path.write_bytes(data)
-    _, url, own = served(primary.url)
+    _, url, own = serve_folder(primary.url)
     with loader.Root(url, options=own, mirrors=[str(mirror)]) as root:
         found, metrics = digests(root, executor=executor, workers=1)
-    assert found == wanted
+    assert found == primary_digests
     assert metrics["substituted_total"] == 0
     with pytest.raises((Corrupt, FormatTooNew)):  # it may be the entry's format that was hit
         loader.Root(str(mirror)).open("photos@1")
 
 
 def test_near_folder_is_mapped_and_a_shard_that_goes_missing_is_read_elsewhere(
-    primary, mirror, served, wanted
+    primary, mirror, serve_folder, primary_digests
 ):
-    _, url, own = served(primary.url)
+    _, url, own = serve_folder(primary.url)
     with loader.Root(url, options=own, mirrors=[str(mirror)]) as root:
         found, metrics = digests(root)
-        assert found == wanted
+        assert found == primary_digests
         assert metrics["fallbacks_total"] == 0
         with loader.Loader(
-            plan_of(root), 0, 1, steps=STEPS, framework="numpy", workers=1, prefetch=0
+            make_plan(root), 0, 1, steps=STEPS, framework="numpy", workers=1, prefetch=0
         ) as batches:
             found = []
             for batch in batches:
@@ -232,7 +232,7 @@ def test_near_folder_is_mapped_and_a_shard_that_goes_missing_is_read_elsewhere(
                     for path in mirror.rglob("*.tar"):
                         path.unlink()
             assert batches.metrics()["fallbacks_total"] > 0
-        assert found == wanted
+        assert found == primary_digests
 
 
 def test_publishing_goes_to_the_primary_and_never_to_a_mirror(primary, mirror, samples):
@@ -255,7 +255,7 @@ def test_publishing_goes_to_the_primary_and_never_to_a_mirror(primary, mirror, s
 
 
 @pytest.fixture
-def far_and_near(tmp_path, samples):
+def mirror_pair(tmp_path, samples):
     """(primary in memory, its mirror in a folder, which is the nearest), with a version of dataset "photos"."""
     primary = loader.Root(f"memory://far-primary-of-{tmp_path.name}")
     samples.write(primary, "photos", range(20))
@@ -268,8 +268,8 @@ def far_and_near(tmp_path, samples):
     return primary, tmp_path / "near"
 
 
-def test_with_a_mirror_as_the_nearest_publishing_goes_to_the_primary(far_and_near, samples):
-    primary, near = far_and_near
+def test_with_a_mirror_as_the_nearest_publishing_goes_to_the_primary(mirror_pair, samples):
+    primary, near = mirror_pair
     before = sorted(near.rglob("*"))
     with loader.Root(primary.url, mirrors=[near]) as root:
         assert root.open("photos@1").id == primary.open("photos@1").id
@@ -282,8 +282,8 @@ def test_with_a_mirror_as_the_nearest_publishing_goes_to_the_primary(far_and_nea
     assert loader.Root(primary.url).open("photos@good").number == 2
 
 
-def test_mirror_is_not_written_to_because_its_primary_is_nearer(far_and_near, tmp_path, samples):
-    primary, near = far_and_near
+def test_mirror_is_not_written_to_because_its_primary_is_nearer(mirror_pair, tmp_path, samples):
+    primary, near = mirror_pair
     far = loader.Root(f"memory://far-mirror-of-{tmp_path.name}")
     for path in near.rglob("*"):
         if path.is_file():
@@ -307,13 +307,13 @@ def test_mirror_is_not_written_to_because_its_primary_is_nearer(far_and_near, tm
 
 def test_ledgers_are_read_from_the_primary_alone(primary, mirror, monkeypatch):
     root = loader.Root(primary.url, mirrors=[str(mirror)])
-    plan = plan_of(root)
+    plan = make_plan(root)
     assert loader.read_ledger(root, plan) == []
 
-    def down(*_):
+    def raise_transient(*_):
         raise Transient("the primary: told so")
 
-    monkeypatch.setattr(root.store.primary, "list", down)
+    monkeypatch.setattr(root.store.primary, "list", raise_transient)
     with pytest.raises(Transient, match="told so"):
         loader.read_ledger(root, plan)
 
@@ -336,8 +336,8 @@ def test_no_store_has_the_shard(primary, mirror, tmp_path):
         digests(root)
 
 
-def test_version_travels_with_its_mirrors(primary, mirror, served):
-    _, url, own = served(primary.url)
+def test_version_travels_with_its_mirrors(primary, mirror, serve_folder):
+    _, url, own = serve_folder(primary.url)
     with loader.Root(url, options=own, mirrors=[str(mirror)]) as root:
         again = pickle.loads(pickle.dumps(root))  # noqa: S301
         assert [one.url for one in again.store.stores] == ["s3://bucket", str(mirror)]

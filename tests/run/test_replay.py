@@ -40,11 +40,11 @@ class Writes:
 
 
 @pytest.fixture
-def root(samples, watched):
+def root(samples, watch_store):
     with loader.Root(f"memory://run-replay-{next(roots)}") as root:
         samples.write(root, "photos", range(31), part_samples=8)
         samples.write(root, "web", range(19), part_samples=7)
-        watched(root)
+        watch_store(root)
         yield root
 
 
@@ -68,11 +68,11 @@ def damage(root, views, samples):
     return damage
 
 
-def doubled(sample, rng):
+def double_values(sample, rng):
     return {**sample, "x.npy": sample["x.npy"] * 2, "draw": rng.random()}
 
 
-def trained(plan, **options):
+def train_ranks(plan, **options):
     """The batches of STEPS steps of every rank of two, as they were trained."""
     out = {}
     for rank in range(2):
@@ -124,12 +124,12 @@ def check_steps(replay, plan, before):
         assert len([key for key, slots in found.items() if not slots]) >= len(bad)
 
 
-@pytest.mark.parametrize("transform", [None, doubled])
+@pytest.mark.parametrize("transform", [None, double_values])
 @pytest.mark.parametrize("later", [BAD, {}], ids=["as it was", "repaired"])
 def test_what_was_substituted_is_delivered_again(root, views, damage, later, transform, monkeypatch):
     plan = loader.plan(views, seed=7, global_batch=13)
     damage(BAD)
-    before = trained(plan, transform=transform)
+    before = train_ranks(plan, transform=transform)
     recorded = loader.read_ledger(root, plan)
     assert {one.source for one in recorded} == set(BAD)
     damage(later)
@@ -145,7 +145,7 @@ def test_what_was_substituted_is_delivered_again(root, views, damage, later, tra
 
 def test_sample_that_has_rotted_since_keeps_its_slot(root, views, damage, samples, monkeypatch):
     plan = loader.plan(views, seed=7, global_batch=13)
-    before = trained(plan)
+    before = train_ranks(plan)
     damage({"photos": [9]})
     writes = Writes(root.store, monkeypatch)
     rotted = samples.key("photos", 9)
@@ -183,11 +183,11 @@ def test_batch_of_nothing_but_rotten_samples_is_an_error(views, damage):
 
 def test_masked_documents_stay_masked(root, damage, monkeypatch):
     version = test_packed_slots.write(root)
-    plan = test_packed_slots.plan_of(version)
+    plan = test_packed_slots.make_plan(version)
     ordinals = version.select(FIELD).ordinals([f"docs-{number:03d}" for number in (3, 4, 17, 60)])
     found = version.address(ordinals, [FIELD])
     root.store.change = Flips([address.fields[FIELD] for address in found])
-    before = trained(plan)
+    before = train_ranks(plan)
     recorded = loader.read_ledger(root, plan)
     assert recorded
     assert {one.attempt for one in recorded} == {0}
@@ -198,7 +198,7 @@ def test_masked_documents_stay_masked(root, damage, monkeypatch):
     assert writes.keys == []
 
 
-def parts_of(run, plan, world_size=2):
+def trail_parts(run, plan, world_size=2):
     """Step -> parts as a run's trail has them: (rank, world size, digest, substituted slots)."""
     planned = loader.Replay(plan, framework="numpy")
     parts = {step: [] for step in range(STEPS)}
@@ -219,11 +219,11 @@ def check_each_run(root, plan, runs):
     with loader.Replay(plan, recorded, framework="numpy") as replay:
         for world_size in (2, 1):
             for run in [*runs, *reversed(runs)]:
-                for step, parts in parts_of(run, plan, world_size).items():
+                for step, parts in trail_parts(run, plan, world_size).items():
                     assert replay.settle(step, parts) is True
                 check_same(replay, plan, run)
         for step in {one.step for one in recorded}:
-            told = parts_of(runs[0], plan)[step]
+            told = trail_parts(runs[0], plan)[step]
             everything = loader.Replay(plan, recorded, framework="numpy").digest(step)
             for digest, answer in ((1, False), (2, False)):
                 assert replay.settle(step, [(0, 1, digest, 1)]) is answer
@@ -238,7 +238,7 @@ def test_runs_of_one_plan_are_told_apart_by_their_digests(root, views, damage):
     runs = []
     for bad in ({}, BAD, {"photos": [3, 9]}, {"web": [0]}, {}):
         damage(bad)
-        runs.append(trained(plan))
+        runs.append(train_ranks(plan))
     damage({})
     assert len({tuple(one[0] for one in run.values()) for run in runs}) == 4
     check_each_run(root, plan, runs)
@@ -252,7 +252,7 @@ def test_runs_of_one_packed_plan_are_told_apart_by_their_digests(root, damage):
         ordinals = version.select(FIELD).ordinals([f"apart-{number:03d}" for number in bad])
         found = version.address(ordinals, [FIELD])
         root.store.change = Flips([address.fields[FIELD] for address in found])
-        runs.append(trained(plan))
+        runs.append(train_ranks(plan))
     damage({})
     assert len({tuple(one[0] for one in run.values()) for run in runs}) == 3
     check_each_run(root, plan, runs)
@@ -261,7 +261,7 @@ def test_runs_of_one_packed_plan_are_told_apart_by_their_digests(root, damage):
 def test_more_choices_than_can_be_tried_are_undecided(root, views, damage, monkeypatch):
     plan = loader.plan(views, seed=7, global_batch=13)
     damage(BAD)
-    before = trained(plan)
+    before = train_ranks(plan)
     damage({})
     recorded = loader.read_ledger(root, plan)
     monkeypatch.setattr(replay_module, "MOST_CHOICES", 1)
@@ -292,17 +292,17 @@ def test_closed_replay_says_so(views):
 def test_entries_of_another_plan_are_refused(root, views, damage):
     plan = loader.plan(views, seed=7, global_batch=13)
     damage(BAD)
-    trained(plan)
+    train_ranks(plan)
     other = loader.plan({"z": views["web"]}, seed=7, global_batch=13)
     with refusal(InvalidRuntime, what="substitutions", where="step 0", given="photos"):
         loader.Replay(other, loader.read_ledger(root, plan))
 
 
-@pytest.mark.parametrize("transform", [None, doubled])
+@pytest.mark.parametrize("transform", [None, double_values])
 def test_slot_is_the_row_of_its_batch(root, views, damage, transform, monkeypatch):
     plan = loader.plan(views, seed=7, global_batch=13)
     damage(BAD)
-    trained(plan)
+    train_ranks(plan)
     recorded = loader.read_ledger(root, plan)
     damage({})
     writes = Writes(root.store, monkeypatch)
@@ -332,7 +332,7 @@ def test_slot_is_the_row_of_its_batch(root, views, damage, transform, monkeypatc
 
 
 def test_slot_of_documents_is_a_sequence(root, damage):
-    plan = test_packed_slots.plan_of(test_packed_slots.write(root))
+    plan = test_packed_slots.make_plan(test_packed_slots.write(root))
     with loader.Replay(plan, framework="numpy") as replay:
         batch, seen = replay.batch(2), replay.slot(2, 1)
         assert seen.address.key == batch.ids[1][1]
@@ -349,14 +349,14 @@ def test_slot_tells_what_is_wrong_with_it(views, damage, samples):
         rng.integers(0, 9, size=2)
         return {"x": noise.random(3), "nan": float("nan"), "same": [sample["cls"]]}
 
-    def broken(sample, rng):
+    def raise_error(sample, rng):
         raise ValueError("no picture")
 
     with loader.Replay(plan, transform=anyhow, framework="numpy") as replay:
         seen = replay.slot(1, 2)
         assert not seen.repeats
         assert seen.draws[0].startswith("integers(0, 9, size=2) = [")
-    with loader.Replay(plan, transform=broken, framework="numpy") as replay:
+    with loader.Replay(plan, transform=raise_error, framework="numpy") as replay:
         seen = replay.slot(1, 2)
         assert isinstance(seen.error, TransformFailed)
         assert "ValueError" in str(seen.error)
@@ -419,7 +419,7 @@ def test_samples_one_by_one_are_let_go(views, damage, monkeypatch):
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_next_sample_is_made_while_one_is_looked_at(views, monkeypatch, large):
+def test_next_sample_is_prefetched(views, monkeypatch, large):
     """A large one is not. A transform fails where its sample would have come."""
     plan = loader.plan({"photos": views["photos"]}, seed=3, global_batch=6)
     if large:

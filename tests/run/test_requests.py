@@ -34,21 +34,21 @@ def write(root, n):
             writer.add(f"{i:06d}", {"cls": i})
 
 
-def test_requests_do_not_depend_on_the_step(memory_root, watched):
+def test_requests_do_not_depend_on_the_step(memory_root, watch_store):
     write(memory_root, 400)
     for step in (0, 10**7):
-        store, data = first_batch(memory_root, watched, step)
+        store, data = first_batch(memory_root, watch_store, step)
         assert data <= 4  # the shards, each once
         assert sum(store.requests.values()) <= 4 + data  # indexes, shards
         assert store.nbytes["get_ranges"] <= BATCH * 8
 
 
-def test_requests_do_not_depend_on_the_number_of_samples(watched):
+def test_requests_do_not_depend_on_the_number_of_samples(watch_store):
     seen = {}
     for n in (400, 3200):
         with loader.Root(f"memory://requests-{n}") as root:
             write(root, n)
-            store, data = first_batch(root, watched, 0)
+            store, data = first_batch(root, watch_store, 0)
             seen[n] = (
                 sum(store.requests.values()) - data,
                 store.nbytes["get_ranges"] <= BATCH * 8,
@@ -57,7 +57,7 @@ def test_requests_do_not_depend_on_the_number_of_samples(watched):
     assert seen[400] == seen[3200] == (4, True, True)  # the indexes
 
 
-def opened(watched, n):
+def count_open(watched, n):
     """What a rank that has made nothing asks for until it can read, of two saved plans: one with a source in three
     buckets, one with a filtered source that grew.
     (requests by folder, keys of samples tables)"""
@@ -91,10 +91,10 @@ def opened(watched, n):
     return kinds, samples
 
 
-def test_rank_opens_a_saved_plan_without_reading_samples_or_shards(watched):
+def test_rank_opens_a_saved_plan_without_reading_samples_or_shards(watch_store):
     """However many samples: the plan, of each version its manifest and tables of shards, a select table per view."""
     for n in (400, 3200):
-        kinds, samples = opened(watched, n)
+        kinds, samples = count_open(watch_store, n)
         assert samples == []
         # A manifest per version, one for all buckets; a table of shards per publish. Two versions that are opened at
         # once may both read the table that they share.
@@ -105,14 +105,14 @@ def test_rank_opens_a_saved_plan_without_reading_samples_or_shards(watched):
         }
 
 
-def test_large_index_is_read_by_row_group(tmp_path, watched):
+def test_large_index_is_read_by_row_group(tmp_path, watch_store):
     """Of an index above its whole-read limit, the footer and one row group are read, not the file."""
     root = loader.Root(str(tmp_path / "root"))
     rows = 40 * ROW_GROUP_ROWS
     with root.write("large") as writer:
         for i in range(rows):
             writer.add(f"{i * 7919 % rows:08d}/{i:x}", {"cls": i % 10})
-    store, data = first_batch(root, watched, 5)
+    store, data = first_batch(root, watch_store, 5)
     shard = root.open("large@1").parts.shard("media", 0)
     index_requests = sum(n for (_, key), n in store.requests.items() if key == shard["index_path"])
     assert data == 1

@@ -40,7 +40,7 @@ def test_at_the_end_of_an_epoch(versions, properties):
     properties.resumes_exactly(plan, [(2, 1, False), (3, 1, True), (1, 1, False)], workers=2)
 
 
-def test_state_counts_what_was_handed_out(plan):
+def test_state_counts_delivered_batches(plan):
     with loader.Loader(plan, 0, 1, workers=2) as batches:
         assert batches.state_dict()["step"] == batches.step == 0
         for taken in range(1, 4):
@@ -52,7 +52,7 @@ def test_state_counts_what_was_handed_out(plan):
 
 
 def test_loading_before_and_after_iteration_began(plan, properties):
-    wanted = properties.uninterrupted(plan, 8)
+    wanted = properties.reference_digests(plan, 8)
     state = plan.state(5)
     with loader.Loader(plan, 0, 1, workers=2, framework="numpy") as batches:
         batches.load_state_dict(state)
@@ -68,7 +68,7 @@ def test_loading_before_and_after_iteration_began(plan, properties):
 def test_seeking_backwards_and_forwards(plan, properties):
     """Backwards, forwards and in place, whatever was made ahead."""
     steps = (0, 1, 7, 8, 2, 2, 9, 0)
-    wanted = properties.uninterrupted(plan, max(steps) + 1)
+    wanted = properties.reference_digests(plan, max(steps) + 1)
     with loader.Loader(plan, 0, 1, workers=2, framework="numpy") as batches:
         for step in steps:
             batches.seek(step)
@@ -102,7 +102,7 @@ def test_state_of_another_plan_names_what_differs(plan, versions):
             assert batches.step == 0
 
 
-def test_state_read_with_other_fields_or_a_later_schedule_goes_on(versions):
+def test_state_read_with_other_fields_or_a_later_schedule_continues(versions):
     """What decided the past is the same: the fields are not among it, nor segments that have not begun."""
     photos, web = versions["photos"], versions["web"]
     begun = loader.plan({"p": photos.select("cls"), "w": web}, seed=1, global_batch=9)

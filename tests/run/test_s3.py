@@ -77,7 +77,7 @@ def impatient(s3):
     }
 
 
-def copied(tmp_path, samples, s3, name):
+def copy_root(tmp_path, samples, s3, name):
     """One root on a disk, and the same objects in a bucket: (local plan, remote root)."""
     local = loader.Root(str(tmp_path / "root"))
     samples.write(local, "photos", range(40), part_samples=9)
@@ -88,17 +88,17 @@ def copied(tmp_path, samples, s3, name):
     return local, remote
 
 
-def plan_of(root):
+def make_plan(root):
     view = root.open("photos@1").select("x.npy", "txt", "cls").where("i < 33")
     return loader.plan({"p": view}, seed=4, global_batch=8)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_same_batches_as_from_a_disk(tmp_path, samples, properties, s3, workers):
-    local, remote = copied(tmp_path, samples, s3, f"same-{workers}")
-    near, far = plan_of(local), plan_of(remote)
+    local, remote = copy_root(tmp_path, samples, s3, f"same-{workers}")
+    near, far = make_plan(local), make_plan(remote)
     assert near.hash == far.hash
-    wanted = properties.uninterrupted(near, 6)
+    wanted = properties.reference_digests(near, 6)
     truth = lambda _, key: samples.sample("photos", samples.number(key))  # noqa: E731
     with ExitStack() as stack:
         ranks = properties.open_ranks(stack, far, 3, workers=workers)
@@ -111,9 +111,9 @@ def test_same_batches_as_from_a_disk(tmp_path, samples, properties, s3, workers)
 
 def test_store_that_goes_away_is_an_error_after_the_budget(tmp_path, samples, properties, s3):
     line = Line(s3["endpoint_url"])
-    local, remote = copied(tmp_path, samples, {**s3, "endpoint_url": line.url}, "cut")
-    wanted = properties.uninterrupted(plan_of(local), 20)
-    plan, steps = plan_of(remote), 20
+    local, remote = copy_root(tmp_path, samples, {**s3, "endpoint_url": line.url}, "cut")
+    wanted = properties.reference_digests(make_plan(local), 20)
+    plan, steps = make_plan(remote), 20
     got = {}
     with loader.Loader(plan, 0, 1, workers=1, prefetch=0, steps=steps, framework="numpy", cache=0) as batches:
         for _ in range(3):
@@ -127,7 +127,7 @@ def test_store_that_goes_away_is_an_error_after_the_budget(tmp_path, samples, pr
         state = batches.state_dict()
     assert got == {step: wanted[step] for step in range(len(got))}
     back = loader.Root("s3://bucket/cut", options=impatient(s3))
-    with loader.Loader(plan_of(back), 0, 1, workers=2, steps=steps) as batches:
+    with loader.Loader(make_plan(back), 0, 1, workers=2, steps=steps) as batches:
         batches.load_state_dict(state)
         got |= {batch.step: batch.digest for batch in batches}
     assert got == wanted
@@ -159,8 +159,8 @@ if __name__ == "__main__":
 
 def test_worker_processes(tmp_path, samples, properties, s3):
     """Spawned ones deliver; a forked one, whose parent's client would hang, is an error."""
-    local, remote = copied(tmp_path, samples, s3, "processes")
-    plan = plan_of(local)
+    local, remote = copy_root(tmp_path, samples, s3, "processes")
+    plan = make_plan(local)
     plan.save(remote)
     script = tmp_path / "train.py"  # spawn runs it again
     script.write_text(WORKERS)
@@ -172,7 +172,7 @@ def test_worker_processes(tmp_path, samples, properties, s3):
     environ = {**os.environ, **given}  # options are not pickled: they hold secrets
     done = python(script, remote.url, plan.hash, env=environ)
     assert done.returncode == 0, done.stderr
-    wanted = properties.uninterrupted(plan, 4)
+    wanted = properties.reference_digests(plan, 4)
     delivered = [f"{step} {digest}" for step, digest in wanted.items()]
     assert done.stdout.splitlines() == [*delivered, "ForkedStore True"]
     remote.close()

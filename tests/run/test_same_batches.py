@@ -20,7 +20,7 @@ def truth(samples):
 
 
 @st.composite
-def planned(draw, versions):
+def make_plan(draw, versions):
     """A plan of one to three sources with weights, filters and chosen fields."""
     names = draw(st.lists(st.sampled_from(sorted(FIELDS)), min_size=1, max_size=3, unique=True))
     sources = {}
@@ -52,7 +52,7 @@ runtimes = st.fixed_dictionaries(
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(data=st.data(), runtime=runtimes)
 def test_every_runtime_delivers_the_same_global_batches(data, runtime, versions, truth, properties):
-    plan = data.draw(planned(versions))
+    plan = data.draw(make_plan(versions))
     properties.delivers_the_plan(plan, truth, **runtime)
 
 
@@ -139,19 +139,19 @@ def test_digest_covers_the_bytes_read(memory_root, samples, properties):
     digests = set()
     for fields in (("cls",), ("txt",), ("cls", "txt")):
         plan = loader.plan({"s": version.select(*fields)}, seed=1, global_batch=8)
-        digests.add(properties.uninterrupted(plan, 1)[0])
+        digests.add(properties.reference_digests(plan, 1)[0])
     assert len(digests) == 3
 
 
-def test_lost_byte_is_never_delivered(memory_root, samples, watched, properties):
+def test_lost_byte_is_never_delivered(memory_root, samples, watch_store, properties):
     """A byte that another reads than was written, at every read, is an error and not a batch."""
     samples.write(memory_root, "photos", range(8))
-    store = watched(memory_root)
+    store = watch_store(memory_root)
     version = memory_root.open("photos@latest")
-    watched = store
+    watch_store = store
     field = "x.npy"
     plan = loader.plan({"s": version.select(field)}, seed=1, global_batch=4)
-    watched.change = lambda key, offset, data: (
+    watch_store.change = lambda key, offset, data: (
         bytes([data[0] ^ 1]) + data[1:] if key.endswith(".tar") and data else data
     )
     with loader.Loader(plan, 0, 1, workers=0, decode=False, on_corrupt="raise", cache=0) as batches:
@@ -170,14 +170,18 @@ def test_fields_of_several_groups_that_only_some_parts_have(memory_root, samples
     view = grown.select("neg.npy", "txt", "cls", where_present=True)
     assert len(view) == 20
 
-    def derived(source, key):
+    def with_negatives(source, key):
         whole = truth(source, key)
         return {**whole, "neg.npy": -whole["x.npy"]}
 
     plan = loader.plan({"photos": view.where("i > 1"), "rest": grown.select("cls")}, seed=1, global_batch=9)
     for world_size, workers in ((1, 0), (3, 2)):
         properties.delivers_the_plan(
-            plan, lambda _, key: derived("photos", key), world_size=world_size, workers=workers, steps=5
+            plan,
+            lambda _, key: with_negatives("photos", key),
+            world_size=world_size,
+            workers=workers,
+            steps=5,
         )
 
 

@@ -27,7 +27,7 @@ NOT_MOUNTED = 100
 def counts(request, tmp_path):
     """Counts what `small_samples.py` counts, in a folder of a file system of this kind."""
 
-    def counted(*arguments):
+    def run_child(*arguments):
         command = [sys.executable, str(CHILD), ".", *map(str, arguments)]
         if request.param == "tmpfs":
             with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
@@ -41,7 +41,7 @@ def counts(request, tmp_path):
             assert ran.returncode == NOT_MOUNTED or "unshare" in ran.stderr, ran.stderr
         return output(command, tmp_path)
 
-    return counted
+    return run_child
 
 
 def run(command, folder):

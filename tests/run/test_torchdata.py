@@ -30,8 +30,8 @@ def plan(tmp_path_factory, samples):
 
 
 @pytest.fixture(scope="module")
-def wanted(plan, properties):
-    return list(properties.uninterrupted(plan, STEPS).items())
+def reference_steps(plan, properties):
+    return list(properties.reference_digests(plan, STEPS).items())
 
 
 def stateful(dataset, workers, start="fork", **options):
@@ -44,18 +44,18 @@ def stateful(dataset, workers, start="fork", **options):
     )
 
 
-def bounded(plan, rank=0, world_size=1):
+def short_dataset(plan, rank=0, world_size=1):
     return loader.torch_dataset(plan, rank, world_size, steps=STEPS)
 
 
-def taken(iterable, n=STEPS + 1):
+def read_digests(iterable, n=STEPS + 1):
     return [(batch.step, batch.digest) for batch in islice(iterable, n)]
 
 
 @cache
 def states(plan, workers, every):
     """The StatefulDataLoader's states after each number of batches, as JSON."""
-    batches = stateful(bounded(plan), workers, snapshot_every_n_steps=every)
+    batches = stateful(short_dataset(plan), workers, snapshot_every_n_steps=every)
     iterator, found = iter(batches), []
     for _ in range(STEPS + 1):
         found.append(json.dumps(batches.state_dict()))
@@ -63,76 +63,78 @@ def states(plan, workers, every):
     return found
 
 
-def saved_after(plan, n, workers, every=1):
+def state_after_steps(plan, n, workers, every=1):
     return json.loads(states(plan, workers, every)[n])
 
 
 @needs_torchdata
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
-def test_its_own_state_restores_the_position_anywhere(plan, wanted, workers):
+def test_its_own_state_restores_the_position_anywhere(plan, reference_steps, workers):
     for stop in range(STEPS):
-        state = saved_after(plan, stop, workers)
-        resumed = stateful(bounded(plan), workers)
+        state = state_after_steps(plan, stop, workers)
+        resumed = stateful(short_dataset(plan), workers)
         resumed.load_state_dict(state)
-        assert taken(resumed) == wanted[stop:]
+        assert read_digests(resumed) == reference_steps[stop:]
 
 
 @needs_torchdata
-def test_spawned_workers_and_a_resume_of_a_resume(plan, wanted):
-    resumed = stateful(bounded(plan), 2, start="spawn")
-    resumed.load_state_dict(saved_after(plan, 3, 2))
-    assert taken(resumed, 2) == wanted[3:5]
-    again = stateful(bounded(plan), 2)
+def test_spawned_workers_and_a_resume_of_a_resume(plan, reference_steps):
+    resumed = stateful(short_dataset(plan), 2, start="spawn")
+    resumed.load_state_dict(state_after_steps(plan, 3, 2))
+    assert read_digests(resumed, 2) == reference_steps[3:5]
+    again = stateful(short_dataset(plan), 2)
     again.load_state_dict(resumed.state_dict())
-    assert taken(again) == wanted[5:]
+    assert read_digests(again) == reference_steps[5:]
 
 
 @needs_torchdata
 @pytest.mark.parametrize("before", [0, 1, 2, 3])
 @pytest.mark.parametrize("every", [1, 3])
-def test_dataset_takes_it_for_any_number_of_workers(plan, wanted, before, every, at_scale):
+def test_dataset_takes_it_for_any_number_of_workers(plan, reference_steps, before, every, at_scale):
     stops = range(STEPS + 1)  # of every third step alone too: between two of its own states is the harder
     if every == 1:
         stops = at_scale((0, 3, STEPS), stops)
     for stop in stops:
-        state = saved_after(plan, stop, before, every)
-        dataset = bounded(plan)
+        state = state_after_steps(plan, stop, before, every)
+        dataset = short_dataset(plan)
         dataset.load_state_dict(state)
         assert dataset.state_dict() == plan.state(stop)
         after = (before + stop) % 4
-        assert taken(stateful(dataset, after)) == wanted[stop:]
-    assert taken(DataLoader(dataset, batch_size=None)) == []  # a run that has ended goes on with nothing
+        assert read_digests(stateful(dataset, after)) == reference_steps[stop:]
+    assert (
+        read_digests(DataLoader(dataset, batch_size=None)) == []
+    )  # a run that has ended goes on with nothing
 
 
 @needs_torchdata
 def test_package_refuses_another_number_of_workers_itself(plan):
     """Were it to accept one day, each worker would go on at another worker's step."""
     for before, after in ((2, 1), (2, 3), (0, 1), (1, 0)):
-        resumed = stateful(bounded(plan), after)
-        resumed.load_state_dict(saved_after(plan, 4, before))
+        resumed = stateful(short_dataset(plan), after)
+        resumed.load_state_dict(state_after_steps(plan, 4, before))
         with pytest.raises(AssertionError):
             next(iter(resumed))
 
 
 @needs_torchdata
-def test_finished_pass_begins_anew_by_its_state_and_not_by_the_datasets(plan, wanted):
+def test_finished_pass_begins_anew_by_its_state_and_not_by_the_datasets(plan, reference_steps):
     """With workers, the package takes a finished pass for an epoch; docs/training.md says so."""
-    state = saved_after(plan, STEPS, 2)
-    finished = stateful(bounded(plan), 2)
-    assert taken(finished) == wanted
-    anew = stateful(bounded(plan), 2)
+    state = state_after_steps(plan, STEPS, 2)
+    finished = stateful(short_dataset(plan), 2)
+    assert read_digests(finished) == reference_steps
+    anew = stateful(short_dataset(plan), 2)
     anew.load_state_dict(finished.state_dict())
-    assert taken(anew) == wanted
+    assert read_digests(anew) == reference_steps
     for end in (state, finished.state_dict()):
-        dataset = bounded(plan)
+        dataset = short_dataset(plan)
         dataset.load_state_dict(end)
-        assert taken(stateful(dataset, 2)) == []
+        assert read_digests(stateful(dataset, 2)) == []
 
 
 @needs_torchdata
-def test_one_ranks_state_serves_any_world_size(plan, wanted, properties):
+def test_one_ranks_state_serves_any_world_size(plan, reference_steps, properties):
     """As Lightning and Accelerate keep it: the first rank's alone."""
-    first = stateful(bounded(plan, 0, 2), 2)
+    first = stateful(short_dataset(plan, 0, 2), 2)
     iterator = iter(first)
     for _ in range(3):
         next(iterator)
@@ -140,11 +142,11 @@ def test_one_ranks_state_serves_any_world_size(plan, wanted, properties):
     for world_size in (1, 2, 3):
         digests = {}
         for rank in range(world_size):
-            resumed = stateful(bounded(plan, rank, world_size), 2)
+            resumed = stateful(short_dataset(plan, rank, world_size), 2)
             resumed.load_state_dict(state)
             for batch in resumed:
                 digests[batch.step] = (digests.get(batch.step, 0) + batch.digest) % properties.MODULUS
-        assert list(digests.items()) == wanted[3:]
+        assert list(digests.items()) == reference_steps[3:]
 
 
 @needs_torchdata
@@ -152,7 +154,7 @@ def test_state_of_another_plan(plan):
     other = loader.plan({"photos": plan.sources["photos"].view}, seed=9, global_batch=6)
     for workers in (0, 2):
         with pytest.raises(PlanMismatch, match="seed"):
-            bounded(other).load_state_dict(saved_after(plan, 3, workers))
+            short_dataset(other).load_state_dict(state_after_steps(plan, 3, workers))
 
 
 def test_what_is_no_such_state_is_refused(plan):

@@ -60,7 +60,7 @@ def do(batches, plan, name, step):
 )
 def test_any_sequence_of_uses(uses, broken, end, workers, prefetch, versions, properties):
     plan = loader.plan({"p": versions["photos"].select("cls")}, seed=1, global_batch=5)
-    model = Model(properties.uninterrupted(plan, 15), end, broken)
+    model = Model(properties.reference_digests(plan, 15), end, broken)
     bad = {key for step in broken for _, key in plan.batch_ids(step)[:1]}
     model.broken = {step for step in range(15) if bad & {key for _, key in plan.batch_ids(step)}}
 

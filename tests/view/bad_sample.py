@@ -14,10 +14,10 @@ STEPS = 5
 def write_bad_sample(root):
     """Publish planted@1, and train on it as the run `old`; return the first step with the bad sample and its slot."""
     version = write_photos(root, DATASET, p0={"jpg": black()})
-    return train_on(root, version.select("jpg", "cls"), "old")[0]
+    return train_run(root, version.select("jpg", "cls"), "old")[0]
 
 
-def train_on(root, view, run):
+def train_run(root, view, run):
     """Train, and return the bad sample's (step, slot) pairs."""
     plan = loader.plan({"photos": view}, seed=3, global_batch=BATCH)
     trail = loader.Trail(root, run, recipe="tests.view.recipes:recipe", ranks="all", tensors_every=1)

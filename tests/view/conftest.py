@@ -62,7 +62,7 @@ def train(root, plan, run, recipe=recipes.recipe, world_size=1, steps=STEPS, **t
                 batches.note(loss=1.0 + batch.step / 100, per_sample={"loss": np.arange(len(batch))})
 
 
-def words_of(command):
+def shell_words(command):
     """The arguments that a shell gives to `penstock`."""
     script = "penstock() { printf '%s\\0' \"$@\"; }; " + command
     told = subprocess.run(["bash", "-c", script], check=True, capture_output=True, env={"LC_ALL": "C.UTF-8"})
@@ -120,16 +120,16 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def recorded(folder):
+def step_facts(folder):
     """(digests by rank, loss) of a step, as the trail has them."""
     with loader.Root(folder) as root:
         trail = loader.read_trail(root, "three")
 
-    def of(step):
+    def read_step(step):
         rows = trail.steps.filter(trail.steps["step"] == step)
         return rows["digest"].to_list(), rows["note.loss"][0]
 
-    return of
+    return read_step
 
 
 DOWN = (500, 503, "drop", "refused", "commit-stall")
@@ -202,7 +202,7 @@ class Bucket:
 
 
 @pytest.fixture(scope="session")
-def written(shared):
+def bucket_objects(shared):
     """Objects of a bucket with a root."""
     origin = shared("servers/s3").SmallS3("bucket")
     origin.page_keys = 1000
@@ -215,11 +215,11 @@ def written(shared):
 
 
 @pytest.fixture
-def bucket(shared, written):
+def bucket(shared, bucket_objects):
     """A `Bucket`."""
     origin = shared("servers/s3").SmallS3("bucket")
     origin.page_keys = 1000
-    origin.objects.update(written)
+    origin.objects.update(bucket_objects)
     made = Bucket(shared("servers/http").HttpServer, origin)
     yield made
     made.server.close()

@@ -8,7 +8,7 @@ from penstock.view.inspect.version_record import version_record
 PARTS = {field.name for field in dataclasses.fields(VersionFilter)}
 
 
-def filtered_page(version, **asked):
+def read_page(version, **asked):
     """Return the record of a page. asked: parts of the filter, as in an address, and keywords of `version_record`."""
     parts = {name: asked.pop(name) for name in PARTS & asked.keys()}
     for name in ("terms", "within", "without"):

@@ -43,7 +43,7 @@ def photos():
     return view()
 
 
-def named():
+def view_by_name():
     return {"photos": view()}
 
 
@@ -59,7 +59,7 @@ def with_transform():
     return {"transform": mirrored, "items": {"photos": view()}}
 
 
-def opened_by_function():
+def photos_function():
     return loader.items(Photos, fingerprint=FINGERPRINT, keys=key_of)
 
 
@@ -129,10 +129,10 @@ def failing():
 
 
 def failing_keys():
-    def broken(i):
+    def raise_lookup_error(i):
         raise LookupError("no name")
 
-    return view(keys=broken)
+    return view(keys=raise_lookup_error)
 
 
 class Dying(Photos):
@@ -144,9 +144,9 @@ def dying():
     return view(Dying())
 
 
-def unopened():
-    return loader.items(_unopened, length=N, fingerprint=FINGERPRINT)
+def missing_items():
+    return loader.items(_raise_missing, length=N, fingerprint=FINGERPRINT)
 
 
-def _unopened():
+def _raise_missing():
     raise FileNotFoundError("photos.h5")

@@ -16,7 +16,7 @@ def crop(sample, rng):
     return {"jpg": np.ascontiguousarray(square.transpose(2, 0, 1)), "cls": sample["cls"]}
 
 
-def normalised(sample, rng):
+def normalise(sample, rng):
     """The same square as float32, of mean 0.5 and deviation 0.25."""
     square = crop(sample, rng)
     return {**square, "jpg": (square["jpg"].astype(np.float32) / 255 - 0.5) / 0.25}
@@ -36,7 +36,7 @@ def recipe():
 
 
 def floats():
-    return {"transform": normalised}
+    return {"transform": normalise}
 
 
 def plain():

@@ -13,7 +13,7 @@ from tests.view.test_browser import PREFIX, Viewer
 
 
 @contextmanager
-def browser_on(folder: Path, profile: Path) -> Iterator[Viewer]:
+def open_browser(folder: Path, profile: Path) -> Iterator[Viewer]:
     """Serve a root with writes, and open its first page in a browser with this new profile."""
     command = [sys.executable, "-m", "penstock", "view", "--root", str(folder), "--port", "0"]
     command += ["--prefix", PREFIX, "--allow-writes"]

@@ -20,9 +20,9 @@ from penstock.search.map.stored_map import make_map
 from tests.servers.axe import violations
 from tests.servers.chromium import Page, chromium
 from tests.servers.patience import PATIENCE_S
-from tests.view.bad_sample import BAD_KEY, train_on, write_bad_sample
-from tests.view.conftest import BATCH, train, words_of, write_photos
-from tests.view.episodes.rig import fields_of
+from tests.view.bad_sample import BAD_KEY, train_run, write_bad_sample
+from tests.view.conftest import BATCH, shell_words, train, write_photos
+from tests.view.episodes.rig import episode_fields
 from tests.view.map_dataset import write_faces
 from tests.view.recipes import plain
 from tests.view.rollouts.rig import write_rollouts
@@ -151,7 +151,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with root.write("odd") as writer:
             writer.add(ODD_KEY, {"txt": "a"})
         with root.write("rig") as writer:
-            writer.add("ep", fields_of(1, {}))
+            writer.add("ep", episode_fields(1, {}))
         root.save_slice("photos@1", "wide", "width >= 43", by="ann", why="cut off")
         write_bad_sample(root)
         write_faces(root)
@@ -280,7 +280,7 @@ def test_server_that_only_reads_tells_the_command_of_a_basket(viewer: Viewer) ->
     told = viewer.page.value_of(_READ_ONLY)
     command = told.partition("run instead: ")[2]
     assert command.isprintable()
-    assert words_of(command) == ["exclude", "--reason", "R", "--by", "WHO", "--", "odd", ODD_KEY]
+    assert shell_words(command) == ["exclude", "--reason", "R", "--by", "WHO", "--", "odd", ODD_KEY]
 
 
 def test_step_is_found_walked_and_excluded_by_keyboard(viewer: Viewer, folder: Path) -> None:
@@ -363,7 +363,7 @@ def _open_charts(viewer: Viewer) -> None:
     viewer.page.wait_until("the chart is drawn", lambda: viewer.page.value_of(_LOSS) != "")
 
 
-def test_bad_sample_is_found_named_and_left_out(
+def test_bad_sample_is_found_named_and_excluded(
     viewer: Viewer, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From the first page to the next training, which lacks the sample; `explain` tells why."""
@@ -403,7 +403,7 @@ def test_bad_sample_is_found_named_and_left_out(
         version = root.open("planted@latest")
         assert version.name == "planted@2"
         view = version.select("jpg", "cls").without("covers")
-        assert train_on(root, view, "new") == []
+        assert train_run(root, view, "new") == []
     capsys.readouterr()
     assert main(["explain", f"old@{step}", "--slot", str(slot), *root_option]) == 0
     assert 'excluded since planted@2: slice planted/covers, ada: "lens cap"' in capsys.readouterr().out

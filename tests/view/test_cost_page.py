@@ -21,7 +21,7 @@ def root(root):
     return root
 
 
-def served(root):
+def serve_root(root):
     store = Counted(root.store)
     root._use(store)
     return Served(root, recipe=None), store
@@ -30,7 +30,7 @@ def served(root):
 def test_cost_equals_the_verbs_and_the_first_page_shows_it_once_known(root, capsys):
     main(["usage", "--by", "dataset", "--json", "--root", root.url])
     expected = {row["name"]: row for row in json.loads(capsys.readouterr().out)["cost"]}
-    server, store = served(root)
+    server, store = serve_root(root)
     try:
         first = server.get("/").text
         assert re.search(r'href="[./]*cost"', first)

@@ -14,7 +14,7 @@ from penstock.view.inspect.slot_record import slot_record
 from penstock.view.inspect.step_record import step_record
 from penstock.view.open_data import OpenData
 from tests.view.conftest import BATCH, photo, train
-from tests.view.filtered_pages import filtered_page
+from tests.view.filtered_pages import read_page
 from tests.view.recipes import plain
 
 SIZES = (60, 1_800)
@@ -31,10 +31,10 @@ def roots(tmp_path_factory):
         patch.setattr(parquet.put_table, "__defaults__", (ROW_GROUP,))
         patch.setattr(run_samples.put_rows, "__defaults__", (ROW_GROUP,))
         patch.setattr(table_rows, "WHOLE_BELOW_BYTES", 0)
-        yield written(tmp_path_factory)
+        yield write_folders(tmp_path_factory)
 
 
-def written(tmp_path_factory):
+def write_folders(tmp_path_factory):
     folders = []
     for n in SIZES:
         folders.append(tmp_path_factory.mktemp("costs") / "root")
@@ -97,22 +97,22 @@ def cost(folder, look):
 
 def first_paint(opened):
     version = opened.version("photos", 1)
-    record = filtered_page(version)
+    record = read_page(version)
     (label, size) = record.facets
     assert (label.is_counted, label.values[0].n, size.n) == (True, len(version), len(version))
     for row in record.rows[:24]:
         assert read_field(version, row.ordinal, "jpg") == PICTURE
 
 
-def counted_facets(opened):
+def load_facets(opened):
     version = opened.version("photos", 1)
-    record = filtered_page(version, facet_names=("label", "size"), cache=opened.columns)
+    record = read_page(version, facet_names=("label", "size"), cache=opened.columns)
     assert [one.column for one in record.facets if one.is_counted] == ["label", "size"]
 
 
 def another_page(opened):
     version = opened.version("photos", 1)
-    record = filtered_page(version, first=len(version) - 30)
+    record = read_page(version, first=len(version) - 30)
     assert len(record.rows) == 30
 
 
@@ -140,7 +140,7 @@ def a_slot(opened):
 
 
 @pytest.mark.parametrize(
-    "look", [first_paint, counted_facets, another_page, a_slot, a_sample, an_explained_slot]
+    "look", [first_paint, load_facets, another_page, a_slot, a_sample, an_explained_slot]
 )
 def test_page_of_many_costs_as_many_requests_as_one_of_few(roots, look):
     few, many = (cost(folder, look)[0] for folder in roots)
@@ -175,12 +175,12 @@ def test_step_reads_at_most_a_row_group_of_a_table_for_each_sample(roots):
 
 
 def test_filter_reads_each_table_once(roots):
-    def filtered(opened):
-        record = filtered_page(opened.version("photos", 1), where="label = 'cat'", sort="-key")
+    def check_filter(opened):
+        record = read_page(opened.version("photos", 1), where="label = 'cat'", sort="-key")
         assert record.rows[0].columns == {"label": "cat"}
         assert [row.key for row in record.rows] == [f"p/{59 - i:05d}" for i in range(60)]
 
-    requests, nbytes = cost(roots[0], filtered)
+    requests, nbytes = cost(roots[0], check_filter)
     tables = [path.stat().st_size for path in roots[0].rglob("*samples-*.parquet")]
     assert len(tables) == 2
     assert nbytes["samples-"] == sum(tables)
@@ -190,12 +190,12 @@ def test_filter_reads_each_table_once(roots):
 def test_large_tables_are_read_by_row_groups(roots, monkeypatch):
     """Columns of a table that does not fit in memory: the same values, and no request for the whole table."""
     monkeypatch.setattr(table_rows, "GROUPS_AT_ONCE", 4)
-    whole = cost(roots[1], counted_facets)
+    whole = cost(roots[1], load_facets)
     with loader.Root(roots[1]) as root:
         values = scan_samples(root.open("photos@1"), ["label", "size", "key"]).collect()
         monkeypatch.setattr(samples_table, "WHOLE_BELOW_BYTES", 0)
         assert scan_samples(root.open("photos@1"), ["label", "size", "key"]).collect().equals(values)
-    requests, nbytes = cost(roots[1], counted_facets)
+    requests, nbytes = cost(roots[1], load_facets)
     n_groups = SIZES[1] // ROW_GROUP
     assert requests["get"] == whole[0]["get"] - 2
     assert requests["get_ranges"] - whole[0]["get_ranges"] == 2 * n_groups // 4
@@ -205,17 +205,17 @@ def test_large_tables_are_read_by_row_groups(roots, monkeypatch):
 def test_facets_read_each_table_once(roots):
     """The second page, a click, another order and other columns read nothing: what they need is cached."""
 
-    def clicked(opened):
-        counted_facets(opened)
+    def click_facet(opened):
+        load_facets(opened)
         version = opened.version("photos", 1)
-        (label, size) = filtered_page(version, facet_names=("size",), cache=opened.columns).facets
+        (label, size) = read_page(version, facet_names=("size",), cache=opened.columns).facets
         terms = (label.values[0].where, size.bins[2].where)
-        record = filtered_page(
+        record = read_page(
             version, terms=terms, sort="-size", columns=("label", "size"), cache=opened.columns
         )
         assert record.n_found > 0
 
     tables = [path.stat().st_size for path in roots[0].rglob("*samples-*.parquet")]
-    requests, nbytes = cost(roots[0], clicked)
+    requests, nbytes = cost(roots[0], click_facet)
     assert nbytes["samples-"] == sum(tables)
     assert requests["get"] == len(tables) + cost(roots[0], first_paint)[0]["get"]

@@ -4,7 +4,7 @@ import pytest
 
 import loader
 from penstock.view.sections.facets import facet_sections
-from tests.view.filtered_pages import filtered_page
+from tests.view.filtered_pages import read_page
 
 FIRST = 2**60 + 1
 
@@ -19,9 +19,9 @@ def version(tmp_path_factory):
         yield root.open("d@1")
 
 
-def drawn(version, column, *terms):
+def draw_column(version, column, *terms):
     """Return the histogram and the bins of a column."""
-    record = filtered_page(version, terms=terms, facet_names=("*",))
+    record = read_page(version, terms=terms, facet_names=("*",))
     (section,) = (one for one in facet_sections(record, ()) if one.column == column)
     (facet,) = (one for one in record.facets if one.column == column)
     return section.histogram, facet.bins
@@ -37,14 +37,14 @@ def drawn(version, column, *terms):
     ],
 )
 def test_term_marks_the_bins_that_it_finds(version, column, term, chosen):
-    histogram, _ = drawn(version, column, term)
+    histogram, _ = draw_column(version, column, term)
     assert histogram.chosen == chosen
 
 
 @pytest.mark.parametrize("column", ["small", "huge", "share"])
 def test_bounds_of_a_range_are_the_numbers_of_its_terms(version, column):
     """A script writes them as they are: beyond 2^53 its numbers are not the column's."""
-    histogram, bins = drawn(version, column)
+    histogram, bins = draw_column(version, column)
     edges = histogram.edges.split(" ")
     assert len(edges) - 1 == len(bins) > 2
     for low, high, part in zip(edges, edges[1:], bins, strict=False):

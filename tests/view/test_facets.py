@@ -13,7 +13,7 @@ from loader.errors import FieldNotFound
 from penstock.view.facets import column_codes, spread_rows
 from penstock.view.facets.version_columns import VersionColumns
 from penstock.view.inspect import grid_rows
-from tests.view.filtered_pages import filtered_page
+from tests.view.filtered_pages import read_page
 
 TEXTS = [
     "cat",
@@ -105,11 +105,11 @@ def random_filter(rng, record):
 def test_facets_count_what_their_terms_find(version):
     cache = VersionColumns()
     table = version.samples().collect()
-    unfiltered = filtered_page(version, cache=cache, facet_names=("*",))
+    unfiltered = read_page(version, cache=cache, facet_names=("*",))
     rng = random.Random(5)
     for _ in range(6):
         where, terms = random_filter(rng, unfiltered)
-        record = filtered_page(version, where=where, terms=terms, cache=cache, facet_names=("*",))
+        record = read_page(version, where=where, terms=terms, cache=cache, facet_names=("*",))
         everything = [text for text in (where, *terms) if text]
         assert record.n_found == matches(table, *everything)
         n_where = len(version.where(record.sql)) if record.sql else len(version)
@@ -131,7 +131,7 @@ def test_facets_count_what_their_terms_find(version):
 
 
 def test_values_and_bins_cover_the_samples(version):
-    record = filtered_page(version, facet_names=("*",))
+    record = read_page(version, facet_names=("*",))
     table = version.samples().collect()
     for facet in record.facets:
         listed = sum(entry.n for entry in (*facet.values, *facet.bins))
@@ -150,8 +150,8 @@ def test_stored_statistics_count_what_codes_count(tmp_path):
                 columns["label"] = columns["label"][:20]
                 writer.add(f"k{number:04}", {"cls": number}, metadata=columns)
         version = root.open("d@1")
-        stored = filtered_page(version).facets
-        coded = filtered_page(version, facet_names=("*",)).facets
+        stored = read_page(version).facets
+        coded = read_page(version, facet_names=("*",)).facets
     n_equal = 0
     for one, other in zip(stored, coded, strict=True):
         assert (one.column, one.kind, one.n, one.nulls) == (other.column, other.kind, other.n, other.nulls)
@@ -162,7 +162,7 @@ def test_stored_statistics_count_what_codes_count(tmp_path):
 
 
 def test_kinds_follow_the_content(version):
-    facets = {one.column: one for one in filtered_page(version, facet_names=("*",)).facets}
+    facets = {one.column: one for one in read_page(version, facet_names=("*",)).facets}
     kinds = {name: one.kind for name, one in facets.items()}
     assert kinds == {
         "label": "category",
@@ -199,15 +199,15 @@ def test_kinds_follow_the_content(version):
 def test_term_names_one_column(version):
     for term in ("size > small", "1 = 1"):
         with pytest.raises(FieldNotFound, match="one column"):
-            filtered_page(version, terms=(term,))
+            read_page(version, terms=(term,))
 
 
 def test_more_than_forty_terms_are_one_sentence(version):
     terms = [f"size > {number}" for number in range(41)]
     with pytest.raises(FieldNotFound, match="41 terms") as raised:
-        filtered_page(version, terms=terms)
+        read_page(version, terms=terms)
     assert "\n" not in str(raised.value)
-    assert filtered_page(version, terms=terms[:40]).terms == tuple(terms[:40])
+    assert read_page(version, terms=terms[:40]).terms == tuple(terms[:40])
 
 
 @pytest.mark.parametrize(
@@ -225,22 +225,22 @@ def test_more_than_forty_terms_are_one_sentence(version):
 )
 def test_wrong_part_of_a_filter_stays_in_its_box(version, wrong, said):
     valid = {"where": "small > 0", "terms": ("size > 10",), "columns": ("label",)}
-    expected = filtered_page(version, **{**valid, **dict.fromkeys(wrong, "")})
+    expected = read_page(version, **{**valid, **dict.fromkeys(wrong, "")})
     if wrong.get("terms", ("",))[0] == "label = 'cat'":
-        expected = filtered_page(version, **{**valid, "terms": wrong["terms"][:1]})
-    record = filtered_page(version, **{**valid, **wrong}, keep_page=True)
+        expected = read_page(version, **{**valid, "terms": wrong["terms"][:1]})
+    record = read_page(version, **{**valid, **wrong}, keep_page=True)
     assert said in record.error
     assert record.where == wrong.get("where", "small > 0")
     assert (record.n_found, record.sql) == (expected.n_found, expected.sql)
     assert [row.ordinal for row in record.rows] == [row.ordinal for row in expected.rows]
     with pytest.raises(FieldNotFound, match=said):
-        filtered_page(version, **{**valid, **wrong})
+        read_page(version, **{**valid, **wrong})
 
 
 def test_filter_names_few_slices(version):
     names = [f"s{number}" for number in range(11)]
     with pytest.raises(FieldNotFound, match="11 slices"):
-        filtered_page(version, within=names)
+        read_page(version, within=names)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_sorted_pages_follow_one_order(version, sort):
     cache = VersionColumns()
     ordinals = []
     while len(ordinals) < len(ordered):
-        record = filtered_page(version, where="small > -3", sort=sort, first=len(ordinals), cache=cache)
+        record = read_page(version, where="small > -3", sort=sort, first=len(ordinals), cache=cache)
         assert len(record.rows) == min(60, len(ordered) - len(ordinals))
         ordinals += [row.ordinal for row in record.rows]
     assert ordinals == ordered
@@ -271,22 +271,22 @@ def test_slices_narrow_the_samples(tmp_path):
         root.save_slice("d@1", "cups", [f"k{number:02}" for number in range(40)], by="ann", why="handles")
         root.save_slice("d@1", "rims", [f"k{number:02}" for number in range(30, 60)], by="ann", why="rims")
         version = root.open("d@1")
-        keys = {row.key for row in filtered_page(version, within=("cups",), without=("rims",)).rows}
+        keys = {row.key for row in read_page(version, within=("cups",), without=("rims",)).rows}
         assert keys == {f"k{number:02}" for number in range(30)}
-        record = filtered_page(version, within=("cups",), terms=("always = 7",), facet_names=("*",))
+        record = read_page(version, within=("cups",), terms=("always = 7",), facet_names=("*",))
         assert (record.n_found, record.within) == (40, ("cups",))
         assert {one.n + one.nulls for one in record.facets} == {40}
-        wrong = filtered_page(version, within=("cups", "none"), keep_page=True)
+        wrong = read_page(version, within=("cups", "none"), keep_page=True)
         assert (wrong.n_found, wrong.within) == (40, ("cups",))
         assert "d/none" in wrong.error
-        both = filtered_page(version, within=("cups",), without=("cups",))
+        both = read_page(version, within=("cups",), without=("cups",))
         assert both.n_found == 0
         assert not list(root.store.list("views/")), "viewing writes nothing but leases"
 
 
 def test_rows_have_the_columns_that_the_address_names(version):
     table = version.samples().collect()
-    record = filtered_page(version, columns=("label", "size", "day"), sort="-small", first=30)
+    record = read_page(version, columns=("label", "size", "day"), sort="-small", first=30)
     for row in record.rows:
         values = table.row(row.ordinal, named=True)
         shown = {name for name in ("label", "size", "day") if values[name] is not None}
@@ -349,7 +349,7 @@ def test_large_version_is_counted_by_spread_rows(spread):
     counted = table[ordinals]
     values = cache.values(spread, ["width", "label"])
     assert values.equals(counted.select("width", "label"))
-    record = filtered_page(spread, where="half = 1", sort="-width", cache=cache, facet_names=("*",))
+    record = read_page(spread, where="half = 1", sort="-width", cache=cache, facet_names=("*",))
     share = len(ordinals) / len(spread)
     n_counted = matches(counted, "half = 1")
     assert (record.about, record.n_found) == (share, round(n_counted / share))
@@ -359,9 +359,9 @@ def test_large_version_is_counted_by_spread_rows(spread):
         assert value.n == round(matches(counted, "half = 1", value.where) / share)
     best = counted.filter(pl.col("half") == 1).sort("width", descending=True)["ordinal"].to_list()
     assert [row.ordinal for row in record.rows] == best[:60]
-    exact = filtered_page(spread, where="half = 1", cache=cache, exact=True)
+    exact = read_page(spread, where="half = 1", cache=cache, exact=True)
     assert (exact.about, exact.n_found) == (None, matches(table, "half = 1"))
-    whole = filtered_page(spread, cache=cache)
+    whole = read_page(spread, cache=cache)
     assert (whole.about, whole.n_found) == (None, len(spread))
     assert [row.ordinal for row in whole.rows] == list(range(60))
 

@@ -30,7 +30,7 @@ def write(root, n, far=9000, dataset="wide"):
     return root.open(f"{dataset}@latest")
 
 
-def marked(version):
+def sample_marks(version):
     """Key -> names and columns of its marks, of the samples that have any."""
     found = (sample_record(version, ordinal) for ordinal in range(len(version)))
     return {one.key: [(mark.name, mark.field) for mark in one.marks] for one in found if one.marks}
@@ -38,7 +38,7 @@ def marked(version):
 
 def test_sample_with_the_planted_width_alone_is_marked(root):
     version = write(root, 60)
-    assert marked(version) == {"k007": [("column_far", "width")]}
+    assert sample_marks(version) == {"k007": [("column_far", "width")]}
     (ordinal,) = (i for i, key in enumerate(version.keys(np.arange(60))) if key == "k007")
     (mark,) = sample_record(version, ordinal).marks
     assert mark.text == "column width = 9,000, 8 sigma from the version's mean 252.7"
@@ -49,7 +49,7 @@ def test_few_samples_and_constant_columns_have_no_spread(root):
     assert set(column_spreads(write(root, 80, far=100, dataset="other"))) == {"width", "left"}
 
 
-def test_spread_of_a_column_leaves_infinities_out(root):
+def test_spread_of_a_column_ignores_infinities(root):
     finite = [100.0 + i % 10 for i in range(60)]
     with root.write("wide") as writer:
         for i, width in enumerate([*finite, *[float("inf")] * 60]):
@@ -72,7 +72,7 @@ def test_its_slot_is_marked_as_well(root):
     opened.close()
 
 
-def stepped(root, plan, step=0):
+def column_marks(root, plan, step=0):
     """Marks of the columns of a step, as name, field, slots and text."""
     opened = OpenData(root)
     training = opened.training("one")
@@ -90,7 +90,7 @@ def test_its_step_is_marked_and_others_are_not(root):
     text = "column width = 9,000, 8 sigma from the version's mean 252.7"
     for step in range(3):
         wanted = [("column_far", "width", (held.slot,), text)] if step == held.step else []
-        assert stepped(root, plan, step) == wanted
+        assert column_marks(root, plan, step) == wanted
 
 
 def test_step_reads_no_annotation_and_says_where_a_table_cannot_be_read(root):
@@ -98,13 +98,13 @@ def test_step_reads_no_annotation_and_says_where_a_table_cannot_be_read(root):
     root.annotate("wide", "widths", {"k007": {"width": 105}}, author="ada")
     plan = loader.plan({"wide": root.open("wide@latest").select("jpg", "cls")}, seed=3, global_batch=60)
     train(root, plan, "one", recipe=plain, steps=1)
-    assert stepped(root, plan) == []
+    assert column_marks(root, plan) == []
     (path,) = (info.key for info in root.store.list("data/") if "samples-metadata" in info.key)
     data = bytearray(root.store.get(path).data)
     data[len(data) // 3] ^= 1
     root.store.put(path, bytes(data))
     plan = loader.plan({"wide": root.open("wide@1").select("jpg", "cls")}, seed=3, global_batch=60)
     train(root, plan, "one", recipe=plain, steps=1)
-    ((name, _, slots, text),) = stepped(root, plan)
+    ((name, _, slots, text),) = column_marks(root, plan)
     assert (name, len(slots)) == ("columns_unreadable", 60)
     assert text.startswith("the samples table cannot be read: ")

@@ -6,11 +6,11 @@ import pytest
 
 import loader
 from loader.errors import FieldNotFound
-from tests.view.filtered_pages import filtered_page
+from tests.view.filtered_pages import read_page
 from tests.view.test_web import Served
 
 
-def nested(form, times, inner="width"):
+def nest_filter(form, times, inner="width"):
     for _ in range(times):
         inner = form.format(inner)
     return inner
@@ -26,10 +26,10 @@ def version(trained):
     ("where", "told"),
     [
         (" OR ".join(f"width = {i}" for i in range(201)), "60[23] words and operators, up to 600"),
-        (nested("({} + 1)", 7), "7 nested brackets, up to 6"),
+        (nest_filter("({} + 1)", 7), "7 nested brackets, up to 6"),
         ("width" + " BETWEEN 1 AND 2" * 9, "9 of BETWEEN"),
-        (nested("nullif({}, 1)", 4) + nested(" between {}", 5), "9 of BETWEEN"),
-        (nested("case {} when 1 then 2 else 3 end", 2), "2 nested CASE, up to 1"),
+        (nest_filter("nullif({}, 1)", 4) + nest_filter(" between {}", 5), "9 of BETWEEN"),
+        (nest_filter("case {} when 1 then 2 else 3 end", 2), "2 nested CASE, up to 1"),
         ("case width" + " when 1 then 2" * 41 + " end", "41 WHEN, up to 40"),
         ("length(lpad(note, 2000000000, 'x')) > 3", r"lpad\(\.\.\.\) may make"),
     ],
@@ -37,7 +37,7 @@ def version(trained):
 def test_filter_that_costs_by_powers_is_refused_before_polars_sees_it(version, where, told):
     for asked in ({"where": where}, {"sort": where}, {"sort": f"-{where}"}):
         with pytest.raises(FieldNotFound, match=told):
-            filtered_page(version, **asked)
+            read_page(version, **asked)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_filter_that_costs_by_powers_is_refused_before_polars_sees_it(version, w
     ],
 )
 def test_what_people_write_is_taken(version, where, n):
-    assert filtered_page(version, where=where).n_found == n
+    assert read_page(version, where=where).n_found == n
 
 
 BRACKETS = "(" * 9_000

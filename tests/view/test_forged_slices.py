@@ -42,7 +42,7 @@ FORGED = (*RECORDS, *TEXTS, *RULES, FUTURE, "exchanged", "excluded", "past-the-e
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("forged") / "root"
     with loader.Root(folder) as root:
         write_photos(root)
@@ -109,48 +109,48 @@ def forge_tables(root, slices):
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_forged_slice_stays_in_its_box(served, name):
+def test_forged_slice_stays_in_its_box(site, name):
     """A page without it shows the rest of its filter, and names the slice."""
-    answer = served.get(f"/v/photos/2.json?in={name}&in=list")
+    answer = site.get(f"/v/photos/2.json?in={name}&in=list")
     assert answer.status_code == 400
     assert name in answer.json()["message"]
-    page = served.get(f"/v/photos/2?in={name}&in=list")
+    page = site.get(f"/v/photos/2?in={name}&in=list")
     assert page.status_code == 200
     assert "1 found" in page.text  # of the list, the sample that is not excluded
     assert name in page.text.split('class="filter-error')[1]
-    without = served.get(f"/v/photos/2?not={name}")
+    without = site.get(f"/v/photos/2?not={name}")
     assert "13 found" in without.text
 
 
-def test_healthy_slices_stand_beside_forged_ones(served):
-    record = served.get("/slices.json").json()
+def test_healthy_slices_stand_beside_forged_ones(site):
+    record = site.get("/slices.json").json()
     healthy = {f"{one['dataset']}/{one['name']}" for one in record["slices"]}
     assert {"photos/list", "photos/rule", "photos/hostile"} <= healthy
     damaged = {path.split("/")[2] for path in record["damaged"]}
     assert damaged == {*RECORDS, *TEXTS, FUTURE}
-    page = served.get("/slices")
+    page = site.get("/slices")
     assert page.status_code == 200
     assert all(path in page.text for path in record["damaged"])
     assert "<script>alert" not in page.text
     assert "\u202e" not in page.text
     assert len(page.text) < 60_000
-    assert served.get("/slices/photos/list.json").json()["missing"] == ["p/4"]
-    assert served.get("/v/photos/2.json?in=rule").json()["n_found"] == 7
+    assert site.get("/slices/photos/list.json").json()["missing"] == ["p/4"]
+    assert site.get("/v/photos/2.json?in=rule").json()["n_found"] == 7
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_page_of_a_forged_slice_tells_what_is_wrong(served, name):
-    answer = served.get(f"/slices/photos/{name}")
+def test_page_of_a_forged_slice_tells_what_is_wrong(site, name):
+    answer = site.get(f"/slices/photos/{name}")
     assert answer.status_code in (400, 404, 502)
     assert name in answer.text
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_forged_slice_excludes_nothing(served, name):
+def test_forged_slice_excludes_nothing(site, name):
     request = {"version": "photos@2", "name": name, "by": "eve", "why": "covers", "page": "/slices"}
-    answer = served.post(request, "/slice/exclude")
+    answer = site.post(request, "/slice/exclude")
     assert answer.status_code == 409
-    assert [version.number for version in served.root.versions("photos")] == [1, 2]
+    assert [version.number for version in site.root.versions("photos")] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -162,23 +162,23 @@ def test_forged_slice_excludes_nothing(served, name):
         "/slices/photos/" + "x" * 5000,
     ],
 )
-def test_name_that_no_slice_has_is_refused(served, path):
-    assert served.get(path).status_code == 404
+def test_name_that_no_slice_has_is_refused(site, path):
+    assert site.get(path).status_code == 404
 
 
-def test_page_of_a_sample_names_its_slices_beside_forged_ones(served):
-    (row,) = served.get("/v/photos/2.json?in=list").json()["rows"]
-    page = served.get(f"/v/photos/2/s/{row['ordinal']}")
+def test_page_of_a_sample_names_its_slices_beside_forged_ones(site):
+    (row,) = site.get("/v/photos/2.json?in=list").json()["rows"]
+    page = site.get(f"/v/photos/2/s/{row['ordinal']}")
     assert page.status_code == 200
     assert "cut off" in page.text
     assert "<script>alert" not in page.text
     assert "rule of the slice" not in page.text
 
 
-def test_keys_of_slices_are_live_samples_of_their_dataset(served):
-    version = served.root.open("photos@2")
+def test_keys_of_slices_are_live_samples_of_their_dataset(site):
+    version = site.root.open("photos@2")
     for name in ("list", "rule", "hostile", *FORGED):
-        answer = served.get(f"/v/photos/2.json?in={name}")
+        answer = site.get(f"/v/photos/2.json?in={name}")
         if answer.status_code == 200:
             keys = [row["key"] for row in answer.json()["rows"]]
             assert (live_ordinals(version, keys) >= 0).all()

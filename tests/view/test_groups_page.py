@@ -73,27 +73,27 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def served(root):
+def site(root):
     server = Served(loader.Root(root.url), recipe=None)
     yield server
     server.close()
 
 
-def found(served, **query):
+def query_groups(served, **query):
     return json.loads(served.get(f"/v/faces/2.json?{urlencode(query)}").content)
 
 
-def test_near_duplicates_are_the_components_of_near_pairs(root, served):
+def test_near_duplicates_are_the_components_of_near_pairs(root, site):
     version = root.open("faces@2")
     for cosine in ("", "0.95", "0.5", "1"):
-        record = served.get(f"/v/faces/2/groups.json?cosine={cosine}").json()
+        record = site.get(f"/v/faces/2/groups.json?cosine={cosine}").json()
         expected = components(version, float(cosine or 0.95))
         assert [tuple(group["ordinals"]) for group in record["duplicates"]] == [one[:12] for one in expected]
         assert [group["n"] for group in record["duplicates"]] == [len(one) for one in expected]
         assert (record["n_groups"], record["n_compared"]) == (len(expected), 58)
         assert record["column"] == ""
         for group in record["duplicates"]:
-            page = found(served, where=group["where"])
+            page = query_groups(site, where=group["where"])
             assert (page["n_found"], page["error"]) == (group["n_where"], "")
             if group["n"] <= 60:
                 assert group["n_where"] == group["n"]
@@ -101,15 +101,15 @@ def test_near_duplicates_are_the_components_of_near_pairs(root, served):
     assert len(components(version, 0.95)) == 2
 
 
-def test_clusters_are_told_and_lead_to_their_samples(root, served):
-    record = served.get("/v/faces/2/groups.json").json()
+def test_clusters_are_told_and_lead_to_their_samples(root, site):
+    record = site.get("/v/faces/2/groups.json").json()
     places = read_map(root.open("faces@2"))
     assert record["errors"] == []
     assert record["n_texts"] == 58
     sizes = np.bincount(places.cluster[places.has_place])
     assert [group["n"] for group in record["clusters"]] == sorted(sizes.tolist(), reverse=True)
     for group in record["clusters"]:
-        page = found(served, t=group["where"])
+        page = query_groups(site, t=group["where"])
         assert page["n_found"] == group["n"] == sizes[group["cluster"]]
         labels = [row["columns"]["label"] for row in page["rows"]]
         assert labels.count(group["label"]) == max(labels.count(one) for one in set(labels))
@@ -119,8 +119,8 @@ def test_clusters_are_told_and_lead_to_their_samples(root, served):
     assert any("number" in word for group in record["clusters"] for word in group["words"])
 
 
-def test_page_shows_hostile_labels_and_keys_as_text(served):
-    page = served.get("/v/faces/2/groups").text
+def test_page_shows_hostile_labels_and_keys_as_text(site):
+    page = site.get("/v/faces/2/groups").text
     assert "<u>cat" not in page
     assert "<u>cat</u>" in unescape(page)
     assert "<i>" not in page
@@ -168,8 +168,8 @@ def test_large_version_compares_the_fullest_cells(root, monkeypatch):
 
 
 @pytest.mark.parametrize("cosine", ["0.2", "2", "nan", "x" * 1000, "<b>"])
-def test_wrong_bound_is_named(served, cosine):
-    answer = served.get("/v/faces/2/groups?" + urlencode({"cosine": cosine}))
+def test_wrong_bound_is_named(site, cosine):
+    answer = site.get("/v/faces/2/groups?" + urlencode({"cosine": cosine}))
     assert answer.status_code == 400
     assert "pass a number from 0.5 to 1" in answer.text
     assert "<b>" not in answer.text.partition("cosine")[2][:60]

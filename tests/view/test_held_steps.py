@@ -15,7 +15,7 @@ from tests.view.recipes import plain
 from tests.view.test_web import Served
 
 
-def carry_out(root, plan, run, steps, start=0):
+def train_with_trail(root, plan, run, steps, start=0):
     """Train some steps with a trail; return (step, slot) -> key of what was delivered."""
     trail = loader.Trail(root, run, ranks="all")
     with loader.Loader(
@@ -40,9 +40,9 @@ def check_held(root, run, delivered, version):
 
 
 def test_run_that_went_on_under_another_plan_is_asked_by_both(root, plan):
-    delivered = carry_out(root, plan, "one", steps=4)
+    delivered = train_with_trail(root, plan, "one", steps=4)
     other = plan.quarantined({"photos": sorted(set(delivered.values()))[:5]}, 3)
-    delivered |= carry_out(root, other, "one", steps=8, start=3)
+    delivered |= train_with_trail(root, other, "one", steps=8, start=3)
     assert check_held(root, "one", delivered, root.open("photos@1")) == 14
     again = {key for (step, _), key in delivered.items() if step == 3}
     assert again != {key for _, key in plan.batch_ids(3)}
@@ -57,7 +57,7 @@ def test_substitute_is_told_in_the_slot_that_it_filled(root, tmp_path):
     path.write_bytes(data)
     with loader.Root(tmp_path / "root") as root:
         plan = loader.plan({"photos": root.open("photos@1").select("jpg")}, seed=3, global_batch=BATCH)
-        delivered = carry_out(root, plan, "one", steps=6)
+        delivered = train_with_trail(root, plan, "one", steps=6)
         assert address.key not in delivered.values()
         assert check_held(root, "one", delivered, root.open("photos@1")) == 13
         training = Training(root, "one")
@@ -74,19 +74,19 @@ def test_substitute_is_told_in_the_slot_that_it_filled(root, tmp_path):
 
 
 def test_version_of_other_ordinals_is_looked_up_by_key(root, plan):
-    delivered = carry_out(root, plan, "one", steps=3)
+    delivered = train_with_trail(root, plan, "one", steps=3)
     gone = delivered[0, 0]
     later = root.exclude("photos@1", [gone], reason="r")
     assert check_held(root, "one", delivered, later) == len(set(delivered.values()) - {gone})
     fewer = loader.plan({"photos": later.select("jpg", "cls")}, seed=3, global_batch=BATCH)
-    assert check_held(root, "two", carry_out(root, fewer, "two", steps=3), root.open("photos@1"))
+    assert check_held(root, "two", train_with_trail(root, fewer, "two", steps=3), root.open("photos@1"))
 
 
 def test_last_200_slots_are_told(root):
     with root.write("few") as writer:
         writer.add("k", {"cls": 1})
     plan = loader.plan({"few": root.open("few@1").select()}, seed=1, global_batch=4, allow_repeats=True)
-    carry_out(root, plan, "long", steps=60)
+    train_with_trail(root, plan, "long", steps=60)
     training = Training(root, "long")
     (held,) = find_sample_slots([training], "few", "k", 0)
     training.close()
@@ -95,7 +95,7 @@ def test_last_200_slots_are_told(root):
 
 
 @pytest.fixture
-def opened(root, plan):
+def two_runs(root, plan):
     """A viewer with the runs `one` and `two` open, of which only the first held p/3."""
     train(root, plan, "one", recipe=plain, steps=3)
     without = loader.plan(
@@ -110,10 +110,10 @@ def opened(root, plan):
     opened.close()
 
 
-def test_trainings_that_are_open_are_asked(root, plan, opened):
+def test_trainings_that_are_open_are_asked(root, plan, two_runs):
     version = root.open("photos@1")
     ordinal = version.keys(np.arange(14)).index("p/3")
-    record = sample_record(version, ordinal, opened.run_search())
+    record = sample_record(version, ordinal, two_runs.run_search())
     assert [(one.training, one.n_slots) for one in record.trainings] == [
         ("two", 0),
         ("one", len(plan.steps_of("photos", "p/3", before=3))),
@@ -127,12 +127,12 @@ def test_trainings_that_are_open_are_asked(root, plan, opened):
     }
 
 
-def test_plan_that_is_gone_is_said_and_the_others_are_told(root, opened, tmp_path):
+def test_plan_that_is_gone_is_said_and_the_others_are_told(root, two_runs, tmp_path):
     for path in (tmp_path / "root" / "plans").iterdir():
-        if path.name.startswith(opened.training("two").plan_hash(0)):
+        if path.name.startswith(two_runs.training("two").plan_hash(0)):
             path.unlink()
     version = root.open("photos@1")
-    record = sample_record(version, version.keys(np.arange(14)).index("p/3"), opened.run_search())
+    record = sample_record(version, version.keys(np.arange(14)).index("p/3"), two_runs.run_search())
     two, one = record.trainings
     assert (one.error, bool(one.slots)) == ("", True)
     assert "InvalidPlan" in two.error
@@ -169,7 +169,7 @@ def many(root, plan, tmp_path):
     return version.keys(np.arange(14)).index("p/3")
 
 
-def asked(served, path):
+def run_states(served, path):
     """The runs that a page has asked, those with an error, and those that it has not asked."""
     record = served.get(path.replace("?", ".json?", 1) if "?" in path else f"{path}.json").json()
     found = record["trainings"]
@@ -186,25 +186,25 @@ def test_page_names_the_runs_that_it_did_not_ask_and_asks_them(many, plan, tmp_p
     served = Served(tmp_path / "root", recipe=None)
     try:
         sample, its_slot = f"/v/photos/1/s/{many}", f"/r/run-2/{step}/{slot}"
-        assert asked(served, sample) == ([], [], runs)
-        assert asked(served, its_slot) == (["run-2"], [], [one for one in runs if one != "run-2"])
+        assert run_states(served, sample) == ([], [], runs)
+        assert run_states(served, its_slot) == (["run-2"], [], [one for one in runs if one != "run-2"])
         page = served.get(f"{its_slot}?world=1&rank=0").text
         assert "6 other runs were not searched" in page
         assert "?world=1&amp;rank=0&amp;trainings=run-3#trainings" in page
-        assert asked(served, f"{sample}?trainings=run-0") == (runs, ["run-3"], [])
-        assert asked(served, f"{its_slot}?trainings=run-0")[1:] == (["run-3"], [])
+        assert run_states(served, f"{sample}?trainings=run-0") == (runs, ["run-3"], [])
+        assert run_states(served, f"{its_slot}?trainings=run-0")[1:] == (["run-3"], [])
         page = served.get(f"{sample}?trainings=run-0").text
         for run in set(runs) - {"run-3"}:
             assert f'href="../../../../r/{run}/{step}/{slot}"' in page
         assert "is not a readable Parquet file" in page
         monkeypatch.setattr(sample_relations_module, "MOST_ASKED", 2)
-        assert asked(served, f"{sample}?trainings=run-4") == (
+        assert run_states(served, f"{sample}?trainings=run-4") == (
             ["run-4", "run-2", "run-1"],
             [],
             ["run-0", "run-3", "run-6", "run-5"],
         )
         monkeypatch.setattr(sample_relations_module, "ASK_S", -1.0)
-        assert asked(served, f"{sample}?trainings=run-4")[0] == ["run-4", "run-2"]
+        assert run_states(served, f"{sample}?trainings=run-4")[0] == ["run-4", "run-2"]
     finally:
         served.close()
 

@@ -49,7 +49,7 @@ def columns(number):
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile") / "root"
     with loader.Root(folder) as root:
         with root.write("d") as writer:
@@ -78,8 +78,8 @@ PATHS = (
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_page_shows_hostile_text_as_text(served, path):
-    page = served.get(path)
+def test_page_shows_hostile_text_as_text(site, path):
+    page = site.get(path)
     assert page.status_code == 200
     assert "<script>alert" not in page.text
     assert "<i>\u202e" not in page.text
@@ -87,32 +87,32 @@ def test_page_shows_hostile_text_as_text(served, path):
     assert len(page.content) < 90_000
 
 
-def test_links_of_facets_find_their_counts(served):
+def test_links_of_facets_find_their_counts(site):
     """Of the page, in HTML: its address, its forms and the rule that it would save hold the term as it is."""
-    page = served.get("/v/d/2?facet=label").text
+    page = site.get("/v/d/2?facet=label").text
     links = re.findall(r'<li><a href="([?][^"]*)".*?<b>([0-9,]+)</b>', page)
     assert len(links) > len(TEXTS)
     for link, count in links:
         query = html.unescape(link)
-        record = served.get(f"/v/d/2.json{query}").json()
+        record = site.get(f"/v/d/2.json{query}").json()
         assert record["n_found"] == int(count)
-        chosen = served.get(f"/v/d/2{query}").text
+        chosen = site.get(f"/v/d/2{query}").text
         fields = re.findall(r'form="filter-form" name="(t|t-quoted)" value="([^"]*)"', chosen)
         form = [(name, html.unescape(value)) for name, value in fields]
         assert all(value.isprintable() for _, value in form)  # a browser sends line ends as two characters
-        again = served.get(f"/v/d/2.json?{urlencode(form)}").json()
+        again = site.get(f"/v/d/2.json?{urlencode(form)}").json()
         assert (again["terms"], again["n_found"]) == (record["terms"], record["n_found"])
         rule = re.search(r'data-sql="([^"]*)"', chosen)
         assert unquote(rule[1]) == record["sql"]
 
 
-def test_every_value_and_bin_finds_its_count(served):
-    record = served.get("/v/d/2.json?facet=*").json()
+def test_every_value_and_bin_finds_its_count(site):
+    record = site.get("/v/d/2.json?facet=*").json()
     n_values = {facet["column"]: len(facet["values"]) for facet in record["facets"]}
     assert n_values["label"] == len(TEXTS)
     assert n_values["long"] == 0  # its terms would fit in no address
     entries = [entry for facet in record["facets"] for entry in (*facet["values"], *facet["bins"])]
-    version = served.root.open("d@2")
+    version = site.root.open("d@2")
     assert [len(version.where(entry["where"])) for entry in entries] == [entry["n"] for entry in entries]
 
 
@@ -134,11 +134,11 @@ def test_every_value_and_bin_finds_its_count(served):
         "sort=(SELECT%20label)",
     ],
 )
-def test_odd_address_keeps_the_page(served, query):
-    page = served.get(f"/v/d/2?{query}")
+def test_odd_address_keeps_the_page(site, query):
+    page = site.get(f"/v/d/2?{query}")
     assert page.status_code == 200
     assert "62" in page.text
-    assert served.get(f"/v/d/2.json?{query}").status_code in (200, 400)
+    assert site.get(f"/v/d/2.json?{query}").status_code in (200, 400)
 
 
 def test_column_of_a_million_values_lists_few():
@@ -153,12 +153,12 @@ def test_column_of_a_million_values_lists_few():
     assert numbers.nbytes < 1.1 * n
 
 
-def test_pages_write_nothing_but_leases(served):
+def test_pages_write_nothing_but_leases(site):
     def listing():
-        stored = {info.key: (info.nbytes, info.etag) for info in served.root.store.list("")}
+        stored = {info.key: (info.nbytes, info.etag) for info in site.root.store.list("")}
         return {key: facts for key, facts in stored.items() if not key.startswith("leases/")}
 
     before = listing()
     for path in PATHS:
-        assert served.get(path).status_code == 200
+        assert site.get(path).status_code == 200
     assert listing() == before

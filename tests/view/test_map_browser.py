@@ -11,7 +11,7 @@ import loader
 from penstock.search.map.stored_map import make_map
 from penstock.search.map.version_map import read_map
 from tests.view.map_dataset import write_faces
-from tests.view.served_browser import browser_on
+from tests.view.served_browser import open_browser
 from tests.view.test_browser import Viewer
 
 pytestmark = pytest.mark.server
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def viewer(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
-    with browser_on(folder, tmp_path_factory.mktemp("chromium") / "profile") as viewer:
+    with open_browser(folder, tmp_path_factory.mktemp("chromium") / "profile") as viewer:
         yield viewer
 
 
@@ -53,7 +53,7 @@ def drag(viewer: Viewer, *shares: tuple[float, float]) -> None:
         mouse(viewer, kind, right, down, button="left", clickCount=1)
 
 
-def found(viewer: Viewer, n: int) -> None:
+def wait_count(viewer: Viewer, n: int) -> None:
     viewer.page.wait_until(f"{n} are found", lambda: viewer.page.value_of(COUNT) == f"{n} found")
 
 
@@ -90,14 +90,14 @@ def test_lasso_right_after_a_facet_keeps_both_and_becomes_a_slice(viewer: Viewer
             viewer.open("/v/faces/1", "59 of 59 on the map")
             viewer.page.value_of(CLICK_CAT)
             if waits:
-                found(viewer, 20)
+                wait_count(viewer, 20)
             drag(viewer, *AROUND)
             viewer.page.wait_for("inside the lasso")
             asked = query(viewer)
             assert asked["t"] == ["\"label\" = 'cat'"]
             # The page moves as its answer comes: the second lasso leaves some out, or all if it moves in between.
             cats = inside(folder, asked["lasso"][0])
-            found(viewer, len(cats))
+            wait_count(viewer, len(cats))
             if cats:
                 break
         assert cats
@@ -122,7 +122,7 @@ def test_zoom_and_lasso_by_keyboard(viewer: Viewer, folder: Path) -> None:
     assert asked["box"] == ["16384,16384,49152,49152"]
     with loader.Root(folder) as root:
         members = read_map(root.open("faces@1")).lasso_members(asked["lasso"][0])
-    found(viewer, int(np.count_nonzero(members)))
+    wait_count(viewer, int(np.count_nonzero(members)))
     viewer.press("Escape")
     viewer.page.wait_until("the lasso is gone", lambda: "lasso" not in query(viewer))
     viewer.press("ArrowRight")

@@ -39,7 +39,7 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def served(root):
+def site(root):
     server = Served(loader.Root(root.url), recipe=None, writes=True)
     yield server
     server.close()
@@ -75,11 +75,11 @@ def by_name(page):
     return {facet["column"]: facet for facet in page["facets"]}
 
 
-def test_every_value_and_bin_of_the_map_finds_its_count(root, served):
+def test_every_value_and_bin_of_the_map_finds_its_count(root, site):
     rows = brute(root)
     lasso = "0,0;65535,0;65535,40000;0,65535"
     for rest in ({"t": "\"label\" = 'cat'"}, {"t": '"cluster" = 1', "lasso": lasso}):
-        page = record(served, facet="*", **rest)
+        page = record(site, facet="*", **rest)
         facets = by_name(page)
         assert {"cluster", "cluster_cosine", "label_share"} <= set(facets)
         for name in ("cluster", "cluster_cosine", "label_share"):
@@ -87,9 +87,9 @@ def test_every_value_and_bin_of_the_map_finds_its_count(root, served):
             assert facet["is_counted"]
             others = [term for term in page["terms"] if term not in facet["terms"]]
             for value in [*facet["values"], *facet["bins"]]:
-                clicked = record(served, **{**rest, "t": [*others, value["where"]]})
+                clicked = record(site, **{**rest, "t": [*others, value["where"]]})
                 assert clicked["n_found"] == value["n"], (name, value)
-    facets = by_name(record(served, facet="*"))
+    facets = by_name(record(site, facet="*"))
     counts = {value["value"]: value["n"] for value in facets["cluster"]["values"]}
     clusters = [cluster for cluster, *_ in rows]
     assert counts == {one: clusters.count(one) for one in set(clusters)}
@@ -100,11 +100,11 @@ def test_every_value_and_bin_of_the_map_finds_its_count(root, served):
         assert (facets[name]["n"], facets[name]["nulls"]) == (len(values), len(rows) - len(values))
 
 
-def test_outliers_and_odd_labels_come_first(root, served):
+def test_outliers_and_odd_labels_come_first(root, site):
     rows = brute(root)
     for position, name in ((1, "cluster_cosine"), (2, "label_share")):
         for sign in ("", "-"):
-            page = record(served, sort=f"{sign}{name}", cols=f"cluster,{name}")
+            page = record(site, sort=f"{sign}{name}", cols=f"cluster,{name}")
             last = float("inf")
 
             def place(ordinal, position=position, sign=sign, last=last):
@@ -121,21 +121,21 @@ def test_outliers_and_odd_labels_come_first(root, served):
             assert page["rows"][0]["columns"]["cluster"] == str(cluster)
 
 
-def test_term_over_the_map_is_no_sql_of_a_plan(root, served):
-    page = record(served, t=['"cluster" = 1', "\"label\" = 'cat'"])
+def test_term_over_the_map_is_no_sql_of_a_plan(root, site):
+    page = record(site, t=['"cluster" = 1', "\"label\" = 'cat'"])
     assert page["map_terms"] == ['"cluster" = 1']
     assert page["sql"] == "\"label\" = 'cat'"
     assert page["n_found"] < len(root.open("faces@2").where(page["sql"]))
     with refusal(FieldNotFound, where="faces@2", given=["cluster"]):
         root.open("faces@2").where('"cluster" = 1')
     first = '"cluster" = 1'
-    answer = served.get("/v/faces/2.json?" + urlencode({"where": first}))
+    answer = site.get("/v/faces/2.json?" + urlencode({"where": first}))
     assert answer.status_code == 400
     assert "a column of the map" in json.loads(answer.content)["message"]
-    text = served.get("/v/faces/2?" + urlencode({"t": first})).text
+    text = site.get("/v/faces/2?" + urlencode({"t": first})).text
     assert "data-found" in text
     who = {"version": "faces@2", "by": "ada", "why": "odd", "page": "/v/faces/2", "name": "first"}
-    saved = served.post({**who, "filter": urlencode({"t": first})}, "/slice").json()
+    saved = site.post({**who, "filter": urlencode({"t": first})}, "/slice").json()
     rows = brute(root)
     expected = [ordinal for ordinal, row in enumerate(rows) if row[0] == 1]
     assert (saved["kind"], saved["n_samples"]) == ("list", len(expected))

@@ -34,13 +34,13 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def served(root):
+def site(root):
     server = Served(loader.Root(root.url), recipe=None)
     yield server
     server.close()
 
 
-def json_of(served, path):
+def get_json(served, path):
     answer = served.get(path)
     assert answer.status_code == 200, answer.content
     return json.loads(answer.content)
@@ -80,7 +80,7 @@ FILTERS = [
 
 
 @pytest.mark.parametrize("number", range(len(FILTERS)))
-def test_lasso_and_filter_agree_with_brute_force(root, served, number):
+def test_lasso_and_filter_agree_with_brute_force(root, site, number):
     query, where = FILTERS[number]
     version = root.open("faces@2")
     rng = random.Random(number)
@@ -89,37 +89,37 @@ def test_lasso_and_filter_agree_with_brute_force(root, served, number):
         text = ";".join(f"{x},{y}" for x, y in corners)
         address = urlencode({**query, "lasso": text})
         expected = members(version, where, corners)
-        page = json_of(served, f"/v/faces/2.json?{address}&facet=*")
+        page = get_json(site, f"/v/faces/2.json?{address}&facet=*")
         assert page["n_found"] == len(expected)
         assert sorted(row["ordinal"] for row in page["rows"]) == expected
-        record = json_of(served, f"/v/faces/2/map.json?{address}")
+        record = get_json(site, f"/v/faces/2/map.json?{address}")
         assert (record["n_found"], record["n_placed"], record["lasso"]) == (len(expected), 58, text)
         for facet in page["facets"]:
             for value in facet["values"]:
                 terms = [query["t"]] if "t" in query and facet["column"] != "label" else []
                 rest = {**query, "lasso": text, "t": [*terms, value["where"]]}
-                clicked = json_of(served, f"/v/faces/2.json?{urlencode(rest, doseq=True)}")
+                clicked = get_json(site, f"/v/faces/2.json?{urlencode(rest, doseq=True)}")
                 assert clicked["n_found"] == value["n"], (facet["column"], value)
 
 
-def test_image_shows_what_the_filter_leaves(served):
-    whole = served.get("/v/faces/2/map.png?colour=-")
+def test_image_shows_what_the_filter_leaves(site):
+    whole = site.get("/v/faces/2/map.png?colour=-")
     assert (whole.status_code, whole.headers["content-type"]) == (200, "image/png")
-    half = served.get("/v/faces/2/map.png?colour=-&where=width+%3C+30")
-    dark = served.get("/v/faces/2/map.png?theme=dark")
+    half = site.get("/v/faces/2/map.png?colour=-&where=width+%3C+30")
+    dark = site.get("/v/faces/2/map.png?theme=dark")
     n_blue = []
     for answer in (whole, half):
         pixels = np.asarray(Image.open(io.BytesIO(answer.content)).convert("RGB")).astype(int)
         n_blue.append(int((pixels[:, :, 2] - pixels[:, :, 0] > 60).sum()))
     assert 0 < n_blue[1] < n_blue[0]
     assert Image.open(io.BytesIO(dark.content)).convert("RGB").getpixel((0, 0)) == (16, 19, 23)
-    again = served.get("/v/faces/2/map.png?colour=-", if_none_match=whole.headers["etag"])
+    again = site.get("/v/faces/2/map.png?colour=-", if_none_match=whole.headers["etag"])
     assert again.status_code == 304
-    zoomed = served.get("/v/faces/2/map.png?box=0,0,20000,20000")
+    zoomed = site.get("/v/faces/2/map.png?box=0,0,20000,20000")
     assert zoomed.content != whole.content
 
 
-def test_near_names_the_sample_at_a_point(root, served):
+def test_near_names_the_sample_at_a_point(root, site):
     version = root.open("faces@2")
     places = read_map(version)
     keys = version.keys(np.arange(len(version)))
@@ -127,22 +127,22 @@ def test_near_names_the_sample_at_a_point(root, served):
         if not places.has_place[ordinal]:
             continue
         x, y = int(places.x[ordinal]), int(places.y[ordinal])
-        record = json_of(served, f"/v/faces/2/map/near.json?x={x}&y={y}")
+        record = get_json(site, f"/v/faces/2/map/near.json?x={x}&y={y}")
         assert (record["ordinal"], record["key"]) == (ordinal, keys[ordinal])
-        moved = served.get(f"/v/faces/2/map/near?x={x}&y={y}")
+        moved = site.get(f"/v/faces/2/map/near?x={x}&y={y}")
         assert (moved.status_code, moved.headers["location"]) == (303, f"../s/{ordinal}")
-        other = json_of(served, f"/v/faces/2/map/near.json?x={x}&y={y}&where=width+%3C+0")
+        other = get_json(site, f"/v/faces/2/map/near.json?x={x}&y={y}&where=width+%3C+0")
         assert other["ordinal"] is None
 
 
-def test_zoomed_map_is_walked_by_links(served):
+def test_zoomed_map_is_walked_by_links(site):
     """Every link is a part of the map, and keeps filter and lasso; the samples' page beside keeps the part."""
     filtered = "where=width+%3E+3&lasso=0,0;65535,0;65535,65535;0,65535"
     for page in ("/v/faces/2/map", "/v/faces/2"):
         boxes = {"in": (16384, 16384, 49152, 49152)}
         box = ""
         for name in ("in", "in", "left", "up", "out", "down", "right", "whole"):
-            answer = served.get(f"{page}?{filtered}&box={box}").text
+            answer = site.get(f"{page}?{filtered}&box={box}").text
             links = dict(re.findall(r'href="(\?[^"]*)" data-zoom="([a-z]+)"', answer))
             (link,) = [unescape(query) for query, zoom in links.items() if zoom == name]
             parameters = parse_qs(link.removeprefix("?"))
@@ -159,18 +159,18 @@ def test_zoomed_map_is_walked_by_links(served):
             "right": "20480,20480,53248,53248",
             "whole": "",
         }
-    zoomed = served.get("/v/faces/2?box=20480,20480,53248,53248").text
+    zoomed = site.get("/v/faces/2?box=20480,20480,53248,53248").text
     facets = [unescape(link) for link in re.findall(r'<li><a href="([^"]*)"', zoomed)]
     assert facets
     assert all("box=20480%2C20480%2C53248%2C53248" in link for link in facets)
     assert 'viewBox="20480 20480 32768 32768"' in zoomed
-    assert "data-zoom" in served.get("/v/faces/2?box=1,2,3").text
-    smallest = served.get("/v/faces/2/map?box=100,100,612,612").text
+    assert "data-zoom" in site.get("/v/faces/2?box=1,2,3").text
+    smallest = site.get("/v/faces/2/map?box=100,100,612,612").text
     assert 'data-zoom="in"' not in smallest
-    assert 'data-zoom="out"' not in served.get("/v/faces/2/map").text
+    assert 'data-zoom="out"' not in site.get("/v/faces/2/map").text
 
 
-def test_near_in_a_zoomed_map_names_what_is_near_there(root, served):
+def test_near_in_a_zoomed_map_names_what_is_near_there(root, site):
     """The nearest within a sixteenth of the drawn side, and inside the lasso."""
     places = read_map(root.open("faces@2"))
     placed = np.flatnonzero(places.has_place)
@@ -180,9 +180,7 @@ def test_near_in_a_zoomed_map_names_what_is_near_there(root, served):
     named = []
     for side in (512, 2_048, 4_096, 8_192, 65_536):
         x0, y0 = min(x, 65_536 - side), min(y, 65_536 - side)
-        record = json_of(
-            served, f"/v/faces/2/map/near.json?x={x}&y={y}&box={x0},{y0},{x0 + side},{y0 + side}"
-        )
+        record = get_json(site, f"/v/faces/2/map/near.json?x={x}&y={y}&box={x0},{y0},{x0 + side},{y0 + side}")
         is_near = squares.min() <= (side // 16) ** 2
         named.append(is_near)
         expected = int(placed[squares.argmin()]) if is_near else None
@@ -190,7 +188,7 @@ def test_near_in_a_zoomed_map_names_what_is_near_there(root, served):
     assert set(named) == {True, False}
     nearest = int(placed[squares.argmin()])
     left = f"0,0;{xs[squares.argmin()] - 200},0;{xs[squares.argmin()] - 200},{LAST};0,{LAST}"
-    record = json_of(served, f"/v/faces/2/map/near.json?x={x}&y={y}&lasso={left}")
+    record = get_json(site, f"/v/faces/2/map/near.json?x={x}&y={y}&lasso={left}")
     assert record["ordinal"] != nearest
 
 
@@ -207,7 +205,7 @@ def test_slice_of_a_lasso_has_what_the_page_counts(tmp_path):
             text = ";".join(f"{x},{y}" for x, y in corners)
             address = urlencode({**query, "lasso": text, "box": "0,0,512,512", "sort": "-width"})
             expected = members(root.open("faces@1"), where, corners)
-            assert json_of(served, f"/v/faces/1.json?{address}")["n_found"] == len(expected) > 0
+            assert get_json(served, f"/v/faces/1.json?{address}")["n_found"] == len(expected) > 0
             saved = served.post({**who, "name": f"s{number}", "filter": f"?{address}"}, "/slice").json()
             assert (saved["kind"], saved["n_samples"]) == ("list", len(expected))
             sliced = root.open("faces@1").slice(f"s{number}")
@@ -236,13 +234,13 @@ def test_slice_of_a_lasso_has_what_the_page_counts(tmp_path):
         ("9" * 5_000, "has 5,000 characters"),
     ],
 )
-def test_wrong_lasso_is_named_and_the_page_stays(served, lasso, error):
-    page = served.get(f"/v/faces/2?lasso={quote(lasso)}")
+def test_wrong_lasso_is_named_and_the_page_stays(site, lasso, error):
+    page = site.get(f"/v/faces/2?lasso={quote(lasso)}")
     assert page.status_code == 200
     assert "59 found" in page.text
     assert error in unescape(page.text)
     assert "<script>alert" not in page.text
-    answer = served.get(f"/v/faces/2.json?lasso={quote(lasso)}")
+    answer = site.get(f"/v/faces/2.json?lasso={quote(lasso)}")
     assert answer.status_code == 400
     assert error in json.loads(answer.content)["message"]
 
@@ -258,8 +256,8 @@ def test_wrong_lasso_is_named_and_the_page_stays(served, lasso, error):
         ("/v/plain/1/map/near.json?x=1&y=1", 400, "has no field"),
     ],
 )
-def test_wrong_address_of_the_map_is_an_error(served, path, status, error):
-    answer = served.get(path)
+def test_wrong_address_of_the_map_is_an_error(site, path, status, error):
+    answer = site.get(path)
     assert answer.status_code == status
     assert error in answer.text
 
@@ -280,7 +278,7 @@ def test_version_without_a_map_names_the_command(root, tmp_path):
         served.close()
 
 
-def test_page_has_its_map_once_it_is_read(root, served):
+def test_page_has_its_map_once_it_is_read(root, site):
     own = Served(loader.Root(root.url), recipe=None)
     try:
         first = own.get("/v/faces/2").text

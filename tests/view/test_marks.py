@@ -12,7 +12,7 @@ from penstock.view.sections.characters.value_lines import mark_line
 PAGE = Path(__file__).parents[2] / "docs" / "viewer.md"
 
 
-def faced(slot, split="train", marks=()):
+def make_slot(slot, split="train", marks=()):
     marked = {"jpg": [Mark(name=name, text=f"it is {name}", weight=50) for name in marks]}
     return SlotFacts(slot=slot, key=f"k{slot}", hashes={}, marks=marked, provenance={"split": split})
 
@@ -25,13 +25,13 @@ def faced(slot, split="train", marks=()):
     ],
 )
 def test_samples_of_another_split_are_counted(splits, said):
-    (mark,) = rank_marks([faced(i, split) for i, split in enumerate(splits)])
+    (mark,) = rank_marks([make_slot(i, split) for i, split in enumerate(splits)])
     assert mark_line(mark) == said
 
 
 @pytest.mark.parametrize(("n", "said"), [(1, ""), (2, " (and 1 more slot)"), (3, " (and 2 more slots)")])
 def test_marks_of_one_name_stand_together(n, said):
-    (mark,) = rank_marks([faced(i, marks=["black"]) for i in range(n)])
+    (mark,) = rank_marks([make_slot(i, marks=["black"]) for i in range(n)])
     assert mark.text == f"it is black{said}"
     assert mark.slots == tuple(range(n))
 

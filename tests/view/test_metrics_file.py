@@ -146,11 +146,11 @@ def test_digest_of_the_file_proves_the_bytes_of_a_plan(root, plan, tmp_path):
     training = Training(root, plan.hash, metrics=metrics(tmp_path, text))
     replayers = Replayers(plain=Replays(root))
 
-    def proved(step, rank, world_size):
+    def is_proved(step, rank, world_size):
         shown, trouble = step_values(training, replayers, step, rank, world_size, show_batch)
         return step_record(training, shown, None, trouble).proofs[1].proved
 
     cases = [(2, 0, 1), (2, 1, 2), (3, 0, 2), (3, 1, 2), (3, 0, 1), (4, 0, 1), (5, 0, 1)]
-    assert [proved(*one) for one in cases] == [True, True, True, None, False, False, None]
+    assert [is_proved(*one) for one in cases] == [True, True, True, None, False, False, None]
     replayers.close()
     training.close()

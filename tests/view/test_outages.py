@@ -157,7 +157,7 @@ def test_run_is_shown_as_it_was_read_and_says_so(serve, bucket, monkeypatch):
     assert served.get("/r/one/0.json").json()["stale"] == ""
 
 
-def test_mirrors_show_versions_while_the_primary_is_down(bucket, tmp_path, monkeypatch):
+def test_mirrors_show_versions_without_the_primary(bucket, tmp_path, monkeypatch):
     monkeypatch.setattr(outage, "OUTAGE_S", 3600)
     monkeypatch.setattr(open_items, "FRESH_S", -1.0)
     for key, data in bucket.origin.held().items():
@@ -238,7 +238,7 @@ def test_failure_is_told_for_a_few_seconds_and_not_longer(monkeypatch):
     assert not one.is_known
 
 
-def test_recipe_tells_that_the_store_is_down_and_goes_on(bucket, monkeypatch):
+def test_recipe_reports_an_unreachable_store_and_continues(bucket, monkeypatch):
     """It has an answer before its own limit, which would end it, and would blame it."""
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
         monkeypatch.setenv(f"AWS_{name}", "k")

@@ -18,7 +18,7 @@ from tests.view.recipes import plain
 FACTS = {"tokens.npy": {"vocabulary": 10, "special": {"2": "<eos>"}}}
 
 
-def drawn(number, *shape):
+def draw_values(number, *shape):
     """Values uint8 that no other number has."""
     return np.random.default_rng(number).integers(1, 250, shape, np.uint8)
 
@@ -32,10 +32,10 @@ def fields(number):
     return {
         "cls": number % len(LABELS),
         "txt": f"photo {number}",
-        "picture.npy": drawn(number, 8, 8, 3),
-        "clip.npy": drawn(number, 8, 8, 8, 3),
+        "picture.npy": draw_values(number, 8, 8, 3),
+        "clip.npy": draw_values(number, 8, 8, 8, 3),
         "sound.npy": sound(number),
-        "state.npy": drawn(number, 20).astype(np.float32),
+        "state.npy": draw_values(number, 20).astype(np.float32),
         "tokens.npy": np.array([3, 4, 2]),
         "labels.npy": np.array([-100, number % 9, 2]),
     }
@@ -47,7 +47,11 @@ ONE_VALUE = {
     "no_target": {"labels.npy": np.full(3, -100)},
     "empty": {"txt": " \n"},
     "silent": {"sound.npy": sound(0, level=1e-4)},
-    "frozen": {"clip.npy": np.concatenate([drawn(90, 3, 8, 8, 3), drawn(91, 1, 8, 8, 3).repeat(5, axis=0)])},
+    "frozen": {
+        "clip.npy": np.concatenate(
+            [draw_values(90, 3, 8, 8, 3), draw_values(91, 1, 8, 8, 3).repeat(5, axis=0)]
+        )
+    },
     "saturated": {"picture.npy": np.where(np.arange(192).reshape(8, 8, 3) < 8, 7, 255).astype(np.uint8)},
     "clipped": {"sound.npy": np.clip(sound(1, level=2.0), -1, 1)},
     "not_scaled": {"sound.npy": sound(2, level=12_000.0)},
@@ -57,7 +61,7 @@ ONE_VALUE = {
 }
 """Mark -> the fields of its sample, in place of sound ones."""
 
-SHARED = drawn(80, 8, 8, 3)
+SHARED = draw_values(80, 8, 8, 3)
 SEVERAL = {
     "equal_values": [({"picture.npy": SHARED}, {}), ({"picture.npy": SHARED.copy()}, {})],
     "same_raw": [({}, {"raw_uri": "s3://raw/a", "raw_sha256": "ab" * 32})] * 2,
@@ -68,7 +72,7 @@ SEVERAL = {
 
 
 @pytest.fixture(scope="module")
-def marked(tmp_path_factory):
+def planted_marks(tmp_path_factory):
     """Each mark of a step that holds every sample once, with the keys of the samples that it names."""
     samples = {
         **{mark: [(changed, {})] for mark, changed in ONE_VALUE.items()},
@@ -93,13 +97,13 @@ def marked(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", [*ONE_VALUE, *SEVERAL])
-def test_step_marks_the_planted_samples_alone(marked, name) -> None:
+def test_step_marks_the_planted_samples_alone(planted_marks, name) -> None:
     planted = [f"{name}/{i}" for i in range(len(SEVERAL.get(name, " ")))]
-    assert [keys for mark, keys in marked if mark == name] == [planted]
+    assert [keys for mark, keys in planted_marks if mark == name] == [planted]
 
 
-def test_step_has_no_mark_beside(marked) -> None:
-    assert sorted(name for name, _ in marked) == sorted([*ONE_VALUE, *SEVERAL])
+def test_step_has_no_other_mark(planted_marks) -> None:
+    assert sorted(name for name, _ in planted_marks) == sorted([*ONE_VALUE, *SEVERAL])
 
 
 BEGIN, END, FIRST = 1, 2, 3
@@ -114,26 +118,26 @@ class Bytes:
         return bytes(one - FIRST for one in ids).decode("utf-8", "replace")
 
 
-def tokens_of(text, n=None):
+def encode_tokens(text, n=None):
     return np.array([BEGIN, *(FIRST + one for one in text.encode()[:n]), END], np.int32)
 
 
 TEXT = " The café sat\n"
 RESTORED = {
-    "whole": tokens_of(TEXT),
-    "padded": np.append(tokens_of(TEXT), [0, 0]),
-    "without its last blank": tokens_of(TEXT.strip()),
-    "cut off": tokens_of(TEXT, 7),
-    "cut off within a letter": tokens_of(TEXT, 9),
-    "cut off after a blank": tokens_of(TEXT, 1),
-    "of its other text": tokens_of("A cat"),
+    "whole": encode_tokens(TEXT),
+    "padded": np.append(encode_tokens(TEXT), [0, 0]),
+    "without its last blank": encode_tokens(TEXT.strip()),
+    "cut off": encode_tokens(TEXT, 7),
+    "cut off within a letter": encode_tokens(TEXT, 9),
+    "cut off after a blank": encode_tokens(TEXT, 1),
+    "of its other text": encode_tokens("A cat"),
     "refused by the tokenizer": np.array([FIRST + 256], np.int32),
 }
 LOST = {
-    "lower case": tokens_of(TEXT.lower()),
-    "a letter less": tokens_of(TEXT.replace("c", "")),
-    "a blank more": tokens_of(TEXT.replace(" ", "  ")),
-    "more at its end": tokens_of(TEXT + "down"),
+    "lower case": encode_tokens(TEXT.lower()),
+    "a letter less": encode_tokens(TEXT.replace("c", "")),
+    "a blank more": encode_tokens(TEXT.replace(" ", "  ")),
+    "more at its end": encode_tokens(TEXT + "down"),
     "special tokens alone": np.array([BEGIN, END], np.int32),
 }
 
@@ -157,7 +161,7 @@ def test_slot_marks_tokens_that_do_not_give_their_text_back(root) -> None:
 
 def test_slot_says_that_the_text_of_its_tokens_cannot_be_read(root, tmp_path) -> None:
     with root.write("texts", facts={"tokens.npy": {"text_fields": ["txt"]}}) as writer:
-        writer.add("k", {"tokens.npy": tokens_of(TEXT), "txt": TEXT})
+        writer.add("k", {"tokens.npy": encode_tokens(TEXT), "txt": TEXT})
     version = root.open("texts@1")
     (address,) = version.address(np.array([0]), ["txt"])
     path = tmp_path / "root" / address.fields["txt"].path
@@ -172,10 +176,10 @@ def test_slot_says_that_the_transform_is_no_function_of_its_sample(root, plan, r
     train(root, plan, "run", plain, steps=1)
     calls = count()
 
-    def counted(sample, rng):
+    def number_samples(sample, rng):
         return {"n": 0 if repeats else next(calls)}
 
-    replayers = Replayers(plain=Replays(root), recipe=Replays(root, {"transform": counted}))
+    replayers = Replayers(plain=Replays(root), recipe=Replays(root, {"transform": number_samples}))
     training = Training(root, "run")
     record = slot_record(training, *slot_values(training, replayers, 0, 2, itself))
     replayers.close()

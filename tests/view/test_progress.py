@@ -93,7 +93,7 @@ def test_script_waits_for_the_page(trained, tmp_path, recipe, monkeypatch):
         served.close()
 
 
-def test_server_starts_the_recipe_before_a_page_is_asked_for(trained, tmp_path, recipe):
+def test_server_starts_the_recipe_before_the_first_page(trained, tmp_path, recipe):
     command = [sys.executable, "-m", "penstock", "view", "--root", str(trained), "--port", "0"]
     server = subprocess.Popen([*command, "--recipe", recipe], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:

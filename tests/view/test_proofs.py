@@ -45,7 +45,7 @@ class Viewed:
         own = self.replayers.recipe
         shown, trouble = step_values(*part, show_batch)
         assert trouble == ""
-        assert told(shown) == told(show_batch(self.training.plan(step), values))
+        assert step_facts(shown) == step_facts(show_batch(self.training.plan(step), values))
         return values, step_record(self.training, shown, own and own.functions(setting), trouble)
 
     def slot(self, step, slot):
@@ -69,7 +69,7 @@ class Viewed:
         self.training.close()
 
 
-def told(shown):
+def step_facts(shown):
     slots = [(one.fields, one.thumbnails, one.hashes) for one in shown.slots]
     return slots, shown.digest, shown.crc32c, shown.errors, shown.settled, shown.n_pictured
 
@@ -309,7 +309,7 @@ def test_sample_that_rotted_since_is_named_in_its_slot(tmp_path):
         assert all(proved(one) == ALL for one in others)
 
 
-def test_retired_version_is_looked_at(root, plan):
+def test_steps_of_a_retired_version_are_proved(root, plan):
     train(root, plan, "old")
     write_photos(root, numbers=range(20, 24))
     root.retire("photos@1", reason="too small")

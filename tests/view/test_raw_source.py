@@ -78,7 +78,7 @@ def test_objects_of_a_root_are_no_raw_objects(root, tmp_path, landing):
         RawSource(root, str(tmp_path)).read(uri)
 
 
-def test_pipe_is_not_waited_for(root, landing):
+def test_pipe_causes_no_wait(root, landing):
     os.mkfifo(landing / "pipe.jpg")
     uri = f"{landing}/pipe.jpg"
     with refusal(InvalidRuntime, what="raw object", where=uri, given="it is not a file"):

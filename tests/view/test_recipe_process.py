@@ -26,8 +26,8 @@ FILE = Path(__file__).with_name("recipes.py")
 
 
 @pytest.fixture
-def asked(trained):
-    """asked(recipe, limit_s): the process of a recipe, and the training `one`."""
+def start_process(trained):
+    """start_process(recipe, limit_s): the process of a recipe, and the training `one`."""
     opened = []
 
     def ask(recipe, limit_s=60.0):
@@ -41,10 +41,10 @@ def asked(trained):
         one.close()
 
 
-def test_values_of_the_process_are_those_of_this_one(asked, trained):
+def test_values_of_the_process_are_those_of_this_one(start_process, trained):
     from tests.view import recipes
 
-    process, training = asked(f"{FILE}:recipe")
+    process, training = start_process(f"{FILE}:recipe")
     setting = training.setting(2, recipe=True)
     with loader.Root(trained) as root:
         here = Replays(root, recipes.recipe())
@@ -60,8 +60,8 @@ def test_values_of_the_process_are_those_of_this_one(asked, trained):
         here.close()
 
 
-def test_transform_that_hangs_is_ended_and_decoded_values_are_shown(asked, trained):
-    process, training = asked("tests.view.recipes:hanging", limit_s=2.0)
+def test_transform_that_hangs_is_ended_and_decoded_values_are_shown(start_process, trained):
+    process, training = start_process("tests.view.recipes:hanging", limit_s=2.0)
     replayers = Replayers(plain=Replays(training.root), recipe=process)
     shown, trouble = step_values(training, replayers, 1, 0, 1, show_batch)
     assert "did not answer in 2 s" in trouble
@@ -76,8 +76,8 @@ def test_transform_that_hangs_is_ended_and_decoded_values_are_shown(asked, train
     replayers.plain.close()
 
 
-def test_process_that_dies_is_told_and_replaced(asked):
-    process, training = asked("tests.view.recipes:dying")
+def test_process_that_dies_is_told_and_replaced(start_process):
+    process, training = start_process("tests.view.recipes:dying")
     setting = training.setting(1, recipe=True)
     for _ in range(2):
         died = "died while making a part"
@@ -86,8 +86,8 @@ def test_process_that_dies_is_told_and_replaced(asked):
     assert process.functions(setting).transforms
 
 
-def test_value_that_cannot_leave_its_process_is_told(asked):
-    process, training = asked("tests.view.recipes:unsendable")
+def test_value_that_cannot_leave_its_process_is_told(start_process):
+    process, training = start_process("tests.view.recipes:unsendable")
     with pytest.raises(TransformFailed):
         process.slot(training.setting(1, recipe=True), 1, 0, itself)
     replayers = Replayers(plain=Replays(training.root), recipe=process)
@@ -104,8 +104,8 @@ def test_value_that_cannot_leave_its_process_is_told(asked):
         ("one_argument", ("tests.view.recipes._one_argument(sample) cannot be called with (sample, rng)",)),
     ],
 )
-def test_mistake_of_a_recipe_is_named_and_decoded_values_are_shown(asked, recipe, words):
-    process, training = asked(f"tests.view.recipes:{recipe}")
+def test_mistake_of_a_recipe_is_named_and_decoded_values_are_shown(start_process, recipe, words):
+    process, training = start_process(f"tests.view.recipes:{recipe}")
     replayers = Replayers(plain=Replays(training.root), recipe=process)
     values, trouble = slot_values(training, replayers, 1, 0, itself)
     assert all(part in trouble for part in words)
@@ -139,8 +139,8 @@ def test_mistake_of_a_recipe_is_named_and_decoded_values_are_shown(asked, recipe
         ),
     ],
 )
-def test_recipe_that_cannot_be_had_is_told(asked, recipe, error, fault):
-    process, training = asked(recipe)
+def test_recipe_that_cannot_be_had_is_told(start_process, recipe, error, fault):
+    process, training = start_process(recipe)
     with refusal(error, **fault):
         process.functions(training.setting(1, recipe=True))
 
@@ -156,9 +156,9 @@ PLAIN = "def recipe():\n    return {'decode': True}\n"
         ("import os\ndef recipe(): os._exit(0)", WorkerFailed, "died while starting"),
     ],
 )
-def test_recipe_that_ends_its_process_is_told(asked, tmp_path, code, error, fault):
+def test_recipe_that_ends_its_process_is_told(start_process, tmp_path, code, error, fault):
     (tmp_path / "train.py").write_text(code)
-    process, training = asked(f"{tmp_path}/train.py:recipe")
+    process, training = start_process(f"{tmp_path}/train.py:recipe")
     replayers = Replayers(plain=Replays(training.root), recipe=process)
     with refusal(error, where=process.recipe, given=fault):
         process.functions(training.setting(1, recipe=True))
@@ -168,7 +168,7 @@ def test_recipe_that_ends_its_process_is_told(asked, tmp_path, code, error, faul
     replayers.plain.close()
 
 
-def test_file_of_a_package_may_use_its_relative_imports(asked, tmp_path):
+def test_file_of_a_package_may_use_its_relative_imports(start_process, tmp_path):
     package = tmp_path / "lab" / "vision"
     package.mkdir(parents=True)
     for folder in (package.parent, package):
@@ -178,19 +178,19 @@ def test_file_of_a_package_may_use_its_relative_imports(asked, tmp_path):
     (package / "train.py").write_text(
         "from .augment import same\ndef recipe():\n    return {'transform': same}\n"
     )
-    process, training = asked(f"{package}/train.py:recipe")
+    process, training = start_process(f"{package}/train.py:recipe")
     found = process.functions(training.setting(1, recipe=True))
     assert found.transforms[""].name == "lab.shared:same"
 
 
 @pytest.mark.parametrize("name", ["loader", "json", "numpy"])
-def test_file_with_the_name_of_a_module_in_use_takes_no_place_of_it(asked, tmp_path, name):
+def test_file_with_the_name_of_a_module_in_use_takes_no_place_of_it(start_process, tmp_path, name):
     (tmp_path / f"{name}.py").write_text(PLAIN)
-    process, training = asked(f"{tmp_path}/{name}.py:recipe")
+    process, training = start_process(f"{tmp_path}/{name}.py:recipe")
     assert process.slot(training.setting(1, recipe=True), 1, 0, itself).decoded["jpg"].ndim == 3
 
 
-def test_recipe_that_moves_to_another_folder_finds_the_root(asked, trained, tmp_path, monkeypatch):
+def test_recipe_that_moves_to_another_folder_finds_the_root(start_process, trained, tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text(f"import os\nos.chdir('/')\n{PLAIN}")
     monkeypatch.chdir(trained.parent)
     with loader.Root(trained.name) as root:
@@ -200,16 +200,16 @@ def test_recipe_that_moves_to_another_folder_finds_the_root(asked, trained, tmp_
         training.close()
 
 
-def test_recipe_prints_to_stderr_alone(asked, tmp_path, capfd):
+def test_recipe_prints_to_stderr_alone(start_process, tmp_path, capfd):
     (tmp_path / "train.py").write_text(f"import os\nprint('loud')\nos.system('echo louder')\n{PLAIN}")
-    process, training = asked(f"{tmp_path}/train.py:recipe")
+    process, training = start_process(f"{tmp_path}/train.py:recipe")
     process.functions(training.setting(1, recipe=True))
     process.close()
     out, err = capfd.readouterr()
     assert (out, "louder" in err) == ("", True)
 
 
-def test_recipe_may_start_processes_and_they_end_with_it(asked, tmp_path):
+def test_recipe_may_start_processes_and_they_end_with_it(start_process, tmp_path):
     (tmp_path / "train.py").write_text(
         "import multiprocessing, os, pathlib, time\n"
         "def recipe():\n"
@@ -220,7 +220,7 @@ def test_recipe_may_start_processes_and_they_end_with_it(asked, tmp_path):
         "def dies(sample, rng):\n"
         "    os._exit(3)\n"
     )
-    process, training = asked(f"{tmp_path}/train.py:recipe")
+    process, training = start_process(f"{tmp_path}/train.py:recipe")
     with refusal(WorkerFailed, where=process.recipe, given="died while making a slot"):
         process.slot(training.setting(1, recipe=True), 1, 0, itself)
     status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
@@ -228,8 +228,8 @@ def test_recipe_may_start_processes_and_they_end_with_it(asked, tmp_path):
     until(lambda: not status.exists() or "State:\tZ" in status.read_text(), "the helper lives on")
 
 
-def test_ctrl_c_is_the_viewers_business(asked, capfd):
-    process, training = asked("tests.view.recipes:recipe")
+def test_ctrl_c_is_the_viewers_business(start_process, capfd):
+    process, training = start_process("tests.view.recipes:recipe")
     setting = training.setting(1, recipe=True)
     process.functions(setting)
     os.kill(process._process.pid, signal.SIGINT)
@@ -238,14 +238,14 @@ def test_ctrl_c_is_the_viewers_business(asked, capfd):
     assert "KeyboardInterrupt" not in capfd.readouterr().err
 
 
-def test_recipe_that_hangs_is_not_waited_for_at_the_end(asked, tmp_path):
+def test_recipe_that_hangs_is_not_waited_for_at_the_end(start_process, tmp_path):
     (tmp_path / "train.py").write_text(
         "import pathlib, time\n"
         "def recipe():\n"
         "    pathlib.Path(__file__).with_name('hangs').touch()\n"
         "    time.sleep(600)\n"
     )
-    process, training = asked(f"{tmp_path}/train.py:recipe", limit_s=600.0)
+    process, training = start_process(f"{tmp_path}/train.py:recipe", limit_s=600.0)
     told = []
 
     def ask():
@@ -264,13 +264,13 @@ def test_recipe_that_hangs_is_not_waited_for_at_the_end(asked, tmp_path):
     assert "ended with the viewer" in str(told[1])
 
 
-def test_value_of_a_class_of_the_recipes_module_is_told(asked, tmp_path):
+def test_value_of_a_class_of_the_recipes_module_is_told(start_process, tmp_path):
     (tmp_path / "train.py").write_text(
         "class Own:\n    pass\n"
         "def recipe():\n    return {'transform': made}\n"
         "def made(sample, rng):\n    return {'own': Own()}\n"
     )
-    process, training = asked(f"{tmp_path}/train.py:recipe")
+    process, training = start_process(f"{tmp_path}/train.py:recipe")
     with refusal(TransformFailed, what="value of the transform"):
         process.slot(training.setting(1, recipe=True), 1, 0, itself)
 
@@ -294,20 +294,20 @@ def test_name_of_a_trail_is_never_imported(trained, monkeypatch):
         training.close()
 
 
-def test_small_operations_of_torch_run_on_one_thread(asked, monkeypatch):
+def test_small_operations_of_torch_run_on_one_thread(start_process, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    process, training = asked("tests.view.recipes:threads")
+    process, training = start_process("tests.view.recipes:threads")
     values = process.slot(training.setting(1, recipe=True), 1, 0, itself)
     assert values.trained["threads"] == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    process, training = asked("tests.view.recipes:threads")
+    process, training = start_process("tests.view.recipes:threads")
     values = process.slot(training.setting(1, recipe=True), 1, 0, itself)
     assert values.trained["threads"] == 2
 
 
-def test_tensors_leave_the_process_as_arrays(asked):
+def test_tensors_leave_the_process_as_arrays(start_process):
     """A viewer that is sent a tensor imports torch, which takes seconds. Numpy has no bfloat16."""
-    process, training = asked("tests.view.recipes:tensors")
+    process, training = start_process("tests.view.recipes:tensors")
     setting = training.setting(2, recipe=True)
     slot = process.slot(setting, 2, 3, slot_itself)
     _, samples = process.part(setting, StepPart(2, 0, 1), batch_and_samples)
@@ -318,8 +318,8 @@ def test_tensors_leave_the_process_as_arrays(asked):
 
 
 @pytest.mark.server
-def test_arrays_of_jax_leave_the_process_as_arrays(asked):
-    process, training = asked("tests.view.recipes:jax_arrays")
+def test_arrays_of_jax_leave_the_process_as_arrays(start_process):
+    process, training = start_process("tests.view.recipes:jax_arrays")
     setting = training.setting(2, recipe=True)
     slot = process.slot(setting, 2, 3, slot_itself)
     _, samples = process.part(setting, StepPart(2, 0, 1), batch_and_samples)

@@ -34,7 +34,7 @@ RECIPES = {
 }
 
 
-def trained_with(root, plan, recipe, **trail):
+def train_recipe(root, plan, recipe, **trail):
     def function():
         return recipe
 
@@ -44,7 +44,7 @@ def trained_with(root, plan, recipe, **trail):
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("tensors_every", [0, 1])
 def test_built_in_decoders_are_proved_without_a_recipe(root, plan, name, tensors_every):
-    trained_with(root, plan, RECIPES[name], tensors_every=tensors_every)
+    train_recipe(root, plan, RECIPES[name], tensors_every=tensors_every)
     with Viewed(root, "one", None) as viewed:
         record = viewed.step(1, 0, 1)[1]
         expected = {"planned": True, "bytes": True, "code": True, "tensors": True if tensors_every else None}
@@ -66,7 +66,7 @@ def test_decoders_by_bucket_are_proved_without_a_recipe(root):
     view = root.open("sizes").select("png")
     plan = loader.plan({"sizes": view}, seed=1, global_batch=2, bucket_by="bucket")
     decode = {"png": loader.by_bucket({"w16h16": loader.image(size="w16h16"), "w32h16": find_decoder("png")})}
-    trained_with(root, plan, {"decode": decode})
+    train_recipe(root, plan, {"decode": decode})
     with Viewed(root, "one", None) as viewed:
         for step in (0, 1):
             record = viewed.step(step, 0, 1)[1]
@@ -74,7 +74,7 @@ def test_decoders_by_bucket_are_proved_without_a_recipe(root):
 
 
 def test_decoder_of_the_user_is_named_without_a_recipe(root, plan):
-    trained_with(root, plan, {"decode": {"cls": without_cls, "jpg": loader.image(size=(24, 24))}})
+    train_recipe(root, plan, {"decode": {"cls": without_cls, "jpg": loader.image(size=(24, 24))}})
     with Viewed(root, "one", None) as viewed:
         record = viewed.step(1, 0, 1)[1]
         assert proved(record) == {"planned": True, "bytes": True, "code": None, "tensors": None}
@@ -89,7 +89,7 @@ def test_transform_is_shown_what_the_decoders_give(root, plan):
         "decode": {"jpg": loader.image(size=(24, 24))},
         "transform": lambda sample, rng: {"cls": -sample["cls"]},
     }
-    trained_with(root, plan, recipe)
+    train_recipe(root, plan, recipe)
     with Viewed(root, "one", None) as viewed:
         record = viewed.step(1, 0, 1)[1]
         assert (proved(record)["code"], proved(record)["tensors"], record.stage) == (None, None, "decoded")
@@ -98,7 +98,7 @@ def test_transform_is_shown_what_the_decoders_give(root, plan):
 
 
 def test_changed_file_of_a_built_in_decoder_differs(root, plan, tmp_path):
-    trained_with(root, plan, RECIPES["image"])
+    train_recipe(root, plan, RECIPES["image"])
     (path,) = (tmp_path / "root/trails/one").glob("start-*.json")
     start = parse_start(path.read_bytes(), path.name)
     decoder = replace(start.decoders["jpg"][""], sha256="0" * 64)
@@ -119,7 +119,7 @@ def test_long_audio_of_a_recorded_decoder_is_cut(root, monkeypatch):
             soundfile.write(sink, np.zeros(int(8000 * seconds)), 8000, format="WAV")
             writer.add(name, {"wav": sink.getvalue()})
     plan = loader.plan({"sound": root.open("sound").select("wav")}, seed=1, global_batch=1)
-    trained_with(root, plan, {"decode": {"wav": loader.audio(seconds=0.25, rate_hz=4000)}})
+    train_recipe(root, plan, {"decode": {"wav": loader.audio(seconds=0.25, rate_hz=4000)}})
     with Viewed(root, "one", None) as viewed:
         viewed.replayers = Replayers(plain=Replays(root, cut=True))
         by_key = {}

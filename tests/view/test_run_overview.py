@@ -26,7 +26,7 @@ from tests.view.recipes import plain
 from tests.view.test_costs import Counted
 
 
-def overview_of(root, run):
+def make_overview(root, run):
     training = Training(root, run)
     try:
         return run_overview(training, root.store, RunGoodputs())
@@ -34,14 +34,14 @@ def overview_of(root, run):
         training.close()
 
 
-def trained_root(root):
+def train_root(root):
     view = write_photos(root).select("jpg", "cls")
     train(root, loader.plan({"photos": view}, seed=3, global_batch=BATCH), "one", recipe=plain)
     return root
 
 
 def test_run_with_a_log_only_has_no_goodput(root):
-    overview = overview_of(trained_root(root), "one")
+    overview = make_overview(train_root(root), "one")
     assert (overview.is_recorded, overview.n_starts, overview.starts, overview.problem) == (False, 0, (), "")
     assert math.isnan(overview.goodput)
     assert 0 <= overview.waiting <= 1
@@ -58,9 +58,9 @@ def put_record(root, run):
 
 
 def test_parts_of_a_recorded_run_sum_to_its_time(root):
-    trained_root(root)
+    train_root(root)
     put_record(root, "one")
-    overview = overview_of(root, "one")
+    overview = make_overview(root, "one")
     assert (overview.is_recorded, overview.n_starts) == (True, 1)
     assert math.isclose(sum(overview.parts.values()), 1.0)
     assert overview.goodput == overview.parts[NEW_STEPS] > 0.5
@@ -69,9 +69,9 @@ def test_parts_of_a_recorded_run_sum_to_its_time(root):
 
 
 def test_lines_of_a_run_have_all_that_its_record_has(root):
-    trained_root(root)
+    train_root(root)
     put_record(root, "one")
-    overview = overview_of(root, "one")
+    overview = make_overview(root, "one")
     training = Training(root, "one")
     page = run_sections(run_record(training), overview)
     training.close()
@@ -102,7 +102,7 @@ def test_goodput_is_one_number_on_home_run_page_and_command(
     root, tmp_path, monkeypatch, capsys, is_submitted
 ):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    trained_root(root)
+    train_root(root)
     folder = put_record(root, "one")
     if is_submitted:
         folder.put_spec(RunSpec(run="one", command=("true",), record=root.url))
@@ -118,22 +118,22 @@ def test_goodput_is_one_number_on_home_run_page_and_command(
     (line,) = home.trainings
     text = "\n".join(line.text for line in page_lines(home_sections(home), 200))
     assert "failed checks only here: penstock node suspects also judges" in text
-    assert printed == line.goodput == overview_of(root, "one").goodput
+    assert printed == line.goodput == make_overview(root, "one").goodput
     assert printed == pytest.approx(6 / 16 if is_submitted else 6 / 8)
 
 
 def test_events_are_read_once_for_home_and_run_page(root):
-    trained_root(root)
+    train_root(root)
     folder = put_record(root, "one")
     store = Counted(root.store)
     read = []
     get = store.store.get
 
-    def noted(key, *arguments):
+    def record_get(key, *arguments):
         read.append(key)
         return get(key, *arguments)
 
-    store.get = noted
+    store.get = record_get
     root._use(store)
     goodputs = RunGoodputs()
     board = Board(goodputs)

@@ -84,7 +84,7 @@ def test_note_is_held_against_the_spread_of_its_run():
     assert bad.name == "note_not_finite"
 
 
-def test_news_of_a_run_are_its_steps_since(training):
+def test_news_of_a_run_are_its_later_steps(training):
     whole = run_record(training)
     newest = whole.last_step
     news = run_news(training, newest - 3)

@@ -51,13 +51,13 @@ def site(root):
     opened.close()
 
 
-def decoded_lines(site):
+def decode_lines(site):
     record = sample_record(site.opened.version("long", 1), 0)
     return {one.field: one.decoded.lines if one.decoded else (one.error,) for one in record.fields}
 
 
 def test_sample_within_the_limits_is_decoded_whole(site):
-    told = decoded_lines(site)
+    told = decode_lines(site)
     assert told["flac"][:2] == ("1 channel, 1:00 min at 8,000 Hz", "float32 [1, 480000]")
     assert told["png"][0].startswith("600 x 400 px")
     assert told["txt"][0] == "900 characters"
@@ -71,7 +71,7 @@ def test_sample_beyond_them_is_decoded_to_the_limit(site, monkeypatch):
         "MAX_TEXT_BYTES": 100,
     }.items():
         monkeypatch.setattr(stored_bytes, name, most)
-    told = decoded_lines(site)
+    told = decode_lines(site)
     assert re.match(r"the first 1\.?0* s (is|are) shown", told["flac"][0])
     assert "float32 [1, 8000]" in told["flac"]
     assert told["png"] == ("600 x 400 px; at most 239,400 px are shown",)
@@ -81,7 +81,7 @@ def test_sample_beyond_them_is_decoded_to_the_limit(site, monkeypatch):
     assert len(sound.data) < 4 * 8000 + 100
 
 
-def measured(root, seconds, run, monkeypatch):
+def silence_step(root, seconds, run, monkeypatch):
     """A training on a silence of so many seconds: its step and slot without a recipe, and the most bytes of a sound."""
     monkeypatch.setattr(replays, "MOST_AUDIO_BYTES", 4 * 8000 * 30)
     with root.write(run) as writer:
@@ -117,7 +117,7 @@ class Sizes:
 
 def test_training_on_long_sounds_is_shown_by_their_beginning(root, monkeypatch):
     """Two hours of silence are a megabyte and a half of FLAC: as much of them is decoded as of a minute."""
-    short, long = (measured(root, seconds, f"s{seconds}", monkeypatch) for seconds in (60, 600))
+    short, long = (silence_step(root, seconds, f"s{seconds}", monkeypatch) for seconds in (60, 600))
     assert short == long
     for lines in long[:2]:
         assert re.match(r"the first 30\.?0* s are decoded", lines[0])

@@ -38,7 +38,7 @@ def neighbours(version, i):
     return [(one.key, one.distance) for one in found]
 
 
-def flipped(n, seed=0):
+def flip_bits(n, seed=0):
     """OWN with n of its bits changed."""
     bits = np.random.default_rng(seed).permutation(64)[:n]
     return f"{OWN ^ sum(1 << int(bit) for bit in bits):016x}"
@@ -46,22 +46,22 @@ def flipped(n, seed=0):
 
 def test_nearest_come_first_and_far_ones_not_at_all(root):
     wanted = [5, 0, MAX_DISTANCE + 1, 1, MAX_DISTANCE, 3]
-    version = write(root, [flipped(0), *(flipped(n, seed=n) for n in wanted)])
+    version = write(root, [flip_bits(0), *(flip_bits(n, seed=n) for n in wanted)])
     assert neighbours(version, 0) == [("k02", 0), ("k04", 1), ("k06", 3), ("k01", 5), ("k05", MAX_DISTANCE)]
     assert len(sample_record(version, of_key(version, 0)).neighbours) == 5
 
 
 def test_at_most_twelve_are_listed(root):
-    assert len(phash_neighbours(write(root, [flipped(0)] * (MOST_NEIGHBOURS + 5)), 7)) == MOST_NEIGHBOURS
+    assert len(phash_neighbours(write(root, [flip_bits(0)] * (MOST_NEIGHBOURS + 5)), 7)) == MOST_NEIGHBOURS
 
 
 def test_of_several_pictures_the_one_that_differs_most_counts(root):
-    own, near, far = (f"{flipped(0)}-{flipped(n)}-{flipped(1)}" for n in (0, 4, 30))
-    assert neighbours(write(root, [own, far, near, flipped(0)]), 0) == [("k02", 4)]
+    own, near, far = (f"{flip_bits(0)}-{flip_bits(n)}-{flip_bits(1)}" for n in (0, 4, 30))
+    assert neighbours(write(root, [own, far, near, flip_bits(0)]), 0) == [("k02", 4)]
 
 
 def test_hash_that_says_nothing_has_no_neighbours(root):
-    version = write(root, [flipped(0)] * 3, flat=[True, False, False])
+    version = write(root, [flip_bits(0)] * 3, flat=[True, False, False])
     assert neighbours(version, 0) == []
     assert neighbours(version, 1) == [("k02", 0)]
 
@@ -76,7 +76,7 @@ def test_without_the_column_there_are_none(root):
 
 
 def test_edits_are_told_with_author_and_value_on_the_page(root, tmp_path):
-    write(root, [flipped(0)] * 3)
+    write(root, [flip_bits(0)] * 3)
     root.annotate("near@1", "review", {"k01": {"label": "cat"}}, author="ann")
     root.annotate("near@2", "review-2", {"k01": {"label": "<b>dog"}, "k02": {"label": "owl"}}, author="bob")
     version = root.open("near@3")
@@ -97,9 +97,9 @@ def test_edits_are_told_with_author_and_value_on_the_page(root, tmp_path):
 
 
 @pytest.fixture
-def near(root):
+def near_root(root):
     """photos near@3, of which k01 was edited twice and k02 looks like it, and the run `near` of one step of all."""
-    write(root, [flipped(30), flipped(0), flipped(3)])
+    write(root, [flip_bits(30), flip_bits(0), flip_bits(3)])
     root.annotate("near@1", "review", {"k01": {"label": "cat"}}, author="ann")
     root.annotate("near@2", "review-2", {"k01": {"label": "dog"}}, author="bob")
     version = root.open("near@3")
@@ -108,8 +108,8 @@ def near(root):
     return plan, version
 
 
-def test_slot_has_the_edits_and_neighbours_of_its_sample(root, near, tmp_path):
-    plan, version = near
+def test_slot_has_the_edits_and_neighbours_of_its_sample(root, near_root, tmp_path):
+    plan, version = near_root
     slot = [key for _, key in plan.batch_ids(0)].index("k01")
     opened = OpenData(root)
     records = [slot_record(opened.training("near"), *opened.slot("near", 0, i)) for i in range(3)]
@@ -133,7 +133,7 @@ def test_step_leads_from_bad_slots_to_look_alikes(root, tmp_path, monkeypatch):
     with root.write("near") as writer:
         for i in range(6):
             fields = {"jpg": black() if i < 2 else photo(i)}
-            text = flipped(0) if i in (0, 3, 4) else f"{i}" * 16
+            text = flip_bits(0) if i in (0, 3, 4) else f"{i}" * 16
             writer.add(f"k{i:02d}", fields, metadata={"phash": text, "phash_flat": i == 1})
     plan = loader.plan({"near": root.open("near@1").select("jpg")}, seed=4, global_batch=6)
     train(root, plan, "near", recipe=plain, steps=1)
@@ -155,7 +155,7 @@ def test_step_leads_from_bad_slots_to_look_alikes(root, tmp_path, monkeypatch):
 
 
 def test_large_version_is_not_compared(root, monkeypatch):
-    version = write(root, [flipped(0)] * 3)
+    version = write(root, [flip_bits(0)] * 3)
     monkeypatch.setattr(sample_relations, "MOST_COMPARED", 2)
     assert phash_neighbours(version, 0) == ()
 
@@ -163,7 +163,7 @@ def test_large_version_is_not_compared(root, monkeypatch):
 def test_packed_sequence_has_no_edits_of_the_sample_of_its_number(root):
     with root.write("texts") as writer:
         for i in range(3):
-            writer.add(f"k{i}", {"tokens.npy": np.arange(4)}, metadata={"phash": flipped(0)})
+            writer.add(f"k{i}", {"tokens.npy": np.arange(4)}, metadata={"phash": flip_bits(0)})
     root.annotate("texts@1", "review", {f"k{i}": {"label": "cat"} for i in range(3)}, author="ann")
     view, packing = root.open("texts@2").select("tokens.npy"), loader.pack("tokens.npy", length=6)
     plan = loader.plan({"texts": view}, seed=3, global_batch=2, pack=packing)

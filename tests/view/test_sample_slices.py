@@ -21,13 +21,13 @@ from tests.view.test_web import Served
 HOSTILE = "<script>alert(1)</script>\u202e\n" + "x" * 1_000_000
 
 
-def ordinal_of(version, key):
+def find_ordinal(version, key):
     return version.keys(np.arange(len(version))).index(key)
 
 
 def slices_of_key(version, key, search):
     """The slices of a sample as the search finds them."""
-    return search.sample_slices(version, ordinal_of(version, key), key)
+    return search.sample_slices(version, find_ordinal(version, key), key)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_rule_over_a_column_that_the_version_lacks_is_named(root, photos):
 
 def test_excluded_sample_says_since_when_by_whom_and_why(root, photos, tmp_path):
     exclude_slice(root, "photos@1", "cups", by="ada", reason="lens cap")
-    ordinal = ordinal_of(photos, "p/3")
+    ordinal = find_ordinal(photos, "p/3")
     served = Served(tmp_path / "root", recipe=None)
     try:
         record = served.get(f"/v/photos/1/s/{ordinal}.json").json()
@@ -102,7 +102,7 @@ def test_excluded_sample_says_since_when_by_whom_and_why(root, photos, tmp_path)
         page = served.get(f"/v/photos/1/s/{ordinal}").text
         assert "excluded since photos@2" in page
         assert "ada: lens cap" in page
-        other = ordinal_of(photos, "p/2")
+        other = find_ordinal(photos, "p/2")
         assert served.get(f"/v/photos/1/s/{other}.json").json()["excluded"] is None
         assert "excluded since" not in served.get(f"/v/photos/1/s/{other}").text
         assert served.get("/v/photos/2/s/0.json").json()["excluded"] is None
@@ -118,7 +118,7 @@ def test_pages_show_slices_as_links_to_their_samples(root, photos, tmp_path):
     root.save_slice("photos@1", "shown", [key], by="eve", why="as trained")
     served = Served(tmp_path / "root", recipe=None)
     try:
-        for path in (f"/v/photos/1/s/{ordinal_of(photos, key)}", f"/r/one/0/{slot}"):
+        for path in (f"/v/photos/1/s/{find_ordinal(photos, key)}", f"/r/one/0/{slot}"):
             record = served.get(f"{path}.json").json()
             assert record["slices"][0] | {"at_us": 0} == {
                 "name": "shown",
@@ -151,7 +151,7 @@ def test_hostile_text_of_a_slice_is_short_text(root, photos, tmp_path, field):
     path.write_text(json.dumps({**json.loads(path.read_text()), field: HOSTILE}))
     served = Served(tmp_path / "root", recipe=None)
     try:
-        address = f"/v/photos/1/s/{ordinal_of(photos, 'p/3')}"
+        address = f"/v/photos/1/s/{find_ordinal(photos, 'p/3')}"
         page = served.get(address).text
         record = served.get(f"{address}.json").text
     finally:

@@ -9,9 +9,9 @@ import pytest
 import loader
 from loader.dataset.slices import slice_keys
 from tests.view.conftest import photo
-from tests.view.served_browser import browser_on
+from tests.view.served_browser import open_browser
 from tests.view.test_browser import Viewer
-from tests.view.test_map_browser import found, query
+from tests.view.test_map_browser import query, wait_count
 
 pytestmark = pytest.mark.server
 FIRST = "document.querySelector('.samples .card').innerText"
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def viewer(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
-    with browser_on(folder, tmp_path_factory.mktemp("chromium") / "profile") as viewer:
+    with open_browser(folder, tmp_path_factory.mktemp("chromium") / "profile") as viewer:
         yield viewer
 
 
@@ -42,7 +42,7 @@ def test_words_ranking_and_slice_by_keyboard_and_mouse(viewer: Viewer, folder: P
     viewer.press("/", "Tab")
     viewer.type("red -fork")
     viewer.press("Enter")
-    found(viewer, 4)
+    wait_count(viewer, 4)
     assert query(viewer) == {"words": ["red -fork"]}
     # The first card in version order is not the one that ranks first.
     viewer.press("Tab")
@@ -69,10 +69,10 @@ def test_words_ranking_and_slice_by_keyboard_and_mouse(viewer: Viewer, folder: P
     assert (record.kind, sorted(keys)) == ("list", sorted(expected))
     assert record.page.endswith(page.value_of("location.search"))
     page.click("words red -fork \N{MULTIPLICATION SIGN}")
-    found(viewer, 12)
+    wait_count(viewer, 12)
     assert page.value_of(WORDS) == ""
     page.click("clear")
-    found(viewer, 12)
+    wait_count(viewer, 12)
     page.wait_until("the filter is cleared", lambda: not query(viewer))
     assert page.problems == []
 

@@ -21,7 +21,7 @@ from penstock.search.make import make_index
 from penstock.search.map.stored_map import make_map
 from penstock.search.map.version_map import read_map
 from penstock.view.facets import version_searches
-from tests.view.bad_sample import DATASET, train_on
+from tests.view.bad_sample import DATASET, train_run
 from tests.view.conftest import black, write_photos
 from tests.view.test_costs import Counted
 from tests.view.test_map_page import inside
@@ -59,7 +59,7 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=["unindexed", "indexed"])
-def served(root, request):
+def site(root, request):
     if request.param == "indexed":
         make_index(root, "cups@2", None)
     server = Served(loader.Root(root.url), recipe=None)
@@ -67,7 +67,7 @@ def served(root, request):
     server.close()
 
 
-def json_of(served, path):
+def get_json(served, path):
     answer = served.get(path)
     assert answer.status_code == 200, answer.content
     return json.loads(answer.content)
@@ -156,14 +156,14 @@ def json_of_command(capsys, root, query, verb, *names):
     return json.loads(out)
 
 
-def test_page_json_commands_and_python_agree_with_brute_force(root, served, samples, capsys):
+def test_page_json_commands_and_python_agree_with_brute_force(root, site, samples, capsys):
     version = root.open("cups@2")
     keys = [f"c/{i:02d}" for i in range(N) if i % 5 and i not in (6, 11)]
     rng = random.Random(11)
     for _ in range(6):
         query = random_query(rng, keys)
         passing, scores = brute(samples, query)
-        page = json_of(served, f"/v/cups/2.json?{urlencode(query)}&facet=label")
+        page = get_json(site, f"/v/cups/2.json?{urlencode(query)}&facet=label")
         assert (page["n_found"], page["words"], page["like"]) == (
             len(passing),
             query.get("words", ""),
@@ -173,14 +173,14 @@ def test_page_json_commands_and_python_agree_with_brute_force(root, served, samp
         assert ordinals == passing[:60], query
         for row in page["rows"]:
             assert row["score"] == pytest.approx(scores.get(row["ordinal"]), abs=1e-6)
-        html = unescape(served.get(f"/v/cups/2?{urlencode(query)}").text)
+        html = unescape(site.get(f"/v/cups/2?{urlencode(query)}").text)
         assert f"{len(passing)} found" in html
         for row in page["rows"][:3]:
             if row["score"] is not None:
                 assert f"<b>{row['score']:.4f}</b>" in html
         (label,) = [one for one in page["facets"] if one["column"] == "label"]
         for value in label["values"]:
-            clicked = json_of(served, f"/v/cups/2.json?{urlencode({**query, 't': value['where']})}")
+            clicked = get_json(site, f"/v/cups/2.json?{urlencode({**query, 't': value['where']})}")
             assert clicked["n_found"] == value["n"], (query, value)
         if "words" in query or "like" in query:
             found = json_of_command(capsys, root, query, "search", "cups@2")["found"]
@@ -195,9 +195,9 @@ def test_page_json_commands_and_python_agree_with_brute_force(root, served, samp
                 assert result.ordinals.tolist() == ordinals[:n_ranked]
 
 
-def test_keys_with_commas_between_rank_by_their_mean(root, served, samples, capsys):
+def test_keys_with_commas_between_rank_by_their_mean(root, site, samples, capsys):
     passing, _ = brute(samples, {"like": "c/01,c/12,c/23"})
-    rows = json_of(served, "/v/cups/2.json?like=c/01,+c/12,c/23")["rows"]
+    rows = get_json(site, "/v/cups/2.json?like=c/01,+c/12,c/23")["rows"]
     assert [row["ordinal"] for row in rows] == passing[:60]
     version = root.open("cups@2")
     for like in ("c/01,c/12,c/23", '"c/01", "c/12","c/23"', ["c/01", "c/12", "c/23"]):
@@ -207,7 +207,7 @@ def test_keys_with_commas_between_rank_by_their_mean(root, served, samples, caps
     capsys.readouterr()
     _, saved_keys = slice_keys(version, "three")
     assert saved_keys == version.keys(sorted(passing[:9]))
-    missing = served.get("/v/cups/2.json?like=c/01,c/06")
+    missing = site.get("/v/cups/2.json?like=c/01,c/06")
     assert missing.status_code == 400
     assert "has no live sample 'c/06'" in missing.json()["message"]
 
@@ -226,13 +226,13 @@ def test_key_with_a_comma_is_one_key(tmp_path):
             version.search(like=unclosed)
 
 
-def test_pages_of_a_ranking_follow_one_order(served, samples):
+def test_pages_of_a_ranking_follow_one_order(site, samples):
     passing, scores = brute(samples, {"like": "c/01"})
-    second = json_of(served, "/v/cups/2.json?like=c/01&from=60")
+    second = get_json(site, "/v/cups/2.json?like=c/01&from=60")
     assert [row["ordinal"] for row in second["rows"]] == passing[60:]
     assert [row["score"] is None for row in second["rows"]] == [one not in scores for one in passing[60:]]
     assert second["rows"][-1]["score"] is None
-    narrow = json_of(served, "/v/cups/2.json?like=c/01&where=width+%3C+0")
+    narrow = get_json(site, "/v/cups/2.json?like=c/01&where=width+%3C+0")
     assert (narrow["n_found"], narrow["rows"]) == (0, [])
 
 
@@ -250,8 +250,8 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("query", "error"), WRONG)
-def test_wrong_search_stays_in_its_box_and_the_page_is_shown(served, query, error):
-    page = served.get(f"/v/cups/2?{query}")
+def test_wrong_search_stays_in_its_box_and_the_page_is_shown(site, query, error):
+    page = site.get(f"/v/cups/2?{query}")
     assert page.status_code == 200
     assert "88 found" in page.text
     assert error in unescape(page.text)
@@ -261,21 +261,21 @@ def test_wrong_search_stays_in_its_box_and_the_page_is_shown(served, query, erro
         assert quote(unescape(box)) == query.removeprefix("words=")
     else:
         assert ">like " in page.text
-    answer = served.get(f"/v/cups/2.json?{query}")
+    answer = site.get(f"/v/cups/2.json?{query}")
     assert answer.status_code == 400
     assert error in answer.json()["message"]
 
 
-def test_version_without_vectors_and_texts_says_what_to_add(served):
-    assert 'name="words"' not in served.get("/v/plain/1").text
-    page = unescape(served.get("/v/plain/1?like=a&words=b").text)
+def test_version_without_vectors_and_texts_says_what_to_add(site):
+    assert 'name="words"' not in site.get("/v/plain/1").text
+    page = unescape(site.get("/v/plain/1?like=a&words=b").text)
     assert "has no field embedding.npy or appearance.npy to compare" in page
     assert "has no text field (.txt)" in page
     assert 'value="b"' in page
 
 
-def test_links_of_a_page_repeat_words_and_like(served):
-    html = served.get("/v/cups/2?words=red+-cup&like=c/01&as=table").text
+def test_links_of_a_page_repeat_words_and_like(site):
+    html = site.get("/v/cups/2?words=red+-cup&like=c/01&as=table").text
     links = [unescape(one) for one in re.findall(r'href="(\?[^"]*)"', html)]
     kept = [one for one in links if "words=red" in one and "like=c" in one]
     assert len(kept) > 5
@@ -368,8 +368,8 @@ def test_search_finds_what_was_indexed_since_the_last_page(root, tmp_path, monke
             assert "penstock index cups@2 --field" in page
             assert "88 found" in page
         make_index(loader.Root(copied), "cups@2", None)
-        assert 0 < json_of(served, "/v/cups/2.json?words=red")["n_found"] < 88
-        assert json_of(served, "/v/cups/2.json?like=c/01")["rows"][0]["key"] == "c/01"
+        assert 0 < get_json(served, "/v/cups/2.json?words=red")["n_found"] < 88
+        assert get_json(served, "/v/cups/2.json?like=c/01")["rows"][0]["key"] == "c/01"
     finally:
         served.close()
 
@@ -380,14 +380,14 @@ def test_damaged_segments_are_left_out_and_named(root, tmp_path):
     expected = {}
     served = Served(copied, recipe=None)
     for query in ("words=red", "like=c/01"):
-        expected[query] = json_of(served, f"/v/cups/2.json?{query}")["rows"]
+        expected[query] = get_json(served, f"/v/cups/2.json?{query}")["rows"]
     served.close()
     for path in copied.glob("search/*/*.parquet"):
         path.write_bytes(b"<b>no segment</b>")
     served = Served(copied, recipe=None)
     try:
         for query in ("words=red", "like=c/01"):
-            record = json_of(served, f"/v/cups/2.json?{query}")
+            record = get_json(served, f"/v/cups/2.json?{query}")
             assert [row["key"] for row in record["rows"]] == [row["key"] for row in expected[query]]
             (path,) = record["damaged"]
             assert path.startswith("search/")
@@ -429,9 +429,9 @@ def test_bad_step_and_its_slot_lead_to_samples_like_theirs(tmp_path):
         vectors = {f"p{i}": {"appearance.npy": np.array([1, abs(i - 3) % 11], np.float16)} for i in range(14)}
         vectors["p0"]["jpg"] = black()
         version = write_photos(root, DATASET, **vectors)
-        step, slot = train_on(root, version.select("jpg", "cls"), "old")[0]
+        step, slot = train_run(root, version.select("jpg", "cls"), "old")[0]
         write_photos(root)
-        train_on(root, root.open("photos@1").select("jpg", "cls"), "bare")
+        train_run(root, root.open("photos@1").select("jpg", "cls"), "bare")
     served = Served(tmp_path / "root", recipe=None)
     try:
         page = f'href="../../v/{DATASET}/1?like=p%2F0"'
@@ -443,10 +443,10 @@ def test_bad_step_and_its_slot_lead_to_samples_like_theirs(tmp_path):
             f"{page.replace('../../', '../../../')}>More like this"
             in served.get(f"/r/old/{step}/{slot}").text
         )
-        key_order = json_of(served, f"/v/{DATASET}/1.json?like=p/0")["rows"]
-        record = json_of(served, f"/v/{DATASET}/1.json?like=old@{step}")
-        two = json_of(served, f"/v/{DATASET}/1.json?like=old@{step},p/5")
-        by_keys = json_of(served, f"/v/{DATASET}/1.json?like=p/0,p/5")
+        key_order = get_json(served, f"/v/{DATASET}/1.json?like=p/0")["rows"]
+        record = get_json(served, f"/v/{DATASET}/1.json?like=old@{step}")
+        two = get_json(served, f"/v/{DATASET}/1.json?like=old@{step},p/5")
+        by_keys = get_json(served, f"/v/{DATASET}/1.json?like=p/0,p/5")
         assert two["rows"] == by_keys["rows"] != key_order
         assert (record["like"], record["rows"]) == (f"old@{step}", key_order)
         assert key_order[0]["key"] == "p/0"
@@ -486,7 +486,7 @@ def test_sample_has_its_look_alikes_by_cosine_if_they_cost_little(root, samples,
         (ordinal,) = [row[0] for row in samples if row[1] == "c/01"]
         passing, scores = brute(samples, {"like": "c/01"})
         expected = [one for one in passing if one != ordinal][:12]
-        record = json_of(served, f"/v/cups/2/s/{ordinal}.json")
+        record = get_json(served, f"/v/cups/2/s/{ordinal}.json")
         assert [one["ordinal"] for one in record["similar"]] == expected
         assert [one["score"] for one in record["similar"]] == pytest.approx(
             [scores[one] for one in expected], abs=1e-6
@@ -494,10 +494,10 @@ def test_sample_has_its_look_alikes_by_cosine_if_they_cost_little(root, samples,
         html = served.get(f"/v/cups/2/s/{ordinal}").text
         assert f"{scores[expected[0]]:.3f}" in html.partition("by cosine")[2]
         (zero,) = [row[0] for row in samples if row[1] == "c/05"]
-        assert json_of(served, f"/v/cups/2/s/{zero}.json")["similar"] == []
+        assert get_json(served, f"/v/cups/2/s/{zero}.json")["similar"] == []
         monkeypatch.setattr(version_searches, "MOST_COMPARED_NOW", 87)
         forget_searches(served.opened.version("cups", 2))
-        assert json_of(served, f"/v/cups/2/s/{ordinal}.json")["similar"] == []
+        assert get_json(served, f"/v/cups/2/s/{ordinal}.json")["similar"] == []
         assert "by cosine" not in served.get(f"/v/cups/2/s/{ordinal}").text
     finally:
         served.close()

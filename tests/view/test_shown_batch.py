@@ -17,7 +17,7 @@ ONES = torch.ones(64, dtype=torch.bfloat16)
 RAMP = np.arange(100, dtype=np.float32)
 
 
-def values_of(*samples):
+def batch_values(*samples):
     return BatchValues(ids=[None] * len(samples), slots=list(samples))
 
 
@@ -38,7 +38,7 @@ def values_of(*samples):
     ],
 )
 def test_equal_values_have_one_hash_and_others_none(plan, one, same, other):
-    found = show_batch(plan, values_of({"a": one}, {"a": other}, {"a": same}, {"b": one}))
+    found = show_batch(plan, batch_values({"a": one}, {"a": other}, {"a": same}, {"b": one}))
     hashes = [slot.hashes for slot in found.slots]
     assert hashes[0] == hashes[2] != {}
     assert hashes[1] == hashes[3] == {}
@@ -46,7 +46,7 @@ def test_equal_values_have_one_hash_and_others_none(plan, one, same, other):
 
 def test_small_values_and_those_without_bytes_have_none(plan):
     for value in (7, "cat", b"x" * 63, np.zeros(3), {"a": 1}, object(), np.array([object()] * 64), None):
-        found = show_batch(plan, values_of({"a": value}, {"a": value}))
+        found = show_batch(plan, batch_values({"a": value}, {"a": value}))
         assert [slot.hashes for slot in found.slots] == [{}, {}]
 
 
@@ -61,12 +61,12 @@ def test_padding_of_windows_is_not_compared(plan, as_values):
     other_padding = np.where(is_pad, np.float32(7), end)
     none, whole = np.zeros(48, bool), np.ones(48, bool)
     chunks = (end, is_pad), (other_padding, is_pad), (end, none), (end, whole), (end, whole)
-    found = show_batch(plan, values_of(*(window(*one) for one in chunks)))
+    found = show_batch(plan, batch_values(*(window(*one) for one in chunks)))
     hashes = [slot.hashes for slot in found.slots]
     assert hashes[0] == hashes[1] != {}
     assert hashes[2:] == [{}, {}, {}]
     few = np.arange(48) >= 15  # 60 bytes of values are too few to compare
-    assert [slot.hashes for slot in show_batch(plan, values_of(*[window(end, few)] * 2)).slots] == [{}, {}]
+    assert [slot.hashes for slot in show_batch(plan, batch_values(*[window(end, few)] * 2)).slots] == [{}, {}]
 
 
 def test_step_of_windows_marks_only_values_inside_of_the_episode(root):
@@ -121,7 +121,7 @@ def test_packed_documents_of_one_length_have_no_mark(root):
 
 def test_values_of_equal_checksums_are_held_against_each_other(plan, monkeypatch):
     monkeypatch.setattr(BatchValues, "crcs_of", lambda _, slot, sample: dict.fromkeys(sample, 7))
-    found = show_batch(plan, values_of({"a": RAMP}, {"a": RAMP + 1}, {"a": RAMP.copy()}))
+    found = show_batch(plan, batch_values({"a": RAMP}, {"a": RAMP + 1}, {"a": RAMP.copy()}))
     one, other, same = (slot.hashes["a"] for slot in found.slots)
     assert one == same != other
 
@@ -129,11 +129,11 @@ def test_values_of_equal_checksums_are_held_against_each_other(plan, monkeypatch
 def test_pictures_are_made_of_the_first_field_that_has_one(plan):
     photo = np.zeros((300, 200, 3), np.uint8)
     sample = {"txt": "a cat", "depth": photo[:, :, 0], "jpg": photo}
-    found = show_batch(plan, values_of(sample, {}))
+    found = show_batch(plan, batch_values(sample, {}))
     assert [set(slot.thumbnails) for slot in found.slots] == [{"depth"}, set()]
     assert [one.field for one in found.slots[0].fields] == ["txt", "depth", "jpg"]
     assert len(found.slots[0].thumbnails["depth"].data) < found.nbytes < 20_000
-    assert show_batch(plan, values_of(sample), n_pictured=0).slots[0].thumbnails == {}
+    assert show_batch(plan, batch_values(sample), n_pictured=0).slots[0].thumbnails == {}
 
 
 @pytest.fixture(scope="module")

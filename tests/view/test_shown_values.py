@@ -7,8 +7,8 @@ from penstock.view.shown_values import field_facts, show_value
 
 
 @pytest.fixture
-def told(root):
-    """told(facts): a version of tokens whose writer told these facts."""
+def token_version(root):
+    """token_version(facts): a version of tokens whose writer told these facts."""
 
     def publish(facts):
         with root.write("tokens", facts={"tokens.npy": facts}) as writer:
@@ -18,22 +18,22 @@ def told(root):
     return publish
 
 
-def test_facts_of_tokens_are_read(told) -> None:
-    version = told({"vocabulary": 8, "special": {"2": "<eos>"}, "tokenizer": "mine"})
+def test_facts_of_tokens_are_read(token_version) -> None:
+    version = token_version({"vocabulary": 8, "special": {"2": "<eos>"}, "tokenizer": "mine"})
     value = np.array([5, 9, 2])
     one = show_value("tokens.npy", value, field_facts({"tokens.npy": value}, "tokens.npy", version))
     assert [box.text for box in one.boxes] == ["", "", "<eos>"]
     assert [mark.name for mark in one.marks] == ["out_of_vocabulary"]
 
 
-def test_facts_of_another_type_are_passed_over(told) -> None:
-    version = told({"vocabulary": "many", "special": ["<eos>"], "rate": [16_000]})
+def test_facts_of_another_type_are_ignored(token_version) -> None:
+    version = token_version({"vocabulary": "many", "special": ["<eos>"], "rate": [16_000]})
     facts = field_facts({}, "tokens.npy", version)
     assert (facts.vocabulary, facts.special, facts.rate) == (None, {}, None)
 
 
-def test_names_of_what_is_no_token_are_passed_over(told) -> None:
-    version = told({"special": {"eos": "<eos>", "-1": "<none>", "9" * 40: "<far>", "2": "<two>"}})
+def test_names_of_other_values_than_tokens_are_ignored(token_version) -> None:
+    version = token_version({"special": {"eos": "<eos>", "-1": "<none>", "9" * 40: "<far>", "2": "<two>"}})
     assert field_facts({}, "tokens.npy", version).special == {2: "<two>"}
 
 

@@ -19,7 +19,7 @@ SLICE = {"version": "photos@1", "name": "cats", "by": "ada", "why": "too many", 
 
 
 @pytest.fixture
-def served(tmp_path):
+def site(tmp_path):
     with loader.Root(tmp_path / "root") as root:
         write_photos(root)
     served = Served(tmp_path / "root", recipe=None, writes=True)
@@ -27,8 +27,8 @@ def served(tmp_path):
     served.close()
 
 
-def test_chosen_samples_become_a_list(served):
-    answer = served.post({**SLICE, "keys": ["p/1", "p/4"]}, "/slice")
+def test_chosen_samples_become_a_list(site):
+    answer = site.post({**SLICE, "keys": ["p/1", "p/4"]}, "/slice")
     assert answer.status_code == 200
     saved = answer.json()
     assert (saved["dataset"], saved["name"], saved["n"], saved["kind"], saved["n_samples"]) == (
@@ -38,20 +38,20 @@ def test_chosen_samples_become_a_list(served):
         "list",
         2,
     )
-    record = served.get("/v/photos/1.json?in=cats").json()
+    record = site.get("/v/photos/1.json?in=cats").json()
     assert sorted(row["key"] for row in record["rows"]) == ["p/1", "p/4"]
-    (listed,) = served.get("/slices.json").json()["slices"]
+    (listed,) = site.get("/slices.json").json()["slices"]
     assert (listed["by"], listed["why"], listed["page"]) == ("ada", "too many", "/v/photos/1")
-    page = served.get("/slices").text
+    page = site.get("/slices").text
     assert "photos/cats" in page
     assert "v/photos/1?in=cats" in page
 
 
-def test_filter_becomes_a_rule(served):
-    found = served.get("/v/photos/1.json?t=width+%3E+42").json()
-    answer = served.post({**SLICE, "where": found["sql"]}, "/slice")
+def test_filter_becomes_a_rule(site):
+    found = site.get("/v/photos/1.json?t=width+%3E+42").json()
+    answer = site.post({**SLICE, "where": found["sql"]}, "/slice")
     assert (answer.json()["kind"], answer.json()["n_samples"]) == ("rule", found["n_found"])
-    without = served.get("/v/photos/1.json?not=cats").json()
+    without = site.get("/v/photos/1.json?not=cats").json()
     assert without["n_found"] == found["n_samples"] - found["n_found"]
 
 
@@ -70,21 +70,21 @@ def test_filter_becomes_a_rule(served):
         ({"where": "width in (1)" + " or width = 1" * 200}, "words and operators"),
     ],
 )
-def test_bad_slice_is_refused_and_nothing_is_stored(served, change, text):
-    answer = served.post({**SLICE, **change}, "/slice")
+def test_bad_slice_is_refused_and_nothing_is_stored(site, change, text):
+    answer = site.post({**SLICE, **change}, "/slice")
     assert answer.status_code == 409
     assert text in answer.text
-    assert served.get("/slices.json").json()["slices"] == []
+    assert site.get("/slices.json").json()["slices"] == []
 
 
-def test_damaged_slice_hides_no_other(served, tmp_path):
-    served.post({**SLICE, "keys": ["p/1"]}, "/slice")
-    served.post({**SLICE, "name": "dogs", "keys": ["p/2"]}, "/slice")
+def test_damaged_slice_hides_no_other(site, tmp_path):
+    site.post({**SLICE, "keys": ["p/1"]}, "/slice")
+    site.post({**SLICE, "name": "dogs", "keys": ["p/2"]}, "/slice")
     (tmp_path / "root/slices/photos/cats/000001.json").write_text("[")
-    record = served.get("/slices.json").json()
+    record = site.get("/slices.json").json()
     assert [one["name"] for one in record["slices"]] == ["dogs"]
     assert list(record["damaged"]) == ["slices/photos/cats/000001.json"]
-    assert "slices/photos/cats/000001.json" in served.get("/slices").text
+    assert "slices/photos/cats/000001.json" in site.get("/slices").text
 
 
 def test_slice_is_saved_only_where_writes_are_allowed(tmp_path):
@@ -96,47 +96,47 @@ def test_slice_is_saved_only_where_writes_are_allowed(tmp_path):
     served.close()
 
 
-def test_page_of_a_slice_has_its_samples_and_the_missing_ones(served, tmp_path):
-    served.post({**SLICE, "keys": ["p/1", "p/4"]}, "/slice")
+def test_page_of_a_slice_has_its_samples_and_the_missing_ones(site, tmp_path):
+    site.post({**SLICE, "keys": ["p/1", "p/4"]}, "/slice")
     with loader.Root(tmp_path / "root") as root:
         exclude(root, "photos@1", ["p/4"], reason="blurred", by="bob")
-    record = served.get("/slices/photos/cats.json").json()
+    record = site.get("/slices/photos/cats.json").json()
     assert [key for _, key in record["samples"]] == ["p/1"]
     assert (record["version"], record["n_samples"], record["missing"]) == ("photos@2", 1, ["p/4"])
-    page = served.get("/slices/photos/cats").text
+    page = site.get("/slices/photos/cats").text
     assert "v/photos/2?in=cats" in page
     assert "v/photos/2/s/" in page
     assert "p/4" in page
 
 
-def test_page_of_a_removed_slice_says_who_removed_it(served, tmp_path):
-    served.post({**SLICE, "keys": ["p/1"]}, "/slice")
+def test_page_of_a_removed_slice_says_who_removed_it(site, tmp_path):
+    site.post({**SLICE, "keys": ["p/1"]}, "/slice")
     with loader.Root(tmp_path / "root") as root:
         remove_slice(root, "photos", "cats", by="bob", why="<b>wrong</b>")
-    record = served.get("/slices/photos/cats.json").json()
+    record = site.get("/slices/photos/cats.json").json()
     assert (record["numbers"], record["n_samples"], record["slice"]["removed"]) == ([1, 2], 0, True)
-    page = served.get("/slices/photos/cats").text
+    page = site.get("/slices/photos/cats").text
     assert "Removed" in page
     assert "&lt;b&gt;wrong&lt;/b&gt;" in page
 
 
-def test_unknown_slice_is_not_found(served):
+def test_unknown_slice_is_not_found(site):
     for name in ("cats", "..%2Fx", "UPPER"):
-        assert served.get(f"/slices/photos/{name}").status_code == 404
-    assert served.get("/slices/nothing/cats").status_code == 404
+        assert site.get(f"/slices/photos/{name}").status_code == 404
+    assert site.get("/slices/nothing/cats").status_code == 404
 
 
-def test_slice_is_excluded_from_its_page(served):
-    served.post({**SLICE, "keys": ["p/1", "p/4"]}, "/slice")
-    page = served.get("/slices/photos/cats").text
+def test_slice_is_excluded_from_its_page(site):
+    site.post({**SLICE, "keys": ["p/1", "p/4"]}, "/slice")
+    page = site.get("/slices/photos/cats").text
     assert 'data-press="slice/exclude" data-version="photos@1" data-name="cats"' in page
-    answer = served.post(
+    answer = site.post(
         {"version": "photos@1", "name": "cats", "by": "eve", "why": "covers"}, "/slice/exclude"
     )
     assert answer.json() == {"versions": ["photos@2"], "gone": []}
-    keys = {row["key"] for row in served.get("/v/photos/2.json").json()["rows"]}
+    keys = {row["key"] for row in site.get("/v/photos/2.json").json()["rows"]}
     assert not keys & {"p/1", "p/4"}
-    (record,) = exclusion_records.records(served.opened.root.store, "photos")
+    (record,) = exclusion_records.records(site.opened.root.store, "photos")
     assert (record.reason, record.by, record.page) == (
         "slice photos/cats: covers",
         "eve",
@@ -144,15 +144,15 @@ def test_slice_is_excluded_from_its_page(served):
     )
 
 
-def test_slice_is_removed_and_can_be_saved_again(served):
-    served.post({**SLICE, "keys": ["p/1"]}, "/slice")
+def test_slice_is_removed_and_can_be_saved_again(site):
+    site.post({**SLICE, "keys": ["p/1"]}, "/slice")
     request = {"version": "photos@1", "name": "cats", "by": "eve", "why": "a mistake"}
-    answer = served.post(request, "/slice/remove")
+    answer = site.post(request, "/slice/remove")
     assert (answer.json()["removed"], answer.json()["n"], answer.json()["by"]) == (True, 2, "eve")
-    assert served.get("/slices.json").json()["slices"] == []
-    assert served.post(request, "/slice/remove").status_code == 409
-    assert 'data-press="slice/' not in served.get("/slices/photos/cats").text
-    assert served.post({**SLICE, "keys": ["p/1"]}, "/slice").json()["n"] == 3
+    assert site.get("/slices.json").json()["slices"] == []
+    assert site.post(request, "/slice/remove").status_code == 409
+    assert 'data-press="slice/' not in site.get("/slices/photos/cats").text
+    assert site.post({**SLICE, "keys": ["p/1"]}, "/slice").json()["n"] == 3
 
 
 @pytest.mark.parametrize("path", ["/slice/exclude", "/slice/remove"])
@@ -168,22 +168,22 @@ def test_slice_is_removed_and_can_be_saved_again(served):
         ({"why": "  "}, "reason"),
     ],
 )
-def test_bad_change_of_a_slice_is_refused(served, path, change, text):
-    served.post({**SLICE, "keys": ["p/1"]}, "/slice")
+def test_bad_change_of_a_slice_is_refused(site, path, change, text):
+    site.post({**SLICE, "keys": ["p/1"]}, "/slice")
     request = {"version": "photos@1", "name": "cats", "by": "eve", "why": "w", **change}
-    answer = served.post(request, path)
+    answer = site.post(request, path)
     assert answer.status_code == 409
     assert text in answer.text
-    assert len(served.get("/slices.json").json()["slices"]) == 1
-    assert served.opened.root.state.newest("photos").number == 1
+    assert len(site.get("/slices.json").json()["slices"]) == 1
+    assert site.opened.root.state.newest("photos").number == 1
 
 
-def test_change_of_a_slice_needs_the_csrf_value(served):
-    served.post({**SLICE, "keys": ["p/1"]}, "/slice")
+def test_change_of_a_slice_needs_the_csrf_value(site):
+    site.post({**SLICE, "keys": ["p/1"]}, "/slice")
     request = {"version": "photos@1", "name": "cats", "by": "eve", "why": "w"}
     for path in ("/slice/exclude", "/slice/remove"):
-        assert served.post(request, path, x_csrf="wrong").status_code == 403
-    assert len(served.get("/slices.json").json()["slices"]) == 1
+        assert site.post(request, path, x_csrf="wrong").status_code == 403
+    assert len(site.get("/slices.json").json()["slices"]) == 1
 
 
 def test_page_that_only_reads_shows_the_commands(tmp_path):
@@ -204,19 +204,19 @@ def test_page_that_only_reads_shows_the_commands(tmp_path):
         served.close()
 
 
-def test_version_page_offers_what_its_slice_allows(served):
-    served.post({**SLICE, "keys": ["p/1"]}, "/slice")
+def test_version_page_offers_what_its_slice_allows(site):
+    site.post({**SLICE, "keys": ["p/1"]}, "/slice")
     assert (
         'data-press="slice/remove" data-version="photos@1" data-name="cats"'
-        in served.get("/v/photos/1?in=cats").text
+        in site.get("/v/photos/1?in=cats").text
     )
-    assert 'data-press="slice/' not in served.get("/v/photos/1?not=cats").text
+    assert 'data-press="slice/' not in site.get("/v/photos/1?not=cats").text
 
 
-def test_unknown_slice_of_a_filter_is_named(served):
-    page = served.get("/v/photos/1?in=nothing-such").text
+def test_unknown_slice_of_a_filter_is_named(site):
+    page = site.get("/v/photos/1?in=nothing-such").text
     assert "has no slice photos/nothing-such" in page
-    record = served.get("/v/photos/1.json?in=nothing-such")
+    record = site.get("/v/photos/1.json?in=nothing-such")
     assert record.status_code == 400
     assert "photos/nothing-such" in record.text
 

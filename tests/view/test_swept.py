@@ -44,7 +44,7 @@ def serve(folder):
 
 
 @pytest.mark.parametrize("recipe", [None, RECIPE])
-def test_pages_that_were_open_tell_the_reason_once_their_version_is_swept(serve, folder, recorded, recipe):
+def test_pages_that_were_open_tell_the_reason_once_their_version_is_swept(serve, folder, step_facts, recipe):
     served = serve(recipe=recipe)
     for path in (*PAGES, *MEDIA, "/r/three", "/v/others/1"):
         assert served.get(path).status_code == 200
@@ -60,7 +60,7 @@ def test_pages_that_were_open_tell_the_reason_once_their_version_is_swept(serve,
     run = served.get("/r/three")
     assert run.status_code == 200
     assert "faces in it" in run.text
-    digests, loss = recorded(2)
+    digests, loss = step_facts(2)
     for path in PAGES[:2]:
         text = served.get(path).text
         assert all(f"{digest:016x}" in text for digest in digests)
@@ -68,10 +68,10 @@ def test_pages_that_were_open_tell_the_reason_once_their_version_is_swept(serve,
     assert not served.get("/v/photos/1.json").json()["recorded"]
 
 
-def test_record_of_a_swept_step_has_what_the_trail_has(serve, folder, recorded):
+def test_record_of_a_swept_step_has_what_the_trail_has(serve, folder, step_facts):
     sweep(folder)
     served = serve(recipe=None)
-    digests, loss = recorded(3)
+    digests, loss = step_facts(3)
     step, slot = (served.get(path).json() for path in ("/r/three/3.json", "/r/three/3/4.json"))
     for body in (step, slot):
         assert body["error"] == "VersionRetired"
@@ -85,10 +85,10 @@ def test_record_of_a_swept_step_has_what_the_trail_has(serve, folder, recorded):
     assert served.get("/r/three/999999.json").json()["recorded"] is None
 
 
-def test_verb_tells_the_trails_digests_and_notes(folder, recorded, capsys):
+def test_verb_tells_the_trails_digests_and_notes(folder, step_facts, capsys):
     sweep(folder)
     capsys.readouterr()
-    digests, loss = recorded(1)
+    digests, loss = step_facts(1)
     for more in ([], ["--slot", "2"]):
         assert main(["batch", "three@1", "--root", str(folder), *more]) == 2
         told = capsys.readouterr().err

@@ -43,8 +43,8 @@ def test_each_token_has_its_text(make) -> None:
 
 
 @pytest.fixture
-def asked(root, tmp_path):
-    """asked(text): the training on tokens, and the replayers of a recipe with this text."""
+def text_replayers(root, tmp_path):
+    """text_replayers(text): the training on tokens, and the replayers of a recipe with this text."""
     with root.write("docs") as writer:
         for i in range(4):
             writer.add(f"d/{i}", {"tokens.npy": np.array([0, 1, 2, 3, 99], np.int32)})
@@ -69,8 +69,8 @@ def asked(root, tmp_path):
         one.close()
 
 
-def test_step_and_a_slot_show_text(asked) -> None:
-    training, replayers = asked(RECIPE)
+def test_step_and_a_slot_show_text(text_replayers) -> None:
+    training, replayers = text_replayers(RECIPE)
     shown, trouble = step_values(training, replayers, 1, 0, 1, show_batch)
     record = step_record(training, shown, None, trouble)
     texts = ["<s>", "The", "␣cat", "⏎", ""]
@@ -97,14 +97,14 @@ def test_step_and_a_slot_show_text(asked) -> None:
         ),
     ],
 )
-def test_tokenizers_that_are_none_are_said(asked, text, error, given) -> None:
-    training, replayers = asked(text)
+def test_tokenizers_that_are_none_are_said(text_replayers, text, error, given) -> None:
+    training, replayers = text_replayers(text)
     with refusal(error, what="tokenizers()", given=given):
         replayers.recipe.part(training.setting(0, recipe=True), StepPart(0, 0, 1), itself)
 
 
-def test_without_tokenizers_numbers_are_shown(asked) -> None:
-    training, replayers = asked("def recipe(): return {}")
+def test_without_tokenizers_numbers_are_shown(text_replayers) -> None:
+    training, replayers = text_replayers("def recipe(): return {}")
     shown, trouble = step_values(training, replayers, 0, 0, 1, show_batch)
     assert trouble == ""
     assert step_record(training, shown, None).slots[0].shown[0].lines[-1] == "0|1|2|3|99"

@@ -37,7 +37,7 @@ def row(start, step, order=0, **notes):
 
 
 @pytest.fixture
-def planted(root, plan):
+def unusual_run(root, plan):
     """A run of 40 steps, 28 of which have a loss that is NaN, and one a norm that is far."""
     train(root, plan, "whole", recipe=plain, tensors_every=0)
     (start,) = loader.read_trail(root, "whole").starts
@@ -55,8 +55,8 @@ def planted(root, plan):
     return root
 
 
-def test_all_unusual_steps_are_counted_and_reached(planted):
-    training = Training(planted, "whole")
+def test_all_unusual_steps_are_counted_and_reached(unusual_run):
+    training = Training(unusual_run, "whole")
     first, second = run_record(training), run_record(training, 20)
     whole = run_record(training, most=None)
     training.close()
@@ -148,7 +148,7 @@ def test_chart_strikes_steps_that_stand_for_all(root, plan):
     assert record.struck[-1] > 9_980
 
 
-def test_pages_and_text_tell_how_many_there_are(planted, tmp_path, capsys):
+def test_pages_and_text_tell_how_many_there_are(unusual_run, tmp_path, capsys):
     served = Served(tmp_path / "root", recipe=None)
     try:
         first = served.get("/r/whole").text

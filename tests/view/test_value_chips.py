@@ -58,14 +58,14 @@ def chips(page):
 
 
 @pytest.fixture
-def served(root):
+def site(root):
     served = Served(root, recipe=None)
     yield served
     served.close()
 
 
-def test_chip_of_an_empty_text_shows_quotes(served):
-    texts = re.findall(r'<li><a href="[?].*?<span>(.*?)</span>', served.get("/v/d/1").text)
+def test_chip_of_an_empty_text_shows_quotes(site):
+    texts = re.findall(r'<li><a href="[?].*?<span>(.*?)</span>', site.get("/v/d/1").text)
     shown = [html.unescape(text) for text in texts]
     assert shown.count("''") == 1
     assert shown.count("' '") == 1
@@ -74,12 +74,12 @@ def test_chip_of_an_empty_text_shows_quotes(served):
 
 @pytest.mark.parametrize("filtered", ["", "?where=width+%3E+20", "?t=%22on%22+%3D+FALSE&t=%22width%22+%3E+3"])
 @pytest.mark.parametrize("number", [1, 2])
-def test_chip_counts_what_its_click_finds(served, number, filtered):
+def test_chip_counts_what_its_click_finds(site, number, filtered):
     path = f"/v/d/{number}{filtered}"
     wrong = []
     n_chips = 0
-    for address, count in chips(served.get(path).text):
-        answer = served.get(urljoin(path, address))
+    for address, count in chips(site.get(path).text):
+        answer = site.get(urljoin(path, address))
         assert answer.status_code == 200, address
         n_found = int(re.search(r'class="count">([\d,]+) found', answer.text)[1].replace(",", ""))
         n_chips += 1
@@ -89,23 +89,23 @@ def test_chip_counts_what_its_click_finds(served, number, filtered):
     assert n_chips > 12  # values of note, on, order and split, and of day
 
 
-def test_form_of_an_open_facet_finds_its_range(served):
+def test_form_of_an_open_facet_finds_its_range(site):
     """Without a script: it keeps the rest of the filter, and replaces the column's own term by the range."""
-    page = served.get("/v/d/1?facet=width&where=width+%3E+3&t=%22on%22+%3D+TRUE&t=%22width%22+%3E%3D+20").text
+    page = site.get("/v/d/1?facet=width&where=width+%3E+3&t=%22on%22+%3D+TRUE&t=%22width%22+%3E%3D+20").text
     form = re.search(r'<form action="[^"]*/v/d/1">(.*?)</form>', page, re.DOTALL)[1]
     fields = {
         name: html.unescape(value) for name, value in re.findall(r'name="(\w+)".*?value="([^"]*)"', form)
     }
     assert fields["low"] == "20"
-    answer = served.get("/v/d/1?" + urlencode({**fields, "low": 10, "high": 30})).text
+    answer = site.get("/v/d/1?" + urlencode({**fields, "low": 10, "high": 30})).text
     inside = [number for number in range(10, 31) if number % 3 == 0 and number % 7]
     assert f">{len(inside)} found<" in answer
     assert len(re.findall('aria-label="Remove ', answer)) == 2
 
 
 @pytest.mark.parametrize("low", ["", "ten", "1) OR (TRUE", "share"])
-def test_range_of_no_number_keeps_the_page_and_says_so(served, low):
-    answer = served.get("/v/d/1?" + urlencode({"range": "width", "low": low, "high": 3}))
+def test_range_of_no_number_keeps_the_page_and_says_so(site, low):
+    answer = site.get("/v/d/1?" + urlencode({"range": "width", "low": low, "high": 3}))
     assert answer.status_code == 200
     assert ">60 found<" in answer.text
     assert 'role="alert"' in answer.text

@@ -21,14 +21,14 @@ from tests.view.conftest import BATCH, STEPS
 RECIPE = "tests.view.recipes:recipe"
 
 
-def told(capsys, *arguments):
+def run_verb(capsys, *arguments):
     """Exit status and output of `penstock`."""
     status = main([str(one) for one in arguments])
     return status, capsys.readouterr().out
 
 
 def test_step_as_text_names_proofs_marks_and_slots(trained, capsys):
-    status, out = told(capsys, "batch", "one@2", "--root", trained, "--recipe", RECIPE)
+    status, out = run_verb(capsys, "batch", "one@2", "--root", trained, "--recipe", RECIPE)
     lines = out.splitlines()
     assert status == 0
     assert lines[0].startswith(f"one step 2: rank 0 of 1, {BATCH} of {BATCH} slots, digest ")
@@ -41,13 +41,13 @@ def test_step_as_text_names_proofs_marks_and_slots(trained, capsys):
 
 
 def test_slot_as_text_names_once_the_verb_that_searches_other_runs(trained, capsys):
-    _, out = told(capsys, "batch", "one@2", "--slot", 3, "--root", trained)
+    _, out = run_verb(capsys, "batch", "one@2", "--slot", 3, "--root", trained)
     assert out.count("penstock seen RUN SOURCE KEY searches one of the other runs") == 1
-    assert "penstock seen" not in told(capsys, "batch", "one@2", "--root", trained)[1]
+    assert "penstock seen" not in run_verb(capsys, "batch", "one@2", "--root", trained)[1]
 
 
 def test_part_of_a_step_and_its_json(trained, capsys):
-    status, out = told(
+    status, out = run_verb(
         capsys, "batch", "three", "--step", 1, "--world", 3, "--rank", 2, "--root", trained, "--json"
     )
     body = json.loads(out)
@@ -58,7 +58,7 @@ def test_part_of_a_step_and_its_json(trained, capsys):
 
 def test_part_of_a_step_is_saved(trained, tmp_path, capsys):
     part = "three", "--step", 1, "--world", 3, "--rank", 2, "--root", trained
-    assert told(capsys, "batch", *part, "--save", tmp_path)[0] == 0
+    assert run_verb(capsys, "batch", *part, "--save", tmp_path)[0] == 0
     record = json.loads((tmp_path / "record.json").read_text())
     assert [one["slot"] for one in record["slots"]] == [4, 5]
     assert {path.name.split("-")[1] for path in tmp_path.glob("slot-*")} == {"00004", "00005"}
@@ -66,7 +66,7 @@ def test_part_of_a_step_is_saved(trained, tmp_path, capsys):
 
 def test_saved_values_are_the_tensors(trained, tmp_path, capsys):
     folder = tmp_path / "out"
-    status, _ = told(
+    status, _ = run_verb(
         capsys, "batch", "one@2", "--slot", 3, "--root", trained, "--recipe", RECIPE, "--save", folder
     )
     assert status == 0
@@ -114,7 +114,7 @@ def test_what_cannot_be_shown_is_said(trained, capsys, arguments, message):
 
 
 def test_run_as_text_lists_the_largest_notes(trained, capsys):
-    status, out = told(capsys, "trail", "show", "one", "--root", trained)
+    status, out = run_verb(capsys, "trail", "show", "one", "--root", trained)
     lines = out.splitlines()
     assert status == 0
     assert lines[0] == f"one: {STEPS} steps, 0 to {STEPS - 1}"
@@ -153,7 +153,7 @@ def test_no_page_is_opened_of_what_is_not_there(trained, tmp_path, first):
 def test_metrics_of_another_tool_are_told_with_the_step_of_their_run(trained, capsys, tmp_path):
     path = tmp_path / "wandb.csv"
     path.write_text("step,grad_norm\n2,41.5\n3,7\n")
-    status, out = told(capsys, "batch", "one@2", "--root", trained, "--metrics", path)
+    status, out = run_verb(capsys, "batch", "one@2", "--root", trained, "--metrics", path)
     assert status == 0
     assert "grad_norm 41.5  loss 1.02" in out
     with loader.Root(trained) as root:

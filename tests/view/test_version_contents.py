@@ -83,7 +83,7 @@ def test_lineage_names_the_newest_versions_first(root):
     assert (lineage.n_versions, lineage.report) == (2, "gates/d/1.html")
 
 
-def test_lineage_costs_the_same_however_many_versions_came_before(root):
+def test_lineage_costs_the_same_for_any_number_of_earlier_versions(root):
     """A manifest and up to two records of each of the newest versions."""
     costs = []
     for number in range(1, 3 * MOST_VERSIONS):

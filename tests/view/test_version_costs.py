@@ -48,7 +48,7 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture
-def served(monkeypatch):
+def serve_root(monkeypatch):
     """Return a function that serves a root by a server just started, and counts its requests to the store."""
     # Small versions then cost what large ones do.
     monkeypatch.setattr(version_page, "MOST_CELLS_NOW", 0)
@@ -66,10 +66,10 @@ def served(monkeypatch):
         one.close()
 
 
-def test_first_page_reads_no_column_at_any_size(folders, served):
+def test_first_page_reads_no_column_at_any_size(folders, serve_root):
     requests = []
     for folder in folders:
-        server, store = served(folder)
+        server, store = serve_root(folder)
         page = server.get("/v/d/1")
         assert len(page.content) < HTML_BYTES
         assert store.nbytes["samples-"] == 0
@@ -80,8 +80,8 @@ def test_first_page_reads_no_column_at_any_size(folders, served):
     assert requests[0] == requests[1] <= MOST_REQUESTS
 
 
-def test_first_page_is_eight_requests_of_a_browser(folders, served):
-    server, _ = served(folders[0])
+def test_first_page_is_eight_requests_of_a_browser(folders, serve_root):
+    server, _ = serve_root(folders[0])
     page = server.get("/v/d/1").text
     linked = re.findall(r'<(?:link|script)[^>]+(?:href|src)="([^"]+)"', page)
     waiting = [urljoin("/v/d/1", address) for address in linked]
@@ -103,8 +103,8 @@ def test_first_page_is_eight_requests_of_a_browser(folders, served):
     )
 
 
-def test_script_asks_once_for_the_facets_that_need_a_read(folders, served):
-    server, store = served(folders[1])
+def test_script_asks_once_for_the_facets_that_need_a_read(folders, serve_root):
+    server, store = serve_root(folders[1])
     page = server.get("/v/d/1").text
     (address,) = re.findall(r'hx-get="([^"]*)" hx-trigger="load"', page)
     assert 'class="hist"' not in page
@@ -116,8 +116,8 @@ def test_script_asks_once_for_the_facets_that_need_a_read(folders, served):
     assert sum(store.requests.values()) == 0
 
 
-def test_cards_name_labels_that_are_read_anyway(folders, served):
-    server, store = served(folders[1])
+def test_cards_name_labels_that_are_read_anyway(folders, serve_root):
+    server, store = serve_root(folders[1])
     label = re.compile("<div>.*<span>cat</span>")
     assert not label.search(server.get("/v/d/1").text)
     assert label.search(server.get("/v/d/1?counted=1").text)
@@ -126,8 +126,8 @@ def test_cards_name_labels_that_are_read_anyway(folders, served):
     assert sum(store.requests.values()) == 0
 
 
-def test_page_with_exclusions_counts_later_and_then_live_samples(folders, served):
-    server, store = served(folders[0])
+def test_page_with_exclusions_counts_later_and_then_live_samples(folders, serve_root):
+    server, store = serve_root(folders[0])
     page = server.get("/v/d/2").text
     assert store.nbytes["samples-"] == 0
     assert 'class="values"' not in page, "stored statistics count the excluded sample"
@@ -136,9 +136,9 @@ def test_page_with_exclusions_counts_later_and_then_live_samples(folders, served
     assert sum(map(int, counts)) == SIZES[0] - 1
 
 
-def test_click_reads_its_columns_once_and_is_small_on_the_wire(folders, served):
+def test_click_reads_its_columns_once_and_is_small_on_the_wire(folders, serve_root):
     for folder in folders:
-        server, store = served(folder)
+        server, store = serve_root(folder)
         plain = server.get(CLICK, **AS_SCRIPT)
         assert store.nbytes["samples-"] > 0
         store.requests.clear()
@@ -149,17 +149,19 @@ def test_click_reads_its_columns_once_and_is_small_on_the_wire(folders, served):
         assert len(plain.content) < CLICK_BYTES
 
 
-def test_columns_are_coded_while_nobody_asks_and_the_first_click_decodes_none(folders, served, monkeypatch):
-    server, store = served(folders[1])
+def test_columns_are_coded_while_nobody_asks_and_the_first_click_decodes_none(
+    folders, serve_root, monkeypatch
+):
+    server, store = serve_root(folders[1])
     server.get("/v/d/1")
     coded = []
     code = column_codes.code_column
 
-    def noted(name, series):
+    def record_series(name, series):
         coded.append((name, len(series)))
         return code(name, series)
 
-    monkeypatch.setattr(version_columns, "code_column", noted)
+    monkeypatch.setattr(version_columns, "code_column", record_series)
     server.opened.columns.read_ahead()
     assert len(coded) == version_page.MOST_OPEN
     assert {n for _, n in coded} == {SIZES[1]}
@@ -170,14 +172,14 @@ def test_columns_are_coded_while_nobody_asks_and_the_first_click_decodes_none(fo
     assert sum(store.requests.values()) == 0
 
 
-def test_page_of_a_spread_version_costs_the_same_and_its_click_says_about(folders, served, monkeypatch):
+def test_page_of_a_spread_version_costs_the_same_and_its_click_estimates(folders, serve_root, monkeypatch):
     """Versions above 2e7 samples count spread row groups; here every version does."""
     monkeypatch.setattr(spread_rows, "WHOLE_UP_TO", 100)
     monkeypatch.setattr(spread_rows, "SPREAD_ROWS", 90)
     monkeypatch.setattr(spread_rows, "ROW_GROUP_ROWS", 30)
     requests = []
     for folder, n in zip(folders, SIZES, strict=True):
-        server, store = served(folder)
+        server, store = serve_root(folder)
         server.get("/")
         store.requests.clear()
         page = server.get("/v/d/1").text
@@ -192,13 +194,13 @@ def test_page_of_a_spread_version_costs_the_same_and_its_click_says_about(folder
     assert requests[0] == requests[1] <= MOST_SPREAD_REQUESTS
 
 
-def test_page_of_registered_documents_reads_their_keys_not_their_locations(tmp_path, served, monkeypatch):
+def test_page_of_registered_documents_reads_their_keys_not_their_locations(tmp_path, serve_root, monkeypatch):
     """Keys need no checksums of a seal, and no documents are read: of 1e8 as of 300."""
     monkeypatch.setattr(spread_rows, "WHOLE_UP_TO", 100)
     place = documents.make(tmp_path / "documents", 300)
     with loader.Root(tmp_path / "root") as root:
         register(root, "megatron", str(place), "texts")
-    server, store = served(tmp_path / "root")
+    server, store = serve_root(tmp_path / "root")
     server.get("/")
     store.attempted.clear()
     page = server.get("/v/texts/1").text

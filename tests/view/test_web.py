@@ -22,7 +22,7 @@ from penstock.view.web import find
 from penstock.view.web.app import application
 from penstock.view.web.guard import csrf
 from penstock.view.web.static_files import PATH
-from tests.view.conftest import BATCH, LABELS, STEPS, train, words_of, write_photos
+from tests.view.conftest import BATCH, LABELS, STEPS, shell_words, train, write_photos
 from tests.view.test_open_data import FAILS
 
 TOKEN = "t0ken-" * 8
@@ -119,7 +119,7 @@ def serve(trained):
 
 
 @pytest.fixture(scope="module")
-def served(trained):
+def site(trained):
     one = Served(trained)
     yield one
     one.close()
@@ -141,16 +141,16 @@ PAGES = [
 
 
 @pytest.mark.parametrize("path", [*PAGES, f"/{PATH}view.js", "/v/photos/1/s/3/stored/jpg", "/nowhere"])
-def test_nobody_is_let_in_without_the_token(served, path):
+def test_nobody_is_let_in_without_the_token(site, path):
     for cookie in ({}, {"cookie": "penstock-8497=wrong"}, {"cookie": f"other={TOKEN}"}):
-        answer = served.ask("GET", path, **cookie)
+        answer = site.ask("GET", path, **cookie)
         assert answer.status_code == 403
         assert "photos" not in answer.text
-    assert served.ask("GET", f"{path}{'&' if '?' in path else '?'}token=wrong").status_code == 403
+    assert site.ask("GET", f"{path}{'&' if '?' in path else '?'}token=wrong").status_code == 403
 
 
-def test_token_becomes_a_cookie_and_leaves_the_address(served):
-    answer = served.ask("GET", f"/r/three/2?world=3&token={TOKEN}&rank=1")
+def test_token_becomes_a_cookie_and_leaves_the_address(site):
+    answer = site.ask("GET", f"/r/three/2?world=3&token={TOKEN}&rank=1")
     assert answer.status_code == 303
     assert answer.headers["location"] == "./2?world=3&rank=1"
     cookie = answer.headers["set-cookie"]
@@ -169,21 +169,21 @@ def test_token_becomes_a_cookie_and_leaves_the_address(served):
         ("/a%0d%0aset-cookie:%20b", "./a%0D%0Aset-cookie%3A%20b"),
     ],
 )
-def test_first_address_leads_nowhere_else(served, path, location):
-    answer = served.ask("GET", f"{path}?token={TOKEN}")
+def test_first_address_leads_nowhere_else(site, path, location):
+    answer = site.ask("GET", f"{path}?token={TOKEN}")
     assert (answer.status_code, answer.headers["location"]) == (303, location)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:80", "127.0.0.1.evil.example", ""])
-def test_foreign_host_is_refused(served, host):
-    answer = served.get("/", host=host)
+def test_foreign_host_is_refused(site, host):
+    answer = site.get("/", host=host)
     assert answer.status_code == 421
     assert "photos" not in answer.text
 
 
 @pytest.mark.parametrize("path", [*PAGES, "/nowhere", "/r/one/2/3/transformed/jpg/0", f"/{PATH}view.js"])
-def test_every_answer_has_the_headers(served, path):
-    headers = served.get(path).headers
+def test_every_answer_has_the_headers(site, path):
+    headers = site.get(path).headers
     assert "default-src 'none'" in headers["content-security-policy"]
     assert "unsafe" not in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
@@ -191,12 +191,12 @@ def test_every_answer_has_the_headers(served, path):
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_page_is_its_record(served, path):
+def test_page_is_its_record(site, path):
     at, _, query = path.partition("?")
-    told = served.get(f"{at if at != '/' else '/index'}.json?{query}")
+    told = site.get(f"{at if at != '/' else '/index'}.json?{query}")
     assert told.status_code == 200
     record = told.json()
-    page = served.get(path)
+    page = site.get(path)
     assert page.status_code == 200
     assert "<script>" not in page.text
     for name in ("key", "version_id", "run"):
@@ -227,41 +227,41 @@ def test_links_of_every_page_are_relative_and_lead_somewhere(serve):
                 sound.add(target)
 
 
-def test_step_page_shows_all_slots_their_labels_and_proofs(served):
-    page = served.get("/r/one/2").text
+def test_step_page_shows_all_slots_their_labels_and_proofs(site):
+    page = site.get("/r/one/2").text
     assert page.count(">proved<") == 4
     assert len(re.findall('class="card( bad)?"', page)) == BATCH
     assert all(label in page for label in LABELS)
 
 
-def test_marked_slot_stands_out_on_its_step_and_its_own_page(served):
-    with loader.Root(served.root.url) as root:
+def test_marked_slot_stands_out_on_its_step_and_its_own_page(site):
+    with loader.Root(site.root.url) as root:
         plan = loader.open_plan(root, loader.read_trail(root, "one").starts[0].plan)
         step, slot = next(iter(plan.steps_of("photos", "p/0", before=6)))[:2]
-    page = served.get(f"/r/one/{step}").text
+    page = site.get(f"/r/one/{step}").text
     assert page.count('class="card bad"') == 1
-    record = served.get(f"/r/one/{step}.json").json()
+    record = site.get(f"/r/one/{step}.json").json()
     assert record["marks"][0]["slots"] == [slot]
     assert record["marks"][0]["name"] in ("black", "constant")
-    told = served.get(f"/r/one/{step}/{slot}.json").json()
+    told = site.get(f"/r/one/{step}/{slot}.json").json()
     assert told["key"] == "p/0"
     assert {one["name"] for one in told["marks"]} & {"black", "constant"}
 
 
-def test_runs_are_held_against_each_other(served, plan):
-    assert served.get("/r/one/against/three.json").json()["step"] == -1
-    assert f"{STEPS} steps are equal" in served.get("/r/one/against/three").text
-    answer = served.get("/r/one/against?run=a%2Fb%3F")
+def test_runs_are_held_against_each_other(site, plan):
+    assert site.get("/r/one/against/three.json").json()["step"] == -1
+    assert f"{STEPS} steps are equal" in site.get("/r/one/against/three").text
+    answer = site.get("/r/one/against?run=a%2Fb%3F")
     assert (answer.status_code, answer.headers["location"]) == (303, "against/a%2Fb%3F")
 
 
-def test_runs_are_laid_over_each_other(served, plan):
-    page = served.get("/r/one?over=three&over=three&over=one").text
+def test_runs_are_laid_over_each_other(site, plan):
+    page = site.get("/r/one?over=three&over=three&over=one").text
     (addresses,) = re.findall(r'data-over="([^"]*)"', page)
     assert addresses.split() == ["../r/three.json"]
     assert "against/three" in page
-    assert 'data-over=""' in served.get("/r/one").text
-    assert "no training has recorded this plan" in served.get(f"/r/one?over={plan.hash}").text
+    assert 'data-over=""' in site.get("/r/one").text
+    assert "no training has recorded this plan" in site.get(f"/r/one?over={plan.hash}").text
 
 
 def test_first_step_that_differs_is_shown_with_both_samples(serve, root, plan):
@@ -282,11 +282,11 @@ def test_first_step_that_differs_is_shown_with_both_samples(serve, root, plan):
     assert all(f">{key}</a>" in page for pair in keys.values() for _, key in pair)
 
 
-def test_stored_bytes_come_whole_and_by_ranges_with_a_fixed_type(served):
-    with loader.Root(served.root.url) as root:
+def test_stored_bytes_come_whole_and_by_ranges_with_a_fixed_type(site):
+    with loader.Root(site.root.url) as root:
         version = root.open("photos@1")
         (address,) = version.address(np.array([3]), ["jpg"])
-    whole = served.get("/v/photos/1/s/3/stored/jpg")
+    whole = site.get("/v/photos/1/s/3/stored/jpg")
     assert whole.headers["content-type"] == "image/jpeg"
     data = whole.content
     assert len(data) == address.fields["jpg"].nbytes
@@ -296,7 +296,7 @@ def test_stored_bytes_come_whole_and_by_ranges_with_a_fixed_type(served):
         ("-7", data[-7:]),
         ("5-99999999", data[5:]),
     ]:
-        part = served.get("/v/photos/1/s/3/stored/jpg", range=f"bytes={asked}")
+        part = site.get("/v/photos/1/s/3/stored/jpg", range=f"bytes={asked}")
         assert part.status_code == 206
         assert part.content == wanted
         assert part.headers["content-range"].endswith(f"/{len(data)}")
@@ -309,32 +309,32 @@ def test_stored_bytes_come_whole_and_by_ranges_with_a_fixed_type(served):
         "lines=1-2",
         "bytes=0-1,3-4",
     ):
-        answer = served.get("/v/photos/1/s/3/stored/jpg", range=asked)
+        answer = site.get("/v/photos/1/s/3/stored/jpg", range=asked)
         assert (answer.status_code, answer.content) == (200, data), asked
-    other = served.get("/v/photos/1/s/3/stored/cls")
+    other = site.get("/v/photos/1/s/3/stored/cls")
     assert other.headers["content-type"] == "application/octet-stream"
     assert other.headers["content-disposition"].startswith("attachment")
 
 
 @pytest.mark.parametrize("path", ["/v/photos/1/s/3/stored/jpg", "/v/photos/1/s/3/stored/cls"])
-def test_range_without_bytes_is_416_and_names_the_size(served, path):
-    n = len(served.get(path).content)
+def test_range_without_bytes_is_416_and_names_the_size(site, path):
+    n = len(site.get(path).content)
     for asked in (f"bytes={n}-", f"bytes={LONG}-", "bytes=-0", f"bytes={n}-{LONG}", f"BYTES=-0, {n}-"):
-        refused = served.get(path, range=asked)
+        refused = site.get(path, range=asked)
         assert (refused.status_code, refused.headers["content-range"]) == (416, f"bytes */{n}"), asked
     for asked, nbytes in ((f"bytes=0-{LONG}", n), (f"bytes=-{LONG}", n), (f"bytes={n - 1}-,{n}-", 1)):
-        part = served.get(path, range=asked)
+        part = site.get(path, range=asked)
         assert (part.status_code, len(part.content)) == (206, nbytes), asked
 
 
-def test_range_continues_only_the_bytes_of_its_etag(served):
+def test_range_continues_only_the_bytes_of_its_etag(site):
     path = "/v/photos/1/s/3/stored/jpg"
-    whole = served.get(path)
-    part = served.get(path, range="bytes=2-4", **{"if-range": whole.headers["etag"]})
+    whole = site.get(path)
+    part = site.get(path, range="bytes=2-4", **{"if-range": whole.headers["etag"]})
     assert (part.status_code, part.content) == (206, whole.content[2:5])
     assert part.headers["etag"] == whole.headers["etag"]
     for other in ('"other"', "Fri, 27 Nov 2026 10:00:00 GMT"):
-        again = served.get(path, range="bytes=2-4", **{"if-range": other})
+        again = site.get(path, range="bytes=2-4", **{"if-range": other})
         assert (again.status_code, again.content) == (200, whole.content)
 
 
@@ -386,16 +386,16 @@ def test_range_continues_only_the_bytes_of_its_etag(served):
         (f"/r/one/2/{'9' * 18}", 404, "slot ="),
     ],
 )
-def test_what_is_not_there_is_said(served, path, status, text):
-    answer = served.get(path.replace("LONG", LONG))
+def test_what_is_not_there_is_said(site, path, status, text):
+    answer = site.get(path.replace("LONG", LONG))
     assert answer.status_code == status
     assert text in answer.text
     assert "Traceback" not in answer.text
     assert "root:x:" not in answer.text
 
 
-def test_grid_is_filtered_and_sorted(served):
-    record = served.get("/v/photos/1.json?where=note+%3D+%27n1%27&sort=-width").json()
+def test_grid_is_filtered_and_sorted(site):
+    record = site.get("/v/photos/1.json?where=note+%3D+%27n1%27&sort=-width").json()
     numbers = [int(row["key"][2:]) for row in record["rows"]]
     assert record["n_found"] == len(numbers) == 7
     assert all(number % 2 for number in numbers)
@@ -498,7 +498,7 @@ def test_copied_command_gives_a_shell_the_key_and_the_root_as_they_are(serve, tm
         assert unquote(re.search(r'<body[^>]* data-key="([^"]*)"', page)[1]) == key
         command = unquote(re.search('data-command="([^"]*)"', page)[1])
         assert command.isprintable()
-        words = words_of(command)
+        words = shell_words(command)
         assert words == ["exclude", "--reason", "R", "--by", "WHO", "--root", str(folder), "--", "odd", key]
         if key != "kept":
             assert main(words) == 0
@@ -562,9 +562,9 @@ def test_lines_keep_their_indentation(serve, tmp_path):
             assert f"<li>{line}</li>" in page
 
 
-def test_writes_are_off_unless_asked_for(served):
+def test_writes_need_a_request(site):
     body = {"samples": [{"version": "photos@1", "key": "p/1"}], "reason": "r", "by": "ada", "page": "/"}
-    assert served.post(body).status_code == 405
+    assert site.post(body).status_code == 405
 
 
 @pytest.mark.parametrize(
@@ -667,23 +667,23 @@ def test_pictures_that_are_without_the_recipe_are_not_those_with_it(serve, tmp_p
 @pytest.mark.parametrize(
     "path", ["/r/one/2/thumb/3/jpg", "/r/one/2/3/transformed/jpg/0", "/v/photos/1/s/3/stored/jpg"]
 )
-def test_browser_asks_whether_a_picture_is_still_the_same(served, path):
+def test_browser_asks_whether_a_picture_is_still_the_same(site, path):
     """The next server at this address may have another recipe, or another root."""
-    first = served.get(path)
+    first = site.get(path)
     assert first.headers["cache-control"] == "private, no-cache"
-    again = served.get(path, if_none_match=first.headers["etag"])
+    again = site.get(path, if_none_match=first.headers["etag"])
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
-    other = served.get(path, if_none_match='"0123"')
+    other = site.get(path, if_none_match='"0123"')
     assert (other.status_code, other.content) == (200, first.content)
 
 
-def test_static_files_are_kept_for_good_at_their_digest(served):
-    kept = served.get(f"/{PATH}view.js")
+def test_static_files_are_kept_for_good_at_their_digest(site):
+    kept = site.get(f"/{PATH}view.js")
     assert kept.headers["cache-control"] == "private, max-age=31536000, immutable"
-    assert PATH in served.get("/v/photos/1").text
-    other = served.get("/static/0123456789abcdef/view.js")
+    assert PATH in site.get("/v/photos/1").text
+    other = site.get("/static/0123456789abcdef/view.js")
     assert (other.status_code, other.headers["cache-control"]) == (404, "no-store")
-    assert served.get("/v/photos/1").headers["cache-control"] == "no-store"
+    assert site.get("/v/photos/1").headers["cache-control"] == "no-store"
 
 
 @pytest.mark.parametrize(
@@ -703,8 +703,8 @@ def test_static_files_are_kept_for_good_at_their_digest(served):
         ("x" * 401, 404, "up to 400"),
     ],
 )
-def test_search_box_opens_the_page_of_a_name(served, text, status, location):
-    answer = served.get(f"/find?text={quote(text)}")
+def test_search_box_opens_the_page_of_a_name(site, text, status, location):
+    answer = site.get(f"/find?text={quote(text)}")
     assert answer.status_code == status
     if status == 303:
         assert answer.headers["location"] == location
@@ -720,18 +720,18 @@ def test_search_box_opens_the_page_of_a_name(served, text, status, location):
         ("run=%2F%2Fevil.example&step=%2F..", "r/%2F%2Fevil.example/%2F.."),
     ],
 )
-def test_step_box_opens_the_step_of_a_run(served, query, location):
-    answer = served.get(f"/find?{query}")
+def test_step_box_opens_the_step_of_a_run(site, query, location):
+    answer = site.get(f"/find?{query}")
     assert (answer.status_code, answer.headers["location"]) == (303, location)
 
 
-def test_search_box_opens_the_sample_of_a_key(served):
-    location = served.get("/find?text=p/3").headers["location"]
-    assert served.get(f"/{location}.json").json()["key"] == "p/3"
+def test_search_box_opens_the_sample_of_a_key(site):
+    location = site.get("/find?text=p/3").headers["location"]
+    assert site.get(f"/{location}.json").json()["key"] == "p/3"
 
 
-def test_search_box_names_datasets_that_it_did_not_search(served, monkeypatch):
-    assert "Keys were searched" not in served.get("/find?text=p/nothing").text
+def test_search_box_names_datasets_that_it_did_not_search(site, monkeypatch):
+    assert "Keys were searched" not in site.get("/find?text=p/nothing").text
     monkeypatch.setattr(find, "MOST_SEARCHED", 0)
-    n = len(served.opened.root.datasets())
-    assert f"Keys were searched in the first 0 of {n} datasets." in served.get("/find?text=p/nothing").text
+    n = len(site.opened.root.datasets())
+    assert f"Keys were searched in the first 0 of {n} datasets." in site.get("/find?text=p/nothing").text

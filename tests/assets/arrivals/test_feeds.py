@@ -134,15 +134,15 @@ def test_listing_and_a_feed_share_the_rate(name: str) -> None:
     assert sorted(key for batch in world.batches() for key in batch) == list("abcde")
 
 
-def of(bucket: object, key: object) -> dict[str, Any]:
+def message_body(bucket: object, key: object) -> dict[str, Any]:
     return {"bucket": {"name": bucket}, "object": {"key": key}}
 
 
 BAD = {
     "no key": gcs_event("x")
     | {"attributes": {"eventType": "OBJECT_FINALIZE", "bucketId": "b", "objectId": None}},
-    "a key that is a number": BRIDGE | {"detail-type": "Object Created", "detail": of("b", 3)},
-    "a bucket that is a list": BRIDGE | {"detail-type": "Object Created", "detail": of([], "a")},
+    "a key that is a number": BRIDGE | {"detail-type": "Object Created", "detail": message_body("b", 3)},
+    "a bucket that is a list": BRIDGE | {"detail-type": "Object Created", "detail": message_body([], "a")},
     "half a character": r'{"key": "\ud800"}',
     "half a character in a field's name": r'{"\ud800": 1}',
     "no URL": {"eventType": "Microsoft.Storage.BlobCreated", "data": {"url": None}},
@@ -154,7 +154,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_notice_that_makes_no_sense_is_set_aside_and_the_others_go_on(name: str, what: str) -> None:
+def test_unreadable_notice_is_set_aside_and_the_others_continue(name: str, what: str) -> None:
     world, bad = World(name, listed=False), BAD[what]
     for key in ("a", "b", "hidden"):
         world.place.put(key, b"x")

@@ -83,7 +83,7 @@ def test_any_json_is_notices_or_unreadable(body: Any) -> None:
     assert all(isinstance(one, Notice) for one in found)
 
 
-def test_which_place_a_notice_is_of() -> None:
+def test_notice_key_is_relative_to_its_place() -> None:
     def key(place: str, **told: str) -> str | None:
         return relative_key(Notice(**{"key": "", **told}), place)
 

@@ -31,7 +31,7 @@ def landing(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> Path:
     return place
 
 
-def told(version: loader.Version) -> dict[str, tuple[str, int]]:
+def sample_facts(version: loader.Version) -> dict[str, tuple[str, int]]:
     """raw SHA-256 -> split and height."""
     rows = version.samples().select("raw_sha256", "split", "height_px").collect().iter_rows()
     return {sha256: (split, height) for sha256, split, height in rows}
@@ -50,7 +50,7 @@ def test_rebuild_has_the_same_objects_and_splits_and_the_old_versions_stay(
     assert taken != batch
     assert run("ingest", SMALL, taken).success
     assert run("release", SMALL).success
-    old, new = told(root.open("demo@1")), told(root.open("demo_small@1"))
+    old, new = sample_facts(root.open("demo@1")), sample_facts(root.open("demo_small@1"))
     assert {sha256: split for sha256, (split, _) in old.items()} == {
         sha256: split for sha256, (split, _) in new.items()
     }
@@ -65,9 +65,7 @@ def test_rebuild_has_the_same_objects_and_splits_and_the_old_versions_stay(
     assert later.startswith("000002-")
 
 
-def test_taking_over_can_be_killed_and_leaves_out_what_was_taken_down(
-    root: loader.Root, landing: Path
-) -> None:
+def test_copy_of_batches_survives_a_kill_and_lacks_denied_objects(root: loader.Root, landing: Path) -> None:
     place = open_store(str(landing))
     discover(root.store, place, "demo")
     place.put("more.txt", b"more")

@@ -129,13 +129,13 @@ def test_sensor_goes_on_beside_it(work: TickDataset, place: Store) -> None:
 
     put(place, *"abc")
 
-    def discovered_first(store: Store, key: str, data: bytes) -> None:
+    def discover_first(store: Store, key: str, data: bytes) -> None:
         put(place, "0")
         tick(work, (Source(),), lambda source: nullcontext(place))
         store.put_if_absent(key, data)
 
     found = reconcile(
-        replace(work, store=ProxyStore(work.store, put_if_absent=discovered_first)), Source(), place
+        replace(work, store=ProxyStore(work.store, put_if_absent=discover_first)), Source(), place
     )
     assert found.batches == []
     assert exactly_once(work.store, place)

@@ -91,7 +91,7 @@ def test_objects_with_old_dates_make_one_batch_in_each_waiting_time(store: Store
     assert batches(store) == ["0", "12", "3"]
 
 
-def test_tick_lists_no_more_than_its_budget_and_the_next_goes_on(store: Store) -> None:
+def test_tick_lists_no_more_than_its_budget_and_the_next_continues(store: Store) -> None:
     place = Place()
     place.put(*(f"{number:02d}" for number in range(20)))
     go = Ticking(store, BatchLimits(max_objects=5, max_wait_s=0), landing=place)
@@ -301,7 +301,7 @@ def test_state_that_is_lost_or_damaged_costs_a_pass_and_no_object(
     assert batches(store) == ["abcd", "e"]
 
 
-def test_requests_of_a_tick_do_not_grow_with_what_was_listed_before(store: Store) -> None:
+def test_requests_of_a_tick_do_not_grow_with_earlier_listings(store: Store) -> None:
     """At two sizes: what a tick in the middle of a pass lists is its budget, however much lies before the cursor."""
     for n_before in (50, 500):
         place = Place()

@@ -52,20 +52,20 @@ def place(request):
     return lambda: open_store(url, options)
 
 
-def _ticked(place, root, budget, *sources, n=1) -> list[Any]:
+def _tick_steps(place, root, budget, *sources, n=1) -> list[Any]:
     @contextmanager
-    def opened(source):
+    def open_place(source):
         yield place()
 
     dataset = TickDataset(store=root, name="d", limits=LIMITS, now_us=NOW_US)
     steps = []
     for number in range(n):
-        (step,) = tick(replace(dataset, now_us=NOW_US + number), sources, opened, budget)
+        (step,) = tick(replace(dataset, now_us=NOW_US + number), sources, open_place, budget)
         steps.append(step)
     return steps
 
 
-def _batched(root):
+def _batch_keys(root):
     return sorted(item.key for found in manifests(root, "d") for item in found.objects)
 
 
@@ -76,9 +76,9 @@ def root(tmp_path):
 
 @pytest.mark.parametrize("max_listed", [1, 2, 100])
 def test_ticks_count_and_name_what_is_not_listed_once_a_pass(place, root, max_listed):
-    steps = _ticked(place, root, TickBudget(max_listed=max_listed), Source(), n=5)
+    steps = _tick_steps(place, root, TickBudget(max_listed=max_listed), Source(), n=5)
     assert not any(step.failed for step in steps)
-    assert _batched(root) == ["a.jpg", "c.jpg", "e.jpg"]
+    assert _batch_keys(root) == ["a.jpg", "c.jpg", "e.jpg"]
     whole = next(step for step in steps if step.n_passes)
     assert whole.not_taken == {"not_listed": 3}
     assert "3 not_listed" in tick_line(whole)
@@ -87,10 +87,10 @@ def test_ticks_count_and_name_what_is_not_listed_once_a_pass(place, root, max_li
 
 
 def test_source_that_excludes_such_objects_does_not_count_them(place, root):
-    (step,) = _ticked(place, root, TickBudget(), Source(exclude=("b*", "d*", "x.jpg", "docs")))
+    (step,) = _tick_steps(place, root, TickBudget(), Source(exclude=("b*", "d*", "x.jpg", "docs")))
     assert "not_listed" not in step.not_taken
     assert step.unlisted == []
-    assert _batched(root) == ["a.jpg", "c.jpg", "e.jpg"]
+    assert _batch_keys(root) == ["a.jpg", "c.jpg", "e.jpg"]
 
 
 def test_discovery_and_reconciliation_go_on_beside_them(place, root):
@@ -100,7 +100,7 @@ def test_discovery_and_reconciliation_go_on_beside_them(place, root):
     assert report.n_there == 3
     assert report.not_taken == {"not_listed": 3}
     discover(root, place(), "d", LIMITS)
-    assert _batched(root) == ["a.jpg", "c.jpg", "e.jpg"]
+    assert _batch_keys(root) == ["a.jpg", "c.jpg", "e.jpg"]
 
 
 def test_key_of_an_inventory_that_no_store_takes_is_not_listed():
@@ -119,13 +119,13 @@ def test_source_of_tables_with_a_log_of_their_own_is_refused(tmp_path, root, key
     source = Source(format="parquet", fields={"text": "txt"})
     with pytest.raises(InvalidStore, match=f"log of a {name} table.*export the live rows"):
         source.sieve()(ObjectInfo(key=key, nbytes=1, etag=""))
-    (step,) = _ticked(lambda: open_store(str(tmp_path / "lake")), root, TickBudget(), source)
+    (step,) = _tick_steps(lambda: open_store(str(tmp_path / "lake")), root, TickBudget(), source)
     assert step.failed
     assert f"log of a {name} table" in step.note
-    assert _batched(root) == []
+    assert _batch_keys(root) == []
     chosen = replace(source, exclude=(f"{key.rpartition('/')[0]}/",))
-    (step,) = _ticked(lambda: open_store(str(tmp_path / "lake")), root, TickBudget(), chosen)
-    assert _batched(root) == ["t/0.parquet"]
+    (step,) = _tick_steps(lambda: open_store(str(tmp_path / "lake")), root, TickBudget(), chosen)
+    assert _batch_keys(root) == ["t/0.parquet"]
 
 
 def test_another_tools_own_files_are_no_tables():

@@ -287,7 +287,7 @@ def test_dataset_that_keeps_copies_is_stopped_where_they_leak(
     assert len(dataset.root.state.versions("photos")) == 1
 
 
-def test_marked_copies_can_be_asked_for(dataset: Any, make: Any) -> None:
+def test_marked_copies_can_be_requested(dataset: Any, make: Any) -> None:
     spec = replace(SPEC, near_duplicates=NearDuplicates(action="mark"))
     original = make.scene(1)
     dataset.batch(
@@ -348,7 +348,7 @@ def test_published_samples_without_a_hash_are_counted(dataset: Any, make: Any) -
         ),
     ],
 )
-def test_dataset_that_has_nothing_to_compare_by(
+def test_dataset_without_columns_to_compare(
     features: tuple[Feature, ...], policy: NearDuplicates, fault: dict[str, object]
 ) -> None:
     with refusal(InvalidSpec, **fault):

@@ -61,7 +61,7 @@ VIDEOS = (
 DuplicateOf = Callable[[Image.Image], Image.Image]
 
 
-def cropped(share: float) -> DuplicateOf:
+def crop_copy(share: float) -> DuplicateOf:
     def crop(picture: Image.Image) -> Image.Image:
         dx, dy = round(picture.width * share / 2), round(picture.height * share / 2)
         return picture.crop((dx, dy, picture.width - dx, picture.height - dy))
@@ -82,8 +82,8 @@ COPIES: dict[str, tuple[DuplicateOf, int, int, float]] = {
     "recompressed hard": (as_it_is, 20, 40, 0.9),
     "half the size": (half, 80, 26, 1.0),
     "mirrored": (ImageOps.mirror, 85, 26, 1.0),
-    "cropped by 2 %": (cropped(0.02), 85, 24, 0.9),
-    "cropped by 5 %": (cropped(0.05), 85, 24, 0.6),
+    "cropped by 2 %": (crop_copy(0.02), 85, 24, 0.9),
+    "cropped by 5 %": (crop_copy(0.05), 85, 24, 0.6),
 }
 """Name -> what is done, the JPEG quality, the CRF, and the share that must be found."""
 
@@ -94,7 +94,7 @@ def folder() -> Path | None:
     return Path(named) if named else None
 
 
-def hashed(kind: str, name: str, data: bytes) -> dict[str, Any]:
+def hash_row(kind: str, name: str, data: bytes) -> dict[str, Any]:
     columns = featurizer("phash")(kind, {"jpg": data, "mp4": data}).columns
     return {"key": name, "kind": kind, "split": "train", **columns}
 
@@ -149,7 +149,7 @@ def clip_copies(data: bytes) -> dict[str, bytes]:
     return {name: sink.getvalue() for name, sink in sinks.items()}
 
 
-def group_of(key: str) -> object:
+def expected_group(key: str) -> object:
     stem = key.partition("#")[0]
     return next((names for names in SAME if stem in names), stem)
 
@@ -166,7 +166,7 @@ def test_copies_are_found_and_nothing_else(kind: str) -> None:
     )
     units = [unit for path in paths for unit in cut(kind, path)]
     assert len(units) > 25
-    rows = [hashed(kind, name, data) for name, data in units]
+    rows = [hash_row(kind, name, data) for name, data in units]
     originals = candidates(rows)
     filed = index_images(originals.pictures, 8)
 
@@ -174,15 +174,17 @@ def test_copies_are_found_and_nothing_else(kind: str) -> None:
     strangers = {
         (originals.keys[one], originals.keys[other])
         for one, other in zip(pairs.query, pairs.row, strict=True)
-        if group_of(originals.keys[one]) != group_of(originals.keys[other])
+        if expected_group(originals.keys[one]) != expected_group(originals.keys[other])
     }
     assert strangers == set()
     found_groups = {
-        group_of(originals.keys[one])
+        expected_group(originals.keys[one])
         for one, other in zip(pairs.query, pairs.row, strict=True)
         if one != other
     }
-    assert {names for names in SAME if any(group_of(key) == names for key in originals.keys)} <= found_groups
+    assert {
+        names for names in SAME if any(expected_group(key) == names for key in originals.keys)
+    } <= found_groups
 
     has_content = originals.pictures.kind >= 0
     copies_of = jpeg_copies if kind == "image" else clip_copies
@@ -191,13 +193,13 @@ def test_copies_are_found_and_nothing_else(kind: str) -> None:
         f"{kind}: {len(rows)} units of {len(paths)} files, {int(has_content.sum())} with something to tell them by"
     )
     for name, (_, _, _, least) in COPIES.items():
-        copies = candidates([hashed(kind, key, copies[name]) for key, copies in made])
+        copies = candidates([hash_row(kind, key, copies[name]) for key, copies in made])
         pairs = find(filed, copies.pictures, mirrored=True)
         own = set(pairs.query[pairs.query == pairs.row].tolist()) & set(np.flatnonzero(has_content).tolist())
         wrong = [
             (copies.keys[one], originals.keys[other])
             for one, other in zip(pairs.query, pairs.row, strict=True)
-            if group_of(copies.keys[one]) != group_of(originals.keys[other])
+            if expected_group(copies.keys[one]) != expected_group(originals.keys[other])
         ]
         share = len(own) / int(has_content.sum())
         print(

@@ -152,7 +152,7 @@ def test_marked_copy_in_another_split_stops_its_batch(dataset: Any) -> None:
         dataset.release(spec)
 
 
-def test_batch_without_anything_new_is_given_up(dataset: Any) -> None:
+def test_batch_without_anything_new_is_dropped(dataset: Any) -> None:
     dataset.batch(SPEC, {"a.txt": article(1)})
     dataset.release(SPEC)
     again = dataset.batch(SPEC, {"b.txt": article(1, changed=4)})

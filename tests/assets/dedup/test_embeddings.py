@@ -93,7 +93,7 @@ class Made:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Made:
+def vector_set(tmp_path: Path) -> Made:
     root, vectors = loader.Root(tmp_path / "root"), unit_vectors(30, 6, seed=3)
     told = {"kind": "image", "phash_flat": False, "phash_flat_mask": 0}
 
@@ -113,10 +113,12 @@ def made(tmp_path: Path) -> Made:
     return Made(root, vectors)
 
 
-def test_published_embeddings_are_read_in_stretches(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_embeddings_are_read_in_stretches(
+    vector_set: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the stretch: parts without the field, and samples that were excluded, move nothing."""
     policy = NearDuplicates(max_distance=0, embedding=EmbeddingMatch(field=FIELD, min_cosine=0.999))
-    made.root.exclude("d", ["image/new3", "image/old1"], reason="x")
+    vector_set.root.exclude("d", ["image/new3", "image/old1"], reason="x")
     rows = [
         {
             "key": f"q{n}",
@@ -128,14 +130,16 @@ def test_published_embeddings_are_read_in_stretches(made: Made, monkeypatch: pyt
         for n in (3, 7, 29)
     ]
     new = table_candidates(
-        compared_frame(rows), [row["raw_sha256"] for row in rows], stack_embeddings(made.vectors[[3, 7, 29]])
+        compared_frame(rows),
+        [row["raw_sha256"] for row in rows],
+        stack_embeddings(vector_set.vectors[[3, 7, 29]]),
     )
     for at_once in (4096, 4, 1):
         monkeypatch.setattr(stretches, "EMBEDDINGS_AT_ONCE", at_once)
-        published = published_samples(made.root, "d", policy)
+        published = published_samples(vector_set.root, "d", policy)
         assert len(published.candidates) == 33
         found = near_published(new, published, policy)
         assert found.query.tolist() == [1, 2]
         assert [published.candidates.keys[row] for row in found.row] == ["image/new7", "image/new29"]
     without = replace(policy, embedding=None)
-    assert len(near_published(new, published_samples(made.root, "d", without), without)) == 0
+    assert len(near_published(new, published_samples(vector_set.root, "d", without), without)) == 0

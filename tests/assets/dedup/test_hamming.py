@@ -23,11 +23,11 @@ def brute_force(filed: np.ndarray, queries: np.ndarray, max_distance: int) -> li
     ]
 
 
-def found(filed: np.ndarray, queries: np.ndarray, max_distance: int) -> list[tuple[int, int, int]]:
+def near_pairs(filed: np.ndarray, queries: np.ndarray, max_distance: int) -> list[tuple[int, int, int]]:
     return list(zip(*(part.tolist() for part in near_rows(build(filed, max_distance), queries)), strict=True))
 
 
-def flipped(base: int, bits: frozenset[int]) -> int:
+def flip_bits(base: int, bits: frozenset[int]) -> int:
     return base ^ sum(1 << bit for bit in bits)
 
 
@@ -37,7 +37,7 @@ def near_families(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
     max_distance, k = draw(st.integers(0, MAX_DISTANCE)), draw(st.integers(1, 3))
     bases = draw(st.lists(hashes, min_size=1, max_size=3))
     around = st.builds(
-        flipped, st.sampled_from(bases), st.frozensets(st.integers(0, 63), max_size=max_distance + 2)
+        flip_bits, st.sampled_from(bases), st.frozensets(st.integers(0, 63), max_size=max_distance + 2)
     )
     some = st.lists(st.lists(around, min_size=k, max_size=k), max_size=20)
     filed, queries = (np.array(draw(some), np.uint64).reshape(-1, k) for _ in range(2))
@@ -48,7 +48,7 @@ def near_families(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
 @given(near_families())
 def test_search_is_exact(family: tuple[np.ndarray, np.ndarray, int]) -> None:
     filed, queries, max_distance = family
-    assert found(filed, queries, max_distance) == brute_force(filed, queries, max_distance)
+    assert near_pairs(filed, queries, max_distance) == brute_force(filed, queries, max_distance)
 
 
 @pytest.mark.parametrize("n_filed", [3_000, 70_000])
@@ -65,7 +65,7 @@ def test_exact_among_many_whatever_the_cut(n_filed: int) -> None:
     rows = np.argwhere(everything <= 8)
     expected = [(int(q), int(r), int(everything[q, r])) for q, r in rows]
     assert len(expected) >= 160
-    assert found(filed[:, None], queries[:, None], 8) == expected
+    assert near_pairs(filed[:, None], queries[:, None], 8) == expected
 
 
 @pytest.mark.parametrize("n_chunks", range(1, 17))
@@ -118,7 +118,7 @@ def test_memory_is_what_is_found_and_one_step() -> None:
 
 def test_nothing_filed_and_nothing_asked() -> None:
     none, one = np.zeros((0, 3), np.uint64), np.zeros((1, 3), np.uint64)
-    assert found(none, one, 8) == found(one, none, 8) == found(none, none, 8) == []
+    assert near_pairs(none, one, 8) == near_pairs(one, none, 8) == near_pairs(none, none, 8) == []
 
 
 @pytest.mark.parametrize("max_distance", [-1, 17, 64])

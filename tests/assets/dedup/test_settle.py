@@ -34,7 +34,7 @@ def row(key: str, *hashes: int, **told: Any) -> Row:
     return {"key": key, **facts, **told}
 
 
-def settled(
+def settle_copies(
     new: Sequence[Row], published: Sequence[Row], policy: NearDuplicates = POLICY
 ) -> tuple[dict[str, str], dict[str, str]]:
     """(key -> what it is a copy of, published key -> what supersedes it)."""
@@ -63,7 +63,7 @@ def bits(one: Row, other: Row, column: str = "phash") -> int | None:
     return max(differ) if differ else None
 
 
-def are_near(one: Row, other: Row, policy: NearDuplicates) -> tuple[int, int] | None:
+def surest_distance(one: Row, other: Row, policy: NearDuplicates) -> tuple[int, int] | None:
     """(0 as it is or 1 turned, bits) of the surer way in which `one` is near to `other`."""
     for turned, column in enumerate(("phash", "phash_mirrored")[: 1 + policy.mirrored]):
         distance = bits(one, other, column)
@@ -79,7 +79,7 @@ def quality(one: Row) -> tuple[int, ...]:
 def by_the_rule(
     new: Sequence[Row], published: Sequence[Row], policy: NearDuplicates
 ) -> tuple[dict[str, set[str]], dict[str, str]]:
-    """As `settled`, with every sample that is as near as the nearest."""
+    """As `settle_copies`, with every sample that is as near as the nearest."""
     better = policy.keep == "better"
     order = sorted(
         range(len(new)), key=lambda at: (tuple(-x for x in quality(new[at])) if better else (), at)
@@ -89,7 +89,7 @@ def by_the_rule(
         for one in published
         if not better
         or policy.action == "mark"
-        or any(other["split"] != one["split"] and are_near(other, one, policy) for other in new)
+        or any(other["split"] != one["split"] and surest_distance(other, one, policy) for other in new)
     }
     stays: list[Row] = []
     copies: dict[str, set[str]] = {}
@@ -98,11 +98,11 @@ def by_the_rule(
         above = {
             one["key"]: (*near, 1)
             for one in stays
-            if one["raw_sha256"] != sample["raw_sha256"] and (near := are_near(sample, one, policy))
+            if one["raw_sha256"] != sample["raw_sha256"] and (near := surest_distance(sample, one, policy))
         }
         below = []
         for one in published:
-            near = are_near(sample, one, policy)
+            near = surest_distance(sample, one, policy)
             if near is None or one["key"] in superseded:
                 continue
             if one["key"] in pinned or quality(one) >= quality(sample):
@@ -161,7 +161,7 @@ def batches(draw: st.DrawFn) -> tuple[list[Row], list[Row], NearDuplicates]:
 @given(batches())
 def test_rule(batch: tuple[list[Row], list[Row], NearDuplicates]) -> None:
     new, published, policy = batch
-    copies, superseded = settled(new, published, policy)
+    copies, superseded = settle_copies(new, published, policy)
     expected_copies, expected_superseded = by_the_rule(new, published, policy)
     assert copies.keys() == expected_copies.keys()
     assert superseded == expected_superseded
@@ -175,14 +175,14 @@ def test_rule(batch: tuple[list[Row], list[Row], NearDuplicates]) -> None:
 @given(batches())
 def test_what_holds_of_every_outcome(batch: tuple[list[Row], list[Row], NearDuplicates]) -> None:
     new, published, policy = batch
-    copies, superseded = settled(new, published, policy)
+    copies, superseded = settle_copies(new, published, policy)
     told = {one["key"]: one for one in [*new, *published]}
     stay = told.keys() - copies.keys() - superseded.keys()
     assert {*copies.values(), *superseded.values()} <= stay  # nothing is a copy of what goes
     for key, of in copies.items():
-        assert are_near(told[key], told[of], policy)
+        assert surest_distance(told[key], told[of], policy)
     for key, of in superseded.items():
-        assert are_near(told[of], told[key], policy)
+        assert surest_distance(told[of], told[key], policy)
         assert told[key]["split"] == told[of]["split"]
         assert quality(told[of]) > quality(told[key])
     kept = [one for one in new if one["key"] in stay]
@@ -194,7 +194,7 @@ def test_what_holds_of_every_outcome(batch: tuple[list[Row], list[Row], NearDupl
                 or (bits(one, other) > policy.max_distance)
             )
         for other in published:
-            assert other["key"] not in stay or not are_near(one, other, policy)
+            assert other["key"] not in stay or not surest_distance(one, other, policy)
 
 
 def test_many_blocks_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,24 +209,24 @@ def test_many_blocks_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
         for at in range(600)
     ]
     published = [row(f"p{at}", base) for at, base in enumerate(bases[::2])]
-    whole = settled(new, published)
+    whole = settle_copies(new, published)
     monkeypatch.setattr("assets.dedup.settle.BLOCK", 7)
-    assert settled(new, published) == whole
+    assert settle_copies(new, published) == whole
     assert len(whole[0]) > 500
 
 
 def test_along_a_chain_only_what_is_near_to_what_stays_goes() -> None:
     """Each picture is 3 bits from the next: of five, the first, third and fifth stay."""
     chain = [row(f"n{at}", (1 << 3 * at) - 1, source_width_px=1000 >> at) for at in range(5)]
-    assert settled(chain, []) == ({"n1": "n0", "n3": "n2"}, {})
+    assert settle_copies(chain, []) == ({"n1": "n0", "n3": "n2"}, {})
 
 
 def test_what_was_superseded_is_nobodys_better_copy() -> None:
     """The middle one goes for the best, so the worst, which is near to the middle one only, stays."""
     middle = row("p", 0, source_width_px=200)
     best, worst = row("n0", 0b1111, source_width_px=400), row("n1", 0b1111_0000)
-    assert settled([best, worst], [middle]) == ({}, {"p": "n0"})
-    assert settled([worst], [middle]) == ({"n1": "p"}, {})
+    assert settle_copies([best, worst], [middle]) == ({}, {"p": "n0"})
+    assert settle_copies([worst], [middle]) == ({"n1": "p"}, {})
 
 
 def test_of_published_ones_that_look_the_same_the_best_speaks() -> None:
@@ -235,25 +235,25 @@ def test_of_published_ones_that_look_the_same_the_best_speaks() -> None:
     denser = row("p1", 5, source_width_px=100, source_nbytes=90_000)
     new = row("n", 5, source_width_px=150)
     for published in ([larger, denser], [denser, larger]):
-        assert settled([new], published) == ({"n": "p0"}, {})
-        assert settled([row("n", 5, source_width_px=400)], published) == ({}, {"p0": "n", "p1": "n"})
+        assert settle_copies([new], published) == ({"n": "p0"}, {})
+        assert settle_copies([row("n", 5, source_width_px=400)], published) == ({}, {"p0": "n", "p1": "n"})
 
 
 def test_pieces_of_one_object_are_not_compared() -> None:
     pieces = [row(f"n{at}", 5, 5, 5, raw_sha256="video") for at in range(3)]
-    assert settled(pieces, []) == ({}, {})
+    assert settle_copies(pieces, []) == ({}, {})
     other = row("p", 5, 5, 5, source_width_px=1000)
-    assert settled(pieces, [other]) == ({"n0": "p", "n1": "p", "n2": "p"}, {})
+    assert settle_copies(pieces, [other]) == ({"n0": "p", "n1": "p", "n2": "p"}, {})
 
 
 def test_better_one_of_another_split_does_not_take_the_place() -> None:
     published = row("p", 5, split="validation")
     better = row("n0", 4, source_width_px=2000)
-    assert settled([better], [published]) == ({"n0": "p"}, {})
+    assert settle_copies([better], [published]) == ({"n0": "p"}, {})
     best = row("n1", 5, source_width_px=4000, split="validation")
-    assert settled([best], [published]) == ({}, {"p": "n1"})
+    assert settle_copies([best], [published]) == ({}, {"p": "n1"})
     # Its split pins it, so that the one of its own split does not take its place either.
-    assert settled([better, best], [published]) == ({"n0": "p", "n1": "p"}, {})
+    assert settle_copies([better, best], [published]) == ({"n0": "p", "n1": "p"}, {})
 
 
 def test_reason_says_how_near_and_why_the_other_stays() -> None:
@@ -297,7 +297,7 @@ def test_what_makes_a_copy_the_better_one(told: Mapping[str, Any], better: str) 
 def test_video_is_judged_by_its_bytes_per_second() -> None:
     longer = row("n", 5, 5, 5, source_nbytes=40_000, source_duration_s=40.0)
     shorter = row("p", 5, 5, 5, source_nbytes=20_000, source_duration_s=2.0)
-    assert settled([longer], [shorter]) == ({"n": "p"}, {})
+    assert settle_copies([longer], [shorter]) == ({"n": "p"}, {})
 
 
 def test_what_is_not_a_hash_is_refused() -> None:

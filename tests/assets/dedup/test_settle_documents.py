@@ -190,7 +190,7 @@ def test_identity_of_earlier_policies_is_unchanged() -> None:
     assert NearDuplicates(text=TextMatch()).identity()[4:] == ["text", "minhash.npy", "0.8"]
 
 
-def planted(n_originals: int, seed: int) -> tuple[list[str], dict[int, tuple[int, float]]]:
+def planted_documents(n_originals: int, seed: int) -> tuple[list[str], dict[int, tuple[int, float]]]:
     """Return (documents, copy -> (its original, Jaccard similarity)): one in three has a copy at 0.7, 0.8 or 0.9."""
     draw = random.Random(seed)
     texts = []
@@ -212,7 +212,7 @@ def planted(n_originals: int, seed: int) -> tuple[list[str], dict[int, tuple[int
 
 
 def check_planted(n_originals: int) -> None:
-    texts, copy_of = planted(n_originals, seed=5)
+    texts, copy_of = planted_documents(n_originals, seed=5)
     every = np.stack([text_signature(text) for text in texts])
     keys = [str(number) for number in range(len(texts))]
     copies = settle_documents(sign_documents(keys, every), 0.8)

@@ -27,7 +27,7 @@ SPEC = DatasetSpec(
 OfSplit = Callable[[DatasetSpec, Image.Image, str], bytes]
 
 
-def verdict_of(root: loader.Root, batch: str) -> StageRecord:
+def version_record(root: loader.Root, batch: str) -> StageRecord:
     found = current_record(root.store, "photos", "version", batch)
     assert found is not None
     return found
@@ -49,10 +49,10 @@ def test_near_duplicates_across_splits_in_two_batches(dataset: Any, make: Any, o
     release = dataset.release(SPEC)
     assert (release.published, release.held_back) == ((seen, other), (leaking,))
     assert dataset.names("photos@latest") == {"t.jpg", "o.jpg"}
-    verdict = verdict_of(dataset.root, leaking)
+    verdict = version_record(dataset.root, leaking)
     assert (verdict.verdict, verdict.body["against"]) == ("failed", [release.versions[0].id])
     assert "across: 1 of 1 samples" in verdict.reason
-    assert verdict_of(dataset.root, other).body["against"] == [release.versions[0].id]
+    assert version_record(dataset.root, other).body["against"] == [release.versions[0].id]
     with pytest.raises(Fenced):
         by_hand(dataset.root, dataset.record(SPEC, leaking))
     with refusal(StageNotPublished, what="gate", where="photos", given=["across"]):
@@ -86,7 +86,7 @@ def test_somebody_publishes_a_leak_after_the_verdict(
     monkeypatch.setattr(version, "_publish", late)
     assert dataset.release(SPEC).held_back == (mine,)
     assert dataset.names("photos@latest") == {"t.jpg"}
-    assert verdict_of(dataset.root, mine).verdict == "failed"
+    assert version_record(dataset.root, mine).verdict == "failed"
 
 
 def test_release_goes_on_where_another_was_killed(
@@ -104,11 +104,11 @@ def test_release_goes_on_where_another_was_killed(
     with pytest.raises(KeyboardInterrupt):
         dataset.release(SPEC)
 
-    def told(*args: Any) -> Any:
-        verdicts.append([verdict_of(dataset.root, batch).r for batch in batches])
+    def record_verdicts(*args: Any) -> Any:
+        verdicts.append([version_record(dataset.root, batch).r for batch in batches])
         return real(*args)
 
-    monkeypatch.setattr(version, "_publish", told)
+    monkeypatch.setattr(version, "_publish", record_verdicts)
     assert dataset.release(SPEC).published == tuple(batches[1:])
     assert verdicts == [[1, 2, 1], [1, 2, 2]]
 

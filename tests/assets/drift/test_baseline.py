@@ -46,7 +46,7 @@ def deliver(
 
 
 @pytest.fixture
-def published(run: Run, arrive: Callable[[Path], str], tmp_path: Path) -> list[str]:
+def honest_batches(run: Run, arrive: Callable[[Path], str], tmp_path: Path) -> list[str]:
     """The batches of three honest deliveries, in three versions."""
     batches = []
     for seed in (1, 2, 3):
@@ -58,7 +58,7 @@ def published(run: Run, arrive: Callable[[Path], str], tmp_path: Path) -> list[s
 
 
 def test_feed_and_what_it_must_not_become(
-    run: Run, arrive: Callable[[Path], str], root: loader.Root, tmp_path: Path, published: list[str]
+    run: Run, arrive: Callable[[Path], str], root: loader.Root, tmp_path: Path, honest_batches: list[str]
 ) -> None:
     # Versions that are no batch of their own are passed by.
     newest = root.open("demo@latest")
@@ -66,10 +66,10 @@ def test_feed_and_what_it_must_not_become(
         newest.id, newest.keys(np.array([0])), reason="by hand", producer={"stage_record": "stages/x"}
     )
     version = root.open("demo@latest")
-    assert list(published_records(root, version, 2)) == published[:0:-1]
+    assert list(published_records(root, version, 2)) == honest_batches[:0:-1]
     baseline = version_baseline(root, version)
     assert [set(one.samples["partition"]) for one in baseline.batches] == [
-        {name} for name in reversed(published)
+        {name} for name in reversed(honest_batches)
     ]
     assert [(one.outcomes.landed, one.outcomes.used, len(one.media)) for one in baseline.batches] == [
         (60, 60, 60)

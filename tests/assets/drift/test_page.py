@@ -31,7 +31,7 @@ class Tags(HTMLParser):
         self.links += [value or "" for name, value in attrs if name in ("src", "href")]
 
 
-def compared(feed: Feed) -> GateInputs:
+def gate_inputs(feed: Feed) -> GateInputs:
     return GateInputs(
         now=feed.facts(), baseline=published(), newest=None, protected=(), thresholds=Thresholds()
     )
@@ -42,7 +42,7 @@ def test_page_of_what_was_found() -> None:
     for name in PLANTED:
         feed = REGRESSIONS[name].plant(feed)
     feed = feed.with_samples(lambda i, row: row | ({"label": HOSTILE} if row["label"] == "tram" else {}))
-    looked_at = compared(feed)
+    looked_at = gate_inputs(feed)
     results = [DRIFT_CHECKS["drift"](looked_at), DRIFT_CHECKS["agreement"](looked_at)]
     picture = plot_findings(looked_at, results)
     assert picture.startswith("![before and after of ")
@@ -59,7 +59,7 @@ def test_page_of_what_was_found() -> None:
 
 
 def test_page_without_a_baseline_or_findings() -> None:
-    looked_at = replace(compared(delivery(77, 60)), baseline=None)
+    looked_at = replace(gate_inputs(delivery(77, 60)), baseline=None)
     results = [DRIFT_CHECKS["drift"](looked_at)]
     assert plot_findings(looked_at, results) == ""
     assert "img" not in Tags(render("photos", {}, results, "")).seen

@@ -61,7 +61,7 @@ def cut(root: loader.Root, landing: Path, arrive: Callable[[Path], str]) -> Stag
     return record
 
 
-def found(*keys: str, column: str = "raw_sha256") -> CheckResult:
+def leak_check(*keys: str, column: str = "raw_sha256") -> CheckResult:
     return as_check("splits", [DriftFinding(what="leak", column=column, certain=True, keys=keys)], "all")
 
 
@@ -74,14 +74,14 @@ def test_every_kind_is_drawn_once_and_an_object_by_its_first_sample(
         ("videos/clip.mp4", "video", "image/jpeg"),
         ("speech/tone.wav", "audio", "image/png"),
     ):
-        (words, example), *more = finding_examples(root, cut, table, [found(raw_key, "no such object")])
+        (words, example), *more = finding_examples(root, cut, table, [leak_check(raw_key, "no such object")])
         assert not more
         assert words == "leak: raw_sha256"
         assert (example.kind, example.media_type, example.trouble) == (kind, pictures, "")
         assert example.facts["raw_key"] == raw_key
         assert min(example.width_px, example.height_px) > 0
         again = finding_examples(
-            root, cut, table, [found(raw_key, example.key), found(example.key, column="subject")]
+            root, cut, table, [leak_check(raw_key, example.key), leak_check(example.key, column="subject")]
         )
         assert [one.key for _, one in again] == [example.key]
 
@@ -90,8 +90,8 @@ def test_pictures_are_bounded(root: loader.Root, cut: StageRecord, monkeypatch: 
     table = candidate(root, cut)
     keys = table["key"].to_list()
     assert len(keys) >= 4
-    assert len(finding_examples(root, cut, table, [found(*keys)])) == MAX_OF_FINDING
-    several = [found(key, column=f"c{n}") for n, key in enumerate(keys)]
+    assert len(finding_examples(root, cut, table, [leak_check(*keys)])) == MAX_OF_FINDING
+    several = [leak_check(key, column=f"c{n}") for n, key in enumerate(keys)]
     whole = [len(one.picture) for _, one in finding_examples(root, cut, table, several)]
     assert len(whole) == len(keys)
     monkeypatch.setattr(examples, "MAX_NBYTES", sum(whole) - 1)
@@ -105,7 +105,7 @@ def test_nothing_of_a_sample_is_read_by_a_browser_as_markup(root: loader.Root, c
     table = candidate(root, cut).with_columns(
         label=pl.lit(hostile), licence=pl.lit(f'"><img src=x {hostile}')
     )
-    result = found(CAT, column=hostile)
+    result = leak_check(CAT, column=hostile)
     tags = Tags(render("photos", {}, [result], "", finding_examples(root, cut, table, [result])))
     assert "script" not in tags.seen
     assert [one[:22] for one in tags.pictures] == ["data:image/jpeg;base64"]
@@ -134,15 +134,15 @@ def test_takedown_reaches_the_page_of_a_batch_that_no_version_has(
     assert not [path for path in map(str, unclean(prove(root, n))) if "gates/" in path]
     # A page that is made later shows what is left.
     table = candidate(root, cut)
-    assert finding_examples(root, cut, table, [found(key)]) == []
+    assert finding_examples(root, cut, table, [leak_check(key)]) == []
     other = next(one for one in table["key"] if one != key)
-    assert [one.key for _, one in finding_examples(root, cut, table, [found(key, other)])] == [other]
+    assert [one.key for _, one in finding_examples(root, cut, table, [leak_check(key, other)])] == [other]
 
 
 def test_what_was_there_before_stands_below_by_kind(root: loader.Root, cut: StageRecord) -> None:
     publish_batches(root, "demo", "r", Gate(suite=()))
     baseline = version_baseline(root, root.open("demo@1"))
-    shown = finding_examples(root, cut, candidate(root, cut), [found("videos/clip.mp4", CAT)])
+    shown = finding_examples(root, cut, candidate(root, cut), [leak_check("videos/clip.mp4", CAT)])
     assert [one.kind for _, one in shown] == ["video", "image"]
     before = baseline_examples(root, baseline, shown)
     assert list(dict.fromkeys(words for words, _ in before)) == ["video in demo@1", "image in demo@1"]
@@ -166,7 +166,7 @@ def test_picture_that_cannot_be_drawn_stops_no_verdict(
 ) -> None:
     publish_batches(root, "demo", "r", Gate(suite=()))
     baseline = version_baseline(root, root.open("demo@1"))
-    shown = finding_examples(root, cut, candidate(root, cut), [found("videos/clip.mp4")])
+    shown = finding_examples(root, cut, candidate(root, cut), [leak_check("videos/clip.mp4")])
     root.store.delete_many([info.key for info in root.store.list("data/") if info.key.endswith(".tar")])
     assert baseline_examples(root, baseline, shown) == []
     assert "is not drawn" in caplog.text
@@ -178,11 +178,11 @@ def test_pictures_of_before_are_of_the_same_dataset(
     """A takedown deletes the pages of the datasets that have a sample."""
     asked: list[str] = []
 
-    def told(root: loader.Root, baseline: Any, shown: Any) -> list[Any]:
+    def record_dataset(root: loader.Root, baseline: Any, shown: Any) -> list[Any]:
         asked.append(baseline.version.dataset)
         return []
 
-    monkeypatch.setattr("assets.release.gate_run.baseline_examples", told)
+    monkeypatch.setattr("assets.release.gate_run.baseline_examples", record_dataset)
     with root.write("other") as out:
         out.add("e/1", {"x.txt": b"x"}, source={"raw_sha256": "0" * 64})
     audit_waiting(root, "demo", "r", Gate(suite=(), baseline="other@1"))
@@ -197,7 +197,7 @@ def test_pictures_of_before_are_bounded(
 ) -> None:
     publish_batches(root, "demo", "r", Gate(suite=()))
     baseline = version_baseline(root, root.open("demo@1"))
-    shown = finding_examples(root, cut, candidate(root, cut), [found("videos/clip.mp4", CAT)])
+    shown = finding_examples(root, cut, candidate(root, cut), [leak_check("videos/clip.mp4", CAT)])
     before = baseline_examples(root, baseline, shown)
     monkeypatch.setattr(examples, "MAX_NBYTES", sum(len(one.picture) for _, one in before) - 1)
     assert baseline_examples(root, baseline, shown) == before[:-1]
@@ -216,12 +216,12 @@ def test_without_what_draws_there_are_names_alone(
 
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    assert finding_examples(root, cut, candidate(root, cut), [found(CAT)]) == []
+    assert finding_examples(root, cut, candidate(root, cut), [leak_check(CAT)]) == []
 
 
 def test_samples_of_different_objects_come_first(root: loader.Root, cut: StageRecord) -> None:
     keys = candidate(root, cut)["key"].to_list()
     table = candidate(root, cut).with_columns(raw_key=pl.when(pl.col("key") != keys[-1]).then(pl.lit("one")))
     assert len(keys) > MAX_OF_FINDING
-    shown = [one.key for _, one in finding_examples(root, cut, table, [found(*keys)])]
+    shown = [one.key for _, one in finding_examples(root, cut, table, [leak_check(*keys)])]
     assert sorted(shown) == sorted([keys[0], keys[-1], keys[1]])

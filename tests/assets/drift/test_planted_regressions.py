@@ -52,27 +52,27 @@ def test_every_regression_stands_in_the_docs() -> None:
     assert f"0 of {len(HONEST)} honest batches are stopped" in page
 
 
-def _against(feed: Feed, baseline: Baseline | None, thresholds: Thresholds = Thresholds()) -> GateInputs:  # noqa: B008
+def _gate_inputs(feed: Feed, baseline: Baseline | None, thresholds: Thresholds = Thresholds()) -> GateInputs:  # noqa: B008
     return GateInputs(now=feed.facts(), baseline=baseline, newest=None, protected=(), thresholds=thresholds)
 
 
 def test_with_too_few_batches_a_difference_is_shown_and_stops_nothing(honest: Feed) -> None:
     young = replace(published(), batches=published().batches[:2])
     scaled = REGRESSIONS["a feature scaled by 1.03"].plant(honest)
-    found = DRIFT_CHECKS["drift"](_against(scaled, young))
+    found = DRIFT_CHECKS["drift"](_gate_inputs(scaled, young))
     assert (found.passed, found.stops, found.severity) == (False, False, "warn")
     assert "too few batches" in found.explanation
-    patient = DRIFT_CHECKS["drift"](_against(scaled, young, Thresholds(min_batches=2)))
+    patient = DRIFT_CHECKS["drift"](_gate_inputs(scaled, young, Thresholds(min_batches=2)))
     assert patient.stops
     certain = REGRESSIONS["a column of numbers that became text"].plant(honest)
-    assert DRIFT_CHECKS["drift"](_against(certain, young)).stops  # that needs no batches
-    assert DRIFT_CHECKS["drift"](_against(honest, None)).passed
+    assert DRIFT_CHECKS["drift"](_gate_inputs(certain, young)).stops  # that needs no batches
+    assert DRIFT_CHECKS["drift"](_gate_inputs(honest, None)).passed
 
 
 def test_feed_that_varies_by_itself_is_given_more_room(honest: Feed) -> None:
     """The same scale is unusual of a steady column and usual of one whose every batch has another one."""
 
-    def scaled(feed: Feed, factor: float) -> Feed:
+    def scale_feed(feed: Feed, factor: float) -> Feed:
         def change(i: int, row: dict[str, object]) -> dict[str, object]:
             norm = row.get("embedding_norm")
             return row | ({"embedding_norm": norm * factor} if isinstance(norm, float) else {})
@@ -80,15 +80,16 @@ def test_feed_that_varies_by_itself_is_given_more_room(honest: Feed) -> None:
         return feed.with_samples(change)
 
     drifting = [
-        scaled(delivery(1_000 + i, 600), factor).facts() for i, factor in enumerate((0.94, 1.05, 1.0, 0.97))
+        scale_feed(delivery(1_000 + i, 600), factor).facts()
+        for i, factor in enumerate((0.94, 1.05, 1.0, 0.97))
     ]
     steady = [delivery(1_000 + i, 600).facts() for i in range(4)]
-    batch = scaled(delivery(5, 600), 1.06)
+    batch = scale_feed(delivery(5, 600), 1.06)
     names = [
         [
             one["column"]
             for one in DRIFT_CHECKS["drift"](
-                _against(batch, replace(published(), batches=tuple(some)))
+                _gate_inputs(batch, replace(published(), batches=tuple(some)))
             ).findings
         ]
         for some in (drifting, steady)

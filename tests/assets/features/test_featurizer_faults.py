@@ -88,13 +88,13 @@ def landing(tmp_path: Path, make_jpeg: Callable[..., bytes], make_wav: Callable[
     return place
 
 
-def spec_of(max_reject_rate: float) -> DatasetSpec:
+def make_spec(max_reject_rate: float) -> DatasetSpec:
     gate = Gate(suite=(), thresholds=None)
     features = (Feature(name=f"{__name__}:Fragile"),)
     return DatasetSpec(name="demo", features=features, gate=gate, max_reject_rate=max_reject_rate)
 
 
-def record_of(root: loader.Root, stage: str, batch: str) -> StageRecord | None:
+def stage_record(root: loader.Root, stage: str, batch: str) -> StageRecord | None:
     return current_record(root.store, "demo", stage, batch)
 
 
@@ -107,20 +107,20 @@ def record_of(root: loader.Root, stage: str, batch: str) -> StageRecord | None:
     ],
 )
 def test_featurizer_whose_code_fails_stops_the_batch_by_name(
-    how: str, run: Run, arrive: Arrive, root: loader.Root, landing: Path, failure_of: Told
+    how: str, run: Run, arrive: Arrive, root: loader.Root, landing: Path, failure_text: Told
 ) -> None:
     batch = arrive(landing)
     STATE["fails"] = how
-    why = failure_of(run("ingest", spec_of(1.0), batch))
+    why = failure_text(run("ingest", make_spec(1.0), batch))
     assert "featurizer 'fragile'" in why
     assert how in why
-    assert record_of(root, "feature_fragile", batch) is None
-    assert record_of(root, "samples", batch) is None
+    assert stage_record(root, "feature_fragile", batch) is None
+    assert stage_record(root, "samples", batch) is None
 
     STATE["fails"] = ""
-    repaired = run("ingest", spec_of(1.0), batch)
-    assert repaired.success, failure_of(repaired)
-    record = record_of(root, "feature_fragile", batch)
+    repaired = run("ingest", make_spec(1.0), batch)
+    assert repaired.success, failure_text(repaired)
+    record = stage_record(root, "feature_fragile", batch)
     assert record is not None
     assert (record.verdict, record.counts["samples"], record.counts["refused"]) == ("published", 2, 0)
 
@@ -133,30 +133,30 @@ def standing(root: loader.Root) -> tuple[str, str]:
 
 @pytest.mark.parametrize("how", ["Unusable", "ValueError"])
 def test_featurizer_that_refuses_more_than_the_dataset_allows_stops_the_batch_by_name(
-    how: str, run: Run, arrive: Arrive, root: loader.Root, landing: Path, failure_of: Told
+    how: str, run: Run, arrive: Arrive, root: loader.Root, landing: Path, failure_text: Told
 ) -> None:
     batch = arrive(landing)
     least_bytes = (landing / "small.jpg").stat().st_size + 1
     STATE.update(fails=how, least_bytes=least_bytes)
-    why = failure_of(run("ingest", spec_of(0.4), batch))
+    why = failure_text(run("ingest", make_spec(0.4), batch))
     assert "featurizer 'fragile' refuses 1 of 2 samples" in why
     assert "max_reject_rate of the dataset allows 40.0%" in why
     assert "refused by" in why
-    record = record_of(root, "feature_fragile", batch)
+    record = stage_record(root, "feature_fragile", batch)
     assert record is not None
     assert record.verdict == "failed"
-    assert record_of(root, "samples", batch) is None
+    assert stage_record(root, "samples", batch) is None
     assert standing(root) == ("stopped", f"feature_fragile: {record.reason}")
 
-    allowed = run("ingest", spec_of(0.5), batch)
-    assert allowed.success, failure_of(allowed)
-    samples = record_of(root, "samples", batch)
+    allowed = run("ingest", make_spec(0.5), batch)
+    assert allowed.success, failure_text(allowed)
+    samples = stage_record(root, "samples", batch)
     assert samples is not None
     assert (samples.counts["image"], samples.counts["left_out"]) == (1, 1)
     assert standing(root) == ("ready", "")
 
 
-def faulty_as_before(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def legacy_faults(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Let errors of code refuse samples, as earlier releases did."""
     monkeypatch.setattr(compute, "CODE_ERRORS", ())
     return monkeypatch
@@ -168,18 +168,18 @@ def test_stored_refusal_by_a_fault_is_computed_again(
     batch = arrive(landing)
     STATE["fails"] = "TypeError"
     with monkeypatch.context() as patched:
-        faulty_as_before(patched)
-        assert run("ingest", spec_of(1.0), batch).success
-    old = record_of(root, "feature_fragile", batch)
+        legacy_faults(patched)
+        assert run("ingest", make_spec(1.0), batch).success
+    old = stage_record(root, "feature_fragile", batch)
     assert old is not None
     assert (old.verdict, old.counts["refused"]) == ("published", 2)
     STATE["fails"] = ""
     for _ in range(2):  # the healthy record is reused
-        assert run("ingest", spec_of(1.0), batch).success
-        record = record_of(root, "feature_fragile", batch)
+        assert run("ingest", make_spec(1.0), batch).success
+        record = stage_record(root, "feature_fragile", batch)
         assert record is not None
         assert (record.r, record.counts["refused"]) == (2, 0)
-    samples = record_of(root, "samples", batch)
+    samples = stage_record(root, "samples", batch)
     assert samples is not None
     assert samples.counts["image"] == 2
 
@@ -191,35 +191,35 @@ def test_published_batch_gets_its_lost_samples_by_another_run(
     arrive: Arrive,
     root: loader.Root,
     landing: Path,
-    failure_of: Told,
+    failure_text: Told,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     batch = arrive(landing)
     least_bytes = 0 if n_lost == 2 else (landing / "small.jpg").stat().st_size + 1
     STATE.update(fails="TypeError", least_bytes=least_bytes)
     with monkeypatch.context() as patched:
-        faulty_as_before(patched)
-        assert run("ingest", spec_of(1.0), batch).success
-    assert run("release", spec_of(1.0)).success
+        legacy_faults(patched)
+        assert run("ingest", make_spec(1.0), batch).success
+    assert run("release", make_spec(1.0)).success
     first = root.open("demo@1")
     assert len(first) == 3 - n_lost
     digest = first.manifest
 
     STATE["fails"] = ""
-    for result in (run("ingest", spec_of(1.0), batch), run("release", spec_of(1.0))):
-        assert result.success, failure_of(result)
+    for result in (run("ingest", make_spec(1.0), batch), run("release", make_spec(1.0))):
+        assert result.success, failure_text(result)
     assert root.open("demo@1").manifest == digest
     rows = root.open("demo@2").samples().collect().to_dicts()
     assert sorted(row["raw_key"] for row in rows) == ["large.jpg", "small.jpg", "tone.wav"]
     assert all(row["size_bytes"] for row in rows if row["raw_key"] != "tone.wav")
-    again = run("ingest", spec_of(1.0), batch)
-    assert again.success, failure_of(again)
-    assert run("release", spec_of(1.0)).success
+    again = run("ingest", make_spec(1.0), batch)
+    assert again.success, failure_text(again)
+    assert run("release", make_spec(1.0)).success
     assert [record.number for record in root.state.versions("demo")] == [1, 2]
 
 
 def test_chats_that_cannot_be_trained_are_left_out_by_name(
-    run: Run, arrive: Arrive, root: loader.Root, tmp_path: Path, failure_of: Told
+    run: Run, arrive: Arrive, root: loader.Root, tmp_path: Path, failure_text: Told
 ) -> None:
     tokenizer = write_tokenizer(tmp_path)
     answer = {"role": "assistant", "content": "4"}
@@ -233,16 +233,16 @@ def test_chats_that_cannot_be_trained_are_left_out_by_name(
     batch = arrive(place)
     parameters = {"chat": "json", "tokenizer": str(tokenizer), "sha256": sha256(tokenizer)}
     features = (Feature(name="tokens", parameters=parameters),)
-    spec = replace(spec_of(0.5), features=features)
-    why = failure_of(run("ingest", spec, batch))
+    spec = replace(make_spec(0.5), features=features)
+    why = failure_text(run("ingest", spec, batch))
     assert "featurizer 'tokens' refuses 2 of 3 samples" in why
     assert "special_token" in why or "untrained" in why
 
     allowed = run("ingest", replace(spec, max_reject_rate=0.7), batch)
-    assert allowed.success, failure_of(allowed)
-    record = record_of(root, "feature_tokens", batch)
+    assert allowed.success, failure_text(allowed)
+    record = stage_record(root, "feature_tokens", batch)
     assert record is not None
     assert record.counts["refused"] == 2
-    samples = record_of(root, "samples", batch)
+    samples = stage_record(root, "samples", batch)
     assert samples is not None
     assert (samples.counts["text"], samples.counts["left_out"]) == (1, 2)

@@ -35,14 +35,14 @@ LOCAL = Cluster(engine="local")
 SAID: list[str] = []
 
 
-def on(cluster: Cluster) -> Compute:
+def cluster_compute(cluster: Cluster) -> Compute:
     return ClusterCompute(cluster, LocalCompute(2), SAID.append)
 
 
 WAYS: Mapping[str, Callable[[], Compute]] = {
     "here": lambda: LocalCompute(2),
-    "inline engine": lambda: on(Cluster(engine="inline")),
-    "local engine": lambda: on(replace(LOCAL, slot=replace(LOCAL.slot, cpus=2))),
+    "inline engine": lambda: cluster_compute(Cluster(engine="inline")),
+    "local engine": lambda: cluster_compute(replace(LOCAL, slot=replace(LOCAL.slot, cpus=2))),
 }
 
 
@@ -58,17 +58,17 @@ def cut(tmp_path: Path, landing: Path) -> Path:
     return tmp_path / "cut"
 
 
-def batch_of(root: loader.Root) -> str:
+def only_batch(root: loader.Root) -> str:
     (batch,) = partitions(root.store, "demo", "units")
     return batch
 
 
-def featurized(
+def featurize(
     cut: Path, way: str, feature: Feature, compute: Compute
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
     shutil.copytree(cut, cut.parent / way)
     root = loader.Root(cut.parent / way)
-    told: Any = {"dataset": "demo", "partition": batch_of(root), "run_id": "r", "timeout_s": 60}
+    told: Any = {"dataset": "demo", "partition": only_batch(root), "run_id": "r", "timeout_s": 60}
     try:
         return feature_stage(root, compute, feature.build(), **told)
     finally:
@@ -79,7 +79,7 @@ def test_shards_and_tables_have_the_same_bytes_on_a_cluster(cut: Path) -> None:
     found = {}
     for way, compute in WAYS.items():
         SAID.clear()
-        record, _ = featurized(cut, way, Feature(name="phash"), compute())
+        record, _ = featurize(cut, way, Feature(name="phash"), compute())
         found[way] = [
             record.counts,
             *(file.sha256 for file in record.files.values()),
@@ -120,9 +120,9 @@ def test_model_computes_on_nodes_and_gives_the_bytes_of_one_process(cut: Path, m
     found = {}
     nodes = replace(LOCAL, packages=("tests_networks",))
     for n in (0, 1, 4):
-        engine = on(replace(nodes, slot=replace(LOCAL.slot, cpus=n))) if n else LocalCompute(2)
+        engine = cluster_compute(replace(nodes, slot=replace(LOCAL.slot, cpus=n))) if n else LocalCompute(2)
         SAID.clear()
-        record, rows = featurized(cut, f"{n} workers", model, engine)
+        record, rows = featurize(cut, f"{n} workers", model, engine)
         assert bool(SAID) == bool(n)
         assert not any("computed here" in line for line in SAID)
         facts = [
@@ -140,10 +140,10 @@ def test_model_on_two_kinds_of_nodes_or_none_that_loads_it_stops_the_batch(cut: 
     with refusal(
         ModelFailed, what="embedding", given="batch_size 1, device cpu, processor ANOTHER, torch 2.13.0+cpu"
     ):
-        featurized(cut, "mixed", model, Mixed(nodes, InlineCompute(), said))
+        featurize(cut, "mixed", model, Mixed(nodes, InlineCompute(), said))
     gone = replace(model, parameters={**model.parameters, "weights": "/gone.safetensors", "sha256": "0" * 64})
     with pytest.raises(ModelFailed, match=r"fails on a node, at part .*no weights at /gone"):
-        featurized(cut, "gone", gone, ClusterCompute(nodes, InlineCompute(), said))
+        featurize(cut, "gone", gone, ClusterCompute(nodes, InlineCompute(), said))
     for way in ("mixed", "gone"):  # the next run begins anew
         assert not list(job_ids(open_store(str(cut.parent / way))))
 
@@ -155,7 +155,7 @@ def test_refresh_has_the_same_bytes_on_a_cluster(
     for way, compute in WAYS.items():
         shutil.copytree(cut, cut.parent / way)
         root, engine = loader.Root(cut.parent / way), compute()
-        batch = batch_of(root)
+        batch = only_batch(root)
         publish_alone(root, samples_stage(root, SPEC, partition=batch, run_id="r")[0])
         published = require_published(root.store, "demo", "units", batch)
         SAID.clear()
@@ -176,8 +176,8 @@ def test_poison_sample_costs_itself_on_a_cluster_too(
     monkeypatch.syspath_prepend(poison)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([poison, os.environ.get("PYTHONPATH", "")]))
     SAID.clear()
-    compute = on(replace(LOCAL, packages=packages, slot=replace(LOCAL.slot, cpus=1)))
-    _, rows = featurized(cut, "poison", Feature(name="tests_poison:Poison"), compute)
+    compute = cluster_compute(replace(LOCAL, packages=packages, slot=replace(LOCAL.slot, cpus=1)))
+    _, rows = featurize(cut, "poison", Feature(name="tests_poison:Poison"), compute)
     assert sorted(row["code"] for row in rows) == ["", "crashed"]
     assert ("its process" if packages else "add its package to `packages`") in str(SAID)
 

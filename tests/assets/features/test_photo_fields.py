@@ -18,7 +18,7 @@ def test_photos_of_three_formats(
     tmp_path: Path,
     arrive: Callable[[Path], str],
     half_red_blue: Callable[[int, int], Image.Image],
-    failure_of: Callable[[dg.ExecuteInProcessResult], str],
+    failure_text: Callable[[dg.ExecuteInProcessResult], str],
 ) -> None:
     place = tmp_path / "mixed"
     place.mkdir()
@@ -31,9 +31,9 @@ def test_photos_of_three_formats(
         features=(Feature(name="picture"), Feature(name="phash")),
     )
     ingest = run("ingest", spec, arrive(place), place)
-    assert ingest.success, failure_of(ingest)
+    assert ingest.success, failure_text(ingest)
     release = run("release", spec, place=place)
-    assert release.success, failure_of(release)
+    assert release.success, failure_text(release)
     version = root.open("demo@1")
     assert {"img", "photo.json", "phash.npy"} == set(version.fields)
     samples = version.samples().select("raw_key", "width_px", "phash", "luma_mean_ratio").collect()

@@ -78,7 +78,7 @@ def test_feature_alone_without_the_samples_behind_it(
 
 
 def test_after_it_was_published(
-    run: Run, arrive: Arrive, root: loader.Root, landing: Path, failure_of: Told
+    run: Run, arrive: Arrive, root: loader.Root, landing: Path, failure_text: Told
 ) -> None:
     """A version never changes: the refreshed feature makes the next one."""
     batch = arrive(landing)
@@ -86,7 +86,7 @@ def test_after_it_was_published(
     assert run("release", SPEC).success
     manifest = root.open("demo@1").manifest
     again = run("ingest", REFRESHED, batch)
-    assert again.success, failure_of(again)
+    assert again.success, failure_text(again)
     assert run("release", REFRESHED).success
     assert [record.number for record in root.state.versions("demo")] == [1, 2]
     assert root.open("demo@1").manifest == manifest

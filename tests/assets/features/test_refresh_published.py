@@ -92,7 +92,7 @@ class Dims(Featurizer):
         return Features(fields={}, columns={"dims_named": self.times * "+".join(self.dims)})
 
 
-def spec_of(times: int = 1, least: int = 0, **more: Any) -> DatasetSpec:
+def make_spec(times: int = 1, least: int = 0, **more: Any) -> DatasetSpec:
     feature = Feature(name=f"{__name__}:Sizes", parameters={"times": times, "least": least})
     return DatasetSpec(name="demo", features=(feature, Feature(name="picture")), **more)
 
@@ -108,26 +108,26 @@ def landing(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> Path:
 
 
 @pytest.fixture
-def publish(run: Run, arrive: Arrive, landing: Path, failure_of: Told) -> Callable[..., str]:
+def publish(run: Run, arrive: Arrive, landing: Path, failure_text: Told) -> Callable[..., str]:
     """Ingest what has arrived, and release it; the batch."""
 
     def go(spec: DatasetSpec) -> str:
         batch = arrive(landing)
         for result in (run("ingest", spec, batch), run("release", spec)):
-            assert result.success, failure_of(result)
+            assert result.success, failure_text(result)
         return batch
 
     return go
 
 
 @pytest.fixture
-def refresh(run: Run, failure_of: Told) -> Callable[..., None]:
+def refresh(run: Run, failure_text: Told) -> Callable[..., None]:
     """Refresh one batch, and release."""
 
     def go(spec: DatasetSpec, batch: str) -> None:
         result = run("refresh", spec, batch)
-        assert result.success, failure_of(result)
-        assert (released := run("release", spec)).success, failure_of(released)
+        assert result.success, failure_text(result)
+        assert (released := run("release", spec)).success, failure_text(released)
 
     return go
 
@@ -163,16 +163,16 @@ def test_featurizer_gets_the_facts_of_its_fields(
 def test_new_version_has_the_new_features_and_the_old_one_stays(
     root: loader.Root, publish: Callable[..., str], refresh: Callable[..., None], run: Run
 ) -> None:
-    batch = publish(spec_of(1))
+    batch = publish(make_spec(1))
     old = root.open("demo@1")
-    assert stale(root, spec_of(1)) == []
-    (one,) = stale(root, spec_of(2))
+    assert stale(root, make_spec(1)) == []
+    (one,) = stale(root, make_spec(2))
     assert (one.stage, one.partition, one.was, one.version) == ("feature_sizes", batch, "1-0", "2-0")
     shards = tars(root)
 
-    refresh(spec_of(2), batch)
+    refresh(make_spec(2), batch)
     new = root.open("demo@2")
-    assert stale(root, spec_of(2)) == []
+    assert stale(root, make_spec(2)) == []
     before, after = rows(old), rows(new)
     for name in before:
         assert after[name]["size_bytes"] == 2 * before[name]["size_bytes"]
@@ -193,8 +193,8 @@ def test_new_version_has_the_new_features_and_the_old_one_stays(
 
     # Once more, and of all stages: nothing is computed or published again.
     keys = {info.key for info in root.store.list()}
-    refresh(spec_of(2), batch)
-    assert run("ingest", spec_of(2), batch).success
+    refresh(make_spec(2), batch)
+    assert run("ingest", make_spec(2), batch).success
     assert {info.key for info in root.store.list()} == keys
 
 
@@ -206,39 +206,39 @@ def test_batches_that_come_later_have_the_new_names_too(
     make_jpeg: Callable[..., bytes],
 ) -> None:
     """No field ever holds values of two versions of a featurizer."""
-    first = publish(spec_of(1))
+    first = publish(make_spec(1))
     (landing / "third.jpg").write_bytes(make_jpeg(200, 100))
-    publish(spec_of(2))
+    publish(make_spec(2))
     between = root.open("demo@2")
     for field in ("sizes.npy", "sizes.r2.npy"):
         with pytest.raises(FieldNotFound, match="of 3 samples"):
             between.select(field)
     assert len(values(between, "sizes.npy")) == 2
     assert len(values(between, "sizes.r2.npy")) == 1
-    assert [one.partition for one in stale(root, spec_of(2))] == [first]
-    refresh(spec_of(2), first)
+    assert [one.partition for one in stale(root, make_spec(2))] == [first]
+    refresh(make_spec(2), first)
     whole = root.open("demo@3")
     assert values(whole, "sizes.r2.npy") == sorted(row["size_bytes"] for row in rows(whole).values())
     assert {row["times"] for row in rows(whole).values()} == {2}
 
     # The old featurizer again: two samples have its fields still, under its names, and get back its columns.
-    again = [one.partition for one in stale(root, spec_of(1))]
+    again = [one.partition for one in stale(root, make_spec(1))]
     assert (len(again), again[0]) == (2, first)
     shards = tars(root)
-    refresh(spec_of(1), first)
+    refresh(make_spec(1), first)
     back = root.open("demo@4")
     assert sorted(row["times"] for row in rows(back).values()) == [1, 1, 2]
     assert tars(root) == shards
-    refresh(spec_of(1), again[1])
+    refresh(make_spec(1), again[1])
     assert len(values(root.open("demo@5"), "sizes.npy")) == 3
 
 
 def test_what_the_new_values_leave_out_is_left_out_and_an_unknown_value_is_taken_away(
     root: loader.Root, publish: Callable[..., str], refresh: Callable[..., None]
 ) -> None:
-    batch = publish(spec_of(1))
+    batch = publish(make_spec(1))
     size = rows(root.open("demo@1"))["small.jpg"]["size_bytes"]
-    refresh(spec_of(3, filters=(Filter(column="size_bytes", maximum=3.0 * size),)), batch)
+    refresh(make_spec(3, filters=(Filter(column="size_bytes", maximum=3.0 * size),)), batch)
     left = rows(root.open("demo@2"))
     assert list(left) == ["small.jpg"]
     assert left["small.jpg"]["times"] is None
@@ -249,10 +249,10 @@ def test_what_the_new_values_leave_out_is_left_out_and_an_unknown_value_is_taken
 def test_sample_that_was_excluded_is_not_computed(
     root: loader.Root, publish: Callable[..., str], refresh: Callable[..., None]
 ) -> None:
-    batch = publish(spec_of(1))
+    batch = publish(make_spec(1))
     gone = rows(root.open("demo@1"))["small.jpg"]
     root.exclude("demo@1", [gone["key"]], reason="not wanted")
-    refresh(spec_of(2, least=gone["size_bytes"] + 1), batch)  # it would be refused
+    refresh(make_spec(2, least=gone["size_bytes"] + 1), batch)  # it would be refused
     assert list(rows(root.open("demo@3"))) == ["large.jpg"]
 
 
@@ -264,9 +264,9 @@ def test_sample_that_is_back_before_the_release_is_computed_first(
     landing: Path,
     make_jpeg: Callable[..., bytes],
 ) -> None:
-    first = publish(spec_of(1))
+    first = publish(make_spec(1))
     (landing / "later.jpg").write_bytes(make_jpeg(80, 60))
-    second, spec = publish(spec_of(1)), spec_of(2)
+    second, spec = publish(make_spec(1)), make_spec(2)
     root.exclude("demo@2", [rows(root.open("demo@2"))["small.jpg"]["key"]], reason="by mistake")
     assert run("refresh", spec, first).success
     root.retire("demo@3", reason="nothing was wrong with it")
@@ -298,18 +298,18 @@ def test_refused_samples_are_left_out_and_too_many_stop_the_batch(
     root: loader.Root,
     publish: Callable[..., str],
     run: Run,
-    failure_of: Told,
+    failure_text: Told,
 ) -> None:
-    batch = publish(spec_of(1))
+    batch = publish(make_spec(1))
     size = rows(root.open("demo@1"))["small.jpg"]["size_bytes"]
-    spec = spec_of(1, least=size + 1, max_reject_rate=rate)
+    spec = make_spec(1, least=size + 1, max_reject_rate=rate)
     computed = run("refresh", spec, batch)
     assert computed.success is (left is not None)
     assert run("release", spec).success
     if left is None:
         assert (
             "featurizer 'sizes' refuses 1 of 2 samples, max_reject_rate of the dataset allows 0.0%"
-            in failure_of(computed)
+            in failure_text(computed)
         )
         assert [record.number for record in root.versions("demo")] == [1]
     else:
@@ -318,7 +318,7 @@ def test_refused_samples_are_left_out_and_too_many_stop_the_batch(
 
 
 def test_refresh_that_fails_the_gate_is_given_up_until_somebody_makes_it_again(
-    root: loader.Root, publish: Callable[..., str], run: Run, failure_of: Told
+    root: loader.Root, publish: Callable[..., str], run: Run, failure_text: Told
 ) -> None:
     def small(table: Any, baseline: Any) -> CheckResult:
         assert len(table) == 2
@@ -327,12 +327,12 @@ def test_refresh_that_fails_the_gate_is_given_up_until_somebody_makes_it_again(
         return CheckResult(name="small", passed=passed, explanation=f"times up to {table['times'].max()}")
 
     limits, gate = [2], Gate(checks={"small": small})
-    batch = publish(spec_of(1, gate=gate))
-    spec = spec_of(2, gate=gate)
+    batch = publish(make_spec(1, gate=gate))
+    spec = make_spec(2, gate=gate)
     assert run("refresh", spec, batch).success
     released = run("release", spec)
     assert not released.success
-    assert "nothing was refreshed: small: times up to 2" in failure_of(released)
+    assert "nothing was refreshed: small: times up to 2" in failure_text(released)
     record = current_record(root.store, "demo", "feature_sizes", batch)
     assert record is not None
     assert (record.verdict, root.state.txns[record.body["refresh"]].status) == ("failed", "aborted")
@@ -349,7 +349,7 @@ def test_refresh_that_fails_the_gate_is_given_up_until_somebody_makes_it_again(
 def test_what_a_collector_gave_up_or_a_publish_overlooked_is_computed_again(
     root: loader.Root, publish: Callable[..., str], refresh: Callable[..., None], run: Run
 ) -> None:
-    batch, spec = publish(spec_of(1)), spec_of(2)
+    batch, spec = publish(make_spec(1)), make_spec(2)
     assert run("refresh", spec, batch).success
     waits = current_record(root.store, "demo", "feature_sizes", batch)
     assert waits is not None
@@ -367,19 +367,19 @@ def test_what_a_collector_gave_up_or_a_publish_overlooked_is_computed_again(
 
 
 def test_feature_that_was_not_there_is_added_and_one_like_a_column_of_something_else_is_not(
-    root: loader.Root, publish: Callable[..., str], refresh: Callable[..., None], run: Run, failure_of: Told
+    root: loader.Root, publish: Callable[..., str], refresh: Callable[..., None], run: Run, failure_text: Told
 ) -> None:
-    plain = replace(spec_of(1), features=())
+    plain = replace(make_spec(1), features=())
     batch = publish(plain)
-    (one,) = stale(root, replace(spec_of(1), features=spec_of(1).features[:1]))
+    (one,) = stale(root, replace(make_spec(1), features=make_spec(1).features[:1]))
     assert (one.partition, one.was) == (batch, "")
-    refresh(replace(spec_of(1), features=spec_of(1).features[:1]), batch)
+    refresh(replace(make_spec(1), features=make_spec(1).features[:1]), batch)
     assert len(values(root.open("demo@2"), "sizes.npy")) == 2
 
     taken = Feature(name=f"{__name__}:Sizes", parameters={"column": "source_nbytes", "name": "other"})
     result = run("refresh", replace(plain, features=(taken,)), batch)
     assert not result.success
-    assert "column 'source_nbytes'" in failure_of(result)
+    assert "column 'source_nbytes'" in failure_text(result)
 
 
 def test_looking_for_what_is_stale_costs_a_request_per_batch_and_stage(
@@ -390,14 +390,14 @@ def test_looking_for_what_is_stale_costs_a_request_per_batch_and_stage(
         kept = root.store.get
         root.store.get = lambda key, *more: (counted.append(key), kept(key, *more))[1]  # type: ignore[method-assign]
         try:
-            stale(root, spec_of(2))
+            stale(root, make_spec(2))
         finally:
             root.store.get = kept  # type: ignore[method-assign]
         return sum(key.startswith(("stages/", "tables/")) for key in counted)
 
-    publish(spec_of(1))
+    publish(make_spec(1))
     one = requests()
     for number in range(2):
         (landing / f"more-{number}.jpg").write_bytes(make_jpeg(100 + number, 50))
-        publish(spec_of(1))
+        publish(make_spec(1))
     assert (one, requests()) == (3, 9)  # units and two features of one batch, and of three

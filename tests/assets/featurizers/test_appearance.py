@@ -43,7 +43,7 @@ def crop(image: Image.Image, share: float, seed: int) -> Image.Image:
     return image.crop((start, top, start + width, top + height))
 
 
-def recompressed(image: Image.Image, seed: int) -> Image.Image:
+def recompress(image: Image.Image, seed: int) -> Image.Image:
     sink = io.BytesIO()
     image.resize((image.width // 2, image.height // 2)).save(sink, "JPEG", quality=40)
     return Image.open(sink).convert("RGB")
@@ -54,7 +54,7 @@ ALTERED = {
     "crop of 70 %": (lambda image, seed: crop(image, 0.7, seed), 0.7),
     "gray": (lambda image, seed: image.convert("L").convert("RGB"), 0.9),
     "mirrored": (lambda image, seed: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), 0.85),
-    "recompressed": (recompressed, 0.98),
+    "recompressed": (recompress, 0.98),
     "brighter": (lambda image, seed: ImageEnhance.Brightness(image).enhance(1.35), 0.98),
     "darker": (lambda image, seed: ImageEnhance.Brightness(image).enhance(0.6), 0.98),
 }

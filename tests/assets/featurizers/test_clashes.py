@@ -109,7 +109,7 @@ def test_name_that_is_no_path_segment_is_refused(other: str) -> None:
         check_distinct_names("demo", [make(other, name="Other/Score")])
 
 
-def test_featurizer_has_one_stage_whatever_it_is_named_by(other: str) -> None:
+def test_featurizer_has_one_stage_under_each_of_its_names(other: str) -> None:
     assert Feature(name=other).stage == "feature_other_score"
     assert Feature(name="picture").stage == "feature_picture"
 

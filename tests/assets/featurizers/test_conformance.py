@@ -29,7 +29,7 @@ def write_exam(root: loader.Root) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _protected() -> None:
+def _exam_set() -> None:
     write_exam(loader.Root(ROOT))
 
 

@@ -21,7 +21,7 @@ from loader.errors import InvalidSpec
 from loader.modalities import encode
 from loader.modalities.video.packet_table import index_packets, packets_bytes, read_packets
 from penstock.cli import main
-from tests.penstock.formats.exchange.test_robot_logs import imported, write_json
+from tests.penstock.formats.exchange.test_robot_logs import import_log, write_json
 from tests.refusals import ABSENT, refusal
 from tests.run.numbered_video import video
 
@@ -212,7 +212,7 @@ def test_log_is_measured_by_its_topics(tmp_path: Path) -> None:
         ("lamp", 300 * MS + row * 100 * MS, {"on": row % 2}) for row in range(36) if row not in (9, 10, 11)
     ]
     write_json(tmp_path / "in" / "a.mcap", sorted(joints + lamp, key=lambda row: row[1]))
-    assert imported(tmp_path / "in", tmp_path / "root", "mcap").failures == []
+    assert import_log(tmp_path / "in", tmp_path / "root", "mcap").failures == []
     with loader.Root(str(tmp_path / "root")) as root:
         sample = root.open("log")[0]
         names = [name for name in sample if name.endswith(".ns.npy") or name == "arm.joints.position.npy"]
@@ -228,7 +228,7 @@ def test_log_is_measured_by_its_topics(tmp_path: Path) -> None:
         assert made.fields["keep.npy"].tolist() == [row < 99 for row in range(200)]
 
 
-def part_of(root: loader.Root, fields: dict[str, Any]) -> loader.Part:
+def write_episode(root: loader.Root, fields: dict[str, Any]) -> loader.Part:
     return loader.write_part(root, root.begin("arm"), [("ep0", fields)])
 
 
@@ -239,7 +239,7 @@ def test_only_episodes_are_taken_as_episodes() -> None:
     log = {"joint.ns.npy": np.arange(2), "joint.npy": np.zeros(2), "cam.mp4": b"x", "cam.mp4.packets": b"x"}
     with loader.Root("memory://episode-kinds") as root:
         for fields, kind in ((clip, "video"), (steps, "episode"), (log, "episode")):
-            part = part_of(root, fields)
+            part = write_episode(root, fields)
             assert feature_kind(sync, "video", part) == kind
             assert feature_kind(phash, "video", part) == "video"  # cameras stay what they were
             assert part_inputs(phash, "video", part) == {"mp4": "mp4" if "mp4" in fields else "cam.mp4"}

@@ -14,7 +14,7 @@ from loader.errors import InvalidSpec
 from tests.refusals import refusal
 
 
-def measured(make: Any, samples: np.ndarray, rate_hz: int = 48_000, **options: Any) -> dict[str, Any]:
+def loudness_columns(make: Any, samples: np.ndarray, rate_hz: int = 48_000, **options: Any) -> dict[str, Any]:
     bits = options.pop("bits", 24)
     data = make.flac(np.atleast_2d(samples), rate_hz, bits)
     return dict(featurizer("loudness", **options)("audio", {"flac": data}).columns)
@@ -41,7 +41,10 @@ def _starts(n_samples: int) -> range:
 def test_sine_of_1_khz_has_its_known_loudness(make: Any, rate_hz: int) -> None:
     # BS.1770-4: a 997 Hz sine at 0 dBFS in one channel reads -3.01 LKFS; on two channels 3.01 more.
     tone = make.sine(10 ** (-20 / 20), 3.0, rate_hz)
-    mono, stereo = measured(make, tone, rate_hz), measured(make, np.stack([tone, tone]), rate_hz)
+    mono, stereo = (
+        loudness_columns(make, tone, rate_hz),
+        loudness_columns(make, np.stack([tone, tone]), rate_hz),
+    )
     assert mono["loudness_lufs"] == pytest.approx(-23.0, abs=0.1)
     assert stereo["loudness_lufs"] == pytest.approx(-20.0, abs=0.1)
     for columns in (mono, stereo):
@@ -55,7 +58,7 @@ def test_noise_in_bursts_is_as_loud_as_by_the_standard(make: Any, seed: int) -> 
     level = np.repeat(10 ** rng.uniform(-4.5, -0.8, 10), 24_000)  # gates have to close on the quiet half
     noise = rng.normal(0, 0.3, (2, level.size)) * level
     noise = np.clip(scipy.signal.lfilter([0.2], [1, -0.8], noise), -1, 1)
-    assert measured(make, noise)["loudness_lufs"] == pytest.approx(bs1770(noise), abs=0.1)
+    assert loudness_columns(make, noise)["loudness_lufs"] == pytest.approx(bs1770(noise), abs=0.1)
 
 
 def test_true_peak_lies_between_the_samples(make: Any) -> None:
@@ -63,7 +66,7 @@ def test_true_peak_lies_between_the_samples(make: Any) -> None:
     tone = (
         0.5 * np.sin(2 * np.pi * n / 4 + np.pi / 4) * np.hanning(n.size)
     )  # every sample 3 dB below the peak
-    columns = measured(make, tone)
+    columns = loudness_columns(make, tone)
     oversampled = np.abs(scipy.signal.resample_poly(tone, 16, 1)).max()
     assert columns["true_peak_dbtp"] == pytest.approx(20 * np.log10(oversampled), abs=0.15)
     assert columns["true_peak_dbtp"] == pytest.approx(-6.02, abs=0.15)
@@ -72,46 +75,46 @@ def test_true_peak_lies_between_the_samples(make: Any) -> None:
 @pytest.mark.parametrize("level_db", [0, -20, -50, -80])
 def test_peak_of_a_quiet_sound_is_as_exact_as_that_of_a_loud_one(make: Any, level_db: int) -> None:
     tone = make.sine(1.0, 1.0, hz=997) * np.hanning(48_000) * 10 ** (level_db / 20)
-    assert measured(make, tone)["true_peak_dbtp"] == pytest.approx(level_db, abs=0.1)
+    assert loudness_columns(make, tone)["true_peak_dbtp"] == pytest.approx(level_db, abs=0.1)
 
 
 @pytest.mark.parametrize("place", [0, 30_000, -600, -1])
 def test_click_is_found_wherever_it_is(make: Any, place: int) -> None:
     click = np.zeros(49_234)
     click[place] = 0.5
-    assert measured(make, click)["true_peak_dbtp"] == pytest.approx(-6.02, abs=0.3)
+    assert loudness_columns(make, click)["true_peak_dbtp"] == pytest.approx(-6.02, abs=0.3)
 
 
 def test_silence_and_what_is_too_short(make: Any) -> None:
-    silent = measured(make, np.zeros(48_000))
+    silent = loudness_columns(make, np.zeros(48_000))
     assert (silent["loudness_lufs"], silent["true_peak_dbtp"]) == (None, None)
     assert (silent["silence_ratio"], silent["clipped_ratio"]) == (1, 0)
-    short = measured(make, make.sine(0.5, 0.05))
+    short = loudness_columns(make, make.sine(0.5, 0.05))
     assert short["loudness_lufs"] is None
     assert short["true_peak_dbtp"] == pytest.approx(-6.02, abs=0.3)
 
 
 def test_silence_ratio(make: Any) -> None:
     half = np.concatenate([make.sine(0.1, 1.0), np.zeros(48_000)])
-    assert measured(make, half)["silence_ratio"] == 0.5
+    assert loudness_columns(make, half)["silence_ratio"] == 0.5
     quiet = make.sine(10 ** (-50 / 20), 1.0)  # mean square at -53 dBFS
-    assert measured(make, quiet)["silence_ratio"] == 0
-    assert measured(make, quiet, silence_dbfs=-52.0)["silence_ratio"] == 1
+    assert loudness_columns(make, quiet)["silence_ratio"] == 0
+    assert loudness_columns(make, quiet, silence_dbfs=-52.0)["silence_ratio"] == 1
     one_ear = np.stack([make.sine(0.1, 1.0), np.zeros(48_000)])
-    assert measured(make, one_ear)["silence_ratio"] == 0
+    assert loudness_columns(make, one_ear)["silence_ratio"] == 0
 
 
 @pytest.mark.parametrize("bits", [16, 24])
 def test_clipping(make: Any, bits: int) -> None:
     tone = make.sine(1.6, 1.0, hz=200)
-    columns = measured(make, np.clip(tone, -1, 1), bits=bits)
+    columns = loudness_columns(make, np.clip(tone, -1, 1), bits=bits)
     assert columns["clipped_ratio"] == pytest.approx((np.abs(tone) >= 1).mean(), abs=0.002)
-    assert measured(make, make.sine(0.99, 1.0, hz=200), bits=bits)["clipped_ratio"] == 0
+    assert loudness_columns(make, make.sine(0.99, 1.0, hz=200), bits=bits)["clipped_ratio"] == 0
     single = np.zeros((2, 48_000))
     single[0, ::100] = single[1, 1::2] = 1  # full scale, never twice in a row
-    assert measured(make, single, bits=bits)["clipped_ratio"] == 0
+    assert loudness_columns(make, single, bits=bits)["clipped_ratio"] == 0
     single[0, 100:103] = 1
-    assert measured(make, single, bits=bits)["clipped_ratio"] == pytest.approx(3 / 96_000, abs=1e-6)
+    assert loudness_columns(make, single, bits=bits)["clipped_ratio"] == pytest.approx(3 / 96_000, abs=1e-6)
 
 
 def test_rear_channels_of_5_1_count_more_and_its_lfe_does_not(make: Any) -> None:
@@ -120,7 +123,7 @@ def test_rear_channels_of_5_1_count_more_and_its_lfe_does_not(make: Any) -> None
     for channel in range(6):
         samples = np.zeros((6, tone.size))
         samples[channel] = tone
-        in_one.append(measured(make, samples)["loudness_lufs"])
+        in_one.append(loudness_columns(make, samples)["loudness_lufs"])
     front, centre, lfe, rear = in_one[0], in_one[2], in_one[3], in_one[4]
     assert front == pytest.approx(-23, abs=0.1)
     assert centre == pytest.approx(-23, abs=0.1)
@@ -128,7 +131,7 @@ def test_rear_channels_of_5_1_count_more_and_its_lfe_does_not(make: Any) -> None
     assert rear == pytest.approx(-21.5, abs=0.1)
 
 
-def test_clip_beside_its_sound_and_one_without(make: Any) -> None:
+def test_clip_with_and_without_sound(make: Any) -> None:
     loudness = featurizer("loudness", video="flac")
     assert loudness.kinds == {"audio", "video"}
     data = make.flac(make.sine(0.1, 1.0)[None])

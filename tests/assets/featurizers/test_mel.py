@@ -59,7 +59,7 @@ def test_default_is_what_whisper_is_fed() -> None:
     assert np.abs(found - wanted).max() < 1e-4
 
 
-def test_filters_are_triangles_of_the_area_that_is_asked_for() -> None:
+def test_filters_are_triangles_of_the_requested_area() -> None:
     for scale in ("slaney", "htk"):
         flat = mel_filters(16_000, 4096, 40, 0.0, 8000.0, scale, "none")
         assert flat.max(axis=1) == pytest.approx(np.ones(40), abs=0.2)

@@ -38,7 +38,7 @@ def test_its_shape_and_its_column(make: Any) -> None:
 
 @pytest.mark.parametrize("quality", [20, 50, 85])
 @pytest.mark.parametrize("scale", [0.5, 1.0, 1.7])
-def test_recompressed_copy_lies_near(make: Any, quality: int, scale: float) -> None:
+def test_recompressed_copy_has_a_small_distance(make: Any, quality: int, scale: float) -> None:
     for seed in range(12):
         pixels = make.scene(seed, 240, 320)
         copy = Image.fromarray(pixels).resize((round(320 * scale), round(240 * scale)))

@@ -41,7 +41,7 @@ def voice(seconds: float) -> np.ndarray:
     return (0.3 * out / np.abs(out).max()).astype(np.float32)
 
 
-def spoken() -> np.ndarray:
+def speech_signal() -> np.ndarray:
     """3 s, of which the second is spoken."""
     sound = np.zeros(3 * RATE_HZ, np.float32)
     sound[RATE_HZ : 2 * RATE_HZ] = voice(1.0)
@@ -57,7 +57,7 @@ JIT = [
 
 
 def test_probabilities_are_those_of_the_original_model() -> None:
-    found = probabilities(spoken())
+    found = probabilities(speech_signal())
     assert found.shape == (94,)
     assert np.abs(found[30:73] - JIT).max() < 0.002
     assert np.delete(found, slice(30, 73)).max() < 0.02
@@ -65,7 +65,7 @@ def test_probabilities_are_those_of_the_original_model() -> None:
 
 def test_long_sound_is_one_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     """More frames than one call takes: the state goes on."""
-    sound = np.tile(spoken(), 2)
+    sound = np.tile(speech_signal(), 2)
     whole = probabilities(sound)
     monkeypatch.setattr(vad, "_AT_ONCE", 37)
     assert np.abs(probabilities(sound) - whole).max() < 1e-5
@@ -76,7 +76,7 @@ def features(make: Any, samples: np.ndarray, rate_hz: int = RATE_HZ, **parameter
 
 
 def test_what_is_spoken_is_told(make: Any) -> None:
-    found = features(make, spoken())
+    found = features(make, speech_signal())
     ((start, end),) = found.fields["vad.npy"].tolist()
     assert start / RATE_HZ == pytest.approx(1.0, abs=0.1)
     assert end / RATE_HZ == pytest.approx(2.1, abs=0.15)
@@ -95,7 +95,7 @@ def test_silence_noise_and_tones_are_no_speech(make: Any) -> None:
 
 
 def test_stereo_at_another_rate(make: Any) -> None:
-    sound = resample(spoken()[None], RATE_HZ, 44_100)
+    sound = resample(speech_signal()[None], RATE_HZ, 44_100)
     found = features(make, np.tile(sound, (2, 1)), 44_100)
     assert found.columns["n_speech_segments"] == 1
     assert found.columns["speech_ratio"] == pytest.approx(0.37, abs=0.04)
@@ -104,7 +104,10 @@ def test_stereo_at_another_rate(make: Any) -> None:
 def test_clip_may_have_its_sound_beside_it(make: Any) -> None:
     one = VoiceActivity(audio=None, video="sound.flac")
     assert one("video", {"mp4": b""}).columns == {"speech_ratio": None, "n_speech_segments": None}
-    assert one("video", {"sound.flac": make.flac(spoken()[None], RATE_HZ)}).columns["n_speech_segments"] == 1
+    assert (
+        one("video", {"sound.flac": make.flac(speech_signal()[None], RATE_HZ)}).columns["n_speech_segments"]
+        == 1
+    )
 
 
 def test_pauses_lengths_and_padding() -> None:

@@ -34,7 +34,7 @@ def raws(version: loader.Version) -> set[str]:
     return set(version.samples().collect()["raw_key"])
 
 
-def shown(result: Any) -> dict[str, str]:
+def metadata_texts(result: Any) -> dict[str, str]:
     """The metadata of the materializations of a run, as text."""
     return {
         name: str(value.value)
@@ -53,7 +53,7 @@ def test_no_rebuild_brings_a_sample_back(
 ) -> None:
     assert run("ingest", SPEC, arrive(landing)).success
     result = run("release", SPEC)
-    assert "viewer" not in shown(result)
+    assert "viewer" not in metadata_texts(result)
     table = root.open("demo@1").samples().collect()
     (key,) = table.filter(table["raw_key"] == "1.jpg")["key"]
     exclude(root, "demo@1", [key], **TOLD)
@@ -67,11 +67,11 @@ def test_no_rebuild_brings_a_sample_back(
     assert samples is not None
     assert samples.body["exclude"] == {key: "excluded by ann: wrong | label"}
     assert samples.body["parts"] == []
-    assert "excluded by ann: wrong &#124; label | 1" in shown(result)["left_out_by_reason"]
+    assert "excluded by ann: wrong &#124; label | 1" in metadata_texts(result)["left_out_by_reason"]
     result = run("release", SPEC)
     assert result.success
     assert raws(root.open("demo")) == {"0.jpg", "2.jpg"}
-    assert "ann | wrong &#124; label | 1" in shown(result)["excluded_by_people"]
+    assert "ann | wrong &#124; label | 1" in metadata_texts(result)["excluded_by_people"]
 
     # Cut in another way it has another key, and it is the same photo.
     assert run("take_over", SMALL).success
@@ -87,9 +87,9 @@ def test_no_rebuild_brings_a_sample_back(
     monkeypatch.setenv("PENSTOCK_VIEW_URL", "http://view.example")
     result = run("release", SPEC)
     assert raws(root.open("demo")) == {"0.jpg", "1.jpg", "2.jpg"}
-    assert shown(result)["viewer"] == "http://view.example/v/demo/3"
-    assert "[demo@3](http://view.example/v/demo/3)" in shown(result)["made_of"]
-    assert shown(result)["excluded_by_people"] == "none"
+    assert metadata_texts(result)["viewer"] == "http://view.example/v/demo/3"
+    assert "[demo@3](http://view.example/v/demo/3)" in metadata_texts(result)["made_of"]
+    assert metadata_texts(result)["excluded_by_people"] == "none"
 
 
 def test_release_finishes_what_a_killed_exclusion_began(
@@ -104,11 +104,11 @@ def test_release_finishes_what_a_killed_exclusion_began(
     assert run("release", SPEC).success
     (key,) = root.open("demo").samples().collect().filter(raw_key="1.jpg")["key"]
 
-    def killed(*_: object, **__: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(loader.Root, "exclude", killed)
+        patch.setattr(loader.Root, "exclude", interrupt)
         with pytest.raises(KeyboardInterrupt):
             exclude(root, "demo", [key], **TOLD)
     assert "1.jpg" in raws(root.open("demo"))

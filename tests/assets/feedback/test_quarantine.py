@@ -146,7 +146,7 @@ def test_killed_after_the_verdicts_the_next_run_publishes(
 ) -> None:
     train(root, version)
     with monkeypatch.context() as patch:
-        patch.setattr(loader.Root, "exclude", _killed)
+        patch.setattr(loader.Root, "exclude", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             stage(root)
     assert len(root.versions("demo")) == 1
@@ -156,7 +156,7 @@ def test_killed_after_the_verdicts_the_next_run_publishes(
     assert found.rows == ()
 
 
-def _killed(*_: object, **__: object) -> None:
+def _interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
@@ -166,7 +166,7 @@ def test_sample_that_was_cut_again_is_not_taken_out_for_the_old_one(
     damage(root, version, "007")
     train(root, version)
     with monkeypatch.context() as patch:
-        patch.setattr(loader.Root, "exclude", _killed)
+        patch.setattr(loader.Root, "exclude", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             stage(root)
     root.exclude("demo@1", ["007"], reason="by hand")
@@ -303,8 +303,8 @@ def test_sensor_asks_once_a_day_until_it_is_judged(
     assert MAX_LEDGERS >= 1
 
 
-def test_asset_publishes_and_ingest_keeps_the_unit_out(
-    run: Any, root: loader.Root, landing: Path, arrive: Callable[[Path], str], checks_of: Any
+def test_asset_publishes_and_ingest_skips_the_unit(
+    run: Any, root: loader.Root, landing: Path, arrive: Callable[[Path], str], check_results: Any
 ) -> None:
     spec = DatasetSpec(name="demo", max_reject_rate=1.0)
     first = arrive(landing)
@@ -320,7 +320,7 @@ def test_asset_publishes_and_ingest_keeps_the_unit_out(
         list(batches)
     result = run("quarantine", spec)
     assert result.success
-    assert checks_of(result) == {"within_limits": True}
+    assert check_results(result) == {"within_limits": True}
     assert set(root.open("demo@latest").samples().collect()["key"]) == set(table["key"]) - {key}
 
     # Bytes that had changed are good when they are cut again; of bytes that never decoded the verdict is "decode".

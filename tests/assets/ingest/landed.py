@@ -10,14 +10,14 @@ from loader.storage import Store
 from penstock.compute.pool import Compute, InlineCompute
 
 
-def raw_of(row: Mapping[str, Any]) -> dict[str, Any]:
+def raw_object(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row of the landed object of a media row."""
     words = ("uri", "etag", "label", "title", "text", "licence", "author", "origin")
     told = {name: row[name] for name in ("key", "sha256", "mime")}
     return dict.fromkeys(words, "") | told | {"nbytes": 1, "segments": None}
 
 
-def batch_of(
+def open_batch(
     root: loader.Root,
     landing: Store,
     spec: DatasetSpec,
@@ -32,7 +32,7 @@ def batch_of(
         compute=compute or InlineCompute(),
         spec=spec,
         txn="t",
-        raws={row["key"]: raw_of(row) for row in audits},
+        raws={row["key"]: raw_object(row) for row in audits},
         audits=[dict(row) for row in audits],
         published={},
         labels=[],

@@ -270,10 +270,10 @@ def test_run_that_died_is_finished_in_its_own_transaction(
             ingest(root, landing, compute)
     (begun,) = root.log.refresh().txns
     assert [*root.store.list(f"data/{begun}/")]
-    record, _ = cut_again(root, landing, compute, *discovered(root), run_id="run-2")
+    record, _ = cut_again(root, landing, compute, *raw_partitions(root), run_id="run-2")
     assert list(root.log.refresh().txns) == [begun] == [record.body["txn"]]
     root.abort(begun, "no heartbeat for 72 hours")
-    again, _ = cut_again(root, landing, compute, *discovered(root), run_id="run-3")
+    again, _ = cut_again(root, landing, compute, *raw_partitions(root), run_id="run-3")
     assert root.log.refresh().txns[again.body["txn"]].status == "open"
 
 
@@ -298,7 +298,7 @@ def test_two_runs_that_cut_a_batch_at_once_have_one_record(
     assert {row["part"] for row in rows} == {entry["part"]["id"] for entry in record.body["parts"]}
 
 
-def discovered(root: loader.Root) -> list[str]:
+def raw_partitions(root: loader.Root) -> list[str]:
     return partitions(root.store, "demo", "raw_objects")
 
 

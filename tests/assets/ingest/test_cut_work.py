@@ -36,16 +36,16 @@ LOCAL = Cluster(engine="local")
 SAID: list[str] = []
 
 
-def on(cluster: Cluster) -> Compute:
+def make_compute(cluster: Cluster) -> Compute:
     return ClusterCompute(cluster, LocalCompute(2), SAID.append)
 
 
 WAYS: Mapping[str, Callable[[], Compute]] = {
     "inline": InlineCompute,
     "2 workers": lambda: LocalCompute(2),
-    "inline engine": lambda: on(Cluster(engine="inline")),
-    "local engine, 1 worker": lambda: on(replace(LOCAL, slot=replace(LOCAL.slot, cpus=1))),
-    "local engine, 4 workers": lambda: on(replace(LOCAL, slot=replace(LOCAL.slot, cpus=4))),
+    "inline engine": lambda: make_compute(Cluster(engine="inline")),
+    "local engine, 1 worker": lambda: make_compute(replace(LOCAL, slot=replace(LOCAL.slot, cpus=1))),
+    "local engine, 4 workers": lambda: make_compute(replace(LOCAL, slot=replace(LOCAL.slot, cpus=4))),
 }
 
 
@@ -92,16 +92,16 @@ def test_shards_and_tables_have_the_same_bytes_whoever_cuts(
 def test_object_that_no_node_could_read_is_read_again_by_the_next_run(
     tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> hash_work.Hashed:
+    def raise_library_error(*_: object) -> hash_work.Hashed:
         raise RuntimeError("a library went mad")
 
     root, store = loader.Root(tmp_path / "root"), open_store(str(landing))
     root.create()
     (batch,) = discover(root.store, store, "demo")
-    compute = on(Cluster(engine="inline"))
+    compute = make_compute(Cluster(engine="inline"))
     told = {"dataset": "demo", "partition": batch, "run_id": "run", "compute": compute}
     with monkeypatch.context() as patched:
-        patched.setattr(hash_work, "read_content", broken)
+        patched.setattr(hash_work, "read_content", raise_library_error)
         with refusal(StoreError, what="content", given="RuntimeError: a library went mad"):
             landing_stage.land(root.store, store, **told)
     _, rows = landing_stage.land(root.store, store, **told)
@@ -119,7 +119,7 @@ def cut_by_runs(
     validation.media_stage(root, store, InlineCompute(), SPEC, partition=batch, run_id="first")
 
     def run(run_id: str) -> StageRecord:
-        return units.units_stage(root, store, on(cluster), SPEC, partition=batch, run_id=run_id)[0]
+        return units.units_stage(root, store, make_compute(cluster), SPEC, partition=batch, run_id=run_id)[0]
 
     true = cluster_compute.follow
 

@@ -105,7 +105,7 @@ def test_workers_that_cannot_import_the_pipeline_reject_nothing(
     """As in a process whose working directory is no longer on its path."""
     checkout = str(Path(media.__file__).parents[2])
     with monkeypatch.context() as patched:
-        patched.setattr("penstock.compute.pool.process.import_path", lambda: paths_without(checkout))
+        patched.setattr("penstock.compute.pool.process.import_path", lambda: import_paths(checkout))
         compute = LocalCompute(1)
         try:
             with pytest.raises(WorkerFailed, match="No module named 'assets'"):
@@ -115,7 +115,7 @@ def test_workers_that_cannot_import_the_pipeline_reject_nothing(
     assert current_record(root.store, "demo", "media", batch) is None
 
 
-def paths_without(checkout: str) -> list[str]:
+def import_paths(checkout: str) -> list[str]:
     from penstock.compute.pool.import_path import import_path
 
     return [entry for entry in import_path() if entry != checkout]

@@ -12,7 +12,7 @@ from assets.media.objects import CutRequest, CutResult
 from assets.media.unit import Unit
 from assets.spec import DatasetSpec
 from loader.storage import open_store
-from tests.assets.ingest.landed import batch_of
+from tests.assets.ingest.landed import open_batch
 
 
 def naming(request: CutRequest) -> CutResult:
@@ -42,7 +42,7 @@ def test_unit_is_a_file_that_its_worker_made(
     secret.write_bytes(b"a key")
     row = {"key": str(secret), "sha256": "0" * 64, "mime": how, "kind": "text"}
     root = open_store(str(tmp_path / "root"))
-    batch = batch_of(loader.Root(str(tmp_path / "root")), root, DatasetSpec(name="demo"), [row])
+    batch = open_batch(loader.Root(str(tmp_path / "root")), root, DatasetSpec(name="demo"), [row])
     cut = cut_objects(batch, [row], labels=[])
     assert len(cut.rows) == len(cut.parts) == (how == "own")
     assert [one["code"] for one in cut.refusals] == ([] if how == "own" else ["foreign_file"])

@@ -29,7 +29,7 @@ from penstock.formats.registry import FORMATS
 from penstock.stages import StageRecord
 from tests.penstock.formats.builders.places import PLACES
 from tests.penstock.formats.conftest import fill_all
-from tests.penstock.formats.versions import OF_PLACE, contents, imported
+from tests.penstock.formats.versions import OF_PLACE, contents, import_version
 
 ALL = sorted({*PLACE_FORMATS, *PLACES})
 Publish = Callable[[loader.Root, StageRecord], loader.Version]
@@ -67,11 +67,11 @@ class Batch:
         return samples_stage(self.root, self.spec, **self.how)[0]
 
 
-def format_of(name: str) -> str:
+def format_name(name: str) -> str:
     return name.partition(".")[0]
 
 
-def copied(place: Path, root: loader.Root) -> Path:
+def copy_place(place: Path, root: loader.Root) -> Path:
     """The place without the notes of an export, which the pipeline does not read."""
     to = Path(f"{root.url}-place")
     return Path(
@@ -83,21 +83,21 @@ def copied(place: Path, root: loader.Root) -> Path:
     ("name", "keep"),
     [
         *((name, "copy") for name in ALL),
-        *((name, "in place") for name in ALL if format_of(name) in in_place_formats()),
+        *((name, "in place") for name in ALL if format_name(name) in in_place_formats()),
     ],
 )
 def test_batch_has_the_samples_of_an_import(
     name: str, keep: str, format_places: Path, root: loader.Root, publish_alone: Publish
 ) -> None:
     """Each with the keys of its object and of the format, its fields, its columns and its split."""
-    place, fields = copied(format_places / name, root), OPTIONS.get(name, NO_OPTIONS).fields
+    place, fields = copy_place(format_places / name, root), OPTIONS.get(name, NO_OPTIONS).fields
     record = Batch(root, place, name, keep).samples()
     assert (record.verdict, record.counts["rejected"]) == ("published", 0)
     found = {
         (row["raw_key"], row["source_key"]): (data, row)
         for data, row in contents(publish_alone(root, record)).values()
     }
-    copies = contents(imported(format_of(name), place, fields=fields))
+    copies = contents(import_version(format_name(name), place, fields=fields))
     assert len(found) == len(copies)
     for key, (data, columns) in copies.items():
         mine, row = found[columns["raw_key"], columns.get("source_key", key)]
@@ -110,7 +110,7 @@ def test_batch_has_the_samples_of_an_import(
 @pytest.mark.parametrize("name", [name for name in PLACE_FORMATS if name not in ("csv", "files")])
 def test_damaged_object_is_refused_alone(name: str, format_places: Path, root: loader.Root) -> None:
     """Files and CSV may end anywhere."""
-    place = copied(format_places / name, root)
+    place = copy_place(format_places / name, root)
     companions, objects = FORMATS[name].companions, objects_of(place)
     key = max(
         (one for one in objects if not (companions and companions.search(one))),

@@ -76,7 +76,7 @@ def upload(folder: Path, url: str) -> Store:
     return store
 
 
-def seen(place: Path | str, source: Source = SOURCE) -> Store:
+def open_raw_store(place: Path | str, source: Source = SOURCE) -> Store:
     return raw_store(open_store(str(place)), source)
 
 
@@ -85,7 +85,7 @@ def land(root: loader.Root, run: Run) -> Callable[[Path | str], str]:
     """Take what has arrived to a version, and return its batch."""
 
     def go(place: Path | str) -> str:
-        (batch,) = discover(root.store, seen(place), "demo", source=SOURCE)
+        (batch,) = discover(root.store, open_raw_store(place), "demo", source=SOURCE)
         assert run("ingest", DEMO, batch, place).success
         assert run("release", DEMO, place=place).success
         return batch
@@ -124,7 +124,7 @@ def test_both_layouts_become_the_same_samples_with_features_splits_and_facts(
 
 
 def test_episode_sync_is_added_to_published_episodes(
-    place: Path, root: loader.Root, land: Callable[[Path | str], str], run: Run, failure_of: Any
+    place: Path, root: loader.Root, land: Callable[[Path | str], str], run: Run, failure_text: Any
 ) -> None:
     batch = land(place)
     before = {info.key: info.etag for info in root.store.list("data/")}
@@ -134,7 +134,7 @@ def test_episode_sync_is_added_to_published_episodes(
     check = Expectation(kind="between", column="clock_skew_ns", low=0, high=10**9)
     more = replace(DEMO, features=(HASH, sync), gate=replace(SUITE, suite=(*SUITE.suite, check)))
     again = run("ingest", more, batch, place)
-    assert again.success, failure_of(again)
+    assert again.success, failure_text(again)
     assert run("release", more, place=place).success
     assert {info.key: info.etag for info in root.store.list("data/")}.items() > before.items()
     version = root.open("demo@2")
@@ -156,7 +156,7 @@ def test_episode_sync_is_added_to_published_episodes(
     strict = replace(sync, parameters=sync.parameters | {"still": 0.05})
     last = replace(more, features=(HASH, strict))
     again = run("ingest", last, batch, place)
-    assert again.success, failure_of(again)
+    assert again.success, failure_text(again)
     assert run("release", last, place=place).success
     version = root.open("demo@3")
     assert version.facts["keep.r2.npy"] == version.facts["keep.npy"]
@@ -176,17 +176,17 @@ def test_episode_sync_is_added_to_published_episodes(
 def test_video_that_is_replaced_makes_another_object(
     place: Path, root: loader.Root, land: Callable[[Path | str], str]
 ) -> None:
-    before = {info.key: info for info in seen(place).list() if info.key.startswith("data/")}
+    before = {info.key: info for info in open_raw_store(place).list() if info.key.startswith("data/")}
     land(place)
-    store = seen(place)
+    store = open_raw_store(place)
     held = store.head(data(1))
     video(str(place / film(1)), range(100, 100 + LENGTHS[1]))
-    now = {info.key: info for info in seen(place).list() if info.key.startswith("data/")}
+    now = {info.key: info for info in open_raw_store(place).list() if info.key.startswith("data/")}
     assert {key for key in before if now[key].etag != before[key].etag} == {data(1)}
     with pytest.raises(Changed, match=film(1)):
         store.get_range(data(1), 0, held.nbytes, now[data(1)].etag)
     with refusal(Changed, what=film(1), given=held.etag):
-        seen(place).get_range(data(1), 0, held.nbytes, held.etag)
+        open_raw_store(place).get_range(data(1), 0, held.nbytes, held.etag)
     batch = land(place)
     record = current_record(root.store, "demo", "samples", batch)
     assert record is not None
@@ -218,7 +218,7 @@ def test_file_that_grows_brings_its_new_episodes_alone(
 def test_one_that_is_gone_or_replaced_after_it_was_discovered_is_dropped_by_name(
     place: Path, root: loader.Root, run: Run
 ) -> None:
-    (batch,) = discover(root.store, seen(place), "demo", source=SOURCE)
+    (batch,) = discover(root.store, open_raw_store(place), "demo", source=SOURCE)
     (place / film(0)).unlink()
     assert run(["raw_objects"], DEMO, batch, place).success
     landed = current_record(root.store, "demo", "raw_objects", batch)
@@ -248,7 +248,7 @@ def test_tick_reads_of_a_place_that_is_as_before_its_listing_alone(
 
     def read() -> list[str]:
         s3_answers.clear()
-        assert [*seen(bucket, source).list()]
+        assert [*open_raw_store(bucket, source).list()]
         return sorted(path.rpartition("/")[2] for method, path, _ in s3_answers if bucket[11:] in path)
 
     first = read()
@@ -266,11 +266,11 @@ def test_tick_reads_of_a_place_that_is_as_before_its_listing_alone(
 
 def test_object_waits_until_all_of_its_files_are_there(place: Path, tmp_path: Path) -> None:
     (place / film(0)).rename(tmp_path / "late.mp4")
-    assert data(0) not in {info.key for info in seen(place).list()}
+    assert data(0) not in {info.key for info in open_raw_store(place).list()}
     with refusal(ObjectNotFound, what=film(0), where=f"{place}/{data(0)}"):
-        seen(place).head(data(0))
+        open_raw_store(place).head(data(0))
     (tmp_path / "late.mp4").rename(place / film(0))
-    store = seen(place)
+    store = open_raw_store(place)
     (info,) = (info for info in store.list() if info.key == data(0))
     files = [(place / name).read_bytes() for name in (data(0), film(0))]
     whole = b"".join(files)
@@ -290,10 +290,12 @@ def test_neither_notices_nor_an_inventory_tell_of_objects_of_several_files(
         reconcile(
             TickDataset(store=root.store, name="demo", limits=BatchLimits()),
             SOURCE,
-            seen(place),
+            open_raw_store(place),
             inventory="x",
         )
-    report = reconcile(TickDataset(store=root.store, name="demo", limits=BatchLimits()), SOURCE, seen(place))
+    report = reconcile(
+        TickDataset(store=root.store, name="demo", limits=BatchLimits()), SOURCE, open_raw_store(place)
+    )
     assert (report.n_there, report.n_batched, report.not_taken) == (3, 0, {"not_media": 7})
 
 
@@ -301,7 +303,7 @@ def test_place_without_rows_has_no_objects(place: Path) -> None:
     for path in (place / "data").rglob("*.parquet"):
         path.unlink()
     (place / "meta/info.json").unlink()
-    assert [*seen(place).list()] == []
+    assert [*open_raw_store(place).list()] == []
 
 
 def test_takedown_of_an_object_reaches_its_videos(
@@ -309,7 +311,7 @@ def test_takedown_of_an_object_reaches_its_videos(
 ) -> None:
     store = upload(place, bucket)
     land(bucket)
-    n = requested(root, f"{bucket}/{film(1)}", [f"{bucket}/{data(1)}"])
+    n = request_takedown(root, f"{bucket}/{film(1)}", [f"{bucket}/{data(1)}"])
     ran = run_takedown(root, n, apply=True, raw=RawDeletion(delete_object, files_beside))
     assert set(root.open("demo@latest").samples().collect()["raw_key"]) == {data(0), data(2)}
     assert [uri.removeprefix(f"{bucket}/") for uri in ran.deleted] == [data(1)]
@@ -317,7 +319,7 @@ def test_takedown_of_an_object_reaches_its_videos(
     assert {key for key in there if "meta/" not in key} == {data(0), data(2), film(0), film(2)}
 
 
-def requested(root: loader.Root, name: str, whole: list[str]) -> int:
+def request_takedown(root: loader.Root, name: str, whole: list[str]) -> int:
     """The number of a takedown that names a file of a raw object, which is taken down whole."""
     asked = {"root": root.url, "raw": [name], "subject": [], "sample": [], "dataset": ""}
     body, text, _ = request.run(Namespace(**asked, reason="ticket 4", by="ann"))
@@ -326,31 +328,29 @@ def requested(root: loader.Root, name: str, whole: list[str]) -> int:
     return int(body["takedown"])
 
 
-def text_of(root: loader.Root, batch: str) -> str:
+def manifest_text(root: loader.Root, batch: str) -> str:
     """The manifest of a batch."""
     return bytes(root.store.get(f"tables/demo/manifests/{batch[:6]}.json").data).decode()
 
 
-def test_takedown_of_a_further_file_that_nobody_knew_names_the_object_to_ask_for(
-    place: Path, root: loader.Root
-) -> None:
+def test_takedown_of_an_unknown_further_file_names_its_object(place: Path, root: loader.Root) -> None:
     """It was requested when its object was not discovered yet, or as it was."""
     dataset = TickDataset(store=root.store, name="demo", limits=BatchLimits())
-    (step,) = tick(dataset, [SOURCE], lambda source: nullcontext(seen(place)))
+    (step,) = tick(dataset, [SOURCE], lambda source: nullcontext(open_raw_store(place)))
     assert step.waiting == 3
     waiting = read_progress(root.store, "demo", SOURCE.name).waiting.values()
     assert {one.item.key: one.item.files for one in waiting} == {data(n): (film(n),) for n in range(3)}
     n = root.log.deny([Target(kind="raw", value=film(2))], "ticket 4", "ann").n
-    (batch,) = discover(root.store, seen(place), "demo", source=SOURCE, denies=root.state.denies)
+    (batch,) = discover(root.store, open_raw_store(place), "demo", source=SOURCE, denies=root.state.denies)
     assert [item.key for item in read_manifest(root.store, "demo", batch).objects] == [data(0), data(1)]
-    (late,) = discover(root.store, seen(place), "demo", source=SOURCE)
+    (late,) = discover(root.store, open_raw_store(place), "demo", source=SOURCE)
     with pytest.raises(InvalidRuntime, match=f"request --raw {place}/{data(2)}"):
         run_takedown(root, n, apply=False)
-    other = requested(root, data(2), [])
+    other = request_takedown(root, data(2), [])
     for number in (other, n):
         run_takedown(root, number, apply=True)
-    assert film(2) not in text_of(root, late)
-    assert film(1) in text_of(root, batch)
+    assert film(2) not in manifest_text(root, late)
+    assert film(1) in manifest_text(root, batch)
 
 
 def bag(folder: Path, text: str, plugin: StoragePlugin) -> None:
@@ -368,14 +368,14 @@ def test_bag_of_ros_2_is_one_raw_object(tmp_path: Path, root: loader.Root, run: 
     (place / "odd").mkdir()
     (place / "odd/metadata.yaml").write_text("rosbag2_bagfile_information: 7")
     files = upload(place, bucket)
-    found = {info.key: info for info in seen(bucket, source).list() if not source.sieve()(info)}
+    found = {info.key: info for info in open_raw_store(bucket, source).list() if not source.sieve()(info)}
     assert set(found) == {f"{name}/metadata.yaml" for name in ("five", "six", "odd")}
     database = (place / "five/five.db3").read_bytes()
     assert found["five/metadata.yaml"].nbytes == sum(
         path.stat().st_size for path in (place / "five").iterdir()
     )
     demo = DatasetSpec(name="demo", sources=(source,), gate=SUITE, max_reject_rate=0.5)
-    (batch,) = discover(root.store, seen(bucket, source), "demo", source=source)
+    (batch,) = discover(root.store, open_raw_store(bucket, source), "demo", source=source)
     assert run("ingest", demo, batch, bucket).success
     assert run("release", demo, place=bucket).success
     rows = root.open("demo@1").samples().collect()
@@ -383,12 +383,12 @@ def test_bag_of_ros_2_is_one_raw_object(tmp_path: Path, root: loader.Root, run: 
         "five": "five/metadata.yaml",
         "six": "six/metadata.yaml",
     }
-    n = requested(root, "six/six.mcap", [f"{bucket}/six/metadata.yaml"])
+    n = request_takedown(root, "six/six.mcap", [f"{bucket}/six/metadata.yaml"])
     run_takedown(root, n, apply=True, raw=RawDeletion(delete_object, files_beside))
-    assert "six.mcap" not in text_of(root, batch)
+    assert "six.mcap" not in manifest_text(root, batch)
     assert list(files.list("six/")) == []
     files.put("five/five.db3", database + bytes(4096))
-    (batch,) = discover(root.store, seen(bucket, source), "demo", source=source)
+    (batch,) = discover(root.store, open_raw_store(bucket, source), "demo", source=source)
     assert [item.key for item in read_manifest(root.store, "demo", batch).objects] == ["five/metadata.yaml"]
     files.delete_many(["five/five.db3"])
-    assert {info.key for info in seen(bucket, source).list()} == {"odd/metadata.yaml"}
+    assert {info.key for info in open_raw_store(bucket, source).list()} == {"odd/metadata.yaml"}

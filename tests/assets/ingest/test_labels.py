@@ -73,7 +73,7 @@ def test_labelled_dataset_that_does_not_say_where_labels_come_from_is_refused(
     photos: Path,
     tmp_path: Path,
     make_jpeg: Callable[..., bytes],
-    failure_of: Callable[[dg.ExecuteInProcessResult], str],
+    failure_text: Callable[[dg.ExecuteInProcessResult], str],
 ) -> None:
     """As earlier releases published it, which took each folder as a label."""
     spec = replace(SPEC, label_from="folder")
@@ -85,8 +85,8 @@ def test_labelled_dataset_that_does_not_say_where_labels_come_from_is_refused(
     batch = arrive(more)
     stopped = run("ingest", SPEC, batch, more)
     assert not stopped.success
-    assert "photos of demo have the classes 'monday', 'tuesday'" in failure_of(stopped)
-    assert "label_from='folder'" in failure_of(stopped)
+    assert "photos of demo have the classes 'monday', 'tuesday'" in failure_text(stopped)
+    assert "label_from='folder'" in failure_text(stopped)
     assert run("ingest", spec, batch, more).success
     assert run("release", spec).success
     assert published_labels(root, "demo") == ["monday", "tuesday", "friday"]

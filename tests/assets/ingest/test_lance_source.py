@@ -20,7 +20,7 @@ from penstock.stages import StageRecord, current_record
 from penstock.upkeep.takedown.raw_objects import RawDeletion, delete_object
 from penstock.upkeep.takedown.run import run_takedown
 from tests.assets.conftest import Run
-from tests.assets.ingest.test_read_samples import stored
+from tests.assets.ingest.test_read_samples import field_bytes
 
 SOURCE = Source(format="lance", key="name", fields={"text": "txt"})
 DEMO = DatasetSpec(name="demo", sources=(SOURCE,), gate=Gate(thresholds=None))
@@ -53,7 +53,7 @@ def land(place: Path, root: loader.Root, run: Run) -> Land:
 
 
 def texts(root: loader.Root) -> dict[str, str]:
-    found = stored(root.open("demo@latest"), "text.txt")
+    found = field_bytes(root.open("demo@latest"), "text.txt")
     return {key: bytes(data).decode() for (_, key), data in found.items()}
 
 

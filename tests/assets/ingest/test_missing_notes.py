@@ -55,7 +55,7 @@ def test_notes_name_shards_that_an_index_lists(tmp_path: Path) -> None:
     assert missing_notes(store, "mds", NO_OPTIONS, keys) == []
 
 
-def test_notes_are_for_sets_that_the_batch_belongs_to(tmp_path: Path) -> None:
+def test_notes_are_for_sets_of_the_batch(tmp_path: Path) -> None:
     archive(tmp_path / "a-0-of-2.tar", "x")
     store = open_store(str(tmp_path))
     assert missing_notes(store, "webdataset", NO_OPTIONS, ["b.tar"]) == []

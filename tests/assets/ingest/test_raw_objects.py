@@ -22,7 +22,7 @@ def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "root"))
 
 
-def landed(store: Store, place: Store, batch: str) -> dict[str, dict[str, Any]]:
+def land_rows(store: Store, place: Store, batch: str) -> dict[str, dict[str, Any]]:
     _, rows = land(store, place, dataset="d", partition=batch, run_id="r")
     return {row["key"]: row for row in rows}
 
@@ -51,7 +51,7 @@ def test_objects_above_the_size_of_one_read(store: Store, tmp_path: Path) -> Non
     data = os.urandom(2**20) * 19  # two reads of 8 MiB and a rest
     place.put("big", data)
     place.put("exactly", data[: 8 * 2**20])
-    rows = landed(store, place, discover(store, place, "d")[0])
+    rows = land_rows(store, place, discover(store, place, "d")[0])
     assert rows["big"]["sha256"] == hashlib.sha256(data).hexdigest()
     assert rows["exactly"]["sha256"] == hashlib.sha256(data[: 8 * 2**20]).hexdigest()
 
@@ -60,7 +60,7 @@ def test_exactly_the_manifest_lands(store: Store, landing: Path) -> None:
     place = open_store(str(landing))
     batches = discover(store, place, "d", BatchLimits(max_objects=2))
     place.put("later.jpg", b"not of any batch yet")
-    rows = [landed(store, place, batch) for batch in batches]
+    rows = [land_rows(store, place, batch) for batch in batches]
     assert [len(found) for found in rows] == [2, 2, 1]
     assert not any("later.jpg" in found for found in rows)
     (later,) = discover(store, place, "d")
@@ -79,7 +79,7 @@ def test_changed_gone_and_unreadable_objects_are_rows(store: Store, landing: Pat
     (landing / "videos/clip.mp4").symlink_to(landing / "videos/clip.mp4")  # opening it is refused by the disk
     place.put("empty and replaced", b"full")
     place.delete_many(["empty and gone"])
-    rows = landed(store, place, batch)
+    rows = land_rows(store, place, batch)
     found = codes(rows)
     assert found.pop("videos/clip.mp4")
     assert found == {
@@ -93,7 +93,7 @@ def test_changed_gone_and_unreadable_objects_are_rows(store: Store, landing: Pat
     assert all(row["error_reason"] for row in rows.values() if row["error_code"])
     (landing / "videos/clip.mp4").unlink()
     (again,) = discover(store, place, "d")  # what replaced it lands in a batch of its own
-    assert set(landed(store, place, again)) == {"photos/cats/a cat.jpg", "empty and replaced"}
+    assert set(land_rows(store, place, again)) == {"photos/cats/a cat.jpg", "empty and replaced"}
 
 
 def test_object_replaced_between_two_reads_is_not_mixed(store: Store, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_object_replaced_between_two_reads_is_not_mixed(store: Store, tmp_path: 
             return getattr(place, name)
 
     (batch,) = discover(store, place, "d")
-    assert codes(landed(store, Replacing(), batch)) == {"big": "Changed"}
+    assert codes(land_rows(store, Replacing(), batch)) == {"big": "Changed"}
 
 
 def test_store_that_does_not_answer_is_no_reason_to_reject(store: Store, landing: Path) -> None:
@@ -147,7 +147,7 @@ def test_origins_are_told_and_are_no_object(store: Store, landing: Path) -> None
         "_origins.json", b'{"speech/tone.wav": {"licence": "CC0-1.0", "author": "me", "text": "a tone"}}'
     )
     (batch,) = discover(store, place, "d")
-    rows = landed(store, place, batch)
+    rows = land_rows(store, place, batch)
     assert "_origins.json" not in rows
     assert (rows["speech/tone.wav"]["licence"], rows["speech/tone.wav"]["text"]) == ("CC0-1.0", "a tone")
     assert rows["readme.txt"]["licence"] == "unknown"
@@ -179,7 +179,7 @@ def test_what_is_said_of_one_object_and_makes_no_sense_is_its_own_problem(
         % SPOILT[what],
     )
     (batch,) = discover(store, place, "d")
-    rows = landed(store, place, batch)
+    rows = land_rows(store, place, batch)
     if what == "half a character in a list":  # as text it is an escape
         assert rows["readme.txt"]["title"] == r"['\ud800']"
     else:

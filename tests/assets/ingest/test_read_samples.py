@@ -47,7 +47,7 @@ def spec(format: str, **more: object) -> DatasetSpec:
     return DatasetSpec(name="demo", sources=(source,), **told)  # type: ignore[arg-type]
 
 
-def stored(version: loader.Version, field: str) -> dict[str, bytes]:
+def field_bytes(version: loader.Version, field: str) -> dict[str, bytes]:
     """Object and source key -> bytes of a field."""
     rows = version.samples().select("key", "raw_key", "source_key").collect()
     names = {key: (of, source) for key, of, source in rows.iter_rows()}
@@ -56,7 +56,7 @@ def stored(version: loader.Version, field: str) -> dict[str, bytes]:
     return {names[at.key]: bytes(one[field]) for at, one in zip(places, found, strict=True)}
 
 
-def test_rows_with_pictures_get_features_and_are_taken_down(
+def test_rows_with_pictures_get_features_and_a_takedown_removes_them(
     tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:
     place = tmp_path / "in"
@@ -118,7 +118,7 @@ def test_object_that_grows_brings_new_rows_and_changed_ones_take_their_place(
     def live() -> dict[str, str]:
         rows = root.open("demo@latest").samples().select("key", "split").collect()
         assert rows["split"].n_unique() == 1
-        found = stored(root.open("demo@latest"), "text.txt")
+        found = field_bytes(root.open("demo@latest"), "text.txt")
         return {data.decode(): key for (_, key), data in found.items()}
 
     land("one", "two")
@@ -161,11 +161,11 @@ def test_batch_that_waits_beside_another_of_the_same_object_is_cut_again(
     assert [batch for batch, _ in recut_requests(root.store, "demo")] == batches[1:]
     assert run("ingest", demo, batches[1], place).success
     assert run("release", demo, place=place).success
-    found = stored(root.open("demo@latest"), "text.txt")
+    found = field_bytes(root.open("demo@latest"), "text.txt")
     assert sorted(map(bytes.decode, found.values())) == ["ONE", "two"]
 
 
-def _labelled(path: Path, names: list[str]) -> None:
+def _write_labels(path: Path, names: list[str]) -> None:
     features = {
         "label": {"names": names, "_type": "ClassLabel"},
         "text": {"dtype": "string", "_type": "Value"},
@@ -181,9 +181,9 @@ def test_class_names_of_the_first_object_are_the_datasets(
 ) -> None:
     place, demo = tmp_path / "in", spec("parquet")
     place.mkdir()
-    _labelled(place / "a.parquet", ["cat", "dog"])
-    _labelled(place / "b.parquet", ["dog", "cat"])
-    _labelled(place / "c.parquet", ["cat", "dog", "owl"])
+    _write_labels(place / "a.parquet", ["cat", "dog"])
+    _write_labels(place / "b.parquet", ["dog", "cat"])
+    _write_labels(place / "c.parquet", ["cat", "dog", "owl"])
     batch = arrive(place)
     assert run("ingest", demo, batch, place).success
     assert run("release", demo, place=place).success
@@ -278,7 +278,7 @@ def test_source_chooses_the_clock_of_a_topic(
     topics = {"/cam": camera(UPTIME), "/cmd": commands()}
     write_log(place / "a.mcap", topics)
 
-    def ingested(**more: dict[str, str]) -> StageRecord:
+    def ingest_record(**more: dict[str, str]) -> StageRecord:
         demo = DatasetSpec(name="demo", sources=(Source(format="mcap", **more),), gate=SUITE)  # type: ignore[arg-type]
         batch = arrive(place)
         run("ingest", demo, batch, place)
@@ -286,14 +286,14 @@ def test_source_chooses_the_clock_of_a_topic(
         assert record is not None
         return record
 
-    refusals = read_table(root.store, ingested().files["refusals"])
+    refusals = read_table(root.store, ingest_record().files["refusals"])
     assert [row["key"] for row in refusals] == ["a.mcap"]
     assert "topic /cam, row 0: its header.stamp is off by" in refusals[0]["reason"]
     write_log(place / "a.mcap", {**topics, "/other": commands()})
-    assert read_table(root.store, ingested(clocks={"/cam": "log_time"}).files["refusals"]) == []
+    assert read_table(root.store, ingest_record(clocks={"/cam": "log_time"}).files["refusals"]) == []
     demo = DatasetSpec(name="demo", sources=(Source(format="mcap", clocks={"/cam": "log_time"}),), gate=SUITE)
     assert run("release", demo, place=place).success
-    (facts,) = stored(root.open("demo@1"), "episode.json").values()
+    (facts,) = field_bytes(root.open("demo@1"), "episode.json").values()
     clocks = {name: one["clock"] for name, one in json.loads(facts)["topics"].items()}
     assert clocks == {"cam": "log_time", "cmd": "log_time", "other": "log_time"}
 

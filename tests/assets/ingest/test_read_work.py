@@ -47,13 +47,15 @@ h5py.File = deadly
 """The library as workers import it."""
 
 
-def units_of(root: loader.Root, place: Path, format: str, compute: Compute) -> tuple[StageRecord, list[str]]:
+def read_units(
+    root: loader.Root, place: Path, format: str, compute: Compute
+) -> tuple[StageRecord, list[str]]:
     """The record of a batch that `compute` has read, and the keys of refused objects, each with the code."""
     root.create()
     store = open_store(str(place))
     (batch,) = discover(root.store, store, "demo")
     land(root.store, store, dataset="demo", partition=batch, run_id="r")
-    media_stage(root, store, InlineCompute(), spec_of(format), partition=batch, run_id="r")
+    media_stage(root, store, InlineCompute(), make_spec(format), partition=batch, run_id="r")
     return units_again(root, place, format, compute)
 
 
@@ -62,16 +64,16 @@ def units_again(
 ) -> tuple[StageRecord, list[str]]:
     """The same, of a batch that was audited."""
     (batch,) = partitions(root.store, "demo", "raw_objects")
-    given = (root, open_store(str(place)), compute, spec_of(format))
+    given = (root, open_store(str(place)), compute, make_spec(format))
     record, _, refused = units_stage(*given, partition=batch, run_id="r")
     return record, [f"{row['key']} {row['code']}" for row in refused]
 
 
-def spec_of(format: str) -> DatasetSpec:
+def make_spec(format: str) -> DatasetSpec:
     return DatasetSpec(name="demo", sources=(Source(format=format),), max_reject_rate=0.5)
 
 
-def laid_out(record: StageRecord) -> list[object]:
+def part_contents(record: StageRecord) -> list[object]:
     """Everything of a batch's parts but the folders that they lie in."""
     parts = [loader.Part.from_json(entry["part"]) for entry in record.body["parts"]]
     tables = [(part.id, part.n_rows, part.samples and part.samples.sha256) for part in parts]
@@ -96,14 +98,14 @@ def test_object_that_kills_its_reader_costs_itself_alone(
     monkeypatch.setattr(read_batch, "DEFAULT_SHARD_BYTES", sizes["a.hdf5"] + sizes["kills.hdf5"])
     compute = LocalCompute(2)
     try:
-        record, refused = units_of(loader.Root(tmp_path / "root"), place, "robomimic", compute)
+        record, refused = read_units(loader.Root(tmp_path / "root"), place, "robomimic", compute)
     finally:
         compute.close()
     assert refused == ["kills.hdf5 crashed"]
     assert record.counts["units"] == 2
 
 
-def tar_of(place: Path, name: str, *fields: str) -> None:
+def write_tar(place: Path, name: str, *fields: str) -> None:
     place.mkdir(exist_ok=True)
     data = tars.tar_bytes(tars.sample(name, **{field: f"{field} of {name}".encode() for field in fields}))
     (place / f"{name}.tar.gz").write_bytes(gzip.compress(data))
@@ -115,18 +117,18 @@ def test_parts_have_the_same_bytes_whoever_reads_and_the_groups_of_the_whole_bat
     """Each object is a unit, of which one alone has a field that the others have not."""
     place = tmp_path / "in"
     for name, fields in (("a", ["txt"]), ("b", ["txt", "json"]), ("c", ["txt"])):
-        tar_of(place, name, *fields)
+        write_tar(place, name, *fields)
     found, whole = dict[str, list[object]](), read_batch.DEFAULT_SHARD_BYTES
     ways = {"one unit": (whole, InlineCompute()), "here": (1, InlineCompute()), "there": (1, LocalCompute(3))}
     for way, (nbytes, compute) in ways.items():
         monkeypatch.setattr(read_batch, "DEFAULT_SHARD_BYTES", nbytes)
-        record, refused = units_of(loader.Root(tmp_path / way), place, "webdataset-compressed", compute)
+        record, refused = read_units(loader.Root(tmp_path / way), place, "webdataset-compressed", compute)
         compute.close()
         parts = [loader.Part.from_json(entry["part"]) for entry in record.body["parts"]]
         groups = {(shard.group, *shard.field_nbytes) for part in parts for shard in part.shards}
         assert (refused, len(parts)) == ([], 2 if way == "one unit" else 3)
         assert groups == {("media", "txt"), ("json", "json")}
-        found[way] = laid_out(record)
+        found[way] = part_contents(record)
     assert found["here"] == found["there"] != found["one unit"]
 
 
@@ -136,7 +138,7 @@ def test_batch_that_was_killed_is_finished_by_whoever_does_it_again(
     """Behind the second reading of a unit, whose fields lie in other groups than it knew."""
     place, unit_outcomes = tmp_path / "in", read_batch.unit_outcomes
     for name, fields in (("a", ["txt"]), ("b", ["txt", "json"])):
-        tar_of(place, name, *fields)
+        write_tar(place, name, *fields)
     monkeypatch.setattr(read_batch, "DEFAULT_SHARD_BYTES", 1)
     nodes = ClusterCompute(Cluster(engine="inline"), InlineCompute(), lambda line: None)
     seen = []
@@ -151,12 +153,12 @@ def test_batch_that_was_killed_is_finished_by_whoever_does_it_again(
     root = loader.Root(tmp_path / "root")
     monkeypatch.setattr(read_batch, "unit_outcomes", dies)
     with pytest.raises(Killed):
-        units_of(root, place, "webdataset-compressed", nodes)
+        read_units(root, place, "webdataset-compressed", nodes)
     assert len(list(job_ids(root.store))) == 2
-    found = [laid_out(units_again(root, place, "webdataset-compressed", nodes)[0])]
+    found = [part_contents(units_again(root, place, "webdataset-compressed", nodes)[0])]
     assert not list(job_ids(root.store))
     other = loader.Root(tmp_path / "other")
-    found.append(laid_out(units_of(other, place, "webdataset-compressed", InlineCompute())[0]))
+    found.append(part_contents(read_units(other, place, "webdataset-compressed", InlineCompute())[0]))
     assert found[0] == found[1]
 
 
@@ -166,9 +168,9 @@ def test_samples_without_a_field_that_all_of_the_dataset_have_are_an_error(tmp_p
     with root.write("demo") as writer:
         source = {"raw_key": "earlier", "raw_uri": "s3://earlier", "raw_sha256": "0" * 64}
         writer.add("earlier", {"txt": b"", "json": b"{}"}, source=source)
-    tar_of(place, "b", "txt")
+    write_tar(place, "b", "txt")
     with pytest.raises(FieldMismatch, match=r"b.tar.gz, sample '.*/b' has no field 'json'"):
-        units_of(root, place, "webdataset-compressed", InlineCompute())
+        read_units(root, place, "webdataset-compressed", InlineCompute())
 
 
 def test_scratch_without_room_is_no_objects_fault() -> None:

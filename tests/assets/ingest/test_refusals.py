@@ -41,7 +41,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "place"
 
 
-def landed(root: loader.Root, place: Path) -> str:
+def land_batch(root: loader.Root, place: Path) -> str:
     """The batch of what arrived since."""
     store = open_store(str(place))
     (batch,) = discover(root.store, store, "demo")
@@ -49,7 +49,7 @@ def landed(root: loader.Root, place: Path) -> str:
     return batch
 
 
-def media_of(root: loader.Root, place: Path, spec: DatasetSpec) -> tuple[StageRecord, Accounts]:
+def audit_verdict(root: loader.Root, place: Path, spec: DatasetSpec) -> tuple[StageRecord, Accounts]:
     """The verdict of the audit, and key -> (outcome, code) of refused objects."""
     (*_, batch) = batches(root, place)
     record, _, refusals = media.media_stage(
@@ -59,10 +59,12 @@ def media_of(root: loader.Root, place: Path, spec: DatasetSpec) -> tuple[StageRe
 
 
 def batches(root: loader.Root, place: Path) -> Iterator[str]:
-    yield landed(root, place)
+    yield land_batch(root, place)
 
 
-def samples_of(root: loader.Root, place: Path, batch: str, spec: DatasetSpec) -> tuple[StageRecord, Accounts]:
+def sample_verdict(
+    root: loader.Root, place: Path, batch: str, spec: DatasetSpec
+) -> tuple[StageRecord, Accounts]:
     """The verdict of the samples, and key -> (outcome, code) of all objects."""
     store, told = open_store(str(place)), {"partition": batch, "run_id": "r"}
     media.media_stage(root, store, InlineCompute(), spec, **told)
@@ -83,7 +85,7 @@ def test_copies_of_a_damaged_object_are_damaged(
     root: loader.Root, place: Path, make_jpeg: MakeJpeg, damage: str
 ) -> None:
     fill(place, make_jpeg, b"" if damage == "empty" else make_jpeg(80, 60)[:700], 8, 2)
-    record, refused = media_of(root, place, replace(SPEC, max_reject_rate=0.2))
+    record, refused = audit_verdict(root, place, replace(SPEC, max_reject_rate=0.2))
     assert record.verdict == "failed"
     assert record.reason.startswith(
         "8 of 10 objects are unreadable; the limit is 20.0% (max_reject_rate): 'copy 0.jpg'"
@@ -99,7 +101,7 @@ def test_copies_of_a_healthy_object_are_duplicates(
     root: loader.Root, place: Path, make_jpeg: MakeJpeg
 ) -> None:
     fill(place, make_jpeg, make_jpeg(80, 60), 3, 0)
-    record, refused = media_of(root, place, SPEC)
+    record, refused = audit_verdict(root, place, SPEC)
     assert record.verdict == "published"
     assert refused == dict.fromkeys(("copy 1.jpg", "copy 2.jpg"), ("dropped", "duplicate"))
 
@@ -108,11 +110,11 @@ def test_copies_of_what_an_earlier_batch_rejected_are_damaged(
     root: loader.Root, place: Path, make_jpeg: MakeJpeg
 ) -> None:
     fill(place, make_jpeg, b"", 1, 1)
-    batch = landed(root, place)
-    assert samples_of(root, place, batch, TOLERANT)[1]["copy 0.jpg"] == ("rejected", "empty")
+    batch = land_batch(root, place)
+    assert sample_verdict(root, place, batch, TOLERANT)[1]["copy 0.jpg"] == ("rejected", "empty")
     (place / "later.jpg").write_bytes(b"")
     (place / "once more.jpg").write_bytes(b"")
-    record, refused = media_of(root, place, SPEC)
+    record, refused = audit_verdict(root, place, SPEC)
     assert record.verdict == "failed"
     assert refused == dict.fromkeys(("later.jpg", "once more.jpg"), ("rejected", "empty"))
 
@@ -126,7 +128,7 @@ def test_copies_of_what_the_cut_rejects_count_in_each_limit(
     monkeypatch.setattr(
         image_cut, "upright", lambda picture, *_: picture
     )  # what is turned comes out as it lies
-    batch = landed(root, place)
+    batch = land_batch(root, place)
     store, told = open_store(str(place)), {"partition": batch, "run_id": "r"}
     media.media_stage(root, store, InlineCompute(), SPEC, **told)
     stopped, _, _ = units.units_stage(
@@ -137,7 +139,9 @@ def test_copies_of_what_the_cut_rejects_count_in_each_limit(
     (seen,) = IngestBatches("demo").current(root)
     assert sum(seen.refused.values()) == 6  # each once, though two stages refused it
 
-    record, accounts = samples_of(root, place, batch, replace(SPEC, max_untrue_rate=1.0, max_reject_rate=0.2))
+    record, accounts = sample_verdict(
+        root, place, batch, replace(SPEC, max_untrue_rate=1.0, max_reject_rate=0.2)
+    )
     assert record.verdict == "failed"
     assert record.reason.startswith("6 of 8 objects are unreadable")
     copies = {
@@ -165,12 +169,12 @@ def test_healthy_formats_that_are_not_supported_stop_no_batch(
     Image.new("RGB", (8, 8)).save(place / "c.jp2")
     (place / "copy of a.ppm").write_bytes((place / "a.ppm").read_bytes())
     fill(place, make_jpeg, b"", 0, 1)
-    record, refused = media_of(root, place, SPEC)
+    record, refused = audit_verdict(root, place, SPEC)
     assert (record.verdict, record.counts["rejected"], record.counts["not_supported"]) == ("published", 0, 4)
     assert set(refused.values()) == {("not_supported", "not_supported")}
 
     (place / "d.ppm").write_bytes(b"P6 1 1 255\n\1\2\3")
-    stopped, _ = media_of(root, place, replace(SPEC, max_unsupported_rate=0.5))
+    stopped, _ = audit_verdict(root, place, replace(SPEC, max_unsupported_rate=0.5))
     assert stopped.verdict == "failed"
     assert stopped.reason.startswith(
         "1 of 1 objects are of unsupported formats; the limit is 50.0% (max_unsupported_rate): 'd.ppm' (not_supported"
@@ -185,7 +189,7 @@ def test_other_sounds_become_samples(
     root: loader.Root, place: Path, name: str, container: str, codec: str
 ) -> None:
     sound(place / name, container, codec)
-    record, accounts = samples_of(root, place, landed(root, place), SPEC)
+    record, accounts = sample_verdict(root, place, land_batch(root, place), SPEC)
     assert accounts == {name: ("used", "")}
     assert record.counts["audio"] == 1
 
@@ -197,7 +201,7 @@ def test_error_pages_in_the_place_of_photos_stop_the_batch(
     (place / "about.html").write_bytes(b"<!doctype html><html>A page")
     (place / "about.png").write_bytes((place / "about.html").read_bytes())
     (place / "denied.png").write_bytes(b"<?xml version='1.0'?><Error>AccessDenied</Error>")
-    record, refused = media_of(root, place, replace(SPEC, max_not_media_rate=0.5))
+    record, refused = audit_verdict(root, place, replace(SPEC, max_not_media_rate=0.5))
     assert record.verdict == "failed"
     assert record.reason.startswith(
         "5 of 7 objects are not media; the limit is 50.0% (max_not_media_rate): 'about.png' (web_page: "
@@ -213,7 +217,7 @@ def test_subtitles_beside_a_film_are_no_samples(root: loader.Root, place: Path, 
         (place / "film.mp4").write_bytes(path.read_bytes())
     (place / "film.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nHello\n")
     (place / "film.de.vtt").write_text("WEBVTT\n\n00:00.000 --> 00:01.000\nHallo\n")
-    record, accounts = samples_of(root, place, landed(root, place), SPEC)
+    record, accounts = sample_verdict(root, place, land_batch(root, place), SPEC)
     assert accounts["film.mp4"] == ("used", "")
     assert accounts["film.srt"] == accounts["film.de.vtt"] == ("dropped", "subtitles")
     assert record.counts["text"] == 0

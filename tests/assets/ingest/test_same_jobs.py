@@ -29,12 +29,12 @@ def test_units_of_two_runs_are_alike_but_for_the_run(work: Any) -> None:
     kind = {READ.name: ReadTask, COPY.name: CopyTask}[work.name]
     one = kind(**given, **more, rules=TAKING)
 
-    def of(**provenance: str) -> Any:
+    def with_provenance(**provenance: str) -> Any:
         return replace(one, rules=replace(TAKING, provenance={**TAKING.provenance, **provenance}))
 
     assert work.alike is not None
-    assert work.alike(of(run_id="second")) == work.alike(one)
-    assert work.alike(of(partition="b2")) != work.alike(one)
+    assert work.alike(with_provenance(run_id="second")) == work.alike(one)
+    assert work.alike(with_provenance(partition="b2")) != work.alike(one)
     assert work.alike(replace(one, txn="other")) != work.alike(one)
 
 

@@ -33,7 +33,7 @@ def landing(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> Path:
     return place
 
 
-def test_subjects_are_known_split_whole_and_taken_down(
+def test_subjects_are_known_split_whole_and_removed_by_a_takedown(
     run: Callable[..., Any], arrive: Callable[[Path], str], root: loader.Root, landing: Path
 ) -> None:
     assert run("ingest", SPEC, arrive(landing)).success

@@ -17,7 +17,7 @@ from assets.spec import DatasetSpec
 from loader.errors import InvalidSpec
 from loader.storage import Store, open_store
 from penstock.compute.pool import Compute, InlineCompute, LocalCompute, Outcome
-from tests.assets.ingest.landed import batch_of
+from tests.assets.ingest.landed import open_batch
 from tests.assets.media.conftest import encode, write_sound
 from tests.refusals import refusal
 
@@ -66,7 +66,7 @@ def audit_batch(landing: Store, compute: Compute) -> AuditBatch:
     )
 
 
-def landed(landing: Store, *paths: Path) -> list[dict[str, Any]]:
+def landing_rows(landing: Store, *paths: Path) -> list[dict[str, Any]]:
     """Rows as the landing stage makes them."""
     import hashlib
 
@@ -92,13 +92,13 @@ def landed(landing: Store, *paths: Path) -> list[dict[str, Any]]:
 def test_what_a_container_tells(landing: Store, tmp_path: Path) -> None:
     path = flac(tmp_path / "ten-hours.flac", 36_000 * RATE_HZ)
     video = encode(tmp_path / "v.mp4", [np.zeros((64, 96, 3), np.uint8)] * 50)
-    landed(landing, path, video)
+    landing_rows(landing, path, video)
     assert read_header_work((landing, path.name)) == (36_000.0, 0.0, 36_000.0 * RATE_HZ)
     found = read_header_work((landing, video.name))
     assert found is not None
     assert found[:2] == (pytest.approx(2.0), pytest.approx(50 * 64 * 96))
     slow = encode(tmp_path / "slow.mp4", [np.zeros((64, 96, 3), np.uint8)] * 5, codec="libsvtav1", options={})
-    landed(landing, slow)
+    landing_rows(landing, slow)
     assert read_header_work((landing, slow.name)) == (pytest.approx(0.2), pytest.approx(2 * 5 * 64 * 96), 0.0)
 
 
@@ -134,11 +134,11 @@ def test_limit_is_the_base_and_what_there_is_to_decode_up_to_the_ceiling() -> No
     assert sound.limit_s(100, 10) == 100, "the ceiling is of what is added"
 
 
-def test_audit_is_given_the_time_that_its_sound_asks_for(landing: Store, tmp_path: Path) -> None:
+def test_audit_has_the_time_that_its_sound_needs(landing: Store, tmp_path: Path) -> None:
     engine, said = Told(), []
     n_samples = 36_000 * RATE_HZ
-    rows = landed(landing, flac(tmp_path / "long.flac", n_samples), flac(tmp_path / "short.flac"))
-    rows += landed(landing, flac(tmp_path / "endless.flac", 2**36 - 1))
+    rows = landing_rows(landing, flac(tmp_path / "long.flac", n_samples), flac(tmp_path / "short.flac"))
+    rows += landing_rows(landing, flac(tmp_path / "endless.flac", 2**36 - 1))
     audit_objects(audit_batch(landing, engine), rows, tell=said.append)
     limit_s = 100 + n_samples / VALUES_PER_S
     assert engine.limits["a unit"] == pytest.approx([limit_s, 100 + RATE_HZ / VALUES_PER_S, 5000])
@@ -170,7 +170,7 @@ def test_cut_is_given_the_time_that_was_decoded(landing: Store, tmp_path: Path) 
         "height_px": 9,
     }
     rows = [row, video, photo]
-    batch = batch_of(loader.Root(str(tmp_path / "landing")), landing, SPEC, rows, engine)
+    batch = open_batch(loader.Root(str(tmp_path / "landing")), landing, SPEC, rows, engine)
     assert len(cut_objects(batch, rows, labels=[""], tell=said.append).refusals) == 3
     assert engine.limits["a unit"] == pytest.approx([100 + 3175.2, 5000, 100])
     assert said == [
@@ -181,7 +181,7 @@ def test_cut_is_given_the_time_that_was_decoded(landing: Store, tmp_path: Path) 
 
 def test_what_is_cut_gets_as_much_time_as_what_is_audited(landing: Store, tmp_path: Path) -> None:
     """Of a file that tells the truth."""
-    rows = landed(landing, flac(tmp_path / "a.flac"))
+    rows = landing_rows(landing, flac(tmp_path / "a.flac"))
     told = container_limits(landing, InlineCompute(), rows, SPEC, lambda _: None)
     admitted, _ = audit_objects(audit_batch(landing, InlineCompute()), rows)
     decoded = media_row_limits(admitted, SPEC, lambda _: None)
@@ -192,7 +192,7 @@ def test_what_is_cut_gets_as_much_time_as_what_is_audited(landing: Store, tmp_pa
 def test_object_that_takes_longer_is_refused_with_its_length(landing: Store, tmp_path: Path) -> None:
     """The ceiling holds, whatever a header tells: this one's audit is given less time than any takes."""
     spec = DatasetSpec(name="demo", work_timeout_s=30.0, max_work_timeout_s=30.0)
-    rows = landed(landing, flac(tmp_path / "a.flac", 10 * RATE_HZ))
+    rows = landing_rows(landing, flac(tmp_path / "a.flac", 10 * RATE_HZ))
     engine = LocalCompute(1)
     try:
         limits = container_limits(landing, engine, rows, spec, lambda _: None)

@@ -18,7 +18,7 @@ Run = Callable[..., dg.ExecuteInProcessResult]
 
 
 @pytest.fixture
-def turned(tmp_path: Path, half_red_blue: Callable[[int, int], Image.Image]) -> Path:
+def rotated_place(tmp_path: Path, half_red_blue: Callable[[int, int], Image.Image]) -> Path:
     """A place with three photos, one of them to be turned by its EXIF."""
     read_heif()  # registers its plug-in with Pillow; a warning of it would come in the middle of a test
     place = tmp_path / "turned"
@@ -38,36 +38,40 @@ def test_mistake_in_the_cut_stops_the_batch_by_its_name(
     run: Run,
     arrive: Callable[[Path], str],
     root: loader.Root,
-    turned: Path,
-    failure_of: Callable[[dg.ExecuteInProcessResult], str],
-    checks_of: Callable[[dg.ExecuteInProcessResult], dict[str, bool]],
+    rotated_place: Path,
+    failure_text: Callable[[dg.ExecuteInProcessResult], str],
+    check_results: Callable[[dg.ExecuteInProcessResult], dict[str, bool]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    batch = arrive(turned)
+    batch = arrive(rotated_place)
     with monkeypatch.context() as planted:
         without_turning(planted)
-        stopped = run("ingest", SPEC, batch, turned)
+        stopped = run("ingest", SPEC, batch, rotated_place)
     assert not stopped.success
-    assert checks_of(stopped)["true_to_source"] is False
-    assert "1 of 3 objects" in failure_of(stopped)
-    assert "rotation_ignored (1)" in failure_of(stopped)
+    assert check_results(stopped)["true_to_source"] is False
+    assert "1 of 3 objects" in failure_text(stopped)
+    assert "rotation_ignored (1)" in failure_text(stopped)
     assert stopped.asset_materializations_for_node("demo__units") == []
     for stage in ("samples", "version"):  # later runs, by hand, do not get past the record either
-        assert not run([stage], SPEC, batch if stage == "samples" else None, turned).success
+        assert not run([stage], SPEC, batch if stage == "samples" else None, rotated_place).success
     assert partitions(root.store, "demo", "samples") == []
 
-    assert run("ingest", SPEC, batch, turned).success  # the mistake is mended: the batch is cut again
+    assert run("ingest", SPEC, batch, rotated_place).success  # the mistake is mended: the batch is cut again
     assert run("release", SPEC).success
     assert len(root.open("demo@1")) == 3
 
 
 def test_dataset_may_go_on_without_the_objects_that_came_out_wrong(
-    run: Run, arrive: Callable[[Path], str], root: loader.Root, turned: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run,
+    arrive: Callable[[Path], str],
+    root: loader.Root,
+    rotated_place: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spec = DatasetSpec(name="demo", max_untrue_rate=0.5, max_reject_rate=0.5)
-    batch = arrive(turned)
+    batch = arrive(rotated_place)
     without_turning(monkeypatch)
-    assert run("ingest", spec, batch, turned).success
+    assert run("ingest", spec, batch, rotated_place).success
     assert run("release", spec).success
     assert len(root.open("demo@1")) == 2
     record = current_record(root.store, "demo", "units", batch)

@@ -160,7 +160,7 @@ ALIKE = (
 
 
 @pytest.fixture(scope="session")
-def left_out(at_scale: Callable[[bool, bool], bool]) -> frozenset[str]:
+def nightly_files(at_scale: Callable[[bool, bool], bool]) -> frozenset[str]:
     """Files of the corpus, as its tables name them, that are left to `make test-full` today."""
     day = date.today().toordinal()
     if at_scale(False, True):
@@ -169,13 +169,13 @@ def left_out(at_scale: Callable[[bool, bool], bool]) -> frozenset[str]:
 
 
 @pytest.fixture(scope="session")
-def audited(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], dict[str, Any]]:
-    """audited(path) -> the audit's row, or {"refused": (outcome, code)}; once per file, whatever process asks."""
+def audit_row(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], dict[str, Any]]:
+    """audit_row(path) -> the audit's row, or {"refused": (outcome, code)}; once per file, whatever process asks."""
     folder = tmp_path_factory.getbasetemp()
     folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "audits"
     folder.mkdir(exist_ok=True)
 
-    def told(path: Path) -> dict[str, Any]:
+    def run_audit(path: Path) -> dict[str, Any]:
         with open(path, "rb") as file:
             mime = sniff(file.read(HEAD_BYTES))
         try:
@@ -184,13 +184,13 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], dict[s
             return {"refused": (unusable.outcome, unusable.code)}
 
     @cache
-    def audited(path: Path) -> dict[str, Any]:
+    def cached_row(path: Path) -> dict[str, Any]:
         with open(folder / hashlib.sha256(bytes(path)).hexdigest(), "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # another process may be at it
             if os.path.getsize(file.fileno()) == 0:
-                file.write(pickle.dumps(told(path)))
+                file.write(pickle.dumps(run_audit(path)))
             file.seek(0)
             row: dict[str, Any] = pickle.load(file)  # noqa: S301 - our own
             return row
 
-    return audited
+    return cached_row

@@ -32,7 +32,7 @@ SMALL = CutPolicy(video=VideoPolicy(short_side_px=64, clip_s=2.0))
 MP4, WAV = "video/mp4", "audio/wav"
 
 
-def refused(path: str, mime: str = MP4) -> tuple[str, str, str]:
+def audit_refusal(path: str, mime: str = MP4) -> tuple[str, str, str]:
     with pytest.raises(Unusable) as caught:
         audit(path, mime)
     return caught.value.outcome, caught.value.stage, caught.value.code
@@ -66,7 +66,7 @@ def test_video_that_promises_more_samples_than_it_has_bytes_is_refused_by_its_he
     struct.pack_into(">II", data, data.index(b"stsz") + 8, 1, 20_000_000)
     path.write_bytes(data)
     for found in (MP4, "audio/mp4"):
-        assert refused(str(path), found) == ("rejected", "probe", "bad_header")
+        assert audit_refusal(str(path), found) == ("rejected", "probe", "bad_header")
 
 
 def test_uneven_and_late_times(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
@@ -78,7 +78,7 @@ def test_uneven_and_late_times(encode_video: EncodeVideo, numbered_frames: MakeF
 
 def test_times_that_cannot_be_true(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
     path = encode_video(numbered_frames(4), pts=[0, 40, 80, 86_400_100])
-    assert refused(path) == ("rejected", "decode", "timestamps")
+    assert audit_refusal(path) == ("rejected", "decode", "timestamps")
     frame = av.VideoFrame(16, 16)
     for tagged, fails in (([0, 1, 0, 3], False), ([0, 0, 1536, 512, 0, 0, 0, 0, 1536, 512], True)):
         timing = Timing()
@@ -149,7 +149,7 @@ def test_tags_are_told_and_nothing_is_guessed(encode_video: EncodeVideo, numbere
 def test_deep_colour_and_hdr_are_dropped(
     encode_video: EncodeVideo, numbered_frames: MakeFrames, options: dict[str, Any], code: str
 ) -> None:
-    assert refused(encode_video(numbered_frames(5), **options)) == ("dropped", "probe", code)
+    assert audit_refusal(encode_video(numbered_frames(5), **options)) == ("dropped", "probe", code)
 
 
 TURNS = {0: (1, 0, 0, 1), 90: (0, 1, -1, 0), 180: (-1, 0, 0, -1), 270: (0, -1, 1, 0)}
@@ -206,7 +206,7 @@ def test_hidden_frames_a_day_away_are_a_damaged_clock(
     count = struct.unpack_from(">I", data, place + 4)[0]
     struct.pack_into(">I", data, place + 8 + 8 * (count - 1) + 4, 2_000_000_000 - 2**20)
     path.write_bytes(bytes(data))
-    assert refused(str(path)) == ("rejected", "probe", "timestamps")
+    assert audit_refusal(str(path)) == ("rejected", "probe", "timestamps")
 
 
 def test_frames_of_avi_get_their_times_in_order(
@@ -225,7 +225,7 @@ def test_picture_that_nobody_decodes_is_not_taken_for_sound(
     tone = (8000 * np.sin(np.arange(16000) / 5)).astype(np.int16)
     path = Path(encode_video(numbered_frames(25), sound=(tone, 16000, "flac")))
     path.write_bytes(path.read_bytes().replace(b"avc1", b"zzz1").replace(b"avcC", b"zzzC"))
-    assert refused(str(path)) == ("not_supported", "probe", "unknown_codec")
+    assert audit_refusal(str(path)) == ("not_supported", "probe", "unknown_codec")
 
 
 @pytest.mark.parametrize("share", [0.2, 0.6, 0.9])
@@ -233,16 +233,16 @@ def test_truncated_video(encode_video: EncodeVideo, noise_frames: MakeFrames, sh
     path = Path(encode_video(noise_frames(75)))
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * share)])
-    assert refused(str(path)) == ("rejected", "probe", "truncated")
+    assert audit_refusal(str(path)) == ("rejected", "probe", "truncated")
 
 
 def test_what_is_no_media(tmp_path: Path, encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"")
-    assert refused(str(path), "application/x-empty") == ("rejected", "probe", "empty")
+    assert audit_refusal(str(path), "application/x-empty") == ("rejected", "probe", "empty")
     path.write_bytes(bytes(100))
-    assert refused(str(path), "application/octet-stream") == ("rejected", "probe", "unknown_type")
-    assert refused(str(path), "application/pdf") == ("dropped", "probe", "type_not_taken")
+    assert audit_refusal(str(path), "application/octet-stream") == ("rejected", "probe", "unknown_type")
+    assert audit_refusal(str(path), "application/pdf") == ("dropped", "probe", "type_not_taken")
     with refusal(Unusable, what="type_not_taken", given="video/mp4"):
         audit(encode_video(numbered_frames(3)), MP4, ("image",))
     with pytest.raises(KeyError, match="not columns"):
@@ -254,7 +254,7 @@ def test_heic_without_its_package_raises_and_is_no_verdict(
 ) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
-    assert refused(str(path), "image/heic")[:2] == (
+    assert audit_refusal(str(path), "image/heic")[:2] == (
         "rejected",
         "probe",
     )  # the package is there, a picture is not
@@ -271,7 +271,7 @@ def test_sound_beside_a_picture(encode_video: EncodeVideo, numbered_frames: Make
     assert (row["clipped_ratio"], row["silence_ratio"]) == (1.0, 0.0)
 
 
-def packets_of(path: str, kind: str) -> list[tuple[int, int]]:
+def packet_ranges(path: str, kind: str) -> list[tuple[int, int]]:
     """(place in the file, size) of every packet of the first stream of this kind."""
     with av.open(path) as container:
         stream = next(one for one in container.streams if one.type == kind)
@@ -315,7 +315,7 @@ def test_video_with_damaged_sound_is_admitted_without_it(
     sound_one = audit(str(path), MP4)
     assert sound_one["audio_error"] is None
     data = bytearray(path.read_bytes())
-    for place, size in packets_of(str(path), "audio")[2:]:
+    for place, size in packet_ranges(str(path), "audio")[2:]:
         data[place : place + size] = bytes(size)
     path.write_bytes(bytes(data))
     row = audit(str(path), MP4)
@@ -336,11 +336,11 @@ def test_sound_whose_last_packet_is_missing_is_told(
 ) -> None:
     tone = (8000 * np.sin(np.arange(36000) / 5)).astype(np.int16)
     path = Path(encode_video(numbered_frames(50), sound=(tone, 16000, "flac")))
-    (last, size), *_ = sorted(packets_of(str(path), "audio"), reverse=True)
+    (last, size), *_ = sorted(packet_ranges(str(path), "audio"), reverse=True)
     assert last + size == path.stat().st_size
     cut = path.read_bytes()[:last]
     path.write_bytes(cut)
-    assert refused(str(path)) == ("rejected", "probe", "truncated")  # by the size of its box
+    assert audit_refusal(str(path)) == ("rejected", "probe", "truncated")  # by the size of its box
     at = cut.rindex(b"mdat") - 4
     path.write_bytes(cut[:at] + (len(cut) - at).to_bytes(4, "big") + cut[at + 4 :])
     row = audit(str(path), MP4)
@@ -359,14 +359,12 @@ def test_sound_that_nobody_can_place_is_told(
     assert (row["n_samples"], row["n_frames_decoded"]) == (None, 25)
 
 
-def test_damaged_slice_of_hevc_is_not_passed_over(
-    encode_video: EncodeVideo, noise_frames: MakeFrames
-) -> None:
+def test_damaged_slice_of_hevc_is_refused(encode_video: EncodeVideo, noise_frames: MakeFrames) -> None:
     options = {"crf": "10", "x265-params": "log-level=none:hash=1", "g": "20"}
     path = Path(encode_video(noise_frames(12), codec="libx265", options=options))
     assert audit(str(path), MP4)["n_frames_decoded"] == 12
     whole = path.read_bytes()
-    for number, (place, size) in list(enumerate(packets_of(str(path), "video")))[2:10:3]:
+    for number, (place, size) in list(enumerate(packet_ranges(str(path), "video")))[2:10:3]:
         data = bytearray(whole)
         data[place + size * 2 // 3] ^= 0x10
         path.write_bytes(bytes(data))
@@ -401,12 +399,12 @@ def test_recording_that_begins_in_the_middle(
     still = noise_frames(1, 128, 192)[0]
     moving = [np.roll(still, 3 * number, 1) for number in range(36)]
     path = Path(encode_video(moving, codec=codec, container="mpegts", options=options))
-    places = packets_of(str(path), "video")
+    places = packet_ranges(str(path), "video")
     data = path.read_bytes()
     tables, middle = data[: 3 * 188], places[4][0]  # the tables of programmes come first
     path.write_bytes(tables + data[middle:])
     if n_frames is None:
-        assert refused(str(path), "video/mp2t") == ("rejected", "decode", "no_keyframe")
+        assert audit_refusal(str(path), "video/mp2t") == ("rejected", "decode", "no_keyframe")
         return
     row = audit(str(path), "video/mp2t")
     assert (row["n_frames_decoded"], row["n_corrupt"], row["seek_ok"]) == (n_frames, 0, True)
@@ -416,7 +414,7 @@ def test_recording_that_begins_in_the_middle(
 def test_first_damaged_frame_is_told(encode_video: EncodeVideo, noise_frames: MakeFrames) -> None:
     path = Path(encode_video(noise_frames(12), options={"crf": "10", "g": "1"}))
     data = bytearray(path.read_bytes())
-    for place, size in packets_of(str(path), "video")[5:9:3]:
+    for place, size in packet_ranges(str(path), "video")[5:9:3]:
         data[place + size // 2 : place + size // 2 + 8] = bytes(8)
     path.write_bytes(bytes(data))
     with refusal(Unusable, what="corrupt", given=2) as caught:
@@ -442,17 +440,17 @@ def test_extradata_is_told_and_hashed(encode_video: EncodeVideo, noise_frames: M
     assert (row["extradata_nbytes"], row["extradata_sha256"]) == (len(box), hashlib.sha256(box).hexdigest())
 
 
-def test_what_is_sought_for(
+def test_audit_seeks_the_last_frame_and_the_longest_gap(
     encode_video: EncodeVideo, numbered_frames: MakeFrames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some frames at random, the last, and the one behind the longest gap."""
     sought: list[set[int]] = []
 
-    def recorded(path: str, hashes: Mapping[int, int], index: PacketIndex) -> bool:
+    def record_hashes(path: str, hashes: Mapping[int, int], index: PacketIndex) -> bool:
         sought.append(set(hashes))
         return seek_ok(path, hashes, index)
 
-    monkeypatch.setattr(video_audit, "seek_ok", recorded)
+    monkeypatch.setattr(video_audit, "seek_ok", record_hashes)
     times = [40 * number + (3000 if number >= 20 else 0) for number in range(50)]
     row = audit(encode_video(numbered_frames(50), pts=times), MP4)
     assert row["seek_ok"] is True

@@ -51,7 +51,7 @@ SIDES = st.integers(1, 5000)
 PLENTY = settings(max_examples=300, derandomize=True, deadline=None)
 
 
-def parsed(name: str) -> tuple[int, int, int | None]:
+def parse_bucket(name: str) -> tuple[int, int, int | None]:
     found = NAME.fullmatch(name)
     assert found
     return int(found[1]), int(found[2]), int(found[3]) if found[3] else None
@@ -131,7 +131,7 @@ def test_nothing_is_enlarged_or_cut_more_than_allowed(
     found = image_bucket(Buckets(max_upscale=upscale, max_crop=crop), width, height)
     if found is None:
         return
-    to_width, to_height, _ = parsed(found)
+    to_width, to_height, _ = parse_bucket(found)
     scale = max(to_width / width, to_height / height)
     assert scale <= upscale + 1e-9
     assert 1 - to_width * to_height / (width * height * scale**2) <= crop + 1e-9
@@ -143,7 +143,7 @@ def test_picture_on_its_side_gets_the_bucket_on_its_side() -> None:
         back = image_bucket(DEFAULT, height, width)
         assert there
         assert back
-        assert parsed(there)[:2] == parsed(back)[1::-1]
+        assert parse_bucket(there)[:2] == parse_bucket(back)[1::-1]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_every_photo_decodes_to_the_shape_of_its_bucket(tmp_path: Path, mode: st
         (field,) = set(unit.fields) - {"json"}
         data = unit.fields[field].read_bytes()
         got = loader.image(size=str(name), crop="random")(data, np.random.default_rng(number))
-        to_width, to_height, _ = parsed(str(name))
+        to_width, to_height, _ = parse_bucket(str(name))
         assert got.shape == (to_height, to_width, 3)
         with Image.open(io.BytesIO(data)) as stored:
             assert max(to_width / stored_px[0], to_height / stored_px[1]) <= 1
@@ -231,7 +231,7 @@ def test_clips_have_their_length_in_their_bucket(
     units = cut_video(path, tmp_path, policy)
     assert [unit.metadata["n_frames"] for unit in units] == [40, 40]
     for unit in units:
-        width, height, frames = parsed(str(unit.metadata["bucket"]))
+        width, height, frames = parse_bucket(str(unit.metadata["bucket"]))
         assert frames == 24
         clip = loader.video(frames=frames, size=(height, width), crop="center")
         assert clip(unit.fields["mp4"].read_bytes()).shape == (24, height, width, 3)

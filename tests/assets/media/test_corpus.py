@@ -57,7 +57,7 @@ def present(tier: str) -> Iterator[tuple[Path, Row, Row]]:
             yield folder / row["file"], row, manifest[row["file"]]
 
 
-def mime_of(path: Path) -> str:
+def sniff_mime(path: Path) -> str:
     with open(path, "rb") as file:
         return sniff(file.read(HEAD_BYTES))
 
@@ -117,7 +117,7 @@ def cut(
     path: Path, scratch: Path, policy: CutPolicy, audit: dict[str, Any]
 ) -> tuple[Kind | None, list[Unit], tuple[str, str]]:
     try:
-        kind = file_kind(str(path), mime_of(path), ALL_KINDS)
+        kind = file_kind(str(path), sniff_mime(path), ALL_KINDS)
         return kind, CUTTERS[kind].cut(str(path), scratch, policy, Known(audit=audit)), ("admitted", "")
     except Unusable as unusable:
         return None, [], (unusable.outcome, unusable.code)
@@ -169,8 +169,8 @@ def test_golden_table_keeps_the_promise() -> None:
     assert all(row["because"] for row in rows if row["outcome"] != "admitted")
 
 
-def test_core_of_the_corpus_is_audited_as_the_golden_table_says(audited: Audited) -> None:
-    check_audits("core", audited)
+def test_core_of_the_corpus_is_audited_as_the_golden_table_says(audit_row: Audited) -> None:
+    check_audits("core", audit_row)
 
 
 def test_core_of_the_corpus_is_cut(tmp_path: Path) -> None:
@@ -178,10 +178,10 @@ def test_core_of_the_corpus_is_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_whole_corpus_is_cut(tmp_path: Path, audited: Audited, left_out: frozenset[str]) -> None:
+def test_whole_corpus_is_cut(tmp_path: Path, audit_row: Audited, nightly_files: frozenset[str]) -> None:
     """After its audit, as the pipeline does. What the audits say is compared with other tools, in
     `test_corpus_peers.py`."""
-    check_cuts("extended", tmp_path, audited, left_out)
+    check_cuts("extended", tmp_path, audit_row, nightly_files)
 
 
 def test_photos_of_one_scene_are_all_upright(tmp_path: Path) -> None:

@@ -50,21 +50,23 @@ def golden() -> list[Row]:
 
 
 @pytest.fixture(scope="module")
-def present(left_out: frozenset[str]) -> Present:
+def present(nightly_files: frozenset[str]) -> Present:
     """Files of the corpus with their rows: in CI without those left out today."""
     folder = os.environ.get("PENSTOCK_MEDIA")
     rows = [(Path(folder, row["file"]), row) for row in golden()] if folder else []
-    return [(path, row) for path, row in rows if path.exists() and row["file"] not in left_out]
+    return [(path, row) for path, row in rows if path.exists() and row["file"] not in nightly_files]
 
 
-def said(*command: str | Path) -> tuple[str, str, int]:
+def run_command(*command: str | Path) -> tuple[str, str, int]:
     done = subprocess.run([str(word) for word in command], capture_output=True, check=False)
     return done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"), done.returncode
 
 
 def ffprobe(path: Path) -> Facts:
     """Streams, packets and frames, every frame decoded."""
-    told, _, _ = said("ffprobe", "-v", "quiet", "-show_streams", "-show_entries", WIDE, "-of", "json", path)
+    told, _, _ = run_command(
+        "ffprobe", "-v", "quiet", "-show_streams", "-show_entries", WIDE, "-of", "json", path
+    )
     facts: Facts = json.loads(told)
     return facts
 
@@ -82,12 +84,12 @@ def of_stream(told: Facts, what: str, index: int) -> list[Facts]:
     return [one for one in every if one.get("type", what) == what and one["stream_index"] == index]
 
 
-def known(stream: Facts, name: str) -> str | None:
+def known_value(stream: Facts, name: str) -> str | None:
     value = stream.get(name)
     return None if value in (None, "unknown", "unspecified") else str(value)
 
 
-def picture_of(told: Facts) -> Facts:
+def picture_facts(told: Facts) -> Facts:
     """What ffprobe says of the first moving picture, in our words."""
     stream = next(
         one
@@ -98,7 +100,7 @@ def picture_of(told: Facts) -> Facts:
     given = [one.get("pts", one.get("pkt_dts")) for one in frames]
     times = sorted(at for at in given if at is not None)
     gaps = [after - before for before, after in pairwise(times) if after > before]
-    transfer = known(stream, "color_transfer")
+    transfer = known_value(stream, "color_transfer")
     aspect = stream.get("sample_aspect_ratio", "1:1")
     return {
         "codec": stream["codec_name"],
@@ -107,11 +109,11 @@ def picture_of(told: Facts) -> Facts:
         "size": (stream["width"], stream["height"]),
         "sar": "1:1" if aspect in ("0:1", "N/A") else aspect,
         "pix_fmt": stream["pix_fmt"],
-        "colour_range": known(stream, "color_range"),
-        "colour_space": known(stream, "color_space"),
+        "colour_range": known_value(stream, "color_range"),
+        "colour_space": known_value(stream, "color_space"),
         "colour_trc": TRANSFERS.get(transfer or "", transfer),
-        "colour_primaries": known(stream, "color_primaries"),
-        "field_order": known(stream, "field_order"),
+        "colour_primaries": known_value(stream, "color_primaries"),
+        "field_order": known_value(stream, "field_order"),
         "extradata": stream.get("extradata_size", 0),
         "time_base": stream["time_base"],
         "start": times[0],
@@ -141,12 +143,12 @@ def our_picture(row: Facts) -> Facts:
     }
 
 
-def sound_of(told: Facts) -> Facts:
+def sound_facts(told: Facts) -> Facts:
     stream = next((one for one in told["streams"] if one["codec_type"] == "audio"), None)
     if stream is None:
         return {"audio": None}
     return {
-        "audio": (int(stream["sample_rate"]), stream["channels"], known(stream, "channel_layout")),
+        "audio": (int(stream["sample_rate"]), stream["channels"], known_value(stream, "channel_layout")),
         "audio_codec": stream.get("codec_name"),
         "samples": sum(int(one.get("nb_samples", 0)) for one in of_stream(told, "frame", stream["index"])),
     }
@@ -167,15 +169,15 @@ def differing(mine: Facts, theirs: Facts) -> dict[str, tuple[Any, Any]]:
     return {name: (mine.get(name), theirs.get(name)) for name in names if mine.get(name) != theirs.get(name)}
 
 
-def explained(row: Row) -> set[str]:
+def known_differences(row: Row) -> set[str]:
     names, _, reason = row["differs"].partition(": ")
     assert bool(names) == bool(reason), row["file"]
     return {name.strip() for name in names.split(",") if name}
 
 
-def test_audit_says_what_the_golden_table_says(present: Present, audited: Audited) -> None:
+def test_audit_says_what_the_golden_table_says(present: Present, audit_row: Audited) -> None:
     for path, row in present:
-        told = audited(path)
+        told = audit_row(path)
         if row["code"] == "animation":  # a policy decides, in the cutter
             assert told["is_animated"] is True, row["file"]
             continue
@@ -193,19 +195,19 @@ def test_audit_says_what_the_golden_table_says(present: Present, audited: Audite
         assert upright == row["upright"], row["file"]
 
 
-def test_videos_and_sounds_are_what_ffprobe_says(present: Present, audited: Audited) -> None:
+def test_videos_and_sounds_are_what_ffprobe_says(present: Present, audit_row: Audited) -> None:
     wanted = [(path, row) for path, row in present if row["kind"] in ("video", "audio")]
     for path, row, told in ahead(wanted):
-        mine, theirs = our_sound(audited(path)), sound_of(told)
+        mine, theirs = our_sound(audit_row(path)), sound_facts(told)
         if row["kind"] == "video":
-            mine, theirs = mine | our_picture(audited(path)), theirs | picture_of(told)
+            mine, theirs = mine | our_picture(audit_row(path)), theirs | picture_facts(told)
         found = differing(mine, theirs)
         if mine["audio"] is None and theirs["audio"] is not None:
             found = {name: both for name, both in found.items() if name not in ("audio_codec", "samples")}
-        assert set(found) == explained(row) - {"soundfile"}, (row["file"], found)
+        assert set(found) == known_differences(row) - {"soundfile"}, (row["file"], found)
 
 
-def test_sounds_are_what_libsndfile_says(present: Present, audited: Audited) -> None:
+def test_sounds_are_what_libsndfile_says(present: Present, audit_row: Audited) -> None:
     n_read = 0
     for path, row in present:
         if row["kind"] != "audio" or path.suffix in (".mp4", ".m4a"):
@@ -215,26 +217,28 @@ def test_sounds_are_what_libsndfile_says(present: Present, audited: Audited) -> 
             while len(block := sound.read(1 << 16, dtype="float32")):
                 n_samples += len(block)
             told = (n_samples / sound.samplerate, sound.channels)
-        mine = audited(path)
+        mine = audit_row(path)
         same = told == (mine["n_samples"] / mine["sample_rate_hz"], mine["channels"])
-        assert same == ("soundfile" not in explained(row)), (row["file"], told, mine["n_samples"])
+        assert same == ("soundfile" not in known_differences(row)), (row["file"], told, mine["n_samples"])
         n_read += 1
     assert n_read > 35 or not present
 
 
 def exif_facts(*paths: Path) -> list[Facts]:
     """What exiftool says of each; it takes longest to start."""
-    told, _, _ = said("exiftool", "-j", "-n", "-G0", "-a", "-validate", "-warning", "-error", "-all", *paths)
+    told, _, _ = run_command(
+        "exiftool", "-j", "-n", "-G0", "-a", "-validate", "-warning", "-error", "-all", *paths
+    )
     facts: list[Facts] = json.loads(told)
     return facts
 
 
-def test_pictures_are_what_exiftool_says(present: Present, audited: Audited) -> None:
+def test_pictures_are_what_exiftool_says(present: Present, audit_row: Audited) -> None:
     pictures = [(path, row) for path, row in present if row["kind"] == "image"]
     facts = exif_facts(*(path for path, _ in pictures)) if pictures else []
     for (path, row), told in zip(pictures, facts, strict=True):
         assert told["SourceFile"] == str(path)
-        mine = audited(path)
+        mine = audit_row(path)
         sizes = [
             (told[f"{group}:ImageWidth"], told[f"{group}:ImageHeight"])
             for group in ("File", "PNG", "RIFF", "GIF", "EXIF")
@@ -268,14 +272,14 @@ def test_pictures_are_what_exiftool_says(present: Present, audited: Audited) -> 
             theirs,
         )
         assert row["upright"] == upright, row["file"]
-        assert set(found) == explained(row), (row["file"], found)
+        assert set(found) == known_differences(row), (row["file"], found)
 
 
-def test_what_is_rejected_others_complain_of(present: Present) -> None:
+def test_peers_complain_about_each_rejected_file(present: Present) -> None:
     for path, row in present:
         if row["outcome"] != "rejected":
             continue
-        _, complaint, failed = said("ffmpeg", "-v", "warning", "-i", path, "-f", "null", "-")
+        _, complaint, failed = run_command("ffmpeg", "-v", "warning", "-i", path, "-f", "null", "-")
         complains = bool(complaint.strip() or failed)
         if row["file"].startswith("image/"):
             (told,) = exif_facts(path)
@@ -283,7 +287,7 @@ def test_what_is_rejected_others_complain_of(present: Present) -> None:
                 str(value) for name, value in told.items() if name in ("ExifTool:Warning", "ExifTool:Error")
             )
             assert complains or any(one in words for one in IMAGE_COMPLAINTS), row["file"]
-        assert complains == ("accepted" not in explained(row)), (row["file"], complaint)
+        assert complains == ("accepted" not in known_differences(row)), (row["file"], complaint)
 
 
 def test_what_is_dropped_others_see_as_well(present: Present) -> None:
@@ -291,7 +295,7 @@ def test_what_is_dropped_others_see_as_well(present: Present) -> None:
         if row["code"] in ("hdr", "bit_depth"):
             entries = "stream=pix_fmt,color_transfer:frame=pix_fmt,color_transfer"
             command = ("ffprobe", "-v", "error", "-select_streams", "v:0", "-read_intervals", "%+#20")
-            told = json.loads(said(*command, "-show_entries", entries, "-of", "json", path)[0])
+            told = json.loads(run_command(*command, "-show_entries", entries, "-of", "json", path)[0])
             frame, stream = told["frames"][0], told["streams"][0]
             curves = {one.get("color_transfer") for one in (frame, stream)}
             assert IN_DEEP.search(frame["pix_fmt"]), row["file"]
@@ -335,12 +339,12 @@ def small(path: Path, turned: bool, width: int, height: int) -> np.ndarray:
     return np.frombuffer(done.stdout, np.uint8).reshape(height, width).astype(float)
 
 
-def test_turned_videos_are_turned_as_ffmpeg_does(present: Present, audited: Audited) -> None:
+def test_turned_videos_are_turned_as_ffmpeg_does(present: Present, audit_row: Audited) -> None:
     n_turned = 0
     for path, row in present:
-        if row["kind"] != "video" or not (audited(path)["rotation_deg"] or audited(path)["is_flipped"]):
+        if row["kind"] != "video" or not (audit_row(path)["rotation_deg"] or audit_row(path)["is_flipped"]):
             continue
-        mine = audited(path)
+        mine = audit_row(path)
         shape = (48, 64) if mine["rotation_deg"] in (0, 180) else (64, 48)
         shown = small(path, True, shape[1], shape[0])
         stored = small(path, False, 64, 48)
@@ -359,12 +363,12 @@ CUTS = {
 }  # fmt: skip
 
 
-def test_shots_of_real_films(audited: Audited) -> None:
+def test_shots_of_real_films(audit_row: Audited) -> None:
     """All 18 boundaries, and no other; ffmpeg's own scene filter has the hard ones among its highest scores."""
     folder = os.environ.get("PENSTOCK_MEDIA")
     for name, boundaries in CUTS.items() if folder else ():
         path = Path(folder or "") / name
-        told, _, _ = said(
+        told, _, _ = run_command(
             "ffprobe",
             "-v",
             "error",
@@ -377,16 +381,16 @@ def test_shots_of_real_films(audited: Audited) -> None:
             path,
         )
         times = sorted(int(line.strip(",")) for line in told.split())
-        found = [times.index(pts) for pts in audited(path)["scene_cuts"]]
+        found = [times.index(pts) for pts in audit_row(path)["scene_cuts"]]
         assert len(found) == len(boundaries), (name, found)
         for place, boundary in zip(found, boundaries, strict=True):
             low, high = boundary if isinstance(boundary, tuple) else (boundary, boundary)
             assert low <= place <= high, (name, place)
-        _, log, _ = said(
+        _, log, _ = run_command(
             "ffmpeg", "-v", "info", "-i", path, "-vf", "scdet=threshold=8", "-an", "-f", "null", "-"
         )
         seconds = [float(one) for one in re.findall(r"lavfi\.scd\.time: ([0-9.]+)", log)]
-        base = audited(path)["time_base_num"] / audited(path)["time_base_den"]
+        base = audit_row(path)["time_base_num"] / audit_row(path)["time_base_den"]
         hard = [times[place] * base for place in boundaries if isinstance(place, int)]
         heard = [at for at in hard if any(abs(at - one) < 0.01 for one in seconds)]
         assert len(heard) >= len(hard) - 1, (name, hard, seconds)

@@ -38,7 +38,7 @@ def request(landing: Path, key: str, scratch: Path, data: bytes | None = None) -
     )
 
 
-def audited(cut: CutRequest) -> AuditRequest:
+def audit_request(cut: CutRequest) -> AuditRequest:
     names = ("store", "key", "sha256", "mime", "scratch", "kinds")
     return AuditRequest(**{name: getattr(cut, name) for name in names})
 
@@ -57,7 +57,7 @@ def test_every_kind_in_another_process(
 ) -> None:
     ask = request(landing, key, tmp_path / "new" / "scratch")
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        told = pool.submit(audit_object, audited(ask)).result()
+        told = pool.submit(audit_object, audit_request(ask)).result()
         assert list(tmp_path.rglob("scratch/*")) == []  # an audit leaves nothing
         cut = pool.submit(cut_object, ask).result()
     assert told.refusal is None
@@ -82,7 +82,7 @@ def test_bad_object_is_a_row_and_leaves_no_file(landing: Path, tmp_path: Path) -
         "code": "truncated",
         "decode_error_at_frame": None,
     }
-    for result in (audit_object(audited(ask)), cut_object(ask)):
+    for result in (audit_object(audit_request(ask)), cut_object(ask)):
         assert result.refusal is not None
         assert result.refusal.pop("reason")
         assert result.refusal == expected
@@ -95,7 +95,7 @@ def test_object_that_changed_or_went(landing: Path, tmp_path: Path) -> None:
     assert result.refusal is not None
     assert (result.refusal["stage"], result.refusal["code"]) == ("fetch", "Changed")
     (landing / "speech/tone.wav").unlink()
-    gone = audit_object(audited(ask))
+    gone = audit_object(audit_request(ask))
     assert gone.refusal is not None
     assert (gone.refusal["stage"], gone.refusal["code"]) == ("fetch", "ObjectNotFound")
 

@@ -25,7 +25,7 @@ EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
 
 
-def refused(path: Path, data: bytes | None = None) -> tuple[str, str, str]:
+def audit_refusal(path: Path, data: bytes | None = None) -> tuple[str, str, str]:
     if data is not None:
         path.write_bytes(data)
     with pytest.raises(Unusable) as caught:
@@ -33,7 +33,7 @@ def refused(path: Path, data: bytes | None = None) -> tuple[str, str, str]:
     return caught.value.outcome, caught.value.code, str(caught.value)
 
 
-def stored(pillow_format: str, **options: object) -> bytes:
+def encode_image(pillow_format: str, **options: object) -> bytes:
     sink = io.BytesIO()
     Image.new("RGB", (8, 8), (200, 10, 10)).save(sink, pillow_format, **options)
     return sink.getvalue()
@@ -46,15 +46,15 @@ TGA = bytes([0, 0, 2]) + bytes(9) + struct.pack("<HHBB", 8, 8, 24, 0) + bytes(19
 @pytest.mark.parametrize(
     ("data", "name"),
     [
-        (stored("JPEG2000"), "JPEG 2000"),
-        (stored("JPEG2000", no_jp2=True), "JPEG 2000"),
-        (stored("PPM"), "PPM, PGM"),
+        (encode_image("JPEG2000"), "JPEG 2000"),
+        (encode_image("JPEG2000", no_jp2=True), "JPEG 2000"),
+        (encode_image("PPM"), "PPM, PGM"),
         (b"P2\n# grey\n2 1\n255\n0 255\n", "PPM, PGM"),
-        (stored("TGA"), "TGA"),
-        (stored("TGA", rle=True), "TGA"),
+        (encode_image("TGA"), "TGA"),
+        (encode_image("TGA", rle=True), "TGA"),
         (TGA, "TGA"),
-        (stored("ICO"), "an icon"),
-        (stored("DDS"), "DDS"),
+        (encode_image("ICO"), "an icon"),
+        (encode_image("DDS"), "DDS"),
         (SVG, "SVG"),
         (b"8BPS\0\1" + bytes(20), "Photoshop"),
         (b"\xff\x0a" + bytes([0xFA, 0x7F]) * 9, "JPEG XL"),
@@ -68,7 +68,7 @@ TGA = bytes([0, 0, 2]) + bytes(9) + struct.pack("<HHBB", 8, 8, 24, 0) + bytes(19
     ],
 )
 def test_known_format_is_not_supported_by_its_name(tmp_path: Path, data: bytes, name: str) -> None:
-    outcome, code, said = refused(tmp_path / "x", data)
+    outcome, code, said = audit_refusal(tmp_path / "x", data)
     assert (outcome, code) == ("not_supported", "not_supported")
     assert said.startswith(f"{name}")
     assert " is not supported; " in said
@@ -82,7 +82,7 @@ def test_known_sound_is_not_supported_by_its_name(
     tmp_path: Path, sound_file: SoundFile, container: str, codec: str, name: str
 ) -> None:
     path = Path(sound_file(np.zeros(8000), 8000, container=container, codec=codec))
-    assert refused(path) == (
+    assert audit_refusal(path) == (
         "not_supported",
         "not_supported",
         f"{name} is not supported; {NOT_SUPPORTED['audio/x-tta'][1]}",
@@ -101,7 +101,7 @@ def test_known_video_is_not_supported_by_its_name(
     encode_video: EncodeVideo, numbered_frames: MakeFrames, container: str, codec: str, name: str
 ) -> None:
     path = Path(encode_video(numbered_frames(3), container=container, codec=codec, options={"g": "25"}))
-    outcome, code, said = refused(path)
+    outcome, code, said = audit_refusal(path)
     assert (outcome, code) == ("not_supported", "not_supported")
     assert said.startswith(f"{name} is not supported; ")
     assert "ffmpeg" in said
@@ -116,10 +116,12 @@ def test_codecs_without_a_decoder_are_not_supported(
     sound_file: SoundFile, encode_video: EncodeVideo, numbered_frames: MakeFrames
 ) -> None:
     path = Path(sound_file(np.zeros(48_000), container="matroska", codec="libopus"))
-    outcome, code, _ = refused(path, path.read_bytes().replace(b"A_OPUS", b"A_NONE"))
+    outcome, code, _ = audit_refusal(path, path.read_bytes().replace(b"A_OPUS", b"A_NONE"))
     assert (outcome, code) == ("not_supported", "unknown_codec")
     path = Path(encode_video(numbered_frames(3)))
-    outcome, code, _ = refused(path, path.read_bytes().replace(b"avc1", b"zzz1").replace(b"avcC", b"zzzC"))
+    outcome, code, _ = audit_refusal(
+        path, path.read_bytes().replace(b"avc1", b"zzz1").replace(b"avcC", b"zzzC")
+    )
     assert (outcome, code) == ("not_supported", "unknown_codec")
 
 
@@ -180,7 +182,7 @@ def test_subtitles_are_no_text_of_their_own(tmp_path: Path, text: str, mime: str
     path.write_text(text, "utf-8")
     assert sniff(path.read_bytes()) == mime
     if mime in SUBTITLES:
-        assert refused(path)[:2] == ("dropped", "subtitles")
+        assert audit_refusal(path)[:2] == ("dropped", "subtitles")
     else:
         assert audit(str(path), mime, ALL_KINDS)["n_documents"] == 1
 
@@ -188,7 +190,7 @@ def test_subtitles_are_no_text_of_their_own(tmp_path: Path, text: str, mime: str
 @pytest.fixture
 def photo(tmp_path: Path) -> Path:
     path = tmp_path / "photo"
-    path.write_bytes(stored("PNG"))
+    path.write_bytes(encode_image("PNG"))
     return path
 
 
@@ -249,4 +251,4 @@ def test_codec_that_ffmpeg_has_not_implemented_is_not_supported(
         raise av.error.PatchWelcomeError(1, "Not yet implemented in FFmpeg, patches welcome")
 
     monkeypatch.setattr(av, "open", not_yet)
-    assert refused(Path(path))[:2] == ("not_supported", "not_implemented")
+    assert audit_refusal(Path(path))[:2] == ("not_supported", "not_implemented")

@@ -26,7 +26,7 @@ KINDS = {"hls": HLS, "concat": CONCAT, "sdp": SDP, "dash": DASH}
 
 
 @pytest.fixture
-def asked():
+def playlist_server():
     """A server, and the paths that it was asked for."""
     paths: list[str] = []
 
@@ -50,12 +50,12 @@ def asked():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", ["file", "http"])
 def test_file_that_names_others_is_no_media(
-    tmp_path: Path, encode_video, numbered_frames, asked, kind: str, tag: bytes, where: str
+    tmp_path: Path, encode_video, numbered_frames, playlist_server, kind: str, tag: bytes, where: str
 ) -> None:
     secret = tmp_path / "secret.ts"
     encoded = encode_video(numbered_frames(5, 64, 64), container="mpegts")
     secret.write_bytes(Path(encoded).read_bytes())
-    url, port, paths = asked
+    url, port, paths = playlist_server
     for named in (str(secret), "secret.ts", f"file:{secret}") if where == "file" else (url,):
         text = KINDS[kind].format(url=named, port=port)
         path = tmp_path / "raw.mp4"

@@ -52,7 +52,7 @@ EXPECTED = {
 }
 
 
-def written(table: pa.Table, **options: Any) -> bytes:
+def parquet_bytes(table: pa.Table, **options: Any) -> bytes:
     sink = pa.BufferOutputStream()
     pa.parquet.write_table(table, sink, **options)
     data: bytes = sink.getvalue().to_pybytes()
@@ -60,10 +60,10 @@ def written(table: pa.Table, **options: Any) -> bytes:
 
 
 def parquet(rows: list[dict[str, Any]]) -> bytes:
-    return written(pa.Table.from_pylist(rows))
+    return parquet_bytes(pa.Table.from_pylist(rows))
 
 
-def place_with(folder: Path, name: str, data: bytes) -> Store:
+def write_place(folder: Path, name: str, data: bytes) -> Store:
     folder.mkdir(exist_ok=True)
     (folder / name).write_bytes(data)
     return open_store(str(folder))
@@ -80,7 +80,7 @@ def test_same_table_in_three_formats(tmp_path: Path, name: str) -> None:
         for one in reversed(some)
     ]
     data = {"csv": CSV.encode(), "jsonl": JSONL.encode(), "parquet": parquet(rows)}[name.rpartition(".")[2]]
-    place = place_with(tmp_path / "place", name, data)
+    place = write_place(tmp_path / "place", name, data)
     assert read_segments(place, {"a.mp4", "b/ü.mp4", "c.mp4"}) == GivenSegments(by_key=EXPECTED)
     assert (
         read_segments(place, {"c.mp4"}) == GivenSegments()
@@ -107,7 +107,7 @@ def test_without_a_table_there_are_none(tmp_path: Path) -> None:
     ],
 )
 def test_row_that_makes_no_sense_is_named(tmp_path: Path, row: str, told: str) -> None:
-    place = place_with(tmp_path / "place", "_segments.csv", f"key,start_s,end_s\na,0,1\n{row}\n".encode())
+    place = write_place(tmp_path / "place", "_segments.csv", f"key,start_s,end_s\na,0,1\n{row}\n".encode())
     given = read_segments(place, {"a"})
     assert given.by_key == {}
     assert told in given.problems["a"]
@@ -117,7 +117,7 @@ def test_row_that_makes_no_sense_is_named(tmp_path: Path, row: str, told: str) -
 
 def test_row_that_makes_no_sense_is_its_objects_problem(tmp_path: Path) -> None:
     table = b"key,start_s,end_s\na,0,1\nb,0,x\nb,0,1\n"
-    given = read_segments(place_with(tmp_path / "place", "_segments.csv", table), {"a", "b"})
+    given = read_segments(write_place(tmp_path / "place", "_segments.csv", table), {"a", "b"})
     assert given.by_key == {"a": (Segment(start_s=0, end_s=1),)}
     assert list(given.problems) == ["b"]
 
@@ -144,7 +144,7 @@ DEEP = "more than 64 arrays and objects are in one another"
     ],
 )
 def test_table_that_is_none(tmp_path: Path, name: str, data: bytes, what: str, given: object) -> None:
-    place = place_with(tmp_path / "place", name, data)
+    place = write_place(tmp_path / "place", name, data)
     with refusal(Corrupt, what=what, where=f"{place.url}/{name}", given=given):
         read_segments(place, {"a"})
 
@@ -159,7 +159,7 @@ def test_table_that_is_none(tmp_path: Path, name: str, data: bytes, what: str, g
     ],
 )
 def test_line_that_makes_no_sense_is_named(tmp_path: Path, row: bytes, told: str) -> None:
-    given = read_segments(place_with(tmp_path / "place", "_segments.jsonl", row), {"a"})
+    given = read_segments(write_place(tmp_path / "place", "_segments.jsonl", row), {"a"})
     assert told in given.problems["a"]
 
 
@@ -168,7 +168,7 @@ def wide(text: str, rows: int, **options: Any) -> bytes:
     keys = pa.array(["a"] + ["b"] * (rows - 1))
     label = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([text]))
     columns = {"key": keys, "start_s": [0.0] * rows, "end_s": [1.0] * rows}
-    return written(pa.table({**columns, "label": label}), compression="zstd", **options)
+    return parquet_bytes(pa.table({**columns, "label": label}), compression="zstd", **options)
 
 
 def bomb(nbytes: int) -> bytes:
@@ -176,18 +176,18 @@ def bomb(nbytes: int) -> bytes:
     table = pa.table(
         {"key": pa.array(["a"]), "start_s": [0.0], "end_s": [1.0], "label": pa.array(["x" * nbytes])}
     )
-    return written(table, compression="zstd", use_dictionary=False)
+    return parquet_bytes(table, compression="zstd", use_dictionary=False)
 
 
 def test_small_parquet_file_of_huge_rows_takes_no_memory(tmp_path: Path) -> None:
     data = wide("x" * 60_000, 100_000)  # 6 GB when it is read as it is
     assert len(data) < 100_000
-    given = read_segments(place_with(tmp_path / "place", "_segments.parquet", data), {"a"})
+    given = read_segments(write_place(tmp_path / "place", "_segments.parquet", data), {"a"})
     ((segment,),) = given.by_key.values()
     assert len(segment.label) == 60_000
     with refusal(Corrupt, what="rows of one batch", accepted=512 * 2**20):
         read_segments(open_store(str(tmp_path / "place")), {"b"})
-    longer = place_with(tmp_path / "longer", "_segments.parquet", wide("x" * 70_000, 3))
+    longer = write_place(tmp_path / "longer", "_segments.parquet", wide("x" * 70_000, 3))
     assert "label has more than 65536 bytes" in read_segments(longer, {"a"}).problems["a"]
 
 
@@ -215,7 +215,7 @@ def test_parquet_file_beyond_the_limits_is_refused_unread(
 ) -> None:
     monkeypatch.setattr(segments, "MAX_DECODED_BYTES", 2_000_000)
     monkeypatch.setattr(segments, "MAX_ROWS", 1000)
-    place = place_with(tmp_path / "place", "_segments.parquet", data())
+    place = write_place(tmp_path / "place", "_segments.parquet", data())
     with refusal(Corrupt, where=f"{place.url}/_segments.parquet", **fault):
         read_segments(place, {"a"})
 
@@ -257,7 +257,7 @@ def test_damaged_parquet_file_is_refused_or_read(changes: list[tuple[int, int]])
 
 
 def test_table_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = place_with(tmp_path / "place", "_segments.csv", CSV.encode())
+    place = write_place(tmp_path / "place", "_segments.csv", CSV.encode())
     monkeypatch.setattr(segments, "MAX_TABLE_BYTES", 50)
     with refusal(Corrupt, what="size", given=len(CSV.encode()), accepted=50):
         read_segments(place, {"a.mp4"})
@@ -265,7 +265,7 @@ def test_table_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_table_that_cannot_be_read_costs_videos_and_sounds_alone(landing: Path, tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "root"))
-    place = place_with(landing, "_segments.jsonl", b'{"key": ' + b"[" * 100_000)
+    place = write_place(landing, "_segments.jsonl", b'{"key": ' + b"[" * 100_000)
     (batch,) = discover(store, place, "d")
     record, rows = land(store, place, dataset="d", partition=batch, run_id="r")
     codes = {row["key"]: row["error_code"] for row in rows if row["error_code"]}
@@ -276,7 +276,7 @@ def test_table_that_cannot_be_read_costs_videos_and_sounds_alone(landing: Path, 
 
 
 def test_two_tables_are_one_too_many(tmp_path: Path) -> None:
-    place = place_with(tmp_path / "place", "_segments.csv", CSV.encode())
+    place = write_place(tmp_path / "place", "_segments.csv", CSV.encode())
     place.put("_segments.jsonl", JSONL.encode())
     with refusal(Corrupt, what="tables", given=["_segments.csv", "_segments.jsonl"]):
         read_segments(place, {"a.mp4"})
@@ -284,7 +284,7 @@ def test_two_tables_are_one_too_many(tmp_path: Path) -> None:
 
 def test_segments_land_with_their_object(landing: Path, tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "root"))
-    place = place_with(landing, "_segments.csv", b"key,start_s,end_s\nvideos/clip.mp4,0.5,1.5\n")
+    place = write_place(landing, "_segments.csv", b"key,start_s,end_s\nvideos/clip.mp4,0.5,1.5\n")
     (batch,) = discover(store, place, "d")
     first, rows = land(store, place, dataset="d", partition=batch, run_id="r")
     found = {row["key"]: row["segments"] for row in rows}

@@ -16,16 +16,16 @@ REPOSITORY = HERE.parents[2]
 TESTS = {
     ("alpha_on_black", "cut"): ("cut_audit/test_image.py::test_transparency_on_black",),
     ("aspect_ratio", "cut"): ("cut_audit/test_clips.py::test_pixel_aspect_ratio_ignored",),
-    ("channel_lost", "cut"): ("cut_audit/test_audio.py::test_channel_left_out",),
+    ("channel_lost", "cut"): ("cut_audit/test_audio.py::test_missing_channel_is_found",),
     ("colour_matrix", "cut"): ("cut_audit/test_clips.py::test_colour_matrix_tagged_wrong",),
     ("colour_range", "cut"): ("cut_audit/test_clips.py::test_colour_range_tagged_wrong",),
     ("colours_inverted", "cut"): ("cut_audit/test_image.py::test_colours_inverted",),
-    ("corrupt", "source"): ("test_audit.py::test_damaged_slice_of_hevc_is_not_passed_over",),
+    ("corrupt", "source"): ("test_audit.py::test_damaged_slice_of_hevc_is_refused",),
     ("decoders_disagree", "cut"): ("cut_audit/test_disagreeing_decoders.py::test_refused_by_that_name",),
     ("deep_colour_key", "source"): ("image/test_depth.py::test_transparent_colour",),
     ("depth_saturated", "cut"): ("cut_audit/test_image.py::test_sixteen_bits_saturated",),
     ("downmix_clipped", "cut"): ("cut_audit/test_audio.py::test_mix_that_clips",),
-    ("frames_missing", "cut"): ("cut_audit/test_clips.py::test_frames_left_out",),
+    ("frames_missing", "cut"): ("cut_audit/test_clips.py::test_missing_frames_are_found",),
     ("hdr", "source"): (
         "image/test_colour.py::test_high_dynamic_range_is_dropped_and_not_squeezed",
         "test_audit.py::test_deep_colour_and_hdr_are_dropped",
@@ -42,7 +42,7 @@ TESTS = {
         "cut_audit/test_image.py::test_orientation_ignored",
         "cut_audit/test_image.py::test_orientation_in_xmp_ignored",
     ),
-    ("seek_ok", "source"): ("test_audit.py::test_what_is_sought_for",),
+    ("seek_ok", "source"): ("test_audit.py::test_audit_seeks_the_last_frame_and_the_longest_gap",),
     ("sound_length", "cut"): ("cut_audit/test_audio.py::test_sound_of_another_length",),
     ("sound_out_of_sync", "cut"): ("cut_audit/test_audio.py::test_sound_out_of_sync",),
     ("timestamps", "source"): ("audio/test_audit.py::test_timestamps_that_leave_most_out_are_rejected",),
@@ -68,7 +68,7 @@ TESTS = {
     ),
     ("unknown_layout", "cut"): ("audio/test_speech.py::test_channels_without_places_are_dropped_by_name",),
     ("unreadable_clip", "cut"): (
-        "video/test_reference_clip.py::test_clip_that_decodes_to_other_pixels_is_not_given_out",
+        "video/test_reference_clip.py::test_clip_that_decodes_to_other_pixels_is_refused",
     ),
     ("vfr_as_cfr", "cut"): ("cut_audit/test_clips.py::test_variable_rate_stored_as_a_constant_one",),
     ("web_page", "source"): (

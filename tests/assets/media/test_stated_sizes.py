@@ -25,18 +25,18 @@ MakeFrames = Callable[..., list[np.ndarray]]
 TONE = 0.3 * np.sin(np.arange(4 * 8000) / 5)
 
 
-def audited(path: Path) -> dict[str, object]:
+def audit_file(path: Path) -> dict[str, object]:
     return audit(str(path), sniff(path.read_bytes()[:HEAD_BYTES]), ALL_KINDS)
 
 
 def check_cuts(path: Path, n_samples: int, shares: tuple[float, ...] = (0.8, 0.97)) -> None:
     """The whole file has its samples; without its tail it is truncated."""
     whole = path.read_bytes()
-    assert audited(path)["n_samples"] == pytest.approx(n_samples, abs=4096)
+    assert audit_file(path)["n_samples"] == pytest.approx(n_samples, abs=4096)
     for share in shares:
         path.write_bytes(whole[: int(share * len(whole))])
         with pytest.raises(Unusable) as caught:
-            audited(path)
+            audit_file(path)
         assert (caught.value.outcome, caught.value.code) == ("rejected", "truncated"), share
 
 
@@ -125,11 +125,11 @@ def mxf(path: Path, frames: list[np.ndarray]) -> Path:
 def check_video(path: Path) -> None:
     """The whole file has its 100 frames; without its tail it is truncated."""
     whole = path.read_bytes()
-    assert audited(path)["n_frames_decoded"] == 100
+    assert audit_file(path)["n_frames_decoded"] == 100
     for share in (0.8, 0.97):
         path.write_bytes(whole[: int(share * len(whole))])
         with pytest.raises(Unusable) as caught:
-            audited(path)
+            audit_file(path)
         assert (caught.value.outcome, caught.value.code) == ("rejected", "truncated"), share
 
 
@@ -137,10 +137,10 @@ def test_dv_without_the_end_of_its_last_frame_is_truncated(encode_video: EncodeV
     frames = [np.full((576, 720, 3), 60 + 20 * number, np.uint8) for number in range(3)]
     path = Path(encode_video(frames, container="dv", codec="dvvideo", options={}))
     assert sniff(path.read_bytes()[:HEAD_BYTES]) == "video/dv"
-    assert audited(path)["n_frames_decoded"] == 3
+    assert audit_file(path)["n_frames_decoded"] == 3
     path.write_bytes(path.read_bytes()[:-1000])
     with refusal(Unusable, what="truncated", where="frames", given=431000):
-        audited(path)
+        audit_file(path)
 
 
 def test_live_matroska_states_no_size_and_passes(
@@ -150,16 +150,16 @@ def test_live_matroska_states_no_size_and_passes(
     data = path.read_bytes()
     at = data.index(b"\x18\x53\x80\x67") + 4
     path.write_bytes(data[:at] + b"\x01" + b"\xff" * 7 + data[at + 8 :])  # a segment of unknown size
-    assert audited(path)["n_frames_decoded"] == 30
+    assert audit_file(path)["n_frames_decoded"] == 30
 
 
 def test_ogg_that_was_stopped_between_two_pages_passes(sound_file: SoundFile) -> None:
     path = Path(sound_file(np.resize(TONE, 4 * 48000), 48000, container="ogg", codec="libopus"))
     data = path.read_bytes()
     path.write_bytes(data[: data.rindex(b"OggS")])
-    assert audited(path)["n_samples"] > 40_000
+    assert audit_file(path)["n_samples"] > 40_000
     path.write_bytes(data + b"TAG behind the last page")
-    assert audited(path)["n_samples"] == 4 * 48000
+    assert audit_file(path)["n_samples"] == 4 * 48000
 
 
 @pytest.mark.parametrize(("container", "codec"), [("ogg", "libopus"), ("w64", "pcm_s16le")])
@@ -170,7 +170,7 @@ def test_training_refuses_a_sound_without_its_tail(sound_file: SoundFile, contai
         decode_sound(data[: len(data) * 4 // 5])
 
 
-def refused(path: Path, data: bytes) -> str:
+def truncation_error(path: Path, data: bytes) -> str:
     path.write_bytes(data)
     with pytest.raises(Unusable) as caught:
         check_sizes(str(path))
@@ -187,7 +187,7 @@ def test_second_part_of_a_large_avi_is_compared(tmp_path: Path) -> None:
     part = b"RIFF" + struct.pack("<I", 104) + b"AVI " + bytes(100)
     second = b"RIFF" + struct.pack("<I", 204) + b"AVIX" + bytes(200)
     passes(tmp_path / "x", part + second)
-    assert "324 bytes" in refused(tmp_path / "x", part + second[:-40])
+    assert "324 bytes" in truncation_error(tmp_path / "x", part + second[:-40])
     passes(tmp_path / "x", part[:4] + bytes(4) + part[8:-50])  # its writer could not go back
 
 
@@ -198,14 +198,16 @@ def test_mxf_without_a_footer_was_not_closed(tmp_path: Path, numbered_frames: Ma
         8
     )  # a header that was written first, and never again: the index is still there
     passes(path, bytes(data))
-    assert "no footer" in refused(path, bytes(data[:-100]))
+    assert "no footer" in truncation_error(path, bytes(data[:-100]))
 
 
 def test_boxes_of_unknown_sizes_state_nothing(tmp_path: Path) -> None:
     box = struct.pack(">I4s", 16, b"ftyp") + b"isom\0\0\0\0"
     passes(tmp_path / "x", box + struct.pack(">I4s", 0, b"mdat") + bytes(50))
     passes(tmp_path / "x", box + struct.pack(">I4sQ", 1, b"mdat", 66) + bytes(50))
-    assert "82 bytes" in refused(tmp_path / "x", box + struct.pack(">I4sQ", 1, b"mdat", 66) + bytes(40))
+    assert "82 bytes" in truncation_error(
+        tmp_path / "x", box + struct.pack(">I4sQ", 1, b"mdat", 66) + bytes(40)
+    )
     passes(tmp_path / "x", box + struct.pack(">I4s", 900, b"free") + bytes(5))  # nothing is missing in it
     caf = b"caff" + bytes(4) + b"data" + struct.pack(">q", -1) + bytes(20)
     passes(tmp_path / "x", caf)
@@ -253,4 +255,4 @@ def test_live_matroska_with_a_duration_is_held_against_it(
     live = data[:at] + b"\x01" + b"\xff" * 7 + data[at + 8 :]
     path.write_bytes(live[: len(live) * 4 // 5])
     with refusal(Unusable, what="truncated", where="duration", accepted=4.0):
-        audited(path)
+        audit_file(path)

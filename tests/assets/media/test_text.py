@@ -24,7 +24,7 @@ def cut(tmp_path: Path, data: bytes) -> list[Unit]:
     return units
 
 
-def refused(tmp_path: Path, data: bytes) -> tuple[str, str]:
+def audit_refusal(tmp_path: Path, data: bytes) -> tuple[str, str]:
     path = tmp_path / "raw"
     path.write_bytes(data)
     with pytest.raises(Unusable) as caught:
@@ -87,7 +87,10 @@ def test_long_line_is_refused_without_reading_it_whole(
     with refusal(Unusable, what="too_long", where="document", given=100_000_000):
         cut_text(str(path), tmp_path, CutPolicy())
     monkeypatch.setattr(text, "MAX_TEXT_BYTES", 30)
-    assert refused(tmp_path, b'{"text": "a"}\n{"text": "' + b"b" * 30 + b'"}\n') == ("rejected", "too_long")
+    assert audit_refusal(tmp_path, b'{"text": "a"}\n{"text": "' + b"b" * 30 + b'"}\n') == (
+        "rejected",
+        "too_long",
+    )
     line = b'{"text": "%s"}' % (b"b" * 18)
     assert len(line) == 30
     assert len(cut(tmp_path, line)) == 1
@@ -96,7 +99,7 @@ def test_long_line_is_refused_without_reading_it_whole(
 def test_too_many_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "MAX_DOCUMENTS", 2)
     assert len(cut(tmp_path, b'{"text": "a"}\n' * 2)) == 2
-    assert refused(tmp_path, b'{"text": "a"}\n' * 3) == ("rejected", "too_many_documents")
+    assert audit_refusal(tmp_path, b'{"text": "a"}\n' * 3) == ("rejected", "too_many_documents")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +123,7 @@ def test_too_many_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_what_is_no_document(tmp_path: Path, data: bytes, expected: tuple[str, str]) -> None:
-    assert refused(tmp_path, data) == expected
+    assert audit_refusal(tmp_path, data) == expected
 
 
 def test_text_is_not_taken_unasked(tmp_path: Path, make_wav: Callable[..., bytes]) -> None:

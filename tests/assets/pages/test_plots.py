@@ -14,7 +14,7 @@ from tests.servers.processes import python
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
-def decoded(markdown: str) -> Image.Image:
+def decode_picture(markdown: str) -> Image.Image:
     """The picture in a Markdown image, decoded to its last byte."""
     assert markdown.startswith("![")
     assert markdown.endswith(")")
@@ -51,7 +51,7 @@ LARGEST: dict[str, Callable[[], str]] = {
 @pytest.mark.parametrize("name", LARGEST)
 def test_largest_picture_is_small_and_always_the_same(name: str) -> None:
     first = LARGEST[name]()
-    picture = decoded(first)
+    picture = decode_picture(first)
     assert 300 < picture.width <= 1000
     assert 100 < picture.height <= 500
     assert LARGEST[name]() == first
@@ -80,7 +80,7 @@ def test_at_most_six_columns_have_a_histogram() -> None:
     ids=lambda values: str(values[:3])[:30],
 )
 def test_histogram_of_odd_values(values: list[object]) -> None:
-    decoded(plots.histograms({"score_db": values}))
+    decode_picture(plots.histograms({"score_db": values}))
 
 
 @pytest.mark.parametrize("values", [[], [None], [math.nan, math.inf], ["text"]], ids=str)
@@ -92,21 +92,21 @@ def test_nothing_to_show_is_no_picture(values: list[object]) -> None:
 def test_counts_and_growth_of_nothing() -> None:
     assert plots.counts({}) == plots.counts({"kind": {}}) == ""
     assert plots.growth({}, {"image": 5}) == plots.growth({1: 5}, {}) == ""
-    decoded(plots.counts({"kind": {"image": 0}, "split": {}}))
-    decoded(plots.growth({1: 0}, {"image": 0}))
+    decode_picture(plots.counts({"kind": {"image": 0}, "split": {}}))
+    decode_picture(plots.growth({1: 0}, {"image": 0}))
 
 
 def test_names_may_be_anything() -> None:
     names = ["$x^$", "\\frac{", "$$", "写真", "a\nb", "", "<b>", "](x)", "\x00", "🎧", "%s {0}"]
-    decoded(plots.counts({"licence": dict.fromkeys(names, 3), "$\\bad{ ](x)": {"a": 1}}))
-    decoded(plots.histograms({name: [1, 2] for name in names[:6]}))
+    decode_picture(plots.counts({"licence": dict.fromkeys(names, 3), "$\\bad{ ](x)": {"a": 1}}))
+    decode_picture(plots.histograms({name: [1, 2] for name in names[:6]}))
 
 
 def test_equal_counts_are_in_the_order_of_their_names() -> None:
     assert plots.counts({"kind": {"a": 1, "b": 1}}) == plots.counts({"kind": {"b": 1, "a": 1}})
 
 
-def test_no_figure_is_left_behind() -> None:
+def test_every_figure_is_closed() -> None:
     from matplotlib.figure import Figure
 
     for make in LARGEST.values():

@@ -21,19 +21,19 @@ HOSTILE = [
 RENDERED = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
-def kinds_of(markdown):
+def token_kinds(markdown):
     """Kinds of all tokens of Markdown, as renderers read it."""
     tokens = RENDERED.parse(markdown)
     return {one.type for token in tokens for one in (token, *(token.children or ()))}
 
 
-PLAIN = kinds_of(markdown_table(("a", "b"), [("x", "y")])) | {"text_special"}
+PLAIN = token_kinds(markdown_table(("a", "b"), [("x", "y")])) | {"text_special"}
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_cell_is_text(text):
     for made in (markdown_table(("object", "licence"), [(text, "x"), ("y", text)]), bars({text: 3, "y": 4})):
-        assert kinds_of(made) <= PLAIN
+        assert token_kinds(made) <= PLAIN
         assert RENDERED.render(made).count("<tr>") == 3
         assert not any(
             address in made for address in ("://evil", "www.evil", "@evil")
@@ -41,7 +41,7 @@ def test_cell_is_text(text):
 
 
 def test_link_of_our_own_is_one():
-    assert "link_open" in kinds_of(markdown_table(("batch",), [(Markdown("[b](/assets/b)"),)]))
+    assert "link_open" in token_kinds(markdown_table(("batch",), [(Markdown("[b](/assets/b)"),)]))
 
 
 @pytest.mark.parametrize("line", ["```\n![](https://evil.example/x)\n```", "`````", "x\r\n```\n# y"])
@@ -51,7 +51,7 @@ def test_block_of_lines_is_ended_by_none(line):
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_link_leads_where_it_was_made_to(text):
+def test_link_leads_to_its_target(text):
     made = markdown_table(("sample",), [(link(text, "http://view.example/v/photos/3/s/1"),)])
     opened = [
         one.attrs["href"]

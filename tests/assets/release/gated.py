@@ -39,13 +39,13 @@ def cut_again(root: loader.Root, place: Path, batch: str, max_reject_rate: float
     samples_stage(root, spec, partition=batch, run_id="r")
 
 
-def samples_of(root: loader.Root, batch: str) -> StageRecord:
+def samples_record(root: loader.Root, batch: str) -> StageRecord:
     found = current_record(root.store, "demo", "samples", batch)
     assert found is not None
     return found
 
 
-def failure_of(result: dg.ExecuteInProcessResult) -> str:
+def failure_text(result: dg.ExecuteInProcessResult) -> str:
     (failed,) = [event for event in result.all_events if event.is_step_failure]
     data = failed.step_failure_data.user_failure_data
     return (data.description if data else None) or str(failed.step_failure_data.error)
@@ -55,7 +55,7 @@ def numbers(root: loader.Root) -> list[int]:
     return [record.number for record in root.state.versions("demo")]
 
 
-def verdict_of(root: loader.Root, batch: str) -> StageRecord:
+def version_record(root: loader.Root, batch: str) -> StageRecord:
     found = current_record(root.store, "demo", "version", batch)
     assert found is not None
     return found

@@ -50,7 +50,7 @@ def photos(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> Path:
 
 
 @pytest.fixture
-def stopped(run: Run, arrive: Callable[[Path], str], photos: Path) -> str:
+def halted_batch(run: Run, arrive: Callable[[Path], str], photos: Path) -> str:
     """A batch that failed `few`, and its key."""
     batch = arrive(photos)
     assert run("ingest", SPEC, batch, photos).success
@@ -58,7 +58,7 @@ def stopped(run: Run, arrive: Callable[[Path], str], photos: Path) -> str:
     return batch
 
 
-def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, Any]:
+def approve_output(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, Any]:
     """Exit status and what `penstock approve ... --json` says."""
     status = main(["approve", *argv, "--json"])
     return status, json.loads(capsys.readouterr().out)
@@ -67,28 +67,28 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, Any]:
 def test_approved_batch_becomes_a_version_that_says_so(
     run: Run,
     root: loader.Root,
-    stopped: str,
+    halted_batch: str,
     photos: Path,
     capsys: pytest.CaptureFixture[str],
     numbers: Callable[[], list[int]],
-    failure_of: Callable[[dg.ExecuteInProcessResult], str],
+    failure_text: Callable[[dg.ExecuteInProcessResult], str],
 ) -> None:
     where = ("--root", root.url)
-    status, (listed,) = told(capsys, "demo", *where)
-    assert (status, listed["batch"], listed["record"], listed["approved_by"]) == (0, stopped, 1, "")
+    status, (listed,) = approve_output(capsys, "demo", *where)
+    assert (status, listed["batch"], listed["record"], listed["approved_by"]) == (0, halted_batch, 1, "")
     assert listed["failed"] == [{"name": "few", "explanation": "3 samples are few"}]
-    assert main(["approve", "demo", stopped, *where]) == 0
-    assert f"penstock approve demo {stopped} --record 1" in capsys.readouterr().out
+    assert main(["approve", "demo", halted_batch, *where]) == 0
+    assert f"penstock approve demo {halted_batch} --record 1" in capsys.readouterr().out
 
-    given = ("demo", stopped, *where, "--record", "1", "--by", "Ada", "--reason", WHY)
-    status, made = told(capsys, *given)
+    given = ("demo", halted_batch, *where, "--record", "1", "--by", "Ada", "--reason", WHY)
+    status, made = approve_output(capsys, *given)
     assert (status, made["approved_by"], made["checks"]) == (0, "Ada", ["few"])
     assert numbers() == []
     # The parts were given up when the batch was stopped: it has to be cut again, and be the same.
     assert not run("release", SPEC).success
-    assert run("ingest", SPEC, stopped, photos).success
+    assert run("ingest", SPEC, halted_batch, photos).success
     release = run("release", SPEC)
-    assert release.success, failure_of(release)
+    assert release.success, failure_text(release)
 
     manifest = root.open("demo@1").manifest
     assert manifest["producer"]["approval"] == {
@@ -101,8 +101,8 @@ def test_approved_batch_becomes_a_version_that_says_so(
     assert (gate["checks"]["few"], gate["checks"]["fine"]) == ("failed", "passed")
     page = root.store.get(gate["report"]).data.decode()
     assert "3 samples are few" in page
-    assert gate["report"].startswith(f"gates/demo/{stopped}-")
-    verdict = require_published(root.store, "demo", "version", stopped)
+    assert gate["report"].startswith(f"gates/demo/{halted_batch}-")
+    verdict = require_published(root.store, "demo", "version", halted_batch)
     assert verdict.approved_by == "Ada"
     (event,) = release.asset_materializations_for_node("demo__version")
     assert "| demo@1 | Ada |" in str(event.metadata["approved"].value)
@@ -111,32 +111,32 @@ def test_approved_batch_becomes_a_version_that_says_so(
     shown = {one.name: one for one in build_card(root, root.open("demo@1"), n_examples=0).history.checks}
     assert (shown["few"].failed, shown["few"].newest) == (1, f"3 samples are few. Approved by Ada: {WHY}")
     assert shown["fine"].failed == 0
-    status, nothing = told(capsys, "demo", *where)
+    status, nothing = approve_output(capsys, "demo", *where)
     assert (status, nothing) == (0, [])
 
 
-def test_approval_is_of_the_verdict_that_was_looked_at(
-    run: Run, root: loader.Root, stopped: str, photos: Path
+def test_approval_names_the_newest_verdict(
+    run: Run, root: loader.Root, halted_batch: str, photos: Path
 ) -> None:
-    with refusal(Conflict, what="verdict", where=f"batch {stopped} of demo", given=2, accepted=1):
-        approve(root, "demo", stopped, record=2, by="Ada", reason=WHY)
-    assert run("ingest", SPEC, stopped, photos).success
+    with refusal(Conflict, what="verdict", where=f"batch {halted_batch} of demo", given=2, accepted=1):
+        approve(root, "demo", halted_batch, record=2, by="Ada", reason=WHY)
+    assert run("ingest", SPEC, halted_batch, photos).success
     assert not run("release", SPEC).success  # a second verdict
-    with refusal(Conflict, what="verdict", where=f"batch {stopped} of demo", given=1, accepted=2):
-        approve(root, "demo", stopped, record=1, by="Ada", reason=WHY)
-    approve(root, "demo", stopped, record=2, by="Ada", reason=WHY)
-    with refusal(Conflict, what="approval", where=f"batch {stopped} of demo", given="Ada"):
-        approve(root, "demo", stopped, record=2, by="Bob", reason="me too")
-    found = current_record(root.store, "demo", "approval", stopped)
+    with refusal(Conflict, what="verdict", where=f"batch {halted_batch} of demo", given=1, accepted=2):
+        approve(root, "demo", halted_batch, record=1, by="Ada", reason=WHY)
+    approve(root, "demo", halted_batch, record=2, by="Ada", reason=WHY)
+    with refusal(Conflict, what="approval", where=f"batch {halted_batch} of demo", given="Ada"):
+        approve(root, "demo", halted_batch, record=2, by="Bob", reason="me too")
+    found = current_record(root.store, "demo", "approval", halted_batch)
     assert found is not None
     assert (found.r, found.upstream[0].r, found.reason) == (1, 2, WHY)
 
 
 def test_failure_of_a_severity_that_nobody_knows_is_among_those_that_stopped_it(
-    root: loader.Root, stopped: str
+    root: loader.Root, halted_batch: str
 ) -> None:
     """As an earlier release wrote it, which took any word."""
-    found = current_record(root.store, "demo", "version", stopped)
+    found = current_record(root.store, "demo", "version", halted_batch)
     assert found is not None
     body = json.loads(root.store.get(found.path).data)
     odd = {"name": "odd", "passed": False, "severity": "critical", "approvable": "yes", "explanation": "no"}
@@ -144,32 +144,32 @@ def test_failure_of_a_severity_that_nobody_knows_is_among_those_that_stopped_it(
     root.store.put(found.path, canonical(body))
     (one,) = halted_batches(root, "demo")
     assert ([check["name"] for check in one.checks], one.never) == (["few", "odd"], ("odd",))
-    with refusal(Conflict, what="checks", where=f"batch {stopped} of demo", given=("odd",)):
-        approve(root, "demo", stopped, record=1, by="Ada", reason=WHY)
+    with refusal(Conflict, what="checks", where=f"batch {halted_batch} of demo", given=("odd",)):
+        approve(root, "demo", halted_batch, record=1, by="Ada", reason=WHY)
 
 
 @pytest.mark.parametrize("what", ["another photo", "another check"])
-def test_what_was_not_approved_is_stopped_as_before(
+def test_batch_without_approval_is_stopped_again(
     run: Run,
     root: loader.Root,
-    stopped: str,
+    halted_batch: str,
     photos: Path,
     what: str,
     numbers: Callable[[], list[int]],
 ) -> None:
-    approve(root, "demo", stopped, record=1, by="Ada", reason=WHY)
+    approve(root, "demo", halted_batch, record=1, by="Ada", reason=WHY)
     spec = SPEC
     if what == "another photo":  # one is gone: what the batch holds is not what Ada has seen
         (photos / "cats/2.jpg").unlink()
     else:
         spec = replace(SPEC, gate=Gate(checks={"few": few, "fine": few}))
-    assert run("ingest", spec, stopped, photos).success
+    assert run("ingest", spec, halted_batch, photos).success
     assert not run("release", spec).success
     assert numbers() == []
     (found,) = halted_batches(root, "demo")
     assert found.approval is None
-    approve(root, "demo", stopped, record=found.record.r, by="Ada", reason="that too")
-    assert run("ingest", spec, stopped, photos).success
+    approve(root, "demo", halted_batch, record=found.record.r, by="Ada", reason="that too")
+    assert run("ingest", spec, halted_batch, photos).success
     assert run("release", spec).success
     assert root.open("demo@1").manifest["producer"]["approval"]["reason"] == "that too"
 
@@ -209,16 +209,16 @@ def test_what_nobody_can_approve(
 
 
 def test_what_makes_no_sense(
-    run: Run, arrive: Callable[[Path], str], root: loader.Root, stopped: str, photos: Path
+    run: Run, arrive: Callable[[Path], str], root: loader.Root, halted_batch: str, photos: Path
 ) -> None:
     for by, reason in (("", WHY), ("Ada", " ")):
         with refusal(InvalidRuntime, what="by and reason", given=(by, reason)):
-            approve(root, "demo", stopped, record=1, by=by, reason=reason)
-    with refusal(InvalidRuntime, what="verdict", given="000009-nothing", accepted=[stopped]):
+            approve(root, "demo", halted_batch, record=1, by=by, reason=reason)
+    with refusal(InvalidRuntime, what="verdict", given="000009-nothing", accepted=[halted_batch]):
         approve(root, "demo", "000009-nothing", record=1, by="Ada", reason=WHY)
     with refusal(InvalidRuntime, what="verdict", where="other", accepted=[]):
         halted_batches(root, "other")
-    assert main(["approve", "demo", stopped, "--root", root.url, "--by", "Ada"]) == 2
+    assert main(["approve", "demo", halted_batch, "--root", root.url, "--by", "Ada"]) == 2
     (photos / "cats/bad.jpg").write_bytes(b"\xff\xd8\xff nothing")
     damaged = arrive(photos)
     assert not run("ingest", SPEC, damaged, photos).success
@@ -273,11 +273,11 @@ def test_a_stop_before_the_gate_costs_no_other_batch(
     read = list[str]()
     get = type(root.store).get
 
-    def counted(store: Store, key: str, *arguments: Any, **options: Any) -> Any:
+    def record_key(store: Store, key: str, *arguments: Any, **options: Any) -> Any:
         read.append(key)
         return get(store, key, *arguments, **options)
 
-    monkeypatch.setattr(type(root.store), "get", counted)
+    monkeypatch.setattr(type(root.store), "get", record_key)
     (sentence,) = stops_before_the_gate(root, "demo", "000002-b")
     assert "000002-b is damaged" in sentence
     assert [key.split("/")[3] for key in read] == ["000002-b"]

@@ -33,7 +33,7 @@ def jpeg(pixels: np.ndarray) -> bytes:
     return sink.getvalue()
 
 
-def covered_lens(number: int) -> bytes:
+def black_photo(number: int) -> bytes:
     """A black photo as a camera takes it: noise of a few levels."""
     noise = np.random.default_rng(number).normal(3, 3, (300, 400, 3))
     return jpeg(noise.clip(0, 255).astype(np.uint8))
@@ -67,11 +67,11 @@ def silence(number: int) -> bytes:
     return pcm(np.random.default_rng(number).integers(-2, 3, 16000))
 
 
-def stuck_converter(number: int) -> bytes:
+def constant_audio(number: int) -> bytes:
     return pcm(np.full(16000 + number, 9000))
 
 
-def place_of(folder: Path, make: Callable[[int], bytes], name: str, n: int = N) -> Path:
+def write_objects(folder: Path, make: Callable[[int], bytes], name: str, n: int = N) -> Path:
     """Write n objects below folder; name: of each, with {} for its number."""
     for number in range(n):
         path = folder / name.format(number)
@@ -80,7 +80,7 @@ def place_of(folder: Path, make: Callable[[int], bytes], name: str, n: int = N) 
     return folder
 
 
-def verdict_of(root: loader.Root, batch: str) -> tuple[StageRecord, CheckResult]:
+def check_verdict(root: loader.Root, batch: str) -> tuple[StageRecord, CheckResult]:
     record = current_record(root.store, "demo", "version", batch)
     assert record is not None
     (body,) = [one for one in record.body["checks"] if one["name"] == "blank"]
@@ -90,10 +90,10 @@ def verdict_of(root: loader.Root, batch: str) -> tuple[StageRecord, CheckResult]
 @pytest.mark.parametrize(
     ("make", "name", "state"),
     [
-        (covered_lens, "front/{}.jpg", "black"),
+        (black_photo, "front/{}.jpg", "black"),
         (lambda number: jpeg(np.full((60, 80 + number, 3), 128, np.uint8)), "front/{}.jpg", "flat"),
         (silence, "calls/{}.wav", "silent"),
-        (stuck_converter, "calls/{}.wav", "constant"),
+        (constant_audio, "calls/{}.wav", "constant"),
     ],
 )
 def test_first_batch_of_blank_objects_stops(
@@ -105,12 +105,12 @@ def test_first_batch_of_blank_objects_stops(
     name: str,
     state: str,
 ) -> None:
-    place = place_of(tmp_path / "place", make, name)
+    place = write_objects(tmp_path / "place", make, name)
     batch = arrive(place)
     assert run("ingest", SPEC, batch, place).success
     assert not run("release", SPEC).success
     assert not root.state.versions("demo")
-    _, check = verdict_of(root, batch)
+    _, check = check_verdict(root, batch)
     assert check.explanation.startswith(f"6 of 6 objects are {state} (")
     assert "Gate(blank=0.5)" in check.explanation
     assert len(check.findings[0]["keys"]) == 5
@@ -119,20 +119,20 @@ def test_first_batch_of_blank_objects_stops(
 def test_second_batch_of_a_black_camera_stops_until_a_person_approves_it(
     run: Run, arrive: Arrive, root: loader.Root, tmp_path: Path
 ) -> None:
-    honest = place_of(tmp_path / "honest", scene, "front/{}.jpg")
+    honest = write_objects(tmp_path / "honest", scene, "front/{}.jpg")
     assert run("ingest", SPEC, arrive(honest), honest).success
     assert run("release", SPEC).success
 
     # The front camera works. The rear camera is covered: its source stops, not the kind.
-    place = place_of(tmp_path / "next", lambda number: scene(number + 6), "front/new{}.jpg", n=4)
-    place_of(place, covered_lens, "rear/{}.jpg", n=5)
-    more = place_of(
+    place = write_objects(tmp_path / "next", lambda number: scene(number + 6), "front/new{}.jpg", n=4)
+    write_objects(place, black_photo, "rear/{}.jpg", n=5)
+    more = write_objects(
         place, lambda number: jpeg(np.full((50, 60 + number, 3), 90 * number, np.uint8)), "roof/{}.jpg", 2
     )
     batch = arrive(more)
     assert run("ingest", SPEC, batch, place).success
     assert not run("release", SPEC).success
-    record, check = verdict_of(root, batch)
+    record, check = check_verdict(root, batch)
     assert "(image)" in check.explanation  # 7 of 11 photos
     assert len(root.state.versions("demo")) == 1
 
@@ -145,18 +145,18 @@ def test_second_batch_of_a_black_camera_stops_until_a_person_approves_it(
 def test_black_source_among_healthy_ones_stops(
     run: Run, arrive: Arrive, root: loader.Root, tmp_path: Path
 ) -> None:
-    place = place_of(tmp_path / "place", scene, "front/{}.jpg")
-    place_of(place, covered_lens, "rear/{}.jpg", n=5)
+    place = write_objects(tmp_path / "place", scene, "front/{}.jpg")
+    write_objects(place, black_photo, "rear/{}.jpg", n=5)
     batch = arrive(place)
     assert run("ingest", SPEC, batch, place).success
     assert not run("release", SPEC).success
-    _, check = verdict_of(root, batch)
+    _, check = check_verdict(root, batch)
     assert "5 of 5 objects are black (image, source 'rear')" in check.explanation
 
 
 @pytest.mark.parametrize(
     ("make", "name", "n"),
-    [(scene, "front/{}.jpg", N), (mask, "masks/{}.png", N), (covered_lens, "front/{}.jpg", 4)],
+    [(scene, "front/{}.jpg", N), (mask, "masks/{}.png", N), (black_photo, "front/{}.jpg", 4)],
 )
 def test_dark_scenes_masks_and_a_few_black_photos_are_published(
     run: Run,
@@ -167,7 +167,7 @@ def test_dark_scenes_masks_and_a_few_black_photos_are_published(
     name: str,
     n: int,
 ) -> None:
-    place = place_of(tmp_path / "place", make, name, n)
+    place = write_objects(tmp_path / "place", make, name, n)
     assert run("ingest", SPEC, arrive(place), place).success
     assert run("release", SPEC).success
     assert len(root.open("demo@1")) == n
@@ -177,7 +177,7 @@ def test_gate_without_the_check_publishes_black_photos(
     run: Run, arrive: Arrive, root: loader.Root, tmp_path: Path
 ) -> None:
     spec = replace(SPEC, gate=Gate(blank=None))
-    place = place_of(tmp_path / "place", covered_lens, "front/{}.jpg")
+    place = write_objects(tmp_path / "place", black_photo, "front/{}.jpg")
     assert run("ingest", spec, arrive(place), place).success
     assert run("release", spec).success
     assert len(root.open("demo@1")) == N

@@ -26,7 +26,7 @@ SPEC = DatasetSpec(
 CAPTION = "A cat | <script>alert(1)</script> [x](https://evil.example)"
 
 
-def shown(result: dg.ExecuteInProcessResult) -> dict[str, dg.MetadataValue]:
+def version_metadata(result: dg.ExecuteInProcessResult) -> dict[str, dg.MetadataValue]:
     """The metadata of the version asset."""
     events = [one for one in result.all_events if one.is_step_materialization]
     (event,) = [one for one in events if one.asset_key == dg.AssetKey(["demo", "version"])]
@@ -85,7 +85,7 @@ def test_release_leaves_a_card_and_does_not_depend_on_it(run, root, arrive, phot
     assert made["run"]["batch"] == batch
     assert body["licences"]["unknown"] == 1
 
-    page = shown(released)
+    page = version_metadata(released)
     assert "**The licence of 1 of 2 samples is unknown" in page["card"].value
     html = Path(page["card_html"].value)
     assert html.is_relative_to(root.url)
@@ -102,22 +102,22 @@ def test_release_leaves_a_card_and_does_not_depend_on_it(run, root, arrive, phot
     folder = Path(root.url) / card_folder("demo", 1, version.id)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
-    def unwanted(*_: object) -> None:
+    def raise_if_called(*_: object) -> None:
         raise AssertionError("the card was there")
 
-    monkeypatch.setattr(card_stage, "build_card", unwanted)
+    monkeypatch.setattr(card_stage, "build_card", raise_if_called)
     again = run("release", SPEC)
     assert again.success
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert "card_html" in shown(again)
+    assert "card_html" in version_metadata(again)
 
     (folder / "card.json").write_bytes(b"{")
     damaged = run("release", SPEC)
     assert damaged.success
-    said = shown(damaged)["card"].value
+    said = version_metadata(damaged)["card"].value
     assert said.startswith("the dataset card could not be made: Corrupt: ")
     assert "penstock card demo@1 --save" in said
-    assert shown(damaged)["version"].value == "demo@1"
+    assert version_metadata(damaged)["version"].value == "demo@1"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_filters_in_words(one, value, reason, words):
     assert filter_words(one) == words
 
 
-def test_what_a_batch_writes_down():
+def test_batch_records_its_provenance():
     units = StageRecord(
         dataset="demo",
         stage="units",

@@ -32,7 +32,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def stopped(run: Run, arrive: Callable[[Path], str], root: loader.Root, texts: Path) -> str:
+def halted_batch(run: Run, arrive: Callable[[Path], str], root: loader.Root, texts: Path) -> str:
     """A batch that the gate stopped, and its key."""
     with root.write("exam") as writer:
         writer.add("q1", {"txt": QUESTION})
@@ -41,25 +41,25 @@ def stopped(run: Run, arrive: Callable[[Path], str], root: loader.Root, texts: P
     return batch
 
 
-def poisoned_key(root: loader.Root) -> str:
+def contaminated_key(root: loader.Root) -> str:
     (batch,) = halted_batches(root, "demo")
     (check,) = [check for check in batch.checks if check["name"] == "protected"]
     ((key,),) = [finding["keys"] for finding in check["findings"]]
     return str(key)
 
 
-def test_question_stops_a_batch_until_its_document_is_left_out(
+def test_question_stops_a_batch_until_its_document_is_excluded(
     run: Run,
     root: loader.Root,
-    stopped: str,
+    halted_batch: str,
     texts: Path,
-    failure_of: Callable[[dg.ExecuteInProcessResult], str],
+    failure_text: Callable[[dg.ExecuteInProcessResult], str],
 ) -> None:
     release = run("release", SPEC)
     assert not release.success
-    key = poisoned_key(root)
+    key = contaminated_key(root)
     both = f"1 sample (13 words in a row): {key} of exam@1[0]"
-    assert both in failure_of(release)
+    assert both in failure_text(release)
     # Dagster's page of the check names both, too.
     (shown,) = [one for one in release.get_asset_check_evaluations() if one.check_name == "protected"]
     assert not shown.passed
@@ -67,9 +67,9 @@ def test_question_stops_a_batch_until_its_document_is_left_out(
     # A filter leaves such documents out.
     feature = Feature(name="overlap", parameters={"root": root.url, "protected": ["exam@1"]})
     without = replace(SPEC, features=(feature,), filters=(Filter(column="overlap_ratio", maximum=0.0),))
-    assert run("ingest", without, stopped, texts).success
+    assert run("ingest", without, halted_batch, texts).success
     release = run("release", without)
-    assert release.success, failure_of(release)
+    assert release.success, failure_text(release)
     version = root.open("demo@1")
     assert len(version) == 4
     assert main(["overlap", "demo@1", "--protected", "exam@1", "--root", root.url]) == 0
@@ -78,11 +78,11 @@ def test_question_stops_a_batch_until_its_document_is_left_out(
     assert ("overlap_ratio" in reason, n_samples) == (True, 1)
 
 
-def test_approval_is_on_record(run: Run, root: loader.Root, stopped: str, texts: Path) -> None:
+def test_approval_is_on_record(run: Run, root: loader.Root, halted_batch: str, texts: Path) -> None:
     assert not run("release", SPEC).success
-    key = poisoned_key(root)
-    approve(root, "demo", stopped, record=1, by="Ada", reason="a quote, not the answer")
-    assert run("ingest", SPEC, stopped, texts).success
+    key = contaminated_key(root)
+    approve(root, "demo", halted_batch, record=1, by="Ada", reason="a quote, not the answer")
+    assert run("ingest", SPEC, halted_batch, texts).success
     assert run("release", SPEC).success
     version = root.open("demo@1")
     approval = version.manifest["producer"]["approval"]
@@ -100,14 +100,14 @@ def test_approval_is_on_record(run: Run, root: loader.Root, stopped: str, texts:
 
 
 def test_protected_version_that_was_retired_stops_every_batch(
-    run: Run, root: loader.Root, stopped: str, failure_of: Callable[[dg.ExecuteInProcessResult], str]
+    run: Run, root: loader.Root, halted_batch: str, failure_text: Callable[[dg.ExecuteInProcessResult], str]
 ) -> None:
     with root.write("exam") as writer:
         writer.add("q2", {"txt": "another question"})
     root.retire("exam@1", reason="replaced")
     release = run("release", SPEC)
     assert not release.success
-    assert "retired: replaced; exam has versions 1..2" in failure_of(release)
-    assert "Name a version that exists in Gate(protected=)" in failure_of(release)
+    assert "retired: replaced; exam has versions 1..2" in failure_text(release)
+    assert "Name a version that exists in Gate(protected=)" in failure_text(release)
     (batch,) = halted_batches(root, "demo")
     assert "protected" in batch.never

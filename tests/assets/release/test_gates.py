@@ -49,31 +49,31 @@ def test_failed_media_check_stops_every_way_round_it(
     root: loader.Root,
     bad: Path,
     numbers: Numbers,
-    failure_of: Told,
-    checks_of: Checks,
+    failure_text: Told,
+    check_results: Checks,
 ) -> None:
     batch = arrive(bad)
     stopped = run("ingest", SPEC, batch, bad)
     assert not stopped.success
-    assert checks_of(stopped) == {"readable": False}
+    assert check_results(stopped) == {"readable": False}
     assert (
         "1 of 2 objects are unreadable; the limit is 0.0% (max_reject_rate): 'cats/empty.jpg'"
-        in failure_of(stopped)
+        in failure_text(stopped)
     )
     assert stopped.asset_materializations_for_node("demo__media") == []
 
     for stage in AFTER_MEDIA:  # nothing of Dagster's forbids these runs: the record does
         alone = run([stage], SPEC, batch, bad)
         assert not alone.success
-        assert "StageNotPublished" not in failure_of(alone)  # a dg.Failure in words, not an exception
-    assert "failed its check (attempt 1" in failure_of(run(["units"], SPEC, batch, bad))
+        assert "StageNotPublished" not in failure_text(alone)  # a dg.Failure in words, not an exception
+    assert "failed its check (attempt 1" in failure_text(run(["units"], SPEC, batch, bad))
     assert not run(list(AFTER_MEDIA), SPEC, batch, bad).success
     for what in ("release", ["version"]):
         assert not run(what, SPEC).success
 
     again = run("ingest", SPEC, batch, bad)
     assert not again.success
-    assert checks_of(again) == {"readable": False}
+    assert check_results(again) == {"readable": False}
     record = current_record(root.store, "demo", "media", batch)
     assert record is not None
     assert (record.r, record.run_id) == (1, stopped.run_id)  # the verdict stands
@@ -119,7 +119,7 @@ def test_backfill_with_one_bad_batch(
 
 
 def test_batch_whose_media_fail_after_its_samples_were_made(
-    run: Run, arrive: Arrive, root: loader.Root, landing: Path, numbers: Numbers, failure_of: Told
+    run: Run, arrive: Arrive, root: loader.Root, landing: Path, numbers: Numbers, failure_text: Told
 ) -> None:
     whole = (landing / "photos/dogs/狗.jpg").read_bytes()
     (landing / "photos/dogs/broken.jpg").write_bytes(whole[: len(whole) // 2])
@@ -129,14 +129,14 @@ def test_batch_whose_media_fail_after_its_samples_were_made(
     assert require_published(root.store, "demo", "samples", batch).r == 1  # of what was there before
     release = run("release", SPEC)
     assert not release.success
-    assert "stage media of demo" in failure_of(release)
+    assert "stage media of demo" in failure_text(release)
     assert not run(["samples"], SPEC, batch).success
     assert not run("release", SPEC).success
     assert numbers() == []
 
 
 def test_samples_of_other_media_than_the_current_ones(
-    run: Run, arrive: Arrive, landing: Path, numbers: Numbers, failure_of: Told
+    run: Run, arrive: Arrive, landing: Path, numbers: Numbers, failure_text: Told
 ) -> None:
     """Units that were cut before an object was refused do not bring it in."""
     lenient = replace(SPEC, max_reject_rate=1.0)
@@ -146,13 +146,13 @@ def test_samples_of_other_media_than_the_current_ones(
     assert run(["raw_objects", "media"], lenient, batch).success
     stale = run(["samples"], lenient, batch)
     assert not stale.success
-    assert "materialize [demo, units] again" in failure_of(stale)
+    assert "materialize [demo, units] again" in failure_text(stale)
     assert run("ingest", lenient, batch).success
     assert run("release", lenient).success
 
 
 def test_failed_samples_audit(
-    run: Run, arrive: Arrive, root: loader.Root, bad: Path, numbers: Numbers, checks_of: Checks
+    run: Run, arrive: Arrive, root: loader.Root, bad: Path, numbers: Numbers, check_results: Checks
 ) -> None:
     """The limit was lowered between two stages. By hand it cannot be published either."""
     batch = arrive(bad)
@@ -160,7 +160,7 @@ def test_failed_samples_audit(
     assert run(["raw_objects", "media", "units", "feature_picture"], lenient, batch, bad).success
     stopped = run(["samples"], SPEC, batch, bad)
     assert not stopped.success
-    assert checks_of(stopped) == {"accounted_for": False}
+    assert check_results(stopped) == {"accounted_for": False}
     assert not run("release", lenient).success
     assert not run("release", SPEC).success
     assert [txn.status for txn in root.state.txns.values()] == ["aborted"]
@@ -183,8 +183,8 @@ def test_batch_at_the_wrong_rate_is_held_back_and_another_goes(
     tmp_path: Path,
     make_wav: Callable[..., bytes],
     numbers: Numbers,
-    failure_of: Told,
-    checks_of: Checks,
+    failure_text: Told,
+    check_results: Checks,
 ) -> None:
     spec = replace(SPEC, gate=Gate(suite=SUITE, checks={"audio_rate": speech_rate}))
     slow = tmp_path / "slow"
@@ -196,11 +196,11 @@ def test_batch_at_the_wrong_rate_is_held_back_and_another_goes(
     stopped = run("release", spec)
     assert not stopped.success
     told = {**DRIFT, "expectations": True, "audio_rate": False}
-    assert checks_of(stopped) == told | {
+    assert check_results(stopped) == told | {
         "refresh_gate": True
     }  # of another asset, which has nothing to publish
-    assert "1 of 1 audio units (100.0%) were not recorded at 16000 Hz" in failure_of(stopped)
-    assert "(penstock approve demo)" in failure_of(stopped)
+    assert "1 of 1 audio units (100.0%) were not recorded at 16000 Hz" in failure_text(stopped)
+    assert "(penstock approve demo)" in failure_text(stopped)
     assert numbers() == []
     done = run("release", spec)
     assert done.success
@@ -221,9 +221,15 @@ def test_batch_at_the_wrong_rate_is_held_back_and_another_goes(
 
 @pytest.mark.parametrize("how", ["expectation", "raises"])
 def test_planted_in_the_gate(
-    run: Run, arrive: Arrive, landing: Path, numbers: Numbers, failure_of: Told, checks_of: Checks, how: str
+    run: Run,
+    arrive: Arrive,
+    landing: Path,
+    numbers: Numbers,
+    failure_text: Told,
+    check_results: Checks,
+    how: str,
 ) -> None:
-    def broken(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+    def raise_error(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
         raise ZeroDivisionError("oh")
 
     planted = Expectation(kind="between", column="luma_mean_ratio", low=2.0)
@@ -233,7 +239,7 @@ def test_planted_in_the_gate(
             "expectations",
             "between(luma_mean_ratio, 2.0, None): failed",
         ),
-        "raises": (Gate(checks={"mine": broken}), "mine", "could not run: ZeroDivisionError: oh"),
+        "raises": (Gate(checks={"mine": raise_error}), "mine", "could not run: ZeroDivisionError: oh"),
     }[how]
     spec = replace(SPEC, gate=gate)
     batch = arrive(landing)
@@ -241,27 +247,27 @@ def test_planted_in_the_gate(
     for _ in range(2):
         stopped = run("release", spec)
         assert not stopped.success
-        assert not checks_of(stopped)[check]
-        told = failure_of(stopped)
+        assert not check_results(stopped)[check]
+        told = failure_text(stopped)
         assert said in told, told[:1500]
         # No one can approve a check that could not run.
         assert ("(penstock approve demo)" in told) == (how == "expectation")
         assert not stopped.asset_materializations_for_node("demo__version")
     assert numbers() == []
     if how == "expectation":  # (a check that could not run is tried again; one that failed gave the parts up)
-        assert "its parts were given up" in failure_of(run("release", SPEC))
+        assert "its parts were given up" in failure_text(run("release", SPEC))
         assert run("ingest", SPEC, batch).success
     assert run("release", SPEC).success  # another gate is another question
     assert numbers() == [1]
 
 
 def test_filters_that_leave_nothing_of_a_batch(
-    run: Run, arrive: Arrive, landing: Path, numbers: Numbers, failure_of: Told
+    run: Run, arrive: Arrive, landing: Path, numbers: Numbers, failure_text: Told
 ) -> None:
     strict = replace(SPEC, filters=(Filter(column="kind", allowed=frozenset({"none", "of", "these"})),))
     ingest = run("ingest", strict, arrive(landing))
-    assert ingest.success, failure_of(ingest)
+    assert ingest.success, failure_text(ingest)
     release = run("release", strict)
     assert not release.success
-    assert "row_count" in failure_of(release)
+    assert "row_count" in failure_text(release)
     assert numbers() == []

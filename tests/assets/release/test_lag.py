@@ -117,30 +117,30 @@ def test_every_batch_asks_for_a_release_once(instance: dg.DagsterInstance) -> No
         assert answer.tags["penstock/release"] == "stream"
         return str(answer.run_key)
 
-    def passed(batch: str) -> None:
+    def report_sample(batch: str) -> None:
         event = dg.AssetMaterialization(dg.AssetKey(["stream", "samples"]), partition=batch)
         instance.report_runless_asset_event(event)
 
-    def failed(run_key: str) -> None:
+    def report_failure(run_key: str) -> None:
         tags = {"dagster/run_key": run_key}
         run = instance.create_run_for_job(dg.job(name="stream_release")(lambda: None), tags=tags)
         instance.report_run_failed(run)
 
     instance.add_dynamic_partitions(str(batch_partitions(replace(SPEC, name="stream")).name), ["a", "b"])
     assert tick() == ""
-    passed("a")
-    passed("b")
+    report_sample("a")
+    report_sample("b")
     first = tick()
     assert first
     assert tick() == ""
     before = cursor
-    passed("a")
+    report_sample("a")
     second = tick()
     assert second not in ("", first)
     cursor = before  # the tick died before its cursor was stored: the same run key again
     assert tick() == second
-    failed(second)
+    report_failure(second)
     again = tick()
     assert again == f"{second}-again"
-    failed(again)
+    report_failure(again)
     assert tick() == ""

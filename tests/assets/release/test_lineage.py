@@ -22,7 +22,7 @@ Run = Callable[..., dg.ExecuteInProcessResult]
 
 
 @pytest.fixture
-def made(run: Run, arrive: Callable[[Path], str], landing: Path) -> tuple[str, Any, Any]:
+def released_batch(run: Run, arrive: Callable[[Path], str], landing: Path) -> tuple[str, Any, Any]:
     """(batch, its ingest, the release)."""
     batch = arrive(landing)
     ingest, release = run("ingest", SPEC, batch), run("release", SPEC)
@@ -36,8 +36,8 @@ def event(result: dg.ExecuteInProcessResult, stage: str) -> dg.AssetMaterializat
     return found
 
 
-def test_table_has_every_run_code_and_data_version(made: Any, root: loader.Root) -> None:
-    batch, ingest, _ = made
+def test_table_has_every_run_code_and_data_version(released_batch: Any, root: loader.Root) -> None:
+    batch, ingest, _ = released_batch
     record = require_published(root.store, "demo", "samples", batch)
     rows = read_table(root.store, record.files["lineage"])
     data = {stage: event(ingest, stage).tags["dagster/data_version"] for stage in STAGES}
@@ -64,8 +64,8 @@ def test_table_has_every_run_code_and_data_version(made: Any, root: loader.Root)
         }
 
 
-def test_data_versions_are_those_of_what_they_were_made_of(made: Any, run: Run) -> None:
-    batch, ingest, release = made
+def test_data_versions_are_those_of_their_inputs(released_batch: Any, run: Run) -> None:
+    batch, ingest, release = released_batch
     again = run("ingest", SPEC, batch)
     for stage in STAGES:
         assert (
@@ -77,9 +77,9 @@ def test_data_versions_are_those_of_what_they_were_made_of(made: Any, run: Run) 
 
 
 def test_explain_goes_to_every_run(
-    made: Any, root: loader.Root, run: Run, capsys: pytest.CaptureFixture[str]
+    released_batch: Any, root: loader.Root, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    batch, ingest, release = made
+    batch, ingest, release = released_batch
     assert run(["feature_phash"], SPEC, batch).success  # found as it was: its record stays that of the ingest
     view = root.open("demo@1").select("jpg", where_present=True)
     plan = loader.plan({"p": view}, seed=1, global_batch=2)
@@ -111,8 +111,8 @@ def test_what_no_pipeline_made_has_no_runs(tmp_path: Path) -> None:
     assert pipeline_runs(root, loader.explain(plan, 0)) == [(), ()]
 
 
-def test_columns_are_followed_where_dagster_shows_them(made: Any) -> None:
-    _, ingest, release = made
+def test_columns_are_followed_where_dagster_shows_them(released_batch: Any) -> None:
+    _, ingest, release = released_batch
     metadata = {stage: event(ingest, stage).metadata for stage in STAGES}
     metadata["version"] = event(release, "version").metadata
     schemas = {stage: {one.name for one in told[SCHEMA].value.columns} for stage, told in metadata.items()}
@@ -138,8 +138,10 @@ def test_columns_are_followed_where_dagster_shows_them(made: Any) -> None:
     assert way_back("width_px")[0] == "units"
 
 
-def test_pages_lead_to_each_other(made: Any, root: loader.Root, instance: dg.DagsterInstance) -> None:
-    batch, ingest, release = made
+def test_pages_lead_to_each_other(
+    released_batch: Any, root: loader.Root, instance: dg.DagsterInstance
+) -> None:
+    batch, ingest, release = released_batch
     shown = event(release, "version").metadata
     assert f"[{batch}](/assets/demo/samples?view=partitions&partition={batch})" in shown["made_of"].value
     assert f"(/runs/{ingest.run_id})" in shown["made_of"].value

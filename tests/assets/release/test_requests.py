@@ -129,11 +129,11 @@ def test_batch_that_another_release_has_settled_meanwhile_is_taken(root: loader.
 def test_hint_that_cannot_be_written_stops_nothing(
     root: loader.Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: Any) -> None:
+    def raise_forbidden(*_: Any) -> None:
         raise Forbidden("no right to write there")
 
     grow(root, MIN_NEW_ENTRIES)
-    monkeypatch.setattr(root.store, "put", refused)
+    monkeypatch.setattr(root.store, "put", raise_forbidden)
     assert publish_batches(root, "d", "r").published == ()
 
 

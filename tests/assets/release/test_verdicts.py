@@ -23,10 +23,10 @@ from tests.assets.release.gated import (
     Release,
     cut,
     cut_again,
-    failure_of,
+    failure_text,
     numbers,
-    samples_of,
-    verdict_of,
+    samples_record,
+    version_record,
 )
 from tests.refusals import refusal
 
@@ -44,15 +44,15 @@ def test_stored_verdict_that_let_an_unknown_severity_pass_is_made_again(
     (audit,) = audit_waiting(root, "demo", "r", gate)
     assert audit.passed
 
-    def as_before(body: dict[str, Any]) -> None:
+    def set_unknown_severity(body: dict[str, Any]) -> None:
         body["checks"][-1] |= {"passed": False, "severity": "critical"}
 
-    edit(root, audit.record, as_before)
+    edit(root, audit.record, set_unknown_severity)
     bad.append("it always was")
     with refusal(StageNotPublished, what="gate", where="demo", given=["mine"]):
         publish_batches(root, "demo", "r", gate)
     assert numbers(root) == []
-    assert verdict_of(root, batch).verdict == "failed"
+    assert version_record(root, batch).verdict == "failed"
 
 
 def test_samples_cut_again_while_they_were_audited(
@@ -65,7 +65,7 @@ def test_samples_cut_again_while_they_were_audited(
         return CheckResult(name="x", passed=True)
 
     stopped = release(Gate(checks={"meddle": meddle}))
-    assert "was cut again during its audit" in failure_of(stopped)
+    assert "was cut again during its audit" in failure_text(stopped)
     assert numbers(root) == []
     assert release(Gate()).success
     assert numbers(root) == [1]
@@ -80,7 +80,7 @@ def edit(root: loader.Root, record: StageRecord, change: Callable[[dict[str, Any
 
 def collect(root: loader.Root, batch: str) -> None:
     """What a collector takes of a transaction that was given up."""
-    prefix = f"data/{samples_of(root, batch).body['txn']}/"
+    prefix = f"data/{samples_record(root, batch).body['txn']}/"
     gone = [info.key for info in root.store.list(prefix)]
     assert gone
     root.store.delete_many(gone)
@@ -99,7 +99,7 @@ def good(root: loader.Root, tmp_path: Path, make_jpeg: Callable[..., bytes]) -> 
 
 
 @pytest.mark.parametrize("earlier", [False, True], ids=["", "of a package before gated transactions"])
-def test_batch_that_was_stopped_and_collected_holds_nothing_up(
+def test_stopped_and_collected_batch_delays_nothing(
     root: loader.Root, landing: Path, release: Release, good: Callable[[], str], earlier: bool
 ) -> None:
     """Nor a takedown in it: what was given up is not looked at again."""
@@ -107,36 +107,36 @@ def test_batch_that_was_stopped_and_collected_holds_nothing_up(
     gate = Gate(suite=(*SUITE, WRONG))
     assert not release(gate).success
     if earlier:
-        edit(root, verdict_of(root, bad), lambda body: body.pop("publishes"))
-    edit(root, samples_of(root, bad), lambda body: body["exclude"].update({"x": "taken down"}))
+        edit(root, version_record(root, bad), lambda body: body.pop("publishes"))
+    edit(root, samples_record(root, bad), lambda body: body["exclude"].update({"x": "taken down"}))
     collect(root, bad)
     published = good()
     done = release(gate)
-    assert done.success, failure_of(done)
+    assert done.success, failure_text(done)
     (event,) = done.asset_materializations_for_node("demo__version")
     assert event.metadata["published_batches"].value == published
     assert event.metadata["held_back_batches"].value == bad
-    assert verdict_of(root, bad).r == 1
+    assert version_record(root, bad).r == 1
 
 
-def test_batch_that_was_given_up_while_its_gate_was_broken_holds_nothing_up(
+def test_batch_dropped_while_its_gate_was_broken_delays_nothing(
     root: loader.Root, landing: Path, release: Release, good: Callable[[], str]
 ) -> None:
     bad = cut(root, landing)
 
-    def broken(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+    def raise_error(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
         raise RuntimeError("no network")
 
-    assert not release(Gate(checks={"own": broken})).success
-    root.abort(samples_of(root, bad).body["txn"], "no heartbeat for 72 hours")
+    assert not release(Gate(checks={"own": raise_error})).success
+    root.abort(samples_record(root, bad).body["txn"], "no heartbeat for 72 hours")
     collect(root, bad)
     published = good()
 
-    def mended(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+    def passing_check(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
         return CheckResult(name="own", passed=True)
 
-    done = release(Gate(checks={"own": mended}))
-    assert done.success, failure_of(done)
+    done = release(Gate(checks={"own": passing_check}))
+    assert done.success, failure_text(done)
     (event,) = done.asset_materializations_for_node("demo__version")
     assert event.metadata["published_batches"].value == published
     assert event.metadata["held_back_batches"].value == bad
@@ -149,16 +149,16 @@ def test_release_that_is_killed_while_it_stops_a_batch(
     batch = cut(root, landing)
     gate = Gate(suite=(*SUITE, WRONG))
 
-    def killed(*args: Any, **options: Any) -> Any:
+    def interrupt(*args: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("assets.pipeline.stages.append_record", killed)
+        patched.setattr("assets.pipeline.stages.append_record", interrupt)
         with pytest.raises(KeyboardInterrupt):
             publish_batches(root, "demo", "r", gate)
-    assert root.state.txns[samples_of(root, batch).body["txn"]].status == "aborted"
+    assert root.state.txns[samples_record(root, batch).body["txn"]].status == "aborted"
     assert not release(gate).success
-    assert verdict_of(root, batch).verdict == "failed"
+    assert version_record(root, batch).verdict == "failed"
     cut_again(root, landing, batch, 0.0)
     assert release(Gate()).success
 
@@ -168,13 +168,13 @@ def test_batch_that_was_collected_before_a_gate_looked_at_it(
 ) -> None:
     """It waited for longer than a collector does: that is said once, and the others go."""
     lost = cut(root, landing)
-    root.abort(samples_of(root, lost).body["txn"], "no heartbeat for 72 hours")
+    root.abort(samples_record(root, lost).body["txn"], "no heartbeat for 72 hours")
     collect(root, lost)
     published = good()
     stopped = release(Gate())
-    assert "were given up (no heartbeat for 72 hours) and collected: cut it again" in failure_of(stopped)
+    assert "were given up (no heartbeat for 72 hours) and collected: cut it again" in failure_text(stopped)
     done = release(Gate())
-    assert done.success, failure_of(done)
+    assert done.success, failure_text(done)
     (event,) = done.asset_materializations_for_node("demo__version")
     assert event.metadata["published_batches"].value == published
     cut_again(root, landing, lost, 0.0)
@@ -182,17 +182,17 @@ def test_batch_that_was_collected_before_a_gate_looked_at_it(
     assert numbers(root) == [1, 2]
 
 
-def test_record_that_says_something_else_than_the_verdict_is_of(root: loader.Root, landing: Path) -> None:
+def test_record_that_contradicts_its_verdict(root: loader.Root, landing: Path) -> None:
     """A takedown changed what is left out since: the batch is judged again, and published."""
     batch = cut(root, landing)
     (audit,) = audit_waiting(root, "demo", "r", Gate())
     assert audit.passed
-    samples = samples_of(root, batch)
+    samples = samples_record(root, batch)
     table = candidate(root, samples)
     edit(root, samples, lambda body: body["exclude"].update({table["key"][0]: "taken down"}))
     done = publish_batches(root, "demo", "r", Gate())
     assert done.published == (batch,)
-    assert verdict_of(root, batch).r == 2
+    assert version_record(root, batch).r == 2
     assert len(done.version) == len(table) - 1
 
 
@@ -204,11 +204,11 @@ def test_verdict_that_another_release_renews_meanwhile(
 
     def late(*args: Any) -> loader.Version:
         monkeypatch.setattr(version, "_publish", real)
-        append_record(root.store, replace(verdict_of(root, batch), run_id="another"))
+        append_record(root.store, replace(version_record(root, batch), run_id="another"))
         return real(*args)
 
     monkeypatch.setattr(version, "_publish", late)
     done = publish_batches(root, "demo", "r", Gate())
     assert done.published == (batch,)
-    assert done.version.manifest["producer"]["audit_record"] == verdict_of(root, batch).path
-    assert verdict_of(root, batch).run_id == "another"
+    assert done.version.manifest["producer"]["audit_record"] == version_record(root, batch).path
+    assert version_record(root, batch).run_id == "another"

@@ -21,10 +21,10 @@ from tests.assets.release.gated import (
     Release,
     cut,
     cut_again,
-    failure_of,
+    failure_text,
     numbers,
-    samples_of,
-    verdict_of,
+    samples_record,
+    version_record,
 )
 from tests.refusals import refusal
 
@@ -59,7 +59,7 @@ def test_expectation_that_fails_stops_it_before_anything_is_published(
     stopped = release(gate)
     assert not stopped.success
     assert checks(stopped) == {**DRIFT, "expectations": False}
-    assert "in_set(sample_rate_hz, 44100) where kind = audio: failed" in failure_of(stopped)
+    assert "in_set(sample_rate_hz, 44100) where kind = audio: failed" in failure_text(stopped)
     assert not stopped.asset_materializations_for_node("demo__version")
     assert numbers(root) == []
     record = current_record(root.store, "demo", "version", batch)
@@ -67,18 +67,18 @@ def test_expectation_that_fails_stops_it_before_anything_is_published(
     assert (record.verdict, record.run_id) == ("failed", stopped.run_id)
 
     again = release(gate)  # the verdict stands, and is not made anew
-    assert failure_of(again) == failure_of(stopped)
+    assert failure_text(again) == failure_text(stopped)
     assert current_record(root.store, "demo", "version", batch) == record
     with refusal(StageNotPublished, what="gate", where="demo", given=["expectations"]):
         publish_batches(root, "demo", "r", gate)
     assert numbers(root) == []
 
-    parts = [loader.Part.from_json(body) for body in samples_of(root, batch).body["parts"]]
+    parts = [loader.Part.from_json(body) for body in samples_record(root, batch).body["parts"]]
     with pytest.raises(Fenced):  # nor by hand
         root.publish("demo", parts)
 
     # Other expectations are another question, but these parts were given up: the batch is cut again.
-    assert "its parts were given up" in failure_of(release(Gate()))
+    assert "its parts were given up" in failure_text(release(Gate()))
     cut_again(root, landing, batch, max_reject_rate=1.0)
     assert release(Gate()).success
     assert numbers(root) == [1]
@@ -95,10 +95,10 @@ def test_one_failing_batch_holds_the_others_up_once(
     gate = Gate(suite=(*SUITE, WRONG))
     stopped = release(gate)
     assert not stopped.success
-    assert bad in failure_of(stopped)
+    assert bad in failure_text(stopped)
     assert numbers(root) == []
     done = release(gate)
-    assert done.success, failure_of(done)
+    assert done.success, failure_text(done)
     assert checks(done) == {**DRIFT, "expectations": False}  # still seen, and it fails nothing
     (event,) = done.asset_materializations_for_node("demo__version")
     assert event.metadata["published_batches"].value == good
@@ -115,7 +115,7 @@ def test_what_cannot_be_evaluated_is_closed_and_tried_again(
     for attempt in (1, 2):
         stopped = release(gate)
         assert not stopped.success
-        assert "not_null(luma): error" in failure_of(stopped)
+        assert "not_null(luma): error" in failure_text(stopped)
         record = current_record(root.store, "demo", "version", batch)
         assert record is not None
         assert (record.verdict, record.r, record.body["broken"]) == ("failed", attempt, True)
@@ -131,7 +131,7 @@ def test_great_expectations_itself_failing_is_closed(
         stopped = release(Gate())
     assert not stopped.success
     assert checks(stopped) == {**DRIFT, "expectations": False}
-    assert "could not run: MissingDependency" in failure_of(stopped)
+    assert "could not run: MissingDependency" in failure_text(stopped)
     record = current_record(root.store, "demo", "version", batch)
     assert record is not None
     assert record.verdict == "failed"
@@ -178,7 +178,7 @@ def test_batch_is_held_back_by_what_the_batch_before_it_became(
     (other / "cats/a.jpg").write_bytes(make_jpeg(44, 44))
     second = cut(root, other)
     done = release(gate)
-    assert done.success, failure_of(done)
+    assert done.success, failure_text(done)
     assert not checks(done)["alone"]
     (event,) = done.asset_materializations_for_node("demo__version")
     assert event.metadata["published_batches"].value == first
@@ -186,19 +186,19 @@ def test_batch_is_held_back_by_what_the_batch_before_it_became(
     verdict = current_record(root.store, "demo", "version", second)
     assert verdict is not None
     assert (verdict.verdict, verdict.r, verdict.body["against"]) == ("failed", 2, [root.open("demo@1").id])
-    assert root.state.txns[samples_of(root, second).body["txn"]].status == "aborted"
+    assert root.state.txns[samples_record(root, second).body["txn"]].status == "aborted"
     assert numbers(root) == [1]
-    assert "alone: only the first one may come" in failure_of(release(gate))
+    assert "alone: only the first one may come" in failure_text(release(gate))
 
 
 def test_check_that_raises_is_closed(root: loader.Root, landing: Path, release: Release) -> None:
-    def broken(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+    def raise_error(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
         raise ZeroDivisionError("oh")
 
     cut(root, landing)
-    stopped = release(Gate(checks={"mine": broken}))
+    stopped = release(Gate(checks={"mine": raise_error}))
     assert checks(stopped) == {**DRIFT, "expectations": True, "mine": False}
-    assert "could not run: ZeroDivisionError: oh" in failure_of(stopped)
+    assert "could not run: ZeroDivisionError: oh" in failure_text(stopped)
     assert numbers(root) == []
 
 
@@ -213,5 +213,5 @@ def test_failed_check_stops_a_batch_whatever_it_calls_its_severity(
     stopped = release(Gate(checks={"mine": mine}))
     assert not stopped.success
     assert checks(stopped) == {**DRIFT, "expectations": True, "mine": False}
-    assert verdict_of(root, batch).verdict == "failed"
+    assert version_record(root, batch).verdict == "failed"
     assert numbers(root) == []

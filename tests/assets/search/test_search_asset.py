@@ -26,7 +26,7 @@ def root(tmp_path):
     return root
 
 
-def materialized(root, search, instance):
+def materialize_search(root, search, instance):
     result = dg.materialize(
         [search_asset(SPEC, search)],
         instance=instance,
@@ -40,7 +40,7 @@ def materialized(root, search, instance):
 
 def test_newest_version_is_indexed_and_its_recall_is_measured(root, instance):
     search = Search(like=("embedding.npy",), words=("caption.txt",))
-    check = materialized(root, search, instance)
+    check = materialize_search(root, search, instance)
     assert check.passed
     assert check.metadata["recall of embedding.npy"].value >= 0.99
     assert check.metadata["bytes"].value > 400 * 12
@@ -51,20 +51,20 @@ def test_newest_version_is_indexed_and_its_recall_is_measured(root, instance):
 
 def test_recall_below_the_limit_warns_and_blocks_nothing(root, instance, monkeypatch):
     monkeypatch.setattr(module, "measure_recall", lambda version, field: 0.94)
-    check = materialized(root, Search(like=("embedding.npy",)), instance)
+    check = materialize_search(root, Search(like=("embedding.npy",)), instance)
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert not check.blocking
 
 
 def test_codes_that_do_not_rank_have_a_low_recall(root, instance, monkeypatch):
     monkeypatch.setattr("penstock.search.make.encode", lambda vectors, how: np.zeros(vectors.shape, np.uint8))
-    check = materialized(root, Search(like=("embedding.npy",)), instance)
+    check = materialize_search(root, Search(like=("embedding.npy",)), instance)
     assert not check.passed
     assert check.metadata["recall of embedding.npy"].value < 0.6
 
 
 def test_field_that_the_version_lacks_is_named(root, instance):
-    check = materialized(root, SEARCH, instance)
+    check = materialize_search(root, SEARCH, instance)
     assert not check.passed
     assert "has no field 'appearance.npy'" in check.metadata["not indexed: appearance.npy"].value
     assert index_newest(root, "d", SEARCH).recall == {}
@@ -72,7 +72,7 @@ def test_field_that_the_version_lacks_is_named(root, instance):
 
 def test_map_is_made_after_each_version_on_the_same_fit(root, instance):
     search = Search(like=("embedding.npy",), map=True)
-    check = materialized(root, search, instance)
+    check = materialize_search(root, search, instance)
     assert check.passed
     assert check.metadata["samples on the map"].value == 400
     fit = [info.key for info in root.store.list("maps/") if info.key.endswith("/fit.parquet")]
@@ -84,7 +84,7 @@ def test_map_is_made_after_each_version_on_the_same_fit(root, instance):
 
 
 def test_no_map_is_made_unless_the_spec_asks_for_one(root, instance):
-    check = materialized(root, Search(like=("embedding.npy",)), instance)
+    check = materialize_search(root, Search(like=("embedding.npy",)), instance)
     assert "samples on the map" not in check.metadata
     assert not list(root.store.list("maps/"))
 
@@ -104,7 +104,7 @@ def test_damaged_fit_is_named_and_the_fields_are_indexed(root):
 def test_dataset_without_a_version_has_no_index(tmp_path, instance):
     root = loader.Root(tmp_path / "root")
     root.create()
-    check = materialized(root, SEARCH, instance)
+    check = materialize_search(root, SEARCH, instance)
     assert check.passed
     assert check.metadata["version"].value == "none yet"
 

@@ -78,7 +78,7 @@ def test_batch_that_was_stopped_says_by_what_and_goes_on_when_repaired(
     assert standings(root) == ["stopped"]
 
 
-def test_batch_without_a_sample_is_not_waited_for(
+def test_batch_without_a_sample_delays_nothing(
     root: loader.Root, landing: Path, arrive: Callable[[Path], str], run: Run
 ) -> None:
     run("ingest", SPEC, arrive(landing))

@@ -101,14 +101,14 @@ def test_while_pods_who_waits_and_the_api_server_go_away(cluster, server, tmp_pa
     server.cluster.kill(evicted=True)
     looks = []
 
-    def told(state):
+    def record_state(state):
         looks.append(state.status.state)
         if len(looks) == 1:
             server.away()
         elif looks[-1] == "unknown":
             server.start()
 
-    assert told_of(done_by(there, units, cluster, told)) == [n**2 for n in range(19)]
+    assert told_of(done_by(there, units, cluster, record_state)) == [n**2 for n in range(19)]
     assert list(bytes_done(there).values()) == list(bytes_done(here).values())
     assert "unknown" in looks
     assert folder_of(there).newest_attempt()[0] == 1

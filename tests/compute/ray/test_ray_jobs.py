@@ -58,7 +58,7 @@ def cluster(ray_cluster, tmp_path, monkeypatch):
     return read_cluster(tmp_path / "cluster.toml")
 
 
-def asked(ray_cluster, path):
+def get_text(ray_cluster, path):
     headers = {"Authorization": f"Bearer {TOKEN}"}
     with urllib.request.urlopen(
         urllib.request.Request(ray_cluster.address + path, headers=headers)
@@ -76,13 +76,15 @@ def test_outcomes_are_the_same_bytes_as_here_and_no_secret_is_anywhere(cluster, 
     assert {"waiting", "running"} <= {look.state for look in looks}
     assert any("of the cluster's 6 CPUs" in look.reason for look in looks)
     name = folder_of(there).attempt_name(1)
-    said = asked(ray_cluster, "/api/jobs/") + asked(ray_cluster, f"/api/jobs/{name}/logs")
+    said = get_text(ray_cluster, "/api/jobs/") + get_text(ray_cluster, f"/api/jobs/{name}/logs")
     kept = b"".join(path.read_bytes() for path in (tmp_path / "there").rglob("*") if path.is_file())
     assert name in said
     for secret in (SECRET, TOKEN):
         assert secret not in said
         assert secret.encode() not in kept
-    env = {one["submission_id"]: one["runtime_env"] for one in json.loads(asked(ray_cluster, "/api/jobs/"))}
+    env = {
+        one["submission_id"]: one["runtime_env"] for one in json.loads(get_text(ray_cluster, "/api/jobs/"))
+    }
     assert set(env[name]["env_vars"]) == {"RAY_JOB_STOP_WAIT_TIME_S"}
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("RAY_AUTH_TOKEN", "another")

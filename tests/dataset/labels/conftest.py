@@ -6,7 +6,7 @@ from tests.dataset.labels.annotated import write
 
 
 @pytest.fixture
-def made(root):
+def label_root(root):
     """d@1: ten samples in parts of four, label "a" and w = their number; two of each raw object."""
     write(root, range(10), part_samples=4)
     return root

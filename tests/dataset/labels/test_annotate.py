@@ -26,31 +26,31 @@ from tests.dataset.labels.annotated import column, statistics, write
 from tests.refusals import refusal
 
 
-def test_nothing_that_is_there_is_touched(made):
-    before = {info.key: info.etag for info in made.store.list("data/")}
-    done = made.annotate(
+def test_nothing_that_is_there_is_touched(label_root):
+    before = {info.key: info.etag for info in label_root.store.list("data/")}
+    done = label_root.annotate(
         "d@1", "labels-v2", {"k1": {"label": "b", "score": 0.5}, "k3": {"score": 2}}, author="ann"
     )
     assert (done.version.name, done.join.n_rows, done.join.n_samples) == ("d@2", 2, 2)
     assert column(done.version, "label") == {f"k{i}": "b" if i == 1 else "a" for i in range(10)}
     assert column(done.version, "score") == {f"k{i}": {1: 0.5, 3: 2.0}.get(i) for i in range(10)}
-    assert column(made.open("d@1"), "label") == {f"k{i}": "a" for i in range(10)}
-    assert "score" not in made.open("d@1").manifest["columns"]
-    after = {info.key: info.etag for info in made.store.list("data/")}
+    assert column(label_root.open("d@1"), "label") == {f"k{i}": "a" for i in range(10)}
+    assert "score" not in label_root.open("d@1").manifest["columns"]
+    after = {info.key: info.etag for info in label_root.store.list("data/")}
     assert before.items() <= after.items()
     new = {key.rpartition("/")[2] for key in after.keys() - before.keys() if "manifest" not in key}
     assert {name.partition("-")[0] for name in new} == {"samples", "stats"}
     assert "samples-labels-v2-0.parquet" in new
 
 
-def test_who_and_when(made):
+def test_who_and_when(label_root):
     before = datetime.now(UTC)
     rows = [
         {"key": "k1", "label": "b"},
         {"key": "k2", "label": "c", "annotated_by": "ben", "annotated_at_us": 1_700_000_000_000_000},
         {"key": "k3", "label": "d", "annotated_by": None},
     ]
-    version = made.annotate("d", "labels", rows, author="ann").version
+    version = label_root.annotate("d", "labels", rows, author="ann").version
     (one,) = version.annotations
     assert (one.name, one.author, one.columns, one.n_samples) == ("labels", "ann", ("label",), 3)
     assert before.timestamp() <= one.at_us / 1e6 <= datetime.now(UTC).timestamp()
@@ -63,7 +63,7 @@ def test_who_and_when(made):
     assert edits["k2"]["annotated_at"] == datetime.fromtimestamp(1_700_000_000, UTC)
     assert int(edits["k1"]["annotated_at"].timestamp() * 1e6) == one.at_us
     at = pa.array([datetime(2026, 1, 2, tzinfo=UTC)], pa.timestamp("ms", "Europe/Berlin"))
-    version = made.annotate(
+    version = label_root.annotate(
         "d", "more", pa.table({"key": ["k1"], "w": [3], "annotated_at_us": at}), author="ann"
     ).version
     assert version.edits("w").collect()["annotated_at"].to_list() == [datetime(2026, 1, 2, tzinfo=UTC)]
@@ -73,28 +73,28 @@ def test_who_and_when(made):
     assert "annotated_by" not in version.samples().collect().columns
 
 
-def test_null_says_nothing_unless_it_is_to_remove(made):
+def test_null_says_nothing_unless_it_is_to_remove(label_root):
     rows = {"k1": {"label": None, "w": 100}, "k2": {"label": "b"}}
-    kept = made.annotate("d", "labels", rows, author="ann").version
+    kept = label_root.annotate("d", "labels", rows, author="ann").version
     assert [column(kept, "label")[key] for key in ("k1", "k2")] == ["a", "b"]
-    gone = made.annotate(
+    gone = label_root.annotate(
         "d", "labels", {"k2": {"label": None}, "k3": {"w": 7}}, author="ann", nulls="remove"
     ).version
     assert [column(gone, "label")[key] for key in ("k1", "k2", "k3")] == ["a", None, "a"]
     assert [column(gone, "w")[key] for key in ("k1", "k2", "k3")] == [100, 2, 7]
     assert gone.edits("label").collect()["removed"].to_list() == [False, True]
-    back = made.annotate("d", "labels", {"k2": {"label": "c"}}, author="ann").version
+    back = label_root.annotate("d", "labels", {"k2": {"label": "c"}}, author="ann").version
     assert column(back, "label")["k2"] == "c"
     table = pa.table({"key": ["k4", "k5"], "label": [None, "z"], "w": [9, None]})
-    both = made.annotate("d", "labels", table, author="ann", nulls="remove").version
+    both = label_root.annotate("d", "labels", table, author="ann", nulls="remove").version
     assert [column(both, "label")[key] for key in ("k4", "k5")] == [None, "z"]
     assert [column(both, "w")[key] for key in ("k4", "k5")] == [9, None]
 
 
-def test_only_the_files_of_the_columns_named_are_opened(made, stores):
-    made.annotate("d", "scores", {f"k{i}": {"score": i / 2} for i in range(10)}, author="m1")
-    made.annotate("d", "labels", {"k1": {"label": "b"}}, author="ann")
-    version = loader.Root(made.url).open("d")
+def test_only_the_files_of_the_columns_named_are_opened(label_root, stores):
+    label_root.annotate("d", "scores", {f"k{i}": {"score": i / 2} for i in range(10)}, author="m1")
+    label_root.annotate("d", "labels", {"k1": {"label": "b"}}, author="ann")
+    version = loader.Root(label_root.url).open("d")
     len(version.parts)
     for predicate, files, n in (
         ("w > 7", 2, 2),
@@ -102,17 +102,19 @@ def test_only_the_files_of_the_columns_named_are_opened(made, stores):
         ("label = 'b'", 3, 1),
         ("key = 'k1'", 1, 1),
     ):
-        version.store = stores.Counting(made.store)
+        version.store = stores.Counting(label_root.store)
         assert len(version.where(predicate)) == n
         assert version.store.calls["get", "data"] == files, predicate
 
 
-def test_new_parts_and_annotations_go_together(made):
-    made.annotate("d", "labels", {"k1": {"label": "b", "score": 1.5}}, author="ann")
-    version = write(made, [10, 11], score=2)
+def test_new_parts_and_annotations_go_together(label_root):
+    label_root.annotate("d", "labels", {"k1": {"label": "b", "score": 1.5}}, author="ann")
+    version = write(label_root, [10, 11], score=2)
     assert column(version, "label") == {f"k{i}": "b" if i == 1 else "a" for i in range(12)}
     assert column(version, "score") == {f"k{i}": {1: 1.5, 10: 2.0, 11: 2.0}.get(i) for i in range(12)}
-    version = made.annotate("d", "labels", {"k10": {"score": 9.0}, "k0": {"score": 8}}, author="ann").version
+    version = label_root.annotate(
+        "d", "labels", {"k10": {"score": 9.0}, "k0": {"score": 8}}, author="ann"
+    ).version
     assert column(version, "score") == {f"k{i}": {0: 8.0, 1: 1.5, 10: 9.0, 11: 2.0}.get(i) for i in range(12)}
     assert statistics(version)["score"] == {
         "type": "double",
@@ -126,9 +128,9 @@ def test_new_parts_and_annotations_go_together(made):
     }
 
 
-def test_statistics_are_of_what_the_column_says_now(made):
-    assert statistics(made.open("d"))["w"]["max"] == 9.0
-    version = made.annotate(
+def test_statistics_are_of_what_the_column_says_now(label_root):
+    assert statistics(label_root.open("d"))["w"]["max"] == 9.0
+    version = label_root.annotate(
         "d", "fix", {"k9": {"w": 3, "label": "b"}, "k0": {"w": None}}, author="ann", nulls="remove"
     ).version
     found = statistics(version)
@@ -143,150 +145,154 @@ def test_statistics_are_of_what_the_column_says_now(made):
         "mean": 39 / 9,
     }
     assert found["label"] == {"type": "string", "n": 10, "nulls": 0, "categories": {"a": 9, "b": 1}}
-    assert statistics(made.open("d@1"))["w"]["max"] == 9.0
+    assert statistics(label_root.open("d@1"))["w"]["max"] == 9.0
 
 
-def test_changed_type_is_refused(made):
+def test_changed_type_is_refused(label_root):
     for value, kind in ((1.5, "double"), ("x", "string"), (True, "bool"), ([1], "list")):
         said = rf"^row 2 of the rows given has {re.escape(repr(value))} for 'w': column 'w' is {kind}.* here and int64"
         with pytest.raises(FieldMismatch, match=said):
-            made.annotate("d", "x", {"k0": {"n": 1}, "k1": {"w": value}}, author="ann")
+            label_root.annotate("d", "x", {"k0": {"n": 1}, "k1": {"w": value}}, author="ann")
     big = {"k0": {"score": 1}, "k1": {"score": 2**53 + 1}}
-    made.annotate("d", "x", {"k1": {"score": 1.5}}, author="ann")
-    version = made.annotate("d", "x", {"k1": {"score": 2}}, author="ann").version
+    label_root.annotate("d", "x", {"k1": {"score": 1.5}}, author="ann")
+    version = label_root.annotate("d", "x", {"k1": {"score": 2}}, author="ann").version
     assert column(version, "score")["k1"] == 2.0
     assert version.manifest["columns"]["score"]["type"] == "double"
     with refusal(FieldMismatch, what="score", where="row 2 of the rows given", given=str(2**53 + 1)):
-        made.annotate("d", "x", big, author="ann")
+        label_root.annotate("d", "x", big, author="ann")
     with refusal(FieldMismatch, what="v", given="int in sample 'k1', str in sample 'k2'"):
-        made.annotate("d", "x", {"k1": {"v": 1}, "k2": {"v": "a"}}, author="ann")
-    assert len(made.versions("d")) == 3
+        label_root.annotate("d", "x", {"k1": {"v": 1}, "k2": {"v": "a"}}, author="ann")
+    assert len(label_root.versions("d")) == 3
     for floats_first in (True, False):
         rows = [{"key": "k0", "id": 2**53 + 1}, {"key": "k1", "id": 1.5}]
         with refusal(FieldMismatch, what="id", where="sample 'k0'", given=2**53 + 1):
-            made.annotate("d", "x", rows[::-1] if floats_first else rows, author="ann")
-    assert len(made.versions("d")) == 3
+            label_root.annotate("d", "x", rows[::-1] if floats_first else rows, author="ann")
+    assert len(label_root.versions("d")) == 3
 
 
-def test_keys_without_a_sample_are_told(made):
+def test_keys_without_a_sample_are_told(label_root):
     rows = {f"z{i}": {"label": "b"} for i in range(12)} | {"k1": {"label": "b"}}
-    join = made.annotate("d", "labels", rows, author="ann").join
+    join = label_root.annotate("d", "labels", rows, author="ann").join
     assert (join.n_rows, join.n_samples, join.n_unmatched) == (13, 1, 12)
     assert join.unmatched == tuple((f"z{i}", f"row {i + 1} of the rows given") for i in range(10))
     with refusal(InvalidKey, what="keys", where="d@2", given=12):
-        made.annotate("d", "labels", rows, author="ann", strict=True)
+        label_root.annotate("d", "labels", rows, author="ann", strict=True)
     with pytest.raises(
         InvalidKey,
         match=r"none of the 1 keys is the 'key' of a live sample of d@2; the first is 'z', at row 1",
     ):
-        made.annotate("d", "labels", {"z": {"label": "b"}}, author="ann")
-    made.exclude("d", ["k1"], reason="x")
+        label_root.annotate("d", "labels", {"z": {"label": "b"}}, author="ann")
+    label_root.exclude("d", ["k1"], reason="x")
     with pytest.raises(InvalidKey, match="none of the 1 keys"):
-        made.annotate("d", "labels", {"k1": {"label": "b"}}, author="ann")
-    assert len(made.versions("d")) == 3
+        label_root.annotate("d", "labels", {"k1": {"label": "b"}}, author="ann")
+    assert len(label_root.versions("d")) == 3
 
 
-def test_key_twice(made):
+def test_key_twice(label_root):
     rows = [{"key": "k1", "label": "b", "w": 1}, {"key": "k2", "label": "c"}, {"key": "k1", "label": "d"}]
     with pytest.raises(
         DuplicateKey, match=r"'k1' is given twice, at row 1 of the rows given and row 3 of .*\(1 rows repeat"
     ):
-        made.annotate("d", "labels", rows, author="ann")
-    done = made.annotate("d", "labels", rows, author="ann", last_wins=True)
+        label_root.annotate("d", "labels", rows, author="ann")
+    done = label_root.annotate("d", "labels", rows, author="ann", last_wins=True)
     assert (done.join.n_samples, done.join.n_overruled) == (2, 1)
     assert [column(done.version, "label")[key] for key in ("k1", "k2")] == ["d", "c"]
 
 
-def test_keys_of_other_columns(made):
+def test_keys_of_other_columns(label_root):
     """A raw object has several samples."""
     table = pa.table({"file": ["r1", "r4", "r9"], "licence": ["by", "cc0", "x"]})
-    done = made.annotate("d", "licences", table, author="ann", key="file", on="raw_key")
+    done = label_root.annotate("d", "licences", table, author="ann", key="file", on="raw_key")
     assert (done.join.n_samples, done.join.unmatched) == (4, (("r9", "row 3 of the rows given"),))
     assert column(done.version, "licence") == {f"k{i}": {1: "by", 4: "cc0"}.get(i // 2) for i in range(10)}
     for on in ("unit_id", "licence", "nope"):  # absent, an annotation's, unknown
         with refusal(FieldNotFound, what="on", where="d@2", given=on):
-            made.annotate("d", "x", table, author="ann", key="file", on=on)
+            label_root.annotate("d", "x", table, author="ann", key="file", on=on)
 
 
-def test_annotate_finds_samples_by_a_column_of_texts(made):
+def test_annotate_finds_samples_by_a_column_of_texts(label_root):
     """Such as the path of an imported file, which samples() shows."""
-    labels = {key: value for key, value in column(made.open("d"), "label").items() if value is not None}
+    labels = {key: value for key, value in column(label_root.open("d"), "label").items() if value is not None}
     some = sorted(set(labels.values()))[0]
     table = pa.table({"class": [some], "colour": ["red"]})
-    done = made.annotate("d", "colours", table, author="ann", key="class", on="label")
+    done = label_root.annotate("d", "colours", table, author="ann", key="class", on="label")
     expected = {f"k{i}": "red" if labels.get(f"k{i}") == some else None for i in range(10)}
     assert column(done.version, "colour") == expected
 
 
-def test_what_is_refused(made):
+def test_what_is_refused(label_root):
     row = {"k1": {"label": "b"}}
     for name in ("keys", "metadata", "", "Labels", "a/b", "-a", 3):
         with refusal(InvalidName, what="name", given=name):
-            made.annotate("d", name, row, author="ann")
+            label_root.annotate("d", name, row, author="ann")
     for author in ("", " ", None, "\ud800"):
         with refusal(InvalidSample, what="author", given=author):
-            made.annotate("d", "x", row, author=author)
+            label_root.annotate("d", "x", row, author=author)
     with refusal(InvalidSample, what="nulls", given="drop"):
-        made.annotate("d", "x", row, author="ann", nulls="drop")
+        label_root.annotate("d", "x", row, author="ann", nulls="drop")
     for values in ({"label": None}, {}):
         with refusal(InvalidSample, what="values", where="the rows given"):
-            made.annotate("d", "x", {"k1": values}, author="ann")
+            label_root.annotate("d", "x", {"k1": values}, author="ann")
     with pytest.raises(InvalidKey, match="no rows"):
-        made.annotate("d", "x", {}, author="ann")
+        label_root.annotate("d", "x", {}, author="ann")
     for by in (1, ["a"]):
         with refusal(InvalidField, what="annotated_by", where="the rows given"):
-            made.annotate("d", "x", {"k1": {"label": "b", "annotated_by": by}}, author="ann")
+            label_root.annotate("d", "x", {"k1": {"label": "b", "annotated_by": by}}, author="ann")
     with pytest.raises(VersionNotFound):
-        made.annotate("d@9", "x", row, author="ann")
-    assert len(made.versions("d")) == 1
-    assert {txn.status for txn in made.state.txns.values()} == {"committed", "aborted"}
+        label_root.annotate("d@9", "x", row, author="ann")
+    assert len(label_root.versions("d")) == 1
+    assert {txn.status for txn in label_root.state.txns.values()} == {"committed", "aborted"}
 
 
-def test_views_and_plans_see_the_labels(made):
-    version = made.annotate("d", "labels", {"k1": {"label": "b"}, "k4": {"label": "b"}}, author="ann").version
+def test_views_and_plans_see_the_labels(label_root):
+    version = label_root.annotate(
+        "d", "labels", {"k1": {"label": "b"}, "k4": {"label": "b"}}, author="ann"
+    ).version
     view = version.select("cls").where("label = 'b'")
     assert set(view.keys(view.version_ordinals(np.arange(len(view))))) == {"k1", "k4"}
-    assert len(made.open("d@1").where("label = 'b'")) == 0
-    old, new = made.open("d@1").where("label = 'a'"), version.where("label = 'a'")
+    assert len(label_root.open("d@1").where("label = 'b'")) == 0
+    old, new = label_root.open("d@1").where("label = 'a'"), version.where("label = 'a'")
     with refusal(loader.errors.InvalidPlan, what="view", where="d@2", given="d@1"):
         new.since(old)
     assert new.since(old, compare=False).view is None
 
 
-def test_many_rows_are_many_files_in_the_order_of_samples(made, monkeypatch):
+def test_many_rows_are_many_files_in_the_order_of_samples(label_root, monkeypatch):
     monkeypatch.setattr("loader.dataset.labels.annotate.FILE_ROWS", 3)
     monkeypatch.setattr("loader.dataset.labels.rows.BATCH_ROWS", 2)
     monkeypatch.setattr("loader.dataset.labels.join.MATCH_ROWS", 1)
     rows = {f"k{i}": {"label": f"l{i}"} for i in reversed(range(10))}
-    version = made.annotate("d", "labels", rows, author="ann").version
+    version = label_root.annotate("d", "labels", rows, author="ann").version
     files = [entry for entry in version.manifest["samples"] if "author" in entry]
     assert [entry["n_rows"] for entry in files] == [4, 4, 2]
     assert [one.n_samples for one in version.annotations] == [10]
     assert column(version, "label") == {f"k{i}": f"l{i}" for i in range(10)}
     order = {part: i for i, part in enumerate(version.parts.ids.to_pylist())}
     for entry in files:
-        places = [(order[row["part"]], row["row"]) for row in cells(made.store, [entry], "label").to_dicts()]
+        places = [
+            (order[row["part"]], row["row"]) for row in cells(label_root.store, [entry], "label").to_dicts()
+        ]
         assert places == sorted(places)
 
 
-def test_lists_and_times(made):
+def test_lists_and_times(label_root):
     at = datetime(2026, 1, 2, tzinfo=UTC)
     first = {"k1": {"tags": ["x"], "seen": at}, "k2": {"tags": [], "seen": None}}
-    made.annotate("d", "tags", first, author="ann")
-    version = made.annotate("d", "tags", {"k1": {"tags": ["y", "z"]}}, author="ann").version
+    label_root.annotate("d", "tags", first, author="ann")
+    version = label_root.annotate("d", "tags", {"k1": {"tags": ["y", "z"]}}, author="ann").version
     assert [column(version, "tags")[f"k{i}"] for i in (1, 2, 3)] == [["y", "z"], [], None]
     assert [column(version, "seen")[f"k{i}"] for i in (1, 2)] == [at, None]
 
 
-def test_polars_frame(made):
+def test_polars_frame(label_root):
     frame = pl.DataFrame({"key": ["k1", "k2"], "label": ["b", None], "n": pl.Series([1, 2], dtype=pl.UInt8)})
-    version = made.annotate("d", "x", frame, author="ann").version
+    version = label_root.annotate("d", "x", frame, author="ann").version
     assert [column(version, "label")[f"k{i}"] for i in (1, 2)] == ["b", "a"]
     assert version.manifest["columns"]["n"]["type"] == "int64"
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl", "url"])
-def test_whoever_calls_watches_the_work(made, tmp_path, kind):
+def test_whoever_calls_watches_the_work(label_root, tmp_path, kind):
     """All rows that are read, all samples that are compared, all rows that are written: as many as were announced."""
     table = pa.table({"key": [f"k{i}" for i in range(5)], "label": list("abcde")})
     path = tmp_path / f"labels.{'parquet' if kind == 'url' else kind}"
@@ -307,6 +313,6 @@ def test_whoever_calls_watches_the_work(made, tmp_path, kind):
             done += size(item)
         told.append((what, done, total()))
 
-    made.annotate("d", "x", path.as_uri() if kind == "url" else path, author="ann", watch=watch)
+    label_root.annotate("d", "x", path.as_uri() if kind == "url" else path, author="ann", watch=watch)
     lines = 6 if kind == "csv" else 5  # its first line is of names
     assert told == [(f"read {path.name}", 5, lines), ("compare with d@1", 10, 10), ("write x", 5, 5)]

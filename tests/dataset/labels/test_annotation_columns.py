@@ -13,21 +13,23 @@ from tests.dataset.labels.annotated import column, statistics, write
 from tests.refusals import refusal
 
 
-def test_columns_that_are_not_taken(made):
+def test_columns_that_are_not_taken(label_root):
     table = pa.table({"key": ["k1"], "split": ["val"], "note": ["n"], "label": ["b"]})
     with refusal(InvalidField, what="column", given="split"):
-        made.annotate("d", "x", table, author="ann")
-    version = made.annotate("d", "x", table, author="ann", columns=["label"]).version
+        label_root.annotate("d", "x", table, author="ann")
+    version = label_root.annotate("d", "x", table, author="ann", columns=["label"]).version
     assert column(version, "label")["k1"] == "b"
     assert set(version.manifest["columns"]) == {"key", "label", "raw_key", "w"}
     with refusal(FieldNotFound, what="nope", where="the rows given"):
-        made.annotate("d", "x", table, author="ann", columns=["nope"])
+        label_root.annotate("d", "x", table, author="ann", columns=["nope"])
     with refusal(FieldNotFound, what="nope", where="the rows given"):
-        made.annotate("d", "x", {"k1": {"label": "b"}, "k2": {"note": "n"}}, author="ann", columns=["nope"])
+        label_root.annotate(
+            "d", "x", {"k1": {"label": "b"}, "k2": {"note": "n"}}, author="ann", columns=["nope"]
+        )
 
 
 @pytest.mark.parametrize("kind", ["mappings", "jsonl", "csv", "parquet", "arrow"])
-def test_columns_that_are_not_taken_may_be_of_any_name_and_kind(made, kind, tmp_path):
+def test_columns_that_are_not_taken_may_be_of_any_name_and_kind(label_root, kind, tmp_path):
     """Reserved, no name for a column, of kinds that are not stored, mixed, or of another type in the dataset."""
     rows = [
         {"key": "k1", "label": "b", "split": "val", "my col": 1, "w": "n/a", "boxes": {"x": 1}},
@@ -48,11 +50,11 @@ def test_columns_that_are_not_taken_may_be_of_any_name_and_kind(made, kind, tmp_
         if kind == "parquet":
             pq.write_table(table, path)
             given = path
-    done = made.annotate("d", "x", given, author="ann", columns=["label"])
+    done = label_root.annotate("d", "x", given, author="ann", columns=["label"])
     assert {key: column(done.version, "label")[key] for key in ("k1", "k2")} == {"k1": "b", "k2": "c"}
     assert done.join.n_samples == 2
     with refusal(FieldNotFound, what="nope", accepted=["boxes", "label", "my col", "split", "w"]):
-        made.annotate("d", "x", given, author="ann", columns=["nope"])
+        label_root.annotate("d", "x", given, author="ann", columns=["nope"])
 
 
 NAMES = (
@@ -86,8 +88,8 @@ def test_column_of_any_name_is_of_its_samples(root, name, part_samples):
 
 
 @pytest.mark.parametrize("name", ["removed", "annotation", "annotated_at"])
-def test_edits_of_a_column_that_is_called_as_what_is_said_of_them(made, name):
-    other = loader.Root(made.url)
+def test_edits_of_a_column_that_is_called_as_what_is_said_of_them(label_root, name):
+    other = loader.Root(label_root.url)
     version = other.annotate("d@1", "theirs", {"k1": {name: "mine"}}, author="ben").version
     (edit,) = version.edits(name).collect().to_dicts()
     at = datetime.fromtimestamp(version.annotations[0].at_us / 1e6, UTC)
@@ -96,8 +98,8 @@ def test_edits_of_a_column_that_is_called_as_what_is_said_of_them(made, name):
     assert edit.pop("ordinal") == column(version, "ordinal")["k1"]
     assert edit == {"key": "k1", name: "mine", f"edit_{name}": own, "annotated_by": "ben", **facts}
     with refusal(Conflict, what=name, where="d@2"):
-        made.annotate("d@1", "ours", {"k1": {name: "other"}, "k2": {name: "other"}}, author="ann")
-    version = made.annotate("d@1", "ours", {"k3": {name: "other"}}, author="ann").version
+        label_root.annotate("d@1", "ours", {"k1": {name: "other"}, "k2": {name: "other"}}, author="ann")
+    version = label_root.annotate("d@1", "ours", {"k3": {name: "other"}}, author="ann").version
     assert version.edits(name).collect()["key"].to_list() == ["k1", "k3"]
 
 

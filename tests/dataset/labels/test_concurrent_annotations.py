@@ -8,22 +8,22 @@ from tests.dataset.labels.annotated import column, statistics, write
 from tests.refusals import refusal
 
 
-def test_two_people_annotate_the_same_value(made):
+def test_two_people_annotate_the_same_value(label_root):
     """The second has not seen the first's: it is refused, and nothing is lost."""
-    other = loader.Root(made.url)
+    other = loader.Root(label_root.url)
     other.annotate("d@1", "theirs", {"k1": {"label": "b"}}, author="ben")
     with refusal(Conflict, what="label", where="d@2", given="a"):
-        made.annotate("d@1", "ours", {"k1": {"label": "c"}, "k2": {"label": "c"}}, author="ann")
-    assert column(made.open("d"), "label")["k1"] == "b"
-    version = made.annotate("d@2", "ours", {"k1": {"label": "c"}}, author="ann").version
+        label_root.annotate("d@1", "ours", {"k1": {"label": "c"}, "k2": {"label": "c"}}, author="ann")
+    assert column(label_root.open("d"), "label")["k1"] == "b"
+    version = label_root.annotate("d@2", "ours", {"k1": {"label": "c"}}, author="ann").version
     assert column(version, "label")["k1"] == "c"
 
 
-def test_two_people_annotate_other_samples_or_columns(made):
-    other = loader.Root(made.url)
+def test_two_people_annotate_other_samples_or_columns(label_root):
+    other = loader.Root(label_root.url)
     other.annotate("d@1", "theirs", {"k1": {"label": "b", "score": 1.5}}, author="ben")
     other.annotate("d@1", "more", {"k3": {"v": 1}}, author="ben")
-    version = made.annotate(
+    version = label_root.annotate(
         "d@1", "ours", {"k2": {"label": "c", "score": 2.5}, "k1": {"w": 7}}, author="ann"
     ).version
     assert version.number == 4
@@ -36,18 +36,18 @@ def test_two_people_annotate_other_samples_or_columns(made):
     assert (found["w"]["n"], found["w"]["nulls"], found["w"]["mean"]) == (10, 0, (45 + 6) / 10)
 
 
-def test_same_value_twice_is_no_conflict(made):
-    other = loader.Root(made.url)
+def test_same_value_twice_is_no_conflict(label_root):
+    other = loader.Root(label_root.url)
     other.annotate("d@1", "theirs", {"k1": {"label": "b", "score": float("nan")}}, author="ben")
-    version = made.annotate("d@1", "ours", {"k2": {"label": "b"}}, author="ann").version
+    version = label_root.annotate("d@1", "ours", {"k2": {"label": "b"}}, author="ann").version
     assert statistics(version)["label"]["categories"] == {"a": 8, "b": 2}
     with refusal(Conflict, what="score", where="d@3"):
-        made.annotate("d@1", "ours", {"k1": {"score": float("nan")}}, author="ann")
+        label_root.annotate("d@1", "ours", {"k1": {"score": float("nan")}}, author="ann")
 
 
-def test_parts_and_exclusions_come_meanwhile(made):
+def test_parts_and_exclusions_come_meanwhile(label_root):
     """The rows are read while somebody publishes: what was joined is laid on all of it."""
-    other = loader.Root(made.url)
+    other = loader.Root(label_root.url)
 
     def rows():
         yield {"key": "k1", "label": "b", "w": 100}
@@ -56,7 +56,7 @@ def test_parts_and_exclusions_come_meanwhile(made):
         other.annotate("d", "theirs", {"k10": {"label": "z"}}, author="ben")
         yield {"key": "k2", "label": "c"}
 
-    version = made.annotate("d@1", "ours", rows(), author="ann").version
+    version = label_root.annotate("d@1", "ours", rows(), author="ann").version
     assert version.number == 5
     labels = column(version, "label")
     assert "k2" not in labels
@@ -67,11 +67,11 @@ def test_parts_and_exclusions_come_meanwhile(made):
 
 
 @pytest.mark.parametrize("published", [False, True])
-def test_version_with_the_samples_was_retired_meanwhile(made, published):
+def test_version_with_the_samples_was_retired_meanwhile(label_root, published):
     """What was said of them would lie in a version that has no such part: verify fails, no takedown finds it."""
-    with made.write("d") as writer:
+    with label_root.write("d") as writer:
         writer.add("later", {"cls": 1})
-    other = loader.Root(made.url)
+    other = loader.Root(label_root.url)
 
     def rows():
         yield {"key": "k1", "label": "b"}
@@ -82,13 +82,13 @@ def test_version_with_the_samples_was_retired_meanwhile(made, published):
         yield {"key": "later", "label": "c"}
 
     with pytest.raises(Conflict, match=r"part .* is no longer in d@[13]"):
-        made.annotate("d@2", "ours", rows(), author="ann")
-    made.annotate("d", "ours", {"k1": {"label": "b"}}, author="ann")
+        label_root.annotate("d@2", "ours", rows(), author="ann")
+    label_root.annotate("d", "ours", {"k1": {"label": "b"}}, author="ann")
 
 
-def test_what_somebody_else_said_of_a_column_was_retired_meanwhile(made):
-    other = loader.Root(made.url)
-    old = made.annotate("d", "new", {"k1": {"colour": "red"}}, author="ann").version
+def test_what_somebody_else_said_of_a_column_was_retired_meanwhile(label_root):
+    other = loader.Root(label_root.url)
+    old = label_root.annotate("d", "new", {"k1": {"colour": "red"}}, author="ann").version
 
     def rows():
         yield {"key": "k1", "colour": "blue"}
@@ -96,15 +96,15 @@ def test_what_somebody_else_said_of_a_column_was_retired_meanwhile(made):
         other.exclude("d", ["k9"], reason="y")
 
     with refusal(Conflict, what="colour", where="d@3", given="red"):
-        made.annotate(old.name, "ours", rows(), author="ann")
+        label_root.annotate(old.name, "ours", rows(), author="ann")
 
 
-def test_every_version_was_retired_meanwhile(made):
-    other = loader.Root(made.url)
+def test_every_version_was_retired_meanwhile(label_root):
+    other = loader.Root(label_root.url)
 
     def rows():
         other.retire("d@1", reason="x")
         yield {"key": "k1", "label": "b"}
 
     with pytest.raises(Conflict, match="every version of the dataset was retired"):
-        made.annotate("d@1", "ours", rows(), author="ann")
+        label_root.annotate("d@1", "ours", rows(), author="ann")

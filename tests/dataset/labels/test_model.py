@@ -127,27 +127,27 @@ def statistics_add(patch):
     patch.setattr(stats, "WHOLE", "nothing")
 
 
-def statistics_of_the_version_it_was_made_from(patch):
+def plant_stale_statistics(patch):
     real = commit.annotation_stats
 
-    def stats_of(store, before, ours, columns):
+    def stale_stats(store, before, ours, columns):
         first = [entry for entry in before if entry["group"] == "metadata"]
         return real(store, first, ours, columns)
 
-    patch.setattr(commit, "annotation_stats", stats_of)
+    patch.setattr(commit, "annotation_stats", stale_stats)
 
 
-def runs_are_merged_across(patch):
+def plant_run_order(patch):
     """What the tables of the runs say comes before what an annotation says of all of them."""
     real = compaction._shorten_runs
 
-    def shortened(store, prefix, manifest, done):
+    def merge_wrongly(store, prefix, manifest, done):
         base = [file for file in manifest["samples"] if not edits.is_annotation(file)]
         later = [file for file in manifest["samples"] if edits.is_annotation(file)]
         found = real(store, prefix, {**manifest, "samples": base}, done)
         return {**found, "samples": [*found["samples"], *later]}
 
-    patch.setattr(compaction, "_shorten_runs", shortened)
+    patch.setattr(compaction, "_shorten_runs", merge_wrongly)
 
 
 def nobody_is_refused(patch):
@@ -161,7 +161,7 @@ def everybody_is_refused(patch):
     patch.setattr(publication_gate.SameCells, "_compare", compare)
 
 
-def excluded_samples_are_found(patch):
+def plant_live_rows(patch):
     real = key_match._live
 
     def live(version):
@@ -195,11 +195,11 @@ BUGS = {
     nulls_remove: "kept",
     removals_are_forgotten: "removed",
     statistics_add: "twice",
-    statistics_of_the_version_it_was_made_from: "beside",
-    runs_are_merged_across: "many",
+    plant_stale_statistics: "beside",
+    plant_run_order: "many",
     nobody_is_refused: "overtaken",
     everybody_is_refused: "beside",
-    excluded_samples_are_found: "excluded",
+    plant_live_rows: "excluded",
     rows_of_the_neighbour: "twice",
 }
 

@@ -83,7 +83,7 @@ QUERY = "sv=2024&se=2030-01-01T00%3A00%3A00Z&policy=SECRET1&sig=SECRET2%2B%2F/%3
 
 
 @pytest.fixture
-def signed(shared):
+def signed_server(shared):
     """A server of the folder /c, whose requests have a query that signs them."""
     files = {
         "/c/labels.csv": b"key,n\na,1\n",
@@ -108,29 +108,29 @@ def signed(shared):
 
 
 @pytest.mark.parametrize("name", ["labels.csv", "labels.jsonl"])
-def test_file_behind_a_signed_url(signed, name):
+def test_file_behind_a_signed_url(signed_server, name):
     """Also where the signature is of GET alone, as S3's are."""
-    signed.fault_of = lambda request: 403 if request.method == "HEAD" else None
-    url = f"{signed.endpoint}/c/{name}?{QUERY}"
+    signed_server.fault_of = lambda request: 403 if request.method == "HEAD" else None
+    url = f"{signed_server.endpoint}/c/{name}?{QUERY}"
     for place in (url, f"{url}#page?2"):
         assert [row for _, row in read(place)[0]] == [{"key": "a", "n": 1}]
         with open_rows(place, "key", {}) as source:
             assert (source.name, source.n_rows()) == (name, 2 if name.endswith("csv") else 1)
 
 
-def test_signature_is_in_no_message(signed):
-    def refused(error, match, name):
+def test_signature_is_in_no_message(signed_server):
+    def read_error(error, match, name):
         with pytest.raises(error, match=match) as caught:
-            read(f"{signed.endpoint}/c/{name}?{QUERY}")
+            read(f"{signed_server.endpoint}/c/{name}?{QUERY}")
         shown = "".join(traceback.format_exception(caught.value))
         assert name in str(caught.value)
         assert not [part for part in ("SECRET", "policy", "2030") if part in shown], shown
 
-    refused(InvalidSample, "^'labels.xlsx' is no kind of file", "labels.xlsx")
-    refused(InvalidSample, "^line 2 of bad.csv has 3 cells", "bad.csv")
-    refused(ObjectNotFound, "no such object", "other.csv")
-    signed.fault_of = lambda request: 403 if request.method == "GET" else None
-    refused(Forbidden, r"labels\.csv.*403", "labels.csv")
+    read_error(InvalidSample, "^'labels.xlsx' is no kind of file", "labels.xlsx")
+    read_error(InvalidSample, "^line 2 of bad.csv has 3 cells", "bad.csv")
+    read_error(ObjectNotFound, "no such object", "other.csv")
+    signed_server.fault_of = lambda request: 403 if request.method == "GET" else None
+    read_error(Forbidden, r"labels\.csv.*403", "labels.csv")
 
 
 @pytest.mark.parametrize("place", ["s3://c/labels.csv", "az://c/labels.csv", "memory://c/labels.csv"])
@@ -147,7 +147,7 @@ def test_names_of_files_with_marks_of_a_url(tmp_path):
         assert [row for _, row in read(place)[0]] == [{"key": "a", "n": 1}]
 
 
-def test_blank_lines_are_counted_and_passed_over(tmp_path):
+def test_blank_lines_are_counted_and_skipped(tmp_path):
     path = jsonl(tmp_path, b"\n", {"key": "a", "n": 1}, b"  \n", {"key": "b"})
     assert [number for number, _ in read(path)[0]] == [2, 4]
     assert [number for number, _ in read(csv(tmp_path, "key,n\n\na,1\n\nb,2\n"))[0]] == [3, 5]

@@ -35,7 +35,7 @@ def store():
     return Refusing(open_store(f"memory://beats-{uuid4().hex}"))
 
 
-def warned(caplog):
+def warnings(caplog):
     return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
 
 
@@ -72,7 +72,7 @@ def test_beat_that_fails_is_logged_and_the_next_one_counts(store, caplog):
     heartbeat = Heartbeat(store, "t1")
     store.error = Transient
     assert not heartbeat.beat()
-    assert "heartbeats/t1.json" in warned(caplog)[0]
+    assert "heartbeats/t1.json" in warnings(caplog)[0]
     store.error = None
     assert heartbeat.beat()
     assert read_heartbeat(store, "t1").beat == 2
@@ -109,7 +109,7 @@ def test_whatever_goes_wrong_with_a_beat_the_next_one_follows(store, caplog, mon
 def test_sign_of_life_that_was_damaged_never_moves(store, caplog, data):
     store.put("heartbeats/t1.json", data)
     assert read_heartbeat(store, "t1") == Beat(beat=0, holder="")
-    assert "heartbeats/t1.json" in warned(caplog)[0]
+    assert "heartbeats/t1.json" in warnings(caplog)[0]
 
 
 def test_names_in_keys_are_checked():

@@ -71,7 +71,7 @@ def at_once(monkeypatch):
     monkeypatch.setattr(renewal, "RENEW_EVERY_S", 0.001)
 
 
-def warned(caplog):
+def warnings(caplog):
     return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
 
 
@@ -94,7 +94,7 @@ def renewing():
     return [one for one in threading.enumerate() if one.name == THREAD and one not in OTHERS]
 
 
-def claimed(store):
+def lease_claims(store):
     return [(one.versions, one.beat) for one in list_leases(store)]
 
 
@@ -111,7 +111,7 @@ def test_one_object_claims_all_versions(store, lease):
     assert list(list_leases(store)) == []
     assert not lease.active
     assert lease.add(IDS[0])
-    assert claimed(store) == [((IDS[0],), 1)]
+    assert lease_claims(store) == [((IDS[0],), 1)]
 
 
 def test_renewing_a_mixture_of_32_versions_is_one_request(store, lease):
@@ -120,7 +120,7 @@ def test_renewing_a_mixture_of_32_versions_is_one_request(store, lease):
     before = store.puts
     assert lease.beat()
     assert store.puts == before + 1
-    assert [len(versions) for versions, _ in claimed(store)] == [32]
+    assert [len(versions) for versions, _ in lease_claims(store)] == [32]
 
 
 def test_thread_renews_and_is_gone_with_the_last_lease(store, at_once):
@@ -171,10 +171,10 @@ def test_thread_takes_over_what_a_failing_store_did_not_take(store, lease, at_on
     store.error = Transient
     assert lease.add(IDS[0])
     assert not lease.active
-    assert "was not written" in warned(caplog)[0]
+    assert "was not written" in warnings(caplog)[0]
     store.error = None
     assert store.beaten.acquire(timeout=PATIENCE_S)
-    assert [versions for versions, _ in claimed(store)] == [(IDS[0],)]
+    assert [versions for versions, _ in lease_claims(store)] == [(IDS[0],)]
 
 
 def test_where_no_thread_could_be_started_the_next_to_open_starts_one(store, at_once, monkeypatch):
@@ -242,7 +242,7 @@ def test_what_the_store_did_not_take_is_claimed_by_the_next_to_open(store, lease
     assert lease.add(IDS[0])
     store.error = None
     assert lease.add(IDS[0])
-    assert claimed(store) == [((IDS[0],), 2)]
+    assert lease_claims(store) == [((IDS[0],), 2)]
     assert not lease.add(IDS[0])
 
 
@@ -257,15 +257,15 @@ def test_read_only_credentials_are_warned_once(store, caplog):
         lease.close()
     assert store.puts == 3
     assert renewing() == before
-    assert len(warned(caplog)) == 1
-    assert "without a lease" in warned(caplog)[0]
+    assert len(warnings(caplog)) == 1
+    assert "without a lease" in warnings(caplog)[0]
 
 
 def test_lease_that_cannot_be_removed_is_logged(store, lease, caplog):
     lease.add(IDS[0])
     store.error = Transient
     lease.close()
-    assert "was not removed" in warned(caplog)[0]
+    assert "was not removed" in warnings(caplog)[0]
 
 
 def test_leases_are_read_again_only_where_they_moved(store):
@@ -289,7 +289,7 @@ def test_leases_are_read_again_only_where_they_moved(store):
         one.close()
 
 
-def test_lease_that_a_listing_lacks_is_asked_for_where_it_was_seen_before(store):
+def test_lease_that_a_listing_lacks_is_read_at_its_last_key(store):
     held = Lease(store)
     held.add(IDS[0])
     known, fresh = Leases(store), Leases(store)
@@ -310,7 +310,7 @@ def test_lease_that_a_listing_lacks_is_asked_for_where_it_was_seen_before(store)
 def test_what_is_no_lease_claims_nothing(data, caplog):
     found = parse_lease("leases/x.json", data, "e")
     assert (found.holder, found.versions, found.beat) == ("x", (), 0)
-    assert "leases/x.json is no lease" in warned(caplog)[0]
+    assert "leases/x.json is no lease" in warnings(caplog)[0]
 
 
 def test_leases_of_an_earlier_release_are_read():
@@ -329,7 +329,7 @@ def write(path):
 def test_forked_child_neither_renews_nor_gives_back_what_its_parent_holds(tmp_path):
     root = write(tmp_path)
     version = root.open("d")
-    before = claimed(root.store)
+    before = lease_claims(root.store)
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -337,15 +337,15 @@ def test_forked_child_neither_renews_nor_gives_back_what_its_parent_holds(tmp_pa
             root.renew_leases()
             assert not renewing()
             root.open("d")  # a reader of its own
-            assert sorted(claimed(root.store)) == sorted([*before, ((version.id,), 1)])
+            assert sorted(lease_claims(root.store)) == sorted([*before, ((version.id,), 1)])
             root.close()
             status = 0
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert claimed(root.store) == before
+    assert lease_claims(root.store) == before
     root.close()
-    assert claimed(root.store) == []
+    assert lease_claims(root.store) == []
 
 
 def leases_in_a_worker(plan, path):
@@ -403,7 +403,7 @@ def test_dropped_root_is_renewed_as_long_as_its_version(store, tmp_path):
     gc.collect()
     assert renewing()
     version.reader.renew_leases()
-    assert [beat for _, beat in claimed(version.store)] == [2]
+    assert [beat for _, beat in lease_claims(version.store)] == [2]
 
 
 def test_renewal_starts_its_thread_without_its_lock(monkeypatch):
@@ -441,7 +441,7 @@ def test_renewing_thread_collects_a_lease_as_its_wait_begins(store, at_once, mon
     for _ in range(8):
         assert store.beaten.acquire(timeout=PATIENCE_S)
     renewal.close_in_finalizer(two)
-    assert [versions for versions, _ in claimed(store)] == [(IDS[0],)]
+    assert [versions for versions, _ in lease_claims(store)] == [(IDS[0],)]
     one.close()
 
 
@@ -458,23 +458,23 @@ def test_lease_keeps_the_named_versions_only(store, lease):
         lease.add(one)
     before = store.puts
     lease.keep([IDS[1], IDS[2], IDS[9]])
-    assert [versions for versions, _ in claimed(store)] == [(IDS[1], IDS[2])]
+    assert [versions for versions, _ in lease_claims(store)] == [(IDS[1], IDS[2])]
     lease.keep([IDS[1], IDS[2]])
     assert store.puts == before + 1  # nothing had changed
     assert lease.add(IDS[0])
     lease.keep([])
-    assert claimed(store) == []
+    assert lease_claims(store) == []
     assert lease.add(IDS[3])
-    assert [versions for versions, _ in claimed(store)] == [(IDS[3],)]
+    assert [versions for versions, _ in lease_claims(store)] == [(IDS[3],)]
 
 
 def test_proposed_versions_are_one_request_and_become_claims(store, lease):
     assert lease.propose(IDS[:3])
     assert store.puts == 1
-    assert claimed(store) == [(tuple(IDS[:3]), 1)]
+    assert lease_claims(store) == [(tuple(IDS[:3]), 1)]
     lease.confirm(IDS[:2])
     lease.withdraw(IDS[:3])
-    assert claimed(store) == [(tuple(IDS[:2]), 2)]
+    assert lease_claims(store) == [(tuple(IDS[:2]), 2)]
     assert not lease.propose(IDS[:2])
     lease.withdraw(IDS[:2])
     assert store.puts == 2
@@ -483,7 +483,7 @@ def test_proposed_versions_are_one_request_and_become_claims(store, lease):
 def test_withdrawn_proposal_without_other_claims_removes_the_lease(store, lease):
     lease.propose(IDS[:2])
     lease.withdraw(IDS[:2])
-    assert claimed(store) == []
+    assert lease_claims(store) == []
     assert renewing() == []
 
 
@@ -493,11 +493,11 @@ def test_version_that_two_threads_propose_stays_for_the_second(store, lease):
     assert lease.propose(IDS[:1])
     assert store.puts == 1
     lease.withdraw(IDS[:1])
-    assert claimed(store) == [((IDS[0],), 1)]
+    assert lease_claims(store) == [((IDS[0],), 1)]
     assert lease.add(IDS[0])
     assert store.puts == 1
     lease.withdraw(IDS[:1])
-    assert claimed(store) == [((IDS[0],), 1)]
+    assert lease_claims(store) == [((IDS[0],), 1)]
 
 
 def test_proposed_versions_are_not_released_by_who_keeps_others(store, lease):
@@ -505,7 +505,7 @@ def test_proposed_versions_are_not_released_by_who_keeps_others(store, lease):
     lease.add(IDS[1])
     lease.propose(IDS[2:3])
     lease.keep(IDS[:1])
-    assert claimed(store)[0][0] == (IDS[0], IDS[2])
+    assert lease_claims(store)[0][0] == (IDS[0], IDS[2])
 
 
 def test_proposal_that_the_store_does_not_take_is_tried_again(store, lease):
@@ -514,4 +514,4 @@ def test_proposal_that_the_store_does_not_take_is_tried_again(store, lease):
     lease.confirm(IDS[:1])
     store.error = None
     assert lease.propose(IDS[:1])
-    assert claimed(store) == [((IDS[0],), 2)]
+    assert lease_claims(store) == [((IDS[0],), 2)]

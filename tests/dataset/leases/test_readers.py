@@ -33,22 +33,20 @@ def test_version_keeps_its_lease_when_the_root_is_dropped(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("collected", [False, True])
-def test_version_that_is_retired_before_the_lease_is_there_is_not_handed_out(
-    url: str, collected: bool
-) -> None:
+def test_version_that_is_retired_before_the_lease_exists_is_not_opened(url: str, collected: bool) -> None:
     """By whoever did not see the lease: also where a collector has deleted what is read beside it."""
     root = loader.Root(url)
     with root.write("photos") as writer:
         writer.add("a", {"cls": 1})
 
-    def before(verb: str, key: str) -> None:
+    def retire_at_put(verb: str, key: str) -> None:
         if verb == "put" and key.startswith("leases/"):
             root.retire("photos@1", reason="leaked")
             if collected:
                 root.store.delete_many([info.key for info in root.store.list("data/")])
 
     reader = loader.Root(url)
-    reader._use(ObservedStore(reader.store, before))
+    reader._use(ObservedStore(reader.store, retire_at_put))
     with pytest.raises(VersionRetired, match="leaked"):
         reader.open("photos@1")
 
@@ -60,13 +58,13 @@ def test_version_is_handed_out_when_its_lease_is_there(url: str) -> None:
         writer.add("a", {"cls": 1})
     log: list[tuple[str, int]] = []
 
-    def before(verb: str, key: str) -> None:
+    def record_leases(verb: str, key: str) -> None:
         if key.startswith("log/") and verb == "get":
             leases = list(root.store.list("leases/"))
             log.append((key, len(leases)))
 
     reader = loader.Root(url)
-    reader._use(ObservedStore(reader.store, before))
+    reader._use(ObservedStore(reader.store, record_leases))
     version = reader.open("photos@1")
     end = "log/000000000003.json"
     assert log[-1] == (end, 1)

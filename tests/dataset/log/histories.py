@@ -53,5 +53,5 @@ def history(store):
     return log.state
 
 
-def after(state, **body):
+def next_entry(state, **body):
     return seal(state.n + 1, state.prev, "ff", 0, body)

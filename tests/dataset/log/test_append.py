@@ -42,21 +42,21 @@ class Faulty:
         return self.store.list(prefix, start_after)
 
 
-def lost_before(call):
+def fail_before_call(call):
     raise Transient("no answer, nothing done")
 
 
-def lost_after(call):
+def fail_after_call(call):
     call()
     raise Transient("done, no answer")
 
 
-def conflict_after(call):
+def conflict_after_call(call):
     call()
     raise AlreadyExists("done, and then tried again by the client")
 
 
-def conflict_before(call):
+def conflict_before_call(call):
     raise AlreadyExists("409: nothing done")
 
 
@@ -77,7 +77,9 @@ def kinds(store):
     return [e.kind for e in read_tail(store, 0)]
 
 
-@pytest.mark.parametrize("fault", [lost_before, lost_after, conflict_after, conflict_before])
+@pytest.mark.parametrize(
+    "fault", [fail_before_call, fail_after_call, conflict_after_call, conflict_before_call]
+)
 @pytest.mark.parametrize("k", [0, 1, 2])
 def test_write_with_a_wrong_answer_happens_once(store, fault, k):
     log = Log(Faulty(store, {("put_if_absent", k): fault, ("put_if_absent", k + 1): fault}))
@@ -87,7 +89,9 @@ def test_write_with_a_wrong_answer_happens_once(store, fault, k):
     assert log.state == Log(store).verify()
 
 
-@pytest.mark.parametrize("fault", [lost_before, lost_after, conflict_after, conflict_before])
+@pytest.mark.parametrize(
+    "fault", [fail_before_call, fail_after_call, conflict_after_call, conflict_before_call]
+)
 @pytest.mark.parametrize("k", [0, 1])
 def test_write_with_a_wrong_answer_and_another_writer(store, fault, k):
     def others_first(call):
@@ -108,25 +112,25 @@ def test_delayed_write_that_lands_before_the_next_try_is_our_own(store):
         delayed.append(call)
         raise Transient("timed out, still on its way")
 
-    def landed_meanwhile(call):
+    def land_delayed(call):
         delayed.pop()()
         return call()
 
-    log = Log(Faulty(store, {("put_if_absent", 0): later, ("put_if_absent", 1): landed_meanwhile}))
+    log = Log(Faulty(store, {("put_if_absent", 0): later, ("put_if_absent", 1): land_delayed}))
     outcome = log.append(lambda state: {"kind": "begin", "txn": "x", "dataset": "x", "parent": None})
     assert outcome.entry.n == 1
     assert kinds(store) == ["begin"]
 
 
 def test_reads_that_fail_after_a_write_are_tried_again(store):
-    faults = {("put_if_absent", 0): lost_after} | {("get", k): lost_before for k in range(1, TRIES)}
+    faults = {("put_if_absent", 0): fail_after_call} | {("get", k): fail_before_call for k in range(1, TRIES)}
     log = Log(Faulty(store, faults))
     log.append(lambda state: {"kind": "begin", "txn": "x", "dataset": "x", "parent": None})
     assert kinds(store) == ["begin"]
 
 
 def test_store_that_is_gone_after_a_write_says_that_nothing_is_known(store):
-    faults = {("put_if_absent", 0): lost_after} | {("get", k): lost_before for k in range(1, 99)}
+    faults = {("put_if_absent", 0): fail_after_call} | {("get", k): fail_before_call for k in range(1, 99)}
     log = Log(Faulty(store, faults))
     with pytest.raises(Transient) as caught:
         log.begin("photos", txn="t1")
@@ -134,7 +138,7 @@ def test_store_that_is_gone_after_a_write_says_that_nothing_is_known(store):
     assert Log(store).begin("photos", txn="t1").n == 1
 
 
-@pytest.mark.parametrize("fault", [lost_before, conflict_before])
+@pytest.mark.parametrize("fault", [fail_before_call, conflict_before_call])
 def test_store_that_takes_no_writes_ends_the_append(store, fault):
     faulty = Faulty(store, {"put_if_absent": fault})
     with pytest.raises(Transient):
@@ -174,12 +178,12 @@ def test_alias_moved_back_meanwhile_is_not_moved_twice(store):
         publish(Log(store))
     Log(store).ref("photos", "prod", "alias", 1)
 
-    def done_then_undone(call):
+    def apply_then_undo(call):
         call()
         Log(store).ref("photos", "prod", "alias", 1, was=2)
         raise Transient("done, no answer")
 
-    log = Log(Faulty(store, {("put_if_absent", 0): done_then_undone}))
+    log = Log(Faulty(store, {("put_if_absent", 0): apply_then_undo}))
     assert log.ref("photos", "prod", "alias", 2, was=1).number == 2
     assert log.state.refs["photos", "prod"].number == 1
 
@@ -207,7 +211,7 @@ def test_error_inside_the_log_is_raised(store):
     for _ in range(2):
         publish(Log(store))
     with pytest.raises(Transient):
-        Log(Faulty(store, {("get", 1): lost_before})).refresh()
+        Log(Faulty(store, {("get", 1): fail_before_call})).refresh()
 
 
 def test_entry_created_while_others_are_read_is_no_gap(store):
@@ -232,7 +236,7 @@ def any_store(request, tmp_path):
     return open_store(str(tmp_path) if request.param == "disk" else f"memory://append-{uuid4().hex}")
 
 
-def without(store, gone):
+def truncated_log(store, gone):
     """A reader of 10 entries who had read up to those that are gone since."""
     early, log = Log(store), Log(store)
     for n in range(10):
@@ -247,7 +251,7 @@ def without(store, gone):
 def test_nothing_is_appended_in_the_place_of_a_missing_entry(any_store, gone):
     """Of 10 entries: neither by who opens the log then, nor by who had read it up to there. A read ends at 1, 3 or 7
     though there are later ones; the others lie within what is asked for at once."""
-    early = without(any_store, gone)
+    early = truncated_log(any_store, gone)
     left = [info.key for info in any_store.list("log/")]
     for log in (early, Log(any_store)):
         with refusal(Corrupt, what="entry", where=f"log entry {entry_key(gone[0])}", given="missing"):
@@ -261,14 +265,14 @@ def test_nothing_is_appended_in_the_place_of_a_missing_entry(any_store, gone):
 
 def test_place_of_a_missing_entry_is_listed_before_it_is_taken(store):
     """By who had read up to it, and asks only for the next."""
-    early = without(store, [7])
+    early = truncated_log(store, [7])
     with pytest.raises(
         Corrupt, match=rf"{store.url}: log entry {entry_key(7)} is missing .*nothing is appended"
     ):
         early.begin("photos", txn="new")
 
 
-def test_what_was_restored_is_appended_to(store):
+def test_restored_log_accepts_entries(store):
     publish(Log(store))
     early = Log(store)
     early.refresh()
@@ -297,7 +301,7 @@ def test_entries_of_others_behind_ours_are_no_gap(store):
     assert behind.begin("photos", txn="mine").n == 4
 
 
-def test_who_may_not_list_appends_as_before(store, caplog):
+def test_writer_without_list_permission_appends(store, caplog):
     class Unlisted(Faulty):
         def list(self, prefix="", start_after=None):
             raise Forbidden("no")

@@ -67,7 +67,7 @@ def old_release(store, *bodies, state=None):
     return state
 
 
-def begun(name, dataset="photos"):
+def begin_body(name, dataset="photos"):
     return {"kind": "begin", "txn": name, "dataset": dataset, "parent": None}
 
 
@@ -95,7 +95,7 @@ def test_flip_on_the_way_leaves_the_log_whole(store, change, at):
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_flip_in_the_newest_entry_of_an_earlier_release_is_not_sealed(store, at):
     """It has no checksum: it is read twice before anything rests on it."""
-    old_release(store, *map(begun, "abc"))
+    old_release(store, *map(begin_body, "abc"))
     Log(Flipped(store, entry_key(3), digit_of_time, at)).begin("photos", txn="d")
     assert names(store) == ["a", "b", "c", "d"]
     assert sound(store)
@@ -107,7 +107,7 @@ def test_flip_in_an_entry_that_came_first_is_not_sealed(store, at):
     Log(store).begin("photos", txn="a")
     log = Log(Flipped(store, entry_key(2), digit_of_time, at))
     assert log.state.n == 1
-    old_release(store, begun("b"))
+    old_release(store, begin_body("b"))
     log.begin("photos", txn="c")
     assert names(store) == ["a", "b", "c"]
     assert sound(store)
@@ -130,7 +130,7 @@ def test_flip_where_a_writer_looks_for_his_own_entry(store):
 def test_whatever_flips_nothing_wrong_is_believed(store, seed):
     """Any byte of any read of the log, of old entries and new: who appends is told, or the log goes on whole."""
     chance = random.Random(seed)
-    old_release(store, *map(begun, "abc"[: chance.randrange(4)]))
+    old_release(store, *map(begin_body, "abc"[: chance.randrange(4)]))
     for name in "def":
         Log(store).begin("photos", txn=name)
     known = names(store)
@@ -199,14 +199,14 @@ def test_commit_that_is_not_of_its_manifest_is_not_opened(tmp_path):
 # --- hints
 
 
-def grown(store, entries):
+def grow_log(store, entries):
     log = Log(store)
     for k in range(entries):
         log.begin("photos", txn=f"t{k:04d}")
     return log
 
 
-def forged(data):
+def forge_hint(data):
     """A hint with a right checksum of its own and the same last entry, in which transactions were given up."""
     body = json.loads(data)["state"]
     for txn in body["txns"]:
@@ -217,10 +217,10 @@ def forged(data):
 
 @pytest.mark.parametrize("entries", [HINT_EVERY + 1, HINT_EVERY + 9])
 def test_forged_hint_is_not_believed(store, entries, caplog):
-    log = grown(store, entries)
+    log = grow_log(store, entries)
     good = store.get(hint_key(HINT_EVERY)).data
-    assert load_state(forged(good)).prev == load_state(good).prev
-    store.put(hint_key(HINT_EVERY), forged(good))
+    assert load_state(forge_hint(good)).prev == load_state(good).prev
+    store.put(hint_key(HINT_EVERY), forge_hint(good))
     assert Log(store).state == log.state
     assert "differs from its checksum in the next entry" in caplog.text
     assert store.get(hint_key(HINT_EVERY)).data == good  # written again by who read without it
@@ -230,9 +230,9 @@ def test_forged_hint_is_not_believed(store, entries, caplog):
 
 def test_hint_behind_the_last_entry_is_not_believed(store):
     """No entry vouches for it yet."""
-    log = grown(store, HINT_EVERY)
+    log = grow_log(store, HINT_EVERY)
     before = log.state
-    store.put(hint_key(HINT_EVERY), forged(dump_state(before)))
+    store.put(hint_key(HINT_EVERY), forge_hint(dump_state(before)))
     assert Log(store).state == before
     Log(store).begin("photos", txn="later")
     assert Log(store).state == Log(store).verify()
@@ -241,11 +241,11 @@ def test_hint_behind_the_last_entry_is_not_believed(store):
 
 def test_hints_of_an_earlier_release_are_not_believed_until_an_entry_says_so(store):
     """Its log is read from the start; the next append vouches for what came before it."""
-    state = old_release(store, *(begun(f"t{k:04d}") for k in range(HINT_EVERY + 40)), state=State())
+    state = old_release(store, *(begin_body(f"t{k:04d}") for k in range(HINT_EVERY + 40)), state=State())
     at_hint = State()
     for entry in read_tail(store, 0):
         at_hint = fold(at_hint, entry) if entry.n <= HINT_EVERY else at_hint
-    store.put(hint_key(HINT_EVERY), forged(dump_state(at_hint)))
+    store.put(hint_key(HINT_EVERY), forge_hint(dump_state(at_hint)))
     assert Log(store).state == state
     Log(store).begin("photos", txn="new")
     assert load_state(store.get(hint_key(HINT_EVERY + 40)).data) == state
@@ -258,13 +258,13 @@ def test_hints_of_an_earlier_release_are_not_believed_until_an_entry_says_so(sto
 
     assert Log(Counted(store, "", None)).state == Log(store).verify()
     assert len(seen) < 6
-    store.put(hint_key(HINT_EVERY + 40), forged(dump_state(state)))
+    store.put(hint_key(HINT_EVERY + 40), forge_hint(dump_state(state)))
     assert Log(store).state == Log(store).verify()
 
 
 def test_every_cut_of_a_log_gives_the_same_hint(store):
     """The checksum that an entry says is that of whoever folds, however much at once."""
-    log = grown(store, 20)
+    log = grow_log(store, 20)
     for dataset in ("words", "clips"):
         log.begin(dataset, txn=dataset)
     entries = list(read_tail(store, 0))

@@ -16,7 +16,7 @@ from loader.dataset.log.snapshots import dump_state, load_state
 from loader.dataset.log.state import State
 from loader.errors import Corrupt, FormatTooNew
 from loader.storage import open_store
-from tests.dataset.log.histories import after, all_entries, deny, history, publish
+from tests.dataset.log.histories import all_entries, deny, history, next_entry, publish
 from tests.refusals import refusal
 
 
@@ -97,12 +97,12 @@ def test_fold_refuses(store, body, fault):
     state = history(store)
     where = f"log entry log/000000000008.json ({body['kind']})"
     with refusal(Corrupt, where=where, **fault):
-        fold(state, after(state, **body))
+        fold(state, next_entry(state, **body))
 
 
 def test_fold_names_the_hash_that_a_repair_record_gives(store):
     state = history(store)
-    entry = after(state, kind="mirror", url="az://b/p", upto=7)
+    entry = next_entry(state, kind="mirror", url="az://b/p", upto=7)
     assert fold(state, replace(entry, prev="a" * 64, prev_means=state.prev)).n == 8
     relinked = replace(entry, prev_means="b" * 64)
     with refusal(Corrupt, what="prev", given="b" * 64, accepted=state.prev):
@@ -132,14 +132,14 @@ def test_fold_refuses_a_commit(store, change, fault):
     one = state.version("photos", 1)
     good = {"kind": "commit", "txn": "t2", "dataset": "photos", "number": 2, "manifest": "m"}
     good |= {"id": f"v-{'0' * 64}", "sha256": "0" * 64, "parent": one.id, "denies": 4}
-    assert fold(state, after(state, **good)).version("photos", 2).id == good["id"]
+    assert fold(state, next_entry(state, **good)).version("photos", 2).id == good["id"]
     where = "log entry log/000000000008.json (commit)"
     with refusal(Corrupt, where=where, **fault):
-        fold(state, after(state, **(good | change)))
+        fold(state, next_entry(state, **(good | change)))
     with refusal(Corrupt, what="parent", where=where, given=None, accepted=one.id):
-        fold(state, after(state, **(good | {"parent": None})))
+        fold(state, next_entry(state, **(good | {"parent": None})))
     with refusal(Corrupt, what="id", where=where, given=one.id, accepted=None):
-        fold(state, after(state, **(good | {"id": one.id, "sha256": one.sha256})))
+        fold(state, next_entry(state, **(good | {"id": one.id, "sha256": one.sha256})))
 
 
 def test_fold_leaves_the_state_it_was_given_alone(store):
@@ -155,8 +155,8 @@ def test_fold_leaves_the_state_it_was_given_alone(store):
 def test_unknown_fields_of_a_known_kind_are_ignored_and_new_formats_refused(store):
     state = history(store)
     body = {"kind": "begin", "txn": "t9", "dataset": "photos", "parent": None, "note": "later"}
-    assert fold(state, after(state, **body)).txns["t9"].status == "open"
-    text = json.loads(after(state, **body).data)
+    assert fold(state, next_entry(state, **body)).txns["t9"].status == "open"
+    text = json.loads(next_entry(state, **body).data)
     for change in ({"format": 2}, {"kind": "compact"}):
         (fault,) = change.items()
         with refusal(FormatTooNew, what=fault[0], where="log entry log/000000000008.json", given=fault[1]):

@@ -20,7 +20,7 @@ from loader.errors import (
     VersionNotFound,
     VersionRetired,
 )
-from tests.dataset.log.histories import after, all_entries, builder, deny, history, publish
+from tests.dataset.log.histories import all_entries, builder, deny, history, next_entry, publish
 from tests.refusals import refusal
 
 
@@ -34,7 +34,7 @@ def test_versions_are_numbered_from_one_and_chained_to_their_parent(store):
     assert log.verify() == log.state
 
 
-def test_entry_is_canonical_json_with_the_hash_of_the_one_before(store):
+def test_entry_is_canonical_json_with_the_hash_of_its_predecessor(store):
     publish(Log(store))
     first, second = store.get("log/000000000001.json").data, store.get("log/000000000002.json").data
     assert json.loads(first)["prev"] == ""
@@ -181,8 +181,8 @@ def test_version_has_the_id_of_its_manifest(store, change):
         replace(good, **change)
     body = {"kind": "commit", "txn": txn, "dataset": "photos", "number": 1, "parent": None, "denies": 0}
     body |= {"id": good.id, "sha256": good.sha256, "manifest": good.manifest}
-    assert fold(log.state, after(log.state, **body)).version("photos", 1).id == good.id
-    store.put(entry_key(2), after(log.state, **(body | change)).data)
+    assert fold(log.state, next_entry(log.state, **body)).version("photos", 1).id == good.id
+    store.put(entry_key(2), next_entry(log.state, **(body | change)).data)
     with refusal(Corrupt, what="id", given=fault["id"], accepted=f"v-{fault['sha256']}"):
         Log(store).refresh()
 

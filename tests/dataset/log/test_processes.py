@@ -44,7 +44,7 @@ def test_8_processes_on_s3(bucket, at_once):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_process_killed_at_any_step_leaves_a_log_that_goes_on(tmp_path, when, at_once):
+def test_process_killed_at_any_step_leaves_a_usable_log(tmp_path, when, at_once):
     committed, at, code = [], 0, -signal.SIGKILL
     while code == -signal.SIGKILL:
         at += 1

@@ -74,13 +74,13 @@ def hints(store):
     return [info.key for info in store.store.list("log/state-")]
 
 
-def opened(store):
+def fresh_state(store):
     """(the state a fresh reader sees, his requests)"""
     store.requests.clear()
     return Log(store).state, list(store.requests)
 
 
-def warned(caplog):
+def warnings(caplog):
     return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
 
 
@@ -106,13 +106,13 @@ def test_600_entries_fold_alike_with_and_without_hints(store):
     grow(log, 600)
     assert hints(store) == [hint_key(256), hint_key(512)]
     assert store.get(hint_key(512)).data == canonical(json.loads(store.get(hint_key(512)).data))
-    with_hints, requests = opened(store)
+    with_hints, requests = fresh_state(store)
     store.store.delete_many(hints(store))
-    without, more_requests = opened(store)
+    without, more_requests = fresh_state(store)
     assert with_hints == without == log.state == log.verify()
     assert len(requests) < 130 < 600 < len(more_requests)
     assert hints(store) == [hint_key(512)]  # the reader puts back the one that saves the most
-    assert opened(store)[0] == log.state
+    assert fresh_state(store)[0] == log.state
 
 
 def test_opening_costs_the_entries_since_the_hint_whatever_the_log_has(store):
@@ -120,7 +120,7 @@ def test_opening_costs_the_entries_since_the_hint_whatever_the_log_has(store):
     counts = {}
     for size in (HINT_EVERY + 10, 8 * HINT_EVERY + 10):
         grow(log, size - log.state.n)
-        counts[size] = len(opened(store)[1])
+        counts[size] = len(fresh_state(store)[1])
     assert len(set(counts.values())) == 1, counts
     # one listing, one hint, 10 entries, of which the first says the hint's checksum, and what may come after them
     assert counts[HINT_EVERY + 10] == 2 + 10 + 1
@@ -145,11 +145,11 @@ def test_append_costs_one_probe_one_listing_and_one_put(store):
     assert store.requests == [("get", entry_key(6)), ("list", "log/"), ("put_if_absent", entry_key(6))]
 
 
-def broken(data):
+def cut_short(data):
     return data[:-9]
 
 
-def flipped(data):
+def flip_status(data):
     return data.replace(b'"status":"committed"', b'"status":"aborted"', 1)
 
 
@@ -160,16 +160,16 @@ def of_another_log(data):
 
 
 @pytest.mark.parametrize(
-    "damage", [broken, flipped, of_another_log, lambda data: b"[]", lambda data: b"\xff"]
+    "damage", [cut_short, flip_status, of_another_log, lambda data: b"[]", lambda data: b"\xff"]
 )
 def test_hint_that_is_not_of_this_log_is_ignored_and_replaced(store, damage, caplog):
     log = Log(store)
     grow(log, 270)
     good = store.get(hint_key(256)).data
     store.put(hint_key(256), damage(good))
-    state, _ = opened(store)
+    state, _ = fresh_state(store)
     assert state == log.state
-    assert [hint_key(256) in m for m in warned(caplog)] == [True]
+    assert [hint_key(256) in m for m in warnings(caplog)] == [True]
     assert store.get(hint_key(256)).data == good
 
 
@@ -178,8 +178,8 @@ def test_hint_of_a_newer_format_is_ignored_and_left_alone(store, caplog):
     grow(log, 270)
     newer = canonical(json.loads(store.get(hint_key(256)).data) | {"format": 3})
     store.put(hint_key(256), newer)
-    assert opened(store)[0] == log.state
-    assert "format 3" in warned(caplog)[0]
+    assert fresh_state(store)[0] == log.state
+    assert "format 3" in warnings(caplog)[0]
     assert store.get(hint_key(256)).data == newer
 
 
@@ -188,24 +188,24 @@ def test_stray_hint_is_ignored(store, name):
     log = Log(store)
     grow(log, 3)
     store.put(name, b"{}")
-    assert opened(store)[0] == log.state
+    assert fresh_state(store)[0] == log.state
 
 
 @pytest.mark.parametrize("error", [Forbidden, Transient])
-def test_hint_that_cannot_be_written_listed_or_read_is_done_without(store, error, caplog):
+def test_hint_that_cannot_be_written_listed_or_read_is_ignored(store, error, caplog):
     log = Log(store)
     store.fails = [("put", "log/state-", error)]
     grow(log, 257)
     assert hints(store) == []
-    assert hint_key(256) in warned(caplog)[0]
-    assert opened(store)[0] == log.state
+    assert hint_key(256) in warnings(caplog)[0]
+    assert fresh_state(store)[0] == log.state
     store.fails = []
-    opened(store)
+    fresh_state(store)
     assert hints(store) == [hint_key(256)]
     store.fails = [("list", "log/", error)]
-    assert opened(store)[0] == log.state
+    assert fresh_state(store)[0] == log.state
     store.fails = [("get", "log/state-", error)]
-    assert opened(store)[0] == log.state
+    assert fresh_state(store)[0] == log.state
 
 
 def test_hint_is_canonical_json_and_the_old_ones_can_be_collected(store):
@@ -217,7 +217,7 @@ def test_hint_is_canonical_json_and_the_old_ones_can_be_collected(store):
     old = [info.key for info in old_hints(store)]
     assert old == [hint_key(256), hint_key(512)]
     store.store.delete_many(old)
-    assert opened(store)[0] == log.state
+    assert fresh_state(store)[0] == log.state
 
 
 @pytest.mark.parametrize("n", [2 * HINT_EVERY + 3, 4 * HINT_EVERY + 3])
@@ -242,7 +242,7 @@ def test_log_on_a_disk_is_opened_by_its_hints_alone(store, tmp_path, n):
     assert len(gets) < 32  # and up to 16 that are not there, whatever n is
 
 
-def resumed(store, known):
+def resume_state(store, known):
     """(the state that a reader sees who goes on behind one that was read before, his requests)"""
     store.requests.clear()
     log = Log(store)
@@ -255,9 +255,9 @@ def test_log_that_was_read_before_costs_two_requests_and_what_is_new(store, n):
     log = Log(store)
     grow(log, n)
     known = log.known
-    assert resumed(store, known) == (known, [("get", entry_key(n)), ("get", entry_key(n + 1))])
+    assert resume_state(store, known) == (known, [("get", entry_key(n)), ("get", entry_key(n + 1))])
     log.begin("photos")
-    assert resumed(store, known)[0] == log.state != known
+    assert resume_state(store, known)[0] == log.state != known
     checked = []
     other = Log(store, check_readable=lambda: checked.append(True))
     other.resume(known)
@@ -273,5 +273,5 @@ def test_what_was_read_of_another_log_is_not_believed(store, entries):
     store.store.delete_many([info.key for info in list(store.store.list())])
     log = Log(store)
     grow(log, entries)
-    assert resumed(store, earlier)[0] == log.state
+    assert resume_state(store, earlier)[0] == log.state
     assert log.state.n == entries

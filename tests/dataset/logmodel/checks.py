@@ -2,7 +2,7 @@
 
 from loader.dataset.log.entries import Entry
 
-from .roles import items_of, without
+from .roles import live_items, manifest_items
 from .world import Histories, Role, Violation, World
 
 
@@ -15,7 +15,9 @@ def check_log(entries: list[Entry]) -> None:
         raise Violation("one append was written twice")
     if entry.kind == "commit":
         _check_commit(before, entry)
-    if entry.kind == "abort" and any(_of(e, entry) and e.kind in ("commit", "abort") for e in before):
+    if entry.kind == "abort" and any(
+        _same_transaction(e, entry) and e.kind in ("commit", "abort") for e in before
+    ):
         raise Violation("a settled transaction was aborted")
     if entry.kind == "ref":
         moves = [e.body["number"] for e in before if e.kind == "ref" and e.body["name"] == entry.body["name"]]
@@ -23,31 +25,31 @@ def check_log(entries: list[Entry]) -> None:
             raise Violation("an alias moved from where it was not")
 
 
-def _of(left: Entry, right: Entry) -> bool:
+def _same_transaction(left: Entry, right: Entry) -> bool:
     return left.body.get("txn") == right.body["txn"]
 
 
 def _check_commit(before: list[Entry], entry: Entry) -> None:
-    if any(_of(e, entry) and e.kind == "abort" for e in before):
+    if any(_same_transaction(e, entry) and e.kind == "abort" for e in before):
         raise Violation("an aborted transaction was committed")
-    if any(_of(e, entry) and e.kind == "commit" for e in before):
+    if any(_same_transaction(e, entry) and e.kind == "commit" for e in before):
         raise Violation("one transaction made two versions")
     commits = [e for e in before if e.kind == "commit"]
     if entry.body["number"] != len(commits) + 1:
         raise Violation("version numbers have a gap or a double")
     last_deny = max((e.n for e in before if e.kind == "deny"), default=0)
-    items, denied = items_of(str(entry.body["manifest"])), _denied(before)
-    if items != without(items, denied) or entry.body["denies"] != last_deny:
+    items, denied = manifest_items(str(entry.body["manifest"])), _denied_hashes(before)
+    if items != live_items(items, denied) or entry.body["denies"] != last_deny:
         raise Violation("denied content was committed")
     retired = {e.body["id"] for e in before if e.kind == "retire"}
     live = [c for c in commits if c.body["id"] not in retired]
     if entry.body["parent"] != (live[-1].body["id"] if live else None):
         raise Violation("a version was not built on the newest one: an update is lost")
-    if live and not without(items_of(str(live[-1].body["manifest"])), denied) <= items:
+    if live and not live_items(manifest_items(str(live[-1].body["manifest"])), denied) <= items:
         raise Violation("an update is lost")
 
 
-def _denied(entries: list[Entry]) -> frozenset[str]:
+def _denied_hashes(entries: list[Entry]) -> frozenset[str]:
     return frozenset(str(h) for e in entries if e.kind == "deny" for h in e.body["hashes"])  # type: ignore[attr-defined]
 
 
@@ -75,6 +77,6 @@ def _check_published(role: Role, number: str, entries: list[Entry]) -> None:
     for later in entries[mine[0].n - 1 :]:
         if later.kind != "commit" or (retired_at is not None and later.n > retired_at):
             continue
-        items = items_of(str(later.body["manifest"]))
-        if not without(role.adds, _denied(entries[: later.n])) <= items:
+        items = manifest_items(str(later.body["manifest"]))
+        if not live_items(role.adds, _denied_hashes(entries[: later.n])) <= items:
             raise Violation("a version that was reported as committed is not in a later one")

@@ -17,7 +17,7 @@ ABOUT_S = {
 """A scenario's seconds; of others 2."""
 
 
-def explored(number):
+def run_scenario(number):
     """A job: one scenario. Raises: Violation."""
     return Counter(worlds=explore(scenarios(EXTRA)[number], Rules()).worlds)
 
@@ -25,4 +25,4 @@ def explored(number):
 def jobs():
     """name -> (seconds, call) of what `make prove` does."""
     for number, scenario in enumerate(scenarios(EXTRA)):
-        yield f"model of {scenario.name}", (ABOUT_S.get(scenario.name, 2), partial(explored, number))
+        yield f"model of {scenario.name}", (ABOUT_S.get(scenario.name, 2), partial(run_scenario, number))

@@ -19,20 +19,20 @@ DATASET = "photos"
 Build = Callable[[State], CommitBody]
 
 
-def items_of(manifest: str) -> frozenset[str]:
+def manifest_items(manifest: str) -> frozenset[str]:
     """What the version with this modelled manifest path contains."""
     return frozenset(filter(None, manifest.partition("=")[2].split(",")))
 
 
-def without(items: frozenset[str], denied: frozenset[str]) -> frozenset[str]:
+def live_items(items: frozenset[str], denied: frozenset[str]) -> frozenset[str]:
     """The items that are left when the denied parts are taken down, with all of their groups."""
     return frozenset(i for i in items if i.partition(".")[0] not in denied)
 
 
-def _built(state: State, txn: str, items: frozenset[str]) -> CommitBody:
+def _build_commit(state: State, txn: str, items: frozenset[str]) -> CommitBody:
     newest = state.newest(DATASET)
     parent = newest.id if newest else None
-    left = sorted(without(items, frozenset(h for d in state.denies for h in d.hashes)))
+    left = sorted(live_items(items, frozenset(h for d in state.denies for h in d.hashes)))
     sha256 = hashlib.sha256(canonical([txn, parent, left, state.last_deny])).hexdigest()
     return CommitBody(
         id=f"v-{sha256}",
@@ -45,23 +45,23 @@ def _built(state: State, txn: str, items: frozenset[str]) -> CommitBody:
 
 def _base(state: State) -> frozenset[str]:
     newest = state.newest(DATASET)
-    return items_of(newest.manifest) if newest else frozenset()
+    return manifest_items(newest.manifest) if newest else frozenset()
 
 
 def _build_parts(txn: str, parts: frozenset[str], state: State) -> CommitBody:
-    return _built(state, txn, _base(state) | parts)
+    return _build_commit(state, txn, _base(state) | parts)
 
 
 def _build_group(txn: str, group: str, state: State) -> CommitBody:
     pinned = state.by_id(state.txns[txn].parent or "")
     denied = frozenset(h for d in state.denies for h in d.hashes)
-    wanted = without(items_of(pinned.manifest) if pinned else frozenset(), denied)
+    wanted = live_items(manifest_items(pinned.manifest) if pinned else frozenset(), denied)
     parts = frozenset(i for i in wanted if "." not in i)
     base = _base(state)
     added = frozenset(f"{part}.{group}" for part in parts)
     if not parts <= base or added & base:
         raise Conflict(f"group {group} of {sorted(parts)} does not go with {sorted(base)}")
-    return _built(state, txn, base | added)
+    return _build_commit(state, txn, base | added)
 
 
 def _begin(txn: str, state: State, body: CommitBody | None):
@@ -88,7 +88,7 @@ def adds_group(rules: Rules, name: str, txn: str, group: str) -> Role:
     return _publisher(rules, name, txn, partial(_build_group, txn, group), frozenset())
 
 
-def takes_down(name: str, part: str) -> Role:
+def takedown_role(name: str, part: str) -> Role:
     """A takedown of one part."""
 
     def decide(state: State, body: CommitBody | None):

@@ -10,7 +10,7 @@ from loader.dataset.log.rules import CommitBody, Done, commit_or_build, decide_c
 from loader.dataset.log.state import State
 
 from .explore import Scenario
-from .roles import adds_group, adds_parts, collects, holds, moves, retires, takes_down
+from .roles import adds_group, adds_parts, collects, holds, moves, retires, takedown_role
 from .world import Rules
 
 
@@ -35,7 +35,7 @@ def scenarios(extra: int = 0) -> tuple[Scenario, ...]:
         ),
         one(
             "publisher and takedown",
-            lambda r: (adds_parts(r, "A", "t1", "x", "y"), takes_down("D", "x"), takes_down("E", "a")),
+            lambda r: (adds_parts(r, "A", "t1", "x", "y"), takedown_role("D", "x"), takedown_role("E", "a")),
             v1,
         ),
         one(
@@ -44,7 +44,7 @@ def scenarios(extra: int = 0) -> tuple[Scenario, ...]:
         ),
         one(
             "publisher, takedown, collector",
-            lambda r: (adds_parts(r, "A", "t1", "x"), takes_down("D", "x"), collects("gc", "t1")),
+            lambda r: (adds_parts(r, "A", "t1", "x"), takedown_role("D", "x"), collects("gc", "t1")),
         ),
         one(
             "added group and added parts",
@@ -58,7 +58,7 @@ def scenarios(extra: int = 0) -> tuple[Scenario, ...]:
         ),
         one(
             "added group, takedown, retirement",
-            lambda r: (adds_group(r, "G", "t1", "latents"), takes_down("D", "a"), retires("R", 2)),
+            lambda r: (adds_group(r, "G", "t1", "latents"), takedown_role("D", "a"), retires("R", 2)),
             v2,
         ),
         one("two holds", lambda r: (holds("hold1"), holds("hold2")), v1, faults=2),
@@ -85,7 +85,7 @@ def _wide() -> tuple[Scenario, ...]:
             roles=lambda r: (
                 adds_parts(r, "A", "t1", "x"),
                 adds_parts(r, "B", "t2", "y"),
-                takes_down("D", "x"),
+                takedown_role("D", "x"),
                 collects("gc", "t1"),
             ),
             faults=1,
@@ -116,7 +116,7 @@ Decided = tuple[Mapping[str, object] | Done[object], CommitBody | None]
 def _ignoring(status: str) -> Callable[..., Decided]:
     """`commit_or_build` for a transaction that is taken for an open one when it is `status`."""
 
-    def mutated(
+    def decide_wrongly(
         state: State, txn: str, body: CommitBody | None, build: Callable[[State], CommitBody]
     ) -> Decided:
         known = state.txns[txn]
@@ -125,7 +125,7 @@ def _ignoring(status: str) -> Callable[..., Decided]:
             state = replace(state, txns={**state.txns, txn: reopened})
         return commit_or_build(state, txn, body, build)
 
-    return mutated
+    return decide_wrongly
 
 
 def _denies_of_the_first_build(

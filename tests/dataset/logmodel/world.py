@@ -113,15 +113,15 @@ def steps(world: World, roles: tuple[Role, ...], histories: Histories, rules: Ru
         if process.end is not None:
             continue
         if process.write is None or process.failed:
-            yield _with(world, i, _read_and_decide(world, i, roles[i], histories, rules))
+            yield _replace_process(world, i, _read_and_decide(world, i, roles[i], histories, rules))
         else:
             yield from _write(world, i, roles[i], histories)
         if world.crashes:
             crashed = replace(process, end="crashed", write=None, body=None, failed=False)
-            yield replace(_with(world, i, crashed), crashes=world.crashes - 1)
+            yield replace(_replace_process(world, i, crashed), crashes=world.crashes - 1)
 
 
-def _with(world: World, i: int, process: Process) -> World:
+def _replace_process(world: World, i: int, process: Process) -> World:
     changed = (*world.processes[:i], process, *world.processes[i + 1 :])
     return replace(world, processes=changed)
 
@@ -153,21 +153,21 @@ def _write(world: World, i: int, role: Role, histories: Histories) -> Iterator[W
     process = world.processes[i]
     data = process.write or b""
     n = histories.states[process.log].n + 1
-    failed = _with(world, i, replace(process, failed=True))
+    failed = _replace_process(world, i, replace(process, failed=True))
     if histories.states[world.log].n >= n:
         if histories.entries(world.log)[n - 1].data == data:  # our own delayed write: the store says created
-            yield _with(world, i, _created(process, role, n, data))
+            yield _replace_process(world, i, _create_entry(process, role, n, data))
         else:
             yield failed
         return
     stored = histories.extended(world.log, data)
-    yield replace(_with(world, i, _created(process, role, n, data)), log=stored)
+    yield replace(_replace_process(world, i, _create_entry(process, role, n, data)), log=stored)
     if world.faults:
         yield replace(failed, log=stored, faults=world.faults - 1)
         yield replace(failed, flying=world.flying | {(n, data)}, faults=world.faults - 1)
 
 
-def _created(process: Process, role: Role, n: int, data: bytes) -> Process:
+def _create_entry(process: Process, role: Role, n: int, data: bytes) -> Process:
     return _next(process, role, f"appended {parse(n, data).body.get('number', '')}")
 
 

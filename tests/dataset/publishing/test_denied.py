@@ -326,18 +326,18 @@ def test_nothing_left_is_denied(root):
     assert "d" not in root.datasets()
 
 
-def test_deny_that_comes_first_is_applied_to_parts(root, interrupted):
+def test_deny_that_comes_first_is_applied_to_parts(root, interrupt_commit):
     write(root, a="bob")
-    mine = interrupted(root, lambda: deny(root))
+    mine = interrupt_commit(root, lambda: deny(root))
     version = write(mine, b="alice", c="carol")
     assert sorted(texts(version)) == ["a", "c"]
     assert b"alice" not in everything(version)
     sound(root, "d")
 
 
-def test_deny_that_comes_first_is_applied_to_a_group(root, interrupted):
+def test_deny_that_comes_first_is_applied_to_a_group(root, interrupt_commit):
     write(root, a="alice", b="bob", c="carol", e="dave")
-    mine = interrupted(root, lambda: deny(root))
+    mine = interrupt_commit(root, lambda: deny(root))
     version = mine.add_group("d", "more", {"up.txt": lambda sample: "UP-" + sample["txt"]})
     assert sorted(texts(version, ("up.txt",))) == ["b", "c", "e"]
     more = [shard for shard in version.parts.shard_rows().to_pylist() if shard["group"] == "more"]
@@ -347,18 +347,18 @@ def test_deny_that_comes_first_is_applied_to_a_group(root, interrupted):
     sound(root, "d")
 
 
-def test_deny_that_comes_first_is_applied_to_exclusions(root, interrupted):
+def test_deny_that_comes_first_is_applied_to_exclusions(root, interrupt_commit):
     write(root, a="alice", b="bob", c="carol")
-    mine = interrupted(root, lambda: deny(root))
+    mine = interrupt_commit(root, lambda: deny(root))
     version = mine.exclude("d", ["c"], reason="blurred")
     assert sorted(texts(version)) == ["b"]
     sound(root, "d")
 
 
-def test_group_beside_an_exclusion_keeps_nothing_of_it(root, interrupted):
+def test_group_beside_an_exclusion_keeps_nothing_of_it(root, interrupt_commit):
     write(root, a="alice", b="bob", c="carol")
     deny(root, Target(kind="subject", value="nobody"))
-    mine = interrupted(root, lambda: root.exclude("d", ["a"], reason="blurred"))
+    mine = interrupt_commit(root, lambda: root.exclude("d", ["a"], reason="blurred"))
     version = mine.add_group("d", "more", {"up.txt": lambda sample: "UP-" + sample["txt"]})
     assert b"UP-MARK-alice" not in everything(version)
     sound(root, "d")

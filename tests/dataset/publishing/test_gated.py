@@ -21,7 +21,7 @@ from tests.refusals import refusal
 FOLDER = "stages/photos/version/000001-a"
 
 
-def parts_of(root, txn, n=3):
+def write_parts(root, txn, n=3):
     return [loader.write_part(root, txn, [(f"{txn[:4]}-{i}", {"cls": i})], name=f"p{i}") for i in range(n)]
 
 
@@ -40,7 +40,7 @@ def verdict(root, parts, *, says="published", exclude=None, supersede=None, r=1,
 @pytest.fixture
 def waiting(root):
     """The parts of a gated transaction."""
-    return parts_of(root, root.begin("photos", gated=True))
+    return write_parts(root, root.begin("photos", gated=True))
 
 
 def test_parts_are_published_with_their_verdict(root, waiting):
@@ -54,7 +54,7 @@ def test_parts_in_another_order_are_the_same_parts(root, waiting):
     assert len(root.publish("photos", waiting[::-1], verdict=verdict(root, waiting))) == 3
 
 
-def test_nothing_of_it_is_published_without(root, waiting):
+def test_nothing_is_published_without_a_verdict(root, waiting):
     before = {info.key for info in root.store.list("")}
     with pytest.raises(StageNotPublished, match=r"no verdict was given.*release job"):
         root.publish("photos", waiting)
@@ -98,7 +98,7 @@ def test_publication_that_asks_for_no_verdict_is_refused(root, waiting):
         ),
     ],
 )
-def test_verdict_lets_pass_what_it_is_of(root, waiting, change, fault):
+def test_verdict_passes_its_own_version(root, waiting, change, fault):
     parts, said = change(waiting, verdict(root, waiting))
     with refusal(StageNotPublished, **fault):
         root.publish("photos", parts, **said)
@@ -106,7 +106,7 @@ def test_verdict_lets_pass_what_it_is_of(root, waiting, change, fault):
 
 
 def test_verdict_on_another_batch_lets_nothing_pass(root, waiting):
-    other = parts_of(root, root.begin("photos", gated=True))
+    other = write_parts(root, root.begin("photos", gated=True))
     with refusal(StageNotPublished, what="parts"):
         root.publish("photos", waiting, verdict=verdict(root, other))
 
@@ -127,7 +127,7 @@ def test_parts_under_the_name_of_a_free_transaction(root, waiting):
         accepted = f"a part of transaction {free}"
         with refusal(InvalidSample, what="part", given=renamed.id, accepted=accepted):
             root.publish("photos", [renamed])
-    mine = parts_of(root, free)
+    mine = write_parts(root, free)
     with refusal(InvalidSample, what="part", given=f"{free}-p0", accepted=f"a part of transaction {free}"):
         root.publish("photos", [replace(mine[0], shards=waiting[0].shards)])
     assert len(root.publish("photos", mine)) == 3
@@ -160,7 +160,7 @@ def test_verdict_holds_until_the_next(root, waiting):
         root.publish("photos", waiting, verdict=first)
 
 
-def test_verdict_is_of_the_version_that_it_was_made_against(root, waiting):
+def test_verdict_names_its_version(root, waiting):
     shown = verdict(root, waiting, against=[""])
     with root.write("photos") as writer:
         writer.add("other", {"cls": 1})
@@ -211,7 +211,7 @@ def test_gate_stays_with_its_transaction(root):
 
 def test_log_without_gates_has_the_bytes_it_had(root):
     txn = root.begin("photos", txn="t")
-    root.publish("photos", parts_of(root, txn))
+    root.publish("photos", write_parts(root, txn))
     assert all(b"gated" not in root.store.get(info.key).data for info in root.store.list("log/"))
     assert b"gated" not in dump_state(root.state)
     assert b"verdict" not in root.store.get("log/000000000002.json").data

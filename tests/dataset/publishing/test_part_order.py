@@ -37,10 +37,10 @@ def test_keys_stay_in_the_order_of_the_parts(url, monkeypatch, at_scale):
     monkeypatch.setattr(compaction, "SIZES", (14_000, 20_000))
     monkeypatch.setattr(compaction, "MOST_BYTES", 40_000)
     for seed in range(at_scale(1, 4)):
-        published_at_random(loader.Root(f"{url}-{seed}"), seed)
+        publish_randomly(loader.Root(f"{url}-{seed}"), seed)
 
 
-def published_at_random(root, seed):
+def publish_randomly(root, seed):
     rng = np.random.default_rng(seed)
     partial = 0
     for run in range(24):
@@ -83,7 +83,7 @@ def test_merge_out_of_the_order_of_parts_is_refused(root, monkeypatch):
     assert len(root.open("d")) == 15
 
 
-def shared_folders(version):
+def key_folders(version):
     """Folders that keys tables of several runs lie in."""
     files = [file for file in version.manifest["samples"] if file["group"] == "keys"]
     found = Counter(file["path"].rpartition("/")[0] for file in files)
@@ -95,10 +95,10 @@ def as_earlier_releases_merged(patch):
     patch.setattr(compaction, "SIZES", (14_000, 20_000))
     patch.setattr(compaction, "MOST_BYTES", 40_000)
     for name in ("_merge_samples", "_merge_stats"):
-        patch.setattr(compaction, name, _beside(getattr(compaction, name)))
+        patch.setattr(compaction, name, _merge_nearby(getattr(compaction, name)))
 
 
-def _beside(merge):
+def _merge_nearby(merge):
     return lambda store, prefix, *args: merge(store, prefix.removesuffix("-merged"), *args)
 
 
@@ -109,14 +109,14 @@ def test_runs_that_share_a_folder_are_left_alone(root, monkeypatch):
         for run in range(24):
             with root.write("d") as writer:
                 writer.add(f"{run}-0", {"x": b"1"}, metadata={"no": run})
-            if shared := shared_folders(root.open("d")):
+            if shared := key_folders(root.open("d")):
                 break
     assert len(shared) == 1
     for later in range(run + 1, run + 20):
         with root.write("d") as writer:
             writer.add(f"{later}-0", {"x": b"1"}, metadata={"no": later})
     version = root.open("d")
-    assert shared_folders(version) == shared
+    assert key_folders(version) == shared
     assert len(version.manifest["samples"]) < 40
     assert verify(root, "d", full=True).problems == []
 

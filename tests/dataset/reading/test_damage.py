@@ -12,7 +12,7 @@ from penstock.upkeep.verify.version import verify
 
 
 @pytest.fixture
-def made(root):
+def twelve_samples(root):
     with root.write("d", part_samples=4) as writer:
         for i in range(10):
             writer.add(f"k{i}", {"cls": i, "x": bytes([i]) * 700}, metadata={"w": i})
@@ -42,7 +42,7 @@ def read_all(root, fields=("cls", "x")):
     return read_fields(version.store, addresses)
 
 
-def planned(root):
+def plan_batches(root):
     version = root.open("d")
     plan = loader.plan({"d": version.select("cls", "x")}, seed=1, global_batch=5)
     with loader.Loader(plan, 0, 1, framework="numpy", workers=0, decode=False, on_corrupt="raise") as batches:
@@ -53,10 +53,10 @@ def by_verify(root):
     return verify(root, "d", full=True).problems
 
 
-READERS = {"read_fields": read_all, "Loader": planned}
+READERS = {"read_fields": read_all, "Loader": plan_batches}
 
 
-def address_of(root, row, field, part=1):
+def field_address(root, row, field, part=1):
     """What a message about one field must name."""
     version = root.open("d")
     (address,) = version.address(np.array([part * 4 + row]), [field])
@@ -75,83 +75,83 @@ def address_of(root, row, field, part=1):
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("field", ["cls", "x"])
-def test_flipped_byte(made, reader, field):
-    place, names = address_of(made, 2, field)
-    change(made, place.path, flip(place.offset + place.nbytes - 1))
+def test_flipped_byte(twelve_samples, reader, field):
+    place, names = field_address(twelve_samples, 2, field)
+    change(twelve_samples, place.path, flip(place.offset + place.nbytes - 1))
     with pytest.raises(Corrupt, match="CRC-32C") as caught:
-        READERS[reader](made)
+        READERS[reader](twelve_samples)
     for name in names:
         assert name in str(caught.value)
     assert place.path in str(caught.value)
     assert "penstock verify d@1" in str(caught.value)
-    problems = by_verify(made)
+    problems = by_verify(twelve_samples)
     assert len(problems) == 2
     assert all(name in problems[0].address for name in names)
     assert "SHA-256" in problems[1].what
 
 
-def test_flip_in_a_tar_header_or_padding_is_found_by_verify(made):
+def test_flip_in_a_tar_header_or_padding_is_found_by_verify(twelve_samples):
     """No reader of ours looks there; other tools do."""
-    place, names = address_of(made, 2, "x")
-    change(made, place.path, flip(place.offset - 500))
-    first, second = by_verify(made)
+    place, names = field_address(twelve_samples, 2, "x")
+    change(twelve_samples, place.path, flip(place.offset - 500))
+    first, second = by_verify(twelve_samples)
     assert all(name in first.address for name in names)
     assert "tar header" in first.what
     assert "SHA-256" in second.what
-    change(made, place.path, flip(place.offset - 500))
-    change(made, place.path, flip(place.offset + place.nbytes + 3))
-    (only,) = by_verify(made)
+    change(twelve_samples, place.path, flip(place.offset - 500))
+    change(twelve_samples, place.path, flip(place.offset + place.nbytes + 3))
+    (only,) = by_verify(twelve_samples)
     assert "SHA-256" in only.what
-    assert len(planned(made)) == 2
+    assert len(plan_batches(twelve_samples)) == 2
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_truncated_shard(made, reader):
-    place, names = address_of(made, 2, "x")
-    change(made, place.path, lambda data: data[: place.offset + 10])
+def test_truncated_shard(twelve_samples, reader):
+    place, names = field_address(twelve_samples, 2, "x")
+    change(twelve_samples, place.path, lambda data: data[: place.offset + 10])
     with pytest.raises(Corrupt) as caught:
-        READERS[reader](made)
+        READERS[reader](twelve_samples)
     said = str(caught.value) + str(getattr(caught.value, "__notes__", ""))
-    cut = [repr(k) for k in made.open("d").keys(np.arange(6, 8))]
+    cut = [repr(k) for k in twelve_samples.open("d").keys(np.arange(6, 8))]
     assert any(key in said for key in cut)
     assert place.path in said
-    problems = by_verify(made)
+    problems = by_verify(twelve_samples)
     assert "bytes, the manifest states" in problems[0].what
     assert all(name in problems[1].address for name in names)
     assert "this field is cut off, as all after it" in problems[1].what
     assert len(problems) == 3
-    assert verify(made, "d").problems == problems[:1]
+    assert verify(twelve_samples, "d").problems == problems[:1]
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_swapped_shards(made, reader):
+def test_swapped_shards(twelve_samples, reader):
     """Two whole shards of one dataset, exchanged: sizes and offsets agree, contents do not."""
-    a, b = shard(made, 0), shard(made, 1)
-    one, two = made.store.get(a["path"]).data, made.store.get(b["path"]).data
+    a, b = shard(twelve_samples, 0), shard(twelve_samples, 1)
+    one, two = twelve_samples.store.get(a["path"]).data, twelve_samples.store.get(b["path"]).data
     assert len(one) == len(two)
-    made.store.put(a["path"], two)
-    made.store.put(b["path"], one)
+    twelve_samples.store.put(a["path"], two)
+    twelve_samples.store.put(b["path"], one)
     with pytest.raises(Corrupt, match=r"d@1/.* media\[.*CRC-32C"):
-        READERS[reader](made)
-    found = by_verify(made)
+        READERS[reader](twelve_samples)
+    found = by_verify(twelve_samples)
     assert {problem.address.split()[0] for problem in found} == {f"d@1/{a['part']}", f"d@1/{b['part']}"}
     assert sum("SHA-256" in problem.what for problem in found) == 2
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_swapped_indexes(made, reader):
-    a, b = shard(made, 0), shard(made, 1)
-    one, two = made.store.get(a["index_path"]).data, made.store.get(b["index_path"]).data
-    made.store.put(a["index_path"], two.ljust(len(one), b"\0")[: len(one)])
+def test_swapped_indexes(twelve_samples, reader):
+    a, b = shard(twelve_samples, 0), shard(twelve_samples, 1)
+    one, two = twelve_samples.store.get(a["index_path"]).data, twelve_samples.store.get(b["index_path"]).data
+    twelve_samples.store.put(a["index_path"], two.ljust(len(one), b"\0")[: len(one)])
     with pytest.raises(Corrupt, match=re.escape(a["index_path"])):
-        READERS[reader](made)
-    assert any(a["index_path"] in problem.what for problem in verify(made, "d").problems)
+        READERS[reader](twelve_samples)
+    assert any(a["index_path"] in problem.what for problem in verify(twelve_samples, "d").problems)
 
 
-def test_index_of_another_group(made):
+def test_index_of_another_group(twelve_samples):
     """Right checksum, wrong fields: what a hand-edited shards table could do."""
-    made.add_group("d", "g", {"t.txt": lambda sample: "x"})
-    version = made.open("d")
+    twelve_samples.add_group("d", "g", {"t.txt": lambda sample: "x"})
+    version = twelve_samples.open("d")
     index = version.parts.shard("g", 0)
     rows = version.parts.shard_rows().to_pylist()
     from loader.dataset.shards.index import IndexPlace
@@ -165,12 +165,12 @@ def test_index_of_another_group(made):
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_missing_shard(made, reader):
-    path = shard(made)["path"]
-    made.store.delete_many([path])
+def test_missing_shard(twelve_samples, reader):
+    path = shard(twelve_samples)["path"]
+    twelve_samples.store.delete_many([path])
     with pytest.raises(ObjectNotFound, match=re.escape(path)):
-        READERS[reader](made)
-    (problem,) = verify(made, "d").problems
+        READERS[reader](twelve_samples)
+    (problem,) = verify(twelve_samples, "d").problems
     assert path in problem.what
 
 
@@ -178,56 +178,58 @@ TABLES = ["shards.parquet", "samples-keys-0.parquet", "samples-metadata-0.parque
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_damaged_table(made, name):
-    (path,) = [info.key for info in made.store.list("data/") if info.key.endswith(f"/{name}")]
-    change(made, path, flip(100))
-    problems = verify(made, "d").problems
+def test_damaged_table(twelve_samples, name):
+    (path,) = [info.key for info in twelve_samples.store.list("data/") if info.key.endswith(f"/{name}")]
+    change(twelve_samples, path, flip(100))
+    problems = verify(twelve_samples, "d").problems
     assert [problem.address for problem in problems] == [f"d@1 {path}"]
     assert "in the manifest" in problems[0].what
     reads = {
-        "shards.parquet": lambda: read_all(made),
-        "samples-keys-0.parquet": lambda: made.open("d").samples(),
-        "samples-metadata-0.parquet": lambda: len(made.open("d").where("w > 3")),
+        "shards.parquet": lambda: read_all(twelve_samples),
+        "samples-keys-0.parquet": lambda: twelve_samples.open("d").samples(),
+        "samples-metadata-0.parquet": lambda: len(twelve_samples.open("d").where("w > 3")),
     }
     if name in reads:
         with pytest.raises(Corrupt, match=re.escape(path)):
             reads[name]()
 
 
-def test_damaged_exclusions_table(made):
-    made.exclude("d", ["k1"], reason="x")
-    (path,) = [info.key for info in made.store.list("data/") if info.key.endswith("/exclusions.parquet")]
-    change(made, path, flip(100))
-    (problem,) = verify(made, "d").problems
+def test_damaged_exclusions_table(twelve_samples):
+    twelve_samples.exclude("d", ["k1"], reason="x")
+    (path,) = [
+        info.key for info in twelve_samples.store.list("data/") if info.key.endswith("/exclusions.parquet")
+    ]
+    change(twelve_samples, path, flip(100))
+    (problem,) = verify(twelve_samples, "d").problems
     assert path in problem.address
     with pytest.raises(Corrupt, match=re.escape(path)):
-        read_all(made)
+        read_all(twelve_samples)
 
 
-def test_newer_table(made, monkeypatch):
+def test_newer_table(twelve_samples, monkeypatch):
     from loader.dataset.tables import parquet
 
     monkeypatch.setattr(parquet, "SCHEMA_VERSION", 2)
-    with made.write("new") as writer:
+    with twelve_samples.write("new") as writer:
         writer.add("k", {"cls": 1})
     monkeypatch.undo()
     with pytest.raises(
         FormatTooNew, match=r"shards\.parquet has table schema 2; this penstock reads up to 1\. Upgrade"
     ):
-        read_all_of(made, "new")
+        read_first_address(twelve_samples, "new")
 
 
-def read_all_of(root, dataset):
+def read_first_address(root, dataset):
     version = root.open(dataset)
     return version.address(np.array([0]), ["cls"])
 
 
-def test_no_samples_have_no_addresses(made):
-    version = made.open("d")
+def test_no_samples_have_no_addresses(twelve_samples):
+    version = twelve_samples.open("d")
     assert version.address(np.zeros(0, np.int64), ["cls"]) == []
 
 
-def test_newer_index(made, monkeypatch):
+def test_newer_index(twelve_samples, monkeypatch):
     """Its shards table is of this format, its index of the next."""
     from loader.dataset.shards import index
     from loader.dataset.tables import parquet
@@ -241,47 +243,47 @@ def test_newer_index(made, monkeypatch):
         return data
 
     monkeypatch.setattr(index, "hashed_table_bytes", newer)
-    with made.write("new") as writer:
+    with twelve_samples.write("new") as writer:
         writer.add("k", {"cls": 1})
     with pytest.raises(FormatTooNew, match=r"media-00000\.index\.parquet has table schema 2"):
-        read_all_of(made, "new")
+        read_first_address(twelve_samples, "new")
 
 
-def test_newer_manifest(made, monkeypatch):
+def test_newer_manifest(twelve_samples, monkeypatch):
     from loader.dataset.tables import manifest
 
-    made.annotate("d", "labels", {"k1": {"label": "cat"}}, author="ann")
-    assert made.open("d@2").manifest["format"] == 2
+    twelve_samples.annotate("d", "labels", {"k1": {"label": "cat"}}, author="ann")
+    assert twelve_samples.open("d@2").manifest["format"] == 2
     monkeypatch.setattr(manifest, "NEWEST_FORMAT", 1)  # a reader that would not see who said what last
     with pytest.raises(FormatTooNew, match=r"manifest-.*\.json has format 2; this penstock reads up to 1"):
-        made.open("d")
-    assert made.open("d@1").manifest["format"] == 1
+        twelve_samples.open("d")
+    assert twelve_samples.open("d@1").manifest["format"] == 1
 
 
-def test_edited_manifest(made):
-    path = made.record("d@1").manifest
-    change(made, path, lambda data: data.replace(b'"n_live":10', b'"n_live":11'))
+def test_edited_manifest(twelve_samples):
+    path = twelve_samples.record("d@1").manifest
+    change(twelve_samples, path, lambda data: data.replace(b'"n_live":10', b'"n_live":11'))
     for action in (
-        lambda: made.open("d"),
-        lambda: verify(made, "d"),
-        lambda: made.exclude("d", ["k1"], reason="x"),
+        lambda: twelve_samples.open("d"),
+        lambda: verify(twelve_samples, "d"),
+        lambda: twelve_samples.exclude("d", ["k1"], reason="x"),
     ):
         with pytest.raises(Corrupt, match=rf"{re.escape(path)} has sha256 .* was edited or damaged"):
             action()
 
 
-def test_edited_log_entry(made):
-    with made.write("d") as writer:
+def test_edited_log_entry(twelve_samples):
+    with twelve_samples.write("d") as writer:
         writer.add("new", {"cls": 1, "x": b""})
-    change(made, "log/000000000002.json", lambda data: data.replace(b'"number":1', b'"number":7'))
-    for action in (lambda: loader.Root(made.url).open("d"), lambda: verify(made, "d")):
+    change(twelve_samples, "log/000000000002.json", lambda data: data.replace(b'"number":1', b'"number":7'))
+    for action in (lambda: loader.Root(twelve_samples.url).open("d"), lambda: verify(twelve_samples, "d")):
         with pytest.raises(Corrupt, match=r"log/000000000002\.json|log entry"):
             action()
 
 
-def test_tables_that_do_not_fit_the_manifest(made):
+def test_tables_that_do_not_fit_the_manifest(twelve_samples):
     """Both whole, both hashed: a manifest whose counts are wrong is refused by the reader."""
-    version = made.open("d")
+    version = twelve_samples.open("d")
     version._parts, version.manifest = None, {**version.manifest, "n_live": 9}
     with pytest.raises(
         Corrupt, match="its tables hold 10 live samples, its manifest counts 9; run penstock verify d@1"
@@ -289,26 +291,26 @@ def test_tables_that_do_not_fit_the_manifest(made):
         version.address(np.array([0]), ["cls"])
 
 
-def test_edited_plan(made):
-    plan = loader.plan({"d": made.open("d").select("cls")}, seed=1, global_batch=5)
-    plan.save(made)
+def test_edited_plan(twelve_samples):
+    plan = loader.plan({"d": twelve_samples.open("d").select("cls")}, seed=1, global_batch=5)
+    plan.save(twelve_samples)
     path = f"plans/{plan.hash}.json"
-    assert loader.open_plan(made, plan.hash).hash == plan.hash
-    change(made, path, lambda data: data.replace(b'"seed":1', b'"seed":2'))
+    assert loader.open_plan(twelve_samples, plan.hash).hash == plan.hash
+    change(twelve_samples, path, lambda data: data.replace(b'"seed":1', b'"seed":2'))
     with pytest.raises(
         loader.errors.PlanMismatch, match=r"plans/.*\.json holds the plan p-.* edited or renamed"
     ):
-        loader.open_plan(made, plan.hash)
-    made.store.put(path, b"{")
+        loader.open_plan(twelve_samples, plan.hash)
+    twelve_samples.store.put(path, b"{")
     with pytest.raises(Corrupt, match="is not JSON"):
-        loader.open_plan(made, plan.hash)
+        loader.open_plan(twelve_samples, plan.hash)
 
 
-def test_sound_version_has_no_problems(made):
-    made.add_group("d", "g", {"t.txt": lambda sample: "x"})
-    made.exclude("d", ["k1"], reason="x")
+def test_sound_version_has_no_problems(twelve_samples):
+    twelve_samples.add_group("d", "g", {"t.txt": lambda sample: "x"})
+    twelve_samples.exclude("d", ["k1"], reason="x")
     for ref in ("d@1", "d@2", "d@3"):
-        report = verify(made, ref, full=True)
+        report = verify(twelve_samples, ref, full=True)
         assert report.problems == []
         assert (report.shards, report.rows) == ((3, 10) if ref == "d@1" else (6, 20))
 

@@ -30,7 +30,7 @@ SIZES = (0, 1, 700, 5000, PAGE_BYTES - 512, PAGE_BYTES, 3 * PAGE_BYTES + 77)
 _numbers = itertools.count()
 
 
-def forged(data):
+def forge_crc(data):
     """Other bytes, as many and with the same CRC-32C: the last four make up for what was changed before them."""
     out = bytearray(data)
     out[-9] ^= 0xFF
@@ -69,7 +69,7 @@ def forge(url, key, field):
     place = address.fields[field]
     data = bytearray(version.store.get(place.path).data)
     some = slice(place.offset, place.offset + place.nbytes)
-    data[some] = forged(data[some])
+    data[some] = forge_crc(data[some])
     version.store.put(place.path, bytes(data))
     return address
 
@@ -158,13 +158,15 @@ def ways(store):
         blobs = store.get_ranges("s", spans, etag=etag, max_gap=3)
         return [blob.data for blob in blobs], blobs[0].etag
 
-    def into(spans, etag):
+    def read_in_memory(spans, etag):
         memory = [bytearray(span.nbytes) for span in spans]
         pieces = [(*span, [one]) for span, one in zip(spans, memory, strict=True)]
         return memory, as_disk(store).read_into("s", sorted(pieces, key=itemgetter(0)), etag=etag)
 
     return [each, together] + (
-        [lambda spans, etag: as_disk(store).read_each("s", spans, etag=etag), into] if as_disk(store) else []
+        [lambda spans, etag: as_disk(store).read_each("s", spans, etag=etag), read_in_memory]
+        if as_disk(store)
+        else []
     )
 
 
@@ -300,7 +302,7 @@ def test_redacted_shard_has_hashes_of_its_own():
 def test_run_of_packets_is_verified(origin):
     """Parts of a field, which have checksums of their own."""
     data = np.random.default_rng(3).bytes(1000)
-    origin.put("s", data[:500] + forged(data[500:600]) + data[600:])
+    origin.put("s", data[:500] + forge_crc(data[500:600]) + data[600:])
     places = {
         "mp4": FieldAddress(
             field="mp4", group="g", path="s", offset=100, nbytes=900, crc32c=value(data[100:])

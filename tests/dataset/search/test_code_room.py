@@ -11,7 +11,7 @@ import loader
 from loader.dataset.search import code_room
 from loader.dataset.search.code_room import ABANDONED_S, make_room
 from penstock.search.make import make_index
-from tests.dataset.search.vectors import nearest, stored_vectors, write_vectors
+from tests.dataset.search.vectors import nearest, read_vectors, write_vectors
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def put(folder, name, nbytes, used_s):
     os.utime(path, (time.time() - used_s, time.time() - used_s))
 
 
-def deleted_names(folder, nbytes):
+def evict_codes(folder, nbytes):
     return sorted(os.path.basename(path) for path in make_room(folder, nbytes))
 
 
@@ -37,19 +37,19 @@ def test_files_used_the_longest_ago_make_room(tmp_path, disk):
         put(tmp_path, f"{stem}.faiss", 80, used_s)
         put(tmp_path, f"{stem}.json", 20, used_s)
     disk.free = 400
-    assert deleted_names(tmp_path, 50) == []
-    assert deleted_names(tmp_path, 51) == ["older.faiss", "older.json"]
+    assert evict_codes(tmp_path, 50) == []
+    assert evict_codes(tmp_path, 51) == ["older.faiss", "older.json"]
     disk.free = 100
-    assert deleted_names(tmp_path, 50) == ["old.faiss", "old.json"]
+    assert evict_codes(tmp_path, 50) == ["old.faiss", "old.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.faiss", "new.json"]
 
 
 def test_files_of_killed_searches_go_and_those_of_running_ones_stay(tmp_path, disk):
     put(tmp_path, "a.faiss.0123abcd", 10, ABANDONED_S + 9)
     put(tmp_path, "b.faiss.0123abcd", 10, 1)
-    assert deleted_names(tmp_path, 10) == ["a.faiss.0123abcd"]
+    assert evict_codes(tmp_path, 10) == ["a.faiss.0123abcd"]
     disk.free = 0
-    assert deleted_names(tmp_path, 10) == []
+    assert evict_codes(tmp_path, 10) == []
 
 
 def test_search_in_a_full_folder_evicts_the_codes_of_another_version(tmp_path, disk):
@@ -59,17 +59,17 @@ def test_search_in_a_full_folder_evicts_the_codes_of_another_version(tmp_path, d
         write_vectors(root, np.random.default_rng(len(dataset)).normal(size=(120, 12)), dataset=dataset)
         make_index(root, dataset)
 
-    def searched(dataset):
+    def search_dataset(dataset):
         version = root.open(dataset)
         result = version.search(like="k000007", k=20, cache=folder)
-        vectors = stored_vectors(version)
+        vectors = read_vectors(version)
         (own,) = [place for place, key in enumerate(version.keys(range(120))) if key == "k000007"]
         assert result.ordinals.tolist() == nearest(vectors, vectors[own], 20)[0]
         return {path.name for path in (folder / "search").iterdir()}
 
-    first = searched("first")
-    assert searched("first") == first
+    first = search_dataset("first")
+    assert search_dataset("first") == first
     disk.free = 0
-    second = searched("second")
+    second = search_dataset("second")
     assert second
     assert first.isdisjoint(second)

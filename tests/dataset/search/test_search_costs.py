@@ -165,11 +165,11 @@ def test_second_key_reads_its_rows_only(tmp_path, monkeypatch):
     version = root.exclude("d", ["k0-3"], reason="r")
     n_scans = []
 
-    def watched(version, keys, live_ordinals=live_ordinals):
+    def record_scan(version, keys, live_ordinals=live_ordinals):
         n_scans.append(len(keys))
         return live_ordinals(version, keys)
 
-    monkeypatch.setattr(sample_search, "live_ordinals", watched)
+    monkeypatch.setattr(sample_search, "live_ordinals", record_scan)
     monkeypatch.setattr(
         key_hashes, "hashes_of", lambda keys: hashes_of(keys) // 2**61
     )  # most keys share a hash

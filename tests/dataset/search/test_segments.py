@@ -117,7 +117,7 @@ def test_merged_segments_have_the_values_of_each_part_once(root):
     assert list_segments(root.store, FOLDER, TEXTS)[0].key == path
 
 
-def changed(data, **columns):
+def change_columns(data, **columns):
     """Return a segment's bytes with other columns under the same footer facts."""
     table = pq.read_table(io.BytesIO(data))
     for name, column in columns.items():
@@ -137,9 +137,9 @@ def test_forged_segments_are_left_out_and_named(root):
     flipped[40] ^= 1
     forgeries = {
         "flipped": bytes(flipped),
-        "code": changed(data, code=[b"abcd"] * 24),
-        "row": changed(data, row=list(range(24))),
-        "part": changed(data, part=["x"] * 24),
+        "code": change_columns(data, code=[b"abcd"] * 24),
+        "row": change_columns(data, row=list(range(24))),
+        "part": change_columns(data, part=["x"] * 24),
         "short": data[:-9],
         "empty": b"",
         "no Parquet": b"x" * 4000,
@@ -159,7 +159,7 @@ def test_forged_segments_are_left_out_and_named(root):
 def test_segment_that_states_more_than_it_has_is_refused_before_it_is_decompressed(root):
     parts = [SegmentPart("p", "data/t/a/media.index.parquet", 100_000)]
     path, plain = segment_bytes(FOLDER, TEXTS, parts, pa.table({"text": ["cup " * 250] * 100_000}))
-    small = changed(plain)  # of one text, repeated by number
+    small = change_columns(plain)  # of one text, repeated by number
     assert len(small) < 2**20
     for data, what in ((plain, "bytes of values; accepted"), (small, "bytes of texts; accepted")):
         root.store.put(path, data)

@@ -6,7 +6,7 @@ import pytest
 import loader
 from loader.errors import FieldMismatch, FieldNotFound, InvalidRuntime, NotIndexed, SampleNotFound
 
-from .vectors import SHAPES, nearest, stored_vectors, write_vectors
+from .vectors import SHAPES, nearest, read_vectors, write_vectors
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def ordinal(version, key):
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_search_like_a_key_agrees_with_brute_force(root, number):
     version = root.open(f"d@{number + 1}")
-    vectors = stored_vectors(version)
+    vectors = read_vectors(version)
     keys = version.keys(np.arange(len(version)))
     for key in ("k000004", "k000123", "k000199"):
         result = version.search(like=key, k=25)
@@ -53,7 +53,7 @@ def test_equal_embeddings_come_in_version_order(version):
 
 
 def test_search_like_keys_compares_their_mean(version):
-    vectors = stored_vectors(version)
+    vectors = read_vectors(version)
     keys = ["k000001", "k000002", "k000150"]
     mean = np.mean([vectors[ordinal(version, key)] for key in keys], axis=0)
     assert version.search(like=keys, k=20).ordinals.tolist() == nearest(vectors, mean, 20)[0]
@@ -64,7 +64,7 @@ def test_search_like_keys_compares_their_mean(version):
 
 
 def test_search_where_ranks_only_those_that_match(version):
-    vectors = stored_vectors(version)
+    vectors = read_vectors(version)
     table = version.samples().select("third").collect()["third"].to_numpy()
     result = version.search(like="k000004", k=200, where="third = 1")
     expected, _ = nearest(vectors, vectors[ordinal(version, "k000004")], 200, table == 1)
@@ -131,7 +131,7 @@ def hostile(tmp_path):
     return root.open("d")
 
 
-def test_samples_with_unusable_embeddings_are_left_out(hostile):
+def test_samples_with_unusable_embeddings_are_skipped(hostile):
     result = hostile.search(like="good")
     usable = ["good", "large", "tiny"]
     first = hostile.keys(np.arange(1))[0]

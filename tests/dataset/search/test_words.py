@@ -145,12 +145,12 @@ def test_long_texts_are_read_in_bounded_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr("loader.dataset.search.text_reads._MOST_BLOCK_BYTES", 20_000)
     largest = []
 
-    def watched(*arguments):
+    def record_block(*arguments):
         gathered, others = gather_bytes(*arguments)
         largest.append(gathered.sizes[:-1].sum())
         return gathered, others
 
-    monkeypatch.setattr("loader.dataset.search.text_reads.gather_bytes", watched)
+    monkeypatch.setattr("loader.dataset.search.text_reads.gather_bytes", record_block)
     version = root.open("d")
     assert version.search("word7").keys() == ["k07"]
     assert len(largest) > 5

@@ -3,7 +3,7 @@
 import numpy as np
 
 
-def clustered(n, d, rng):
+def cluster_vectors(n, d, rng):
     """Vectors around a few centres, as of a network that separates classes."""
     centres = rng.normal(size=(12, d))
     return centres[rng.integers(0, 12, n)] + 0.3 * rng.normal(size=(n, d))
@@ -14,11 +14,11 @@ def in_one_cone(n, d, rng):
     return 3 * rng.normal(size=d) + 0.3 * rng.normal(size=(n, d))
 
 
-def unstructured(n, d, rng):
+def random_vectors(n, d, rng):
     return rng.normal(size=(n, d))
 
 
-SHAPES = {"clustered": clustered, "one cone": in_one_cone, "unstructured": unstructured}
+SHAPES = {"clustered": cluster_vectors, "one cone": in_one_cone, "unstructured": random_vectors}
 
 
 def write_vectors(root, vectors, first=0, part_samples=100, dtype=np.float16, dataset="d", **extra):
@@ -29,7 +29,7 @@ def write_vectors(root, vectors, first=0, part_samples=100, dtype=np.float16, da
             writer.add(f"k{i:06d}", fields, {"w": i, "third": i % 3})
 
 
-def stored_vectors(version):
+def read_vectors(version):
     """Return float64 [len(version), d]: the embeddings, of length 1, in version order."""
     rows = [sample["embedding.npy"] for sample in version.select("embedding.npy")]
     rows = np.array(rows).astype(np.float64)

@@ -86,20 +86,20 @@ def test_locate_in_many_parts(properties):
 
 @pytest.mark.parametrize("ordinal", [-1, 5, 2**40])
 def test_ordinal_out_of_range_is_refused(properties, ordinal):
-    made = properties.parts_of([2, 4], [(1, np.array([True, False, False, False]))])
+    made = properties.make_parts([2, 4], [(1, np.array([True, False, False, False]))])
     with pytest.raises(InvalidRuntime, match=f"test@1 has no ordinal {ordinal}; its samples are 0 to 4"):
         made.locate(np.array([0, ordinal], np.int64))
 
 
 def test_part_without_the_group_is_refused(properties):
-    made = properties.parts_of([2, 4], [])
+    made = properties.make_parts([2, 4], [])
     with pytest.raises(FieldNotFound, match="part p1 has no group 'latents'"):
         made.shard("latents", 1)
 
 
 def test_exclusion_of_an_unknown_part_is_corrupt(properties):
     with pytest.raises(Corrupt, match="names part 'p7'"):
-        properties.parts_of([2], [(7, np.array([True]))])
+        properties.make_parts([2], [(7, np.array([True]))])
 
 
 @settings(max_examples=50)

@@ -40,7 +40,7 @@ class Ranges:
         return self.answer(offset, self.store.get_range(key, offset, nbytes, etag))
 
 
-def stored(n_rows: int, sizes: Any = None, n_fields: int = 1) -> tuple[Ranges, IndexPlace]:
+def store_ranges(n_rows: int, sizes: Any = None, n_fields: int = 1) -> tuple[Ranges, IndexPlace]:
     rng = np.random.default_rng(1)
     keys = [f"{key:016x}" for key in rng.integers(0, 2**63, n_rows)]
     fields = {}
@@ -63,7 +63,7 @@ def same(store: Ranges, place: IndexPlace, group: int) -> None:
 @pytest.mark.parametrize("n_fields", [1, 5])
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_guess_has_the_row_group(group: int, n_fields: int) -> None:
-    store, place = stored((GROUPS - 1) * ROW_GROUP_ROWS + 700, n_fields=n_fields)
+    store, place = store_ranges((GROUPS - 1) * ROW_GROUP_ROWS + 700, n_fields=n_fields)
     same(store, place, group)
     assert len(store.asked) == 2, "footer and rows, neither twice"
     read = sum(nbytes for _, nbytes in store.asked)
@@ -71,7 +71,7 @@ def test_guess_has_the_row_group(group: int, n_fields: int) -> None:
 
 
 def test_second_row_group_of_an_open_index_is_read_exactly() -> None:
-    store, place = stored(GROUPS * ROW_GROUP_ROWS)
+    store, place = store_ranges(GROUPS * ROW_GROUP_ROWS)
     cache = IndexCache(store)
     cache.rows(place, 0)
     guess = store.asked[0]
@@ -84,22 +84,22 @@ def test_wrong_guess_costs_a_request() -> None:
     sizes = np.r_[
         np.full(2 * ROW_GROUP_ROWS, 7), np.random.default_rng(2).integers(1, 2**40, 3 * ROW_GROUP_ROWS)
     ]
-    store, place = stored(GROUPS * ROW_GROUP_ROWS, sizes)
+    store, place = store_ranges(GROUPS * ROW_GROUP_ROWS, sizes)
     same(store, place, 2)
     assert len(store.asked) == 3
 
 
-def damaged(offset: int, blob: Blob) -> Blob:
+def damage_blob(offset: int, blob: Blob) -> Blob:
     return Blob(bytes([blob.data[0] ^ 1]) + bytes(len(blob.data) - 1), blob.etag)
 
 
-def replaced(offset: int, blob: Blob) -> Blob:
+def replace_blob(offset: int, blob: Blob) -> Blob:
     return Blob(blob.data, "another")
 
 
-@pytest.mark.parametrize("answer", [damaged, replaced])
+@pytest.mark.parametrize("answer", [damage_blob, replace_blob])
 def test_guess_of_wrong_bytes_is_read_again(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, place = stored(GROUPS * ROW_GROUP_ROWS)
+    store, place = store_ranges(GROUPS * ROW_GROUP_ROWS)
     tail = place.nbytes - index_module.TAIL_BYTES
     pending: Iterator[Any] = iter([answer])
 
@@ -113,24 +113,24 @@ def test_guess_of_wrong_bytes_is_read_again(answer: Any, monkeypatch: pytest.Mon
 
 
 def test_damaged_row_group_is_corrupt(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, place = stored(GROUPS * ROW_GROUP_ROWS)
+    store, place = store_ranges(GROUPS * ROW_GROUP_ROWS)
     tail = place.nbytes - index_module.TAIL_BYTES
     monkeypatch.setattr(
-        store, "answer", lambda offset, blob: blob if offset == tail else damaged(offset, blob)
+        store, "answer", lambda offset, blob: blob if offset == tail else damage_blob(offset, blob)
     )
     with pytest.raises(Corrupt, match="row group 1 has SHA-256"):
         IndexCache(store).rows(place, ROW_GROUP_ROWS)
 
 
 def test_missing_index_is_named() -> None:
-    store, place = stored(GROUPS * ROW_GROUP_ROWS)
+    store, place = store_ranges(GROUPS * ROW_GROUP_ROWS)
     store.store.delete_many(["i.parquet"])
     with pytest.raises(ObjectNotFound):
         IndexCache(store).rows(place, 0)
 
 
 def test_failed_guess_is_left_to_the_second_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, place = stored(GROUPS * ROW_GROUP_ROWS)
+    store, place = store_ranges(GROUPS * ROW_GROUP_ROWS)
     tail = place.nbytes - index_module.TAIL_BYTES
     failures = iter([Transient("busy")])
 
@@ -146,7 +146,7 @@ def test_failed_guess_is_left_to_the_second_read(monkeypatch: pytest.MonkeyPatch
 
 def test_local_indexes_are_not_guessed(tmp_path: Any) -> None:
     """A thread costs more there than a second read."""
-    store, place = stored(GROUPS * ROW_GROUP_ROWS)
+    store, place = store_ranges(GROUPS * ROW_GROUP_ROWS)
     data = store.store.get("i.parquet").data
     local = open_store(str(tmp_path))
     local.put("i.parquet", data)

@@ -38,7 +38,7 @@ def same(rows, keys, fields):
     assert rows.offset.keys() == rows.nbytes.keys() == rows.crc32c.keys() == fields.keys()
 
 
-def made(n, names=("jpg", "a.txt"), key="key/{:07d}"):
+def make_index(n, names=("jpg", "a.txt"), key="key/{:07d}"):
     rng = np.random.default_rng(n)
     keys = [key.format(i) for i in range(n)]
     fields = {name: rng.integers(0, 2**32, (n, 3)) for name in names}
@@ -55,11 +55,11 @@ def made(n, names=("jpg", "a.txt"), key="key/{:07d}"):
     ),
     st.data(),
 )
-def test_roundtrip(url_of, keys, names, data):
+def test_roundtrip(fresh_url, keys, names, data):
     rows = st.lists(st.tuples(int64s, int64s, int64s), min_size=len(keys), max_size=len(keys))
     fields = {name: np.array(data.draw(rows), np.int64).reshape(len(keys), 3) for name in names}
     stored = index_bytes(keys, fields)
-    store = open_store(url_of())
+    store = open_store(fresh_url())
     store.put("i.parquet", stored)
     index = IndexFile(store, IndexPlace.measure("i.parquet", stored))
     assert index.n_rows == len(keys)
@@ -68,7 +68,7 @@ def test_roundtrip(url_of, keys, names, data):
 
 
 @pytest.fixture(scope="module")
-def url_of():
+def fresh_url():
     """Many fresh places within one test."""
     numbers = itertools.count()
     return lambda: f"memory://index-{next(numbers)}"
@@ -89,14 +89,14 @@ def put(url, stores):
 
 
 def test_row_groups_have_2048_rows(put):
-    _, _, data = made(5000)
+    _, _, data = make_index(5000)
     metadata = pq.ParquetFile(io.BytesIO(data)).metadata
     rows = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
     assert rows == [2048, 2048, 904]
 
 
 def test_small_index_is_read_in_one_request(put):
-    keys, fields, data = made(5000)
+    keys, fields, data = make_index(5000)
     assert len(data) < WHOLE_BELOW_BYTES
     store, place = put(data)
     index = IndexFile(store, place)
@@ -108,7 +108,7 @@ def test_small_index_is_read_in_one_request(put):
 @pytest.mark.parametrize("names", [("jpg",), tuple(f"field{i}.bin" for i in range(12))])
 def test_large_index_is_read_by_row_group(put, names):
     """Also where its footer is larger than the tail read first (12 fields: 37 columns in 30 row groups)."""
-    keys, fields, data = made(60_000, names)
+    keys, fields, data = make_index(60_000, names)
     assert len(data) > WHOLE_BELOW_BYTES
     store, place = put(data)
     index = IndexFile(store, place)
@@ -125,7 +125,7 @@ def test_large_index_is_read_by_row_group(put, names):
 
 
 def test_footer_case_is_tested():
-    _, _, data = made(60_000, tuple(f"field{i}.bin" for i in range(12)))
+    _, _, data = make_index(60_000, tuple(f"field{i}.bin" for i in range(12)))
     assert int.from_bytes(data[-8:-4], "little") > module.TAIL_BYTES
 
 
@@ -136,7 +136,7 @@ def read_all(store, place):
 
 @pytest.mark.parametrize("earlier", [False, True])
 def test_damaged_small_index_is_corrupt(put, earlier):
-    _, _, data = made(300)
+    _, _, data = make_index(300)
     damaged = bytearray(data)
     damaged[len(data) // 4] ^= 1
     store, place = put(bytes(damaged), data, earlier)
@@ -147,7 +147,7 @@ def test_damaged_small_index_is_corrupt(put, earlier):
 
 @pytest.mark.parametrize("earlier", [False, True])
 def test_flipped_page_of_a_large_index_is_corrupt(put, earlier):
-    keys, fields, data = made(60_000)
+    keys, fields, data = make_index(60_000)
     metadata = pq.ParquetFile(io.BytesIO(data)).metadata
     column = metadata.row_group(5).column(3)
     damaged = bytearray(data)
@@ -164,7 +164,7 @@ def test_any_flip_in_a_large_index_is_corrupt_or_harmless(put, monkeypatch, earl
     """The footer has a checksum, for a damaged one crashes Parquet readers; so have the pages, but of an earlier
     release not their headers. Whatever a flip makes of those, wrong rows never come out."""
     monkeypatch.setattr(module, "WHOLE_BELOW_BYTES", 1)
-    keys, fields, data = made(2 * ROW_GROUP_ROWS + 100, ("x", "y"))
+    keys, fields, data = make_index(2 * ROW_GROUP_ROWS + 100, ("x", "y"))
     assert len(data) > module.TAIL_BYTES
     footer = len(data) - int.from_bytes(data[-8:-4], "little") - 8
     metadata = pq.ParquetFile(io.BytesIO(data)).metadata
@@ -185,16 +185,16 @@ def test_any_flip_in_a_large_index_is_corrupt_or_harmless(put, monkeypatch, earl
     assert 50 < found < len(headers) if earlier else found == len(headers)
 
 
-def forged():
+def forge_index():
     """An index that gives each row another one's bytes, whole as Parquet sees it."""
-    keys, fields, _ = made(300)
+    keys, fields, _ = make_index(300)
     return index_bytes(keys, {name: table[::-1].copy() for name, table in fields.items()})
 
 
 def test_index_of_other_rows_with_the_checksums_of_the_first_is_corrupt(put):
     """Whoever replaces it can have any CRC-32C; by that alone, as of earlier releases, it is read."""
-    _, fields, data = made(300)
-    other = forged()
+    _, fields, data = make_index(300)
+    other = forge_index()
     store, place = put(other, data)
     crcs = IndexPlace.measure("i.parquet", other)
     place = replace(place, nbytes=len(other), crc32c=crcs.crc32c, footer_crc32c=crcs.footer_crc32c)
@@ -207,7 +207,7 @@ def test_index_of_other_rows_with_the_checksums_of_the_first_is_corrupt(put):
 @pytest.mark.parametrize("n", [300, 60_000])
 def test_hashes_of_pages_are_read_by_those_who_want_them(put, n):
     """Whoever reads rows reads no more than Parquet looks at to find its footer."""
-    keys, fields, _ = made(n)
+    keys, fields, _ = make_index(n)
     pages = np.random.default_rng(1).bytes(32 * 8000)
     data = index_bytes(keys, fields, pages)
     store, place = put(data)
@@ -229,7 +229,7 @@ def test_hashes_of_pages_are_read_by_those_who_want_them(put, n):
 
 @pytest.mark.parametrize("cut", [1, 100, 3000])
 def test_truncated_index_is_corrupt(put, cut):
-    _, _, data = made(5000)
+    _, _, data = make_index(5000)
     store, place = put(data[:-cut], data)
     with pytest.raises(Corrupt, match=r"i\.parquet"):
         read_all(store, place)
@@ -238,7 +238,7 @@ def test_truncated_index_is_corrupt(put, cut):
 def test_row_groups_of_another_size_are_corrupt(put, monkeypatch):
     """Rows are found by division: an index whose groups are smaller would give other samples' places."""
     monkeypatch.setattr(module, "ROW_GROUP_ROWS", 1000)
-    _, _, data = made(5000)
+    _, _, data = make_index(5000)
     monkeypatch.undo()
     store, place = put(data)
     with pytest.raises(Corrupt, match="row groups of"):
@@ -247,7 +247,7 @@ def test_row_groups_of_another_size_are_corrupt(put, monkeypatch):
 
 def test_replaced_index_is_noticed(put, monkeypatch):
     monkeypatch.setattr(module, "WHOLE_BELOW_BYTES", 1)
-    _, _, data = made(8000)
+    _, _, data = make_index(8000)
     store, place = put(data)
     index = IndexFile(store, place)
     store.put("i.parquet", data)
@@ -258,7 +258,7 @@ def test_replaced_index_is_noticed(put, monkeypatch):
 def test_cache_is_bounded_and_shared_by_threads(put):
     from concurrent.futures import ThreadPoolExecutor
 
-    keys, fields, data = made(9000)
+    keys, fields, data = make_index(9000)
     store, place = put(data)
     one_group = ROW_GROUP_ROWS * (80 + 24 * 2)
     cache = IndexCache(store, capacity_bytes=2 * one_group)
@@ -271,7 +271,7 @@ def test_cache_is_bounded_and_shared_by_threads(put):
 
 
 def test_warm_cache_asks_nothing(put):
-    _, _, data = made(9000)
+    _, _, data = make_index(9000)
     store, place = put(data)
     cache = IndexCache(store)
     for row in range(0, 9000, 100):
@@ -280,7 +280,7 @@ def test_warm_cache_asks_nothing(put):
 
 
 def test_what_threads_want_at_once_is_read_once(put):
-    keys, _, data = made(3_000, ("jpg",))
+    keys, _, data = make_index(3_000, ("jpg",))
     store, place = put(data)
     gate = threading.Event()
 
@@ -308,7 +308,7 @@ def test_what_threads_want_at_once_is_read_once(put):
 
 
 def test_read_that_failed_is_nobodys_turn(put):
-    keys, _, data = made(100, ("jpg",))
+    keys, _, data = make_index(100, ("jpg",))
     store, place = put(data)
     failures = iter([Transient("no answer")])
 

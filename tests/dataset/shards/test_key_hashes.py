@@ -17,7 +17,7 @@ from loader.storage import open_store
 from penstock.upkeep.verify.version import verify
 
 
-def table_of(store, n, seed=0):
+def write_hashes(store, n, seed=0):
     hashes = np.random.default_rng(seed).integers(0, 2**63, n)
     return hashes, put_hashes(store, "data/t/a", hashes)
 
@@ -52,10 +52,10 @@ def test_known_is_membership(table, asked, rows):
 
 
 @pytest.mark.parametrize("n", [200_000, 800_000])
-def test_new_keys_read_the_row_groups_they_fall_into(url, stores, n):
+def test_new_keys_read_only_their_row_groups(url, stores, n):
     """Of a large table: the footer and a stretch per key, whatever its size. 20 keys among 200,000 and 800,000."""
     store = stores.Counting(open_store(url))
-    hashes, file = table_of(store, n)
+    hashes, file = write_hashes(store, n)
     asked = np.sort(np.random.default_rng(1).integers(0, 2**63, 20))
     store.calls.clear()
     assert find_known(store, [file], asked)[0].sum() == 0
@@ -68,7 +68,7 @@ def test_new_keys_read_the_row_groups_they_fall_into(url, stores, n):
 
 def test_damaged_table_of_hashes_is_named(url):
     store = open_store(url)
-    _, file = table_of(store, 200_000)
+    _, file = write_hashes(store, 200_000)
     good = store.get(file["path"]).data
     earlier = {name: value for name, value in file.items() if name != "footer_sha256"}
     asked = np.sort(np.random.default_rng(0).integers(0, 2**63, 2000))
@@ -82,8 +82,8 @@ def test_damaged_table_of_hashes_is_named(url):
 def test_table_of_other_hashes_with_the_checksum_of_the_first_is_refused(url):
     """By its SHA-256, though nobody reads all of it; those of earlier releases have a CRC-32C alone."""
     store = open_store(url)
-    _, file = table_of(store, 200_000)
-    hashes, other = table_of(store, 200_000, seed=1)
+    _, file = write_hashes(store, 200_000)
+    hashes, other = write_hashes(store, 200_000, seed=1)
     store.put(file["path"], store.get(other["path"]).data)
     forged = {**file, **{name: other[name] for name in ("nbytes", "footer_nbytes", "footer_crc32c")}}
     asked = np.sort(hashes[:5])

@@ -66,7 +66,7 @@ def test_first_shard_at_a_shared_path_is_found_in_tables_of_any_size(monkeypatch
     assert (first["part"], first["group"]) == ("p0", "b")
 
 
-def test_rows_are_decoded_as_they_are_asked_for(monkeypatch):
+def test_rows_are_decoded_on_demand(monkeypatch):
     monkeypatch.setattr("loader.dataset.shards.numbered_rows.CACHE_ROWS", 8)
     table = shards([f"p{i}" for i in range(50)], ["g"] * 50)
     rows = ShardRows([ShardsFile("t", table_bytes(table, "shards", row_group_rows=4))])
@@ -81,7 +81,7 @@ def test_rows_are_decoded_as_they_are_asked_for(monkeypatch):
 
 @pytest.mark.parametrize("n", [48, 480])
 @pytest.mark.parametrize("groups", [["g"], ["a", "b", "c"]])
-def test_names_of_parts_are_decoded_when_they_are_asked_for(monkeypatch, n, groups):
+def test_names_of_parts_are_decoded_on_demand(monkeypatch, n, groups):
     """What opening decodes of n shards: of each its group and its rows, and its name where parts have several; of one
     that is asked for its row group, whatever there are."""
     decoded = Counter()

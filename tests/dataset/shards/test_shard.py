@@ -26,7 +26,7 @@ from tests.servers.processes import python
 CI = settings(max_examples=40, deadline=None, derandomize=True)
 
 
-def accepted(check, *args):
+def is_accepted(check, *args):
     try:
         check(*args)
     except (InvalidKey, InvalidField):
@@ -34,9 +34,11 @@ def accepted(check, *args):
     return True
 
 
-keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30).filter(lambda k: accepted(check_key, k))
+keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30).filter(
+    lambda k: is_accepted(check_key, k)
+)
 word = st.text(string.ascii_letters + string.digits + "_-", min_size=1, max_size=8)
-fields = st.lists(word, min_size=1, max_size=3).map(".".join).filter(lambda f: accepted(check_field, f))
+fields = st.lists(word, min_size=1, max_size=3).map(".".join).filter(lambda f: is_accepted(check_field, f))
 payload = st.binary(max_size=1600)
 
 
@@ -44,7 +46,7 @@ payload = st.binary(max_size=1600)
 def samples(draw, max_size=8):
     names = draw(st.lists(fields, min_size=1, max_size=3, unique_by=str.lower))
     chosen = draw(st.lists(keys, min_size=1, max_size=max_size, unique=True))
-    fit = [k for k in chosen if all(accepted(member_name, k, f) for f in names)]
+    fit = [k for k in chosen if all(is_accepted(member_name, k, f) for f in names)]
     return {key: {name: draw(payload) for name in names} for key in fit or ["k"]}
 
 
@@ -63,11 +65,11 @@ def test_order_of_adding_changes_no_byte(properties, made, random):
     samples = made
     orders = [order, order[::-1]]
     memory_bytes = 400
-    hashes = {hashlib.sha256(properties.shard_of(samples)[0]).hexdigest()}
+    hashes = {hashlib.sha256(properties.make_shard(samples)[0]).hexdigest()}
     for order in orders:
         shuffled = {key: samples[key] for key in order}
         for limit in (memory_bytes, 2**20):
-            hashes.add(hashlib.sha256(properties.shard_of(shuffled, limit)[0]).hexdigest())
+            hashes.add(hashlib.sha256(properties.make_shard(shuffled, limit)[0]).hexdigest())
     assert len(hashes) == 1
 
 
@@ -114,7 +116,7 @@ class Writes:
         self.addresses.append(np.frombuffer(block, np.uint8).ctypes.data)
 
 
-def written_shard(payloads):
+def write_shard(payloads):
     """Return what writing the payloads gives: (rows, SHA-256, page hashes, SHA-256 of the blocks), and the blocks."""
     writes = Writes()
     writer = shard.ShardWriter(writes)
@@ -132,15 +134,15 @@ MIB = 2**20
 def test_large_payload_gives_the_bytes_of_small_writes(nbytes, kind):
     large = np.random.default_rng(nbytes).bytes(nbytes)
     payloads = [b"before", kind(large), b"between", kind(large[5:]), b""]
-    in_pieces, _ = written_shard(payloads)
+    in_pieces, _ = write_shard(payloads)
     with patch.object(shard, "LARGE_BYTES", 2**40):
-        at_once, _ = written_shard(payloads)
+        at_once, _ = write_shard(payloads)
     assert in_pieces == at_once
 
 
 def test_large_payload_is_written_past_the_page_cache():
     """A folder takes writes that are large and aligned without another copy of their bytes."""
-    _, writes = written_shard([b"before", bytes(20 * MIB)])
+    _, writes = write_shard([b"before", bytes(20 * MIB)])
     *blocks, _ = writes.sizes
     assert min(blocks) >= DIRECT_BYTES
     assert [address % DIRECT_ALIGNMENT for address in writes.addresses] == [0] * len(writes.addresses)
@@ -166,8 +168,8 @@ def test_names_of_members_are_those_of_each(some, names):
 @given(st.lists(keys, min_size=1, max_size=12, unique=True))
 def test_samples_lie_in_hash_order(properties, made):
     """Samples lie in the order of their key's blake2b-128, whatever the keys are."""
-    keys = [k for k in made if accepted(member_name, k, "x")] or ["k"]
-    _, rows = properties.shard_of({key: {"x": b"."} for key in keys})
+    keys = [k for k in made if is_accepted(member_name, k, "x")] or ["k"]
+    _, rows = properties.make_shard({key: {"x": b"."} for key in keys})
     found = [key for group in rows for key in group.keys]
     assert found == sorted(keys, key=lambda key: hashlib.blake2b(key.encode(), digest_size=16).digest())
 
@@ -175,7 +177,7 @@ def test_samples_lie_in_hash_order(properties, made):
 @CI
 @given(samples())
 def test_webdataset_reads_it(properties, made):
-    shard = {"url": "shard.tar", "stream": io.BytesIO(properties.shard_of(made)[0])}
+    shard = {"url": "shard.tar", "stream": io.BytesIO(properties.make_shard(made)[0])}
     files = webdataset.tariterators.tar_file_expander([shard])
     found = {
         sample.pop("__key__"): {name: data for name, data in sample.items() if not name.startswith("__")}
@@ -187,13 +189,13 @@ def test_webdataset_reads_it(properties, made):
 def test_order_of_fields_changes_no_byte(properties):
     made = {f"k{i}": {"b.bin": b"%d" % i * 99, "a": b"%d" % i} for i in range(12)}
     backwards = {key: dict(reversed(fields.items())) for key, fields in made.items()}
-    assert properties.shard_of(made)[0] == properties.shard_of(backwards)[0]
+    assert properties.make_shard(made)[0] == properties.make_shard(backwards)[0]
 
 
 def test_webdataset_reads_the_file(properties, tmp_path):
     """In a process of its own: webdataset leaves the file open."""
     made = {f"{'long/' * (i * 2)}k{i}": {"cls": b"%d" % i, "a.txt": b"x" * i * 300} for i in range(9)}
-    (tmp_path / "s.tar").write_bytes(properties.shard_of(made)[0])
+    (tmp_path / "s.tar").write_bytes(properties.make_shard(made)[0])
     code = (
         "import webdataset, json; print(json.dumps({s['__key__']: [s['cls'].decode(), len(s['a.txt'])] "
         "for s in webdataset.WebDataset('s.tar', shardshuffle=False)}))"
@@ -217,7 +219,7 @@ def test_long_names(properties, nbytes, letter):
 
 def test_gnu_tar_and_python_extract_the_same(properties, tmp_path):
     made = {key: {"x": key.encode()} for key in ("a", "d/é", "p" * 140, "q/" * 60 + "r", "-v", " ", "*")}
-    (tmp_path / "s.tar").write_bytes(properties.shard_of(made)[0])
+    (tmp_path / "s.tar").write_bytes(properties.make_shard(made)[0])
     (tmp_path / "out").mkdir()
     subprocess.run(["tar", "xf", "s.tar", "-C", "out"], cwd=tmp_path, check=True, capture_output=True)
     for key in made:

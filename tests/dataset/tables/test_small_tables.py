@@ -21,7 +21,7 @@ REFUSED = {
 }
 
 
-def stored(table: pa.Table, **options: object) -> bytes:
+def table_bytes(table: pa.Table, **options: object) -> bytes:
     sink = io.BytesIO()
     pq.write_table(table, sink, **options)
     return sink.getvalue()
@@ -30,7 +30,7 @@ def stored(table: pa.Table, **options: object) -> bytes:
 @pytest.mark.parametrize("has_arrow_schema", [True, False])
 def test_small_table_is_as_written(has_arrow_schema: bool) -> None:
     table = pa.table({"key": ["a", None, "é" * 2_000], "n": [1, 2, 3], "s": [0.5, None, 1.5]})
-    data = stored(table, store_schema=has_arrow_schema, row_group_size=2)
+    data = table_bytes(table, store_schema=has_arrow_schema, row_group_size=2)
     assert parse_small_table(data, "x").equals(table)
     assert parse_small_table(data, "x", ["n"]).equals(table.select(["n"]))
 
@@ -38,16 +38,16 @@ def test_small_table_is_as_written(has_arrow_schema: bool) -> None:
 @pytest.mark.parametrize(("columns", "match"), REFUSED.values(), ids=REFUSED)
 def test_table_that_no_window_is_like_is_refused(columns: dict[str, object], match: str) -> None:
     with pytest.raises(Corrupt, match=match):
-        parse_small_table(stored(pa.table(columns)), "x")
+        parse_small_table(table_bytes(pa.table(columns)), "x")
 
 
 def test_repeated_text_is_refused_without_arrows_schema() -> None:
     with pytest.raises(Corrupt, match="4,096"):
-        parse_small_table(stored(pa.table({"key": REPEATED}), store_schema=False), "x")
+        parse_small_table(table_bytes(pa.table({"key": REPEATED}), store_schema=False), "x")
 
 
 def test_uncompressed_bytes_are_bounded() -> None:
-    data = stored(pa.table({"key": ["y" * 4_000] * 100}), use_dictionary=False, compression="zstd")
+    data = table_bytes(pa.table({"key": ["y" * 4_000] * 100}), use_dictionary=False, compression="zstd")
     assert len(parse_small_table(data, "x")) == 100
     with pytest.raises(Corrupt, match=r"100 rows and 4\S+ bytes"):
         parse_small_table(data, "x", most_bytes=300_000)
@@ -57,7 +57,7 @@ def test_uncompressed_bytes_are_bounded() -> None:
 
 def test_repeated_texts_of_all_columns_are_bounded_before_they_are_copied() -> None:
     """Stored as dictionaries, they take no bytes of the file."""
-    data = stored(pa.table({"key": ["y" * 4_000] * 100, "path": ["z" * 4_000] * 100}))
+    data = table_bytes(pa.table({"key": ["y" * 4_000] * 100, "path": ["z" * 4_000] * 100}))
     assert len(parse_small_table(data, "x", most_bytes=800_000)) == 100
     assert len(parse_small_table(data, "x", ["key"], most_bytes=799_999)) == 100
     with pytest.raises(Corrupt, match="texts of more than 799,999 bytes in all"):
@@ -71,10 +71,10 @@ def test_two_columns_of_one_name_and_bytes_that_are_no_text_are_refused() -> Non
     )
     for table in (twice, pa.table({"key": no_text})):
         with pytest.raises(Corrupt):
-            parse_small_table(stored(table), "x")
+            parse_small_table(table_bytes(table), "x")
 
 
 def test_newer_table_is_no_damage() -> None:
     table = pa.table({"key": ["a"]}).replace_schema_metadata({"penstock.schema": "1000"})
     with pytest.raises(FormatTooNew):
-        parse_small_table(stored(table), "x")
+        parse_small_table(table_bytes(table), "x")

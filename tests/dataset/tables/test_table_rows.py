@@ -25,7 +25,7 @@ from loader.storage import open_store
 SIZES = (20_000, 60_000)
 
 
-def table_of(n):
+def label_table(n):
     numbers = np.arange(n)
     names = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(n)]
     return pa.table({"row": numbers, "sha": names, "label": [f"l{i % 7}" for i in range(n)]})
@@ -37,7 +37,7 @@ def tables():
     made = {}
     for n in SIZES:
         store = open_store(f"memory://table-rows-{n}")
-        table = table_of(n)
+        table = label_table(n)
         made[n] = store, put_table(store, "t", table, "samples-keys", 4096), table
     return made
 
@@ -65,7 +65,7 @@ class Counted:
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_rows_come_in_the_order_asked_for(tables, n):
+def test_rows_come_in_the_requested_order(tables, n):
     store, file, table = tables[n]
     assert file.nbytes > table_rows.WHOLE_BELOW_BYTES
     rows = np.random.default_rng(0).integers(0, n, 300)
@@ -88,7 +88,7 @@ def test_row_of_many_costs_as_much_as_one_of_few(tables):
 
 def test_footer_larger_than_the_tail_is_read_in_two():
     store = open_store("memory://table-rows-footer")
-    table = table_of(SIZES[0])
+    table = label_table(SIZES[0])
     file = put_table(store, "t", table, "samples-keys", 32)
     assert footer_nbytes(store.get("t").data) > table_rows.TAIL_BYTES
     counted = Counted(store)
@@ -106,7 +106,7 @@ def test_table_that_names_no_footer_is_read_whole(tables):
 
 def test_only_large_tables_of_samples_name_their_footer():
     store = open_store("memory://table-rows-kinds")
-    many, few = table_of(HASHED_FROM_ROWS), table_of(HASHED_FROM_ROWS - 1)
+    many, few = label_table(HASHED_FROM_ROWS), label_table(HASHED_FROM_ROWS - 1)
     for put in (put_table, put_named_table):
         assert put(store, "many", many, "samples-metadata").footer_sha256
         assert not put(store, "few", few, "samples-metadata").footer_sha256

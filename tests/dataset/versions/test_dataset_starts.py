@@ -28,7 +28,7 @@ def root(url: str) -> loader.Root:
     return root
 
 
-def observed(url: str, before: Callable[[str, str], object] = lambda verb, key: None) -> loader.Root:
+def observe_root(url: str, before: Callable[[str, str], object] = lambda verb, key: None) -> loader.Root:
     reader = loader.Root(url)
     reader._use(ObservedStore(reader.store, before))
     return reader
@@ -70,14 +70,14 @@ def test_disk_has_no_starts(tmp_path: Any) -> None:
     publish(root, 1)
     root.tag("photos@1", "first")
     assert not (tmp_path / "starts").exists()
-    reader = observed(str(tmp_path))
+    reader = observe_root(str(tmp_path))
     reader.open("photos@first")
     assert START not in {key for _, key in reader.store.calls}
 
 
 def test_change_that_changes_nothing_writes_no_start(url: str, root: loader.Root) -> None:
     root.alias("photos@1", "prod")
-    writer = observed(url)
+    writer = observe_root(url)
     writer.alias("photos@1", "prod")
     assert ("put", START) not in writer.store.calls
 
@@ -98,7 +98,7 @@ def test_version_is_published_if_its_start_cannot_be_stored(url: str, root: load
 @pytest.mark.parametrize("ref", ["photos", "photos@latest", "photos@2", "photos@prod"])
 def test_version_of_a_name_is_opened_from_its_start(url: str, root: loader.Root, ref: str) -> None:
     root.alias("photos@2", "prod")
-    reader = observed(url)
+    reader = observe_root(url)
     version = reader.open(ref)
     assert (version.name, version.reader) == ("photos@2", reader)
     calls = [key for verb, key in reader.store.calls if verb == "put"]
@@ -128,7 +128,7 @@ def test_start_is_not_believed(url: str, root: loader.Root, start: bytes) -> Non
     id = root.record("photos@2").id
     root.store.put(START, start.replace(b"PHOTOS", id.encode()).replace(b"NAME", id[2:18].encode()))
     root.store.put(f"data/other/place/manifest-{id[2:18]}.json", b"{}")
-    reader = observed(url)
+    reader = observe_root(url)
     assert reader.open("photos").manifest == root.open("photos@2").manifest
     assert not [key for _, key in reader.store.calls if "../" in key]
 
@@ -149,7 +149,7 @@ def test_wrong_guess_leaves_no_claim(url: str, root: loader.Root, guess: str) ->
         root.retire("photos@3", reason="leaked")
     root.close()
     root.store.put(START, start)
-    reader = observed(url)
+    reader = observe_root(url)
     version = reader.open("photos")
     assert version.name == "photos@2"
     assert claims(root) == [(version.id,)]
@@ -197,7 +197,7 @@ def test_version_that_is_retired_before_the_lease_is_not_opened(url: str, root: 
 def test_place_that_is_no_root_gets_no_lease(url: str, root: loader.Root) -> None:
     root.close()
     root.store.delete_many(["penstock.json"])
-    reader = observed(url)
+    reader = observe_root(url)
     with pytest.raises(NotARoot):
         reader.open("photos")
     assert "put" not in [verb for verb, _ in reader.store.calls]

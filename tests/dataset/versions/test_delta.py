@@ -27,7 +27,7 @@ def keys(view):
     return [int(key[1:]) for key in view.keys(view.version_ordinals(np.arange(len(view))))]
 
 
-def removed_keys(old, delta):
+def gone_keys(old, delta):
     return {int(key[1:]) for key in old.keys(delta.removed)}
 
 
@@ -65,7 +65,7 @@ def test_old_samples_keep_their_places_and_new_ones_follow(script, below, at):
                 old, new = old.where(predicate), new.where(predicate)
 
             delta = new.since(old)
-            assert removed_keys(old, delta) == live[at] - live[later]
+            assert gone_keys(old, delta) == live[at] - live[later]
             assert delta.first == len(live[at] & live[later])
             fresh = live[later] - live[at]
             if predicate:
@@ -152,15 +152,15 @@ def test_plan_with_buckets_grows_by_the_version_alone(root, by, edges, label_of,
     def row(i):
         return {"w": i, "shape": "abc"[(i % 3 > 0) + (i > 50)] if i % 3 else "a"}
 
-    def asked(*labels):
+    def make_bucket(*labels):
         return loader.bucket(by, edges=edges, batch={label: BATCHES[label] for label in labels})
 
     first = add(root, range(50), row).select("cls")
     view = first if predicate is None else first.where(predicate)
     labels = sorted({label_of(i) for i in range(50)})
-    before = loader.plan({"d": view}, seed=3, global_batch=9, bucket_by=asked(*labels))
+    before = loader.plan({"d": view}, seed=3, global_batch=9, bucket_by=make_bucket(*labels))
     root.exclude("d@latest", ["k4", "k36"], reason="bad")
-    made = before.grow({"d": add(root, range(50, 80), row)}, step=4, bucket_by=asked(*labels, came))
+    made = before.grow({"d": add(root, range(50, 80), row)}, step=4, bucket_by=make_bucket(*labels, came))
     with pytest.raises(InvalidPlan, match=f"bucket.s. '{came}', which the plan has no batch size for"):
         before.grow({"d": root.open("d@3")}, step=4)
     gone = [i for i in range(80) if label_of(i) == labels[1]]

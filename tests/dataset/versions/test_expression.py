@@ -22,7 +22,7 @@ def version():
 
 
 @pytest.fixture
-def asked():
+def table_server():
     """(URL of a table that a server on this machine has, the requests it saw)."""
     seen = []
 
@@ -65,9 +65,9 @@ QUERIES = [
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_no_file_is_read_and_nobody_is_asked(version, asked, tmp_path, query):
+def test_no_file_is_read_and_nobody_is_asked(version, table_server, tmp_path, query):
     (tmp_path / "private.csv").write_text("w\n3\n")
-    url, seen = asked
+    url, seen = table_server
     for place in (str(tmp_path / "private.csv"), str(tmp_path / "none.csv"), f"{url}/none.csv"):
         with pytest.raises(FieldNotFound, match=r"is refused: .* An expression is made of columns"):
             len(version.where(query.format(place)))
@@ -152,7 +152,7 @@ def test_values_of_a_row_are_compared(version, predicate, n):
     assert len(version.where(predicate)) == n
 
 
-def nested(form, times, inner="w"):
+def nest_expression(form, times, inner="w"):
     for _ in range(times):
         inner = form.format(inner)
     return inner
@@ -169,7 +169,10 @@ def nested(form, times, inner="w"):
         ("lpad(kind, w * 1000, 'x') = 'a'", "argument 2 of lpad.* accepted is a whole number of up to 512"),
         ("lpad(kind, (2000000000), 'x') = 'a'", "argument 2 of lpad.* accepted is a whole number"),
         ("lpad(kind, 2e9, 'x') = 'a'", "argument 2 of lpad.* accepted is a whole number"),
-        (nested("replace({}, 'x', 'xxxxxxxxxx')", 3, "kind"), r"replace\(...\) may make.* 1,000 characters"),
+        (
+            nest_expression("replace({}, 'x', 'xxxxxxxxxx')", 3, "kind"),
+            r"replace\(...\) may make.* 1,000 characters",
+        ),
         ("replace(kind, 'a', kind) = 'a'", "argument 3 of replace.* accepted is a text in single quotes"),
         ("regexp_replace(kind, '(.*)', '" + "$1" * 300 + "') = 'a'", "regexp_replace.* 600 characters"),
         ("concat(" + ", ".join(["kind"] * 600) + ") = 'a'", r"concat\(...\) may make.* 600 characters"),
@@ -202,17 +205,17 @@ def test_expression_that_makes_too_much_text_is_refused(text, why):
 @pytest.mark.parametrize(
     "text",
     [
-        nested("({} BETWEEN 1 AND 2)", 30),
+        nest_expression("({} BETWEEN 1 AND 2)", 30),
         "w" + " BETWEEN 1 AND 2" * 30,
-        nested("(CASE {} WHEN 1 THEN 2 WHEN 2 THEN 3 ELSE 4 END)", 20),
-        nested("nullif({}, 1)", 30),
-        nested("left('a', {})", 12),
-        nested("right({}, 2)", 12, "kind"),
-        nested("split_part({}, 'a', 2)", 12, "kind"),
-        nested("array_get({}, 1)", 12),
-        nested("string_agg({})", 12, "kind"),
-        nested("corr({}, 2)", 14),
-        nested("substr(kind, {}, 'a')", 14, "w"),
+        nest_expression("(CASE {} WHEN 1 THEN 2 WHEN 2 THEN 3 ELSE 4 END)", 20),
+        nest_expression("nullif({}, 1)", 30),
+        nest_expression("left('a', {})", 12),
+        nest_expression("right({}, 2)", 12, "kind"),
+        nest_expression("split_part({}, 'a', 2)", 12, "kind"),
+        nest_expression("array_get({}, 1)", 12),
+        nest_expression("string_agg({})", 12, "kind"),
+        nest_expression("corr({}, 2)", 14),
+        nest_expression("substr(kind, {}, 'a')", 14, "w"),
     ],
 )
 def test_expression_that_polars_copies_without_end_is_refused(text):

@@ -51,7 +51,7 @@ class Recorded:
         return self.store.get_ranges(key, spans, **limits)
 
 
-def stored(bits: np.ndarray, first: I64) -> tuple[Recorded, Any]:
+def store_bits(bits: np.ndarray, first: I64) -> tuple[Recorded, Any]:
     packed = np.frombuffer(pack(bits), np.uint8)
     kept = np.concatenate([[0], np.cumsum(bits, dtype=np.int64)])[first]
     store = Recorded(kept_bits_bytes(first, kept, packed, {"path": "windows/x.parquet"}))
@@ -82,7 +82,7 @@ def test_stored_bits_equal_those_in_memory(
     n: int, share: float, lookups: list[tuple[list[int], int, int]]
 ) -> None:
     bits = np.random.default_rng(n).random(n) < share
-    _, members = stored(bits, np.array([0, n]))
+    _, members = store_bits(bits, np.array([0, n]))
     table = SelectTable(pack(bits), n)
     for numbers, one_end, other_end in lookups:
         ranks = np.array(numbers, np.int64) % max(1, len(table))
@@ -101,7 +101,7 @@ def test_stored_bits_equal_those_in_memory(
 
 def test_only_pages_of_drawn_windows_are_read_and_once() -> None:
     bits = np.random.default_rng(0).random(129 * PAGE_BITS + 100) < 0.5
-    store, members = stored(bits, np.array([0, 50, len(bits)]))
+    store, members = store_bits(bits, np.array([0, 50, len(bits)]))
     ((_, nbytes),) = store.ranges
     assert nbytes == kept_bits.TAIL_BYTES + 3 * kept_bits.ROW_BYTES
     store.ranges.clear()
@@ -119,7 +119,7 @@ def test_long_footer_and_long_rows_are_read_too(monkeypatch: pytest.MonkeyPatch)
     lengths = np.random.default_rng(0).integers(0, 2**9, 60_000)
     first = np.append(0, np.cumsum(lengths))
     bits = np.random.default_rng(1).random(int(first[-1])) < 0.5
-    store, members = stored(bits, first)
+    store, members = store_bits(bits, first)
     assert len(store.ranges) == 3  # the end, the rest of the footer, the rows
     assert members.packed() == pack(bits)
 

@@ -38,7 +38,7 @@ def write(root, n=20, name="docs", first=0):
     return writer.version
 
 
-def number_of(version, ordinals):
+def key_numbers(version, ordinals):
     return [int(key[1:]) for key in version.keys(np.asarray(ordinals))]
 
 
@@ -73,7 +73,7 @@ def documents():
     lengths=st.sampled_from([None, "n_tokens", '"n_tokens"', "n_tokens + 0"]),
 )
 def test_table_is_the_reference_in_the_order_of_the_list(documents, ordinals, length, together, lengths):
-    numbers = number_of(documents, ordinals)
+    numbers = key_numbers(documents, ordinals)
     counts = [len(tokens(number)) for number in numbers]
     if together == "odd":
         length = 400  # either half of all documents fits
@@ -90,16 +90,16 @@ def test_table_is_the_reference_in_the_order_of_the_list(documents, ordinals, le
     assert rows(packed) == expected_rows(sequences, ordinals)
 
 
-def listed(version, ordinals=MIXED):
+def list_view(version, ordinals=MIXED):
     return loader.listed(version.select(FIELD), ordinals)
 
 
-def planned(view, batch=2, **options):
+def packed_plan(view, batch=2, **options):
     request = loader.pack(FIELD, 48, **options)
     return loader.plan({"docs": view}, seed=3, global_batch=batch, pack=request, boundary="mask")
 
 
-def trained(plan, steps, **options):
+def train_steps(plan, steps, **options):
     """Return the trained tokens of each step on this rank, and the state after them."""
     out = []
     with loader.Loader(plan, steps=steps, framework="numpy", **options) as batches:
@@ -111,53 +111,53 @@ def trained(plan, steps, **options):
 
 def test_packed_list_trains_on_its_documents_only_on_any_number_of_ranks(root):
     version = write(root)
-    plan = planned(listed(version))
+    plan = packed_plan(list_view(version))
     table = plan.sources["docs"].view.table
     steps = -(-len(table) // 2)
-    whole, _ = trained(plan, steps, rank=0, world_size=1)
-    parts = [trained(plan, steps, rank=rank, world_size=2)[0] for rank in (0, 1)]
+    whole, _ = train_steps(plan, steps, rank=0, world_size=1)
+    parts = [train_steps(plan, steps, rank=rank, world_size=2)[0] for rank in (0, 1)]
     assert whole == [first + second for first, second in zip(*parts, strict=True)]
     expected = []
-    for number in number_of(version, MIXED):
+    for number in key_numbers(version, MIXED):
         expected += tokens(number)[1:].tolist()  # nothing predicts a document's first token
     got = [token for step in whole for token in step]
     assert sorted(got) == sorted(expected)
 
 
 def test_packed_list_is_saved_and_opened_again(root):
-    plan = planned(listed(write(root)), together="pair")
+    plan = packed_plan(list_view(write(root)), together="pair")
     plan.save(root)
     assert plan.to_json()["format"] == 2
     opened = loader.open_plan(root, plan.hash)
     assert opened.hash == plan.hash
     assert rows(opened.sources["docs"].view) == rows(plan.sources["docs"].view)
-    assert trained(opened, 3) == trained(plan, 3)
-    assert loader.plan_of(root, trained(plan, 2)[1]).hash == plan.hash
+    assert train_steps(opened, 3) == train_steps(plan, 3)
+    assert loader.plan_of(root, train_steps(plan, 2)[1]).hash == plan.hash
 
 
 def test_plan_that_packs_a_list_has_a_format_that_older_packages_refuse(root):
     version = write(root)
-    assert planned(listed(version)).to_json()["format"] == 2
-    assert planned(version.select(FIELD)).to_json()["format"] == 1
+    assert packed_plan(list_view(version)).to_json()["format"] == 2
+    assert packed_plan(version.select(FIELD)).to_json()["format"] == 1
 
 
 def test_plan_of_a_packed_list_is_sent_to_other_processes(tmp_path):
-    plan = planned(listed(write(loader.Root(str(tmp_path)))))
+    plan = packed_plan(list_view(write(loader.Root(str(tmp_path)))))
     sent = pickle.loads(pickle.dumps(plan))  # noqa: S301 - of this test
     assert sent.hash == plan.hash
-    assert trained(sent, 2, workers=0) == trained(plan, 2, workers=0)
+    assert train_steps(sent, 2, workers=0) == train_steps(plan, 2, workers=0)
 
 
 def test_explain_and_quarantine_see_through_a_packed_list(root):
     version = write(root)
-    view = listed(version)
-    plan = planned(view)
+    view = list_view(version)
+    plan = packed_plan(view)
     explained = {}
     for step in (0, 1):
         for slot in loader.explain(plan, step):
             for piece in slot.pieces:
                 explained.setdefault(piece.address.key, []).append(step)
-    numbers = [number for number in number_of(version, MIXED) if len(tokens(number))]
+    numbers = [number for number in key_numbers(version, MIXED) if len(tokens(number))]
     assert explained.keys() == {f"k{number:03d}" for number in numbers}
     for key, steps in explained.items():
         uses = plan.steps_of("docs", key, before=2)
@@ -167,8 +167,8 @@ def test_explain_and_quarantine_see_through_a_packed_list(root):
 
     masked, *_ = explained
     quarantined = plan.quarantined({"docs": [masked]}, step=0)
-    lost = Counter(np.concatenate(trained(plan, 2)[0]).tolist())
-    lost.subtract(np.concatenate(trained(quarantined, 2)[0]).tolist())
+    lost = Counter(np.concatenate(train_steps(plan, 2)[0]).tolist())
+    lost.subtract(np.concatenate(train_steps(quarantined, 2)[0]).tolist())
     assert sorted(lost.elements()) == tokens(int(masked[1:]))[1:].tolist()
 
 
@@ -176,32 +176,32 @@ def test_list_with_a_repeated_document_is_not_packed(root):
     version = write(root)
     (key,) = version.keys(np.array([4]))
     with pytest.raises(InvalidPlan, match=f"1 documents more than once: '{key}'"):
-        planned(listed(version, [1, 4, 2, 4]))
+        packed_plan(list_view(version, [1, 4, 2, 4]))
 
 
 def test_list_with_a_repeated_document_of_a_group_is_not_packed(root):
     version = write(root)
     (key,) = version.keys(np.array([9]))
     with pytest.raises(InvalidPlan, match=f"1 documents more than once: '{key}'"):
-        planned(listed(version, [8, 9, 9]), together="pair")
+        packed_plan(list_view(version, [8, 9, 9]), together="pair")
     assert not list(root.store.list("packs/"))
 
 
 def test_null_of_a_listed_document_in_together_is_named_by_its_key(root):
     """A document of the version that the list lacks may have one."""
     version = write(root)
-    missing = [ordinal for ordinal, number in enumerate(number_of(version, range(20))) if number % 7 == 0]
+    missing = [ordinal for ordinal, number in enumerate(key_numbers(version, range(20))) if number % 7 == 0]
     others = [ordinal for ordinal in range(20) if ordinal not in missing]
-    assert len(planned(listed(version, others), together="some").sources["docs"].view) > 0
+    assert len(packed_plan(list_view(version, others), together="some").sources["docs"].view) > 0
     (key,) = version.keys(np.array(missing[1:2]))
     with pytest.raises(InvalidPlan, match=f"1 documents have no value, such as '{key}'; leave them out"):
-        planned(listed(version, [*others, missing[1]]), together="some")
+        packed_plan(list_view(version, [*others, missing[1]]), together="some")
 
 
 def test_quarantined_document_of_a_group_is_masked_in_its_place(root):
     """Its group keeps its sequence, on any number of ranks, and totals do not count it."""
     version = write(root)
-    plan = planned(listed(version), together="pair")
+    plan = packed_plan(list_view(version), together="pair")
     table = plan.sources["docs"].view.table
     n_steps = -(-len(table) // 2)
     (key,) = version.keys(np.array([2]))
@@ -221,27 +221,27 @@ def test_quarantined_document_of_a_group_is_masked_in_its_place(root):
             assert not masked[f"{FIELD}.loss_mask"][is_bad].any()
             assert masked.totals["tokens"] == batch.totals["tokens"] - int(is_bad.sum())
     assert n_masked == len(tokens_of_bad)
-    one = trained(reopened, n_steps, rank=0, world_size=1)[0]
-    parts = [trained(reopened, n_steps, rank=rank, world_size=2)[0] for rank in (0, 1)]
+    one = train_steps(reopened, n_steps, rank=0, world_size=1)[0]
+    parts = [train_steps(reopened, n_steps, rank=rank, world_size=2)[0] for rank in (0, 1)]
     assert one == [first + second for first, second in zip(*parts, strict=True)]
 
 
 def test_document_without_a_count_is_named_by_its_key(root):
     version = write(root)
     with pytest.raises(InvalidPlan, match=r"documents have no number of tokens"):
-        planned(listed(version, np.arange(len(version))), lengths="some")
+        packed_plan(list_view(version, np.arange(len(version))), lengths="some")
     with pytest.raises(InvalidPlan, match="whole numbers are needed"):
-        planned(listed(version), lengths="half")
+        packed_plan(list_view(version), lengths="half")
 
 
 def test_split_document_of_a_list_has_checksums_of_its_pieces(root):
     version = write(root)
     request = loader.pack(FIELD, 16, checksums=True)
-    packed = listed(version).packed(request)
+    packed = list_view(version).packed(request)
     assert piece_checks(packed) is not None
-    plan = loader.plan({"docs": listed(version)}, seed=3, global_batch=2, pack=request)
-    plain = loader.plan({"docs": listed(version)}, seed=3, global_batch=2, pack=loader.pack(FIELD, 16))
-    assert trained(plan, 3)[0] == trained(plain, 3)[0]
+    plan = loader.plan({"docs": list_view(version)}, seed=3, global_batch=2, pack=request)
+    plain = loader.plan({"docs": list_view(version)}, seed=3, global_batch=2, pack=loader.pack(FIELD, 16))
+    assert train_steps(plan, 3)[0] == train_steps(plain, 3)[0]
 
 
 def test_cost_of_packing_a_list_does_not_grow_with_the_version(root):

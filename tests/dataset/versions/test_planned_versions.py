@@ -37,7 +37,7 @@ def plan(root: loader.Root) -> loader.Plan:
     return plan
 
 
-def observed(url: str, before: Observe) -> loader.Root:
+def observe_root(url: str, before: Observe) -> loader.Root:
     reader = loader.Root(url)
     reader._use(ObservedStore(reader.store, before))
     return reader
@@ -47,7 +47,7 @@ def claims(root: loader.Root) -> list[tuple[str, ...]]:
     return [one.versions for one in list_leases(root.store)]
 
 
-def ids_of(plan: loader.Plan) -> list[str]:
+def version_ids(plan: loader.Plan) -> list[str]:
     return plan_version_ids(plan.to_json())
 
 
@@ -55,14 +55,14 @@ def test_log_is_read_after_the_lease_of_all_versions(url: str, root: loader.Root
     root.close()
     seen: list[list[tuple[str, ...]]] = []
 
-    def before(verb: str, key: str) -> None:
+    def record_claims(verb: str, key: str) -> None:
         if verb == "get" and key.startswith("log/0"):
             seen.append(claims(root))
 
-    reader = observed(url, before)
+    reader = observe_root(url, record_claims)
     opened = loader.open_plan(reader, plan.hash)
     assert opened == plan
-    assert seen[-1] == [tuple(sorted(ids_of(plan)))]
+    assert seen[-1] == [tuple(sorted(version_ids(plan)))]
     calls = [key for verb, key in reader.store.calls if verb == "put"]
     assert len(calls) == 1, "one lease for both"
     assert [view.version.reader for view in (opened.sources[name].view for name in opened.sources)] == [
@@ -78,7 +78,7 @@ def test_version_that_is_retired_before_the_lease_is_not_opened(
     root.close()
     writer = loader.Root(url)
 
-    def before(verb: str, key: str) -> None:
+    def retire_at_put(verb: str, key: str) -> None:
         if (
             verb == "put"
             and key.startswith("leases/")
@@ -89,19 +89,19 @@ def test_version_that_is_retired_before_the_lease_is_not_opened(
                 folder = root.record("web@1", retired=True).manifest.rpartition("/")[0]
                 root.store.delete_many([info.key for info in root.store.list(folder)])
 
-    reader = observed(url, before)
+    reader = observe_root(url, retire_at_put)
     with pytest.raises(VersionRetired, match="leaked"):
         loader.open_plan(reader, plan.hash)
     photos = writer.record("photos@1").id
     assert claims(root) == [(photos,)], "only what was opened stays claimed"
 
 
-def test_retired_versions_open_if_they_are_asked_for(url: str, root: loader.Root, plan: loader.Plan) -> None:
+def test_retired_versions_open_on_request(url: str, root: loader.Root, plan: loader.Plan) -> None:
     root.retire("web@1", reason="old")
     root.close()
     reader = loader.Root(url)
     assert loader.open_plan(reader, plan.hash, retired=True) == plan
-    assert claims(root) == [tuple(sorted(ids_of(plan)))]
+    assert claims(root) == [tuple(sorted(version_ids(plan)))]
 
 
 def store_plan(root: loader.Root, body: dict[str, Any]) -> str:
@@ -144,7 +144,7 @@ def test_notes_are_not_believed(
     root.store.put(start_path(plan.hash), notes)
     other = f"data/other/place/manifest-{id[2:18]}.json"
     root.store.put(other, b"{}")
-    reader = observed(url, lambda verb, key: None)
+    reader = observe_root(url, lambda verb, key: None)
     opened = loader.open_plan(reader, plan.hash)
     assert opened == plan
     assert opened.sources["photos"].view.version.manifest == root.open("photos").manifest
@@ -198,7 +198,7 @@ def test_reader_without_rights_on_leases_opens_a_plan(url: str, root: loader.Roo
 def test_place_that_is_no_root_gets_no_lease(url: str, root: loader.Root, plan: loader.Plan) -> None:
     root.close()
     root.store.delete_many(["penstock.json"])
-    reader = observed(url, lambda verb, key: None)
+    reader = observe_root(url, lambda verb, key: None)
     with pytest.raises(NotARoot):
         loader.open_plan(reader, plan.hash)
     assert "put" not in [verb for verb, _ in reader.store.calls]
@@ -209,7 +209,7 @@ def test_plan_of_other_data_opens_in_a_place_that_is_no_root(url: str) -> None:
     place.store.put("notes.txt", b"someone's")
     plan = loader.plan({"none": loader.synthetic(100)}, seed=1, global_batch=2)
     plan.save(place)
-    reader = observed(place.url, lambda verb, key: None)
+    reader = observe_root(place.url, lambda verb, key: None)
     assert loader.open_plan(reader, plan.hash) == plan
     assert "put" not in [verb for verb, _ in reader.store.calls]
 
@@ -236,18 +236,18 @@ def test_ctrl_c_does_not_wait_for_the_lease(
     root.close()
     is_writing, is_over = Event(), Event()
 
-    def before(verb: str, key: str) -> None:
+    def hold_put(verb: str, key: str) -> None:
         if verb == "put":
             is_writing.set()
             assert is_over.wait(PATIENCE_S)
 
-    def interrupted(root: loader.Root) -> None:
+    def interrupt(root: loader.Root) -> None:
         assert is_writing.wait(PATIENCE_S)
         raise KeyboardInterrupt
 
-    reader = observed(url, before)
+    reader = observe_root(url, hold_put)
     with monkeypatch.context() as patch:
-        patch.setattr(loader.Root, "state", property(interrupted))
+        patch.setattr(loader.Root, "state", property(interrupt))
         with pytest.raises(KeyboardInterrupt):
             loader.open_plan(reader, plan.hash)
     is_over.set()

@@ -6,7 +6,7 @@ import pytest
 import loader
 
 
-def counted(root, stores):
+def count_requests(root, stores):
     """The same root through a counting store, knowing nothing yet."""
     again = loader.Root(root.url)
     again._use(stores.Counting(again.store))
@@ -31,7 +31,7 @@ def test_opening_and_locating_do_not_grow_with_samples(two_parts, stores):
     """1 marker, 1 list, 1 guess and the log from the last hint, 1 lease (and the log again), 1 manifest and 1 shards
     table; 1 index per part that is asked for."""
     root, n = two_parts
-    reader = counted(root, stores)
+    reader = count_requests(root, stores)
     version = reader.open("d")
     calls = dict(reader.store.calls)
     assert calls.pop(("get", "penstock.json")) == 1
@@ -61,7 +61,7 @@ def publish(root, prefix, n_parts):
 
 @pytest.mark.parametrize("n_parts", [1, 6])
 def test_writing_a_part_is_three_puts(root, stores, n_parts):
-    writer = counted(root, stores)
+    writer = count_requests(root, stores)
     txn = writer.begin("d")
     writer.store.calls.clear()
     for i in range(n_parts):
@@ -78,7 +78,7 @@ def test_publishing_costs_what_is_new(url, stores, parts_there, new):
     the parent's manifest twice, and one table of hashes of keys."""
     root = loader.Root(url)
     write(root, "old", parts_there, part_samples=1)
-    writer = counted(root, stores)
+    writer = count_requests(root, stores)
     _, parts = publish(writer, "new", new)
     writer.store.calls.clear()
     writer.publish("d", parts)
@@ -97,12 +97,12 @@ def test_publishing_costs_what_is_new(url, stores, parts_there, new):
 
 
 @pytest.mark.parametrize("runs", [1, 5])
-def test_keys_are_read_where_their_hashes_were_there_before(url, stores, runs):
+def test_keys_are_read_if_their_hashes_existed(url, stores, runs):
     """The tables of hashes, and then those of keys, each once; of new keys the hashes alone."""
     root = loader.Root(url)
     for run in range(runs):
         write(root, f"run{run}-", 2)
-    writer = counted(root, stores)
+    writer = count_requests(root, stores)
     _, parts = publish(writer, "new", 1)
     writer.store.calls.clear()
     writer.publish("d", parts)
@@ -121,7 +121,7 @@ def test_version_of_many_runs_opens_with_one_table_each(url, stores, runs):
     root = loader.Root(url)
     for run in range(runs):
         write(root, f"run{run}-", 2)
-    reader = counted(root, stores)
+    reader = count_requests(root, stores)
     version = reader.open("d")
     assert reader.store.calls["get", "data"] == 1 + runs  # the manifest
     reader.store.calls.clear()
@@ -133,7 +133,7 @@ def test_large_tables_are_not_read_before_they_are_needed(url, stores, monkeypat
     root = loader.Root(url)
     write(root, "k", 2)
     monkeypatch.setattr("loader.dataset.reading.version_shards.PREPARED_BYTES", 100)
-    reader = counted(root, stores)
+    reader = count_requests(root, stores)
     version = reader.open("d")
     assert reader.store.calls["get", "data"] == 1
     version.parts.locate(np.arange(2))
@@ -145,7 +145,7 @@ def test_add_group_reads_blocks_not_samples(url, stores, n):
     """Per 64 rows one ranged read of the field asked for; per part one index; three uploads per part."""
     root = loader.Root(url)
     write(root, "k", n)
-    writer = counted(root, stores)
+    writer = count_requests(root, stores)
     writer.open("d")
     writer.store.calls.clear()
     writer.add_group("d", "g", {"t.txt": lambda sample: sample["x"].decode()})
@@ -159,7 +159,7 @@ def test_verify_reads_each_shard_once(two_parts, stores):
     from penstock.upkeep.verify.version import verify
 
     root, n = two_parts
-    reader = counted(root, stores)
+    reader = count_requests(root, stores)
     report = verify(reader, "d", full=True)
     assert (report.problems, report.rows) == ([], n)
     assert reader.store.of("open_stream") == 2
@@ -169,7 +169,7 @@ def test_verify_reads_each_shard_once(two_parts, stores):
 
 def test_excluding_reads_the_keys_of_each_run(two_parts, stores):
     root, n = two_parts
-    writer = counted(root, stores)
+    writer = count_requests(root, stores)
     writer.exclude("d", ["k1"], reason="x")
     assert len(writer.open("d")) == n - 1
     # d@1: manifest, shards, keys; the check on it: manifest, shards; d@2: its manifest, twice, shards and exclusions.

@@ -101,7 +101,7 @@ def test_bucket_is_the_view_with_its_predicate(version, root):
     [("shape", None), ("n", None), ("even", None), ("t", ("0", "2.5", "inf")), ("t", ("0", "2.5", "10"))],
 )
 @pytest.mark.parametrize("predicate", [None, "n >= 0", "(n >= 0) AND (t < 8)"])
-def test_bucket_knows_the_view_that_it_is_of(version, by, edges, predicate):
+def test_bucket_knows_its_view(version, by, edges, predicate):
     view = version.select("cls") if predicate is None else version.select("cls").where(predicate)
     for label, part in view.split(by, edges).items():
         again = part.unsplit(by, edges, label)
@@ -113,10 +113,10 @@ def test_saved_plan_opens_without_a_scan_of_the_samples(root, version, monkeypat
     plan = loader.plan({"d": version}, seed=1, global_batch=5, bucket_by=asked)
     plan.save(root)
 
-    def scanned(*_):
+    def fail_scan(*_):
         raise AssertionError("the samples table was read")
 
-    monkeypatch.setattr(samples, "scan_samples", scanned)
+    monkeypatch.setattr(samples, "scan_samples", fail_scan)
     opened = loader.open_plan(loader.Root(root.url), plan.hash)
     assert opened == plan
     for step in range(9):
@@ -175,7 +175,7 @@ def test_too_many_values(version, monkeypatch):
         version.select().split("CAST(t * 4 AS BIGINT)", None)
 
 
-def test_empty_range_is_left_out(version):
+def test_empty_range_is_dropped(version):
     assert list(version.select().split("t", ("0", "3", "3.1", "3.2", "20"))) == ["0..3", "3..3.1", "3.2..20"]
 
 

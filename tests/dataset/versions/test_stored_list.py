@@ -22,7 +22,7 @@ def write(root, n=20, name="photos", first=0):
     return writer.version
 
 
-def planned(root, view, batch=4, **more):
+def save_plan(root, view, batch=4, **more):
     made = loader.plan({"photos": view}, seed=5, global_batch=batch, **more)
     made.save(root)
     return made
@@ -38,7 +38,7 @@ def run(plan, steps, state=None, *, workers=0, **options):
 
 def test_training_reads_the_list_then_shuffles_it(root):
     version = write(root)
-    plan = planned(root, loader.listed(version, LIST))
+    plan = save_plan(root, loader.listed(version, LIST))
     keys, _ = run(plan, 12)
     for step in range(4):
         assert sorted(keys[step]) == sorted(version.keys(np.array(LIST[4 * step : 4 * step + 4])))
@@ -52,7 +52,7 @@ def test_training_reads_the_list_then_shuffles_it(root):
 
 def test_ranks_workers_and_explain_tell_the_same(root):
     version = write(root)
-    plan = planned(root, loader.listed(version.select("txt"), LIST))
+    plan = save_plan(root, loader.listed(version.select("txt"), LIST))
     whole = [[key for _, key in plan.batch_ids(step)] for step in range(8)]
     for world in (1, 2, 3):
         parts = [run(plan, 8, workers=world - 1, rank=rank, world_size=world)[0] for rank in range(world)]
@@ -64,7 +64,7 @@ def test_ranks_workers_and_explain_tell_the_same(root):
 
 def test_worker_processes_make_the_same_batches(tmp_path):
     root = loader.Root(str(tmp_path))
-    plan = planned(root, loader.listed(write(root), LIST))
+    plan = save_plan(root, loader.listed(write(root), LIST))
     assert run(plan, 6, workers=1, executor="processes") == run(plan, 6)
 
 
@@ -74,7 +74,7 @@ def test_views_keys_and_quarantine(root):
     keys = [f"k{number:02d}" for number in (5, 3, 19, 1, 7, 5, 9, 11, 13, 15, 17, 3)]
     view = loader.listed(odd, odd.ordinals(keys))
     assert view.keys(view.in_order) == keys
-    plan = planned(root, view, quarantine={"photos": ["k07"]})
+    plan = save_plan(root, view, quarantine={"photos": ["k07"]})
     opened = loader.open_plan(root, plan.hash)
     for step in range(3):
         slots, ids = opened.slots(step), opened.batch_ids(step)
@@ -88,7 +88,7 @@ def test_views_keys_and_quarantine(root):
 
 def test_samples_that_a_later_version_lacks_are_refused_by_place(root):
     version = write(root)
-    plan = planned(root, loader.listed(version, LIST))
+    plan = save_plan(root, loader.listed(version, LIST))
     root.exclude("photos@1", ["k03"], reason="bad")
     later = root.open("photos@latest")
     assert loader.open_plan(root, plan.hash).hash == plan.hash, "the version of the plan has it still"
@@ -112,7 +112,7 @@ def test_file_is_plain_and_made_once(root):
 
 def test_damaged_or_missing_list_stops_the_plan(root):
     version = write(root)
-    plan = planned(root, loader.listed(version, LIST))
+    plan = save_plan(root, loader.listed(version, LIST))
     (info,) = root.store.list("lists/")
     data = root.store.get(info.key).data
     other = loader.listed(version, LIST[::-1])

@@ -10,16 +10,16 @@ from tests.refusals import refusal
 
 
 @pytest.fixture
-def made(root):
+def ten_samples(root):
     with root.write("d", part_samples=4) as writer:
         for i in range(10):
             writer.add(f"k{i}", {"cls": i}, metadata={"w": i})
     return root
 
 
-def test_ordinals_close_up(made, properties):
-    before = made.open("d").keys(np.arange(10))
-    version = made.exclude("d", ["k3", "k7"], reason="blurred")
+def test_ordinals_stay_contiguous(ten_samples, properties):
+    before = ten_samples.open("d").keys(np.arange(10))
+    version = ten_samples.exclude("d", ["k3", "k7"], reason="blurred")
     assert (len(version), version.number) == (8, 2)
     assert version.keys(np.arange(8)) == [key for key in before if key not in ("k3", "k7")]
     assert "k3" not in properties.content(version)
@@ -27,39 +27,39 @@ def test_ordinals_close_up(made, properties):
     assert frame["ordinal"].to_list() == list(range(8))
     assert frame["key"].to_list() == version.keys(np.arange(8))
     assert len(version.where("w IN (3, 4)")) == 1
-    assert verify(made, "d@2", full=True).problems == []
-    assert len(made.open("d@1")) == 10
+    assert verify(ten_samples, "d@2", full=True).problems == []
+    assert len(ten_samples.open("d@1")) == 10
 
 
-def test_they_add_up(made, properties):
-    made.exclude("d", ["k3"], reason="a")
-    made.exclude("d", ["k4", "k5"], reason="b")
-    version = made.exclude("d", ["k6"], reason="c")
+def test_exclusions_accumulate(ten_samples, properties):
+    ten_samples.exclude("d", ["k3"], reason="a")
+    ten_samples.exclude("d", ["k4", "k5"], reason="b")
+    version = ten_samples.exclude("d", ["k6"], reason="c")
     assert sorted(properties.content(version)) == ["k0", "k1", "k2", "k7", "k8", "k9"]
     assert version.manifest["n_rows"] == 10
 
 
-def test_whole_part_may_go(made, properties):
-    first = made.open("d").keys(np.arange(4))
-    version = made.exclude("d", first, reason="one camera")
+def test_whole_part_may_go(ten_samples, properties):
+    first = ten_samples.open("d").keys(np.arange(4))
+    version = ten_samples.exclude("d", first, reason="one camera")
     assert version.parts.n_live.tolist() == [0, 4, 2]
     assert len(properties.content(version)) == 6
-    assert len(made.add_group("d", "g", {"t.txt": lambda sample: "x"}).select("t.txt")) == 6
+    assert len(ten_samples.add_group("d", "g", {"t.txt": lambda sample: "x"}).select("t.txt")) == 6
 
 
-def test_unknown_keys_are_named(made):
+def test_unknown_keys_are_named(ten_samples):
     with refusal(SampleNotFound, what="key", where="d@1", given="nope"):
-        made.exclude("d", ["k1", "nope", "zero"], reason="x")
+        ten_samples.exclude("d", ["k1", "nope", "zero"], reason="x")
     with refusal(SampleNotFound, what="key", where="d@1", given="k\ud800"):
-        made.exclude("d", ["k\ud800"], reason="x")
-    made.exclude("d", ["k1"], reason="x")
+        ten_samples.exclude("d", ["k\ud800"], reason="x")
+    ten_samples.exclude("d", ["k1"], reason="x")
     with refusal(SampleNotFound, what="key", where="d@2", given="k1"):
-        made.exclude("d", ["k1"], reason="x")
-    assert len(made.open("d")) == 9
+        ten_samples.exclude("d", ["k1"], reason="x")
+    assert len(ten_samples.open("d")) == 9
 
 
-def test_keys_of_an_array(made):
-    assert len(made.exclude("d", np.array(["k1", "k2"]), reason="x")) == 8
+def test_keys_of_an_array(ten_samples):
+    assert len(ten_samples.exclude("d", np.array(["k1", "k2"]), reason="x")) == 8
 
 
 @pytest.mark.parametrize(
@@ -75,16 +75,16 @@ def test_keys_of_an_array(made):
         ([f"k{i}" for i in range(10)], "x", EmptyVersion),
     ],
 )
-def test_refused(made, keys, reason, error):
+def test_refused(ten_samples, keys, reason, error):
     with pytest.raises(error):
-        made.exclude("d", keys, reason=reason)
-    assert len(made.versions("d")) == 1
-    assert {txn.status for txn in made.state.txns.values()} <= {"committed", "aborted"}
+        ten_samples.exclude("d", keys, reason=reason)
+    assert len(ten_samples.versions("d")) == 1
+    assert {txn.status for txn in ten_samples.state.txns.values()} <= {"committed", "aborted"}
 
 
-def test_two_exclude_one_sample(made, properties):
+def test_two_exclude_one_sample(ten_samples, properties):
     """Both looked at d@1; the second is refused, for its count of live samples would be wrong."""
-    other = loader.Root(made.url)
+    other = loader.Root(ten_samples.url)
     from loader.dataset.publishing import publish as changes
 
     real, ran = changes.find_keys_to_exclude, []
@@ -99,26 +99,26 @@ def test_two_exclude_one_sample(made, properties):
     changes.find_keys_to_exclude = overtaken
     try:
         with refusal(Conflict, what="exclusion", where="d@2"):
-            made.exclude("d@1", ["k1"], reason="x")
+            ten_samples.exclude("d@1", ["k1"], reason="x")
         ran.clear()
     finally:
         changes.find_keys_to_exclude = real
-    assert len(properties.content(made.open("d"))) == 8
+    assert len(properties.content(ten_samples.open("d"))) == 8
 
 
-def test_part_is_gone_meanwhile(made):
+def test_part_is_gone_meanwhile(ten_samples):
     """d@2's part is excluded from, d@2 is retired: the exclusion does not go onto d@1."""
-    with made.write("d") as writer:
+    with ten_samples.write("d") as writer:
         writer.add("new", {"cls": 1})
     from loader.dataset.writing.exclude import StillLive
 
-    check = StillLive({made.open("d@2").parts.ids[3].as_py(): [0]})
+    check = StillLive({ten_samples.open("d@2").parts.ids[3].as_py(): [0]})
     with refusal(Conflict, what="part", where="d@1"):
-        check(made.open("d@1"))
+        check(ten_samples.open("d@1"))
     with refusal(Conflict, what="parent", given="retired"):
         check(None)
 
 
-def test_excluded_sample_has_no_field_for_a_view(made):
+def test_excluded_sample_has_no_field_for_a_view(ten_samples):
     with refusal(FieldNotFound, what="jpg", where="d@2"):
-        made.exclude("d", ["k1"], reason="x").select("jpg")
+        ten_samples.exclude("d", ["k1"], reason="x").select("jpg")

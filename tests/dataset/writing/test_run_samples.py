@@ -22,7 +22,7 @@ from tests.refusals import refusal
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=6)
 
 
-def table_of(n, first=0, part="p"):
+def sample_table(n, first=0, part="p"):
     """Samples with keys of their own, metadata of each kind, nulls among them."""
     rows = range(first, first + n)
     columns = {
@@ -37,16 +37,18 @@ def table_of(n, first=0, part="p"):
     return table.append_column("is", pa.array([i % 2 == 0 for i in rows], pa.bool_()))
 
 
-def tables_of(sizes):
+def sample_tables(sizes):
     starts = np.cumsum([0, *sizes]).tolist()
-    return [table_of(n, first, f"p{at}") for at, (n, first) in enumerate(zip(sizes, starts, strict=False))]
+    return [
+        sample_table(n, first, f"p{at}") for at, (n, first) in enumerate(zip(sizes, starts, strict=False))
+    ]
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(sizes=SIZES, rows=st.integers(1, 7))
 def test_table_that_comes_in_pieces_is_stored_as_it_would_be_whole(sizes, rows):
     store = open_store(f"memory://run-samples-{uuid4().hex}")
-    tables = tables_of(sizes)
+    tables = sample_tables(sizes)
     whole = pa.concat_tables(tables)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "HASHED_FROM_ROWS", 12)
@@ -61,17 +63,17 @@ def test_table_that_comes_in_pieces_is_stored_as_it_would_be_whole(sizes, rows):
 
 @given(sizes=SIZES, rows=st.integers(1, 7))
 def test_all_row_groups_but_the_last_are_full(sizes, rows):
-    tables = tables_of(sizes)
+    tables = sample_tables(sizes)
     groups = list(by_rows(tables, rows))
     n = sum(sizes)
     assert [group.num_rows for group in groups] == [rows] * (n // rows) + [n % rows] * (n % rows > 0)
-    assert pa.concat_tables([table_of(0), *groups]).equals(pa.concat_tables(tables))
+    assert pa.concat_tables([sample_table(0), *groups]).equals(pa.concat_tables(tables))
 
 
 @given(sizes=SIZES)
 def test_statistics_of_pieces_are_those_of_the_whole(sizes):
     """To the last bit: sums of floats too."""
-    tables = tables_of(sizes)
+    tables = sample_tables(sizes)
     whole = pa.concat_tables(tables)
     stats = RunStats(smallest(hashes_of(whole["key"])))
     for table in tables:
@@ -91,7 +93,7 @@ def test_column_of_many_values_is_not_counted_in_pieces_either(monkeypatch):
 
 def test_first_key_that_repeats_is_named(monkeypatch):
     """Keys decide: with one hash for all, too."""
-    tables = [table_of(5), table_of(5, 5), table_of(3, 7)]
+    tables = [sample_table(5), sample_table(5, 5), sample_table(3, 7)]
     for hashes in (hashes_of, lambda keys: np.zeros(len(keys), np.int64)):
         monkeypatch.setattr(run_samples, "hashes_of", hashes)
         with refusal(DuplicateKey, what="key", where="this version", given="k7"):
@@ -106,7 +108,7 @@ def test_keys_without_some(names, bits):
         few = (1 << bits) - 1
         patch.setattr(run_samples, "hashes_of", lambda keys: hashes_of(keys) & few)
         gone = {f"k{name}": "why" for name in names}
-        run = RunSamples([table_of(4), table_of(6, 4, "q")], 10, {})
+        run = RunSamples([sample_table(4), sample_table(6, 4, "q")], 10, {})
         rows, unmatched = run.find_rows(gone)
         assert not unmatched
         found = {(part, row) for (part, _), some in rows.items() for row in some}

@@ -118,7 +118,7 @@ def test_duplicate_across_flushes_is_found_when_read_back(between):
     spill.close()
 
 
-def test_no_file_is_left_behind(tmp_path):
+def test_every_file_is_deleted(tmp_path):
     spill = Spill(memory_bytes=1, directory=str(tmp_path))
     for i in range(300):
         spill.add(make_sample(f"k{i}", {"x": bytes(10)}))

@@ -30,7 +30,7 @@ GROWTHS = st.lists(st.tuples(st.integers(1, 9), COUNTS, GONE), min_size=1, max_s
 
 
 @pytest.fixture(scope="module")
-def reopened(properties):
+def reopen_plan(properties):
     def reopen(spec):
         if spec["kind"] == "labelled":
             return properties.Labelled(tuple(spec["keys"]), spec["first"], label=spec["label"])
@@ -65,7 +65,7 @@ def enough(views):
 
 def history(properties, first, growths):
     """Views of versions, and the steps at which a plan grows."""
-    views = properties.labelled_versions(
+    views = properties.label_versions(
         [first, *(new for _, new, _ in growths)], [gone for *_, gone in growths]
     )
     assume(all(len(view) for view in views))
@@ -78,14 +78,14 @@ def history(properties, first, growths):
     first={"b0": 9, "b1": 8}, growths=[(5, {"b0": 6, "é": 7}, {"b1"}), (6, {"b1": 5}, {0})], mixed=(4, 8)
 )
 @example(first={"b0": 9, "b1": 8}, growths=[(4, {"b0": 9}, set()), (2, {"b0": 5}, {"b1"})], mixed=())
-def test_batches_are_the_reference(properties, reference, reopened, first, growths, mixed):
+def test_batches_are_the_reference(properties, reference, reopen_plan, first, growths, mixed):
     views, steps = history(properties, first, growths)
     other = None if mixed is None else {"b0": 9, "w": 7}
     schedule = [(mixed[0], {"a": 1}), (mixed[1], {"a": 2, "z": 1})] if mixed else None
     batches = BATCHES | ({"w": 3} if other else {})
-    _, made = properties.grown_buckets_plan(views, steps, batches, (3, 1), schedule=schedule, other=other)
-    properties.grown_buckets_are_the_reference(reference, made, 20)
-    again = reopened(made)
+    _, made = properties.bucket_growth_plan(views, steps, batches, (3, 1), schedule=schedule, other=other)
+    properties.check_bucket_growth(reference, made, 20)
+    again = reopen_plan(made)
     assert again == made
     assert [again.state(step) for step in (0, 9)] == [made.state(step) for step in (0, 9)]
 
@@ -100,7 +100,7 @@ def test_every_epoch_of_every_bucket_is_whole_and_new_samples_come_once(properti
     then whole epochs; what was removed is in no slot; every batch is of the bucket whose turn it is."""
     views, steps = history(properties, first, growths)
     assume(enough(views))
-    before, made = properties.grown_buckets_plan(views, steps, BATCHES)
+    before, made = properties.bucket_growth_plan(views, steps, BATCHES)
     limit = 60
     for step in range(steps[0] if steps else limit):
         a, b = before.slots(step), made.slots(step)
@@ -148,17 +148,17 @@ def test_every_epoch_of_every_bucket_is_whole_and_new_samples_come_once(properti
                 assert seen == of_label or epoch < stream.stages[-1].epoch
 
 
-def grown(properties, more=0, **options):
+def growing_views(properties, more=0, **options):
     """b0 and b1, and b2 from step 6 on; b1 is gone from step 11 on, and two samples of b0. more: of b2 at step 6."""
-    views = properties.labelled_versions(
+    views = properties.label_versions(
         [{"b0": 12, "b1": 10}, {"b0": 8, "b2": 9 + more}, {"b2": 3}], [set(), {0, 4, "b1"}]
     )
-    return properties.grown_buckets_plan(views, [6, 11], {"b0": 4, "b1": 5, "b2": 3}, **options)
+    return properties.bucket_growth_plan(views, [6, 11], {"b0": 4, "b1": 5, "b2": 3}, **options)
 
 
 def test_two_sources_buckets_and_lists_of_what_is_new(properties):
     """The other source stays where it was, sample by sample; new and old samples are quarantined by their keys."""
-    before, made = grown(properties, other={"b0": 20, "b1": 15, "b2": 9})
+    before, made = growing_views(properties, other={"b0": 20, "b1": 15, "b2": 9})
     for name in ("z/b0", "z/b1"):
         one, other = (
             {
@@ -181,8 +181,8 @@ def test_two_sources_buckets_and_lists_of_what_is_new(properties):
     assert listed.to_json()["quarantine"][1]["growth"] == 1
 
 
-def test_what_was_planned_before_stays_and_states_go_on(properties, reopened):
-    before, made = grown(properties)
+def test_earlier_steps_stay_and_states_continue(properties, reopen_plan):
+    before, made = growing_views(properties)
     for step in range(12):
         if step <= 6:
             assert made.state(step) == before.state(step)
@@ -192,18 +192,18 @@ def test_what_was_planned_before_stays_and_states_go_on(properties, reopened):
         before.check_state(made.state(7))
     with pytest.raises(PlanMismatch, match=r"bucket_by: .*'start_step': 6"):
         made.check_state(before.state(7))
-    _, other = grown(properties, more=1)
+    _, other = growing_views(properties, more=1)
     with refusal(PlanMismatch, what="state", where="step 7", given=["bucket_by", "grown"]):
         other.check_state(made.state(7))
-    again = reopened(made)
+    again = reopen_plan(made)
     assert [again.batch_ids(step) for step in range(40)] == [made.batch_ids(step) for step in range(40)]
     for world_size in (1, 2, 3):
         properties.ranks_take_one_bucket(made, 25, world_size)
 
 
 def test_another_step_of_a_growth_that_brings_nothing_is_another_past(properties):
-    views = properties.labelled_versions([{"b0": 12, "b1": 10}, {}], [set()])
-    made, early = (properties.grown_buckets_plan(views, [at], {"b0": 3, "b1": 4})[1] for at in (5, 4))
+    views = properties.label_versions([{"b0": 12, "b1": 10}, {}], [set()])
+    made, early = (properties.bucket_growth_plan(views, [at], {"b0": 3, "b1": 4})[1] for at in (5, 4))
     assert made.check_state(made.state(7)) == 7
     with refusal(PlanMismatch, what="state", where="step 7", given=["bucket_by", "grown", "segments[1]"]):
         early.check_state(made.state(7))
@@ -212,12 +212,12 @@ def test_another_step_of_a_growth_that_brings_nothing_is_another_past(properties
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(legs=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 7)), min_size=1, max_size=6))
 def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(properties, legs):
-    before, whole = grown(properties)
+    before, whole = growing_views(properties)
     properties.resumes_give_the_uninterrupted_run(whole, before.state(0), legs)
 
 
 def test_shares_change_at_the_step(properties):
-    before, made = grown(properties)
+    before, made = growing_views(properties)
     shares = [one.weights for one in made.buckets.turns.segments]
     assert [(one.start_step, one.weights) for one in before.buckets.turns.segments] == [(0, shares[0])]
     sizes = [{"b0": 12, "b1": 10}, {"b0": 20, "b1": 10, "b2": 9}, {"b0": 18, "b2": 12}]
@@ -234,7 +234,7 @@ def test_shares_change_at_the_step(properties):
 
 
 def test_what_is_told_is_what_a_count_finds(properties):
-    _, made = grown(properties)
+    _, made = growing_views(properties)
     facts, first, last = made.facts(), {}, {}
     for step in range(200):
         slots = made.slots(step)
@@ -292,25 +292,25 @@ def test_step_far_away_in_1e9_samples_of_a_hundred_buckets():
     assert all(name.endswith("#3") for name, _ in made.batch_ids(10**9))
 
 
-def test_opening_a_plan_asks_once_per_growth_what_is_new(properties, reopened, monkeypatch):
+def test_opening_a_plan_asks_once_per_growth_what_is_new(properties, reopen_plan, monkeypatch):
     """However many buckets there are: each has its table of samples to read for the answer."""
-    made, asked, real = grown(properties)[1].to_json(), [], properties.Labelled.since
+    made, asked, real = growing_views(properties)[1].to_json(), [], properties.Labelled.since
     monkeypatch.setattr(
         properties.Labelled, "since", lambda view, old, **more: asked.append(view) or real(view, old, **more)
     )
-    reopened(None, made)
+    reopen_plan(None, made)
     assert len(asked) == 2
-    everything_new = properties.labelled_versions([{"b0": 12, "b1": 9}, {"é": 12}], [{"b0", "b1"}])
-    _, made = properties.grown_buckets_plan(everything_new, [5], {"b0": 4, "b1": 3, "é": 4})
-    assert reopened(made) == made
+    everything_new = properties.label_versions([{"b0": 12, "b1": 9}, {"é": 12}], [{"b0", "b1"}])
+    _, made = properties.bucket_growth_plan(everything_new, [5], {"b0": 4, "b1": 3, "é": 4})
+    assert reopen_plan(made) == made
     assert [made.bucket(step) for step in range(5, 9)] == ["é"] * 4
 
 
 def test_bucket_that_comes_again_has_an_order_of_its_own(properties):
-    views = properties.labelled_versions(
+    views = properties.label_versions(
         [{"b0": 12, "b1": 10}, {"b0": 3}, {"b1": 10}, {"b1": 4}], [{"b1"}, set(), set()]
     )
-    _, made = properties.grown_buckets_plan(views, [4, 8, 12], {"b0": 4, "b1": 5})
+    _, made = properties.bucket_growth_plan(views, [4, 8, 12], {"b0": 4, "b1": 5})
     assert [name for name, one in made.sources.items() if one.bucket == "b1"] == [
         "a/b1",
         "a/b1#2",
@@ -365,9 +365,9 @@ def test_growths_that_are_refused(sizes, by, fault: dict[str, object]):
 
 
 def test_names_and_versions_that_are_refused(properties):
-    views = properties.labelled_versions([{"b0": 9}, {"b0": 2}], [{"b0"}])
+    views = properties.label_versions([{"b0": 9}, {"b0": 2}], [{"b0"}])
     with refusal(EmptyView, what="view", where="source 'a'", given=0):
-        properties.grown_buckets_plan([views[0], properties.Labelled(())], [3], {"b0": 4})
+        properties.bucket_growth_plan([views[0], properties.Labelled(())], [3], {"b0": 4})
     clash = synthetic(20, "p", {"b0": 10, "b0#1": 10})
     made = make_plan({"a": clash}, seed=1, global_batch=5, bucket_by="shape")
     with refusal(InvalidPlan, what="source 'a/b0#1'", accepted="the name of no grown view"):
@@ -396,10 +396,10 @@ def test_sources_grow_in_ascending_steps_and_at_one_step_in_any_order():
         made.grow({"a": new["a"]}, 5).grow({"z": new["z"]}, 4)
 
 
-def test_labels_that_end_like_growths_are_labels(properties, reopened):
+def test_labels_that_end_like_growths_are_labels(properties, reopen_plan):
     """The bucket `b#1` that comes with growth 1 is not the grown view of `b`."""
-    views = properties.labelled_versions([{"b#2": 12, "c": 8}, {"b+1": 8, "c": 3}], [set()])
-    _, made = properties.grown_buckets_plan(views, [5], {"b#2": 4, "b+1": 4, "c": 4})
+    views = properties.label_versions([{"b#2": 12, "c": 8}, {"b+1": 8, "c": 3}], [set()])
+    _, made = properties.bucket_growth_plan(views, [5], {"b#2": 4, "b+1": 4, "c": 4})
     assert {name: (one.source, one.stream) for name, one in made.sources.items()} == {
         "a/b#2": ("a", "a/b#2"),
         "a/b#2#1": ("a", "a/b#2"),
@@ -407,7 +407,7 @@ def test_labels_that_end_like_growths_are_labels(properties, reopened):
         "a/c": ("a", "a/c"),
         "a/c#1": ("a", "a/c"),
     }
-    assert reopened(made) == made
+    assert reopen_plan(made) == made
 
 
 @pytest.mark.parametrize(
@@ -420,8 +420,8 @@ def test_labels_that_end_like_growths_are_labels(properties, reopened):
         lambda body: body["sources"]["a/b0#1"].update(growth=2),
     ],
 )
-def test_edited_plan_is_refused(properties, reopened, change):
-    body = json.loads(json.dumps(grown(properties)[1].to_json()))
+def test_edited_plan_is_refused(properties, reopen_plan, change):
+    body = json.loads(json.dumps(growing_views(properties)[1].to_json()))
     change(body)
     with pytest.raises((InvalidPlan, PlanMismatch)):
-        reopened(None, body)
+        reopen_plan(None, body)

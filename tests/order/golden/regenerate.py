@@ -72,7 +72,7 @@ def plans():
     }
 
 
-def ramped_plans():
+def ramp_plans():
     """name -> (plan, steps): batches that change with the weights, and apart from them."""
     photos, web = synthetic(100_000, "photos"), synthetic(5000, "web")
     mixed = {"photos": source(photos, 7, chunk=16, lanes=64), "web": source(web, 3)}
@@ -89,7 +89,7 @@ def ramped_plans():
     }
 
 
-def grown_plans():
+def growth_plans():
     """name -> (plan, steps): the second growth comes while the first is still mixed in, the third after that."""
     made = make_plan(
         {"photos": source(synthetic(10_000, "photos"), 3, chunk=4, lanes=16), "web": synthetic(5000, "web")},
@@ -102,7 +102,7 @@ def grown_plans():
     return {"three growths and a ramp": (made, [0, 149, 150, 199, 200, 290, 699, 700, 2**53 - 1])}
 
 
-def ramped_bucketed_plans():
+def bucket_ramp_plans():
     """name -> (plan, steps): a budget that changes under a global batch that does too, and a schedule."""
     photos = synthetic(3600, "photos", {"w64h64": 2400, "w128h64": 960, "w64h64f16": 240})
     web = synthetic(800, "web", {"w64h64": 320, "é": 480})
@@ -122,13 +122,13 @@ def ramped_bucketed_plans():
     return {"a budget, a ramp and a schedule": (made, [0, 29, 30, 40, 45, 60, 10**7, 2**53 - 1])}
 
 
-def grown_bucketed_plans():
+def bucket_growth_plans():
     """name -> (plan, steps): a bucket grows while it is mixed already, and one comes with the first growth."""
 
     def photos(**sizes):
         return source(synthetic(sum(sizes.values()), "photos", sizes), 3, chunk=4, lanes=16)
 
-    def asked(*labels):
+    def make_bucket(*labels):
         batch = {label: size for label, size in {"w64h64": 24, "tall": 16}.items() if label in labels}
         return bucket("bucket", batch=batch)
 
@@ -137,19 +137,19 @@ def grown_bucketed_plans():
         {"photos": photos(w64h64=3000, w128h64=1200), "web": web},
         seed=7,
         global_batch=32,
-        bucket_by=asked("w64h64"),
+        bucket_by=make_bucket("w64h64"),
         schedule=[(20, {"photos": 1, "web": 1})],
     )
     for step, view in (
         (40, photos(w64h64=3300, w128h64=2000, tall=500)),
         (70, photos(w64h64=3300, w128h64=2400, tall=900)),
     ):
-        made = made.grow({"photos": replace(view, weight=1)}, step, bucket_by=asked("w64h64", "tall"))
+        made = made.grow({"photos": replace(view, weight=1)}, step, bucket_by=make_bucket("w64h64", "tall"))
     made = made.grow({"web": synthetic(1000, "web", {"w64h64": 500, "é": 500})}, 70)
     return {"three growths and a schedule": (made, [0, 39, 40, 69, 70, 150, 10**7, 2**53 - 1])}
 
 
-def bucketed_plans():
+def bucket_plans():
     """name -> (plan, steps)"""
     photos = synthetic(90_000, "photos", {"w64h64": 54_000, "w128h64": 34_560, "w64h64f16": 1440})
     web = synthetic(800, "web", {"w64h64": 320, "é": 480})
@@ -324,14 +324,14 @@ def golden():
         "tables": [of_table(weights) for weights in TABLES],
         "samples": [of_sample(*who) for who in SAMPLES],
         "substitutes (i_k, attempt, ordinal)": of_substitutes(),
-        "bucketed plans": {name: of_plan(*given) for name, given in bucketed_plans().items()},
+        "bucketed plans": {name: of_plan(*given) for name, given in bucket_plans().items()},
         "quarantine": of_quarantine(),
-        "ramped bucketed plans": {name: of_plan(*given) for name, given in ramped_bucketed_plans().items()},
-        "grown bucketed plans": {name: of_plan(*given) for name, given in grown_bucketed_plans().items()},
+        "ramped bucketed plans": {name: of_plan(*given) for name, given in bucket_ramp_plans().items()},
+        "grown bucketed plans": {name: of_plan(*given) for name, given in bucket_growth_plans().items()},
         "quarantine of what came with growths": of_later_quarantine(),
         "boundary": of_boundary(),
-        "grown plans": {name: of_plan(*given) for name, given in grown_plans().items()},
-        "ramped plans": {name: of_plan(*given) for name, given in ramped_plans().items()},
+        "grown plans": {name: of_plan(*given) for name, given in growth_plans().items()},
+        "ramped plans": {name: of_plan(*given) for name, given in ramp_plans().items()},
         "packing": [of_packing(300, 256), of_packing(40_000, 2048)],
         "plans": {name: of_plan(*given) for name, given in plans().items()},
     }

@@ -19,7 +19,7 @@ from tests.refusals import refusal
 exact = settings(derandomize=True, deadline=None, max_examples=60)
 
 
-def masked(n=100, batch=32, seed=7, chunk=None, lanes=None, **more):
+def mask_plan(n=100, batch=32, seed=7, chunk=None, lanes=None, **more):
     view = source(synthetic(n, "photos"), chunk=chunk, lanes=lanes)
     return make_plan({"photos": view}, seed=seed, global_batch=batch, boundary="mask", **more)
 
@@ -34,7 +34,7 @@ def masked(n=100, batch=32, seed=7, chunk=None, lanes=None, **more):
 )
 def test_every_epoch_is_whole_batches(properties, n, batch, chunk, lanes, seed):
     """Every epoch is ceil(N/B) steps, with each sample once, in the order of the lanes; the rest of it is padding."""
-    made = masked(n, batch, seed, chunk, lanes)
+    made = mask_plan(n, batch, seed, chunk, lanes)
     epochs = 3
     ((name, one),) = made.sources.items()
     n, b = one.shape.n, made.global_batch
@@ -60,16 +60,16 @@ def test_every_epoch_is_whole_batches(properties, n, batch, chunk, lanes, seed):
 @exact
 @given(n=st.integers(1, 90), batch=st.integers(1, 40), step=st.integers(0, 12))
 def test_batches_are_the_reference(reference, n, batch, step):
-    made = masked(n, batch, chunk=2, lanes=4)
+    made = mask_plan(n, batch, chunk=2, lanes=4)
     slots = made.slots(step)
     got = zip(slots.position.tolist(), slots.epoch.tolist(), slots.view_ordinal.tolist(), strict=True)
-    assert list(got) == reference.masked_batch(7, batch, "photos", (n, 2, 4, 4), step)
+    assert list(got) == reference.mask_batch(7, batch, "photos", (n, 2, 4, 4), step)
 
 
 @exact
 @given(n=st.integers(1, 200), batch=st.integers(2, 60), step=st.integers(0, 30), data=st.data())
 def test_ranks_resumes_and_json_give_the_same_batches(n, batch, step, data):
-    made = masked(n, batch)
+    made = mask_plan(n, batch)
     world = data.draw(st.integers(1, batch))
     again = plan_from_json(made.to_json(), lambda spec: synthetic(spec["n"], spec["name"]))
     assert again.hash == made.hash
@@ -84,7 +84,7 @@ def test_ranks_resumes_and_json_give_the_same_batches(n, batch, step, data):
 
 def test_epochs_last_batch_by_hand():
     """10 samples in batches of 4: 4, 4 and 2, then the next epoch."""
-    made = masked(10, 4)
+    made = mask_plan(10, 4)
     assert [made.slots(step).valid.sum() for step in range(7)] == [4, 4, 2, 4, 4, 2, 4]
     assert [int(made.slots(step).epoch[0]) for step in range(7)] == [0, 0, 0, 1, 1, 1, 2]
     fill = make_plan({"photos": synthetic(10, "photos")}, seed=7, global_batch=4)
@@ -99,7 +99,7 @@ def test_epochs_last_batch_by_hand():
 
 def test_digest_tells_padding_from_samples():
     """Step 2 of 10 samples in batches of 4 holds two; of 12 samples it holds four."""
-    made = masked(10, 4)
+    made = mask_plan(10, 4)
     slots = made.slots(2)
     digest = planned_digest(2, slots, made)
     slots.valid[:] = True
@@ -109,7 +109,7 @@ def test_digest_tells_padding_from_samples():
 
 
 def test_far_step_costs_what_a_near_one_does():
-    made = masked(10**9, 1000, chunk=512)
+    made = mask_plan(10**9, 1000, chunk=512)
     far = made.slots(10**12)
     assert far.valid.all()
     assert int(far.epoch[0]) == 10**12 // 10**6
@@ -117,14 +117,14 @@ def test_far_step_costs_what_a_near_one_does():
 
 def test_small_source_is_one_padded_batch():
     """With "fill" it would be refused: a batch could hold a sample twice."""
-    slots = masked(3, 8).slots(5)
+    slots = mask_plan(3, 8).slots(5)
     assert sorted(slots.ordinal.tolist()) == [-1] * 5 + [0, 1, 2]
     assert set(slots.epoch.tolist()) == {5}
 
 
 def test_quarantine_and_substitutes_are_those_of_the_position():
     bad = [f"{ordinal:012d}" for ordinal in range(0, 100, 9)]
-    plain, made = masked(), masked(quarantine={"photos": bad})
+    plain, made = mask_plan(), mask_plan(quarantine={"photos": bad})
     for step in range(8):
         own, slots = plain.slots(step), made.slots(step)
         assert own.valid.tolist() == slots.valid.tolist()
@@ -139,7 +139,7 @@ def test_quarantine_and_substitutes_are_those_of_the_position():
 def test_state_of_another_boundary_is_refused():
     fill = make_plan({"photos": synthetic(100, "photos")}, seed=7, global_batch=32)
     with refusal(PlanMismatch, what="state", where="step 3", given=["boundary"]):
-        masked().check_state(fill.state(3))
+        mask_plan().check_state(fill.state(3))
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,14 @@ RAMP = st.lists(st.tuples(st.integers(1, 9), SLOTS), max_size=3)
 """(steps since the change before, samples), after the first batch."""
 
 
-def reopened(made, content=None):
+def reopen_plan(made, content=None):
     return plan_from_json(
         json.loads(json.dumps(made.to_json() if content is None else content)),
         lambda spec: SyntheticView(spec["n"], spec["name"], first=spec.get("first", 0)),
     )
 
 
-def ramp_from(first, gaps):
+def make_ramp(first, gaps):
     ramp = [(0, first)]
     for gap, slots in gaps:
         ramp.append((ramp[-1][0] + gap, slots))
@@ -42,7 +42,7 @@ def in_force(ramp, step):
     return [slots for start, slots in ramp if start <= step][-1]
 
 
-def plan_of(by, global_batch=9, schedule=None, web=True):
+def build_plan(by, global_batch=9, schedule=None, web=True):
     views = {"photos": source(synthetic(sum(SIZES.values()), "p", SIZES), 2, chunk=2, lanes=4)}
     if web:
         views["web"] = synthetic(30, "w", {"b1": 20, "é": 10})
@@ -56,13 +56,13 @@ def plan_of(by, global_batch=9, schedule=None, web=True):
 @example(first=4, most=[(3, 8)], b0=[(3, 6), (1, 2)], b1=[(4, 8)], schedule=True)
 def test_batches_are_the_reference(properties, reference, first, most, b0, b1, schedule):
     """Of buckets that have a ramp of their own, and of those that follow the global batch."""
-    most, own = ramp_from(first, most), {"b0": ramp_from(4, b0), "b1": ramp_from(3, b1)}
+    most, own = make_ramp(first, most), {"b0": make_ramp(4, b0), "b1": make_ramp(3, b1)}
     weights = [(4, {"photos": 1}), (8, {"web": 3, "photos": 1})] if schedule else None
-    made = plan_of(bucket("s", batch=own), most, weights)
-    properties.grown_buckets_are_the_reference(reference, made, 20)
+    made = build_plan(bucket("s", batch=own), most, weights)
+    properties.check_bucket_growth(reference, made, 20)
     for step in range(20):
         assert made.batch_size(step) == in_force(own.get(made.bucket(step), most), step)
-    for again in (reopened(made), pickle.loads(pickle.dumps(made))):  # noqa: S301
+    for again in (reopen_plan(made), pickle.loads(pickle.dumps(made))):  # noqa: S301
         assert again == made
         assert [again.batch_ids(step) for step in range(12)] == [made.batch_ids(step) for step in range(12)]
 
@@ -71,8 +71,8 @@ def test_batches_are_the_reference(properties, reference, first, most, b0, b1, s
 @given(first=st.integers(1, 9), most=RAMP, budget=RAMP)
 def test_nothing_repeats_and_every_epoch_is_whole(properties, first, most, budget):
     costs = {"b0": 3, "b1": Fraction(7, 2), "é": 2}
-    by = bucket("s", budget=ramp_from(20, [(gap, 8 * n) for gap, n in budget]), cost=costs)
-    made = plan_of(by, ramp_from(first, most))
+    by = bucket("s", budget=make_ramp(20, [(gap, 8 * n) for gap, n in budget]), cost=costs)
+    made = build_plan(by, make_ramp(first, most))
     properties.schedule_repeats_nothing(made, 40)
     properties.every_bucket_epoch_is_whole(made, epochs=1)
     properties.ranks_take_one_bucket(made, 20, 1)
@@ -83,9 +83,9 @@ def test_nothing_repeats_and_every_epoch_is_whole(properties, first, most, budge
 def test_change_at_a_step_leaves_the_prefix_alone(properties, at, kind):
     cost = {"b0": 3, "b1": 5, "é": 2}
     before, after = {
-        "budget": lambda: [plan_of(bucket("s", budget=b, cost=cost)) for b in (20, [(0, 20), (at, 40)])],
-        "batch": lambda: [plan_of(bucket("s", batch={"b0": b})) for b in (4, [(0, 4), (at, 8)])],
-        "global batch": lambda: [plan_of("s", b) for b in (5, [(0, 5), (at, 8)])],
+        "budget": lambda: [build_plan(bucket("s", budget=b, cost=cost)) for b in (20, [(0, 20), (at, 40)])],
+        "batch": lambda: [build_plan(bucket("s", batch={"b0": b})) for b in (4, [(0, 4), (at, 8)])],
+        "global batch": lambda: [build_plan("s", b) for b in (5, [(0, 5), (at, 8)])],
     }[kind]()
     properties.prefix_is_untouched(before, after, at)
     assert before.hash != after.hash
@@ -102,7 +102,7 @@ def test_change_at_a_step_leaves_the_prefix_alone(properties, at, kind):
 
 def test_shares_keep_the_samples_shares():
     """When one bucket's batches double, it has half the turns per sample: epochs stay together."""
-    made = plan_of(bucket("s", batch={"b0": [(0, 4), (6, 8)], "b1": 5, "w32h1": 2}), web=False)
+    made = build_plan(bucket("s", batch={"b0": [(0, 4), (6, 8)], "b1": 5, "w32h1": 2}), web=False)
     for segment, batch in zip(made.buckets.turns.segments, made.buckets.batches, strict=True):
         exact = {label: Fraction(n, batch[label]) for label, n in SIZES.items()}
         total = sum(segment.weights.values())
@@ -113,16 +113,16 @@ def test_shares_keep_the_samples_shares():
 
 
 def test_one_number_and_entries_that_change_nothing_are_the_same_plan():
-    plain = plan_of(bucket("s", batch={"b0": 4}), 9)
+    plain = build_plan(bucket("s", batch={"b0": 4}), 9)
     for by, most in (
         (bucket("s", batch={"b0": [(0, 4)]}), [(0, 9)]),
         (bucket("s", batch={"b0": [(0, 4), (5, 4)]}), [(0, 9), (3, 9)]),
     ):
-        made = plan_of(by, most)
+        made = build_plan(by, most)
         assert made == plain
         assert "ramp" not in made.to_json()["bucket_by"]
     cost = {"b0": 3, "b1": 5, "é": 2}
-    assert plan_of(bucket("s", budget=[(0, 30), (4, 30.5)], cost=cost)) == plan_of(
+    assert build_plan(bucket("s", budget=[(0, 30), (4, 30.5)], cost=cost)) == build_plan(
         bucket("s", budget=30, cost=cost)
     )
 
@@ -140,12 +140,12 @@ def test_sizes_by_step():
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(legs=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 7)), min_size=1, max_size=5))
 def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(properties, legs):
-    whole = plan_of(bucket("s", batch={"b0": [(0, 4), (6, 8)]}), [(0, 5), (9, 7)])
+    whole = build_plan(bucket("s", batch={"b0": [(0, 4), (6, 8)]}), [(0, 5), (9, 7)])
     properties.resumes_give_the_uninterrupted_run(whole, whole.state(0), legs)
 
 
 def test_what_is_told_is_what_a_count_finds():
-    made = plan_of(bucket("s", batch={"b0": [(0, 4), (6, 8), (11, 2)]}), [(0, 5), (9, 7)], web=False)
+    made = build_plan(bucket("s", batch={"b0": [(0, 4), (6, 8), (11, 2)]}), [(0, 5), (9, 7)], web=False)
     facts, used, ends = made.facts(), Counter(), {}
     for step in range(60):
         for name, _ in made.batch_ids(step):
@@ -186,8 +186,8 @@ def test_growths_and_ramps_together(properties, reference):
     new = synthetic(95, "p", {"b0": 30, "b1": 30, "b2": 15, "b3": 20})
     asked = bucket("s", batch=by | {"b2": [(0, 1), (2, 2), (12, 4)]})
     made = before.grow({"a": source(new, chunk=2, lanes=4)}, 7, bucket_by=asked)
-    properties.grown_buckets_are_the_reference(reference, made, 25)
-    assert reopened(made) == made
+    properties.check_bucket_growth(reference, made, 25)
+    assert reopen_plan(made) == made
     assert [one.start_step for one in made.segments] == [0, 3, 5, 7, 9, 12]
     assert made.to_json()["bucket_by"]["ramp"] == [
         {"start_step": 3, "batch": {"b0": 5}},
@@ -200,7 +200,7 @@ def test_growths_and_ramps_together(properties, reference):
     again = made.grow(
         {"a": source(synthetic(99, "p", {"b0": 34, "b1": 30, "b2": 15, "b3": 20}), chunk=2, lanes=4)}, 10
     )
-    properties.grown_buckets_are_the_reference(reference, again, 25)
+    properties.check_bucket_growth(reference, again, 25)
     wrong = bucket("s", batch=by | {"b0": [(0, 4), (3, 5), (10, 6)]})
     with refusal(InvalidPlan, what="batch of bucket 'b0'", where="step 9", given=5):
         before.grow({"a": new}, 7, bucket_by=wrong)
@@ -234,7 +234,7 @@ def test_step_far_away_in_1e9_samples():
 )
 def test_ramps_that_are_refused(arguments, fault: dict[str, object]):
     with refusal(InvalidPlan, **fault):
-        plan_of(bucket("s", **arguments))
+        build_plan(bucket("s", **arguments))
 
 
 def test_later_batch_may_not_outgrow_a_bucket():
@@ -259,8 +259,8 @@ def test_later_batch_may_not_outgrow_a_bucket():
     ],
 )
 def test_edited_plan_is_refused(change):
-    made = plan_of(bucket("s", batch={"b0": [(0, 4), (6, 8)]}))
+    made = build_plan(bucket("s", batch={"b0": [(0, 4), (6, 8)]}))
     content = json.loads(json.dumps(made.to_json()))
     change(content["bucket_by"])
     with pytest.raises((InvalidPlan, PlanMismatch), match=r"ramp|bucket_by|batch|segments"):
-        reopened(made, content)
+        reopen_plan(made, content)

@@ -16,12 +16,12 @@ from tests.refusals import refusal
 exact = settings(derandomize=True, deadline=None, max_examples=60)
 
 
-def masked(n=100, batch=32, **more):
+def mask_plan(n=100, batch=32, **more):
     view = source(synthetic(n, "photos"), chunk=2, lanes=4)
     return make_plan({"photos": view}, seed=7, global_batch=batch, boundary="mask", **more)
 
 
-def reopened(plan):
+def reopen_plan(plan):
     return plan_from_json(plan.to_json(), lambda spec: synthetic(spec["n"], spec["name"]))
 
 
@@ -31,20 +31,20 @@ steps = {"first": st.integers(0, 2**53), "after": st.integers(0, 12)}
 
 @exact
 @given(**sizes, **steps)
-def test_batches_are_the_reference_from_the_first_step_on(reference, n, batch, first, after):
-    slots = masked(n, batch, first_step=first).slots(first + after)
+def test_batches_with_a_first_step_are_the_reference(reference, n, batch, first, after):
+    slots = mask_plan(n, batch, first_step=first).slots(first + after)
     rows = zip(slots.position.tolist(), slots.epoch.tolist(), slots.view_ordinal.tolist(), strict=True)
     shape = (n, 2, 4, 4)
-    assert list(rows) == reference.masked_batch(7, batch, "photos", shape, first + after, first)
+    assert list(rows) == reference.mask_batch(7, batch, "photos", shape, first + after, first)
 
 
 @exact
 @given(**sizes, **steps, ranks=st.integers(1, 8))
 def test_stack_state_and_json_count_from_the_first_step(n, batch, first, after, ranks):
-    plan = masked(n, batch, first_step=first)
-    plain = masked(n, batch)
+    plan = mask_plan(n, batch, first_step=first)
+    plain = mask_plan(n, batch)
     step = first + after
-    again = reopened(plan)
+    again = reopen_plan(plan)
     assert again.hash == plan.hash
     assert (again.hash == plain.hash) == (first == 0)
     state = plan.state(step)
@@ -68,8 +68,8 @@ def test_stack_state_and_json_count_from_the_first_step(n, batch, first, after, 
 @exact
 @given(**sizes, first=st.integers(0, 10**6), epochs=st.integers(1, 4), position=st.integers(0, 400))
 def test_ends_of_epochs_and_uses_of_samples_count_from_the_first_step(n, batch, first, epochs, position):
-    plan = masked(n, batch, first_step=first)
-    plain = masked(n, batch)
+    plan = mask_plan(n, batch, first_step=first)
+    plain = mask_plan(n, batch)
     assert plan.step_of("photos", position) == first + plain.step_of("photos", position)
     end, _ = bounds(plan, epochs, None)
     assert end == first + -(-n // batch) * epochs
@@ -81,7 +81,7 @@ def test_ends_of_epochs_and_uses_of_samples_count_from_the_first_step(n, batch, 
 
 
 def test_step_before_the_first_is_refused():
-    plan = masked(first_step=40)
+    plan = mask_plan(first_step=40)
     for call in (plan.slots, plan.state, plan.batch_size, plan.batch_ids):
         with refusal(InvalidRuntime, what="step", given=39):
             call(39)
@@ -89,13 +89,13 @@ def test_step_before_the_first_is_refused():
 
 def test_state_of_another_first_step_is_refused():
     with refusal(PlanMismatch, what="state", where="step 42", given=["first_step"]):
-        masked(first_step=41).check_state(masked(first_step=40).state(42))
+        mask_plan(first_step=41).check_state(mask_plan(first_step=40).state(42))
     with refusal(PlanMismatch, what="state", where="step 42", given=["first_step"]):
-        masked(first_step=41).check_state(masked().state(42))
+        mask_plan(first_step=41).check_state(mask_plan().state(42))
 
 
-def test_state_names_a_changed_batch_of_the_step_before():
-    plan = masked(first_step=40)
+def test_state_names_a_changed_batch_of_the_last_step():
+    plan = mask_plan(first_step=40)
     state = plan.state(42)
     assert state["digest"] == planned_digest(41, plan.slots(41), plan)
     with refusal(PlanMismatch, what="digest", where="step 41"):
@@ -103,15 +103,15 @@ def test_state_names_a_changed_batch_of_the_step_before():
 
 
 def test_plan_with_a_first_step_has_a_format_that_older_packages_refuse():
-    assert masked(first_step=1).to_json()["format"] == 2
-    plain = masked(first_step=0).to_json()
+    assert mask_plan(first_step=1).to_json()["format"] == 2
+    plain = mask_plan(first_step=0).to_json()
     assert plain["format"] == 1
     assert "first_step" not in plain
-    assert masked(first_step=0).hash == masked().hash
+    assert mask_plan(first_step=0).hash == mask_plan().hash
 
 
 def test_facts_begin_with_the_first_step():
-    plan = masked(n=10, batch=4, first_step=40)
+    plan = mask_plan(n=10, batch=4, first_step=40)
     facts = plan.facts()
     assert facts["sources"]["photos"]["exhausted_at_step"] == 42
     assert facts["segments"][0]["start_step"] == 40

@@ -58,7 +58,7 @@ KEPT = {
 }
 
 
-def drawn(kept):
+def draw_values(kept):
     if isinstance(kept, np.random.Generator):
         return kept.random(9).tolist()
     if isinstance(kept, np.random.Philox):
@@ -71,7 +71,9 @@ def test_generator_that_is_kept_goes_on_as_it_would(keep):
     """What is left of it after the call, while others draw, draws as numpy's does."""
     ours = [keep(philox_generator(7, number)) for number in range(5)]
     philox_generator(8, 8).random(3)
-    assert [drawn(one) for one in ours] == [drawn(keep(numpys_keyed(7, number))) for number in range(5)]
+    assert [draw_values(one) for one in ours] == [
+        draw_values(keep(numpys_keyed(7, number))) for number in range(5)
+    ]
 
 
 def numpys_keyed(first, second):
@@ -83,19 +85,19 @@ def test_generator_that_nobody_keeps_is_used_again():
     assert len(made) <= 2  # the first may find one that a test kept
 
 
-def reseeded(rng):
+def reseed(rng):
     rng.__init__(np.random.MT19937(3))
 
 
-def reseeded_bits(rng):
+def reseed_bits(rng):
     rng.bit_generator.__init__(5)
 
 
-def stated(rng):
+def set_state(rng):
     rng.bit_generator.state = np.random.Philox(9).state
 
 
-@pytest.mark.parametrize("change", [reseeded, reseeded_bits, stated])
+@pytest.mark.parametrize("change", [reseed, reseed_bits, set_state])
 def test_generator_that_was_changed_does_not_change_the_next(change):
     for number in range(4):
         change(philox_generator(7, number))
@@ -137,14 +139,14 @@ def test_generator_is_whole_if_another_is_made_between_two_lines(line):
 
 
 def test_generators_of_threads_are_apart():
-    def checked(number):
+    def check_draws(number):
         for turn in range(200):
             rng, expected = philox_generator(number, turn), numpys(number, turn)
             for _ in range(3):
                 assert rng.random() == expected.random()
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(checked, range(4)))
+        list(pool.map(check_draws, range(4)))
 
 
 def test_another_memory_layout_of_numpy_gives_the_same_draws(monkeypatch, caplog):

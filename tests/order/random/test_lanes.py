@@ -33,7 +33,7 @@ FIXED = [  # (N, c, D, h): what each is for
 
 @pytest.mark.parametrize("fixed", FIXED)
 def test_fixed_shapes_are_bijections_equal_to_the_reference(properties, reference, fixed):
-    shape = properties.shape_of(*fixed)
+    shape = properties.lane_shape(*fixed)
     properties.is_bijection(shape)
     n, body = shape.n, shape.body
     near = {0, 1, n // 2, n - 2, n - 1, body - 1, body, body + 1}
@@ -52,7 +52,7 @@ def test_fixed_shapes_are_bijections_equal_to_the_reference(properties, referenc
     epoch=st.integers(0, 2**40),
 )
 def test_every_shape_is_a_bijection(properties, n, chunk, lane_count, h, seed, epoch):
-    properties.is_bijection(properties.shape_of(n, chunk, lane_count, h), seed, "photos", epoch)
+    properties.is_bijection(properties.lane_shape(n, chunk, lane_count, h), seed, "photos", epoch)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -69,7 +69,7 @@ def test_every_shape_is_a_bijection(properties, n, chunk, lane_count, h, seed, e
 def test_every_shape_is_the_reference(
     properties, reference, n, chunk, lane_count, h, seed, name, epoch, data
 ):
-    shape = properties.shape_of(n, chunk, lane_count, h)
+    shape = properties.lane_shape(n, chunk, lane_count, h)
     edge = min(max(shape.body - 1, 0), n - 1)
     drawn = data.draw(st.lists(st.integers(0, n - 1), max_size=4))
     positions = [*drawn, 0, edge, min(edge + 1, n - 1), n - 1]
@@ -93,7 +93,7 @@ def test_every_shape_is_the_reference(
 )
 def test_epochs_of_several_sources_are_located_as_each_by_itself(properties, shapes, seed, data):
     epochs = [
-        (properties.shape_of(*fixed), f"source-{i % 4}", data.draw(st.integers(0, 3)))
+        (properties.lane_shape(*fixed), f"source-{i % 4}", data.draw(st.integers(0, 3)))
         for i, fixed in enumerate(shapes)
     ]
     pairs = []
@@ -109,7 +109,7 @@ def test_epochs_of_several_sources_are_located_as_each_by_itself(properties, sha
 
 
 def test_any_part_of_an_epoch_is_that_part_of_the_whole(properties):
-    shape = properties.shape_of(3000, 8, 16, 4)
+    shape = properties.lane_shape(3000, 8, 16, 4)
     whole = properties.epoch_order(shape)
     positions = np.random.default_rng(1).permutation(3000)[:500]
     assert np.array_equal(lanes.locate(shape, 7, "photos", 0, positions), whole[positions])
@@ -125,7 +125,7 @@ def test_seeds_names_and_epochs_never_share_an_order(properties):
 
 @pytest.mark.parametrize("fixed", [(6000, 8, 16, 4), (5003, 3, 32, 4), (6000, 1, 64, 4), (4099, 16, 8, 1)])
 def test_window_holds_a_chunk_once_up_to_d_and_twice_up_to_d_times_h(properties, fixed):
-    shape = properties.shape_of(*fixed)
+    shape = properties.lane_shape(*fixed)
     assert shape.chunk_rounds >= 1
     d, h = shape.lanes, shape.rounds_h
     for epoch in (0, 1):
@@ -137,7 +137,7 @@ def test_window_holds_a_chunk_once_up_to_d_and_twice_up_to_d_times_h(properties,
 
 def test_chunks_are_begun_at_a_level_rate(properties):
     """Chunks met for the first time, counted per stretch of 1/8 chunk time, after the start: peak/mean."""
-    shape = properties.shape_of(64 * 4 * 32 * 6, 32, 64, 4)
+    shape = properties.lane_shape(64 * 4 * 32 * 6, 32, 64, 4)
     seed = 7
     limit = 1.35
     n = shape.n
@@ -162,7 +162,7 @@ def test_chunks_are_begun_at_a_level_rate(properties):
 )
 def test_positions_over_epochs_are_those_of_a_uniform_shuffle(properties, fixed, positions):
     """Over epochs, the ordinal at each of these positions falls everywhere equally often."""
-    shape = properties.shape_of(*fixed)
+    shape = properties.lane_shape(*fixed)
     epochs = 3000
     bins = 20
     seed = 3
@@ -181,7 +181,7 @@ def test_positions_over_epochs_are_those_of_a_uniform_shuffle(properties, fixed,
 )
 def test_adjacent_pairs_over_epochs_are_those_of_a_uniform_shuffle(properties, fixed, positions):
     """Over epochs, the step from each of these positions' ordinal to the next one's is uniform on 1..N-1 (mod N)."""
-    shape = properties.shape_of(*fixed)
+    shape = properties.lane_shape(*fixed)
     epochs = 3000
     bins = 20
     seed = 4
@@ -201,7 +201,7 @@ def test_small_full_shuffle_has_no_favourites(properties):
     n = 16
     epochs = 4000
     seed = 11
-    shape = properties.shape_of(n, 1, 1, 1)
+    shape = properties.lane_shape(n, 1, 1, 1)
     counts = np.zeros((n, n))
     for epoch in range(epochs):
         counts[np.arange(n), properties.epoch_order(shape, seed, "photos", epoch)] += 1

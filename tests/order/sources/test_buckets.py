@@ -34,7 +34,7 @@ def reopen(spec):
     return synthetic(spec["n"], spec["name"])
 
 
-def mixed(schedule=((20, {"photos": 1, "web": 3}),), seed=7, **batches):
+def mixture_plan(schedule=((20, {"photos": 1, "web": 3}),), seed=7, **batches):
     """photos has b0, b1 and b2, web has b1 and b3; weights 2 : 1."""
     photos = synthetic(400, "p", {"b0": 120, "b1": 200, "b2": 80})
     web = synthetic(90, "w", {"b1": 60, "b3": 30})
@@ -60,7 +60,7 @@ def test_batches_are_the_reference(properties, reference, sizes, batches, weight
     held = {f"s{number}": one for number, one in enumerate(sizes)}
     first = dict(zip(held, weights, strict=False))
     later = {"s0": 3, f"s{len(sizes) - 1}": 1}
-    made = properties.bucketed_plan(
+    made = properties.bucket_plan(
         held,
         of_these(batches, *sizes),
         first,
@@ -74,8 +74,8 @@ def test_batches_are_the_reference(properties, reference, sizes, batches, weight
         for name, one in made.sources.items()
     }
     batches = {label: stream.batch for label, stream in made.buckets.streams.items()}
-    label, wanted = reference.bucketed_batch(
-        made.seed, batches, shapes, properties.sizes_of(made), segments, step
+    label, wanted = reference.bucket_batch(
+        made.seed, batches, shapes, properties.bucket_sizes(made), segments, step
     )
     slots = made.slots(step)
     columns = (slots.source, slots.position, slots.epoch, slots.view_ordinal)
@@ -88,12 +88,12 @@ def test_batches_are_the_reference(properties, reference, sizes, batches, weight
 @given(sizes=SIZES, batches=BATCHES, seed=st.integers(0, 2**64 - 1))
 def test_every_epoch_of_every_bucket_is_every_sample_once(properties, sizes, batches, seed):
     properties.every_bucket_epoch_is_whole(
-        properties.bucketed_plan({"a": sizes}, of_these(batches, sizes), seed=seed, chunk=3, lanes=2)
+        properties.bucket_plan({"a": sizes}, of_these(batches, sizes), seed=seed, chunk=3, lanes=2)
     )
 
 
 def test_every_epoch_is_whole_in_a_mixture_too(properties):
-    properties.every_bucket_epoch_is_whole(mixed())
+    properties.every_bucket_epoch_is_whole(mixture_plan())
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
@@ -101,7 +101,7 @@ def test_every_epoch_is_whole_in_a_mixture_too(properties):
 def test_every_prefix_of_turns_is_within_one_of_the_sizes_shares(properties, sizes, batches, prefix):
     """One source: in every prefix each bucket has had its exact share of steps within 1, in samples by its size."""
     batches = of_these(batches, sizes)
-    made = properties.bucketed_plan({"a": sizes}, batches)
+    made = properties.bucket_plan({"a": sizes}, batches)
     turns = [made.bucket(step) for step in range(prefix)]
     exact = {label: Fraction(n, batches[label]) for label, n in sizes.items()}
     total = sum(exact.values())
@@ -118,7 +118,7 @@ def test_every_prefix_of_turns_is_within_one_of_the_sizes_shares(properties, siz
     sizes=st.dictionaries(st.text("abcd", min_size=1, max_size=3), st.integers(1, 10**9), min_size=1),
     batch=st.integers(1, 10**4),
 )
-def test_shares_are_the_sizes_or_the_nearest_65536th_above(sizes, batch):
+def test_shares_are_the_sizes_or_the_next_65536th(sizes, batch):
     held = {label: {"a": n} for label, n in sizes.items()}
     batches = {label: batch + number for number, label in enumerate(sizes)}
     shares = interleave.turn_shares({"a": 3}, held, batches)
@@ -142,18 +142,18 @@ def test_bucket_of_one_sample_among_1e9_has_its_turns():
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(world_size=st.integers(1, 9))
 def test_every_world_sizes_ranks_are_the_batch_and_of_one_bucket(properties, world_size):
-    properties.ranks_take_one_bucket(mixed(), 40, world_size)
+    properties.ranks_take_one_bucket(mixture_plan(), 40, world_size)
 
 
 def test_schedule_repeats_nothing_over_buckets(properties):
-    made = mixed([(5, {"web": 1}), (6, {"photos": 1}), (7, {"photos": 5, "web": 1}), (30, {"web": 1})])
+    made = mixture_plan([(5, {"web": 1}), (6, {"photos": 1}), (7, {"photos": 5, "web": 1}), (30, {"web": 1})])
     properties.schedule_repeats_nothing(made, 60)
-    properties.prefix_is_untouched(made, mixed([(5, {"web": 1})]), 6)
+    properties.prefix_is_untouched(made, mixture_plan([(5, {"web": 1})]), 6)
 
 
 def test_adding_a_source_leaves_the_others_orders_alone(properties):
-    few = properties.bucketed_plan({"a": {"b0": 40, "b1": 60}}, {"b0": 8, "b1": 6})
-    many = properties.bucketed_plan(
+    few = properties.bucket_plan({"a": {"b0": 40, "b1": 60}}, {"b0": 8, "b1": 6})
+    many = properties.bucket_plan(
         {"a": {"b0": 40, "b1": 60}, "c": {"b1": 30, "b2": 50}}, {"b0": 8, "b1": 6, "b2": 4}
     )
     properties.others_keep_their_order(few, many, per_source=100)
@@ -162,7 +162,7 @@ def test_adding_a_source_leaves_the_others_orders_alone(properties):
 def test_two_buckets_of_one_size_are_in_two_orders(properties):
     """Two buckets of one size are not in one order."""
     n = 64
-    made = properties.bucketed_plan({"a": {"b0": n, "b1": n}}, {"b0": n, "b1": n})
+    made = properties.bucket_plan({"a": {"b0": n, "b1": n}}, {"b0": n, "b1": n})
     orders = {made.bucket(step): tuple(made.slots(step).view_ordinal.tolist()) for step in range(2)}
     assert len(orders) == len(set(orders.values())) == 2
 
@@ -171,15 +171,15 @@ def test_two_buckets_of_one_size_are_in_two_orders(properties):
 @given(legs=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=6))
 def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(legs):
     """legs: (world size, batches before the stop), each leg resumed from the JSON of the one before."""
-    state, got = mixed().state(0), []
+    state, got = mixture_plan().state(0), []
     for world_size, batches in legs:
-        made = mixed()
+        made = mixture_plan()
         first = made.check_state(json.loads(json.dumps(state)))
         for step in range(first, first + batches):
             ids = made.batch_ids(step)
             got += [ids[rank_slice(len(ids), rank, world_size)] for rank in range(world_size)]
         state = made.state(first + batches)
-    whole = mixed()
+    whole = mixture_plan()
     steps = sum(batches for _, batches in legs)
     assert [one for part in got for one in part] == [
         one for step in range(steps) for one in whole.batch_ids(step)
@@ -188,17 +188,17 @@ def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(legs):
 
 
 def test_another_past_of_buckets_is_refused_and_named():
-    state = mixed().state(15)
-    assert mixed(schedule=[(15, {"web": 1})]).check_state(state) == 15
+    state = mixture_plan().state(15)
+    assert mixture_plan(schedule=[(15, {"web": 1})]).check_state(state) == 15
     with refusal(PlanMismatch, what="state", where="step 15", given=["bucket_by"]):
-        mixed(b2=25).check_state(state)
+        mixture_plan(b2=25).check_state(state)
     with pytest.raises(PlanMismatch, match=r"bucket_by: .* in the state, None in this plan"):
         make_plan({"a": synthetic(100)}, seed=7, global_batch=16).check_state(state)
 
 
 def test_step_far_away_takes_the_calls_of_a_near_one():
     """Which bucket's turn it is and what its slots are: the same function calls at step 10^7 and at 2^50."""
-    made = mixed()
+    made = mixture_plan()
     for step in range(200):
         made.turn(step)
 
@@ -238,7 +238,7 @@ def test_any_step_is_found_in_1e9_samples_of_a_hundred_buckets():
 
 
 def test_plan_with_buckets_survives_json_and_pickle(properties):
-    made = mixed()
+    made = mixture_plan()
     content = json.loads(json.dumps(made.to_json()))
     for again in (plan_from_json(content, reopen), pickle.loads(pickle.dumps(made))):  # noqa: S301
         assert again == made
@@ -269,7 +269,7 @@ def test_plan_with_buckets_survives_json_and_pickle(properties):
     ],
 )
 def test_edited_plan_is_refused(changes, error, fault: dict[str, object]):
-    content = json.loads(json.dumps(mixed().to_json()))
+    content = json.loads(json.dumps(mixture_plan().to_json()))
     content["bucket_by"] |= changes
     with refusal(error, **fault):
         plan_from_json(content, reopen)
@@ -277,7 +277,13 @@ def test_edited_plan_is_refused(changes, error, fault: dict[str, object]):
 
 def test_hash_covers_the_buckets():
     plain = make_plan({"photos": synthetic(400, "p")}, seed=7, global_batch=16)
-    hashes = {plain.hash, mixed().hash, mixed(b2=25).hash, mixed(seed=8).hash, mixed(None).hash}
+    hashes = {
+        plain.hash,
+        mixture_plan().hash,
+        mixture_plan(b2=25).hash,
+        mixture_plan(seed=8).hash,
+        mixture_plan(None).hash,
+    }
     assert len(hashes) == 5
     assert plain.to_json()["bucket_by"] is None
     assert plain.bucket(3) is None
@@ -368,7 +374,7 @@ def test_plans_with_buckets_that_are_refused():
 
 
 def test_last_step_follows_from_the_largest_batch():
-    made = mixed()
+    made = mixture_plan()
     assert len(made.slots(2**63 // 24 - 1)) == made.batch_size(2**63 // 24 - 1)
     with refusal(InvalidRuntime, what="step", given=2**63 // 24, accepted=f"at most {2**63 // 24 - 1}"):
         made.slots(2**63 // 24)

@@ -34,7 +34,7 @@ def versions(properties):
 
 
 @pytest.fixture(scope="module")
-def reopened(properties):
+def reopen_plan(properties):
     def again(made, content=None):
         given_content = json.loads(json.dumps(made.to_json() if content is None else content))
         return plan_from_json(given_content, reopen)
@@ -57,7 +57,7 @@ class Another(SyntheticView):
     growths=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30), st.integers(0, 5)), max_size=4),
     more=st.integers(1, 60),
 )
-def test_stream_is_the_one_written_out(properties, reference, n, growths, more):
+def test_stream_is_the_reference(properties, reference, n, growths, more):
     """growths: (positions since the one before, new samples, removed ones)."""
     sizes, stages, whole = {"a": n}, [growth.Stage(start=0, origin=0, epoch=0, n=n)], n
     starts = list(itertools.accumulate(gap for gap, _, _ in growths))
@@ -73,7 +73,7 @@ def test_stream_is_the_one_written_out(properties, reference, n, growths, more):
         for g, d in zip(number.tolist(), new.tolist(), strict=True)
     ]
     got = list(zip(names, epoch.tolist(), inside.tolist(), strict=True))
-    wanted = reference.grown_stream("a", sizes, starts, count)
+    wanted = reference.growth_stream("a", sizes, starts, count)
     assert got == wanted
     assert epoch.tolist() == sorted(epoch.tolist())
     for one in range(int(epoch[-1]) + 1):
@@ -187,15 +187,15 @@ def test_another_growth_is_another_past(properties):
     """A growth before the state's step cannot change; one at that step or later can."""
     before = plan.make_plan({"a": synthetic_view(50, "a")}, seed=3, global_batch=20)
 
-    def grown(n, step):
+    def grow_view(n, step):
         return before.grow({"a": synthetic_view(n, "a")}, step)
 
     state = before.state(4)
-    assert properties.refusal(grown(60, 4), state) is None
-    assert grown(60, 4).state(4) == state
-    state = grown(60, 4).state(5)
-    assert properties.refusal(grown(60, 4).grow({"a": synthetic_view(90, "a")}, 5), state) is None
-    for other in (before, grown(60, 3), grown(61, 4)):
+    assert properties.refusal(grow_view(60, 4), state) is None
+    assert grow_view(60, 4).state(4) == state
+    state = grow_view(60, 4).state(5)
+    assert properties.refusal(grow_view(60, 4).grow({"a": synthetic_view(90, "a")}, 5), state) is None
+    for other in (before, grow_view(60, 3), grow_view(61, 4)):
         why = properties.refusal(other, state) or ""
         assert "grown: " in why or "source 'a#1' n: " in why
 
@@ -239,22 +239,22 @@ def test_old_plans_states_go_on_and_later_ones_too(properties):
 
 @SETTINGS
 @given(legs=st.lists(st.tuples(st.integers(1, 20), st.integers(0, 7)), min_size=1, max_size=6))
-def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(versions, reopened, legs):
+def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(versions, reopen_plan, legs):
     views = versions([90, 30, 20], [{3, 50}, {7, 100}])
 
-    def grown():
+    def growing_plan():
         made = make_plan({"a": source(views[0], chunk=2, lanes=4)}, seed=3, global_batch=20)
         return made.grow({"a": views[1]}, 3).grow({"a": views[2]}, 5)
 
     state, got = make_plan({"a": source(views[0], chunk=2, lanes=4)}, seed=3, global_batch=20).state(0), []
     for world_size, batches in legs:
-        made = reopened(grown())
+        made = reopen_plan(growing_plan())
         first = made.check_state(json.loads(json.dumps(state)))
         for step in range(first, first + batches):
             ids = made.batch_ids(step)
             got += [one for rank in range(world_size) for one in ids[rank_slice(20, rank, world_size)]]
         state = made.state(first + batches)
-    whole = grown()
+    whole = growing_plan()
     steps = sum(batches for _, batches in legs)
     assert got == [one for step in range(steps) for one in whole.batch_ids(step)]
     assert state == whole.state(steps)
@@ -270,14 +270,14 @@ def test_quarantined_sample_stays_so_under_the_later_versions(properties):
     )
 
 
-def test_json_hash_and_what_is_said(versions, reopened):
+def test_json_hash_and_what_is_said(versions, reopen_plan):
     views = versions([40, 20], [{3}])
     plain = make_plan({"a": views[0], "b": synthetic(30)}, seed=3, global_batch=10)
     made = plain.grow({"a": views[1]}, 3)
     assert "grown" not in plain.to_json()
     assert made.to_json()["grown"] == [{"step": 3, "source": "a", "position": 15}]
     assert list(made.sources) == ["a", "a#1", "a+1", "b"]
-    again = reopened(made)
+    again = reopen_plan(made)
     assert again == made
     assert [again.batch_ids(step) for step in range(20)] == [made.batch_ids(step) for step in range(20)]
     (growth,) = made.facts()["growths"]
@@ -298,7 +298,7 @@ def test_json_hash_and_what_is_said(versions, reopened):
     wrong = json.loads(json.dumps(made.to_json()))
     wrong["grown"][0]["position"] = 16
     with refusal(PlanMismatch, what="plan", given="grown"):
-        reopened(made, wrong)
+        reopen_plan(made, wrong)
     later = {"step": 3, "source": "b", "position": 15}
     edits = (
         ({}, "grown", "{}"),
@@ -308,7 +308,7 @@ def test_json_hash_and_what_is_said(versions, reopened):
     )
     for broken, name, value in edits:
         with refusal(InvalidPlan, what=name, given=value):
-            reopened(made, {**made.to_json(), "grown": broken})
+            reopen_plan(made, {**made.to_json(), "grown": broken})
 
 
 @SETTINGS

@@ -29,13 +29,13 @@ LISTS = st.lists(st.integers(0, 29), min_size=12, max_size=60)
 """Samples of a view of 30; most lists repeat some and leave some out."""
 
 
-def listed(ordinals, n=30, name="a"):
+def list_view(ordinals, n=30, name="a"):
     return ListedView(synthetic(n, name), check_list(ordinals))
 
 
-def planned(ordinals, seed=3, batch=7, **more):
+def list_plan(ordinals, seed=3, batch=7, **more):
     return make_plan(
-        {"a": source(listed(ordinals), chunk=2, lanes=2)},
+        {"a": source(list_view(ordinals), chunk=2, lanes=2)},
         seed=seed,
         global_batch=batch,
         **{"allow_repeats": True, **more},
@@ -50,7 +50,7 @@ def rows(slots):
 @SETTINGS
 @given(ordinals=LISTS, seed=st.integers(0, 2**64 - 1), batch=st.integers(1, 12))
 def test_first_epoch_is_the_list_and_later_ones_are_the_orders(ordinals, seed, batch):
-    made, n = planned(ordinals, seed, batch), len(ordinals)
+    made, n = list_plan(ordinals, seed, batch), len(ordinals)
     entries = sorted((ordinal, place) for place, ordinal in enumerate(ordinals))
     shape = made.sources["a"].shape
     lane = (n, shape.chunk, shape.lanes, shape.rounds_h)
@@ -77,7 +77,7 @@ def test_first_epoch_is_the_list_and_later_ones_are_the_orders(ordinals, seed, b
 def test_any_ranks_and_runs_of_steps_have_the_same_slots(ordinals, world, steps, boundary, bad):
     """A worker or a resumed run asks for other steps at a time, and each step comes out the same."""
     listed_bad = {"a": [f"{one:012d}" for one in bad]} if len(set(ordinals) - bad) > 20 else None
-    made, steps = planned(ordinals, boundary=boundary, quarantine=listed_bad), sorted(steps)
+    made, steps = list_plan(ordinals, boundary=boundary, quarantine=listed_bad), sorted(steps)
     for rank in range(world):
         found = plan_stack(made, steps, rank, world)
         for step, start, stop in zip(steps, found.starts, found.starts[1:], strict=False):
@@ -89,7 +89,7 @@ def test_any_ranks_and_runs_of_steps_have_the_same_slots(ordinals, world, steps,
 @given(ordinals=LISTS, bad=st.sets(st.integers(0, 29), max_size=2), start=st.integers(0, 4))
 def test_samples_are_found_where_they_were_and_quarantined_ones_nowhere(ordinals, bad, start):
     bad = bad if len(set(ordinals) - bad) > 20 else set()
-    made = planned(ordinals, quarantine=[(start, {"a": [f"{one:012d}" for one in bad]})])
+    made = list_plan(ordinals, quarantine=[(start, {"a": [f"{one:012d}" for one in bad]})])
     assert check_found(made, 20)
     for step in range(start, 20):
         assert not bad & set(made.slots(step).ordinal.tolist())
@@ -97,7 +97,7 @@ def test_samples_are_found_where_they_were_and_quarantined_ones_nowhere(ordinals
 
 def test_beside_another_source_it_is_read_in_its_order():
     ordinals = [5, 1, 1, 28, *range(10, 24)]
-    both = {"a": source(listed(ordinals), weight=1), "b": source(synthetic(40, "b"), weight=3)}
+    both = {"a": source(list_view(ordinals), weight=1), "b": source(synthetic(40, "b"), weight=3)}
     made = make_plan(both, seed=9, global_batch=12)
     found = {}
     for step in range(6):
@@ -110,7 +110,7 @@ def test_beside_another_source_it_is_read_in_its_order():
 
 def test_id_is_that_of_the_golden_file():
     for case in json.loads(GOLDEN.read_text()):
-        view = listed(case["ordinals"], case["n"], case["name"])
+        view = list_view(case["ordinals"], case["n"], case["name"])
         assert (view.list_sha256, view.listed.id, view.id) == (case["list"], case["view"], case["id"])
         told = json.dumps({"list": case["list"], "view": case["view"]}, sort_keys=True, separators=(",", ":"))
         assert case["id"] == "w-" + hashlib.sha256(told.encode()).hexdigest()
@@ -120,10 +120,10 @@ def test_id_is_that_of_the_golden_file():
 
 def test_plan_comes_back_and_its_list_is_part_of_its_hash():
     ordinals = [3, 3, 0, *range(20)]
-    made = planned(ordinals)
+    made = list_plan(ordinals)
     body = json.loads(json.dumps(made.to_json()))
-    assert plan_from_json(body, lambda spec: listed(ordinals)).hash == made.hash
-    assert planned([3, 0, 3, *range(20)]).hash != made.hash
+    assert plan_from_json(body, lambda spec: list_view(ordinals)).hash == made.hash
+    assert list_plan([3, 0, 3, *range(20)]).hash != made.hash
     again = pickle.loads(pickle.dumps(made.sources["a"].view))  # noqa: S301
     assert (again.id, again.in_order.tolist()) == (made.sources["a"].view.id, ordinals)
 
@@ -150,7 +150,7 @@ def test_other_lists_are_refused(given_list, error, fault: dict[str, object]):
 
 
 def test_no_packing_buckets_or_growth():
-    view = listed(range(30))
+    view = list_view(range(30))
     with refusal(InvalidPlan, what="list", where="source 'a'", given="SyntheticView"):
         make_plan({"a": view}, seed=1, global_batch=4, pack=pack("tokens.npy", 8))
     with refusal(InvalidPlan, what="source 'a'", given="ListedView"):

@@ -25,7 +25,7 @@ tokens_of = st.lists(st.one_of(st.integers(0, 12), st.integers(0, 90)), max_size
 
 @pytest.fixture(scope="session")
 def documents_of(properties):
-    return properties.documents_of
+    return properties.make_documents
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_million_documents_hold_few_bytes_and_waste_little():
     assert len(made) < 1.005 * tokens.sum() / 2048 + 2
 
 
-def test_pieces_come_in_the_order_asked_for():
+def test_pieces_come_in_the_requested_order():
     made = pack_table.pack_documents(np.arange(4), np.array([3, 9, 2, 5]), 5)
     every = made.pieces(np.arange(len(made)))
     some = made.pieces(np.array([3, 0, 3]))
@@ -135,7 +135,7 @@ def test_pieces_come_in_the_order_asked_for():
     assert len(made.pieces(np.zeros(0, np.int64))) == 0
 
 
-def plan_of(view, batch=4, pack_=None, **more):
+def build_plan(view, batch=4, pack_=None, **more):
     return make_plan({"docs": view}, seed=7, global_batch=batch, pack=pack_ or pack("t.npy", 16), **more)
 
 
@@ -143,7 +143,7 @@ def plan_of(view, batch=4, pack_=None, **more):
 @given(tokens=st.lists(st.integers(0, 40), min_size=40, max_size=80), step=st.integers(0, 40), data=st.data())
 def test_ranks_resumes_and_json_give_the_same_sequences(documents_of, tokens, step, data):
     view = documents_of(tokens)
-    made = plan_of(view, allow_repeats=True) if sum(tokens) else None
+    made = build_plan(view, allow_repeats=True) if sum(tokens) else None
     if made is None:
         return
     world = data.draw(st.integers(1, 4))
@@ -160,7 +160,7 @@ def test_ranks_resumes_and_json_give_the_same_sequences(documents_of, tokens, st
 @pytest.mark.parametrize("boundary", ["fill", "mask"])
 def test_epoch_of_a_plan_is_every_token_once(documents_of, boundary):
     tokens = [int(n) for n in np.random.default_rng(5).integers(0, 50, 300)]
-    made = plan_of(documents_of(tokens), boundary=boundary)
+    made = build_plan(documents_of(tokens), boundary=boundary)
     view = made.sources["docs"].view
     n, seen = len(view), []
     for step in range(-(-n // 4)):
@@ -176,7 +176,7 @@ def test_epoch_of_a_plan_is_every_token_once(documents_of, boundary):
 
 
 def test_facts_tell_how_full_the_sequences_are(documents_of):
-    made = plan_of(documents_of([10, 10, 10, 33, 0]), batch=2)
+    made = build_plan(documents_of([10, 10, 10, 33, 0]), batch=2)
     assert made.facts()["sources"]["docs"]["pack"] == {
         "documents": 5,
         "length": 16,
@@ -192,19 +192,19 @@ def test_facts_tell_how_full_the_sequences_are(documents_of):
 
 def test_layout_is_part_of_the_plan_and_the_past(documents_of):
     view = documents_of([5, 9, 16, 20])
-    made, other = plan_of(view, 2), plan_of(view, 2, pack("t.npy", 16, pad_id=3))
+    made, other = build_plan(view, 2), build_plan(view, 2, pack("t.npy", 16, pad_id=3))
     assert made.hash != other.hash
     assert made.slots(3).ordinal.tolist() == other.slots(3).ordinal.tolist()
     assert made.sources["docs"].view_id == other.sources["docs"].view_id
     with refusal(PlanMismatch, what="state", where="step 2", given=["pack"]):
         other.check_state(made.state(2))
-    longer = plan_of(documents_of([5, 9, 16, 21]), 2)
+    longer = build_plan(documents_of([5, 9, 16, 21]), 2)
     with refusal(PlanMismatch, what="state", where="step 2", given=["source 'docs' view"]):
         longer.check_state(made.state(2))
 
 
 def test_table_that_changed_is_refused(documents_of):
-    made = plan_of(documents_of([5, 9, 16, 20]), 2)
+    made = build_plan(documents_of([5, 9, 16, 20]), 2)
     other = documents_of([5, 9, 15, 20])
     with refusal(PlanMismatch, what="view", where="source 'docs'") as refused:
         plan_from_json(made.to_json(), lambda spec: other.packed(pack("t.npy", 16)))
@@ -213,8 +213,8 @@ def test_table_that_changed_is_refused(documents_of):
 
 def test_quarantined_document_moves_nothing(documents_of):
     view = documents_of([5, 9, 16, 20] * 9)
-    made = plan_of(view)
-    bad = plan_of(view, quarantine=[(2, {"docs": ["000000000003"]})])
+    made = build_plan(view)
+    bad = build_plan(view, quarantine=[(2, {"docs": ["000000000003"]})])
     assert bad.hash != made.hash
     for step in range(8):
         assert made.slots(step).ordinal.tolist() == bad.slots(step).ordinal.tolist()
@@ -244,17 +244,17 @@ def test_plans_that_are_refused(documents_of):
     with refusal(InvalidPlan, what="pack", given=2048):
         make_plan({"docs": view}, seed=1, global_batch=1, pack=2048)
     with refusal(InvalidPlan, what="source 'docs'", given="SyntheticView"):
-        plan_of(synthetic(10))
+        build_plan(synthetic(10))
     with refusal(InvalidPlan, what="bucket_by", accepted="pack or bucket_by"):
-        plan_of(view, bucket_by="b")
+        build_plan(view, bucket_by="b")
     with pytest.raises(EmptyView):
-        plan_of(documents_of([0, 0]))
+        build_plan(documents_of([0, 0]))
     with refusal(BatchTooLarge, what="global_batch", where="source 'docs'", given=3):
-        plan_of(documents_of([16, 16]), 3)
+        build_plan(documents_of([16, 16]), 3)
     with refusal(InvalidPlan, what="pad_id", where="source 'docs'", given=70_000):
-        plan_of(view, 1, pack("t.npy", 16, pad_id=70_000))
+        build_plan(view, 1, pack("t.npy", 16, pad_id=70_000))
     with refusal(InvalidPlan, what="t.npy", where="source 'docs'", given="float32"):
-        plan_of(documents_of([5, 9], dtype="<f4"), 1)
+        build_plan(documents_of([5, 9], dtype="<f4"), 1)
     with refusal(InvalidPlan, what="pack", where="t.npy", given="{'a': '<u2', 'b': '<i4'}"):
         make_plan(
             {"a": view, "b": source(documents_of([9], dtype="<i4"), weight=2)},

@@ -26,7 +26,7 @@ def key(ordinal):
     return f"{ordinal:012d}"
 
 
-def reopened(plan):
+def reopen_plan(plan):
     return plan_from_json(
         json.loads(json.dumps(plan.to_json())), lambda spec: synthetic(spec["n"], spec["name"])
     )
@@ -52,7 +52,7 @@ def test_buckets_are_quarantined_by_their_sources_name():
     from loader.order.sources.bucket import bucket
     from loader.order.substitutes import substitute
 
-    def made(quarantine=None):
+    def build_plan(quarantine=None):
         return make_plan(
             {"a": synthetic(60, "a", {"b0": 20, "b1": 40}), "z": synthetic(50, "z", {"b1": 50})},
             seed=3,
@@ -62,7 +62,7 @@ def test_buckets_are_quarantined_by_their_sources_name():
         )
 
     bad = set(range(0, 20, 3))
-    plain, quarantined = made(), made([(4, {"a": [key(o) for o in bad]})])
+    plain, quarantined = build_plan(), build_plan([(4, {"a": [key(o) for o in bad]})])
     changed = Counter()
     for step in range(12):
         own, got = plain.slots(step), quarantined.slots(step)
@@ -86,7 +86,7 @@ def test_buckets_are_quarantined_by_their_sources_name():
     with refusal(PlanMismatch, what="state", where="step 5", given=["quarantine"]):
         quarantined.check_state(plain.state(5))
     with refusal(InvalidPlan, what="quarantine", given="a/b0"):
-        made({"a/b0": [key(0)]})
+        build_plan({"a/b0": [key(0)]})
 
 
 @SETTINGS
@@ -95,13 +95,13 @@ def test_saved_plan_comes_back_with_its_quarantine(bad, start):
     made = make_plan(
         {"a": synthetic(50)}, seed=3, global_batch=20, quarantine=[(start, {"a": [key(o) for o in bad]})]
     )
-    again = reopened(made)
+    again = reopen_plan(made)
     assert again == made
     for step in (start, start + 7):
         assert again.batch_ids(step) == made.batch_ids(step)
 
 
-def test_nothing_quarantined_is_the_plan_without():
+def test_empty_quarantine_leaves_the_plan_unchanged():
     views = {"a": synthetic(50)}
     plain = make_plan(views, seed=3, global_batch=20)
     for nothing in (None, [], (), {}, {"a": []}, [(7, {"a": []})]):
@@ -111,44 +111,44 @@ def test_nothing_quarantined_is_the_plan_without():
 
 
 def test_list_is_in_the_hash_whatever_its_order():
-    def made(quarantine):
+    def build_plan(quarantine):
         return make_plan(
             {"a": synthetic(50), "b": synthetic(50)}, seed=3, global_batch=20, quarantine=quarantine
         )
 
-    first = made({"a": [key(3), key(7)], "b": [key(1)]})
+    first = build_plan({"a": [key(3), key(7)], "b": [key(1)]})
     for same in (
         [(0, {"b": [key(1)]}), (0, {"a": [key(7), key(3), key(3)]})],
         [(0, {"a": [key(7)], "b": []}), (0, {"b": {key(1)}, "a": iter([key(3)])})],
     ):
-        assert made(same).hash == first.hash
+        assert build_plan(same).hash == first.hash
     others = [{}, {"a": [key(3)], "b": [key(1)]}, {"a": [key(1)], "b": [key(3), key(7)]}]
     others.append([(1, {"a": [key(3), key(7)], "b": [key(1)]})])
-    assert len({first.hash, *(made(other).hash for other in others)}) == 5
+    assert len({first.hash, *(build_plan(other).hash for other in others)}) == 5
     assert first.to_json()["quarantine"] == [
         {"start_step": 0, "source": "a", "samples": [[3, key(3)], [7, key(7)]]},
         {"start_step": 0, "source": "b", "samples": [[1, key(1)]]},
     ]
 
 
-def test_run_may_quarantine_from_where_it_stopped_on(properties):
+def test_run_may_quarantine_steps_after_its_stop(properties):
     """A list that counted before the state's step cannot change; one that counts from there on can."""
     views = {"a": synthetic_view(50)}
 
-    def made(quarantine):
+    def build_plan(quarantine):
         return plan.make_plan(views, seed=3, global_batch=20, quarantine=quarantine)
 
     bad = {"a": [f"{ordinal:012d}" for ordinal in (1, 2, 3)]}
-    state = made(None).state(4)
+    state = build_plan(None).state(4)
     for later in (4, 5, 100):
-        assert properties.refusal(made([(later, bad)]), state) is None
-    held = made([(2, bad)]).state(4)
-    assert properties.refusal(made([(2, bad), (4, {"a": ["000000000009"]})]), held) is None
+        assert properties.refusal(build_plan([(later, bad)]), state) is None
+    held = build_plan([(2, bad)]).state(4)
+    assert properties.refusal(build_plan([(2, bad), (4, {"a": ["000000000009"]})]), held) is None
     for other, theirs in (
-        (made([(3, bad)]), state),
-        (made(None), held),
-        (made([(3, bad)]), held),
-        (made([(2, {"a": bad["a"][:2]})]), held),
+        (build_plan([(3, bad)]), state),
+        (build_plan(None), held),
+        (build_plan([(3, bad)]), held),
+        (build_plan([(2, {"a": bad["a"][:2]})]), held),
     ):
         assert "quarantine" in (properties.refusal(other, theirs) or "")
 
@@ -249,7 +249,7 @@ def test_any_lists_and_growths_hold_back_their_samples(properties, counts, gone,
     assert [again.batch_ids(step) for step in range(12)] == [made.batch_ids(step) for step in range(12)]
 
 
-def test_list_of_new_samples_belongs_to_the_past_once_its_step_is_over(properties):
+def test_list_of_new_samples_belongs_to_the_past_after_its_step(properties):
     views = properties.versions([40, 20], [{3}])
     plain = make_plan({"a": views[0]}, seed=3, global_batch=10).grow({"a": views[1]}, 2)
     made = plain.quarantined({"a": ["1/3", "0/9"]}, 5)
@@ -305,7 +305,7 @@ def test_lists_may_be_added_to_any_plan(properties):
     assert made.quarantined(lists[0][1], 4) == make_plan(
         bucketed, seed=3, global_batch=20, bucket_by="shape", quarantine=lists
     )
-    documents = {"a": properties.documents_of([5] * 90)}
+    documents = {"a": properties.make_documents([5] * 90)}
     packed = make_plan(documents, seed=3, global_batch=2, pack=pack("t.npy", 10))
     with_list = make_plan(
         documents, seed=3, global_batch=2, pack=pack("t.npy", 10), quarantine={"a": [key(7)]}

@@ -57,13 +57,13 @@ def test_delivered_digest_adds_up_over_any_ranks(properties, step, cuts):
     who = slot_identities(made, slots)
     crcs = (numbers * 2654435761) % 2**32
 
-    def over(rows):
+    def rank_digest(rows):
         return delivered_digest(step, numbers[rows], who[rows], crcs[rows])
 
     edges = [0, *sorted(cut % (size + 1) for cut in cuts), size]
-    total = sum(over(slice(a, b)) for a, b in itertools.pairwise(edges)) % 2**64
-    assert total == over(slice(0, size))
-    assert over(slice(None, None, -1)) == total
+    total = sum(rank_digest(slice(a, b)) for a, b in itertools.pairwise(edges)) % 2**64
+    assert total == rank_digest(slice(0, size))
+    assert rank_digest(slice(None, None, -1)) == total
     changed = crcs.copy()
     changed[0] ^= 1
     assert delivered_digest(step, numbers, who, changed) != total

@@ -34,7 +34,7 @@ def with_quarantined_of_several_versions(properties):
 
 
 def with_growing_buckets(properties):
-    return test_grow_buckets.grown(properties, other={"b0": 20, "b1": 15, "b2": 9})[1]
+    return test_grow_buckets.growing_views(properties, other={"b0": 20, "b1": 15, "b2": 9})[1]
 
 
 def check_found(made, steps):
@@ -77,7 +77,7 @@ def test_every_sample_is_found_where_it_was(properties, made):
 def test_buckets_that_grow_anyhow(properties, first, growths):
     views, steps = test_grow_buckets.history(properties, first, growths)
     assume(test_grow_buckets.enough(views))
-    _, made = properties.grown_buckets_plan(views, steps, test_grow_buckets.BATCHES)
+    _, made = properties.bucket_growth_plan(views, steps, test_grow_buckets.BATCHES)
     assert check_found(made, 30)
 
 
@@ -101,7 +101,7 @@ def test_sources_that_grow_anyhow(properties, n, growths):
 def test_documents_are_found_in_their_sequences(properties):
     tokens = [3, 40, 7, 7, 0, 16, 5, 33, 12, 9, 1, 1]
     made = plan.make_plan(
-        {"docs": properties.documents_of(tokens)}, seed=7, global_batch=3, pack=pack("t.npy", 16)
+        {"docs": properties.make_documents(tokens)}, seed=7, global_batch=3, pack=pack("t.npy", 16)
     )
     table, documents = made.sources["docs"].view.table, made.sources["docs"].view.documents
     for document, key in enumerate(documents.keys(np.arange(len(tokens)))):

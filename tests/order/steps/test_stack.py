@@ -21,7 +21,7 @@ def with_ramp(properties):
 
 def with_buckets(properties):
     sizes = {"a": {"s": 90, "l": 30}, "b": {"s": 11, "l": 200}}
-    return properties.bucketed_plan(sizes, {"s": 9, "l": 21}, schedule=[(7, {"a": 1, "b": 5})])
+    return properties.bucket_plan(sizes, {"s": 9, "l": 21}, schedule=[(7, {"a": 1, "b": 5})])
 
 
 def with_padding(properties):

@@ -20,12 +20,12 @@ def views(photos=4000, web=700, chunk=8):
     }
 
 
-def plan_of(seed=7, global_batch=48, schedule=((10, {"photos": 1, "web": 1}),), **sizes):
+def build_plan(seed=7, global_batch=48, schedule=((10, {"photos": 1, "web": 1}),), **sizes):
     return make_plan(views(**sizes), seed=seed, global_batch=global_batch, schedule=schedule)
 
 
 def test_state_is_small_json_and_accepted_by_its_own_plan():
-    made = plan_of()
+    made = build_plan()
     for step in (0, 1, 10, 11, 10**9):
         state = json.loads(json.dumps(made.state(step)))
         assert made.check_state(state) == step
@@ -33,8 +33,8 @@ def test_state_is_small_json_and_accepted_by_its_own_plan():
         assert len(json.dumps(state)) < 700
 
 
-def test_state_holds_the_digest_of_the_batch_before():
-    made = plan_of()
+def test_state_holds_the_digest_of_the_last_batch():
+    made = build_plan()
     assert made.state(0)["digest"] == ""
     assert made.state(6)["digest"] == planned_digest(5, made.slots(5), made)
 
@@ -58,8 +58,8 @@ LATER_EDITS = [
 
 
 @pytest.mark.parametrize("schedule", LATER_EDITS)
-def test_later_segments_may_change_up_to_the_step_they_begin_at(schedule, properties):
-    made, other = plan_of(), plan_of(schedule=schedule)
+def test_later_segments_may_change_before_their_first_step(schedule, properties):
+    made, other = build_plan(), build_plan(schedule=schedule)
     for step in (0, 1, 9, 10):
         assert other.check_state(made.state(step)) == step
         assert other.state(step) == made.state(step)
@@ -70,7 +70,7 @@ def test_later_segments_may_change_up_to_the_step_they_begin_at(schedule, proper
 
 
 def test_source_added_later_does_not_disturb_a_state():
-    made = plan_of()
+    made = build_plan()
     more = views() | {"audio": source(synthetic(500, "a"), 0)}
     later = [(10, {"photos": 1, "web": 1}), (30, {"audio": 1})]
     other = make_plan(more, seed=7, global_batch=48, schedule=later)
@@ -90,15 +90,15 @@ def test_source_added_later_does_not_disturb_a_state():
     ],
 )
 def test_another_past_is_refused_and_named(change, says):
-    state = plan_of().state(20)
+    state = build_plan().state(20)
     with pytest.raises(PlanMismatch) as caught:
-        plan_of(**change).check_state(state)
+        build_plan(**change).check_state(state)
     for words in says:
         assert words in str(caught.value)
 
 
 def test_renamed_source_is_another_past():
-    state = plan_of().state(20)
+    state = build_plan().state(20)
     renamed = {"pictures" if name == "photos" else name: view for name, view in views().items()}
     with refusal(
         PlanMismatch,
@@ -111,11 +111,11 @@ def test_renamed_source_is_another_past():
 
 def test_even_before_the_first_step_another_seed_is_refused():
     with refusal(PlanMismatch, what="state", where="step 0", given=["seed"]):
-        plan_of(seed=8).check_state(plan_of().state(0))
+        build_plan(seed=8).check_state(build_plan().state(0))
 
 
 def test_edited_state_is_refused():
-    made = plan_of()
+    made = build_plan()
     state = made.state(20)
     with refusal(PlanMismatch, what="plan", where="step 20", given="past-0"):
         made.check_state(state | {"plan": "past-0"})
@@ -129,7 +129,7 @@ def test_edited_state_is_refused():
 
 @pytest.mark.parametrize("name", ["format", "plan", "step", "segments", "past", "digest"])
 def test_state_without_a_field_is_refused_by_name(name):
-    made = plan_of()
+    made = build_plan()
     state = made.state(20)
     for broken in ({key: value for key, value in state.items() if key != name}, state | {name: None}):
         with refusal(PlanMismatch, what="state", given=[name]):
@@ -139,11 +139,11 @@ def test_state_without_a_field_is_refused_by_name(name):
 @pytest.mark.parametrize("state", [None, 5, "state", [1]])
 def test_what_is_no_state_is_refused(state):
     with refusal(PlanMismatch, what="state", given=type(state).__name__, accepted="a dict from state_dict()"):
-        plan_of().check_state(state)
+        build_plan().check_state(state)
 
 
 def test_newer_and_impossible_states_are_refused():
-    made = plan_of()
+    made = build_plan()
     state = made.state(20)
     with refusal(FormatTooNew, what="format", where="state", given=2):
         made.check_state(state | {"format": 2})
@@ -159,15 +159,15 @@ def test_newer_and_impossible_states_are_refused():
 @given(legs=st.lists(st.tuples(st.integers(1, 48), st.integers(0, 7)), min_size=1, max_size=6))
 def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(legs):
     """legs: (world size, batches before the stop), each leg resumed from the JSON of the one before."""
-    state, got = plan_of().state(0), []
+    state, got = build_plan().state(0), []
     for world_size, batches in legs:
-        made = plan_of()
+        made = build_plan()
         first = made.check_state(json.loads(json.dumps(state)))
         for step in range(first, first + batches):
             ids = made.batch_ids(step)
             got += [ids[rank_slice(48, rank, world_size)] for rank in range(world_size)]
         state = made.state(first + batches)
-    whole = plan_of()
+    whole = build_plan()
     want = [one for step in range(sum(batches for _, batches in legs)) for one in whole.batch_ids(step)]
     assert [one for part in got for one in part] == want
     assert state == whole.state(sum(batches for _, batches in legs))

@@ -98,7 +98,7 @@ def texts(root):
 
 
 @pytest.fixture(scope="session")
-def mixed(tmp_path_factory):
+def mixed_root(tmp_path_factory):
     """mixed@1: 20 photos; @2: 4 clips; @3: 3 sounds; @4: 3 documents; @5: without p1 and p2; @6: 10 photos more."""
     path = tmp_path_factory.mktemp("mixed") / "root"
     with loader.Root(path) as root:

@@ -19,17 +19,17 @@ from tests.servers.processes import python
 
 
 @pytest.fixture(scope="module")
-def opened(mixed):
-    with loader.Root(mixed) as root:
+def newest_version(mixed_root):
+    with loader.Root(mixed_root) as root:
         yield root, root.open("mixed@6")
 
 
 @pytest.fixture(scope="module")
-def card(opened):
-    return build_card(*opened)
+def card(newest_version):
+    return build_card(*newest_version)
 
 
-def counted(frame, *names):
+def count_rows(frame, *names):
     """Rows by the values of these columns, largest first."""
     return sorted(
         ((*row[:-1], row[-1]) for row in frame.group_by(names).len().iter_rows()),
@@ -37,25 +37,27 @@ def counted(frame, *names):
     )
 
 
-def test_every_count_is_that_of_the_live_samples(opened, card):
-    frame = opened[1].samples().collect()
+def test_every_count_is_that_of_the_live_samples(newest_version, card):
+    frame = newest_version[1].samples().collect()
     assert card.samples == len(frame) == 38
     assert card.excluded_samples == 2
-    assert [(kind.name, kind.samples) for kind in card.kinds] == counted(frame, "kind")
+    assert [(kind.name, kind.samples) for kind in card.kinds] == count_rows(frame, "kind")
     for kind in card.kinds:
         mine = frame.filter(pl.col("kind") == kind.name)
         splits = mine.with_columns(pl.col("split").fill_null("(no split)"))
-        assert sorted(kind.splits.items()) == sorted(counted(splits, "split"))
+        assert sorted(kind.splits.items()) == sorted(count_rows(splits, "split"))
         seconds = mine["duration_s"].drop_nulls()
         assert sum(kind.seconds.values()) == pytest.approx(seconds.sum())
         assert kind.without_seconds == mine["duration_s"].null_count()
         known = mine.filter(pl.col("label").is_not_null())
-        assert list(kind.labels.counts) == counted(known, "label")
+        assert list(kind.labels.counts) == count_rows(known, "label")
         sizes = mine.filter(pl.col("width_px").is_not_null())
         named = sizes.with_columns(pl.format("{} x {}", "width_px", "height_px").alias("size"))
-        assert list(kind.sizes.counts) == counted(named, "size")
+        assert list(kind.sizes.counts) == count_rows(named, "size")
     assert card.licences.counts == tuple(
-        counted(frame.filter(pl.col("licence").is_not_null() & (pl.col("licence") != "unknown")), "licence")
+        count_rows(
+            frame.filter(pl.col("licence").is_not_null() & (pl.col("licence") != "unknown")), "licence"
+        )
     )
     assert card.licences.unknown == len(frame) - card.licences.known == 16
     score = next(column for column in card.columns if column.name == "score").numbers
@@ -70,8 +72,8 @@ def test_hours(card):
     assert card.hours("image") is None
 
 
-def test_raw_objects_sources_without_secrets(card, opened):
-    frame = opened[1].samples().collect()
+def test_raw_objects_sources_without_secrets(card, newest_version):
+    frame = newest_version[1].samples().collect()
     assert card.raw_objects == frame["raw_uri"].drop_nulls().n_unique()
     assert {kind.name: kind.raw_objects for kind in card.kinds} == {
         "image": 15,
@@ -162,11 +164,11 @@ def test_media_without_columns_are_known_by_their_fields(tmp_path, media):
     assert example.caption == "short"
 
 
-def test_examples_are_the_same_as_long_as_they_are_there(opened, card):
+def test_examples_are_the_same_as_long_as_they_are_there(newest_version, card):
     """By the hash of the key, of different raw objects: a version with more samples changes what it must."""
-    root = opened[0]
+    root = newest_version[0]
     keys = [example.key for example in card.examples if example.kind == "image"]
-    frame = opened[1].samples().filter(pl.col("kind") == "image").collect()
+    frame = newest_version[1].samples().filter(pl.col("kind") == "image").collect()
     ordered = sorted(
         frame.rows(named=True),
         key=lambda row: hashlib.blake2b(row["key"].encode(), digest_size=16).digest()[:8][::-1],
@@ -224,23 +226,23 @@ def test_field_that_is_too_large_is_not_read(tmp_path, media, monkeypatch):
 
 
 @pytest.mark.parametrize("wanted", [-1, 25])
-def test_number_of_examples_out_of_range(opened, wanted):
+def test_number_of_examples_out_of_range(newest_version, wanted):
     with refusal(InvalidRuntime, what="examples", given=wanted, accepted="0 to 24"):
-        build_card(*opened, n_examples=wanted)
+        build_card(*newest_version, n_examples=wanted)
 
 
-def test_without_examples(opened):
-    card = build_card(*opened, n_examples=0)
+def test_without_examples(newest_version):
+    card = build_card(*newest_version, n_examples=0)
     assert card.examples == ()
     assert "<h2>Examples" not in render_html(card)
 
 
-def test_same_version_gives_the_same_bytes_in_any_process(mixed, card):
+def test_same_version_gives_the_same_bytes_in_any_process(mixed_root, card):
     code = (
         "import loader, sys, hashlib\n"
         "from penstock.card.build import build_card\n"
         "from penstock.card.build import card_files\n"
-        f"root = loader.Root({mixed!r})\n"
+        f"root = loader.Root({mixed_root!r})\n"
         "for name, data in card_files(build_card(root, root.open('mixed@6'))).items():\n"
         "    print(name, hashlib.sha256(data).hexdigest())\n"
     )

@@ -35,15 +35,15 @@ def agrees(root):
     card, frame = build_card(root, version), version.samples().collect()
     (kind,) = card.kinds
 
-    def counted(name):
+    def value_counts(name):
         return dict(frame[name].drop_nulls().value_counts().iter_rows())
 
-    assert dict(kind.labels.counts) == counted("label")
+    assert dict(kind.labels.counts) == value_counts("label")
     assert kind.labels.unknown == frame["label"].null_count()
     size = pl.format("{} x {}", "width_px", "height_px").alias("size")
     assert dict(kind.sizes.counts) == dict(frame.select(size.value_counts()).unnest("size").iter_rows())
     columns = {column.name: column for column in card.columns}
-    assert dict(columns["mood"].counts.counts) == counted("mood")
+    assert dict(columns["mood"].counts.counts) == value_counts("mood")
     assert columns["score"].numbers.known == frame["score"].len() - frame["score"].null_count()
     assert columns["width_px"].numbers.maximum == frame["width_px"].max()
 

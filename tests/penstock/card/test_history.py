@@ -63,7 +63,7 @@ def test_batches_add_up_over_the_versions(root):
     assert made.run["dagster_run_id"] == "run 2"
 
 
-def test_only_what_the_version_builds_on(root):
+def test_history_names_only_ancestors(root):
     first = publish(root, 1, record(made_of=MADE))
     publish(root, 2, record(made_of=MADE))
     made = history(root, first)

@@ -61,7 +61,7 @@ def test_each_number_is_in_its_bin(values):
 
 @bounded
 @given(values=st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=80), sign=st.sampled_from([1, -1]))
-def test_quantiles_are_near(values, sign):
+def test_quantiles_are_close(values, sign):
     told = spread([[sign * value for value in values]]).result(len(values))
     ordered = np.sort(sign * np.array(values))
     for share, found in ((0.05, told.p5), (0.5, told.p50), (0.95, told.p95)):

@@ -9,7 +9,7 @@ from tests.servers.processes import python
 HOSTILE = "a|<b>\n\x1b[1m*"
 
 
-def rendered(folder, name, text, **values):
+def render_template(folder, name, text, **values):
     (folder / name).write_text(text)
     return templates(folder).get_template(name).render(values)
 
@@ -17,31 +17,32 @@ def rendered(folder, name, text, **values):
 @pytest.mark.parametrize(
     ("name", "told"), [("a.html.j2", "a|&lt;b&gt; [1m*"), ("a.md.j2", "a&#124;&lt;b&gt; \\[1m\\*")]
 )
-def test_file_says_which_language_a_text_is_escaped_for(tmp_path, name, told):
-    assert rendered(tmp_path, name, "{{ x }}", x=HOSTILE) == told
+def test_file_names_the_language_of_its_escapes(tmp_path, name, told):
+    assert render_template(tmp_path, name, "{{ x }}", x=HOSTILE) == told
     assert (
-        rendered(tmp_path, f"2{name}", "{% autoescape false %}{{ x }}{% endautoescape %}", x=HOSTILE) == told
+        render_template(tmp_path, f"2{name}", "{% autoescape false %}{{ x }}{% endautoescape %}", x=HOSTILE)
+        == told
     )
     macro = "{% macro m(x) %}*<i>{{ x }}{% endmacro %}{{ m(x) }}"
-    assert rendered(tmp_path, f"3{name}", macro, x=HOSTILE) == f"*<i>{told}"
+    assert render_template(tmp_path, f"3{name}", macro, x=HOSTILE) == f"*<i>{told}"
     block = "{% set y %}{{ x }}{% endset %}{{ y }}"
-    assert rendered(tmp_path, f"4{name}", block, x=HOSTILE) == told
+    assert render_template(tmp_path, f"4{name}", block, x=HOSTILE) == told
 
 
 def test_file_of_no_known_language_shows_nothing(tmp_path):
     with pytest.raises(KeyError):
-        rendered(tmp_path, "a.js.j2", "{{ x }}", x="1")
+        render_template(tmp_path, "a.js.j2", "{{ x }}", x="1")
 
 
 @pytest.mark.parametrize("name", ["safe", "e", "escape", "forceescape", "tojson", "urlize", "xmlattr"])
 def test_no_template_says_that_a_text_is_safe(tmp_path, name):
     with pytest.raises(TemplateAssertionError, match="No filter"):
-        rendered(tmp_path, "a.html.j2", f"{{{{ x | {name} }}}}", x=HOSTILE)
+        render_template(tmp_path, "a.html.j2", f"{{{{ x | {name} }}}}", x=HOSTILE)
 
 
 def test_name_that_is_not_given_is_an_error(tmp_path):
     with pytest.raises(UndefinedError):
-        rendered(tmp_path, "a.html.j2", "{{ missing }}")
+        render_template(tmp_path, "a.html.j2", "{{ missing }}")
 
 
 def test_missing_engine_is_named_with_its_pip_line():

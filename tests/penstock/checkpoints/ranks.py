@@ -56,7 +56,7 @@ class Transformer(nn.Module):
         return x.mean()
 
 
-def made(request):
+def make_model(request):
     """(model, optimizer), the model's weights drawn from the request's seed; sharded where there are ranks."""
     torch.manual_seed(request["seed"])
     model = Transformer(*SIZES[request.get("size", "small")]).to(request["device"])
@@ -110,16 +110,16 @@ def checkpoints(request):
     return Checkpoints(root, "run", **options)
 
 
-def die_at(store, suffix):
+def kill_before_suffix(store, suffix):
     """This process ends by SIGKILL before its store's first write to a key that ends so."""
 
     def deadly(write):
-        def wrapped(key, data):
+        def write_or_die(key, data):
             if key.endswith(suffix):
                 os.kill(os.getpid(), signal.SIGKILL)
             write(key, data)
 
-        return wrapped
+        return write_or_die
 
     store.put, store.put_if_absent = deadly(store.put), deadly(store.put_if_absent)
 
@@ -127,12 +127,12 @@ def die_at(store, suffix):
 def save(request, rank):
     """Trains, saves; with "after", goes on training while the save is on its way; with "apart", each rank saves a step
     that is so much higher. Digests of what was to be saved."""
-    model, optimizer = made(request)
+    model, optimizer = make_model(request)
     train(model, optimizer, request.get("train", 2))
     saved = digests(model, optimizer)
     with checkpoints(request) as kept:
         if rank == request.get("die_rank"):
-            die_at(kept._root.store, request["die_at"])
+            kill_before_suffix(kept._root.store, request["die_at"])
         step = request["step"] + rank * request.get("apart", 0)
         kept.save(step, {"t": TrainingState(model, optimizer)}, wait="after" not in request)
         if "after" in request:
@@ -143,7 +143,7 @@ def save(request, rank):
 
 def load(request, rank):
     """Loads into a model of other weights. Digests, the step, and the requests that it took."""
-    model, optimizer = made(request)
+    model, optimizer = make_model(request)
     traffic = Traffic()
     with checkpoints(request) as kept, count_requests(traffic):
         found = kept.load({"t": TrainingState(model, optimizer)}, step=request.get("step", "latest"))
@@ -166,14 +166,14 @@ def kill_at_change(pid, at):
     changes = 0
 
     def deadly(call):
-        def wrapped(*args, **options):
+        def count_or_die(*args, **options):
             nonlocal changes
             if changes == at:
                 os.kill(pid, signal.SIGKILL)
             changes += 1
             return call(*args, **options)
 
-        return wrapped
+        return count_or_die
 
     for owner, name in (
         (LocalStore, "put"),
@@ -186,7 +186,7 @@ def kill_at_change(pid, at):
     return lambda: changes
 
 
-def save_near(request, rank):
+def save_near_steps(request, rank):
     """Saves near steps as the rank of a node. During the last one `die_rank` kills itself, or the process `die_pid`.
     The counts, and the changes of the last step."""
     near = NodeCache(path=request["near"][rank], limit_bytes=2**16, page_bytes=4096, peers=request["peers"])
@@ -260,12 +260,12 @@ def pause(owner, name, seconds):
     """Let the next call of a method wait."""
     call = getattr(owner, name)
 
-    def wrapped(*args):
+    def sleep_once(*args):
         setattr(owner, name, call)
         time.sleep(seconds)
         return call(*args)
 
-    setattr(owner, name, wrapped)
+    setattr(owner, name, sleep_once)
 
 
 def as_rank(request, rank, meet, answer):

@@ -11,14 +11,14 @@ from loader.errors import CorruptCheckpoint, InvalidRuntime
 from penstock.checkpoints import Checkpoints
 from tests.cache.peers.nodes import Node, running_nodes
 from tests.penstock.checkpoints.near.nodes import distribute, near_path
-from tests.penstock.checkpoints.near.nodes import saved as near_save
+from tests.penstock.checkpoints.near.nodes import save_state as near_save
 from tests.run.range_server import RangeServer
 
 PAGE = 65536
 
 
 @pytest.fixture
-def saved(tmp_path):
+def saved_state(tmp_path):
     """Return the state of a checkpoint, and a server of its bucket."""
     folder = tmp_path / "root"
     state = {f"layer{number}": torch.randn(300, 1000) for number in range(6)}
@@ -74,16 +74,16 @@ def sizes(server):
     return sum(len(data) for key, data in server.objects.items() if key.endswith(".safetensors"))
 
 
-def test_replicas_of_a_node_read_each_part_once(saved, tmp_path):
-    state, server = saved
+def test_replicas_of_a_node_read_each_part_once(saved_state, tmp_path):
+    state, server = saved_state
     cache = loader.NodeCache(path=tmp_path / "cache", limit_bytes=100 * PAGE * 10, page_bytes=PAGE)
     for _ in range(3):
         assert is_equal(load(server, cache), state)
     assert 0 < server.part_bytes <= 1.05 * sizes(server)
 
 
-def test_replicas_of_several_nodes_read_each_part_once(saved, tmp_path):
-    state, server = saved
+def test_replicas_of_several_nodes_read_each_part_once(saved_state, tmp_path):
+    state, server = saved_state
     with running_nodes(tmp_path / "nodes", 3, page_bytes=PAGE) as nodes:
         peers = [node.address for node in nodes]
         states = {}
@@ -102,8 +102,8 @@ def test_replicas_of_several_nodes_read_each_part_once(saved, tmp_path):
         assert server.part_bytes <= 1.05 * sizes(server)
 
 
-def test_samplers_read_weights_from_near_and_else_each_byte_once(saved, tmp_path):
-    state, server = saved
+def test_samplers_read_weights_from_near_and_else_each_byte_once(saved_state, tmp_path):
+    state, server = saved_state
     newer = {name: value + 1 for name, value in state.items()}
     with running_nodes(tmp_path / "nodes", 4, page_bytes=PAGE) as nodes:
         training, sampling = nodes[:2], nodes[2:]
@@ -132,8 +132,8 @@ def test_samplers_read_weights_from_near_and_else_each_byte_once(saved, tmp_path
         assert 0 < server.part_bytes <= 1.05 * sizes(server)
 
 
-def test_damaged_part_is_named_and_its_pages_go(saved, tmp_path):
-    state, server = saved
+def test_damaged_part_is_named_and_its_pages_go(saved_state, tmp_path):
+    state, server = saved_state
     cache = loader.NodeCache(path=tmp_path / "cache", limit_bytes=1000 * PAGE, page_bytes=PAGE)
     (key, *_) = sorted(key for key in server.objects if key.endswith(".safetensors"))
     whole = server.objects[key]

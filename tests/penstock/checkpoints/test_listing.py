@@ -40,7 +40,7 @@ def place(tmp_path):
     return root
 
 
-def test_ls_says_what_is_there_and_what_it_was_trained_on(place, cli):
+def test_ls_names_checkpoints_and_their_data(place, cli):
     said = cli("checkpoints", "ls", root=place)
     assert said.code == 0
     lines = said.out.splitlines()
@@ -113,7 +113,7 @@ def test_verify_reads_every_byte(place, cli):
     assert "no checkpoint of step 7; the newest are: 5, 10" in said.err
 
 
-def test_verify_refuses_what_it_cannot_look_at(place, cli, tmp_path):
+def test_verify_refuses_unknown_runs(place, cli, tmp_path):
     """Nothing would be wrong with it."""
     said = cli("checkpoints", "verify", "A", root=place)
     assert said.code == 2

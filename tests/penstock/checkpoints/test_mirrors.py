@@ -35,9 +35,9 @@ def fail(root, monkeypatch):
             if error is None:
                 monkeypatch.undo()
             else:
-                monkeypatch.setattr(root.store.primary, verb, told(error))
+                monkeypatch.setattr(root.store.primary, verb, raise_error(error))
 
-    def told(error):
+    def raise_error(error):
         def call(*_, **__):
             raise error("the primary: told so")
 

@@ -14,15 +14,15 @@ OTHER = {"seed": 2}
 
 
 @pytest.fixture(scope="module")
-def saved(ranks, tmp_path_factory):
+def checkpoint_place(ranks, tmp_path_factory):
     """(place, digests) of a checkpoint of step 10 by 2 ranks, which no test changes."""
     place = str(tmp_path_factory.mktemp("saved") / "root")
     return place, ranks(2, "save", url=place, step=10, **SMALL)
 
 
 @pytest.mark.parametrize("world", [1, 3])
-def test_saved_at_two_ranks_it_is_the_same_bits_at_any_number(ranks, saved, world):
-    place, expected = saved
+def test_saved_at_two_ranks_it_is_the_same_bits_at_any_number(ranks, checkpoint_place, world):
+    place, expected = checkpoint_place
     assert len([name for name in expected if name.startswith("/optimizer/state")]) > 30
     for one in ranks(world, "load", whole=False, url=place, **OTHER):
         assert one["said"]["step"] == 10
@@ -39,8 +39,8 @@ def test_saved_under_nccl_beside_a_training_it_is_the_same_bits_on_a_cpu(ranks, 
         assert (found["step"], found["digests"]) == (10, expected)
 
 
-def test_each_rank_writes_its_own_parts_and_none_is_larger(saved):
-    found = marker.read(open_store(saved[0]), "run", 10)
+def test_each_rank_writes_its_own_parts_and_none_is_larger(checkpoint_place):
+    found = marker.read(open_store(checkpoint_place[0]), "run", 10)
     assert found.world_size == 2
     assert len({part.name.split("-")[0] for part in found.parts}) == 2  # one random name per rank
     assert max(part.nbytes for part in found.parts) < 30_000 + 4_000  # (with its header)
@@ -57,20 +57,20 @@ def test_each_rank_writes_its_own_parts_and_none_is_larger(saved):
     ],
 )
 def test_killed_in_mid_save_the_last_good_one_stays_and_the_step_can_be_saved_again(
-    ranks, saved, tmp_path, rank, at
+    ranks, checkpoint_place, tmp_path, rank, at
 ):
     place = str(tmp_path / "root")
-    shutil.copytree(saved[0], place)
+    shutil.copytree(checkpoint_place[0], place)
     store, more = open_store(place), {"url": place, "step": 20, "train": 3, **SMALL}
     killed = ranks(2, "save", whole=False, die_rank=rank, die_at=at, **more)
     assert killed[rank]["code"] == -signal.SIGKILL
     assert killed[1 - rank]["code"] == 1
     problems = [(one.step, one.problem.partition(":")[0]) for one in list_steps(store, "run")]
     assert problems == [(10, ""), (20, "no marker")]
-    assert ranks(1, "load", url=place, **OTHER)["digests"] == saved[1]
+    assert ranks(1, "load", url=place, **OTHER)["digests"] == checkpoint_place[1]
 
     again = ranks(2, "save", **more)
-    assert again != saved[1]
+    assert again != checkpoint_place[1]
     found = ranks(1, "load", url=place, **OTHER)
     assert (found["step"], found["digests"]) == (20, again)
     made = marker.read(store, "run", 20)
@@ -86,20 +86,20 @@ def test_save_beside_a_training_that_goes_on_is_of_its_step(ranks, tmp_path):
 
 
 @pytest.mark.parametrize("more", [{}, {"after": 1}])
-def test_ranks_that_save_different_steps_commit_nothing(ranks, saved, tmp_path, more):
+def test_ranks_that_save_different_steps_commit_nothing(ranks, checkpoint_place, tmp_path, more):
     place = str(tmp_path / "root")
-    shutil.copytree(saved[0], place)
+    shutil.copytree(checkpoint_place[0], place)
     for one in ranks(2, "save", whole=False, url=place, step=20, apart=1, keep_last=1, **SMALL, **more):
         assert (one["code"], one["said"].split(":")[0]) == (1, "InvalidRuntime")
         assert "rank 1 saves step 21 of run 'run', the coordinator step 20 of run 'run'" in one["said"]
     assert marker.steps(open_store(place), "run") == [10]
-    assert ranks(1, "load", url=place, **OTHER)["digests"] == saved[1]
+    assert ranks(1, "load", url=place, **OTHER)["digests"] == checkpoint_place[1]
 
 
-def test_every_rank_is_told_what_failed_on_one(ranks, saved, tmp_path):
+def test_every_rank_is_told_what_failed_on_one(ranks, checkpoint_place, tmp_path):
     tmp_path.joinpath("root").mkdir()
     tmp_path.joinpath("root", "mine.txt").write_text("somebody else's folder")
     for one in ranks(2, "save", whole=False, url=str(tmp_path / "root"), step=10, **SMALL):
         assert (one["code"], one["said"].split(":")[0]) == (1, "NotARoot")
-    for one in ranks(2, "load", whole=False, url=saved[0], step=11, **OTHER):
+    for one in ranks(2, "load", whole=False, url=checkpoint_place[0], step=11, **OTHER):
         assert (one["code"], one["said"].split(":")[0]) == (1, "CheckpointNotFound")

@@ -49,7 +49,7 @@ def format_places(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def exported_root(tmp_path_factory):
+def export_root(tmp_path_factory):
     """Path of a root with d@5: parts with and without a group, exclusions, an annotation, keys and fields with dots.
 
     Beside it tokens@1 for formats that hold no more.
@@ -72,7 +72,7 @@ def exported_root(tmp_path_factory):
                 writer.add(name, fields, metadata={"w": i, "late": True}, source={"split": "val"})
         place = tmp_path_factory.mktemp("tokens")
         for stem, n in (("a", 6), ("b/c", 5)):
-            megatron_files.fill(place, stem, "u2", megatron_files.numbered(n))
+            megatron_files.fill(place, stem, "u2", megatron_files.number_documents(n))
         register(root, "megatron", place, "tokens")
         root.annotate("d", "labels", {"a.b/k2": {"kind": "new"}}, author="ann")
     return str(path)

@@ -38,7 +38,7 @@ def root(tmp_path):
         yield root
 
 
-def imported(root, folder, **options):
+def import_folder(root, folder, **options):
     """Import the folder as `photos`; return the report and the newest version."""
     selection = options.pop("selection", Selection())
     report = import_place(
@@ -58,19 +58,19 @@ def column(version, name):
 
 
 def test_rows_of_a_table_become_typed_columns(root, photos):
-    report, version = imported(root, photos, table=str(photos / "labels.csv"))
+    report, version = import_folder(root, photos, table=str(photos / "labels.csv"))
     assert report.samples == 3  # the table beside the photos is no sample
     assert report.notes == []
     kinds = {name: version.manifest["columns"][name]["type"] for name in ("label", "weight", "indoors")}
     assert kinds == {"label": "string", "weight": "double", "indoors": "bool"}
     assert column(version, "label") == {"cat/c1": "tabby", "cat/c2": "siamese", "dog/d1": "pug"}
     assert column(version, "weight") == {"cat/c1": 3.5, "cat/c2": 4.0, "dog/d1": 8.0}
-    again, same = imported(root, photos, table=str(photos / "labels.csv"))
+    again, same = import_folder(root, photos, table=str(photos / "labels.csv"))
     assert (same.id, again.relabelled) == (version.id, 0)
 
 
 def test_labels_of_a_table_reach_a_batch_as_class_numbers(root, photos):
-    _, version = imported(root, photos, table=str(photos / "labels.csv"))
+    _, version = import_folder(root, photos, table=str(photos / "labels.csv"))
     view = version.select("jpg", columns={"label": version.classes("label"), "weight": None})
     plan = loader.plan({"photos": view}, seed=1, global_batch=3)
     with loader.Loader(plan, 0, 1, decode=False, framework="numpy") as batches:
@@ -93,7 +93,7 @@ def test_a_row_names_a_file_by_path_or_name_with_or_without_extension(root, phot
     table = tmp_path / name
     table.write_text(rows)
     (photos / "labels.csv").unlink()
-    _, version = imported(root, photos, table=str(table))
+    _, version = import_folder(root, photos, table=str(table))
     assert column(version, "label") == {"cat/c1": "a", "cat/c2": "b", "dog/d1": "c"}
 
 
@@ -102,17 +102,17 @@ def test_rows_name_files_beside_folders_too(root, photos, tmp_path):
     (photos / "labels.csv").unlink()
     (photos / "loose.jpg").write_bytes(b"loose")  # its path is its name
     table.write_text("image,label\nloose.jpg,a\nc1.jpg,b\nc2.jpg,c\nd1.jpg,d\n")
-    _, version = imported(root, photos, table=str(table))
+    _, version = import_folder(root, photos, table=str(table))
     assert column(version, "label") == {"loose": "a", "cat/c1": "b", "cat/c2": "c", "dog/d1": "d"}
 
 
 def test_an_unchanged_label_that_is_no_number_makes_no_version(root, photos):
     (photos / "labels.csv").write_text("image,grade\nc1,nan\nc2,1.5\nd1,2.5\n")
-    _, version = imported(root, photos, table=str(photos / "labels.csv"))
-    report, same = imported(root, photos, table=str(photos / "labels.csv"))
+    _, version = import_folder(root, photos, table=str(photos / "labels.csv"))
+    report, same = import_folder(root, photos, table=str(photos / "labels.csv"))
     assert (report.relabelled, same.id) == (0, version.id)
     (photos / "labels.csv").write_text("image,grade\nc1,3.5\nc2,nan\nd1,2.5\n")
-    report, changed = imported(root, photos, table=str(photos / "labels.csv"))
+    report, changed = import_folder(root, photos, table=str(photos / "labels.csv"))
     assert report.relabelled == 2
     assert column(changed, "grade")["cat/c1"] == 3.5
 
@@ -130,17 +130,17 @@ def test_a_parquet_table_has_its_own_key_column(root, photos, tmp_path):
     table = tmp_path / "labels.parquet"
     pq.write_table(pa.table({"id": ["c1", "c2", "d1"], "grade": [1, 2, 3]}), table)
     with refusal(FieldNotFound, what="key column", where="labels.parquet", given=["id", "grade"]):
-        imported(root, photos, table=str(table))
-    _, version = imported(root, photos, table=str(table), key="id")
+        import_folder(root, photos, table=str(table))
+    _, version = import_folder(root, photos, table=str(table), key="id")
     assert column(version, "grade") == {"cat/c1": 1, "cat/c2": 2, "dog/d1": 3}
 
 
 def test_folder_names_become_labels_only_on_request(root, photos):
     (photos / "labels.csv").unlink()
     (photos / "loose.jpg").write_bytes(b"loose")
-    report, version = imported(root, photos)
+    report, version = import_folder(root, photos)
     assert "label" not in version.manifest["columns"]
-    report, version = imported(root, photos, label_from="folder")
+    report, version = import_folder(root, photos, label_from="folder")
     assert report.relabelled == 3  # files of the first import
     assert column(version, "label") == {"cat/c1": "cat", "cat/c2": "cat", "dog/d1": "dog", "loose": None}
     assert report.notes == ["1 files lie in no folder, so they have no label: 'loose.jpg'"]
@@ -148,20 +148,20 @@ def test_folder_names_become_labels_only_on_request(root, photos):
 
 def test_a_later_import_without_labels_is_refused(root, photos):
     (photos / "labels.csv").unlink()
-    imported(root, photos, label_from="folder")
+    import_folder(root, photos, label_from="folder")
     root.exclude("photos@latest", ["cat/c1"], reason="blurred")
     (photos / "cat" / "c3.jpg").write_bytes(b"new")
     with refusal(Conflict, what="labels", where="photos@2", accepted="--label-from folder"):
-        imported(root, photos)
-    _, unlabelled = imported(root, photos, label_from="none")
+        import_folder(root, photos)
+    _, unlabelled = import_folder(root, photos, label_from="none")
     assert column(unlabelled, "label") == {"cat/c2": "cat", "cat/c3": None, "dog/d1": "dog"}
 
 
 def test_changed_labels_of_unchanged_files_make_an_annotation(root, photos):
-    _, first = imported(root, photos, table=str(photos / "labels.csv"))
+    _, first = import_folder(root, photos, table=str(photos / "labels.csv"))
     (photos / "cat" / "c3.jpg").write_bytes(b"new")
     (photos / "labels.csv").write_text(ROWS.replace("pug", "boxer") + "c3.jpg,persian,5,false\n")
-    report, version = imported(root, photos, table=str(photos / "labels.csv"))
+    report, version = import_folder(root, photos, table=str(photos / "labels.csv"))
     assert (report.new, report.same, report.relabelled) == (1, 3, 1)
     assert column(version, "label") == {
         "cat/c1": "tabby",
@@ -173,10 +173,10 @@ def test_changed_labels_of_unchanged_files_make_an_annotation(root, photos):
 
 
 def test_a_table_of_new_files_leaves_earlier_labels(root, photos):
-    imported(root, photos, table=str(photos / "labels.csv"))
+    import_folder(root, photos, table=str(photos / "labels.csv"))
     (photos / "cat" / "c3.jpg").write_bytes(b"new")
     (photos / "labels.csv").write_text("filename,label\nc3.jpg,persian\n")
-    report, version = imported(root, photos, table=str(photos / "labels.csv"))
+    report, version = import_folder(root, photos, table=str(photos / "labels.csv"))
     assert report.relabelled == 0
     assert column(version, "label")["cat/c1"] == "tabby"
     assert report.notes == ["3 files have no row in labels.csv: 'cat/c1.jpg', 'cat/c2.jpg', 'dog/d1.jpg'"]
@@ -187,9 +187,9 @@ def test_rows_that_no_file_has_are_refused_or_ignored(root, photos):
     with refusal(
         InvalidKey, what="name", where="labels.csv", given=["gone.jpg"], accepted="files of the source"
     ):
-        imported(root, photos, table=str(photos / "labels.csv"))
+        import_folder(root, photos, table=str(photos / "labels.csv"))
     assert "photos" not in root.datasets()
-    _, version = imported(root, photos, table=str(photos / "labels.csv"), is_partial=True)
+    _, version = import_folder(root, photos, table=str(photos / "labels.csv"), is_partial=True)
     assert len(version) == 3
 
 
@@ -208,7 +208,7 @@ def test_rows_that_no_file_has_are_refused_or_ignored(root, photos):
 def test_a_table_that_cannot_be_read_is_refused(root, photos, rows, error, words):
     (photos / "labels.csv").write_text(rows)
     with pytest.raises(error) as raised:
-        imported(root, photos, table=str(photos / "labels.csv"))
+        import_folder(root, photos, table=str(photos / "labels.csv"))
     assert words in str(raised.value)
     assert "photos" not in root.datasets()
 
@@ -218,7 +218,7 @@ def test_a_name_of_two_files_is_refused(root, photos):
     with refusal(
         InvalidKey, what="name", where="labels.csv", given="c1.jpg", accepted=["cat/c1.jpg", "dog/c1.jpg"]
     ):
-        imported(root, photos, table=str(photos / "labels.csv"))
+        import_folder(root, photos, table=str(photos / "labels.csv"))
 
 
 def test_a_registration_has_labels_and_changes_them(root, photos):

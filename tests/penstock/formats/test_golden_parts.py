@@ -51,12 +51,12 @@ def sha256(value):
     return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:16]
 
 
-def bytes_of(place):
+def place_hash(place):
     """Hash of a place's keys and bytes."""
     return sha256({key: hashlib.sha256(data).hexdigest() for key, data in objects_of(place).items()})
 
 
-def shards_of(store, rows):
+def shard_hashes(store, rows):
     """Hash of each shard, or of the index of a shard in place: of its columns, since Parquet names its writer."""
     out = []
     for row in rows:
@@ -67,7 +67,7 @@ def shards_of(store, rows):
 
 def of_version(version):
     rows = version.parts.shard_rows().to_pylist()
-    return {"id": version.id, "shards": shards_of(version.store, rows)}
+    return {"id": version.id, "shards": shard_hashes(version.store, rows)}
 
 
 def of_batch(root, place, name, keep):
@@ -83,10 +83,10 @@ def of_batch(root, place, name, keep):
     record, _, refused = units_stage(root, store, compute, spec, partition=batch, run_id="r")
     assert refused == []
     parts = [loader.Part.from_json(entry["part"]) for entry in record.body["parts"]]
-    return {"shards": shards_of(root.store, [asdict(shard) for part in parts for shard in part.shards])}
+    return {"shards": shard_hashes(root.store, [asdict(shard) for part in parts for shard in part.shards])}
 
 
-def values_of(case, places, root):
+def golden_values(case, places, root):
     """The golden values of a case. root: a new one."""
     verb, name, how = (*case.replace(",", "").split(" ", 2), "")[:3]
     place = places / name
@@ -116,14 +116,14 @@ def test_golden_parts_hold_every_format(golden):
 @pytest.mark.parametrize("case", CASES)
 def test_parts_have_their_golden_hashes(case, golden, format_places, tmp_path):
     name = case.replace(",", "").split()[1]
-    assert bytes_of(format_places / name) == golden["places"][name], (
+    assert place_hash(format_places / name) == golden["places"][name], (
         "the library of the format writes other bytes: make the golden values of this place anew"
     )
     expected = golden["values"][case]
     if pa.__version__ != golden["pyarrow"]:
         expected.pop("id", None)  # hashes of tables, which name the release of pyarrow that wrote them
     with loader.Root(tmp_path / "root") as root:
-        actual = values_of(case, format_places, root)
+        actual = golden_values(case, format_places, root)
     assert {kind: actual[kind] for kind in expected} == expected
 
 
@@ -134,11 +134,11 @@ def add():
     with tempfile.TemporaryDirectory() as folder:
         filled = fill(Path(folder) / "places")
         for name in PLACE_FORMATS:
-            places.setdefault(name, bytes_of(filled / name))
+            places.setdefault(name, place_hash(filled / name))
         for n, case in enumerate(CASES):
             if case not in values:
                 with loader.Root(Path(folder) / f"root-{n}") as root:
-                    values[case] = values_of(case, filled, root)
+                    values[case] = golden_values(case, filled, root)
     rows = ",\n".join(f"  {json.dumps(case)}: {json.dumps(values[case])}" for case in sorted(values))
     head = json.dumps({"pyarrow": known["pyarrow"], "places": places}, indent=1)[:-2]
     file.write_text(f'{head},\n "values": {{\n{rows}\n }}\n}}\n')

@@ -87,7 +87,7 @@ def test_exclusion_whose_version_was_retired_is_applied_by_the_next_publication(
 def kills(tmp_path, publish, place, change, every):
     """Yield (root, k, side) after each killed publication. change(is_new): writes the first or second files."""
 
-    def store_of(name):
+    def make_store(name):
         store = open_store(f"memory://{tmp_path.name}/{name}")
         root = root_in_store(store)
         change(False)
@@ -99,7 +99,7 @@ def kills(tmp_path, publish, place, change, every):
     def run(store):
         publish(root_in_store(store), place)
 
-    for store, k, when in killed_runs(run, store_of, verbs=PUTS, at=range(1, 99, every)):
+    for store, k, when in killed_runs(run, make_store, verbs=PUTS, at=range(1, 99, every)):
         yield root_in_store(store), k, when
 
 

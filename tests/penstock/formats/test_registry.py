@@ -50,10 +50,17 @@ from penstock.upkeep.verify.version import verify
 from tests.mortal_store import PUTS, SIDES, Death, Killed, killed_runs, stop
 from tests.penstock.formats.builders.places import PACKED, PLACES, compress
 from tests.penstock.formats.readers import READERS
-from tests.penstock.formats.versions import contents, digest, imported, objects, objects_in, samples_of
+from tests.penstock.formats.versions import (
+    contents,
+    digest,
+    import_version,
+    objects,
+    place_objects,
+    sample_contents,
+)
 
 
-def format_of(name):
+def place_format(name):
     """The format of a place."""
     return name.partition(".")[0]
 
@@ -62,7 +69,7 @@ REGISTRABLE = sorted({*REGISTERED, *TABLES, "lerobot"})
 VERBS = [
     *(("register", name) for name in REGISTRABLE),
     *((verb, name) for verb in ("import", "shuffle") for name in PLACE_FORMATS),
-    *(("register", name) for name in PLACES if format_of(name) in REGISTRABLE and name != "hf.saved"),
+    *(("register", name) for name in PLACES if place_format(name) in REGISTRABLE and name != "hf.saved"),
     *((verb, name) for verb in ("import", "shuffle") for name in PLACES),
 ]
 """Verb and place: the name of a format, or `<format>.<form>`."""
@@ -96,7 +103,7 @@ def in_process(monkeypatch):
 
 def make(verb, name, place, root, workers=1, dataset="d", shard_bytes=SHARD_BYTES):
     """Register or import a place; return the version, and (new, unchanged, skipped) objects or parts."""
-    options, format = OPTIONS.get(name, NO_OPTIONS), format_of(name)
+    options, format = OPTIONS.get(name, NO_OPTIONS), place_format(name)
     if verb != "register":
         how = {"shuffle": verb == "shuffle", "workers": workers, "shard_bytes": shard_bytes}
         done = import_place(root, format, open_store(place), dataset, options=options, **how)
@@ -146,10 +153,10 @@ def test_killed_and_repeated_it_is_the_same_version(verb, name, format_places, t
         except Killed:
             version, (*_, parts) = make(verb, name, place, root_in_store(store))
             assert (version.id, version.number) == (expected.id, 1)
-            assert below(store, SEALS) == below(whole, SEALS)
+            assert folder_objects(store, SEALS) == folder_objects(whole, SEALS)
             if verb != "register":
                 shards = {row["path"] for row in version.parts.shard_rows().to_pylist()}
-                assert {key for key in below(store, "data/") if key.endswith(".tar")} == shards
+                assert {key for key in folder_objects(store, "data/") if key.endswith(".tar")} == shards
             skipped.add(parts)
         else:
             break
@@ -157,7 +164,7 @@ def test_killed_and_repeated_it_is_the_same_version(verb, name, format_places, t
     assert verb == "register" or max(skipped) > 0
 
 
-def below(store, folder):
+def folder_objects(store, folder):
     """Key -> bytes of the objects in a folder of a store."""
     return {info.key: bytes(store.get(info.key).data) for info in store.list(folder)}
 
@@ -168,10 +175,10 @@ def test_sealing_and_adoption_that_were_killed_are_finished_by_a_second_run(name
     version, _ = make("register", name, format_places / name, whole)
     assert seal(version).failures == adopt(whole, "d").failures == []
 
-    def registered(at):
+    def register_place(at):
         store = open_store(f"memory://{tmp_path.name}/{at}")
         make("register", name, format_places / name, root_in_store(store))
-        store.delete_many(below(store, SEALS))
+        store.delete_many(folder_objects(store, SEALS))
         return store
 
     def run(store):
@@ -179,10 +186,10 @@ def test_sealing_and_adoption_that_were_killed_are_finished_by_a_second_run(name
         assert seal(root.open("d")).failures == adopt(root, "d").failures == []
 
     n = 0
-    for store, *_ in killed_runs(run, registered, verbs=PUTS, at=(1, 3, 5)):
+    for store, *_ in killed_runs(run, register_place, verbs=PUTS, at=(1, 3, 5)):
         run(store)
         for folder in (SEALS, "foreign/"):
-            assert below(store, folder) == below(whole.store, folder)
+            assert folder_objects(store, folder) == folder_objects(whole.store, folder)
         n += 1
     assert n == 6
 
@@ -197,7 +204,7 @@ def test_registration_is_its_import_and_is_read_without_its_owner(name, format_p
     copies, _ = make("import", name, place, others)
     assert verify(root, "d", full=True).problems == verify(others, "d", full=True).problems == []
     done, found = seal(version), objects_of(place)
-    assert done.nbytes == 0 or format_of(name) not in {*TABLES, "lerobot"}  # their checksums are known
+    assert done.nbytes == 0 or place_format(name) not in {*TABLES, "lerobot"}  # their checksums are known
     assert done.failures == adopt(root, "d").failures == []
     shutil.rmtree(place)
     adopted = loader.Root(root.url).open("d")
@@ -206,12 +213,14 @@ def test_registration_is_its_import_and_is_read_without_its_owner(name, format_p
     shuffled, _ = make("shuffle", name, format_places / name, loader.Root(tmp_path / "shuffled"))
     for full in (False, True):
         assert digest(shuffled, full=full) == digest(copies, full=full)
-        assert (digest(adopted, full=full) == digest(copies, full=full)) == (format_of(name) != "lerobot")
+        assert (digest(adopted, full=full) == digest(copies, full=full)) == (place_format(name) != "lerobot")
     leaving = {"webdataset.documents": adopted, "megatron.pairs": copies}.get(name)
     if leaving is not None:  # adopted archives leave as they came, and imported documents
         without = ["raw_etag"] if leaving is copies else []
-        assert export(leaving, format_of(name), open_store(tmp_path / "out"), without=without).failures == []
-        assert objects_in(tmp_path / "out") == found
+        assert (
+            export(leaving, place_format(name), open_store(tmp_path / "out"), without=without).failures == []
+        )
+        assert place_objects(tmp_path / "out") == found
 
 
 @pytest.mark.parametrize(
@@ -227,14 +236,17 @@ def test_registration_is_its_import_and_is_read_without_its_owner(name, format_p
 )
 def test_compressed_format_gives_the_samples_of_the_plain_one(place, how, format_places, tmp_path):
     """Forward, from streams one behind the other, in parts of several objects; shuffled too."""
-    format, plain = format_of(place), samples_of(imported(format_of(place), format_places / place))
+    format, plain = (
+        place_format(place),
+        sample_contents(import_version(place_format(place), format_places / place)),
+    )
     packed = format_places / f"{format}-compressed.{how}"
     if how != "table":
         packed = compress(format, how, format_places / place, tmp_path / "packed")
     assert len(plain) > 6
     for shuffle in (False, True):
-        version = imported(f"{format}-compressed", packed, shuffle=shuffle, shard_bytes=700)
-        assert samples_of(version) == plain
+        version = import_version(f"{format}-compressed", packed, shuffle=shuffle, shard_bytes=700)
+        assert sample_contents(version) == plain
 
 
 def outcome(verb, name, place, root):
@@ -245,7 +257,7 @@ def outcome(verb, name, place, root):
             return []
         options = OPTIONS.get(name, NO_OPTIONS)
         return import_place(
-            root, format_of(name), open_store(place), "d", options=options, workers=1
+            root, place_format(name), open_store(place), "d", options=options, workers=1
         ).failures
     except PenstockError as error:
         return [str(error)]
@@ -258,7 +270,7 @@ def test_object_that_is_cut_is_named(verb, name, format_places, tmp_path):
     """Files and CSV may end anywhere."""
     place = tmp_path / "place"
     shutil.copytree(format_places / name, place)
-    companions = FORMATS[format_of(name)].companions
+    companions = FORMATS[place_format(name)].companions
     objects = {
         key: data for key, data in objects_of(place).items() if not (companions and companions.search(key))
     }
@@ -270,7 +282,7 @@ def test_object_that_is_cut_is_named(verb, name, format_places, tmp_path):
     assert root.datasets() == []
 
 
-def changed(data, changes, cut):
+def change_bytes(data, changes, cut):
     """Bytes with some replaced, and cut. changes: where, as a share, and by what."""
     out = bytearray(data)
     for share, byte in changes:
@@ -286,8 +298,8 @@ shares = st.floats(0, 1)
 @cache
 def sample_counts(places):
     """Place -> its samples, of formats whose indexes count them."""
-    names = [name for name in (*PLACE_FORMATS, *PLACES) if format_of(name) in COUNTED]
-    return {name: len(imported(format_of(name), places / name)) for name in names}
+    names = [name for name in (*PLACE_FORMATS, *PLACES) if place_format(name) in COUNTED]
+    return {name: len(import_version(place_format(name), places / name)) for name in names}
 
 
 @pytest.mark.parametrize("name", sorted({*PLACE_FORMATS, *PLACES} - {"lance", "robomimic"}))
@@ -301,11 +313,11 @@ def test_object_damaged_anywhere_is_named_or_read_alike_by_both_verbs(
     name, one, changes, cut, format_places, tmp_path_factory
 ):
     """Libraries of Lance and HDF5 may crash: they read in processes of their own, which `fuzz` damages."""
-    place, format = tmp_path_factory.mktemp("damaged"), format_of(name)
+    place, format = tmp_path_factory.mktemp("damaged"), place_format(name)
     shutil.copytree(format_places / name, place, dirs_exist_ok=True)
     found = objects_of(place)
     key = sorted(found)[int(one * (len(found) - 1))]
-    (place / key).write_bytes(changed(found[key], changes, cut))
+    (place / key).write_bytes(change_bytes(found[key], changes, cut))
     companions = [
         one for one in found if FORMATS[format].companions and FORMATS[format].companions.search(one)
     ]
@@ -322,8 +334,8 @@ def test_object_damaged_anywhere_is_named_or_read_alike_by_both_verbs(
 
 
 @pytest.mark.parametrize("name", sorted({*EXPORTED} - {"lerobot"}))  # episodes: exchange/test_lerobot.py
-def test_losses_are_refused_by_name_and_reported(name, exported_root, tmp_path):
-    version = loader.Root(exported_root).open("tokens" if name == "megatron" else "d")
+def test_losses_are_refused_by_name_and_reported(name, export_root, tmp_path):
+    version = loader.Root(export_root).open("tokens" if name == "megatron" else "d")
     losses = [loss.name for loss in exporter_named(name).losses(select(version))]
     if losses:
         with pytest.raises(LossyExport) as refused:
@@ -335,17 +347,17 @@ def test_losses_are_refused_by_name_and_reported(name, exported_root, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def exportable(exported_root, format_places, tmp_path_factory):
+def exportable(export_root, format_places, tmp_path_factory):
     """exportable(name) -> a version with all that an export has to keep apart, of tokens or of episodes."""
     root = loader.Root(tmp_path_factory.mktemp("episodes"))
     own = {
-        "lerobot": imported("lerobot", format_places / "lerobot", root),
-        "megatron": open_of(exported_root, "tokens"),
+        "lerobot": import_version("lerobot", format_places / "lerobot", root),
+        "megatron": open_version(export_root, "tokens"),
     }
-    return lambda name: own.get(name) or open_of(exported_root, "d")
+    return lambda name: own.get(name) or open_version(export_root, "d")
 
 
-def open_of(url, name):
+def open_version(url, name):
     return loader.Root(url).open(name)
 
 
@@ -356,12 +368,12 @@ every_export = pytest.mark.parametrize("name", sorted(EXPORTED))
 def test_export_comes_back_as_it_was(name, exportable, tmp_path):
     version = exportable(name)
     done = export(version, name, open_store(tmp_path / "out"))
-    found = objects_in(tmp_path / "out")
+    found = place_objects(tmp_path / "out")
     assert (done.samples, done.failures, done.lost) == (len(version), [], [])
     assert (done.objects, done.nbytes) == (len(found), sum(map(len, found.values())))
     if name == "files":
         return  # each of them is a sample: a library reads them below
-    back = imported(name, tmp_path / "out", tmp_path / "root")
+    back = import_version(name, tmp_path / "out", tmp_path / "root")
     assert digest(back) == digest(version)
 
 
@@ -390,7 +402,7 @@ def test_export_of_some_samples_without_some_names(name, exportable, tmp_path):
     else:
         own = {key: (fields, {**columns}) for key, (fields, columns) in expected.items()}
         assert without_source(
-            samples_of(imported(name, tmp_path / "out", tmp_path / "root"))
+            sample_contents(import_version(name, tmp_path / "out", tmp_path / "root"))
         ) == without_source(own)
 
 
@@ -418,7 +430,7 @@ def test_export_killed_at_every_write_is_finished_by_a_second_run(
 
     run(open_store(f"{url}/whole"))
     expected, n = objects(open_store(f"{url}/whole")), 0
-    units = noted(expected)
+    units = count_units(expected)
     every = at_scale(3, 1)
     at = range(1, 99, every)
     for store, _, when in killed_runs(run, lambda at: open_store(f"{url}/{at}"), verbs=PUTS, at=at):
@@ -426,13 +438,13 @@ def test_export_killed_at_every_write_is_finished_by_a_second_run(
         assert half.items() <= expected.items()
         assert (".penstock/export.json" in half) <= (when == "after")
         again = run(store)
-        assert (again.skipped > 0) == (noted(half) > 0)
-        assert noted(half) < units or again.skipped >= units
+        assert (again.skipped > 0) == (count_units(half) > 0)
+        assert count_units(half) < units or again.skipped >= units
         assert objects(store) == expected
     assert n == 2 * -(-len(expected) // every)
 
 
-def noted(found):
+def count_units(found):
     return sum(key.startswith(".penstock/units/") for key in found)
 
 
@@ -447,14 +459,14 @@ export(loader.Root({root!r}).open("d"), "webdataset", Death({k}, verbs=PUTS).of(
 """
 
 
-def test_export_that_sigkill_ended_is_finished_by_a_second_run(exported_root, exportable, tmp_path):
+def test_export_that_sigkill_ended_is_finished_by_a_second_run(export_root, exportable, tmp_path):
     """Of several units at once."""
     version = exportable("webdataset")
     export(version, "webdataset", open_store(tmp_path / "whole"))
     expected = objects(open_store(tmp_path / "whole"))
     for k in (2, 4):
         out = str(tmp_path / str(k))
-        code = SIGKILLED.format(here=str(Path(__file__).parents[3]), root=exported_root, out=out, k=k)
+        code = SIGKILLED.format(here=str(Path(__file__).parents[3]), root=export_root, out=out, k=k)
         assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
         assert objects(open_store(out)).items() < expected.items()
         export(version, "webdataset", open_store(out))
@@ -471,14 +483,14 @@ def bucket(request, monkeypatch):
     return request.param
 
 
-def uploaded(place, url):
+def upload(place, url):
     store = open_store(url)
     for key, data in objects_of(place).items():
         store.put(key, data)
     return url
 
 
-def trained(version):
+def first_batches(version):
     """Keys and values of the first batches."""
     known = [name for name in version.fields if name.endswith(("txt", "npy", "u2", "i8", "cls", "json"))]
     field = (known or version.fields)[0]
@@ -499,7 +511,7 @@ def test_bucket_gives_what_the_folder_gives(verb, name, format_places, bucket, t
     place = tmp_path / "place"  # without the notes by which an export comes back as it was
     shutil.copytree(format_places / name, place, ignore=shutil.ignore_patterns(".penstock"))
     found = objects_of(place)
-    url = uploaded(place, f"s3://bucket/{verb}-{name}")
+    url = upload(place, f"s3://bucket/{verb}-{name}")
     s3_answers.clear()
     there, _ = make(verb, name, url, loader.Root(tmp_path / "there"), shard_bytes=2**28)
     read = Counter()
@@ -507,25 +519,25 @@ def test_bucket_gives_what_the_folder_gives(verb, name, format_places, bucket, t
         read[path.partition(f"/{verb}-{name}/")[2]] += nbytes if method == "GET" else 0
     here, _ = make(verb, name, str(place), loader.Root(tmp_path / "here"), shard_bytes=2**28)
     if verb == "import":
-        assert shards_of(there) == shards_of(here)
+        assert shard_bytes(there) == shard_bytes(here)
     without = ("modified_us",) if name == "files" else ()  # objects were written later in the bucket
     digests = [content_digest(one, full=True, without=without) for one in (there, here)]
     assert digests[0] == digests[1]
     assert not digests[0].failures
-    assert (len(there) > 1, trained(there)) == (True, trained(here))
+    assert (len(there) > 1, first_batches(there)) == (True, first_batches(here))
     often = {
         key: read[key] / len(data)
         for key, data in found.items()
-        if read[key] > MOST[name if name in MOST else format_of(name)] * len(data)
+        if read[key] > MOST[name if name in MOST else place_format(name)] * len(data)
     }
     assert (often, any(read.values())) == ({}, bucket == "s3")
-    if verb == "register" and format_of(name) in LEAVE:  # law 3, object by object
+    if verb == "register" and place_format(name) in LEAVE:  # law 3, object by object
         for version, out in ((there, f"{url}-out"), (here, tmp_path / "out")):
-            assert export(version, format_of(name), open_store(out)).failures == []
-            assert objects_in(out) == found
+            assert export(version, place_format(name), open_store(out)).failures == []
+            assert place_objects(out) == found
 
 
-def shards_of(version):
+def shard_bytes(version):
     """The bytes of the shards of an import."""
     return {version.store.get(row["path"]).data for row in version.parts.shard_rows().to_pylist()}
 
@@ -614,7 +626,7 @@ def fresh():
     return open_store(f"memory://laws-{next(NUMBER)}")
 
 
-def made(runs):
+def make_version(runs):
     """d@n of a root in memory: a part for each run, fields that some lack in a group of their own."""
     root = root_in_store(fresh())
     every = set.intersection(*(set(fields) for run in runs for _, fields, *_ in run))
@@ -637,11 +649,11 @@ def made(runs):
 @settings(max_examples=12, deadline=None)
 def test_laws_1_2_and_3_content_leaves_and_comes_back(name, runs, tmp_path_factory):
     """digest(import(F, export(v, F))) = digest(v), digest(register(F, x)) = digest(import(F, x)), and x leaves as x."""
-    version = made(runs)
+    version = make_version(runs)
     place = open_store(tmp_path_factory.mktemp("place"))
     done = export(version, name, place, workers=1)
     assert (done.failures, done.lost) == ([], [])
-    back = imported(name, place, root_in_store(fresh()), workers=1)
+    back = import_version(name, place, root_in_store(fresh()), workers=1)
     assert digest(back, full=False) == digest(version, full=False)
     found = [one.samples().select("key", "split").collect().sort("key").to_dicts() for one in (back, version)]
     assert found[0] == found[1]
@@ -659,7 +671,7 @@ def test_laws_1_2_and_3_content_leaves_and_comes_back(name, runs, tmp_path_facto
     out = open_store(tmp_path_factory.mktemp("out"))
     again = export(registered, name, out, workers=1)
     assert (again.failures, again.lost, again.samples) == ([], [], len(version))
-    assert objects_in(out) == objects_in(place)  # law 3: export(register(F, x), F) is x
-    assert digest(imported(name, out, root_in_store(fresh()), workers=1), full=False) == digest(
+    assert place_objects(out) == place_objects(place)  # law 3: export(register(F, x), F) is x
+    assert digest(import_version(name, out, root_in_store(fresh()), workers=1), full=False) == digest(
         version, full=False
     )

@@ -35,12 +35,12 @@ def contents(version: loader.Version) -> dict[str, tuple[dict[str, bytes], dict[
     return out
 
 
-def fields_of(version: loader.Version) -> dict[str, dict[str, bytes]]:
+def field_bytes(version: loader.Version) -> dict[str, dict[str, bytes]]:
     """Key -> field -> bytes."""
     return {key: fields for key, (fields, _) in contents(version).items()}
 
 
-def samples_of(version: loader.Version) -> dict[str, tuple[dict[str, bytes], dict[str, Any]]]:
+def sample_contents(version: loader.Version) -> dict[str, tuple[dict[str, bytes], dict[str, Any]]]:
     """The contents without what says where they lie."""
     return {
         key: (fields, {name: one for name, one in columns.items() if name not in OF_PLACE})
@@ -48,7 +48,7 @@ def samples_of(version: loader.Version) -> dict[str, tuple[dict[str, bytes], dic
     }
 
 
-def rows_of(version: loader.Version) -> list[dict[str, Any]]:
+def sample_columns(version: loader.Version) -> list[dict[str, Any]]:
     """Columns of the samples in the order of their keys, without what says where they lie."""
     apart = [name for name in OF_PLACE if name != "key"]
     return version.samples().collect().drop(apart, strict=False).sort("key").to_dicts()
@@ -67,7 +67,7 @@ def objects(store: Store) -> dict[str, bytes]:
     return {info.key: bytes(store.get(info.key).data) for info in store.list()}
 
 
-def objects_in(place: Store | Path | str) -> dict[str, bytes]:
+def place_objects(place: Store | Path | str) -> dict[str, bytes]:
     """The same of a place, without the notes of an export."""
     store = open_store(place) if isinstance(place, Path | str) else place
     return {key: data for key, data in objects(store).items() if not key.startswith(".penstock/")}
@@ -94,7 +94,7 @@ def importing(
     return import_place(root, format, store, dataset, options=options, **how), root
 
 
-def imported(format: str, place: Store | Path | str, root: Any = None, **how: Any) -> loader.Version:
+def import_version(format: str, place: Store | Path | str, root: Any = None, **how: Any) -> loader.Version:
     """The version of an import without failures."""
     done, root = importing(format, place, root, **how)
     assert done.failures == []

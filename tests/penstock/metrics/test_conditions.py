@@ -176,14 +176,14 @@ class Limits:
 def test_dataset_condition_fires_and_rests(
     name: str, fires: dict[str, object], rests: dict[str, object]
 ) -> None:
-    def raised(facts: dict[str, object], limits: Limits | None) -> list[str]:
+    def condition_names(facts: dict[str, object], limits: Limits | None) -> list[str]:
         own = DatasetFacts(dataset="cats", **facts)  # type: ignore[arg-type]
         return [one.condition.name for one in dataset_conditions(own, NOW_S, limits)]
 
-    assert raised(fires, Limits()) == [name]
-    assert raised(rests, Limits()) == []
+    assert condition_names(fires, Limits()) == [name]
+    assert condition_names(rests, Limits()) == []
     judges_delay = name in ("backlog-old", "nothing-arrives", "version-old")
-    assert bool(raised(fires, None)) is not judges_delay
+    assert bool(condition_names(fires, None)) is not judges_delay
 
 
 def test_suspect_node_has_its_figures() -> None:

@@ -39,10 +39,10 @@ def now_us() -> int:
 
 def scrape(root: loader.Root) -> Figures:
     """(metric without its prefix, values of labels) -> value, by Prometheus' own parser."""
-    return figures_of(RootCollector([root]))
+    return scrape_figures(RootCollector([root]))
 
 
-def figures_of(collector: RootCollector) -> Figures:
+def scrape_figures(collector: RootCollector) -> Figures:
     text = generate_latest(build_registry([collector])).decode()
     figures = {}
     for family in text_string_to_metric_families(text):
@@ -120,7 +120,7 @@ def test_figures_equal_the_ones_of_the_verbs(root: loader.Root, capsys: pytest.C
 def test_every_metric_is_exported(root: loader.Root) -> None:
     prices = PriceTable(gib_month=2.0**19, gpu_hour=2.0)
     collector = RootCollector([root], has_cost=True, prices=prices)
-    figures = figures_of(collector)
+    figures = scrape_figures(collector)
     assert {name for name, _ in figures} == set(GAUGES)
     assert {name for name, _ in scrape(root)} == {name for name in GAUGES if not name.startswith("dataset_")}
     for row in stored_bytes(root.store, root.state).rows("dataset"):
@@ -129,8 +129,8 @@ def test_every_metric_is_exported(root: loader.Root) -> None:
         assert figures["dataset_stored_price", ("USD", row.name)] == pytest.approx(row.nbytes / 2**11)
     assert figures["up", ("cost",)] == 1
     root.store.put(root.state.versions("clips")[0].manifest, b"torn")
-    assert figures_of(collector)["up", ("cost",)] == 1  # not read again within the hour
-    assert figures_of(RootCollector([root], has_cost=True))["up", ("cost",)] == 0
+    assert scrape_figures(collector)["up", ("cost",)] == 1  # not read again within the hour
+    assert scrape_figures(RootCollector([root], has_cost=True))["up", ("cost",)] == 0
 
 
 def test_failed_check_makes_a_suspect_like_the_verb(
@@ -144,7 +144,7 @@ def test_failed_check_makes_a_suspect_like_the_verb(
     assert scrape(root)["node_suspects", ()] == 1
 
 
-def test_run_that_is_silent_for_seven_days_is_left_out(root: loader.Root) -> None:
+def test_run_that_is_silent_for_seven_days_is_dropped(root: loader.Root) -> None:
     begun_s = time.time()
     for later_s, names in (
         (0, {"big", "small", "bare"}),

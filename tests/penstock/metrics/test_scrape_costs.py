@@ -98,11 +98,11 @@ def test_first_scrape_reads_each_object_and_parses_each_window_once(
     begin_runs(root, 12, 0)
     parsed: list[str] = []
 
-    def counted(data: bytes, name: str, *more: Any) -> Any:
+    def record_parse(data: bytes, name: str, *more: Any) -> Any:
         parsed.append(name)
         return parse_small_table(data, name, *more)
 
-    monkeypatch.setattr("loader.dataset.tables.small_tables.parse_small_table", counted)
+    monkeypatch.setattr("loader.dataset.tables.small_tables.parse_small_table", record_parse)
     store.requests = 0
     RootReader(root).read()
     # Of each run: its log and its record are listed, and start, steps, window and event are read.

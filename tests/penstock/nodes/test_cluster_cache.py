@@ -62,11 +62,11 @@ def test_filled_epoch_asks_a_peer_only_for_bytes(version, nodes, monkeypatch):
     ranges = []
     send_page = PageAnswers.send_page
 
-    def recorded(answers, exchange, request):
+    def record_range(answers, exchange, request):
         ranges.append(request.cut)
         send_page(answers, exchange, request)
 
-    monkeypatch.setattr(PageAnswers, "send_page", recorded)
+    monkeypatch.setattr(PageAnswers, "send_page", record_range)
     plan = loader.plan({"points": version}, seed=1, global_batch=10)
     with loader.Loader(plan, cache=specs(nodes)[0], workers=0, framework="numpy", steps=20) as batches:
         assert len(list(batches)) == 20
@@ -94,7 +94,7 @@ def test_pages_without_room_are_counted(version, nodes):
     assert report.nbytes <= 8 * PAGE
 
 
-def test_nodes_are_listed_with_the_one_that_is_down(nodes, capsys):
+def test_list_of_nodes_includes_unreachable_ones(nodes, capsys):
     addresses = [node.address for node in nodes]
     nodes[1].stop()
     first, second = node_statuses(",".join(addresses), None)

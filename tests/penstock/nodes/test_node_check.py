@@ -80,10 +80,10 @@ def test_output_is_bounded_and_cannot_move_the_cursor() -> None:
 
 
 def test_worst_check_counts_and_no_check_is_unknown() -> None:
-    def status_of(*statuses: int) -> CheckStatus:
+    def worst_status(*statuses: int) -> CheckStatus:
         return worst(NodeCheckResult(check="a", status=CheckStatus(one), text="") for one in statuses)
 
-    assert [status_of(), status_of(0, 1), status_of(0, 1, 3), status_of(3, 2, 0)] == [3, 1, 3, 2]
+    assert [worst_status(), worst_status(0, 1), worst_status(0, 1, 3), worst_status(3, 2, 0)] == [3, 1, 3, 2]
 
 
 def test_only_failed_checks_are_stored(tmp_path: Path) -> None:

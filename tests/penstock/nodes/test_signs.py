@@ -225,7 +225,7 @@ def test_steps_of_attempts_come_from_events_and_windows(store: Counted) -> None:
     ]
 
 
-def crashed(store: Store, run: str) -> RunFolder:
+def crash_run(store: Store, run: str) -> RunFolder:
     """A run whose first start failed on m1 and m2."""
     folder = RunFolder(store, run)
     for _ in range(2):
@@ -235,7 +235,7 @@ def crashed(store: Store, run: str) -> RunFolder:
 
 
 def test_first_reading_that_fails_is_repeated_for_runs_that_ended(store: Counted) -> None:
-    crashed(store, "old")
+    crash_run(store, "old")
     reader, later_us = SignReader(store), now_us() + 2 * DAY_US
     store.failing = "attempts/"
     with pytest.raises(StoreError):
@@ -247,11 +247,11 @@ def test_first_reading_that_fails_is_repeated_for_runs_that_ended(store: Counted
 
 
 @pytest.mark.parametrize("fails", ["store", "window"])
-def test_nodes_of_an_old_start_are_read_again_or_left_out(tmp_path: Path, fails: str) -> None:
+def test_nodes_of_an_old_start_are_read_again_or_dropped(tmp_path: Path, fails: str) -> None:
     """Its windows are older than those that are read for slow nodes."""
     store = Counted(open_store(str(tmp_path)))
-    folder, later_us = crashed(store, "old"), now_us() + 3 * 60 * MINUTE_US
-    crashed(store, "other")
+    folder, later_us = crash_run(store, "old"), now_us() + 3 * 60 * MINUTE_US
+    crash_run(store, "other")
     if fails == "window":
         store.put_if_absent(folder.key("windows/000001-000000000010.parquet"), b"PAR1")
     reader = SignReader(store)

@@ -49,40 +49,40 @@ def windows(
     ]
 
 
-def named(*rows: NodeWindow) -> dict[str, Suspect]:
+def suspects_by_node(*rows: NodeWindow) -> dict[str, Suspect]:
     return {one.node: one for one in suspects(NodeSigns(windows=rows), NOW_US)}
 
 
-def test_straggler_is_named_with_its_ratio_and_the_nodes_to_compare_it_with() -> None:
+def test_straggler_is_named_with_its_ratio_and_its_peers() -> None:
     gang = {"n1": READ_S, "n2": READ_S, "n3": READ_S, "n4": 7 * READ_S}
     first = windows("big", gang, range(3))
-    (suspect,) = named(*first).values()
+    (suspect,) = suspects_by_node(*first).values()
     assert (suspect.node, suspect.runs, suspect.others) == ("n4", 1, ("n1", "n2", "n3"))
     assert suspect.text == "median read 140 ms in three windows, 7.0 times its run's 20 ms"
     other = windows("other", {"n4": 7 * READ_S, "n8": READ_S, "n9": READ_S}, range(3, 6))
-    assert named(*first, *other)["n4"].runs == 2
-    assert named(*first, *other)["n4"].text.endswith("its run's 20 ms, in 2 runs")
+    assert suspects_by_node(*first, *other)["n4"].runs == 2
+    assert suspects_by_node(*first, *other)["n4"].text.endswith("its run's 20 ms, in 2 runs")
     healed = windows("other", {"n4": READ_S, "n8": READ_S, "n9": READ_S}, range(3, 6))
-    assert named(*first, *healed) == {}
+    assert suspects_by_node(*first, *healed) == {}
 
 
 def test_two_slow_nodes_are_named_also_in_a_gang_of_four_and_one_in_a_gang_of_two() -> None:
     two = {"n1": READ_S, "n2": READ_S, "n3": 7 * READ_S, "n4": 7 * READ_S}
-    assert {node: one.others for node, one in named(*windows("big", two, range(3))).items()} == {
+    assert {node: one.others for node, one in suspects_by_node(*windows("big", two, range(3))).items()} == {
         "n3": ("n1", "n2"),
         "n4": ("n1", "n2"),
     }
-    assert list(named(*windows("big", {"n1": READ_S, "n2": 7 * READ_S}, range(3)))) == ["n2"]
+    assert list(suspects_by_node(*windows("big", {"n1": READ_S, "n2": 7 * READ_S}, range(3)))) == ["n2"]
 
 
 @pytest.mark.parametrize("times", [1, 50])
 def test_store_that_is_slow_for_all_names_no_node(times: int) -> None:
     gang = {f"n{number}": times * READ_S for number in range(16)}
     for seed in range(50):
-        assert named(*windows("big", gang, range(5), seed)) == {}
+        assert suspects_by_node(*windows("big", gang, range(5), seed)) == {}
 
 
-def measured(draw: random.Random, seconds: float, noise: float, slow: Sequence[float]) -> list[Times]:
+def read_times(draw: random.Random, seconds: float, noise: float, slow: Sequence[float]) -> list[Times]:
     """Times of each round. slow: how many times longer the read of each range takes, on each node."""
     return [[seconds * one * draw.lognormvariate(0, noise) for one in slow] for _ in range(ROUNDS)]
 
@@ -100,7 +100,7 @@ def test_healthy_node_is_never_slow_whatever_the_noise_the_store_and_the_samples
     """The store is slow for all, or some samples are: on each node alike."""
     draw = random.Random(seed)
     slow = [50.0] * n_slow + [1.0] * (RANGES - n_slow)
-    nodes = {name: measured(draw, seconds, noise, slow) for name in ("own", "n1", "n2")}
+    nodes = {name: read_times(draw, seconds, noise, slow) for name in ("own", "n1", "n2")}
     own = nodes.pop("own")
     assert not slowness(own, nodes).is_slow
 
@@ -108,13 +108,13 @@ def test_healthy_node_is_never_slow_whatever_the_noise_the_store_and_the_samples
 def test_slow_node_is_slow_beside_healthy_ones_and_not_beside_another_slow_one() -> None:
     for seed in range(50):
         draw, plain = random.Random(seed), [1.0] * RANGES
-        own, slow = (measured(draw, 7 * READ_S, 0.5, plain) for _ in range(2))
-        n1, n2 = (measured(draw, READ_S, 0.5, plain) for _ in range(2))
+        own, slow = (read_times(draw, 7 * READ_S, 0.5, plain) for _ in range(2))
+        n1, n2 = (read_times(draw, READ_S, 0.5, plain) for _ in range(2))
         result = slowness(own, {"n1": n1, "n2": n2})
         assert result.is_slow
         assert 2 <= result.read_s / result.healthy_s < 20
         assert not slowness(own, {"n1": n1, "slow": slow}).is_slow, "then other nodes are asked"
-        one_round = [own[0], measured(draw, READ_S, 0.5, plain)[0]]
+        one_round = [own[0], read_times(draw, READ_S, 0.5, plain)[0]]
         assert not slowness(one_round, {"n1": n1, "n2": n2}).is_slow, "a busy moment"
 
 

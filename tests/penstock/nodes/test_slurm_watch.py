@@ -207,7 +207,7 @@ def test_node_that_reads_slowly_is_alerted_and_drained_and_no_other(
     bad.close()
 
 
-def checked_cluster(folder: Path, line: str, limit_s: int = 60) -> Cluster:
+def make_cluster(folder: Path, line: str, limit_s: int = 60) -> Cluster:
     """A cluster whose check is a shell line on each node."""
     return Cluster(
         engine="slurm",
@@ -226,7 +226,7 @@ def test_check_that_fails_everywhere_drains_one_node_and_alerts_once(
     cluster: Slurm, tmp_path: Path, line: str, limit_s: int, n_drained: int
 ) -> None:
     record = loader.Root(tmp_path / "record")
-    described = checked_cluster(tmp_path, line, limit_s)
+    described = make_cluster(tmp_path, line, limit_s)
     for node in NODES:  # as HealthCheckProgram does
         put_failures(record.store, node, run_checks(cluster_checks(described, None)))
     if not n_drained:  # nodes that a person's own program accuses
@@ -251,7 +251,7 @@ def test_drained_node_returns_after_clean_checks(
     assert control.states()["m2"].reason == "penstock q-1: it smells of smoke" == case.reason
     healthy = tmp_path / "healthy"
     line = f"test -e {healthy} && exit 0 || exit 2"
-    described = checked_cluster(tmp_path, line)
+    described = make_cluster(tmp_path, line)
     by_hand = Cluster(
         engine="slurm",
         train=TrainSettings(checks=described.train.checks, on_node=("env", "SLURMD_NODENAME={node}")),
@@ -289,7 +289,7 @@ def test_reason_of_two_lines_blinds_neither_watch_nor_return_nor_why(
     record, control = loader.Root(tmp_path / "record"), SlurmNodes(SlurmQueue())
     assert states(control) == {"m1": False, "m2": True, "m3": True, "m4": True}
     assert control.states()["m1"].reason == "fan is loud m2|drained|forged"
-    described = checked_cluster(tmp_path, "echo hot; exit 2")
+    described = make_cluster(tmp_path, "echo hot; exit 2")
     put_failures(record.store, "m3", run_checks(cluster_checks(described, None)))
     review = NodeWatch(record.store, control, NodeProver(described, []), apply=True).review()
     assert review.drained == ["m3"]

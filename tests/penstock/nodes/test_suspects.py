@@ -24,7 +24,7 @@ from penstock.nodes.suspects import (
 NOW_US = 1_000 * MINUTE_US
 
 
-def named(signs: NodeSigns, **options: dict[str, int]) -> list[tuple[str, str]]:
+def suspect_signs(signs: NodeSigns, **options: dict[str, int]) -> list[tuple[str, str]]:
     return [(one.node, one.sign) for one in suspects(signs, NOW_US, **options)]
 
 
@@ -37,18 +37,18 @@ def test_three_wrong_reads_in_ten_minutes_make_a_suspect() -> None:
     three = [fault("n1", minutes, begin) for begin, minutes in enumerate((9, 5, 1))]
     (suspect,) = suspects(NodeSigns(faults=three), NOW_US)
     assert (suspect.node, suspect.sign, suspect.faults) == ("n1", "wrong reads", tuple(three))
-    assert named(NodeSigns(faults=three[:2])) == []
-    assert named(NodeSigns(faults=[*three[:2], fault("n1", 20, 7), fault("n2", 1, 8)])) == []
+    assert suspect_signs(NodeSigns(faults=three[:2])) == []
+    assert suspect_signs(NodeSigns(faults=[*three[:2], fault("n1", 20, 7), fault("n2", 1, 8)])) == []
     assert (
-        named(NodeSigns(faults=three), after_us={"n1": NOW_US - MINUTE_US}) == []
+        suspect_signs(NodeSigns(faults=three), after_us={"n1": NOW_US - MINUTE_US}) == []
     )  # settled by its last drain
 
 
 def test_ranges_that_are_wrong_on_two_nodes_count_against_neither() -> None:
     both = [fault(node, 1, begin) for node in ("n1", "n2") for begin in range(3)]
-    assert named(NodeSigns(faults=both)) == []
+    assert suspect_signs(NodeSigns(faults=both)) == []
     pages = [replace(one, kind="cache page") for one in both]
-    assert named(NodeSigns(faults=pages)) == [
+    assert suspect_signs(NodeSigns(faults=pages)) == [
         ("n1", "wrong reads"),
         ("n2", "wrong reads"),
     ]  # each has its own disk
@@ -66,13 +66,13 @@ def windows(latency_s: dict[str, float], numbers: range) -> list[NodeWindow]:
 
 def test_three_slow_windows_in_a_row_make_a_suspect() -> None:
     slow = {"n1": 0.02, "n2": 0.021, "n3": 0.019, "n4": 0.09}
-    assert named(NodeSigns(windows=windows(slow, range(3)))) == [("n4", "slow reads")]
-    assert named(NodeSigns(windows=windows(slow, range(2)))) == []
+    assert suspect_signs(NodeSigns(windows=windows(slow, range(3)))) == [("n4", "slow reads")]
+    assert suspect_signs(NodeSigns(windows=windows(slow, range(2)))) == []
     healed = windows(slow, range(3)) + windows(slow | {"n4": 0.02}, range(3, 4))
-    assert named(NodeSigns(windows=healed)) == []
+    assert suspect_signs(NodeSigns(windows=healed)) == []
     twice = {"n1": 0.02, "n2": 0.05, "n3": 0.035, "n4": 0.07}  # above twice the median, within the deviations
-    assert named(NodeSigns(windows=windows(twice, range(3)))) == []
-    assert named(NodeSigns(windows=windows({"n1": 0.0, "n2": 0.05}, range(3)))) == []
+    assert suspect_signs(NodeSigns(windows=windows(twice, range(3)))) == []
+    assert suspect_signs(NodeSigns(windows=windows({"n1": 0.0, "n2": 0.05}, range(3)))) == []
 
 
 def attempt(
@@ -92,31 +92,31 @@ def attempt(
 def test_three_failed_starts_of_the_last_five_make_suspects() -> None:
     failed = [attempt("big", n, f"n1 n{n + 1}", failed=True) for n in range(1, 4)]
     ended = attempt("big", 4, "n7 n8", failed=False)
-    assert named(NodeSigns(attempts=[*failed, ended])) == [("n1", "crashes")]
-    assert named(NodeSigns(attempts=[*failed[:2], ended])) == []
-    assert named(NodeSigns(attempts=failed)) == []  # the run never went on: it may be the run
+    assert suspect_signs(NodeSigns(attempts=[*failed, ended])) == [("n1", "crashes")]
+    assert suspect_signs(NodeSigns(attempts=[*failed[:2], ended])) == []
+    assert suspect_signs(NodeSigns(attempts=failed)) == []  # the run never went on: it may be the run
     one_gang = [attempt("big", n, "n1 n2", failed=True) for n in range(1, 4)]
-    assert named(NodeSigns(attempts=[*one_gang, ended])) == [("n1", "crashes"), ("n2", "crashes")]
+    assert suspect_signs(NodeSigns(attempts=[*one_gang, ended])) == [("n1", "crashes"), ("n2", "crashes")]
     later = [attempt("other", n, "n1", failed=False) for n in range(4, 8)]
-    assert named(NodeSigns(attempts=[*failed, ended, *later[:2]])) == [("n1", "crashes")]
-    assert named(NodeSigns(attempts=[*failed, ended, *later[:3]])) == []
+    assert suspect_signs(NodeSigns(attempts=[*failed, ended, *later[:2]])) == [("n1", "crashes")]
+    assert suspect_signs(NodeSigns(attempts=[*failed, ended, *later[:3]])) == []
 
 
-def test_run_that_saves_behind_its_failure_went_on() -> None:
+def test_run_that_saves_behind_its_failure_continued() -> None:
     """A run that fails at one step whatever its nodes accuses none; one that gets on does, before it ends."""
     steps = [(100, 90), (150, 140), (200, 190), (250, 240)]
     goes_on = [
         attempt("big", n, "n1 n2", failed=True, end_step=end, saved_step=saved)
         for n, (end, saved) in enumerate(steps)
     ]
-    assert named(NodeSigns(attempts=goes_on)) == [("n1", "crashes"), ("n2", "crashes")]
-    assert named(NodeSigns(attempts=goes_on[:3])) == []  # the third failure may be the run's
+    assert suspect_signs(NodeSigns(attempts=goes_on)) == [("n1", "crashes"), ("n2", "crashes")]
+    assert suspect_signs(NodeSigns(attempts=goes_on[:3])) == []  # the third failure may be the run's
     stuck = [attempt("big", n, "n1 n2", failed=True, end_step=100 - n, saved_step=90 + n) for n in range(5)]
-    assert named(NodeSigns(attempts=stuck)) == []
+    assert suspect_signs(NodeSigns(attempts=stuck)) == []
     preempted = attempt("big", 9, "n7 n8", failed=False, end_step=60, saved_step=60)
-    assert named(NodeSigns(attempts=[*stuck, preempted])) == [], "it did not come as far"
+    assert suspect_signs(NodeSigns(attempts=[*stuck, preempted])) == [], "it did not come as far"
     further = replace(preempted, end_step=120, saved_step=120)
-    assert named(NodeSigns(attempts=[*stuck, further])) == [("n1", "crashes"), ("n2", "crashes")]
+    assert suspect_signs(NodeSigns(attempts=[*stuck, further])) == [("n1", "crashes"), ("n2", "crashes")]
 
 
 def test_starts_with_a_drained_node_accuse_no_other() -> None:
@@ -124,7 +124,7 @@ def test_starts_with_a_drained_node_accuse_no_other() -> None:
     failed = [attempt(f"r{n}", 2 * n, nodes, failed=True) for n, nodes in enumerate(gangs)]
     ended = [attempt(f"r{n}", 2 * n + 1, f"n{10 + n}", failed=False) for n in range(len(gangs))]
     both = [("n1", "crashes"), ("n5", "crashes")]
-    assert named(NodeSigns(attempts=[*failed, *ended])) == both
+    assert suspect_signs(NodeSigns(attempts=[*failed, *ended])) == both
     assert suspects(NodeSigns(attempts=[*failed, *ended]), NOW_US + 60, {"n1": NOW_US + 50}) == []
 
 
@@ -132,8 +132,8 @@ def test_loss_that_differs_names_the_one_node_that_was_exchanged() -> None:
     loss = LossDifference(
         run="big", step=7, at_us=NOW_US, nodes=("n1", "n2"), replay_nodes=("n2", "n3"), text="nan here, 1.5"
     )
-    assert named(NodeSigns(losses=[loss])) == [("n1", "loss")]
-    assert named(NodeSigns(losses=[replace(loss, replay_nodes=("n3", "n4"))])) == []
+    assert suspect_signs(NodeSigns(losses=[loss])) == [("n1", "loss")]
+    assert suspect_signs(NodeSigns(losses=[replace(loss, replay_nodes=("n3", "n4"))])) == []
 
 
 def test_failed_check_makes_a_suspect() -> None:
@@ -141,10 +141,10 @@ def test_failed_check_makes_a_suspect() -> None:
     assert suspects(NodeSigns(checks=[check]), NOW_US) == [
         Suspect(node="n1", sign="check", at_us=NOW_US, text="store failed: 2 of 64 ranges are wrong")
     ]
-    assert named(NodeSigns(checks=[replace(check, at_us=NOW_US - 61 * MINUTE_US)])) == []
+    assert suspect_signs(NodeSigns(checks=[replace(check, at_us=NOW_US - 61 * MINUTE_US)])) == []
 
 
-def drained(node: str, minutes_ago: float, *, returned: bool = False) -> Drain:
+def make_drain(node: str, minutes_ago: float, *, returned: bool = False) -> Drain:
     at_us = NOW_US - round(minutes_ago * MINUTE_US)
     return Drain(node=node, drained_us=at_us, returned_us=at_us + 1 if returned else None)
 
@@ -152,13 +152,13 @@ def drained(node: str, minutes_ago: float, *, returned: bool = False) -> Drain:
 def test_caps_drain_one_node_in_ten_minutes() -> None:
     decision = caps(["n1", "n2"], [], 1000, NOW_US)
     assert (decision.drain, list(decision.waiting)) == (("n1",), ["n2"])
-    assert caps(["n2"], [drained("n1", 9)], 1000, NOW_US).drain == ()
-    assert caps(["n2"], [drained("n1", 10)], 1000, NOW_US).drain == ("n2",)
+    assert caps(["n2"], [make_drain("n1", 9)], 1000, NOW_US).drain == ()
+    assert caps(["n2"], [make_drain("n1", 10)], 1000, NOW_US).drain == ("n2",)
 
 
 @pytest.mark.parametrize(("n_nodes", "limit"), [(4, 1), (99, 1), (100, 2), (1250, 25)])
 def test_caps_drain_two_percent_and_at_least_one(n_nodes: int, limit: int) -> None:
-    full = [drained(f"m{n}", 100) for n in range(limit)]
+    full = [make_drain(f"m{n}", 100) for n in range(limit)]
     assert caps(["n1"], full[1:], n_nodes, NOW_US).drain == ("n1",)
     decision = caps(["n1"], full, n_nodes, NOW_US)
     assert decision.drain == ()
@@ -166,7 +166,7 @@ def test_caps_drain_two_percent_and_at_least_one(n_nodes: int, limit: int) -> No
 
 
 def test_caps_never_drain_a_node_a_third_time() -> None:
-    twice = [drained("n1", 100, returned=True), drained("n1", 50, returned=True)]
+    twice = [make_drain("n1", 100, returned=True), make_drain("n1", 50, returned=True)]
     decision = caps(["n1", "n2"], twice, 1000, NOW_US)
     assert decision.drain == ("n2",)
     assert "n1" in decision.alert

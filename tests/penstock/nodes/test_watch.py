@@ -63,7 +63,7 @@ def record(tmp_path: Path) -> loader.Root:
     return loader.Root(tmp_path / "record")
 
 
-def watch_of(record: loader.Root, table: Table, *, apply: bool = True) -> NodeWatch:
+def make_watch(record: loader.Root, table: Table, *, apply: bool = True) -> NodeWatch:
     settings = TrainSettings(checks=FAILS, on_node=("env", "SLURMD_NODENAME={node}"))
     return NodeWatch(record.store, table, NodeProver(Cluster(train=settings), []), apply=apply)
 
@@ -94,7 +94,7 @@ def test_cases_have_numbers_and_an_end(record: loader.Root) -> None:
 def test_watch_without_apply_changes_nothing(record: loader.Root) -> None:
     put_failures(record.store, "m1", run_checks(FAILS))
     table, before = Table(), {info.key for info in record.store.list("nodes/")}
-    review = watch_of(record, table, apply=False).review()
+    review = make_watch(record, table, apply=False).review()
     assert review.drained == ["m1"]
     assert review.lines[-1] == "m1 would be drained: planted failed: hot"
     assert all(state.in_service for state in table.nodes.values())
@@ -118,7 +118,7 @@ def test_proof_that_a_later_one_refutes_drains_no_node(
 ) -> None:
     monkeypatch.setattr(proof, "PROVE_AGAIN_US", 0)
     put_failures(record.store, "m1", run_checks(FAILS))
-    watcher = watch_of(record, Table(), apply=False)
+    watcher = make_watch(record, Table(), apply=False)
     assert watcher.review().drained == ["m1"]
     clean = Cluster(
         train=TrainSettings(checks={"planted": NodeCheck(command=("true",))}, on_node=("env", "N={node}"))
@@ -141,7 +141,7 @@ def test_node_that_a_person_takes_meanwhile_keeps_its_reason(record: loader.Root
 
     put_failures(record.store, "m1", run_checks(FAILS))
     table = DrainedByAnn()
-    review = watch_of(record, table).review()
+    review = make_watch(record, table).review()
     assert review.drained == []
     assert review.lines[-1] == "m1 left service meanwhile"
     assert table.nodes["m1"].reason == "fan, by ann"
@@ -152,10 +152,10 @@ def test_watcher_that_died_after_the_drain_finds_its_case_again(record: loader.R
     table = Table()
     case = CaseBook(record.store).open("m1", "smoke", {}, "penstock node watch")
     table.drain("m1", case.reason)
-    watch_of(record, table).review()
+    make_watch(record, table).review()
     assert CaseBook(record.store).read()[0].is_open
     table.resume("m1")  # by a person
-    watch_of(record, table).review()
+    make_watch(record, table).review()
     assert CaseBook(record.store).read()[0].returned_us is not None
 
 
@@ -178,7 +178,7 @@ def test_two_watchers_drain_and_count_a_case_once(record: loader.Root, node: str
     """One drains m1; the other one, which did not see that, may drain neither m1 nor m2 then."""
     table = Table({f"m{n}": NodeState(in_service=True) for n in range(200)})  # four may be drained
     put_failures(record.store, node, run_checks(FAILS))
-    first, second = watch_of(record, table), watch_of(record, table)
+    first, second = make_watch(record, table), make_watch(record, table)
     second._prover = Meeting(second._prover, first, record.store)
     review = second.review()
     assert review.drained == []
@@ -196,13 +196,13 @@ def test_watcher_with_another_clock_counts_the_drain(
     table = Table({f"m{n}": NodeState(in_service=True) for n in range(200)})  # four may be drained
     put_failures(record.store, "m1", run_checks(FAILS))
     if is_drained:
-        assert watch_of(record, table).review().drained == ["m1"]
+        assert make_watch(record, table).review().drained == ["m1"]
     else:
         CaseBook(record.store).open("m1", "hot", {}, "another watcher, which is about to drain")
     put_failures(record.store, "m2", run_checks(FAILS))
     real_ns = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: real_ns() + 1000 * ahead_us)
-    second = watch_of(record, table)
+    second = make_watch(record, table)
     assert second.review().drained == []
     monkeypatch.setattr(time, "time_ns", lambda: real_ns() + 1000 * (ahead_us + 10 * MINUTE_US))
     assert second.review().drained == ([] if ahead_us < 0 else ["m1" if not is_drained else "m2"])
@@ -212,7 +212,7 @@ def test_two_watchers_alert_once(record: loader.Root) -> None:
     table = Table()
     for node in table.nodes:
         put_failures(record.store, node, run_checks(FAILS))
-    watchers = [watch_of(record, table) for _ in range(2)]
+    watchers = [make_watch(record, table) for _ in range(2)]
     books = [watcher._book for watcher in watchers]
     assert [book.alert_us() for book in books] == [0, 0]
     alerts = [watcher.review().alert for _ in range(2) for watcher in watchers]
@@ -226,10 +226,10 @@ def test_watcher_that_died_before_the_drain_is_replaced(
     table = Table()
     CaseBook(record.store).open("m1", "$(reboot)", {}, "penstock node watch")
     put_failures(record.store, "m1", run_checks(FAILS))
-    assert watch_of(record, table).review().drained == [], "another watcher may be at it"
+    assert make_watch(record, table).review().drained == [], "another watcher may be at it"
     monkeypatch.setattr(cases, "DRAIN_EVERY_US", 0)
     monkeypatch.setattr(cases, "CLOCKS_US", 0)
-    assert watch_of(record, table).review().drained == ["m1"]
+    assert make_watch(record, table).review().drained == ["m1"]
     assert table.nodes["m1"].reason == "penstock q-2: planted failed: hot"
 
 
@@ -245,7 +245,7 @@ def test_drain_that_the_scheduler_refused_is_tried_again_under_its_case(record: 
 
     put_failures(record.store, "m1", run_checks(FAILS))
     table = Refusing()
-    watcher = watch_of(record, table)
+    watcher = make_watch(record, table)
     with pytest.raises(EngineUnreachable):
         watcher.review()
     assert watcher.review().drained == ["m1"]
@@ -290,7 +290,7 @@ def test_damaged_cases_and_times_to_come_stop_no_watcher(record: loader.Root) ->
     table = Table()
     for node in ("m1", "m2"):
         put_failures(record.store, node, run_checks(FAILS))
-    review = watch_of(record, table).review()
+    review = make_watch(record, table).review()
     assert (review.drained, table.nodes["m1"].reason[:14]) == (["m1"], "penstock q-5: ")
     assert review.alert
     assert [case.number for case in CaseBook(record.store).read()] == [3, 5]
@@ -299,10 +299,10 @@ def test_damaged_cases_and_times_to_come_stop_no_watcher(record: loader.Root) ->
 def test_signs_before_the_last_drain_no_longer_count(record: loader.Root) -> None:
     table = Table()
     put_failures(record.store, "m1", run_checks(FAILS))
-    watch_of(record, table).review()
+    make_watch(record, table).review()
     assert not table.nodes["m1"].in_service
     table.resume("m1")
-    review = watch_of(record, table).review()
+    review = make_watch(record, table).review()
     assert (review.suspects, table.nodes["m1"].in_service) == ([], True)
 
 
@@ -315,7 +315,7 @@ def data(tmp_path: Path) -> loader.Root:
     return root
 
 
-def fault_of(root: loader.Root, place: FieldAddress, **changes: Any) -> NodeFault:
+def read_fault(root: loader.Root, place: FieldAddress, **changes: Any) -> NodeFault:
     """A wrong read of a sample's field."""
     facts = {"node": "m1", "at_us": 1, "address": place.path, "store": root.url, "expected": "0" * 8}
     return NodeFault(**{**facts, "begin": place.offset, "end": place.offset + place.nbytes, **changes})
@@ -356,7 +356,7 @@ def test_proof_compares_reads_on_the_node_with_the_version(
     shard = bytearray(file.read_bytes())
     shard[third.offset] ^= 1  # damaged in the store
     file.write_bytes(shard)
-    faults = tuple(fault_of(data, place) for place in (first, second, third))
+    faults = tuple(read_fault(data, place) for place in (first, second, third))
     proof = prover._compare("m1", faults)
     facts = proof.evidence["proof"]
     assert (proof.is_bad, facts["wrong"], facts["reads"], len(facts["ranges"])) == (times > 0, times, 2000, 2)
@@ -372,8 +372,8 @@ def test_proof_needs_bytes_of_a_version(
     prefix = ("sh", "-c", f"exec {sys.executable} {flipping(tmp_path, 10**6)}")  # each read differs there
     data.store.put("trainings/big/stop", b"x" * 100)
     prover = NodeProver(Cluster(train=TrainSettings(on_node=prefix)), [data.url])
-    forged = fault_of(data, places(data)[0], address="trainings/big/stop", begin=0, end=50, expected="")
-    outside = fault_of(data, places(data)[0], address="../../etc/passwd", expected="")
+    forged = read_fault(data, places(data)[0], address="trainings/big/stop", begin=0, end=50, expected="")
+    outside = read_fault(data, places(data)[0], address="../../etc/passwd", expected="")
     proof = prover._compare("m1", (forged, outside))
     assert (proof.is_bad, proof.text) == (False, "none of 1 ranges comes here as its version has it")
 
@@ -422,10 +422,10 @@ def test_command_that_does_not_read_its_input_ends_at_its_limit() -> None:
 def test_proof_reads_only_roots_that_the_operator_names(data: loader.Root) -> None:
     prover = NodeProver(Cluster(train=TrainSettings(on_node=("false",))), [data.url])
     place = places(data)[0]
-    elsewhere, large = fault_of(data, place, store="s3://elsewhere"), fault_of(data, place, end=2**40)
+    elsewhere, large = read_fault(data, place, store="s3://elsewhere"), read_fault(data, place, end=2**40)
     proof = prover._compare("m1", (elsewhere, large))
     assert (proof.is_bad, proof.text) == (False, "no range of a root given to read")
-    assert prover._compare("m1", (fault_of(data, place),)).text == "m1 did not read: exit code 1, no output"
+    assert prover._compare("m1", (read_fault(data, place),)).text == "m1 did not read: exit code 1, no output"
 
 
 @pytest.mark.parametrize("node", ["-oProxyCommand=x", "m1;reboot", "$(reboot)", "", "m1 m2"])
@@ -457,18 +457,18 @@ def test_caps_count_nodes_that_the_scheduler_has_as_drained(record: loader.Root,
         ends = {name: {"format": 1, "at_us": 2} for name in ("drained", "returned")}
         forge(record, 1, "m1", **ends)
     put_failures(record.store, "m2", run_checks(FAILS))
-    review = watch_of(record, table).review()
+    review = make_watch(record, table).review()
     assert (review.drained, bool(review.alert)) == ([], True), "one of four may be drained"
     assert table.nodes["m2"].in_service
 
 
 def test_forged_numbers_neither_stop_nor_part_two_watchers(record: loader.Root) -> None:
     table = Table({f"m{n}": NodeState(in_service=True) for n in range(200)})
-    first = watch_of(record, table)
+    first = make_watch(record, table)
     first.review()
     for number in (2, 100, 999_999_999):
         forge(record, number, "evil.example.com")
-    second = watch_of(record, table)
+    second = make_watch(record, table)
     second.review()
     put_failures(record.store, "m1", run_checks(FAILS))
     assert first.review().drained == ["m1"]
@@ -485,7 +485,7 @@ def test_refused_drain_is_not_tried_when_others_no_longer_count_it(
             raise EngineUnreachable("no slurmctld")
 
     put_failures(record.store, "m1", run_checks(FAILS))
-    watcher = watch_of(record, Refusing())
+    watcher = make_watch(record, Refusing())
     with pytest.raises(EngineUnreachable):
         watcher.review()
     table = Table()
@@ -529,7 +529,7 @@ def test_node_that_cannot_be_read_stops_no_other_and_an_alert_names_it(record: l
     table.nodes["m0"] = UNREADABLE
     for node in ("m0", "m1"):
         put_failures(record.store, node, run_checks(FAILS))
-    watcher = watch_of(record, table)
+    watcher = make_watch(record, table)
     first, second = watcher.review(), watcher.review()
     assert table.nodes == Table().nodes | {"m0": UNREADABLE}, "m0 may be the one that is drained: the cap"
     assert [suspect.node for suspect in first.suspects] == ["m1"]
@@ -563,7 +563,7 @@ def test_watch_says_a_thing_once_until_it_changes(record: loader.Root) -> None:
     table = Table()
     table.drain("m0", "penstock q-9: hot")  # one of four, so m1 has to wait
     put_failures(record.store, "m1", run_checks(FAILS))
-    watcher = watch_of(record, table)
+    watcher = make_watch(record, table)
     first, *others = [watcher.review() for _ in range(4)]
     waits = "m1 stays in service: 1 of 4 nodes are drained, and 1 may be"
     assert first.news == first.lines == ["m1: planted failed: hot; planted failed: hot", waits]
@@ -592,7 +592,7 @@ def test_watch_logs_a_failing_review_once_until_it_changes(
             return super().states()
 
     ends = iter([False] * 5 + [True])
-    watch_nodes(watch_of(record, Failing()), lambda review: None, lambda _: next(ends))
+    watch_nodes(make_watch(record, Failing()), lambda review: None, lambda _: next(ends))
     assert [one.getMessage() for one in caplog.records] == [
         "could not review the nodes: EngineUnreachable: no slurmctld",
         "reviews the nodes again after: EngineUnreachable: no slurmctld",

@@ -60,7 +60,7 @@ def traces(documents, root):
     return found
 
 
-def test_packed_document_leaves_no_trace_while_a_run_goes_on(documents, capsys):
+def test_packed_document_leaves_no_trace_while_a_run_continues(documents, capsys):
     root = documents.root()
     docs = write(documents, root)
     pack_documents(root, "docs@1", "packed", REQUEST)

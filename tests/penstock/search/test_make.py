@@ -23,7 +23,7 @@ from loader.storage import open_store
 from penstock.search.make import drop_index, make_index
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.run import migrate
-from tests.dataset.search.vectors import SHAPES, nearest, recall, stored_vectors, write_vectors
+from tests.dataset.search.vectors import SHAPES, nearest, read_vectors, recall, write_vectors
 from tests.refusals import refusal
 
 NUMBERS = 24
@@ -37,7 +37,7 @@ def with_and_without_faiss(request, monkeypatch):
     return request.param
 
 
-def root_of(tmp_path, shape="clustered", n=600, batches=3, seed=1):
+def write_root(tmp_path, shape="clustered", n=600, batches=3, seed=1):
     """Return a root whose versions append to one another."""
     root = loader.Root(tmp_path / "root")
     vectors = SHAPES[shape](n, NUMBERS, np.random.default_rng(seed))
@@ -52,7 +52,7 @@ def root_of(tmp_path, shape="clustered", n=600, batches=3, seed=1):
     return root
 
 
-def codes_of(version):
+def row_codes(version):
     """Return (part, row) -> code of a version's index."""
     how = how_of_field(version, "embedding.npy", SQ8, NUMBERS)
     stored = read_how(version.store, how)
@@ -70,10 +70,10 @@ def codes_of(version):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_recall_of_the_ten_nearest(tmp_path, shape, with_and_without_faiss):
-    root = root_of(tmp_path, shape, n=800, batches=1)
+    root = write_root(tmp_path, shape, n=800, batches=1)
     make_index(root, "d", "embedding.npy")
     version = root.open("d")
-    vectors = stored_vectors(version)
+    vectors = read_vectors(version)
     keys = version.keys(np.arange(len(version)))
     total = 0.0
     for ordinal in range(0, 800, 40):
@@ -87,10 +87,10 @@ def test_recall_of_the_ten_nearest(tmp_path, shape, with_and_without_faiss):
 
 
 def test_codes_rank_and_stored_embeddings_score(tmp_path, with_and_without_faiss, monkeypatch):
-    root = root_of(tmp_path)
+    root = write_root(tmp_path)
     make_index(root, "d")
     version = root.open("d")
-    vectors = stored_vectors(version)
+    vectors = read_vectors(version)
     # So few are compared again that the codes decide.
     monkeypatch.setattr("loader.dataset.search.similarity.RESCORED_PER_RESULT", 1)
     monkeypatch.setattr("loader.dataset.search.similarity.RESCORED", 40)
@@ -105,13 +105,13 @@ def test_codes_rank_and_stored_embeddings_score(tmp_path, with_and_without_faiss
 
 
 def test_few_selected_codes_are_gathered_and_many_are_scanned(tmp_path, monkeypatch):
-    root = root_of(tmp_path)
+    root = write_root(tmp_path)
     make_index(root, "d", "embedding.npy")
     version = root.open("d")
-    vectors = stored_vectors(version)
+    vectors = read_vectors(version)
     scans = []
 
-    def watched(scan, kind):
+    def record_scans(scan, kind):
         def call(*arguments):
             scans.append(kind)
             return scan(*arguments)
@@ -120,8 +120,8 @@ def test_few_selected_codes_are_gathered_and_many_are_scanned(tmp_path, monkeypa
 
     monkeypatch.setattr("loader.dataset.search.similarity.RESCORED_PER_RESULT", 1)
     monkeypatch.setattr("loader.dataset.search.similarity.RESCORED", 10)
-    monkeypatch.setattr(code_files, "faiss_scan", watched(code_files.faiss_scan, "faiss"))
-    monkeypatch.setattr(code_files, "numpy_scan", watched(code_files.numpy_scan, "numpy"))
+    monkeypatch.setattr(code_files, "faiss_scan", record_scans(code_files.faiss_scan, "faiss"))
+    monkeypatch.setattr(code_files, "numpy_scan", record_scans(code_files.numpy_scan, "numpy"))
     by_share = {2: {"faiss"}, 10: {"numpy"}}
     for step, expected_scans in by_share.items():
         members = np.arange(600) % step == 1
@@ -134,23 +134,23 @@ def test_few_selected_codes_are_gathered_and_many_are_scanned(tmp_path, monkeypa
 
 
 def test_only_new_parts_are_coded_and_the_index_equals_one_made_at_once(tmp_path):
-    root = root_of(tmp_path)
+    root = write_root(tmp_path)
     assert [index.n_new for index in make_index(root, "d@1").fields] == [200, 200]
     root.exclude("d", ["k000003", "k000404"], reason="blurred")
     assert [index.n_new for index in make_index(root, "d").fields] == [400, 400]
     assert [index.n_new for index in make_index(root, "d@2").fields] == [0, 0]
     root.retire("d@2", reason="old")
-    stepwise = codes_of(root.open("d"))
+    stepwise = row_codes(root.open("d"))
     assert len(stepwise) == 600
     segments = [info.key for info in root.store.list("search/") if not info.key.endswith("how.json")]
     root.store.delete_many(segments)
     assert [index.n_new for index in make_index(root, "d").fields] == [600, 600]
-    assert codes_of(root.open("d")) == stepwise
-    assert codes_of(root.open("d@1")).items() <= stepwise.items()
+    assert row_codes(root.open("d")) == stepwise
+    assert row_codes(root.open("d@1")).items() <= stepwise.items()
 
 
 def test_excluded_samples_are_coded_but_never_returned(tmp_path):
-    root = root_of(tmp_path)
+    root = write_root(tmp_path)
     make_index(root, "d")
     before = root.open("d").search(like="k000003", k=600).keys()
     root.exclude("d", before[:5], reason="blurred")
@@ -170,7 +170,7 @@ def test_sixteen_small_segments_are_merged(tmp_path):
         n_segments.append(index.n_segments)
     assert n_segments == [*range(1, 16), 1, 2]
     version = root.open("d")
-    stored = stored_vectors(version)
+    stored = read_vectors(version)
     assert version.search(like=stored[3], k=30).ordinals.tolist() == nearest(stored, stored[3], 30)[0]
     assert root.open("d@3").search(like="k000001", k=30).n_searched == 30
     table = pq.read_table(f"{root.url}/{largest_segment(root)}")
@@ -184,7 +184,7 @@ def largest_segment(root):
 
 
 def test_damaged_and_forged_segments_are_named_and_their_samples_compared(tmp_path):
-    root = root_of(tmp_path, batches=2)
+    root = write_root(tmp_path, batches=2)
     make_index(root, "d", "embedding.npy")
     whole = root.open("d").search(like="k000005", k=30)
     path = largest_segment(root)
@@ -212,7 +212,7 @@ def test_damaged_and_forged_segments_are_named_and_their_samples_compared(tmp_pa
 
 @pytest.mark.parametrize("ending", [".codes.parquet", ".texts.parquet"])
 def test_segment_damaged_below_its_footer_is_made_again(tmp_path, ending):
-    root = root_of(tmp_path, batches=2)
+    root = write_root(tmp_path, batches=2)
     make_index(root, "d")
     before = {info.key: root.store.get(info.key).data for info in root.store.list("search/")}
     path = min(key for key in before if key.endswith(ending))
@@ -230,7 +230,7 @@ def test_parts_of_a_damaged_merged_segment_are_indexed_again(tmp_path, monkeypat
     for number in range(3):
         write_vectors(root, vectors[10 * number : 10 * number + 10], first=10 * number)
         make_index(root, "d", "embedding.npy")
-    whole = codes_of(root.open("d"))
+    whole = row_codes(root.open("d"))
     merged = largest_segment(root)
     small = [info.key for info in root.store.list("search/") if info.key.endswith(".codes.parquet")]
     small.remove(merged)
@@ -240,12 +240,12 @@ def test_parts_of_a_damaged_merged_segment_are_indexed_again(tmp_path, monkeypat
     (index,) = make_index(root, "d", "embedding.npy").fields
     assert (index.n_new, index.damaged) == (30, {merged: index.damaged[merged]})
     root.store.delete_many([merged])
-    assert codes_of(root.open("d")) == whole
+    assert row_codes(root.open("d")) == whole
 
 
 def test_forged_codes_change_ranks_only(tmp_path):
     """A writer of `search/` can hide samples, but shows none that the version lacks, and no other score."""
-    root = root_of(tmp_path, batches=2)
+    root = write_root(tmp_path, batches=2)
     root.exclude("d", ["k000007"], reason="blurred")
     make_index(root, "d", "embedding.npy")
     version = root.open("d")
@@ -262,7 +262,7 @@ def test_forged_codes_change_ranks_only(tmp_path):
         parts,
         forged,
     )
-    vectors = stored_vectors(version)
+    vectors = read_vectors(version)
     result = loader.Root(root.url).open("d").search(like=vectors[9], k=50)
     assert len(set(result.ordinals.tolist())) == 50
     assert not {"k000007"} & set(result.keys())
@@ -272,8 +272,8 @@ def test_forged_codes_change_ranks_only(tmp_path):
 
 def test_forged_texts_show_no_excluded_or_foreign_sample(tmp_path):
     """A writer of `search/` can make a live sample match any word, but no other sample."""
-    root = root_of(tmp_path, n=60, batches=2)
-    other = root_of(tmp_path / "other", n=30, batches=1)
+    root = write_root(tmp_path, n=60, batches=2)
+    other = write_root(tmp_path / "other", n=30, batches=1)
     root.exclude("d", ["k000007"], reason="private")
     make_index(root, "d", "caption.txt")
     version = root.open("d")
@@ -297,7 +297,7 @@ def test_forged_texts_show_no_excluded_or_foreign_sample(tmp_path):
 
 
 def test_local_files_are_shared_and_written_again_if_they_are_damaged(tmp_path, with_and_without_faiss):
-    root = root_of(tmp_path)
+    root = write_root(tmp_path)
     make_index(root, "d", "embedding.npy")
     cache = tmp_path / "cache"
     whole = root.open("d").search(like="k000005", cache=cache).keys()
@@ -317,16 +317,16 @@ def test_local_files_are_shared_and_written_again_if_they_are_damaged(tmp_path, 
 
 
 def test_codes_that_a_loader_evicts_are_written_again(tmp_path, with_and_without_faiss, monkeypatch):
-    root = root_of(tmp_path, n=200, batches=2)
+    root = write_root(tmp_path, n=200, batches=2)
     make_index(root, "d", "embedding.npy")
     cache = tmp_path / "cache"
     whole = root.open("d").search(like="k000005", cache=cache).keys()
 
-    def evicted_at_once(path):
+    def evict(path):
         path.unlink()
 
     with monkeypatch.context() as patch:
-        patch.setattr("loader.dataset.search.code_files._touch", evicted_at_once)
+        patch.setattr("loader.dataset.search.code_files._touch", evict)
         assert loader.Root(root.url).open("d").search(like="k000005", cache=cache).keys() == whole
     for file in (cache / "search").iterdir():
         os.utime(file, (1, file.stat().st_mtime))
@@ -337,7 +337,7 @@ def test_codes_that_a_loader_evicts_are_written_again(tmp_path, with_and_without
 
 
 def test_drop_deletes_the_index_of_a_field(tmp_path):
-    root = root_of(tmp_path)
+    root = write_root(tmp_path)
     make_index(root, "d")
     dropped = drop_index(root, "d", "embedding.npy")
     assert dropped[-1].endswith("how.json")
@@ -350,7 +350,7 @@ def test_drop_deletes_the_index_of_a_field(tmp_path):
 
 
 def test_limits_of_a_query(tmp_path, monkeypatch):
-    root = root_of(tmp_path)
+    root = write_root(tmp_path)
     make_index(root, "d")
     monkeypatch.setattr(code_index, "MOST_CODES", 500)
     with refusal(NotIndexed, what="codes", where="d@3", given=600, accepted=500):
@@ -379,7 +379,7 @@ def test_fields_that_cannot_be_indexed(tmp_path):
 
 
 def test_mirror_refuses(tmp_path):
-    root = root_of(tmp_path, n=60, batches=1)
+    root = write_root(tmp_path, n=60, batches=1)
 
     place = open_store(str(tmp_path / "mirror"))
     migrate(root, place, Pace())
@@ -399,7 +399,7 @@ def test_embeddings_without_a_direction_have_no_code(tmp_path):
     result = version.search(like="k000005", k=100)
     assert len(result) == result.n_searched == 38
     assert not {"k000003", "k000007"} & set(result.keys())
-    assert sum(code is None for code in codes_of(version).values()) == 2
+    assert sum(code is None for code in row_codes(version).values()) == 2
 
 
 KILLED = """
@@ -427,7 +427,7 @@ make_index(root, "d")
 """
 
 
-def killed(root, kill_at, when):
+def kill_make_index(root, kill_at, when):
     """Run `make_index` in a process that is killed at a write, and return whether it was."""
     command = [sys.executable, "-c", KILLED, root.url, str(kill_at), when]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
@@ -442,27 +442,27 @@ def test_killed_at_each_write_and_made_again(tmp_path):
         write_vectors(root, vectors[10 * number : 10 * number + 10], first=10 * number, part_samples=10)
     for kill_at in (1, 9, 17, 18):
         for when in ("before", "after"):
-            assert killed(root, kill_at, when)
+            assert kill_make_index(root, kill_at, when)
             version = loader.Root(root.url).open("d")
             assert len(version.search(like="k000005", k=200)) == 160
             stepwise = make_index(root, "d", "embedding.npy")
             assert stepwise.fields[0].damaged == {}
-            stepwise_codes = codes_of(version)
+            stepwise_codes = row_codes(version)
             drop_index(root, "d")
             make_index(root, "d")
-            assert codes_of(version) == stepwise_codes
+            assert row_codes(version) == stepwise_codes
             assert len(version.search("red cup")) == 60
             drop_index(root, "d")
 
 
 def test_two_makers_at_once(tmp_path):
-    root = root_of(tmp_path)
+    root = write_root(tmp_path)
     command = [sys.executable, "-c", KILLED, root.url, "1000", "before"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [subprocess.Popen(command, env=environment) for _ in range(2)]
     assert [process.wait(timeout=120) for process in processes] == [0, 0]
     assert make_index(root, "d").fields[0].n_new == 0
-    assert len(codes_of(root.open("d"))) == 600
+    assert len(row_codes(root.open("d"))) == 600
 
 
 def test_mapped_texts_are_searched_as_texts_in_memory(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ N_SAMPLES = 3_000
 WIDTH = 48
 
 
-def clustered(seed: int) -> tuple[Array, Array]:
+def cluster_vectors(seed: int) -> tuple[Array, Array]:
     """Return unit vectors in one cone, and the label of each."""
     rng = np.random.default_rng(seed)
     means = np.random.default_rng(7).normal(size=(N_LABELS, WIDTH)) + 2
@@ -35,29 +35,29 @@ def label_share(places: Array, labels: Array) -> float:
     return float((labels[neighbours] == labels[:600, None]).mean())
 
 
-def places_of(fit: MapFit, vectors: Array) -> Array:
+def fit_places(fit: MapFit, vectors: Array) -> Array:
     placed = place(fit, vectors)
     return np.stack([placed.x, placed.y], axis=1).astype(np.float64)
 
 
 @pytest.fixture(scope="module")
 def fit() -> MapFit:
-    vectors, _ = clustered(1)
+    vectors, _ = cluster_vectors(1)
     return fit_map(vectors[:400])
 
 
 def test_neighbours_on_the_map_share_a_label_far_more_often_than_on_a_plane(fit: MapFit) -> None:
-    vectors, labels = clustered(2)  # none of them was fitted
+    vectors, labels = cluster_vectors(2)  # none of them was fitted
     centred = vectors - vectors.mean(axis=0)
     _, _, directions = np.linalg.svd(centred, full_matrices=False)
     plane = label_share(centred @ directions[:2].T, labels)
-    on_map = label_share(places_of(fit, vectors), labels)
+    on_map = label_share(fit_places(fit, vectors), labels)
     assert plane < 0.4
     assert on_map > 0.9
 
 
 def test_cluster_is_the_nearest_and_its_cosine_tells_outliers(fit: MapFit) -> None:
-    vectors, labels = clustered(3)
+    vectors, labels = cluster_vectors(3)
     placed = place(fit, vectors)
     purest = [
         np.bincount(labels[placed.cluster == number]).max(initial=0)
@@ -74,20 +74,20 @@ def test_cluster_is_the_nearest_and_its_cosine_tells_outliers(fit: MapFit) -> No
 
 
 def test_equal_vectors_fit_and_fall_equally(fit: MapFit) -> None:
-    vectors, _ = clustered(1)
+    vectors, _ = cluster_vectors(1)
     again = fit_map(vectors[:400])
     assert np.array_equal(again.x, fit.x)
     assert np.array_equal(again.clusters, fit.clusters)
-    once = places_of(fit, vectors)
-    by_itself = np.concatenate([places_of(fit, vectors[number : number + 1]) for number in range(200)])
+    once = fit_places(fit, vectors)
+    by_itself = np.concatenate([fit_places(fit, vectors[number : number + 1]) for number in range(200)])
     assert np.abs(by_itself - once[:200]).max() <= 1  # a product of another shape may round otherwise
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 40])
 def test_few_vectors_have_distinct_places(n: int) -> None:
-    vectors, _ = clustered(4)
+    vectors, _ = cluster_vectors(4)
     small = fit_map(vectors[:n])
-    places = places_of(small, vectors[:n])
+    places = fit_places(small, vectors[:n])
     assert len(np.unique(places, axis=0)) == n
     assert places.min() >= MARGIN - 1
     assert places.max() <= MAP_UNITS - MARGIN
@@ -95,15 +95,15 @@ def test_few_vectors_have_distinct_places(n: int) -> None:
 
 
 def test_copies_lie_on_one_place() -> None:
-    vectors, _ = clustered(5)
+    vectors, _ = cluster_vectors(5)
     copies = np.repeat(vectors[:3], 20, axis=0)
-    places = places_of(fit_map(copies), copies)
+    places = fit_places(fit_map(copies), copies)
     assert len(np.unique(places, axis=0)) <= 3
     assert np.isfinite(places).all()
 
 
 def test_centres_without_faiss_are_as_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors, labels = clustered(6)
+    vectors, labels = cluster_vectors(6)
     shares = []
     for has_faiss in (True, False):
         if not has_faiss:

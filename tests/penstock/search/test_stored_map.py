@@ -42,10 +42,10 @@ def root(tmp_path: Path) -> loader.Root:
 
 def by_key(version: loader.Version, field: str | None = None) -> dict[str, tuple[float, ...]]:
     """Return key -> x, y, cluster, cosine."""
-    return keyed(version, read_map(version, field))
+    return places_by_key(version, read_map(version, field))
 
 
-def keyed(version: loader.Version, places: VersionMap) -> dict[str, tuple[float, ...]]:
+def places_by_key(version: loader.Version, places: VersionMap) -> dict[str, tuple[float, ...]]:
     keys = version.keys(np.arange(len(version)))
     columns = zip(places.x, places.y, places.cluster, places.cluster_cosine, strict=True)
     rows = [tuple(float(value) for value in row) for row in columns]
@@ -171,7 +171,7 @@ def test_forged_segment_shows_no_excluded_or_foreign_sample(root: loader.Root) -
     put_segment(root.store, map_folder(how), MAP_KIND, parts, forged)
     places = read_map(version)
     assert len(places.x) == len(version) == 79
-    assert "k0001" not in keyed(version, places)
+    assert "k0001" not in places_by_key(version, places)
 
 
 def test_damaged_fit_is_named_and_dropped(root: loader.Root) -> None:

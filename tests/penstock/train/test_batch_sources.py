@@ -170,7 +170,7 @@ def test_iterable_without_a_position_is_refused(root: str) -> None:
             next(run.steps(DataLoader([1, 2, 3])))  # type: ignore[arg-type]
 
 
-def batches_of(steps: Iterator[loader.Batch]) -> Iterator[loader.Batch]:
+def iterate_batches(steps: Iterator[loader.Batch]) -> Iterator[loader.Batch]:
     while True:
         yield next(steps)
 
@@ -179,7 +179,7 @@ def run_by_next(root: str, *, wraps: bool, stop: Stop) -> None:
     """Take batches by `next`, without a loop, and stop in step 2."""
     with Run.joined(name="points", checkpoints=root, record=root) as run:
         steps = run.steps(SOURCES["Loader"](root))
-        iterator = batches_of(steps) if wraps else steps
+        iterator = iterate_batches(steps) if wraps else steps
         while True:
             batch = next(iterator)
             if batch.step == 2:

@@ -279,19 +279,19 @@ def test_run_is_evicted_drained_stopped_and_resumed(root: str, server: Server, l
     def text() -> str:
         return "".join(path.read_text() for path in logs.iterdir())
 
-    def begun(attempt: int) -> bool:
+    def has_first_batch(attempt: int) -> bool:
         names = [event.name for event in folder.events() if event.attempt == attempt]
         return "first_batch" in names
 
     submit(run, launcher)
     server.cluster.admit(name)
-    until(lambda: begun(1), text)
+    until(lambda: has_first_batch(1), text)
     server.cluster.evict(name)  # by Kueue
     until(lambda: not server.cluster.pods, text)
     server.cluster.admit(name)
-    until(lambda: begun(2), text)
+    until(lambda: has_first_batch(2), text)
     server.cluster.kill(evicted=True)  # by a drained node
-    until(lambda: begun(3), text)
+    until(lambda: has_first_batch(3), text)
     (jobset,) = server.cluster.jobsets.values()
     assert (jobset["status"]["restarts"], jobset["status"]["restartsCountTowardsMax"]) == (1, 0)
     assert folder.attempts()[3]["restarts"] == 1, "PENSTOCK_ATTEMPT"
@@ -301,7 +301,7 @@ def test_run_is_evicted_drained_stopped_and_resumed(root: str, server: Server, l
     assert launcher.status("big-7").reason == ""
     resume(run, launcher)
     server.cluster.admit(name)
-    until(lambda: begun(4), text)
+    until(lambda: has_first_batch(4), text)
     ranks = [pod.process.pid for pod in server.cluster.pods.values() if pod.process is not None]
     os.kill(ranks[0], signal.SIGUSR1)  # the starter passes it on
     until(lambda: folder.events()[-1].name == "ended", text)

@@ -42,12 +42,12 @@ SPEC = RunSpec(
 )
 
 
-def described(cluster: Cluster = CLUSTER, spec: RunSpec = SPEC) -> dict:
+def describe_jobset(cluster: Cluster = CLUSTER, spec: RunSpec = SPEC) -> dict:
     return json.loads(JobSets(spec.record, cluster).describe(spec))
 
 
 def test_jobset_is_queued_as_a_whole_with_its_priority_and_topology() -> None:
-    body = described()
+    body = describe_jobset()
     assert body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
     assert body["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] == "penstock-low"
     assert body["metadata"]["namespace"] == "train"
@@ -60,7 +60,7 @@ def test_jobset_is_queued_as_a_whole_with_its_priority_and_topology() -> None:
 
 
 def test_jobset_begins_again_without_counting_a_stop_a_disruption_or_the_walltime() -> None:
-    body = described()
+    body = describe_jobset()
     over, again, failed = body["spec"]["failurePolicy"]["rules"]
     assert (over["action"], over["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
     assert over["onJobFailureMessagePatterns"] == ["failed with exit code 76 matching FailJob rule"]
@@ -76,7 +76,7 @@ def test_jobset_begins_again_without_counting_a_stop_a_disruption_or_the_walltim
 
 
 def test_pod_has_the_share_the_secret_and_the_grace() -> None:
-    pod = described()["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    pod = describe_jobset()["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] > 180
     (container,) = pod["containers"]
     limits = container["resources"]["limits"]
@@ -94,7 +94,7 @@ def test_pod_has_the_share_the_secret_and_the_grace() -> None:
 
 
 def test_replay_avoids_nodes_by_their_names() -> None:
-    body = described(
+    body = describe_jobset(
         without_nodes(replace(CLUSTER, kubernetes=Placing(excluded_nodes=("m9",))), ["m3", "m1"])
     )
     pod = body["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
@@ -105,11 +105,14 @@ def test_replay_avoids_nodes_by_their_names() -> None:
         ("metadata.name", "NotIn", [node]) for node in ("m1", "m3", "m9")
     ]
     assert wrong_in_jobset(body) == ""
-    assert "affinity" not in described()["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert (
+        "affinity"
+        not in describe_jobset()["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    )
 
 
 def test_first_pod_is_where_the_ranks_meet() -> None:
-    body = described()
+    body = describe_jobset()
     name = body["metadata"]["name"]
     (container,) = body["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"]
     (meeting,) = [one["value"] for one in container["env"] if one["name"] == "PENSTOCK_MEETING"]
@@ -124,7 +127,7 @@ def test_first_pod_is_where_the_ranks_meet() -> None:
 def test_record_names_the_node_and_not_the_pod() -> None:
     """Signs of bad nodes are counted by it, and Kubernetes cordons by it."""
     assert Launched.from_env({"PENSTOCK_NODE": "gpu-7", "PENSTOCK_ATTEMPT": "2"}).node == "gpu-7"
-    pod = described()["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    pod = describe_jobset()["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     sources = {one["name"]: one.get("valueFrom") for one in pod["containers"][0]["env"]}
     assert sources["PENSTOCK_NODE"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
 
@@ -151,11 +154,11 @@ def test_file_that_cannot_run_is_refused(
     cluster: Cluster, spec: RunSpec, error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
-        described(cluster, spec)
+        describe_jobset(cluster, spec)
 
 
 def test_run_on_one_node_needs_no_queue() -> None:
-    body = described(replace(CLUSTER, queue=""), replace(SPEC, nodes="1", priority=""))
+    body = describe_jobset(replace(CLUSTER, queue=""), replace(SPEC, nodes="1", priority=""))
     assert body["spec"]["suspend"] is False
     assert not [label for label in body["metadata"]["labels"] if "kueue" in label]
 

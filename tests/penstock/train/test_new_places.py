@@ -25,21 +25,21 @@ from tests.penstock.train.conftest import Rank
 from tests.servers.patience import until
 
 
-def plan_over(root: str) -> loader.Plan:
+def make_plan(root: str) -> loader.Plan:
     return loader.plan({"points": loader.Root(root).open("points@1")}, seed=7, global_batch=24)
 
 
 def keep_trail(root: str, place: str) -> None:
-    with loader.Loader(plan_over(root), steps=2, trail=loader.Trail(loader.Root(place), "big-7")) as batches:
+    with loader.Loader(make_plan(root), steps=2, trail=loader.Trail(loader.Root(place), "big-7")) as batches:
         list(batches)
 
 
 def follow(root: str, place: str) -> None:
-    loader.follow(loader.Root(place), plan_over(root), run="big-7", every=10).close()
+    loader.follow(loader.Root(place), make_plan(root), run="big-7", every=10).close()
 
 
 def substitute(root: str, place: str) -> None:
-    plan = plan_over(root)
+    plan = make_plan(root)
     address = SampleAddress(
         key="000", version="points@1", version_id="v-0", part="p", row=0, ordinal=0, fields={}
     )
@@ -78,7 +78,7 @@ def fail_check(root: str, place: str) -> None:
 
 
 WRITERS: dict[str, Callable[[str, str], object]] = {
-    "plan": lambda root, place: plan_over(root).save(loader.Root(place)),
+    "plan": lambda root, place: make_plan(root).save(loader.Root(place)),
     "trail": keep_trail,
     "follow": follow,
     "ledger": substitute,
@@ -157,23 +157,23 @@ def test_finished_run_that_is_started_again_says_so(root: str, start: Callable[.
 NO_RUN = ("true",)
 
 
-def spec_in(place: Path, checkpoints: Path | None = None) -> RunSpec:
+def make_spec(place: Path, checkpoints: Path | None = None) -> RunSpec:
     saved = "" if checkpoints is None else str(checkpoints)
     return RunSpec(run="big-7", command=NO_RUN, record=str(place), checkpoints=saved)
 
 
 def test_new_place_is_named_and_a_root_is_not(root: str, tmp_path: Path) -> None:
-    assert place_notes(spec_in(Path(root))) == []
-    (note,) = place_notes(spec_in(tmp_path / "typo"))
+    assert place_notes(make_spec(Path(root))) == []
+    (note,) = place_notes(make_spec(tmp_path / "typo"))
     assert note.startswith(f"record: {tmp_path / 'typo'} is new")
-    (note,) = place_notes(spec_in(Path(root), tmp_path / "typo"))
+    (note,) = place_notes(make_spec(Path(root), tmp_path / "typo"))
     assert note.startswith(f"checkpoints: {tmp_path / 'typo'} is new")
 
 
 def test_places_are_checked_without_a_trace(root: str, tmp_path: Path) -> None:
     keys = [info.key for info in open_store(root).list("")]
-    check_places(spec_in(Path(root)))
-    check_places(spec_in(tmp_path / "new" / "runs"))
+    check_places(make_spec(Path(root)))
+    check_places(make_spec(tmp_path / "new" / "runs"))
     assert [info.key for info in open_store(root).list("")] == keys
     assert not (tmp_path / "new").exists()
 
@@ -182,7 +182,7 @@ def test_places_are_checked_without_a_trace(root: str, tmp_path: Path) -> None:
 def test_place_that_takes_no_object_is_refused_before_a_start(root: str, tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("")
     refused = tmp_path / "file" / "runs"
-    spec = spec_in(refused, Path(root)) if place == "record" else spec_in(Path(root), refused)
+    spec = make_spec(refused, Path(root)) if place == "record" else make_spec(Path(root), refused)
     launcher = LocalRanks(root)
     with pytest.raises(StoreError, match="file/runs"):
         submit(spec, launcher)
@@ -197,7 +197,7 @@ def test_place_of_checkpoints_that_holds_other_things_is_refused_before_a_start(
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
     with pytest.raises(NotARoot, match="holds other things"):
-        submit(spec_in(Path(root), tmp_path / "other"), LocalRanks(root))
+        submit(make_spec(Path(root), tmp_path / "other"), LocalRanks(root))
     with pytest.raises(NotARoot, match="holds other things"):
-        check_places(spec_in(Path(root), tmp_path / "other"))
+        check_places(make_spec(Path(root), tmp_path / "other"))
     assert RunFolder(open_store(root), "big-7").read_spec() is None

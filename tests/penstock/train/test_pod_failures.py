@@ -33,7 +33,7 @@ class NoWait(threading.Event):
         return super().wait(0)
 
 
-def started(submission: str, restarts: int) -> PodStart:
+def pod_start(submission: str, restarts: int) -> PodStart:
     return PodStart(submission=submission, restarts=restarts, begun_us=1000 * (restarts + 1), nodes=2)
 
 
@@ -42,33 +42,33 @@ def waits(text: str) -> list[int]:
 
 
 def test_pods_of_one_start_decide_alike(folder: RunFolder) -> None:
-    assert failure_status(folder, started("a1", 0), RankFailure("ValueError: x"), 1) == 1
-    assert failure_status(folder, started("a1", 0), RankFailure("ConnectionError: peer"), 1) == 1, (
+    assert failure_status(folder, pod_start("a1", 0), RankFailure("ValueError: x"), 1) == 1
+    assert failure_status(folder, pod_start("a1", 0), RankFailure("ConnectionError: peer"), 1) == 1, (
         "another pod, by the first's failure"
     )
-    assert failure_status(folder, started("a1", 3), RankFailure("ValueError: x"), 1) == OVER, (
+    assert failure_status(folder, pod_start("a1", 3), RankFailure("ValueError: x"), 1) == OVER, (
         "restarts for a drained node between"
     )
-    assert failure_status(folder, started("a1", 3), RankFailure("ConnectionError: peer"), 1) == OVER
+    assert failure_status(folder, pod_start("a1", 3), RankFailure("ConnectionError: peer"), 1) == OVER
 
 
 def test_failures_of_another_submit_do_not_count(folder: RunFolder) -> None:
-    assert failure_status(folder, started("a1", 0), RankFailure("x"), 1) == 1
-    assert failure_status(folder, started("b2", 0), RankFailure("x"), 1) == 1
-    assert failure_status(folder, started("b2", 1), RankFailure("x"), 1) == OVER
+    assert failure_status(folder, pod_start("a1", 0), RankFailure("x"), 1) == 1
+    assert failure_status(folder, pod_start("b2", 0), RankFailure("x"), 1) == 1
+    assert failure_status(folder, pod_start("b2", 1), RankFailure("x"), 1) == OVER
 
 
-def test_failures_at_other_steps_or_of_other_lines_go_on(folder: RunFolder) -> None:
-    assert failure_status(folder, started("a1", 0), RankFailure("x"), 1) == 1
+def test_failures_at_other_steps_or_of_other_lines_end_no_run(folder: RunFolder) -> None:
+    assert failure_status(folder, pod_start("a1", 0), RankFailure("x"), 1) == 1
     folder.put_event(1, 1, "saved", 41, {})
-    assert failure_status(folder, started("a1", 1), RankFailure("x"), 1) == 1
-    assert failure_status(folder, started("a1", 2), RankFailure("y"), 1) == 1
-    assert failure_status(folder, started("a1", 3), RankFailure("y"), 1) == OVER
+    assert failure_status(folder, pod_start("a1", 1), RankFailure("x"), 1) == 1
+    assert failure_status(folder, pod_start("a1", 2), RankFailure("y"), 1) == 1
+    assert failure_status(folder, pod_start("a1", 3), RankFailure("y"), 1) == OVER
 
 
 def test_secrets_in_the_last_line_stay_out_of_the_record(folder: RunFolder) -> None:
     line = "HTTPError: 403 for https://ann:hunter2@lab/a?X-Amz-Date={0}&X-Amz-Signature=s3cr3t{0}"
-    assert failure_status(folder, started("a1", 0), RankFailure(line.format(1)), 1) == 1
+    assert failure_status(folder, pod_start("a1", 0), RankFailure(line.format(1)), 1) == 1
     stored = folder.store.get(folder.key("failures/a1-000000.json")).data
     assert b"HTTPError: 403 for https://***@lab/a" in stored
     assert b"hunter2" not in stored
@@ -76,15 +76,15 @@ def test_secrets_in_the_last_line_stay_out_of_the_record(folder: RunFolder) -> N
 
 
 def test_killed_ranks_end_a_run_if_they_make_no_step(folder: RunFolder) -> None:
-    assert failure_status(folder, started("a1", 0), RankFailure(), 1) == 1
+    assert failure_status(folder, pod_start("a1", 0), RankFailure(), 1) == 1
     folder.put_event(1, 1, "saved", 41, {})
-    assert failure_status(folder, started("a1", 1), RankFailure(), 1) == 1
-    assert failure_status(folder, started("a1", 2), RankFailure(), 1) == OVER
+    assert failure_status(folder, pod_start("a1", 1), RankFailure(), 1) == 1
+    assert failure_status(folder, pod_start("a1", 2), RankFailure(), 1) == OVER
 
 
 def test_reason_of_a_failed_start_is_stored_by_its_first_pod(folder: RunFolder) -> None:
     for line in ("ValueError: x", "ConnectionError: peer"):
-        assert failure_status(folder, started("a1", 3), RankFailure(line, f"Traceback\n{line}"), 1) == 1
+        assert failure_status(folder, pod_start("a1", 3), RankFailure(line, f"Traceback\n{line}"), 1) == 1
     failed = newest_failed_start(folder.store, folder.key(""))
     assert failed is not None
     assert (failed.restarts, failed.line, failed.text) == (3, "ValueError: x", "Traceback\nValueError: x")
@@ -94,7 +94,7 @@ def test_reason_of_a_failed_start_is_stored_by_its_first_pod(folder: RunFolder) 
 def test_failure_of_an_earlier_release_counts(folder: RunFolder) -> None:
     body = b'{"step":40,"line":"x","wait_s":20,"waits_s":10,"over":false}'
     folder.store.put(folder.key("failures/a1-000000.json"), body)
-    assert failure_status(folder, started("a1", 1), RankFailure("x"), 1) == OVER
+    assert failure_status(folder, pod_start("a1", 1), RankFailure("x"), 1) == OVER
 
 
 def test_wait_doubles_while_no_step_is_made(
@@ -103,7 +103,7 @@ def test_wait_doubles_while_no_step_is_made(
     monkeypatch.setattr(failures, "FIRST_S", 10.0)
     monkeypatch.setattr(jobset_pod, "Event", NoWait)
     for restarts in range(4):
-        assert failure_status(folder, started("a1", restarts), RankFailure(f"{restarts}"), 1) == 1
+        assert failure_status(folder, pod_start("a1", restarts), RankFailure(f"{restarts}"), 1) == 1
     assert waits(capsys.readouterr().out) == [10, 20, 40, 80]
 
 
@@ -119,7 +119,7 @@ def test_signal_ends_the_wait_and_the_run_begins_again(
 
     sender = threading.Thread(target=stop_once_it_waits)
     sender.start()
-    assert failure_status(folder, started("a1", 0), RankFailure("x"), 1) == AGAIN
+    assert failure_status(folder, pod_start("a1", 0), RankFailure("x"), 1) == AGAIN
     sender.join()
 
 
@@ -129,7 +129,7 @@ def test_record_that_cannot_be_read_ends_no_run(
 ) -> None:
     monkeypatch.setattr(jobset_pod, "Event", NoWait)
     folder.store.put(folder.key("failures/a1-000000.json"), data)
-    assert failure_status(folder, started("a1", 1), RankFailure("x"), 1) == 1
+    assert failure_status(folder, pod_start("a1", 1), RankFailure("x"), 1) == 1
     assert waits(capsys.readouterr().out) == [60]
 
 
@@ -141,6 +141,6 @@ def test_time_of_failed_pods_is_in_the_record(folder: RunFolder, monkeypatch: py
     )
     with monkeypatch.context() as patched:
         patched.setattr("time.time_ns", lambda: 9_000_000)
-        assert failure_status(folder, started("a1", 0), RankFailure("x"), 1) == 1
+        assert failure_status(folder, pod_start("a1", 0), RankFailure("x"), 1) == 1
     (span,) = failure_spans(folder)
     assert (span.begun_us, span.ended_us, span.nodes, span.state) == (1000, 10_009_000, 2, "failed")

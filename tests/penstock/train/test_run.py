@@ -26,7 +26,7 @@ STEPS = 40
 Start = Callable[..., list[Rank]]
 
 
-def undisturbed(root: str) -> dict[int, int]:
+def reference_digests(root: str) -> dict[int, int]:
     """Return step -> digest of a training that nothing stops."""
     plan = loader.plan({"points": loader.Root(root).open("points@1")}, seed=7, global_batch=24)
     with loader.Loader(plan, 0, 1, framework="numpy", workers=0) as batches:
@@ -51,7 +51,7 @@ def test_run_stops_and_goes_on_at_other_numbers_of_ranks(root: str, start: Start
         assert Checkpoints(root, "alone").steps()[-1] == len(seen)
     (alone,) = start(1, "--step-s", 0)
     assert alone.status() == 0, alone.text
-    assert seen | digests([alone]) == undisturbed(root)
+    assert seen | digests([alone]) == reference_digests(root)
     assert not seen.keys() & digests([alone]).keys()
     assert f"weight {sum(range(STEPS))}" in alone.text
 

@@ -138,8 +138,8 @@ print("ended", flush=True)
 
 
 @pytest.fixture
-def interrupted(root: str, tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """interrupted(pauses, handler) -> a training in its own group; it waits for a line in step 2, or in each."""
+def paused_training(root: str, tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """paused_training(pauses, handler) -> a training in its own group; it waits for a line in step 2, or in each."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": ""}
     trainers: list[subprocess.Popen[str]] = []
 
@@ -168,9 +168,9 @@ def interrupted(root: str, tmp_path: Path) -> Iterator[Callable[..., "subprocess
 
 
 def test_first_interrupt_stops_as_sigterm_does_and_says_so(
-    root: str, interrupted: Callable[..., "subprocess.Popen[str]"]
+    root: str, paused_training: Callable[..., "subprocess.Popen[str]"]
 ) -> None:
-    trainer = interrupted("once")
+    trainer = paused_training("once")
     os.killpg(trainer.pid, signal.SIGINT)  # as a terminal does: to the Pool's process too
     assert trainer.stderr is not None
     announced = trainer.stderr.readline() + trainer.stderr.readline()
@@ -182,9 +182,9 @@ def test_first_interrupt_stops_as_sigterm_does_and_says_so(
 
 
 def test_second_interrupt_ends_the_step(
-    root: str, interrupted: Callable[..., "subprocess.Popen[str]"]
+    root: str, paused_training: Callable[..., "subprocess.Popen[str]"]
 ) -> None:
-    trainer = interrupted("pauses")
+    trainer = paused_training("pauses")
     assert trainer.stderr is not None
     os.killpg(trainer.pid, signal.SIGINT)
     while "again" not in trainer.stderr.readline():
@@ -198,9 +198,9 @@ def test_second_interrupt_ends_the_step(
 
 
 def test_ignored_interrupt_stays_ignored(
-    root: str, interrupted: Callable[..., "subprocess.Popen[str]"]
+    root: str, paused_training: Callable[..., "subprocess.Popen[str]"]
 ) -> None:
-    trainer = interrupted("once", "ignored")
+    trainer = paused_training("once", "ignored")
     os.killpg(trainer.pid, signal.SIGINT)
     output, errors = trainer.communicate("go on\n", timeout=PATIENCE_S)
     assert trainer.returncode == 0, errors

@@ -64,7 +64,7 @@ def attempt(folder: Path, log: Path, *, full: bool = False, restarts: int = 0) -
 
 
 @pytest.mark.parametrize("name", ["log.txt", 'it\'s a "log" $HOME.txt'])
-def test_starts_are_numbered_over_jobs_and_after_a_line_that_was_cut_off(tmp_path: Path, name: str) -> None:
+def test_starts_are_numbered_over_jobs_and_after_a_torn_line(tmp_path: Path, name: str) -> None:
     log = tmp_path / name
     log.write_text("text")
     assert attempt(tmp_path, log) == "attempt 0"
@@ -192,7 +192,7 @@ def test_stop_by_a_preemption_is_noted(
     assert (start.is_preempted, start.ended_us is not None) == (is_preempted, True)
 
 
-def test_notes_that_a_user_forged_are_left_out(tmp_path: Path) -> None:
+def test_notes_that_a_user_forged_are_ignored(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     lines = ["no JSON", '{"begun_us": "1"}', '{"srun_ended_us": 5}', '{"begun_us": 1e30}', "[]", "x" * 2**21]
     Path(f"{log}{SPANS}").write_text("\n".join([*lines, '{"begun_us": 7}', '{"srun_ended_us": 9}']))

@@ -16,8 +16,8 @@ Saved = Callable[..., loader.Plan]
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Saved:
-    """saved(samples of a part, global batch) -> a plan over 64 samples, stored in its root."""
+def save_plan(tmp_path: Path) -> Saved:
+    """save_plan(samples of a part, global batch) -> a plan over 64 samples, stored in its root."""
 
     written = set[str]()
 
@@ -37,38 +37,38 @@ def saved(tmp_path: Path) -> Saved:
 
 
 def checkpoint(n_parts: int, nbytes: int, step: int = 0) -> Checkpoint:
-    def stored(name: str, nbytes: int) -> StoredObject:
+    def stored_object(name: str, nbytes: int) -> StoredObject:
         return StoredObject(name=name, nbytes=nbytes, sha256="0" * 64)
 
-    parts = [stored(f"{n}", nbytes // n_parts) for n in range(n_parts)]
-    index = stored("index", 0)
+    parts = [stored_object(f"{n}", nbytes // n_parts) for n in range(n_parts)]
+    index = stored_object("index", 0)
     return Checkpoint(run="a", step=step, at_us=0, world_size=1, index=index, parts=parts)
 
 
-def test_samples_of_one_shard_are_one_index_and_adjacent_ones_one_range(saved: Saved) -> None:
-    assert start_requests(saved(1, 8), 1) == StartRequests(indexes=8, samples=8)
-    assert start_requests(saved(64, 64), 1) == StartRequests(indexes=1, samples=1), "all of a shard"
-    assert start_requests(saved(1, 8), 4) == StartRequests(indexes=2, samples=2)
+def test_samples_of_one_shard_are_one_index_and_adjacent_ones_one_range(save_plan: Saved) -> None:
+    assert start_requests(save_plan(1, 8), 1) == StartRequests(indexes=8, samples=8)
+    assert start_requests(save_plan(64, 64), 1) == StartRequests(indexes=1, samples=1), "all of a shard"
+    assert start_requests(save_plan(1, 8), 4) == StartRequests(indexes=2, samples=2)
 
 
-def test_checkpoint_is_divided_among_the_ranks(saved: Saved) -> None:
-    plan = saved(1, 8)
+def test_checkpoint_is_divided_among_the_ranks(save_plan: Saved) -> None:
+    plan = save_plan(1, 8)
     assert start_requests(plan, 2, checkpoint(1, 1000)).checkpoint == 1
     assert start_requests(plan, 2, checkpoint(32, 32_000)).checkpoint == 16
     assert start_requests(plan, 2, checkpoint(4, 2**30)).checkpoint == 32, "16 MiB a request"
     assert start_requests(plan, 2).checkpoint == 0
 
 
-def test_large_tables_do_not_travel_with_the_plan(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = saved(1, 8)
+def test_large_tables_do_not_travel_with_the_plan(save_plan: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = save_plan(1, 8)
     monkeypatch.setattr("penstock.train.start_requests.PREPARED_BYTES", 10)
     assert start_requests(plan, 2).tables == 1
     assert start_requests(plan, 2, checkpoint(1, 1)).waves == [1, 1, 4, 4]
 
 
-def test_more_ranks_than_samples_are_refused(saved: Saved) -> None:
+def test_more_ranks_than_samples_are_refused(save_plan: Saved) -> None:
     with pytest.raises(InvalidRuntime):
-        start_requests(saved(1, 8), 9)
+        start_requests(save_plan(1, 8), 9)
 
 
 def test_gang_above_the_rate_of_s3_waits() -> None:
@@ -82,9 +82,9 @@ def test_gang_above_the_rate_of_s3_waits() -> None:
 
 
 def test_dry_run_counts_the_requests_of_the_start(
-    saved: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    save_plan: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = saved(1, 8)
+    plan = save_plan(1, 8)
     (tmp_path / "run.toml").write_text(
         f'run = "a"\ncommand = ["true"]\nranks_per_node = 2\nrecord = "{tmp_path / "root"}"\n'
     )

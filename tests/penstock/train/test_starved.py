@@ -18,7 +18,7 @@ from tests.penstock.train.conftest import Rank
 Start = Callable[..., list[Rank]]
 
 
-def trained(root: str, start: Start, fast_ms: float, slow_ms: float, slow_rank: int) -> Starvation:
+def train_ranks(root: str, start: Start, fast_ms: float, slow_ms: float, slow_rank: int) -> Starvation:
     """Train with two ranks, each on a node of its own, one of which may read more slowly."""
     data = f"{root}-data"
     with loader.Root(data) as local, local.write("points", part_samples=50) as writer:
@@ -41,10 +41,8 @@ def trained(root: str, start: Start, fast_ms: float, slow_ms: float, slow_rank: 
     return starvation(RunFolder(loader.Root(root).store, "big-7").windows())
 
 
-def test_slow_store_is_what_all_ranks_wait_for(
-    root: str, start: Start, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = trained(root, start, 40, 40, -1)
+def test_slow_store_delays_all_ranks(root: str, start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    report = train_ranks(root, start, 40, 40, -1)
     assert report.is_starved
     assert report.together > 0.5
     assert next(iter(report.stages)) == "fetch"
@@ -61,7 +59,7 @@ def test_slow_store_is_what_all_ranks_wait_for(
 
 
 def test_slow_node_is_named(root: str, start: Start) -> None:
-    report = trained(root, start, 0, 200, 1)
+    report = train_ranks(root, start, 0, 200, 1)
     assert report.is_starved
     assert report.together < 0.5
     assert [node.node for node in report.nodes] == ["m1"]

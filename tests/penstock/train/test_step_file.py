@@ -105,7 +105,7 @@ def test_start_of_this_machine_lasts_until_the_next_one_of_its_loop() -> None:
     assert waits.ended_us is None, "it waits for its next start"
 
 
-def test_starts_by_an_earlier_release_have_no_back_off() -> None:
+def test_starts_by_an_earlier_release_have_no_delay() -> None:
     lines = ['{"begun_us": 10, "log": 0}', '{"ended_us": 20}', '{"begun_us": 30, "log": 9}']
     first, second = spans_of_loop(lines, is_alive=True)
     assert (first.ended_us, second.ended_us) == (20, None)

@@ -114,10 +114,10 @@ class MlflowStore:
             for name in names
             for point in MlflowClient().get_metric_history(run.info.run_id, name)
         ]
-        return merged(history)
+        return merge_points(history)
 
 
-def merged(points: Log) -> Log:
+def merge_points(points: Log) -> Log:
     """Return one entry per step for points of different metrics, and another for a metric's second point."""
     rows: Log = []
     for step, values in points:
@@ -229,7 +229,7 @@ class TensorboardFolder:
     def steps(self, names: Sequence[str] = ("loss", "attempt")) -> Log:
         """Return all points, one entry each."""
         events = self.events()
-        return merged([(one.step, {name: one.value}) for name in names for one in events.Scalars(name)])
+        return merge_points([(one.step, {name: one.value}) for name in names for one in events.Scalars(name)])
 
 
 READERS: dict[str, Callable[[Path, pytest.MonkeyPatch], Any]] = {

@@ -16,7 +16,7 @@ from penstock.train.trained_on import of_dataset, trained_on
 Cli = Callable[..., Any]
 
 
-def filled(folder: Path, n: int) -> loader.Root:
+def write_root(folder: Path, n: int) -> loader.Root:
     """Return a root with n samples."""
     root = loader.Root(folder)
     with root.write("points") as writer:
@@ -25,7 +25,7 @@ def filled(folder: Path, n: int) -> loader.Root:
     return root
 
 
-def planned(root: loader.Root, seed: int = 7, version: str = "points@1", **options: Any) -> loader.Plan:
+def make_plan(root: loader.Root, seed: int = 7, version: str = "points@1", **options: Any) -> loader.Plan:
     return loader.plan({"p": root.open(version)}, seed=seed, global_batch=8, **options)
 
 
@@ -44,25 +44,25 @@ def train(
                 saved.save(batch.step + 1, {"w": torch.zeros(1)}, batches)
 
 
-def met(plan: loader.Plan, key: str, steps: range) -> list[int]:
+def steps_with_key(plan: loader.Plan, key: str, steps: range) -> list[int]:
     """Return the steps that hold a key, by listing every batch."""
     return [step for step in steps if key in {name for _, name in plan.batch_ids(step)}]
 
 
 @pytest.mark.parametrize("n", [40, 4000])
 def test_runs_that_trained_on_a_sample_are_listed_and_no_others(tmp_path: Path, cli: Cli, n: int) -> None:
-    root = filled(tmp_path, n)
-    plan, other = planned(root), planned(root, seed=8)
+    root = write_root(tmp_path, n)
+    plan, other = make_plan(root), make_plan(root, seed=8)
     train(root, "long", plan, 0, 12)
     other.save(root)
     train(root, "bare", other, 0, 7, trail=False)
     key = plan.batch_ids(4)[3][1]
-    train(root, "short", plan, 0, min(met(plan, key, range(5))))
+    train(root, "short", plan, 0, min(steps_with_key(plan, key, range(5))))
     done = cli("seen", "--runs", "p", key, "--json", root=tmp_path)
     assert done.code == 0, done.err
     expected = []
     for run, of, end, saved in (("bare", other, 7, (3, 6, 7)), ("long", plan, 12, (3, 6, 9, 12))):
-        if steps := met(of, key, range(end)):
+        if steps := steps_with_key(of, key, range(end)):
             after = [step for step in saved if step > steps[0]]
             expected.append({"run": run, "samples": 1, "steps": steps, "checkpoints": after, "error": ""})
     assert done.json == expected
@@ -73,19 +73,19 @@ def test_runs_that_trained_on_a_sample_are_listed_and_no_others(tmp_path: Path, 
 
 
 def test_each_step_counts_under_the_plan_that_ran_it(tmp_path: Path) -> None:
-    root = filled(tmp_path, 400)
+    root = write_root(tmp_path, 400)
     key = "p00007"
-    early, late = planned(root), planned(root, seed=9)
+    early, late = make_plan(root), make_plan(root, seed=9)
     train(root, "changed", early, 0, 30, trail=True)
     with loader.Loader(late, 0, 1, workers=0, trail=loader.Trail(root, "changed"), steps=80) as batches:
         batches.seek(20)  # the steps from 20 on are done again, under another plan
         for _ in batches:
             pass
     (run,) = trained_on(root, of_dataset("points"), [key, "nobody"])
-    assert list(run.steps) == met(early, key, range(20)) + met(late, key, range(20, 80))
+    assert list(run.steps) == steps_with_key(early, key, range(20)) + steps_with_key(late, key, range(20, 80))
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, store: type[Any]) -> list[str]:
+def record_requests(monkeypatch: pytest.MonkeyPatch, store: type[Any]) -> list[str]:
     """Return a list that grows by each request to stores of this class."""
     calls: list[str] = []
 
@@ -104,28 +104,30 @@ def counted(monkeypatch: pytest.MonkeyPatch, store: type[Any]) -> list[str]:
 
 
 def test_cost_is_that_of_epochs_not_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = filled(tmp_path, 4000)
-    plan = planned(root)
+    root = write_root(tmp_path, 4000)
+    plan = make_plan(root)
     plan.save(root)
     counts = {}
     for run, steps in (("a", 600), ("b", 60_000)):
         with loader.Loader(plan, 0, 1, workers=0) as batches, Checkpoints(root, run) as saved:
             batches.seek(steps)
             saved.save(steps, {"w": torch.zeros(1)}, batches)
-        calls = counted(monkeypatch, type(root.store))
+        calls = record_requests(monkeypatch, type(root.store))
         runs = trained_on(root, of_dataset("points"), ["p00007"])
         monkeypatch.undo()
         counts[run] = len(calls)
         (listed,) = [one for one in runs if one.run == run]
         epochs = steps * 8 // 4000
         assert epochs <= len(listed.steps) <= epochs + 1
-        assert set(met(plan, "p00007", range(600))) == {step for step in listed.steps if step < 600}
+        assert set(steps_with_key(plan, "p00007", range(600))) == {
+            step for step in listed.steps if step < 600
+        }
     assert counts["b"] <= counts["a"] + 10
 
 
 def test_run_with_a_record_alone_is_listed(tmp_path: Path) -> None:
-    root = filled(tmp_path, 40)
-    plan = planned(root)
+    root = write_root(tmp_path, 40)
+    plan = make_plan(root)
     plan.save(root)
     key = plan.batch_ids(3)[0][1]
     folder = RunFolder(root.store, "recorded")
@@ -137,13 +139,13 @@ def test_run_with_a_record_alone_is_listed(tmp_path: Path) -> None:
     idle.put_event(1, 0, "ranks_up", 0, {})
     runs = {run.run: run for run in trained_on(root, lambda _: ["p"], [key])}
     assert set(runs) == {"recorded", "lost"}
-    assert runs["recorded"].steps == tuple(met(plan, key, range(9)))
+    assert runs["recorded"].steps == tuple(steps_with_key(plan, key, range(9)))
     assert "names no plan" in runs["lost"].error
 
 
 def test_run_whose_plan_is_lost_is_unknown(tmp_path: Path, cli: Cli) -> None:
-    root = filled(tmp_path, 40)
-    plan = planned(root)
+    root = write_root(tmp_path, 40)
+    plan = make_plan(root)
     train(root, "lost", plan, 0, 6)
     root.store.delete_many([f"plans/{plan.hash}.json"])
     done = cli("seen", "--runs", "p", "p00001", root=tmp_path)
@@ -162,8 +164,8 @@ def test_run_whose_plan_is_lost_is_unknown(tmp_path: Path, cli: Cli) -> None:
 
 def test_takedown_lists_the_runs_and_checkpoints(tmp_path: Path, cli: Cli) -> None:
     """Before anything changes, and from its record once the data is deleted."""
-    root = filled(tmp_path, 400)
-    plan = planned(root)
+    root = write_root(tmp_path, 400)
+    plan = make_plan(root)
     train(root, "long", plan, 0, 12)
     keys = [plan.batch_ids(step)[2][1] for step in (4, 11)]
     train(root, "short", plan, 0, 4)
@@ -211,8 +213,8 @@ def test_takedown_lists_the_runs_and_checkpoints(tmp_path: Path, cli: Cli) -> No
 @pytest.mark.parametrize("source", ["markers", "record"])
 def test_plan_of_steps_before_the_trail_counts_too(tmp_path: Path, source: str) -> None:
     """A run got its trail later, under another plan."""
-    root = filled(tmp_path, 400)
-    early, late = planned(root), planned(root, seed=9)
+    root = write_root(tmp_path, 400)
+    early, late = make_plan(root), make_plan(root, seed=9)
     early.save(root)
     if source == "markers":
         train(root, "changed", early, 0, 30, trail=False)
@@ -229,15 +231,15 @@ def test_plan_of_steps_before_the_trail_counts_too(tmp_path: Path, source: str) 
     key = early.batch_ids(4)[3][1]
     (run,) = trained_on(root, of_dataset("points"), [key])
     assert (run.error, 4 in run.steps) == ("", True)
-    assert list(run.steps) == met(early, key, range(20)) + met(late, key, range(20, 80))
+    assert list(run.steps) == steps_with_key(early, key, range(20)) + steps_with_key(late, key, range(20, 80))
     key = early.batch_ids(25)[3][1]  # which was done again, under the other plan
     (run,) = trained_on(root, of_dataset("points"), [key])
-    assert list(run.steps) == met(late, key, range(20, 80))
+    assert list(run.steps) == steps_with_key(late, key, range(20, 80))
 
 
 def test_steps_of_a_killed_start_behind_its_trail_count(tmp_path: Path) -> None:
-    root = filled(tmp_path, 400)
-    plan = planned(root)
+    root = write_root(tmp_path, 400)
+    plan = make_plan(root)
     train(root, "killed", plan, 0, 6)
     folder = RunFolder(root.store, "killed")
     folder.put_event(1, 0, "first_batch", 0, {"plan": plan.hash})

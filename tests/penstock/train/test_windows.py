@@ -88,7 +88,7 @@ def test_run_without_a_record_gathers_nothing(root: str, start: Start) -> None:
     assert "all_gather" not in ranks[1].text
 
 
-def test_step_costs_one_collective_that_nobody_waits_for(root: str, start: Start) -> None:
+def test_step_costs_one_asynchronous_collective(root: str, start: Start) -> None:
     ranks = start(
         *(2, "--window-s", 0.1, "--steps", 20, "--log-collectives"), **RECORDED, PENSTOCK_RECORD=root
     )

@@ -70,7 +70,7 @@ class LoggedWork:
         return self.work.is_completed()
 
 
-def logged(name, collective):
+def log_collective(name, collective):
     def call(*arguments, async_op=False):
         work = collective(*arguments, async_op=async_op)
         return LoggedWork(name, work) if async_op else work
@@ -79,8 +79,8 @@ def logged(name, collective):
 
 
 if given.log_collectives:
-    distributed.all_reduce = logged("all_reduce", distributed.all_reduce)
-    distributed.all_gather_single = logged("all_gather", distributed.all_gather_single)
+    distributed.all_reduce = log_collective("all_reduce", distributed.all_reduce)
+    distributed.all_gather_single = log_collective("all_gather", distributed.all_gather_single)
 
 with Run.joined(checkpoints=given.root) as run:
     plan = run.first(

@@ -52,7 +52,7 @@ def put_window(
     folder.put_window(attempt, *window_bytes(row.tobytes()))
 
 
-def body_of(
+def cost_rows(
     root: loader.Root, capsys: pytest.CaptureFixture[str], *words: str
 ) -> dict[str, dict[str, object]]:
     capsys.readouterr()
@@ -64,7 +64,7 @@ def body_of(
 def test_cost_has_bytes_requests_and_gpu_hours(
     root: loader.Root, capsys: pytest.CaptureFixture[str], by: str
 ) -> None:
-    rows = body_of(root, capsys, "--by", by)
+    rows = cost_rows(root, capsys, "--by", by)
     stored = {row.name: row for row in stored_bytes(root.store, root.state).rows(by)}
     assert rows.keys() == stored.keys()
     for name, row in rows.items():
@@ -80,7 +80,7 @@ def test_cost_has_bytes_requests_and_gpu_hours(
 def test_retiring_a_dataset_frees_what_its_row_has(
     root: loader.Root, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    frees = body_of(root, capsys, "--by", "dataset")["words"]["frees"]
+    frees = cost_rows(root, capsys, "--by", "dataset")["words"]["frees"]
     before = stored_bytes(root.store, root.state).nbytes
     root.retire("words@1", reason="old")
     after = stored_bytes(root.store, root.state).nbytes
@@ -94,7 +94,7 @@ def test_prices_are_the_operators(
     file.write_text(
         'currency = "EUR"\ngpu_hour = 2.5\ngib_month = 1073.741824\nthousand_requests = 10\ngib_read = 1073.741824\n'
     )
-    row = body_of(root, capsys, "--by", "dataset", "--prices", str(file))["words"]
+    row = cost_rows(root, capsys, "--by", "dataset", "--prices", str(file))["words"]
     assert row["currency"] == "EUR"
     assert row["stored_price_per_month"] == pytest.approx(row["nbytes"] / 1e6, abs=1e-4)  # type: ignore[operator]
     assert row["read_price"] == pytest.approx(8 * 2.5 + 100 / 1000 * 10 + 2000 / 1e6, abs=1e-3)

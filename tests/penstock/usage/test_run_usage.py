@@ -67,7 +67,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 @pytest.fixture
-def recorded(folder: RunFolder) -> Iterator[RunFolder]:
+def two_starts(folder: RunFolder) -> Iterator[RunFolder]:
     """Two starts of job 12: 90 steps, of which 30 are done again; and a job 12 of another cluster."""
     with pytest.MonkeyPatch.context() as patched:
         clock = Clock(patched)
@@ -85,8 +85,8 @@ JOBS = [
 ]
 
 
-def test_jobs_of_a_run_have_its_goodput(recorded: RunFolder) -> None:
-    usage = slurm_usage(recorded.store, parse_jobs("\n".join(JOBS)), 10**15)
+def test_jobs_of_a_run_have_its_goodput(two_starts: RunFolder) -> None:
+    usage = slurm_usage(two_starts.store, parse_jobs("\n".join(JOBS)), 10**15)
     first, second, other = usage.starts
     assert (first.run, first.versions, first.failures_us) == (
         "big-7",
@@ -130,9 +130,9 @@ def test_every_failure_inside_an_allocation_counts(folder: RunFolder, is_noted: 
     assert usage_row("big-7", [start], 0, 12_000 * S).failures < row.failures, "those inside the window count"
 
 
-def test_damaged_record_is_named_and_its_time_unknown(recorded: RunFolder) -> None:
-    recorded.store.put(recorded.key("attempts/000002.json"), b"{")
-    usage = slurm_usage(recorded.store, parse_jobs("\n".join(JOBS)), 10**15)
+def test_damaged_record_is_named_and_its_time_unknown(two_starts: RunFolder) -> None:
+    two_starts.store.put(two_starts.key("attempts/000002.json"), b"{")
+    usage = slurm_usage(two_starts.store, parse_jobs("\n".join(JOBS)), 10**15)
     assert [start.run for start in usage.starts] == ["", "", ""]
     (problem,) = usage.problems
     assert "the time of big-7 counts as unknown" in problem
@@ -149,7 +149,7 @@ def cluster(tmp_path: Path) -> Path:
 
 
 def test_verb_reads_a_cluster(
-    recorded: RunFolder,
+    two_starts: RunFolder,
     cluster: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -267,17 +267,17 @@ def test_price_is_a_number(option: tuple[str, str], capsys: pytest.CaptureFixtur
 
 
 def test_window_before_1970_asks_once(
-    recorded: RunFolder, cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_starts: RunFolder, cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not for each of 14,000 weeks."""
     begins, listed = list[int](), sacct._list_jobs
 
-    def counted(answer: Any, since_us: int, until_us: int | None, name: str) -> list[AccountedJob]:
+    def count_query(answer: Any, since_us: int, until_us: int | None, name: str) -> list[AccountedJob]:
         begins.append(since_us)
         assert len(begins) < 10
         return listed(answer, since_us, until_us, name)
 
-    monkeypatch.setattr(sacct, "_list_jobs", counted)
+    monkeypatch.setattr(sacct, "_list_jobs", count_query)
     (tmp_path / "lines").write_text("\n".join(JOBS))
     options = ["--root", str(tmp_path / "root"), "--cluster", str(cluster)]
     assert main(["usage", *options, "--since", "99999d"]) == 0

@@ -15,10 +15,10 @@ from tests.servers.processes import python
 
 
 @pytest.fixture
-def offered(tmp_path):
-    """offered(line, PENSTOCK_ROOT=...) -> words, as argcomplete's shell function asks for them."""
+def completions(tmp_path):
+    """completions(line, PENSTOCK_ROOT=...) -> words, as argcomplete's shell function asks for them."""
 
-    def offered(line, **env):
+    def complete_line(line, **env):
         answer = tmp_path / "answer"
         answer.unlink(missing_ok=True)
         asked = {
@@ -36,42 +36,46 @@ def offered(tmp_path):
         assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
         return [word.rstrip() for word in answer.read_text().split("\n")] if answer.exists() else []
 
-    return offered
+    return complete_line
 
 
-def test_verbs_and_options(offered):
-    assert set(offered("penstock ")) >= set(VERBS)
-    assert offered("penstock che") == ["checkpoints"]
-    assert {"ls", "verify"} <= set(offered("penstock checkpoints "))
-    assert {"--step", "--batch", "--fields", "--root", "--json"} <= set(offered("penstock order d@1 --"))
+def test_verbs_and_options(completions):
+    assert set(completions("penstock ")) >= set(VERBS)
+    assert completions("penstock che") == ["checkpoints"]
+    assert {"ls", "verify"} <= set(completions("penstock checkpoints "))
+    assert {"--step", "--batch", "--fields", "--root", "--json"} <= set(completions("penstock order d@1 --"))
 
 
-def test_names_of_a_local_root(offered, filled):
-    root, _ = filled
-    assert set(offered("penstock show ", PENSTOCK_ROOT=root)) >= {"d", "other"}
-    assert offered("penstock show ot", PENSTOCK_ROOT=f"file://{root}") == ["other"]
-    assert offered(f"penstock diff --root {root} d ot") == ["other"]
-    assert set(offered("penstock ls ", PENSTOCK_ROOT=root)) >= {"d", "other"}
-    assert "d" not in offered("penstock explain ", PENSTOCK_ROOT=root), "it takes the hash of a plan"
+def test_names_of_a_local_root(completions, sample_root):
+    root, _ = sample_root
+    assert set(completions("penstock show ", PENSTOCK_ROOT=root)) >= {"d", "other"}
+    assert completions("penstock show ot", PENSTOCK_ROOT=f"file://{root}") == ["other"]
+    assert completions(f"penstock diff --root {root} d ot") == ["other"]
+    assert set(completions("penstock ls ", PENSTOCK_ROOT=root)) >= {"d", "other"}
+    assert "d" not in completions("penstock explain ", PENSTOCK_ROOT=root), "it takes the hash of a plan"
 
 
-def test_versions_behind_the_at(offered, filled):
-    root, _ = filled
-    found = {word.rpartition("@")[2] for word in offered("penstock show d@", PENSTOCK_ROOT=root)}
+def test_versions_behind_the_at_sign(completions, sample_root):
+    root, _ = sample_root
+    found = {word.rpartition("@")[2] for word in completions("penstock show d@", PENSTOCK_ROOT=root)}
     assert found == {"latest", "1", "3", "4", "paper", "prod"}, "d@2 is retired"
 
 
-def damaged(path, filled):
+def damage_root(path, filled):
     shutil.copytree(filled, path)
     (path / "log" / "000000000001.json").write_text("{")
     return str(path)
 
 
 @pytest.mark.parametrize("where", ["nowhere", "s3", "damaged", "none"])
-def test_silence_where_anything_fails(offered, filled, tmp_path, where):
-    roots = {"nowhere": tmp_path / "no", "s3": "s3://bucket/x", "damaged": damaged(tmp_path / "r", filled[0])}
+def test_silence_where_anything_fails(completions, sample_root, tmp_path, where):
+    roots = {
+        "nowhere": tmp_path / "no",
+        "s3": "s3://bucket/x",
+        "damaged": damage_root(tmp_path / "r", sample_root[0]),
+    }
     env = {} if where == "none" else {"PENSTOCK_ROOT": str(roots[where])}
-    assert not {"d", "other"} & set(offered("penstock show ", **env))
+    assert not {"d", "other"} & set(completions("penstock show ", **env))
 
 
 def test_names_behind_a_hint(tmp_path):
@@ -90,8 +94,8 @@ def test_names_behind_a_hint(tmp_path):
     assert sorted(path.name for path in (tmp_path / "root" / "log").iterdir()) == before
 
 
-def test_names_cost_few_imports(filled):
-    root, _ = filled
+def test_names_cost_few_imports(sample_root):
+    root, _ = sample_root
     code = (
         "import sys; from penstock import cli; "
         "assert cli.local_names(sys.argv[1], '', versions=False) == ['d', 'other']; "
@@ -101,7 +105,7 @@ def test_names_cost_few_imports(filled):
     assert run.stdout == "[]\n"
 
 
-def test_without_argcomplete_nothing_happens(cli, filled, monkeypatch):
+def test_without_argcomplete_nothing_happens(cli, sample_root, monkeypatch):
     imported = builtins.__import__
 
     def refuse(name, *rest):
@@ -111,6 +115,6 @@ def test_without_argcomplete_nothing_happens(cli, filled, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     monkeypatch.setenv("_ARGCOMPLETE", "1")
-    root, _ = filled
+    root, _ = sample_root
     assert complete is not None
     assert cli("ls", root=root).code == 0

@@ -87,8 +87,8 @@ def test_kind_of_which_every_sample_was_excluded(cli, tmp_path):
     assert (run.code, sorted(run.out.split()[2::3])) == (0, ["a", "b"])
 
 
-def test_fields_in_part_of_the_samples(cli, filled):
-    root, _ = filled
+def test_fields_in_part_of_the_samples(cli, sample_root):
+    root, _ = sample_root
     run = cli("order", "d@4", "--step", "0", "--batch", "4", "--fields", "emb.npy", root=root)
     assert run.code == 0
     assert all(int(key[1:]) < 10 for key in run.out.split()[2::3]), "the others have no 'emb.npy'"

@@ -28,7 +28,7 @@ def test_help_shows_the_groups(cli, monkeypatch, columns):
     assert all(" ".join(verb.text.split()) in words for verb in VERBS.values())
 
 
-def test_help_says_how_to_switch_completion_on(cli):
+def test_help_says_how_to_enable_completion(cli):
     out = cli("--help").out
     assert "pip install 'penstock-data[cli]'" in out
     assert 'eval "$(register-python-argcomplete penstock)"' in out

@@ -41,7 +41,7 @@ def test_job_is_listed_shown_and_cleared(job, cli):
     assert cli("jobs", "ls", root=root).out == "no jobs\n"
 
 
-def test_job_is_cancelled_and_gone_on_with(job, cli):
+def test_job_is_cancelled_and_resumed(job, cli):
     folder, root, file = job
     folder.store.delete_many([folder.key("done/0.jsonl.zst")])
     assert "is cancelled" in cli("jobs", "cancel", folder.id, "--cluster", file, root=root).out
@@ -80,7 +80,7 @@ def node(tmp_path):
     return secrets, packages
 
 
-def test_attach_begins_no_job_that_nobody_vouches_for(job, node, tmp_path, cli):
+def test_attach_begins_no_unconfirmed_job(job, node, tmp_path, cli):
     """It knows a job from its folder alone."""
     folder, root, file = job
     secrets, packages = node

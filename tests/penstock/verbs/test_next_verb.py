@@ -33,16 +33,16 @@ HELPED = [
 @pytest.mark.parametrize(
     ("verb", "command"), HELPED, ids=lambda v: " ".join(v) if isinstance(v, tuple) else ""
 )
-def test_verb_that_helps(cli, filled, verb, command):
-    root, _ = filled
+def test_verb_that_helps(cli, sample_root, verb, command):
+    root, _ = sample_root
     run = cli(*verb, root=root)
     assert run.err.splitlines()[-1] == f"  next: {command} --root {root}"
     words = shlex.split(run.err.splitlines()[-1].removeprefix("  next: penstock "))
     assert cli(*words).code == 0, "the command can be pasted"
 
 
-def test_root_from_the_environment_is_not_repeated(penstock, filled):
-    root, _ = filled
+def test_root_from_the_environment_is_not_repeated(penstock, sample_root):
+    root, _ = sample_root
     run = penstock("show", "d@9", env={"PENSTOCK_ROOT": root})
     assert run.err.splitlines()[-1] == "  next: penstock ls d"
 
@@ -62,14 +62,14 @@ NOT_HELPED = [
 
 
 @pytest.mark.parametrize("verb", NOT_HELPED, ids=" ".join)
-def test_no_verb_where_none_helps(cli, filled, verb):
-    root, _ = filled
+def test_no_verb_where_none_helps(cli, sample_root, verb):
+    root, _ = sample_root
     run = cli(*verb, root=root)
     assert (run.code, "next:" in run.err) == (2, False)
 
 
-def test_json_is_the_error_alone(cli, filled):
-    root, _ = filled
+def test_json_is_the_error_alone(cli, sample_root):
+    root, _ = sample_root
     run = cli("show", "d@9", "--json", root=root)
     assert set(run.json) == {"error", "message"}
     assert "next:" not in run.out

@@ -23,17 +23,17 @@ def root(tmp_path):
     return root
 
 
-def seen_file(tmp_path, keys):
+def write_keys_file(tmp_path, keys):
     path = tmp_path / "keys.txt"
     path.write_text("\n".join(keys) + "\n\n")
     return str(path)
 
 
-def told_by(cli, *arguments, root):
+def seen_order(cli, *arguments, root):
     return json.loads(cli("order-of", "seen", *arguments, "--json", root=root).out)
 
 
-def keys_of(version, found):
+def version_keys(version, found):
     return [version.keys(np.array([one]))[0] for one in found.tolist()]
 
 
@@ -41,8 +41,8 @@ def keys_of(version, found):
 def test_epoch_ends_with_every_sample_once(root, tmp_path, cli, by):
     names = {f"k{n:02d}": f"k{n:02d}" if by == "key" else f"a.{n}" for n in range(30)}
     seen = [f"k{n:02d}" for n in (0, 21, 7, 13, 2)]
-    file = seen_file(tmp_path, [names[key] for key in seen])
-    told = told_by(cli, "photos", "--seen", file, "--by", by, root=root.url)
+    file = write_keys_file(tmp_path, [names[key] for key in seen])
+    told = seen_order(cli, "photos", "--seen", file, "--by", by, root=root.url)
     assert (told["samples"], told["of"], told["seen"], told["seen_excluded"]) == (25, 30, 5, 0)
     view = loader.listed(root.open("photos"), told["list"])
     assert view.id == told["view"]
@@ -51,19 +51,21 @@ def test_epoch_ends_with_every_sample_once(root, tmp_path, cli, by):
     with loader.Loader(loader.open_plan(root, plan.hash), epochs=1, workers=0) as batches:
         read = [one[1] for batch in batches for one in batch.ids if one is not None]
     assert sorted(read + seen) == sorted(names)
-    assert keys_of(root.open("photos"), view.in_order) != sorted(keys_of(root.open("photos"), view.in_order))
+    assert version_keys(root.open("photos"), view.in_order) != sorted(
+        version_keys(root.open("photos"), view.in_order)
+    )
 
 
 def test_excluded_samples_and_predicates(root, tmp_path, cli):
     root.exclude("photos@latest", ["k03"], reason="bad")
-    file = seen_file(tmp_path, ["k03", "k05"])
-    told = told_by(cli, "photos", "--seen", file, "--where", "n < 10", root=root.url)
+    file = write_keys_file(tmp_path, ["k03", "k05"])
+    told = seen_order(cli, "photos", "--seen", file, "--where", "n < 10", root=root.url)
     assert (told["samples"], told["of"], told["seen_excluded"]) == (8, 9, 1)
     found = loader.listed(root.open("photos"), told["list"])
-    assert sorted(keys_of(root.open("photos"), found.in_order)) == [
+    assert sorted(version_keys(root.open("photos"), found.in_order)) == [
         f"k{n:02d}" for n in range(10) if n not in (3, 5)
     ]
-    done = seen_file(tmp_path, [f"k{n:02d}" for n in range(10)])
+    done = write_keys_file(tmp_path, [f"k{n:02d}" for n in range(10)])
     answer = cli("order-of", "seen", "photos", "--seen", done, "--where", "n < 10", root=root.url)
     assert answer.code == 2
     assert "the epoch is over, plan the next one" in answer.err
@@ -89,6 +91,6 @@ def test_keys_that_name_no_one_sample_are_refused(root, keys, by, fault):
 def test_ordinals_come_in_the_order_of_the_keys(root):
     version, keys = root.open("photos"), [f"k{n:02d}" for n in (29, 3, 14, 20, 0)]
     found = key_ordinals(version, keys)
-    assert keys_of(version, found) == keys
+    assert version_keys(version, found) == keys
     assert key_ordinals(version, [f"a.{n}" for n in (3, 14)], "source_key").tolist() == found[1:3].tolist()
     assert key_ordinals(version, []).tolist() == []

@@ -5,7 +5,7 @@ import pytest
 
 import loader
 from penstock.view.runs.worst_sample import worst_slot
-from tests.dataset.search.vectors import SHAPES, nearest, stored_vectors, write_vectors
+from tests.dataset.search.vectors import SHAPES, nearest, read_vectors, write_vectors
 
 BATCH = 6
 
@@ -21,7 +21,7 @@ def root(tmp_path):
 
 def test_json_has_the_samples_and_what_was_compared(root, cli):
     version = root.open("demo")
-    vectors = stored_vectors(version)
+    vectors = read_vectors(version)
     keys = version.keys(np.arange(len(version)))
     for exact in (True, False):
         body = cli("search", "demo", "--like", keys[7], "--k", "5", "--json", root=root.url).json

@@ -6,8 +6,8 @@ from pathlib import Path
 import loader
 
 
-def test_steps_of_a_sample(cli, filled):
-    path, plan_hash = filled
+def test_steps_of_a_sample(cli, sample_root):
+    path, plan_hash = sample_root
     plan = loader.open_plan(loader.Root(path), plan_hash)
     _, key = plan.batch_ids(7)[2]
     done = cli("seen", plan_hash, "d", key, "--before", 8, "--json", root=path)
@@ -21,8 +21,8 @@ def test_steps_of_a_sample(cli, filled):
     assert [tuple(map(int, line.split()[:2])) for line in lines[1:]] == found
 
 
-def test_refusals(cli, filled):
-    path, plan_hash = filled
+def test_refusals(cli, sample_root):
+    path, plan_hash = sample_root
     done = cli("seen", plan_hash, "d", "nobody", "--before", 8, root=path)
     assert (done.code, done.out) == (2, "")
     assert "key = 'nobody': no view of source 'd' has a sample of this key" in done.err

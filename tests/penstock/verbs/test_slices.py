@@ -154,19 +154,19 @@ def test_explain_names_exclusions_without_a_slice_and_forgets_withdrawn_ones(roo
     with root.write("demo") as writer:
         writer.add("k90", {"cls": 1}, {"w": 1})
 
-    def excluded():
+    def exclusion_slots():
         body = cli("explain", plan.hash, "--step", "0", "--json", root=root.url).json
         return {one["key"]: one["excluded"] for one in body if one["excluded"] is not None}
 
     expected = {"version": "demo@2", "by": "bo", "reason": "slice of\nbread", "slice": None}
-    assert excluded() == {"k05": expected}
+    assert exclusion_slots() == {"k05": expected}
     text = cli("explain", plan.hash, "--step", "0", root=root.url).out
     assert 'excluded since demo@2: bo: "slice of bread"' in text.replace("\\n", " ")
     cli("exclude", "demo", "k05", "--withdraw", "--reason", "fine", "--by", "bo", root=root.url)
-    assert excluded() == {"k05": expected}, "no version has it again yet"
+    assert exclusion_slots() == {"k05": expected}, "no version has it again yet"
     with root.write("demo") as writer:
         writer.add("k05", {"cls": 5}, {"w": 5})
-    assert excluded() == {}
+    assert exclusion_slots() == {}
 
 
 def test_samples_that_a_version_lacks_are_named_by_an_exclusion(root, covers, cli):

@@ -56,7 +56,7 @@ STOPPED = (130, "penstock: stopped; run the same command to go on\n")
         pytest.param(lines, "jsonl", ["--field", "text"], marks=pytest.mark.nightly),
     ],
 )
-def test_import_stopped_by_ctrl_c_says_so_in_one_line_and_goes_on(tmp_path, make, form, options):
+def test_import_stopped_by_ctrl_c_says_so_in_one_line_and_continues(tmp_path, make, form, options):
     make(tmp_path / "in")
     root = tmp_path / "root"
     command = ["import", form, str(tmp_path / "in"), "d", *options, "--root", str(root)]

@@ -52,8 +52,8 @@ def letters(shown):
     return re.sub("\x1b\\[[0-9;]*m", "", shown)
 
 
-def test_terminal_shows_tables(filled):
-    root, _ = filled
+def test_terminal_shows_tables(sample_root):
+    root, _ = sample_root
     shown = on_a_terminal("ls", "d", root=root)
     assert "\x1b[1m" in shown
     header, line, *rows = letters(shown).splitlines()
@@ -71,22 +71,22 @@ def test_terminal_shows_tables(filled):
     assert slots == [f"{slot:>4}" for slot in range(12)], "numbers end below each other"
 
 
-def test_terminal_that_wants_plain_text(penstock, filled):
-    root, _ = filled
+def test_terminal_that_wants_plain_text(penstock, sample_root):
+    root, _ = sample_root
     verbs = (("ls",), ("show", "d@4"), ("order", "d@4", "--step", "3", "--batch", "6"))
     for verb, env in zip(verbs, ({"NO_COLOR": "1"}, {"TERM": "dumb"}, {"NO_COLOR": "1"}), strict=True):
         assert on_a_terminal(*verb, root=root, **env) == penstock(*verb, root=root).out
 
 
-def test_json_on_a_terminal(filled):
-    root, _ = filled
+def test_json_on_a_terminal(sample_root):
+    root, _ = sample_root
     shown = on_a_terminal("ls", "d", "--json", root=root)
     assert [row["name"] for row in json.loads(shown)] == ["d@1", "d@2", "d@3", "d@4"]
 
 
 @pytest.mark.parametrize("env", [{"FORCE_COLOR": "1"}, {"TTY_COMPATIBLE": "1"}, {"TERM": "xterm"}], ids=str)
-def test_no_terminal_is_plain_whatever_is_set(penstock, cli, filled, env):
-    root, _ = filled
+def test_no_terminal_is_plain_whatever_is_set(penstock, cli, sample_root, env):
+    root, _ = sample_root
     assert penstock("ls", root=root, env=env).out == cli("ls", root=root).out
 
 
@@ -151,10 +151,10 @@ class Terminal:
 
 
 @pytest.fixture
-def shown(monkeypatch, capsys):
-    """shown(blocks, columns) -> what stands on such a terminal."""
+def render_table(monkeypatch, capsys):
+    """render_table(blocks, columns) -> what stands on such a terminal."""
 
-    def shown(blocks, columns=80):
+    def render(blocks, columns=80):
         with monkeypatch.context() as patch:
             for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
                 patch.delenv(name, raising=False)
@@ -164,26 +164,26 @@ def shown(monkeypatch, capsys):
             show(blocks)
         return letters(capsys.readouterr().out)
 
-    return shown
+    return render
 
 
-def test_cells_are_text_and_no_markup(shown):
-    told = shown([Table(form=("{}",), header=("[red]h",), rows=[("[bold]:cat:\x1b]52;c;cm0=\x07",)])])
+def test_cells_are_text_and_no_markup(render_table):
+    told = render_table([Table(form=("{}",), header=("[red]h",), rows=[("[bold]:cat:\x1b]52;c;cm0=\x07",)])])
     assert LINE in told
     assert "[red]h" in told
     assert "[bold]:cat:\\x1b]52;c;cm0=\\x07" in told
 
 
-def test_narrow_terminal_loses_nothing(shown):
+def test_narrow_terminal_loses_nothing(render_table):
     id = "v-0123456789abcdef0123456789abcdef"
-    told = shown([Table(form=("{}", " {}"), header=("id", "why"), rows=[(id, "leak")])], columns=20)
+    told = render_table([Table(form=("{}", " {}"), header=("id", "why"), rows=[(id, "leak")])], columns=20)
     _, line, *rows = told.splitlines()
     assert set(line) == {LINE}
     assert max(map(len, rows)) <= 20
     assert "".join(row.split()[0] for row in rows) == id
 
 
-def test_without_rich_it_is_plain(shown, monkeypatch):
+def test_without_rich_it_is_plain(render_table, monkeypatch):
     imported = builtins.__import__
 
     def refuse(name, *rest):
@@ -191,13 +191,13 @@ def test_without_rich_it_is_plain(shown, monkeypatch):
             raise ImportError(name)
         return imported(name, *rest)
 
-    assert LINE in shown(["first", TABLE])
+    assert LINE in render_table(["first", TABLE])
     monkeypatch.setattr(builtins, "__import__", refuse)
-    assert shown(["first", TABLE]) == f"first\n{TABLE}\n"
+    assert render_table(["first", TABLE]) == f"first\n{TABLE}\n"
 
 
-def test_rich_is_imported_for_a_table_on_a_terminal_alone(filled):
-    root, _ = filled
+def test_rich_is_imported_for_a_table_on_a_terminal_alone(sample_root):
+    root, _ = sample_root
     code = (
         "import sys; from penstock.cli import main; main(['ls', '--root', sys.argv[1]]); "
         "print('rich' in sys.modules)"
@@ -206,8 +206,8 @@ def test_rich_is_imported_for_a_table_on_a_terminal_alone(filled):
     assert run.stdout.endswith("\nFalse\n")
 
 
-def test_bench_is_a_table_too(filled):
-    root, _ = filled
+def test_bench_is_a_table_too(sample_root):
+    root, _ = sample_root
     told = letters(on_a_terminal("bench", "d@4", "--batch", "6", "--seconds", "0.05", root=root))
     header = next(line for line in told.splitlines() if "samples/s" in line)
     assert header.split() == ["ms/batch", "samples/s", "MB/s", "share"]

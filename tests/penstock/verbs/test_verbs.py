@@ -28,15 +28,15 @@ EVERY_VERB = [
 
 
 @pytest.mark.parametrize("verb", [("ls", "d"), ("card", "d@4")], ids=" ".join)
-def test_verb_prints_the_same_as_a_process(penstock, cli, filled, verb):
-    root, _ = filled
+def test_verb_prints_the_same_as_a_process(penstock, cli, sample_root, verb):
+    root, _ = sample_root
     done = penstock(*verb, root=root)
     assert (done.code, done.err) == (0, "")
     assert done.out == cli(*verb, root=root).out
 
 
-def test_errors_as_a_process(penstock, filled, tmp_path):
-    root, plan = filled
+def test_errors_as_a_process(penstock, sample_root, tmp_path):
+    root, plan = sample_root
     for arguments, where, code in (
         (("explain", plan, "--step", "2"), root, 0),
         (("show", "d@9"), root, 2),
@@ -50,10 +50,10 @@ def test_errors_as_a_process(penstock, filled, tmp_path):
         assert "Traceback" not in done.err
 
 
-def test_package_that_is_not_installed_is_named_with_its_extra(cli, filled, monkeypatch):
+def test_package_that_is_not_installed_is_named_with_its_extra(cli, sample_root, monkeypatch):
     monkeypatch.setitem(sys.modules, "polars", None)
     verb = ("exclude", "d", "k1", "--by", "ann", "--reason", "blurred")
-    missing = cli(*verb, root=filled[0])
+    missing = cli(*verb, root=sample_root[0])
     assert missing.code == 2
     assert missing.err == (
         "penstock: MissingDependency: polars is not installed: pip install 'penstock-data[tables]'\n"
@@ -61,8 +61,8 @@ def test_package_that_is_not_installed_is_named_with_its_extra(cli, filled, monk
 
 
 @pytest.mark.parametrize("verb", EVERY_VERB, ids=" ".join)
-def test_text_and_json(cli, filled, verb):
-    root, _ = filled
+def test_text_and_json(cli, sample_root, verb):
+    root, _ = sample_root
     text = cli(*verb, root=root)
     assert (text.code, text.err) == (0, "")
     assert text.out.strip()
@@ -71,8 +71,8 @@ def test_text_and_json(cli, filled, verb):
     assert body.json is not None
 
 
-def test_ls(cli, filled):
-    root, _ = filled
+def test_ls(cli, sample_root):
+    root, _ = sample_root
     lines = cli("ls", root=root).out.splitlines()
     assert [line.split()[0] for line in lines] == ["d@1", "d@2", "d@3", "d@4", "other@1"]
     assert lines[0].endswith("paper")
@@ -114,8 +114,8 @@ def test_ls_of_a_root_without_versions(cli, tmp_path):
     assert cli("ls", "--json", root=tmp_path).json == []
 
 
-def test_show(cli, filled):
-    root, _ = filled
+def test_show(cli, sample_root):
+    root, _ = sample_root
     text = cli("show", "d@prod", root=root).out
     for part in (
         "d@4  v-",
@@ -133,8 +133,8 @@ def test_show(cli, filled):
     assert body["fields"] == ["cls", "x.npy"]
 
 
-def test_order_is_the_plans(cli, filled):
-    root, _ = filled
+def test_order_is_the_plans(cli, sample_root):
+    root, _ = sample_root
     version = loader.Root(root).open("d@4")  # "emb" is there for some samples only
     plan = loader.plan({"d": version.select("cls")}, seed=5, global_batch=6)
     expected = [[slot, *one] for slot, one in enumerate(plan.batch_ids(7))]
@@ -147,8 +147,8 @@ def test_order_is_the_plans(cli, filled):
     assert cli(*arguments, root=root).out.split()[2::3] == [key for _, _, key in expected]
 
 
-def test_explain(cli, filled):
-    root, plan = filled
+def test_explain(cli, sample_root):
+    root, plan = sample_root
     body = cli("explain", plan, "--step", "2", "--json", root=root).json
     assert [one["slot"] for one in body] == list(range(6))
     (one,) = cli("explain", plan, "--step", "2", "--slot", "3", "--json", root=root).json
@@ -277,8 +277,8 @@ CALLERS_MISTAKES = [
 @pytest.mark.parametrize(
     ("verb", "name", "words"), CALLERS_MISTAKES, ids=lambda v: " ".join(v) if isinstance(v, tuple) else ""
 )
-def test_callers_mistakes(cli, filled, verb, name, words):
-    root, _ = filled
+def test_callers_mistakes(cli, sample_root, verb, name, words):
+    root, _ = sample_root
     run = cli(*verb, "--json", root=root)
     assert run.code == 2
     assert run.err.startswith("penstock: ")
@@ -289,8 +289,8 @@ def test_callers_mistakes(cli, filled, verb, name, words):
     assert name in run.json["error"]
 
 
-def test_slot_out_of_range(cli, filled):
-    root, plan = filled
+def test_slot_out_of_range(cli, sample_root):
+    root, plan = sample_root
     run = cli("explain", plan, "--step", "2", "--slot", "6", root=root)
     assert (run.code, run.out) == (2, "")
     assert "slots 0 to 5" in run.err
@@ -316,8 +316,8 @@ def test_no_root(cli, monkeypatch):
     assert "PENSTOCK_ROOT" in none.err
 
 
-def test_environments_root(penstock, filled):
-    root, _ = filled
+def test_environments_root(penstock, sample_root):
+    root, _ = sample_root
     assert penstock("ls", env={"PENSTOCK_ROOT": root}).out == penstock("ls", root=root).out
 
 
@@ -373,7 +373,7 @@ def test_missing_object_is_status_1(cli, own):
     assert manifest in run.err
 
 
-def test_closed_pipe_is_no_error(filled, tmp_path):
+def test_closed_pipe_is_no_error(sample_root, tmp_path):
     """`penstock ls | head -1`, with more to say than a pipe holds."""
     root = loader.Root(tmp_path / "root")
     with root.write("d") as writer:
@@ -386,9 +386,9 @@ def test_closed_pipe_is_no_error(filled, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["loader.py", "loader/__init__.py"])
-def test_somebody_elses_loader(penstock, filled, tmp_path, name):
+def test_somebody_elses_loader(penstock, sample_root, tmp_path, name):
     """A module of that name beside train.py: its file is named, and it is not run."""
-    root, _ = filled
+    root, _ = sample_root
     foreign = tmp_path / name
     foreign.parent.mkdir(exist_ok=True)
     foreign.write_text("raise SystemExit('ran the training')")
@@ -399,14 +399,14 @@ def test_somebody_elses_loader(penstock, filled, tmp_path, name):
     assert "ran the training" not in run.err
 
 
-def test_json_is_one_document(cli, filled):
-    root, _ = filled
+def test_json_is_one_document(cli, sample_root):
+    root, _ = sample_root
     run = cli("show", "d@1", "--json", root=root)
     assert json.dumps(json.loads(run.out), indent=2) == run.out.rstrip("\n")
 
 
-def test_script_is_the_module(filled):
-    root, _ = filled
+def test_script_is_the_module(sample_root):
+    root, _ = sample_root
     script = Path(sys.executable).parent / "penstock"
     run = subprocess.run([script, "ls", "--root", root], capture_output=True, text=True, check=True)
     assert run.stdout.startswith("d@1 ")

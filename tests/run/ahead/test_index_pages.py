@@ -13,7 +13,7 @@ from loader.dataset.shards import index, index_cache
 from loader.dataset.shards.index import IndexPlace
 from loader.run.ahead.remote_reads import ShardContents
 from tests.cache.peers.nodes import running_nodes
-from tests.run.round_server import RoundServer, kind_of
+from tests.run.round_server import RoundServer, request_kind
 
 PAGE = 2**14
 SHARDS = 4
@@ -30,7 +30,7 @@ class CountingServer(RoundServer):
         super().__init__(objects)
 
     def answer(self, request):
-        self.kinds[kind_of(request.method, request.target)] += 1
+        self.kinds[request_kind(request.method, request.target)] += 1
         return super().answer(request)
 
 

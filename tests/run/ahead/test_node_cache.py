@@ -37,8 +37,8 @@ with loader.Loader(plan, 0, 1, steps=int(sys.argv[4]), framework="numpy", cache=
 
 
 @pytest.fixture
-def kept(tmp_path):
-    """kept(n, folder) -> at least n page files, once they are there: they are read ahead, in threads."""
+def wait_pages(tmp_path):
+    """wait_pages(n, folder) -> at least n page files, once they are there: they are read ahead, in threads."""
 
     def wait(n, folder=tmp_path / "cache"):
         pages = folder / "pages"
@@ -48,25 +48,25 @@ def kept(tmp_path):
     return wait
 
 
-def test_epoch_later_nobody_asks_the_origin(s3, samples, properties, tmp_path, kept, monkeypatch):
+def test_epoch_later_nobody_asks_the_origin(s3, samples, properties, tmp_path, wait_pages, monkeypatch):
     """Nor does the next job of the node ask it for a page."""
     folder = tmp_path / "cache"
     with loader.Root("s3://bucket/epochs", options=s3) as root:
         samples.write(root, "photos", range(40), part_samples=9)
         plan = loader.plan({"p": root.open("photos@1").select("x.npy", "txt")}, seed=4, global_batch=8)
-        wanted = properties.uninterrupted(loader.open_plan(root, plan.save(root)), 15)
+        wanted = properties.reference_digests(loader.open_plan(root, plan.save(root)), 15)
         sent = []
         get_range = RemoteStore.get_range
 
-        def counted(self, key, *where):
+        def record_range(self, key, *where):
             sent.append(key)
             return get_range(self, key, *where)
 
-        monkeypatch.setattr(RemoteStore, "get_range", counted)
+        monkeypatch.setattr(RemoteStore, "get_range", record_range)
         with loader.Loader(plan, 0, 1, workers=0, steps=15, framework="numpy", cache=folder) as batches:
             batches._assembler._reads._ahead._waits = False  # as after the second batch
             first = next(batches)
-            kept(10)  # five shards and their indexes, of one page each
+            wait_pages(10)  # five shards and their indexes, of one page each
             asked = sum(key.endswith(".tar") for key in sent)
             got = {first.step: first.digest} | {batch.step: batch.digest for batch in batches}
             counts = batches.metrics()
@@ -101,11 +101,11 @@ def test_same_batches(versions, samples, properties, cache, workers):
         )
 
 
-def shards_of(root):
+def shard_keys(root):
     return [info.key for info in root.store.list("data/") if info.key.endswith(".tar")]
 
 
-def test_bit_flipped_after_the_first_use(memory_root, samples, tmp_path, kept):
+def test_bit_flipped_after_the_first_use(memory_root, samples, tmp_path, wait_pages):
     """The page was found right once and is not checked again; the field's own checksum finds it."""
     samples.write(memory_root, "photos", range(8))
     plan = loader.plan({"p": memory_root.open("photos@latest").select("x.npy")}, seed=1, global_batch=8)
@@ -113,7 +113,7 @@ def test_bit_flipped_after_the_first_use(memory_root, samples, tmp_path, kept):
     with loader.Loader(plan, 0, 1, workers=0, framework="numpy", cache=cache) as batches:
         batches._assembler._reads._ahead._waits = False  # as after the second batch
         next(batches)
-        damaged = max(kept(2), key=lambda path: path.stat().st_size)  # the other is of the index
+        damaged = max(wait_pages(2), key=lambda path: path.stat().st_size)  # the other is of the index
         before = batches.batch_at(1)
         status = damaged.stat()
         with open(damaged, "r+b") as file:
@@ -129,11 +129,11 @@ def test_bit_flipped_after_the_first_use(memory_root, samples, tmp_path, kept):
         assert batches.metrics()["refetched_total"] == refetched  # the damaged page is gone
 
 
-def test_shard_that_is_corrupt_at_the_origin_is_an_error(memory_root, samples, watched, cache):
+def test_shard_that_is_corrupt_at_the_origin_is_an_error(memory_root, samples, watch_store, cache):
     samples.write(memory_root, "photos", range(8))
-    store = watched(memory_root)
+    store = watch_store(memory_root)
     plan = loader.plan({"p": memory_root.open("photos@latest").select("x.npy")}, seed=1, global_batch=8)
-    shards = shards_of(memory_root)
+    shards = shard_keys(memory_root)
     store.change = lambda key, offset, data: bytes(b ^ 1 for b in data) if key in shards else data
     with (
         loader.Loader(plan, 0, 1, workers=0, framework="numpy", cache=cache) as batches,
@@ -179,7 +179,7 @@ def test_it_travels_to_worker_processes(versions, cache, tmp_path):
 
 
 def test_first_batch_reads_its_samples_and_what_does_not_fit_is_kept_in_part(
-    memory_root, watched, tmp_path, kept, monkeypatch
+    memory_root, watch_store, tmp_path, wait_pages, monkeypatch
 ):
     """Small samples out of large shards: the first batch reads just them, the later ones bring a share of the pages."""
     for module in ("read_choice", "remote_reads"):  # less than what does not fit
@@ -187,7 +187,7 @@ def test_first_batch_reads_its_samples_and_what_does_not_fit_is_kept_in_part(
     with memory_root.write("large", part_samples=64) as writer:
         for i in range(64):
             writer.add(f"{i:03d}", {"bin": bytes([i]) * 2000})
-    store = watched(memory_root)
+    store = watch_store(memory_root)
     view = memory_root.open("large@latest").select("bin")
     plan = loader.plan({"p": view}, seed=1, global_batch=4)
     view.version.address(plan.slots(0).ordinal, ["bin"])  # from here on its index is in memory
@@ -208,7 +208,7 @@ def test_first_batch_reads_its_samples_and_what_does_not_fit_is_kept_in_part(
             for _ in range(48):  # three epochs; nothing is read ahead before the second batch is asked for
                 next(batches)
             if limit > stored:
-                kept(pages - 2, folder)  # the ends of the shards hold no sample
+                wait_pages(pages - 2, folder)  # the ends of the shards hold no sample
             until(lambda reads=batches._assembler._reads: not reads._ahead._busy)
             store.nbytes.clear()
             for _ in range(20 * 16):  # many epochs: small batches are made many at a time
@@ -244,7 +244,7 @@ def test_several_nodes_keep_pages_only_where_that_pays(memory_root, tmp_path, mo
 
 
 def test_chunks_are_read_in_pages_and_those_above_the_share_stay_in_memory(
-    memory_root, watched, tmp_path, monkeypatch
+    memory_root, watch_store, tmp_path, monkeypatch
 ):
     """A folder of half of the data: each epoch reads the other half once, in pages, and none of it gets to the disk."""
     page = 4 * PAGE
@@ -253,7 +253,7 @@ def test_chunks_are_read_in_pages_and_those_above_the_share_stay_in_memory(
     with memory_root.write("large", part_samples=128) as writer:
         for i in range(512):
             writer.add(f"{i:03d}", {"bin": bytes([i % 251]) * 3000})
-    store = watched(memory_root)
+    store = watch_store(memory_root)
     view = memory_root.open("large@latest").select("bin")
     plan = loader.plan({"p": loader.source(view, chunk=16, lanes=2)}, seed=1, global_batch=8)
     stored = sum(info.nbytes for info in memory_root.store.list("data/") if info.key.endswith(".tar"))

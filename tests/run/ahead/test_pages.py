@@ -52,8 +52,8 @@ class Steps:
 
 
 @pytest.fixture
-def ahead_of():
-    """ahead_of(source) -> a ReadAhead over it, and what it counts."""
+def make_read_ahead():
+    """make_read_ahead(source) -> a ReadAhead over it, and what it counts."""
     made = []
 
     def make(source, in_flight=4, horizon=8):
@@ -72,11 +72,11 @@ def ahead_of():
         ahead.close()
 
 
-def test_nothing_is_read_until_the_first_batch_is(ahead_of):
+def test_nothing_is_read_until_the_first_batch_is(make_read_ahead):
     """Nor looked up; and the batches after the first wait."""
     source = Steps()
     source.gate.set()
-    ahead, counts = ahead_of(source, in_flight=64)  # the horizon alone ends its planning
+    ahead, counts = make_read_ahead(source, in_flight=64)  # the horizon alone ends its planning
     assert ahead.begin([0])
     assert ahead.begin([0])  # a second look changes nothing
     second = threading.Thread(target=ahead.begin, args=([1],))
@@ -98,9 +98,9 @@ def test_nothing_is_read_until_the_first_batch_is(ahead_of):
     assert source.told == list(range(2, 10))
 
 
-def test_seek_drops_what_was_planned(ahead_of):
+def test_seek_drops_what_was_planned(make_read_ahead):
     source = Steps()
-    ahead, _ = ahead_of(source)
+    ahead, _ = make_read_ahead(source)
     ahead.begin([0])
     ahead.done(0)
     until(lambda: len(source.claimed) == 4)
@@ -115,9 +115,9 @@ def test_seek_drops_what_was_planned(ahead_of):
     assert source.told == list(range(10_001, 10_009))
 
 
-def test_what_cannot_be_planned_is_counted_and_tried_again(ahead_of):
+def test_what_cannot_be_planned_is_counted_and_tried_again(make_read_ahead):
     source = Steps()
-    ahead, counts = ahead_of(source, in_flight=8)
+    ahead, counts = make_read_ahead(source, in_flight=8)
     ahead.begin([10])
     ahead.done(10)
     until(lambda: counts["ahead_failed"] == 1)  # six units before it are claimed, and wait
@@ -133,10 +133,10 @@ def test_what_cannot_be_planned_is_counted_and_tried_again(ahead_of):
     assert 13 not in {step for step, _ in source.fetched}
 
 
-def test_it_ends_where_the_run_ends(ahead_of):
+def test_it_ends_where_the_run_ends(make_read_ahead):
     source = Steps(most=3)
     source.gate.set()
-    ahead, _ = ahead_of(source)
+    ahead, _ = make_read_ahead(source)
     ahead.begin([0])
     ahead.done(0)
     until(lambda: ahead._ended and not ahead._planning and len(source.fetched) == 6)
@@ -181,7 +181,7 @@ def test_what_is_claimed_and_will_not_be_fetched_is_given_back():
     assert source.given_back == [7]
 
 
-def test_what_is_planned_is_what_the_steps_ask_for(versions):
+def test_planned_pages_are_those_of_the_steps(versions):
     """Of the rank's own samples, also where a predicate leaves some out; nothing after the last step."""
     plan = loader.plan(
         {"photos": versions["photos"].where("i % 3 <> 1"), "web": versions["web"]}, seed=3, global_batch=12

@@ -37,7 +37,7 @@ def write(root, n, part_samples=None):
     return writer.version
 
 
-def plan_of(root, global_batch=8, **source):
+def make_plan(root, global_batch=8, **source):
     view = root.open("large@latest").select("bin")
     return loader.plan({"large": loader.source(view, **source)}, seed=5, global_batch=global_batch)
 
@@ -51,8 +51,8 @@ def tar_bytes(root):
 
 
 @pytest.fixture
-def served():
-    """served(root in memory) -> (its objects on a real server, the root there)."""
+def serve_root():
+    """serve_root(root in memory) -> (its objects on a real server, the root there)."""
     open_ = []
 
     def serve(root):
@@ -95,13 +95,13 @@ def test_same_batches_with_every_budget(budget, world_size, workers, versions, s
 
 
 @pytest.mark.parametrize("mode", ["pages", "ranges"])
-def test_sixteen_requests_are_in_flight(memory_root, served, mode):
+def test_sixteen_requests_are_in_flight(memory_root, serve_root, mode):
     """A server that answers nothing before sixteen requests are there: with fewer, everything would time out."""
     write(memory_root, 400, part_samples=200)
-    server, there = served(memory_root)
+    server, there = serve_root(memory_root)
     arrived, most, lock, gate = [], [], threading.Lock(), threading.Event()
 
-    def before(path, nbytes):
+    def hold_read(path, nbytes):
         if not path.endswith(".tar") or (mode == "pages" and nbytes < PAGE // 2):
             return
         with lock:
@@ -113,14 +113,14 @@ def test_sixteen_requests_are_in_flight(memory_root, served, mode):
         with lock:
             arrived.pop()
 
-    plan = plan_of(there)
+    plan = make_plan(there)
     limit = 2**30 if mode == "pages" else 300_000
     cache = PageMemory(limit_bytes=limit, page_bytes=PAGE)
     with loader.Loader(plan, 0, 1, workers=0, framework="numpy", decode=False, cache=cache) as batches:
         done = batches._assembler._reads.done
 
         def first_is_read(step):
-            server.before = before
+            server.before = hold_read
             done(step)
 
         batches._assembler._reads.done = first_is_read
@@ -131,11 +131,11 @@ def test_sixteen_requests_are_in_flight(memory_root, served, mode):
 
 
 @pytest.mark.parametrize(("n", "step"), [(600, 0), (2400, 50), (2400, 10**6)])
-def test_start_reads_its_samples_alone(n, step, memory_root, watched):
+def test_start_reads_its_samples_alone(n, step, memory_root, watch_store):
     """Wherever it begins and however large the version is; nothing more is asked for before the first batch."""
     write(memory_root, n, part_samples=300)
-    store = watched(memory_root)
-    plan = plan_of(memory_root)
+    store = watch_store(memory_root)
+    plan = make_plan(memory_root)
     cache = PageMemory(limit_bytes=2**30, page_bytes=PAGE)
     with loader.Loader(plan, 0, 1, workers=0, framework="numpy", decode=False, cache=cache) as batches:
         for one in range(5 * n // 8):
@@ -163,11 +163,11 @@ def test_start_reads_its_samples_alone(n, step, memory_root, watched):
     [{"workers": 0}, {"executor": "threads", "workers": 4}],
     ids=lambda how: how.get("executor", "caller"),
 )
-def test_nothing_is_read_before_the_second_batch_is_asked_for(how, memory_root, served):
+def test_nothing_is_read_before_the_second_batch_is_requested(how, memory_root, serve_root):
     """Thousands of ranks begin at once: a store that throttles them serves everyone's first batch first."""
     write(memory_root, 400, part_samples=200)
-    server, there = served(memory_root)
-    plan, paths = plan_of(there), []
+    server, there = serve_root(memory_root)
+    plan, paths = make_plan(there), []
     server.before = lambda path, nbytes: paths.append((path, nbytes))
     with loader.Loader(plan, 0, 1, framework="numpy", decode=False, **how) as batches:
         assert len(numbers(next(batches))) == 8
@@ -182,12 +182,12 @@ def test_nothing_is_read_before_the_second_batch_is_asked_for(how, memory_root, 
         until(lambda: batches.metrics()["ahead_bytes_total"] > 0)
 
 
-def test_epoch_costs_each_page_once(memory_root, watched):
+def test_epoch_costs_each_page_once(memory_root, watch_store):
     """And the next epochs nothing; what the first batches read alone comes on top."""
     write(memory_root, 300, part_samples=120)
-    store = watched(memory_root)
+    store = watch_store(memory_root)
     stored = tar_bytes(memory_root)
-    plan = plan_of(memory_root)
+    plan = make_plan(memory_root)
     cache = PageMemory(limit_bytes=2**30, page_bytes=PAGE)
     with loader.Loader(plan, 0, 1, workers=2, framework="numpy", decode=False, cache=cache) as batches:
         got = [number for _ in range(38) for number in numbers(next(batches))]
@@ -215,7 +215,7 @@ def test_budget_is_never_exceeded(limit, source, memory_root, monkeypatch):
     def watch(kind, verb, memory):
         claim = getattr(kind, verb)
 
-        def claimed(self, *args, **options):
+        def check_claim(self, *args, **options):
             found = claim(self, *args, **options)
             taken = memory(self).taken_bytes
             peaks[kind.__name__] = max(peaks[kind.__name__], taken)
@@ -223,13 +223,13 @@ def test_budget_is_never_exceeded(limit, source, memory_root, monkeypatch):
                 stopped.set()
             return found
 
-        monkeypatch.setattr(kind, verb, claimed)
+        monkeypatch.setattr(kind, verb, check_claim)
 
     watch(PagesAhead, "claim", lambda source: source._memory)
     watch(RangesAhead, "claim", lambda source: source)
     watch(MemoryPages, "read", lambda pages: pages)
     cache = PageMemory(limit_bytes=limit, page_bytes=PAGE)
-    plan = plan_of(memory_root, **source)
+    plan = make_plan(memory_root, **source)
     with loader.Loader(
         plan, 0, 1, workers=2, steps=120, framework="numpy", decode=False, cache=cache
     ) as batches:
@@ -270,21 +270,21 @@ def test_steps_of_cached_pages_are_read_by_one_call(tmp_path, monkeypatch):
     calls = []
     read_all = MemoryPages.read_all
 
-    def counted(self, questions):
+    def record_call(self, questions):
         calls.append(len(questions))
         return read_all(self, questions)
 
-    monkeypatch.setattr(MemoryPages, "read_all", counted)
+    monkeypatch.setattr(MemoryPages, "read_all", record_call)
     end = 61
 
-    def extents_of(step):
+    def step_extents(step):
         near_the_end = PAGE - 70 + step
         extents = Extents(np.array([5 + step, near_the_end]), np.array([40, 9]))
         across = Extents(np.array([near_the_end]), np.array([PAGE - near_the_end + 4]))
         return {"a": extents, "b": across, "c": extents}
 
     def steps(step):
-        return {0: extents_of(step)} if step < end else None
+        return {0: step_extents(step)} if step < end else None
 
     ahead = RangesAhead(steps, {0: store}, 2**20)
 
@@ -298,7 +298,7 @@ def test_steps_of_cached_pages_are_read_by_one_call(tmp_path, monkeypatch):
             ahead.fetch(unit)
         reader = AheadReader(ahead, 0, store)
         for of_step in sorted({ranges.step for unit in units for ranges in unit}):
-            for key, spans in extents_of(of_step).items():
+            for key, spans in step_extents(of_step).items():
                 wanted = [*map(ByteRange, spans.offset.tolist(), spans.nbytes.tolist())]
                 assert reader.is_read_ahead(key, wanted[0])
                 for span, blob in zip(wanted, reader.get_ranges(key, wanted), strict=True):
@@ -324,7 +324,7 @@ def one_step_a_call(monkeypatch):
     monkeypatch.setattr(range_reads, "GROUP_STEPS", 1)
 
 
-def filled(origin, sizes, steps):
+def fill_cache(origin, sizes, steps):
     """Return (a cache with all pages, its store, reads ahead of `steps`, which asked for 16 steps)."""
     cache = MemoryPages(PageMemory(limit_bytes=2**24, page_bytes=PAGE), count_nothing)
     cache.keep_share(2**24, origin.sets, by_need=False)
@@ -340,7 +340,7 @@ def filled(origin, sizes, steps):
 def test_one_call_reads_a_quarter_of_the_memory_at_most(tmp_path):
     sizes = {"a": PAGE}
     origin = make_origin(tmp_path / "origin", sizes)
-    _, store, _ = filled(origin, sizes, lambda step: None)
+    _, store, _ = fill_cache(origin, sizes, lambda step: None)
     step_bytes = 40
     ahead = RangesAhead(
         lambda step: {0: {"a": Extents(np.array([step]), np.array([step_bytes]))}},
@@ -364,14 +364,14 @@ def test_missing_pages_of_one_call_are_read_at_once(misses, in_flight):
     origin = Origin(open_store("s3://bucket", {**server.options, "retry_deadline_s": 0}), sizes)
     spans = [ByteRange(7, 40), ByteRange(300, 9)]
     extents = Extents(np.array([7, 300]), np.array([40, 9]))
-    cache, store, ahead = filled(origin, sizes, lambda step: {0: dict.fromkeys(sizes, extents)})
+    cache, store, ahead = fill_cache(origin, sizes, lambda step: {0: dict.fromkeys(sizes, extents)})
     (unit,) = ahead.units(APART_STEPS)
     assert ahead.claim(unit) is Claim.GRANTED
     for key in list(sizes)[:misses]:
         cache.discard(store.page_name(key, 0))
     arrived, most, lock, gate = [], [], threading.Lock(), threading.Event()
 
-    def before(path, nbytes):
+    def hold_read(path, nbytes):
         with lock:
             arrived.append(path)
             most.append(len(arrived))
@@ -381,7 +381,7 @@ def test_missing_pages_of_one_call_are_read_at_once(misses, in_flight):
         with lock:
             arrived.remove(path)
 
-    server.before = before
+    server.before = hold_read
     traffic = Traffic()
     with count_requests(traffic):
         ahead.fetch(unit)
@@ -402,7 +402,7 @@ def test_missing_pages_of_one_call_that_fail_are_given_back(tmp_path):
     sizes = {f"{number}": PAGE for number in range(6)}
     origin = make_origin(tmp_path / "origin", sizes)
     extents = Extents(np.array([7]), np.array([40]))
-    cache, store, ahead = filled(origin, sizes, lambda step: {0: dict.fromkeys(sizes, extents)})
+    cache, store, ahead = fill_cache(origin, sizes, lambda step: {0: dict.fromkeys(sizes, extents)})
     (unit,) = ahead.units(APART_STEPS)
     assert ahead.claim(unit) is Claim.GRANTED
     for key in sizes:
@@ -425,7 +425,7 @@ def test_objects_without_pages_are_read_beside_the_one_call(tmp_path):
     del origin.sizes["redacted"]
     extents = Extents(np.array([7]), np.array([40]))
     shards = {"a": extents, "redacted": extents, "b": extents}
-    _, _, ahead = filled(origin, sizes, lambda step: {0: shards})
+    _, _, ahead = fill_cache(origin, sizes, lambda step: {0: shards})
     origin.asked.clear()
     for step in range(APART_STEPS, 2 * APART_STEPS):
         units = ahead.units(step)
@@ -439,14 +439,14 @@ def test_objects_without_pages_are_read_beside_the_one_call(tmp_path):
     assert origin.asked == [("redacted", 7, 40)] * APART_STEPS
 
 
-def test_page_that_fails_is_read_by_the_batch(memory_root, watched, monkeypatch):
+def test_page_that_fails_is_read_by_the_batch(memory_root, watch_store, monkeypatch):
     """Pages fail, samples do not: the same batches; the failures are counted and reading ahead goes on."""
     monkeypatch.setattr(
         "loader.run.making.prefetch.MAX_STEPS", 1
     )  # batches made together read whole pages themselves
     write(memory_root, 200, part_samples=100)
-    store = watched(memory_root)
-    plan = plan_of(memory_root)
+    store = watch_store(memory_root)
+    plan = make_plan(memory_root)
     failed = []
 
     def change(key, offset, data):
@@ -466,18 +466,18 @@ def test_page_that_fails_is_read_by_the_batch(memory_root, watched, monkeypatch)
         until(lambda: numbers(next(batches)) and batches.metrics()["ahead_bytes_total"] > 0)
 
 
-def test_store_that_is_gone_is_an_error_of_the_step_that_needs_it(memory_root, watched):
+def test_store_that_is_gone_is_an_error_of_the_step_that_needs_it(memory_root, watch_store):
     """What was read ahead is still handed out; then the batch's own error is raised, once per try, at its step."""
     write(memory_root, 64)
-    store = watched(memory_root)
-    plan = plan_of(memory_root)
+    store = watch_store(memory_root)
+    plan = make_plan(memory_root)
 
-    def gone(key, offset, data):
+    def raise_transient(key, offset, data):
         raise Transient(f"{key} cannot be reached")
 
     with loader.Loader(plan, 0, 1, workers=1, framework="numpy", decode=False) as batches:
         batches.seek(5)
-        store.change = gone
+        store.change = raise_transient
         for _ in range(2):
             with pytest.raises(Transient, match="cannot be reached"):
                 next(batches)
@@ -486,10 +486,10 @@ def test_store_that_is_gone_is_an_error_of_the_step_that_needs_it(memory_root, w
         assert next(batches).step == 5
 
 
-def test_flipped_bit_of_a_page_in_memory_is_read_again(memory_root, watched):
+def test_flipped_bit_of_a_page_in_memory_is_read_again(memory_root, watch_store):
     write(memory_root, 64)
-    store = watched(memory_root)
-    plan = plan_of(memory_root)
+    store = watch_store(memory_root)
+    plan = make_plan(memory_root)
     store.change = lambda key, offset, data: bytes(len(data)) if len(data) > 9 * SAMPLE else data
     with loader.Loader(plan, 0, 1, workers=0, framework="numpy", decode=False) as batches:
         got = [number for _ in range(8) for number in numbers(next(batches))]
@@ -501,10 +501,10 @@ def test_flipped_bit_of_a_page_in_memory_is_read_again(memory_root, watched):
 
 @pytest.mark.parametrize("cached", ["memory", "disk"])
 def test_corrupt_samples_are_substituted_through_a_cache(
-    cached, memory_root, samples, watched, properties, tmp_path
+    cached, memory_root, samples, watch_store, properties, tmp_path
 ):
     version = samples.write(memory_root, "photos", range(30), part_samples=8)
-    store = watched(memory_root)
+    store = watch_store(memory_root)
     view = memory_root.open("photos@latest").select("cls", "x.npy")
     keys = [samples.key("photos", i) for i in (2, 3, 11, 12, 13, 29)]
     places = [one.fields["x.npy"] for one in version.address(view.ordinals(keys), ["x.npy"])]
@@ -531,11 +531,11 @@ def test_corrupt_samples_are_substituted_through_a_cache(
         )
 
 
-def test_ranges_of_batches_that_another_process_makes_are_not_read_for_ever(memory_root, watched):
+def test_ranges_of_batches_that_another_process_makes_are_not_read_for_ever(memory_root, watch_store):
     """Every fourth batch, as one of four worker processes has it: in vain is at most what was of use, and 256."""
     write(memory_root, 800)
-    store = watched(memory_root)
-    plan = plan_of(memory_root)
+    store = watch_store(memory_root)
+    plan = make_plan(memory_root)
     with loader.Loader(plan, 0, 1, workers=0, framework="numpy", decode=False, cache=2**20) as batches:
         ahead = batches._assembler._reads._ahead
         for step in range(0, 400, 4):
@@ -561,7 +561,7 @@ def test_worker_processes_share_the_budget(memory_root, monkeypatch):
             super().__init__(*args, **options)
 
     monkeypatch.setattr(plan_dataset, "Loader", Watched)
-    dataset = loader.torch_dataset(plan_of(memory_root), 0, 1, decode=False, cache=4096 * 4, steps=8)
+    dataset = loader.torch_dataset(make_plan(memory_root), 0, 1, decode=False, cache=4096 * 4, steps=8)
     monkeypatch.setattr(
         plan_dataset, "get_worker_info", lambda: type("Info", (), {"id": 1, "num_workers": 4})
     )
@@ -571,7 +571,7 @@ def test_worker_processes_share_the_budget(memory_root, monkeypatch):
 
 def test_how_it_reads_is_said(memory_root, caplog):
     write(memory_root, 64)
-    plan = plan_of(memory_root)
+    plan = make_plan(memory_root)
     caplog.set_level(logging.INFO, "loader.run.ahead.remote_reads")
     for limit, said in ((2**30, "in pages"), (2**10, "by ranges")):
         caplog.clear()
@@ -579,21 +579,21 @@ def test_how_it_reads_is_said(memory_root, caplog):
             assert said in caplog.text
 
 
-def test_first_batch_waits_for_nothing_that_is_read_ahead(memory_root, served):
+def test_first_batch_waits_for_nothing_that_is_read_ahead(memory_root, serve_root):
     """No page is answered before it is there."""
     write(memory_root, 200, part_samples=100)
-    server, there = served(memory_root)
+    server, there = serve_root(memory_root)
     gate, held = threading.Event(), threading.Semaphore(0)
 
-    def before(path, nbytes):
+    def hold_page(path, nbytes):
         if path.endswith(".tar") and nbytes == PAGE:
             held.release()
             assert gate.wait(PATIENCE_S)
 
-    server.before = before
+    server.before = hold_page
     cache = PageMemory(limit_bytes=2**30, page_bytes=PAGE)
     with loader.Loader(
-        plan_of(there), 0, 1, workers=0, framework="numpy", decode=False, cache=cache
+        make_plan(there), 0, 1, workers=0, framework="numpy", decode=False, cache=cache
     ) as batches:
         batches._assembler._reads._ahead._waits = False  # as after the second batch
         for step in (0, 10**6):
@@ -604,19 +604,19 @@ def test_first_batch_waits_for_nothing_that_is_read_ahead(memory_root, served):
         gate.set()
 
 
-def test_close_while_reads_are_on_their_way(memory_root, served):
+def test_close_while_reads_are_on_their_way(memory_root, serve_root):
     write(memory_root, 200, part_samples=100)
-    server, there = served(memory_root)
+    server, there = serve_root(memory_root)
     gate, held = threading.Event(), threading.Semaphore(0)
 
-    def before(path, nbytes):
+    def hold_page(path, nbytes):
         if path.endswith(".tar") and nbytes == PAGE:  # no batch's own read
             held.release()
             assert gate.wait(PATIENCE_S)
 
-    server.before = before
+    server.before = hold_page
     cache = PageMemory(limit_bytes=2**30, page_bytes=PAGE)
-    batches = loader.Loader(plan_of(there), 0, 1, workers=0, framework="numpy", decode=False, cache=cache)
+    batches = loader.Loader(make_plan(there), 0, 1, workers=0, framework="numpy", decode=False, cache=cache)
     batches._assembler._reads._ahead._waits = False  # as after the second batch
     closing = threading.Thread(target=batches.close)
     next(batches)
@@ -633,7 +633,7 @@ def test_close_while_reads_are_on_their_way(memory_root, served):
 def test_order_and_diversity_are_those_of_the_plan(memory_root):
     """Distinct stretches of a twentieth per batch are those that the plan draws: nothing is reordered for reading."""
     write(memory_root, 640, part_samples=200)
-    plan = plan_of(memory_root, global_batch=64)
+    plan = make_plan(memory_root, global_batch=64)
     cache = PageMemory(limit_bytes=2**30, page_bytes=PAGE)
     with loader.Loader(
         plan, 0, 1, workers=2, steps=10, framework="numpy", decode=False, cache=cache
@@ -643,13 +643,13 @@ def test_order_and_diversity_are_those_of_the_plan(memory_root):
             assert len(np.unique(np.array(numbers(batch)) // 32)) >= 16
 
 
-def test_loader_is_collected_as_the_planning_thread_begins(memory_root, served, monkeypatch):
+def test_loader_is_collected_as_the_planning_thread_begins(memory_root, serve_root, monkeypatch):
     """By the thread that begins: the one that started it waits for it, and holds no lock that a finalizer takes."""
     write(memory_root, 24)
-    _, root = served(memory_root)
+    _, root = serve_root(memory_root)
     dismissed, real = [], read_ahead.ThreadPool
 
-    def begun(*args, **options):
+    def check_collection(*args, **options):
         (ahead,) = [one for one in gc.get_objects() if type(one) is read_ahead.ReadAhead and not one._stopped]
         collector = threading.Thread(target=ahead.dismiss, daemon=True)
         collector.start()
@@ -658,8 +658,8 @@ def test_loader_is_collected_as_the_planning_thread_begins(memory_root, served, 
         return real(*args, **options)
 
     gc.collect()
-    monkeypatch.setattr(read_ahead, "ThreadPool", begun)
-    with loader.Loader(plan_of(root), 0, 1, workers=0, framework="numpy") as batches:
+    monkeypatch.setattr(read_ahead, "ThreadPool", check_collection)
+    with loader.Loader(make_plan(root), 0, 1, workers=0, framework="numpy") as batches:
         batches._assembler._reads._ahead._waits = False  # as after the second batch
         next(batches)
     assert dismissed == [True]

@@ -25,10 +25,10 @@ def write(root, publishes, shards_each, first=0):
                 writer.add(f"{number:03d}/{i:05d}", {"bin": bytes([i % 251]) * ROW_BYTES})
 
 
-def expected(root, step):
+def expected_rounds(root, step):
     """The requests of each round, by what they are for: of an open and of the first batch, from this step on."""
     version = root.open("large@latest")
-    plan = plan_of(version)
+    plan = make_plan(version)
     places = [one.fields["bin"] for one in version.address(plan.slots(step).ordinal, ["bin"])]
     shards = {place.path for place in places}
     gap = 64 * 2**10
@@ -46,15 +46,15 @@ def expected(root, step):
     ]
 
 
-def expected_without_a_start(root, step):
+def rounds_without_start(root, step):
     """The same if nothing guesses the version: the lease and the manifest wait for the log."""
-    first, second, *others = expected(root, step)
+    first, second, *others = expected_rounds(root, step)
     return [first, {"log": second.pop("log")}, second, *others]
 
 
-def expected_of_a_plan(root, step, notes=True):
+def plan_rounds(root, step, notes=True):
     """The same for a saved plan: it names the version, so the lease, and with notes the manifest, wait for no log."""
-    _, opening, tables, *others = expected(root, step)
+    _, opening, tables, *others = expected_rounds(root, step)
     head = {"marker": 1, "listing": 1, "plan": 1, "notes": 1}
     if notes:
         return [head, opening, tables, *others]
@@ -63,13 +63,13 @@ def expected_of_a_plan(root, step, notes=True):
     return [head, opening, {"log": 1, "manifest": 1}, parts, *others]
 
 
-def plan_of(version):
+def make_plan(version):
     return loader.plan({"large": version.select("bin")}, seed=5, global_batch=BATCH)
 
 
 @pytest.fixture
-def served():
-    """served(root in memory) -> a server of its objects, in rounds."""
+def serve_rounds():
+    """serve_rounds(root in memory) -> a server of its objects, in rounds."""
     servers = []
 
     def serve(root):
@@ -109,69 +109,69 @@ def check_rounds(server, rounds, step, opened):
 
 
 @pytest.mark.parametrize(("publishes", "shards_each", "step"), [(1, 4, 0), (1, 4, 10**6), (25, 2, 10**6)])
-def test_rounds_to_the_first_batch(publishes, shards_each, step, memory_root, served):
+def test_rounds_to_the_first_batch(publishes, shards_each, step, memory_root, serve_rounds):
     """However many publishes and shards there are, and wherever it begins: four before the samples."""
     write(memory_root, publishes, shards_each)
-    rounds = expected(memory_root, step)
+    rounds = expected_rounds(memory_root, step)
     assert len(rounds) == 4 + 1
-    check_rounds(served(memory_root), rounds, step, lambda root: plan_of(root.open("large@latest")))
+    check_rounds(serve_rounds(memory_root), rounds, step, lambda root: make_plan(root.open("large@latest")))
 
 
 @pytest.mark.parametrize("ref", ["large", "large@2", "large@1", "large@prod"])
-def test_rounds_of_each_name(ref, memory_root, served):
+def test_rounds_of_each_name(ref, memory_root, serve_rounds):
     write(memory_root, 2, 2)
     memory_root.alias("large@1", "prod")
-    rounds = expected(memory_root, 0)[:2]
-    check_rounds(served(memory_root), rounds, 0, lambda root: plan_of(root.open(ref)))
+    rounds = expected_rounds(memory_root, 0)[:2]
+    check_rounds(serve_rounds(memory_root), rounds, 0, lambda root: make_plan(root.open(ref)))
 
 
 @pytest.mark.parametrize("guess", ["none", "wrong"])
-def test_rounds_without_a_right_guess(guess, memory_root, served):
+def test_rounds_without_a_right_guess(guess, memory_root, serve_rounds):
     """As many as an earlier release had."""
     start = "starts/large.json"
     write(memory_root, 1, 4)
     early = memory_root.store.get(start).data
     write(memory_root, 1, 4, first=1)
     memory_root.store.delete_many([start])
-    rounds = expected_without_a_start(memory_root, 0)
+    rounds = rounds_without_start(memory_root, 0)
     assert len(rounds) == 5 + 1
     if guess == "wrong":
         memory_root.store.put(start, early)
         rounds[1] |= {"lease": 1, "manifest": 1}
-    check_rounds(served(memory_root), rounds, 0, lambda root: plan_of(root.open("large@latest")))
+    check_rounds(serve_rounds(memory_root), rounds, 0, lambda root: make_plan(root.open("large@latest")))
 
 
 @pytest.mark.parametrize(("publishes", "shards_each", "step"), [(1, 4, 0), (25, 2, 7)])
-def test_rounds_to_the_first_batch_of_a_saved_plan(publishes, shards_each, step, memory_root, served):
+def test_rounds_to_the_first_batch_of_a_saved_plan(publishes, shards_each, step, memory_root, serve_rounds):
     """Four before the samples."""
     write(memory_root, publishes, shards_each)
-    saved = plan_of(memory_root.open("large@latest")).save(memory_root)
-    rounds = expected_of_a_plan(memory_root, step)
+    saved = make_plan(memory_root.open("large@latest")).save(memory_root)
+    rounds = plan_rounds(memory_root, step)
     assert len(rounds) == 4 + 1
-    check_rounds(served(memory_root), rounds, step, lambda root: loader.open_plan(root, saved))
+    check_rounds(serve_rounds(memory_root), rounds, step, lambda root: loader.open_plan(root, saved))
 
 
-def test_rounds_of_a_large_index(memory_root, served, monkeypatch):
+def test_rounds_of_a_large_index(memory_root, serve_rounds, monkeypatch):
     """Its footer has the places of the row groups, which are requested with it."""
     for module in (index, index_cache):
         monkeypatch.setattr(module, "WHOLE_BELOW_BYTES", 0)
     with memory_root.write("large") as writer:
         for i in range(8_000):  # four row groups, more than the tail that is read first
             writer.add(f"{i * 2**44 // 7:016x}", {"bin": bytes([i % 251]) * (10 + i % 7)})
-    rounds = expected(memory_root, 0)[:-1]
+    rounds = expected_rounds(memory_root, 0)[:-1]
     rounds[-1] = {"index": 1 + 4}
-    check_rounds(served(memory_root), rounds, 0, lambda root: plan_of(root.open("large@latest")))
+    check_rounds(serve_rounds(memory_root), rounds, 0, lambda root: make_plan(root.open("large@latest")))
 
 
-def test_rounds_of_a_plan_that_an_earlier_release_saved(memory_root, served):
+def test_rounds_of_a_plan_that_an_earlier_release_saved(memory_root, serve_rounds):
     """It has no start notes."""
     write(memory_root, 1, 4)
-    saved = plan_of(memory_root.open("large@latest")).save_content(memory_root)
-    rounds = expected_of_a_plan(memory_root, 0, notes=False)
-    check_rounds(served(memory_root), rounds, 0, lambda root: loader.open_plan(root, saved))
+    saved = make_plan(memory_root.open("large@latest")).save_content(memory_root)
+    rounds = plan_rounds(memory_root, 0, notes=False)
+    check_rounds(serve_rounds(memory_root), rounds, 0, lambda root: loader.open_plan(root, saved))
 
 
-def test_rounds_of_a_saved_mixture(memory_root, served):
+def test_rounds_of_a_saved_mixture(memory_root, serve_rounds):
     """All versions are opened together."""
     names = ("large", "small", "third")
     for name in names:
@@ -188,7 +188,7 @@ def test_rounds_of_a_saved_mixture(memory_root, served):
         {"log": 1, "parts": n},
         {"index": n},
     ]
-    check_rounds(served(memory_root), rounds, 0, lambda root: loader.open_plan(root, saved))
+    check_rounds(serve_rounds(memory_root), rounds, 0, lambda root: loader.open_plan(root, saved))
 
 
 FIRST_BATCH = """
@@ -246,7 +246,7 @@ HEAVY = (
 
 
 @pytest.mark.parametrize("store", ["disk", "s3"])
-def test_nothing_heavy_is_imported_on_the_way_to_the_first_batch(store, tmp_path, memory_root, served):
+def test_nothing_heavy_is_imported_on_the_way_to_the_first_batch(store, tmp_path, memory_root, serve_rounds):
     """pandas, which pyarrow imports where it may, takes a start longer than the store does.
 
     Nor does the collector look for cycles among all that torch has made while modules are imported.
@@ -257,7 +257,7 @@ def test_nothing_heavy_is_imported_on_the_way_to_the_first_batch(store, tmp_path
             write(root, 2, 2)
     else:
         write(memory_root, 2, 2)
-        url, options = "s3://bucket/r", served(memory_root).options
+        url, options = "s3://bucket/r", serve_rounds(memory_root).options
     done = python(
         "-c",
         FIRST_BATCH,

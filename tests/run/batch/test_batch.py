@@ -22,18 +22,18 @@ def photos(versions):
     return versions["photos"]
 
 
-def plan_of(view, global_batch=10, seed=4):
+def make_plan(view, global_batch=10, seed=4):
     return loader.plan({"s": view}, seed=seed, global_batch=global_batch)
 
 
 def test_without_bounds_iteration_is_endless(photos):
-    plan = plan_of(photos.select("cls"))
+    plan = make_plan(photos.select("cls"))
     with loader.Loader(plan, 0, 1, workers=1) as batches:
         assert [batch.step for batch in islice(batches, 25)] == list(range(25))
 
 
 def test_steps_end_the_iteration_at_a_global_step(photos):
-    plan = plan_of(photos.select("cls"))
+    plan = make_plan(photos.select("cls"))
     with loader.Loader(plan, 0, 1, workers=2, steps=3) as batches:
         assert [batch.step for batch in batches] == [0, 1, 2]
         assert list(batches) == []
@@ -49,7 +49,7 @@ def test_steps_end_the_iteration_at_a_global_step(photos):
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_epochs_deliver_every_sample_equally_often(photos, epochs, workers):
     """43 samples in batches of 10: the last batch is padded, here for some ranks wholly."""
-    plan = plan_of(photos.select("cls", "x.npy", "ragged.npy", "txt", "json"))
+    plan = make_plan(photos.select("cls", "x.npy", "ragged.npy", "txt", "json"))
     seen = []
     with ExitStack() as stack:
         ranks = [
@@ -80,14 +80,14 @@ def test_epochs_deliver_every_sample_equally_often(photos, epochs, workers):
 
 
 def test_epochs_and_steps_end_at_whichever_comes_first(photos):
-    plan = plan_of(photos.select("cls"))
+    plan = make_plan(photos.select("cls"))
     for steps, wanted in ((2, 2), (50, 5)):
         with loader.Loader(plan, 0, 1, epochs=1, steps=steps, workers=0) as batches:
             assert len(list(batches)) == wanted
 
 
 def test_step_after_the_last_epoch_is_refused(photos):
-    plan = plan_of(photos.select("cls"))
+    plan = make_plan(photos.select("cls"))
     with loader.Loader(plan, 1, 2, epochs=1, workers=0) as batches:
         assert not batches.batch_at(4).mask.all()
         with refusal(InvalidRuntime, what="step", given=5):
@@ -105,7 +105,7 @@ def test_epochs_of_a_mixture_are_refused(versions):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
 def test_weight_corrects_the_mean_of_means(photos, world_size):
     """With parts of unequal size, and padding: weighted means over ranks are sum / global batch."""
-    plan = plan_of(photos.select("cls"), global_batch=11)
+    plan = make_plan(photos.select("cls"), global_batch=11)
     with ExitStack() as stack:
         ranks = [
             stack.enter_context(loader.Loader(plan, rank, world_size, workers=0, epochs=1, framework="numpy"))
@@ -141,7 +141,7 @@ def test_ids_are_a_list_of_the_batchs_own(photos, workers):
 
 
 def test_batch_at_gives_any_step_and_moves_nothing(photos):
-    plan = plan_of(photos.select("cls"))
+    plan = make_plan(photos.select("cls"))
     with loader.Loader(plan, 0, 2, workers=2) as batches:
         first = next(batches)
         far = batches.batch_at(10**6)
@@ -152,7 +152,7 @@ def test_batch_at_gives_any_step_and_moves_nothing(photos):
 
 
 def test_error_stays_at_its_step_and_can_be_passed(photos):
-    plan = plan_of(photos.select("cls"))
+    plan = make_plan(photos.select("cls"))
     bad = plan.batch_ids(3)[4][1]
 
     def transform(sample, rng):
@@ -172,7 +172,7 @@ def test_error_stays_at_its_step_and_can_be_passed(photos):
 
 
 def test_torch_and_numpy_hold_the_same(photos):
-    plan = plan_of(photos.select("x.npy", "cls"))
+    plan = make_plan(photos.select("x.npy", "cls"))
     with (
         loader.Loader(plan, 0, 1, workers=0) as tensors,
         loader.Loader(plan, 0, 1, workers=0, framework="numpy") as arrays,
@@ -193,7 +193,7 @@ def test_none_of_a_transform_stays_none(photos):
         number = sample["cls"]
         return {"all": None, "some": np.full(2000, number) if number % 2 else None, "cls": number}
 
-    plan = plan_of(photos.select("cls"))
+    plan = make_plan(photos.select("cls"))
     with loader.Loader(plan, 0, 1, workers=0, transform=transform, framework="numpy") as batches:
         batch = next(batches)
     assert batch["all"] == [None] * 10
@@ -203,7 +203,7 @@ def test_none_of_a_transform_stays_none(photos):
 
 
 def test_batch_reads_like_a_mapping_of_its_fields(photos):
-    plan = plan_of(photos.select("x.npy", "cls"))
+    plan = make_plan(photos.select("x.npy", "cls"))
     with loader.Loader(plan, 0, 1, workers=0) as batches:
         batch = next(batches)
     assert list(batch) == list(batch.keys()) == ["x.npy", "cls"]
@@ -217,7 +217,7 @@ def test_batch_reads_like_a_mapping_of_its_fields(photos):
 
 def test_fields_come_in_the_order_selected(photos):
     for fields in (("txt", "cls"), ("cls", "txt")):
-        with loader.Loader(plan_of(photos.select(*fields)), 0, 1, workers=0) as batches:
+        with loader.Loader(make_plan(photos.select(*fields)), 0, 1, workers=0) as batches:
             assert tuple(next(batches)) == fields
 
 
@@ -283,7 +283,7 @@ def test_loader_is_true_whatever_its_length(photos, steps):
 
 def test_length_is_that_of_the_whole_run(photos):
     """43 samples: frameworks ask for it, and read a batch ahead where there is none."""
-    plan = plan_of(photos.select("cls"))
+    plan = make_plan(photos.select("cls"))
     for options, wanted in (({"steps": 3}, 3), ({"epochs": 2}, 9), ({"epochs": 2, "steps": 4}, 4)):
         with loader.Loader(plan, 0, 1, **options) as batches:
             assert len(batches) == batches.end == wanted
@@ -300,7 +300,7 @@ def test_length_is_that_of_the_whole_run(photos):
 
 @pytest.mark.parametrize("device", ["meta", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_batch_moves_to_a_device_with_its_tensors_alone(photos, device):
-    plan = plan_of(photos.select("cls", "x.npy", "ragged.npy", "txt"))
+    plan = make_plan(photos.select("cls", "x.npy", "ragged.npy", "txt"))
     with loader.Loader(plan, 0, 1, steps=1) as batches:
         (batch,) = batches
     moved = batch.to(device, non_blocking=True)
@@ -369,7 +369,7 @@ def test_batch_prints_shapes_and_dtypes_and_no_values(device):
 
 
 def test_printing_a_batch_puts_no_ids_together(photos):
-    with loader.Loader(plan_of(photos.select("cls")), 0, 1, workers=0) as batches:
+    with loader.Loader(make_plan(photos.select("cls")), 0, 1, workers=0) as batches:
         batch = next(batches)
         assert repr(batch) == "Batch(step=0, 10 slots, cls: int64 [10])"
         assert not isinstance(batch.__dict__["ids"], list)

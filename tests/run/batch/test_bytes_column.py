@@ -65,7 +65,7 @@ def root(tmp_path_factory):
         yield root
 
 
-def expected(batch):
+def expected_bytes(batch):
     numbers = [None if one is None else int(one[1][1:]) for one in batch.ids]
     return [b"" if i is None else bytes([i]) * (i % 5 * 3000) for i in numbers]
 
@@ -81,7 +81,7 @@ def test_undecoded_fields_of_a_disk(root, executor):
     ordinals = dict(zip(keys, root.open("d@latest").select("txt").ordinals(keys).tolist(), strict=True))
     for batch in made:
         assert isinstance(batch["blob.bin"], BytesColumn)
-        assert batch["blob.bin"] == expected(batch)
+        assert batch["blob.bin"] == expected_bytes(batch)
         assert batch["txt"] == [
             b"" if one is None else f"number {int(one[1][1:])}".encode() for one in batch.ids
         ]
@@ -95,7 +95,7 @@ def test_batch_keeps_its_bytes_while_others_are_made(root):
     plan = loader.plan({"d": root.open("d@latest")}, seed=1, global_batch=4)
     with loader.Loader(plan, 0, 1, **OPTIONS) as batches:
         first = next(batches)
-        wanted = expected(first)
+        wanted = expected_bytes(first)
         for _ in range(200):
             next(batches)
         assert first["blob.bin"] == wanted

@@ -4,5 +4,5 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def delayed(shared):
+def delayed_copies(shared):
     return shared("run/device/delayed").DelayedCopies

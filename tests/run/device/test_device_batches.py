@@ -83,10 +83,10 @@ def check(got, wanted):
     ],
     ids=["processes-micro", "threads-undecoded", "caller-whole"],
 )
-def test_batches_on_a_device_are_those_of_the_host(plan, delayed, how, more):
+def test_batches_on_a_device_are_those_of_the_host(plan, delayed_copies, how, more):
     with (
         loader.Loader(plan, 0, 1, steps=14, workers=0, **more) as wanted,
-        loader.Loader(plan, 0, 1, steps=14, device=delayed(), **how, **more) as got,
+        loader.Loader(plan, 0, 1, steps=14, device=delayed_copies(), **how, **more) as got,
     ):
         check(got, wanted)
 
@@ -94,11 +94,11 @@ def test_batches_on_a_device_are_those_of_the_host(plan, delayed, how, more):
 @pytest.mark.parametrize(
     "transform", ["large", "various", pytest.param("tensors", marks=pytest.mark.nightly)]
 )
-def test_memory_is_used_again_only_after_its_copy(plan, in_workers, delayed, transform, at_scale):
+def test_memory_is_used_again_only_after_its_copy(plan, in_workers, delayed_copies, transform, at_scale):
     """Each batch is copied as late as it may be: an earlier return of its memory shows as another batch's values."""
     n = at_scale(16, 40)
     options = {"transform": getattr(in_workers, transform), "steps": n}
-    device = delayed()
+    device = delayed_copies()
     with (
         loader.Loader(plan, 0, 1, workers=0, **options) as wanted,
         loader.Loader(plan, 0, 1, device=device, prefetch=0, **PROCESSES, **options) as got,
@@ -113,13 +113,13 @@ def test_memory_is_used_again_only_after_its_copy(plan, in_workers, delayed, tra
     assert len(device.locked) == 0 < device.unlocked < n, "each segment is page-locked once"
 
 
-def test_nothing_of_a_batch_lies_in_page_locked_memory(version, in_workers, delayed):
+def test_nothing_of_a_batch_lies_in_page_locked_memory(version, in_workers, delayed_copies):
     plan = loader.plan(
         {"photos": version}, seed=8, global_batch=2**12, allow_repeats=True
     )  # sources of 16 KiB
-    device = delayed()
+    device = delayed_copies()
     with loader.Loader(
-        plan, 0, 1, device=device, steps=1, transform=in_workers.nested, **PROCESSES
+        plan, 0, 1, device=device, steps=1, transform=in_workers.nest_arrays, **PROCESSES
     ) as batches:
         first = next(batches)
         assert len(device.locked) == 1
@@ -136,13 +136,13 @@ def test_nothing_of_a_batch_lies_in_page_locked_memory(version, in_workers, dela
         assert not [place for place in places if start <= place < start + nbytes]
 
 
-def test_undecoded_bytes_leave_page_locked_memory_without_other_batches(tmp_path, delayed):
+def test_undecoded_bytes_leave_page_locked_memory_without_other_batches(tmp_path, delayed_copies):
     root = loader.Root(str(tmp_path / "root"))
     with root.write("raw") as writer:
         for i in range(64):
             writer.add(f"{i:02d}", {"bin": bytes([i]) * (2**12 + i), "x.npy": np.full(2**12, i)})
     plan = loader.plan({"raw": root.open("raw@1")}, seed=2, global_batch=4)
-    device = delayed()
+    device = delayed_copies()
     with loader.Loader(plan, 0, 1, device=device, decode={}, steps=64, **PROCESSES) as batches:
         for batch in batches:
             assert [bytes([int(key)]) * (2**12 + int(key)) for _, key in batch.ids] == batch["bin"]
@@ -150,8 +150,8 @@ def test_undecoded_bytes_leave_page_locked_memory_without_other_batches(tmp_path
     assert device.unlocked
 
 
-def test_page_locked_memory_stays_within_its_bound(plan, in_workers, delayed):
-    device = delayed(bound_bytes=3 * BATCH)
+def test_page_locked_memory_stays_within_its_bound(plan, in_workers, delayed_copies):
+    device = delayed_copies(bound_bytes=3 * BATCH)
     with loader.Loader(
         plan, 0, 1, device=device, steps=30, transform=in_workers.large, executor="processes", workers=3
     ) as batches:
@@ -163,8 +163,8 @@ def test_page_locked_memory_stays_within_its_bound(plan, in_workers, delayed):
     assert device.locked == {}
 
 
-def test_segments_that_are_dropped_are_unlocked(plan, in_workers, delayed):
-    device = delayed()
+def test_segments_that_are_dropped_are_unlocked(plan, in_workers, delayed_copies):
+    device = delayed_copies()
     with loader.Loader(
         plan, 0, 1, device=device, transform=in_workers.growing, prefetch=0, **PROCESSES
     ) as batches:
@@ -178,8 +178,8 @@ def test_segments_that_are_dropped_are_unlocked(plan, in_workers, delayed):
 
 
 @pytest.mark.parametrize("locks", [True, False], ids=["buffer", "pageable"])
-def test_refused_page_locking_is_said_once(plan, in_workers, delayed, caplog, locks):
-    device = delayed(registers=False, locks=locks)
+def test_refused_page_locking_is_said_once(plan, in_workers, delayed_copies, caplog, locks):
+    device = delayed_copies(registers=False, locks=locks)
     with (
         loader.Loader(plan, 0, 1, workers=0, steps=20, transform=in_workers.tensors) as wanted,
         loader.Loader(plan, 0, 1, device=device, steps=20, transform=in_workers.tensors, **PROCESSES) as got,
@@ -193,22 +193,24 @@ def test_refused_page_locking_is_said_once(plan, in_workers, delayed, caplog, lo
     assert len(device.buffers) <= 3 * locks, "one buffer serves all batches that it is large enough for"
 
 
-def test_training_waits_for_its_stream_in_its_own_thread_and_copies_nothing(plan, delayed):
-    device = delayed()
+def test_training_waits_for_its_stream_in_its_own_thread_and_copies_nothing(plan, delayed_copies):
+    device = delayed_copies()
     with loader.Loader(plan, 0, 1, device=device, steps=5, **PROCESSES) as batches:
         assert [batch.step for batch in batches] == [0, 1, 2, 3, 4]
     assert device.handed_by == [threading.current_thread()] * 5
     assert [thread.name for thread in device.copied_by] == ["penstock-device"]
 
 
-def test_two_batches_lie_ready_and_no_more_are_made(plan, delayed):
+def test_two_batches_lie_ready_and_no_more_are_made(plan, delayed_copies):
     made = []
 
-    def counted(sample, rng):
+    def record_sample(sample, rng):
         made.append(sample["cls"])
         return sample
 
-    with loader.Loader(plan, 0, 1, device=delayed(), workers=0, prefetch=0, transform=counted) as batches:
+    with loader.Loader(
+        plan, 0, 1, device=delayed_copies(), workers=0, prefetch=0, transform=record_sample
+    ) as batches:
         next(batches)
         until(lambda: len(made) == 3 * 8)
         stage = batches._delivery._stage
@@ -221,10 +223,10 @@ def test_two_batches_lie_ready_and_no_more_are_made(plan, delayed):
 
 
 @pytest.mark.parametrize("how", [PROCESSES, {"workers": 0}], ids=["processes", "caller"])
-def test_seek_drops_what_lies_ready(plan, delayed, how):
+def test_seek_drops_what_lies_ready(plan, delayed_copies, how):
     with (
         loader.Loader(plan, 0, 1, workers=0) as wanted,
-        loader.Loader(plan, 0, 1, device=delayed(), **how) as got,
+        loader.Loader(plan, 0, 1, device=delayed_copies(), **how) as got,
     ):
         for step in (0, 1, 7, 8, 3, 9, 9, 2, 3, 4):
             got.seek(step)
@@ -234,7 +236,7 @@ def test_seek_drops_what_lies_ready(plan, delayed, how):
         check(islice(got, 3), [wanted.batch_at(step) for step in (6, 7, 8)])
 
 
-def test_seek_drops_the_batch_that_is_being_made(plan, delayed):
+def test_seek_drops_the_batch_that_is_being_made(plan, delayed_copies):
     begun, gate = threading.Event(), threading.Event()
     with loader.Loader(plan, 0, 1, workers=0) as batches:
 
@@ -244,7 +246,7 @@ def test_seek_drops_the_batch_that_is_being_made(plan, delayed):
                 gate.wait()
             return batches.batch_at(step)
 
-        stage = DeviceStage(delayed(), host_batch)
+        stage = DeviceStage(delayed_copies(), host_batch)
         assert stage.take(0, None).batch.step == 0
         assert begun.wait(PATIENCE_S)
         taken = []
@@ -258,7 +260,7 @@ def test_seek_drops_the_batch_that_is_being_made(plan, delayed):
         stage.join()
 
 
-def test_copy_thread_waits_for_the_second_take(plan, delayed):
+def test_copy_thread_waits_for_the_second_take(plan, delayed_copies):
     """Over a remote store nothing is made ahead before: the copy thread asks for no second batch by itself."""
     made = []
     with loader.Loader(plan, 0, 1, workers=0) as batches:
@@ -267,7 +269,7 @@ def test_copy_thread_waits_for_the_second_take(plan, delayed):
             made.append(step)
             return batches.batch_at(step)
 
-        stage = DeviceStage(delayed(), host_batch, starts_at_second_request=True)
+        stage = DeviceStage(delayed_copies(), host_batch, starts_at_second_request=True)
         assert stage.take(3, None).batch.step == 3
         time.sleep(0.3)
         assert made == [3]
@@ -277,8 +279,8 @@ def test_copy_thread_waits_for_the_second_take(plan, delayed):
         stage.join()
 
 
-def test_device_may_be_chosen_on_the_way(plan, delayed):
-    first, second = delayed(), delayed()
+def test_device_may_be_chosen_on_the_way(plan, delayed_copies):
+    first, second = delayed_copies(), delayed_copies()
     with (
         loader.Loader(plan, 0, 1, workers=0, steps=12) as wanted,
         loader.Loader(plan, 0, 1, steps=12, **PROCESSES) as got,
@@ -294,13 +296,13 @@ def test_device_may_be_chosen_on_the_way(plan, delayed):
 
 
 @pytest.mark.parametrize("how", [PROCESSES, {"executor": "threads", "workers": 2}, {"workers": 0}])
-def test_error_comes_at_the_turn_of_its_step(plan, in_workers, delayed, how):
+def test_error_comes_at_the_turn_of_its_step(plan, in_workers, delayed_copies, how):
     """And again when the step is asked for again; the batches before and after it are there."""
     failing = partial(in_workers.failing, number=17)
     with loader.Loader(plan, 0, 1, workers=0) as wanted:
         bad = next(batch.step for batch in wanted if ("photos", "photos/017") in batch.ids)
     assert bad > 0
-    with loader.Loader(plan, 0, 1, device=delayed(), transform=failing, **how) as batches:
+    with loader.Loader(plan, 0, 1, device=delayed_copies(), transform=failing, **how) as batches:
         assert [next(batches).step for _ in range(bad)] == list(range(bad))
         for _ in range(2):
             with refusal(loader.errors.TransformFailed, given="KeyError", within="photos/017"):
@@ -309,8 +311,8 @@ def test_error_comes_at_the_turn_of_its_step(plan, in_workers, delayed, how):
         assert next(batches).step == bad - 1
 
 
-def test_error_of_the_device_reaches_the_training(plan, delayed):
-    class Full(delayed):
+def test_error_of_the_device_reaches_the_training(plan, delayed_copies):
+    class Full(delayed_copies):
         def started(self, tensors):
             if len(self.handed_by) >= 2:
                 raise torch.OutOfMemoryError("CUDA out of memory")
@@ -323,8 +325,8 @@ def test_error_of_the_device_reaches_the_training(plan, delayed):
             list(islice(batches, 4))
 
 
-def test_copy_that_fails_half_way_is_waited_for(plan, in_workers, delayed):
-    class Full(delayed):
+def test_copy_that_fails_half_way_is_awaited(plan, in_workers, delayed_copies):
+    class Full(delayed_copies):
         full = True
 
         def start(self, tensor):
@@ -352,8 +354,8 @@ def test_no_batch_is_waited_for_that_nobody_will_make(plan, how):
             next(batches)
 
 
-def test_device_that_cannot_be_entered_is_an_error_of_the_first_batch(plan, delayed):
-    class Lost(delayed):
+def test_device_that_cannot_be_entered_is_an_error_of_the_first_batch(plan, delayed_copies):
+    class Lost(delayed_copies):
         def entered(self):
             raise RuntimeError("no CUDA-capable device is detected")
 
@@ -364,8 +366,8 @@ def test_device_that_cannot_be_entered_is_an_error_of_the_first_batch(plan, dela
 
 
 @pytest.mark.parametrize("how", [PROCESSES, {"executor": "threads", "workers": 2}, {"workers": 0}])
-def test_close_ends_the_copy_thread_and_unlocks_all(plan, in_workers, delayed, how):
-    device = delayed()
+def test_close_ends_the_copy_thread_and_unlocks_all(plan, in_workers, delayed_copies, how):
+    device = delayed_copies()
     batches = loader.Loader(plan, 0, 1, device=device, transform=in_workers.large, **how)
     next(batches)
     thread = batches._delivery._stage._thread
@@ -378,12 +380,12 @@ def test_close_ends_the_copy_thread_and_unlocks_all(plan, in_workers, delayed, h
 
 
 @pytest.mark.parametrize("how", [PROCESSES, {"executor": "threads", "workers": 2}])
-def test_close_by_another_thread_ends_a_wait(plan, in_workers, delayed, tmp_path, how):
+def test_close_by_another_thread_ends_a_wait(plan, in_workers, delayed_copies, tmp_path, how):
     os.mkfifo(tmp_path / "begun")
     os.mkfifo(tmp_path / "gate")
-    gated = partial(in_workers.gated, folder=str(tmp_path))
+    gated = partial(in_workers.wait_gate, folder=str(tmp_path))
     before = {*threading.enumerate()}
-    batches = loader.Loader(plan, 0, 1, device=delayed(), transform=gated, **how)
+    batches = loader.Loader(plan, 0, 1, device=delayed_copies(), transform=gated, **how)
     errors = []
 
     def wait():
@@ -410,8 +412,8 @@ def test_close_by_another_thread_ends_a_wait(plan, in_workers, delayed, tmp_path
     until(lambda: {*threading.enumerate()} <= before)
 
 
-def test_loader_that_is_dropped_ends_its_copy_thread(plan, in_workers, delayed):
-    device = delayed()
+def test_loader_that_is_dropped_ends_its_copy_thread(plan, in_workers, delayed_copies):
+    device = delayed_copies()
     batches = loader.Loader(plan, 0, 1, device=device, transform=in_workers.large, **PROCESSES)
     batch = next(batches)
     thread = batches._delivery._stage._thread
@@ -426,10 +428,10 @@ def test_loader_that_is_dropped_ends_its_copy_thread(plan, in_workers, delayed):
     assert batch["x"].amin(1).tolist() == batch["cls"].tolist()
 
 
-def test_trail_has_the_checksums_of_the_host(plan, tmp_path, in_workers, delayed):
+def test_trail_has_the_checksums_of_the_host(plan, tmp_path, in_workers, delayed_copies):
     root = loader.Root(str(tmp_path / "trails"))
     found = {}
-    for run, more in {"host": {}, "device": {"device": delayed()}}.items():
+    for run, more in {"host": {}, "device": {"device": delayed_copies()}}.items():
         trail = loader.Trail(root, run=run, tensors_every=2)
         with loader.Loader(
             plan, 0, 1, steps=8, trail=trail, transform=in_workers.various, **PROCESSES, **more
@@ -441,8 +443,8 @@ def test_trail_has_the_checksums_of_the_host(plan, tmp_path, in_workers, delayed
     assert found["host"]["crc.equal"].null_count() == 4
 
 
-def test_metrics_of_the_copies(plan, delayed):
-    with loader.Loader(plan, 0, 1, device=delayed(), steps=6, workers=0) as batches:
+def test_metrics_of_the_copies(plan, delayed_copies):
+    with loader.Loader(plan, 0, 1, device=delayed_copies(), steps=6, workers=0) as batches:
         nbytes = sum(
             value.nbytes
             for batch in batches
@@ -471,8 +473,8 @@ def test_device_that_is_not_there_is_refused(plan, device, framework, fault: dic
         loader.Loader(plan, 0, 1, device=device, framework=framework)
 
 
-def test_describe_names_the_copy_thread(plan, delayed):
-    with loader.Loader(plan, 0, 1, device=delayed(), workers=0) as batches:
+def test_describe_names_the_copy_thread(plan, delayed_copies):
+    with loader.Loader(plan, 0, 1, device=delayed_copies(), workers=0) as batches:
         said = batches.describe()
     assert said.startswith("batches are made by the copy thread: ")
     assert said.endswith("up to 2 of them ready on the device")

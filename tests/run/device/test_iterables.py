@@ -20,7 +20,7 @@ def plan(tmp_path_factory, samples):
 
 
 @pytest.fixture(scope="module")
-def wanted(plan):
+def reference_batches(plan):
     with loader.Loader(plan, 0, 1, workers=0, steps=STEPS) as batches:
         return list(batches)
 
@@ -37,45 +37,45 @@ def check(got, wanted):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_batches_of_a_dataloader_on_a_device(plan, wanted, delayed, workers):
+def test_batches_of_a_dataloader_on_a_device(plan, reference_batches, delayed_copies, workers):
     dataset = loader.torch_dataset(plan, 0, 1, steps=STEPS)
     context = "forkserver" if workers else None
     batches = DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=context)
-    device = delayed()
+    device = delayed_copies()
     on_device = loader.on(batches, device)
-    check(on_device, wanted)
+    check(on_device, reference_batches)
     assert device.closed.is_set()
     assert device.handed_by == [threading.current_thread()] * STEPS
     assert device.buffers, "its workers' memory is copied through the buffer"
     assert len(on_device) == STEPS
     assert loader.on(batches, "cpu") is not None
     if not workers:
-        check(on_device, wanted)  # another pass
+        check(on_device, reference_batches)  # another pass
         dataset.load_state_dict(plan.state(4))
-        check(loader.on(batches, "cpu"), wanted[4:])
+        check(loader.on(batches, "cpu"), reference_batches[4:])
 
 
-def test_dataset_and_a_loader_on_a_device_keep_their_positions(plan, wanted, delayed):
+def test_dataset_and_a_loader_on_a_device_keep_their_positions(plan, reference_batches, delayed_copies):
     dataset = loader.torch_dataset(plan, 0, 1, steps=STEPS)
     dataset.seek(2)
     for moved in (
-        loader.on(dataset, delayed()),
-        loader.torch_dataset(plan, 0, 1, steps=STEPS, device=delayed()),
+        loader.on(dataset, delayed_copies()),
+        loader.torch_dataset(plan, 0, 1, steps=STEPS, device=delayed_copies()),
     ):
         if moved.state_dict() != plan.state(2):
             moved.seek(2)
         batches = iter(moved)
-        check([next(batches), next(batches)], wanted[2:4])
+        check([next(batches), next(batches)], reference_batches[2:4])
         assert moved.state_dict() == plan.state(4), "what lies ready does not count"
-        check(batches, wanted[4:])
+        check(batches, reference_batches[4:])
     with loader.Loader(plan, 0, 1, steps=STEPS) as batches:
-        assert loader.on(batches, delayed()) is batches
-        check([next(batches)], wanted[:1])
+        assert loader.on(batches, delayed_copies()) is batches
+        check([next(batches)], reference_batches[:1])
         assert batches.state_dict() == plan.state(1)
 
 
-def test_iteration_that_is_left_ends_its_thread(plan, delayed):
-    device = delayed()
+def test_iteration_that_is_left_ends_its_thread(plan, delayed_copies):
+    device = delayed_copies()
     batches = loader.on(DataLoader(loader.torch_dataset(plan, 0, 1), batch_size=None), device)
     for batch in batches:
         if batch.step == 3:
@@ -83,9 +83,9 @@ def test_iteration_that_is_left_ends_its_thread(plan, delayed):
     assert device.closed.wait(PATIENCE_S)
 
 
-def test_other_values_than_batches_are_refused(plan, delayed):
+def test_other_values_than_batches_are_refused(plan, delayed_copies):
     with pytest.raises(InvalidRuntime, match="got a int; accepted: an iterable of penstock's batches"):
-        list(loader.on([1, 2], delayed()))
+        list(loader.on([1, 2], delayed_copies()))
 
 
 def test_worker_of_a_dataloader_refuses_a_device(plan):

@@ -77,13 +77,13 @@ def growing(sample, rng):
     return {"cls": sample["cls"], "x": np.full((1 + sample["cls"] % 9, 9000), sample["cls"], np.int64)}
 
 
-def logged(sample, rng, *, folder):
+def log_sample(sample, rng, *, folder):
     """Leaves a file per sample that is begun."""
     with open(f"{folder}/{sample['cls']}", "w"):
         return {"cls": sample["cls"]}
 
 
-def gated(sample, rng, *, folder):
+def wait_gate(sample, rng, *, folder):
     """Says in the pipe `begun` that it is here, and waits until `gate` is written to, or for ever."""
     with open(f"{folder}/begun", "w") as begun:
         begun.write(f"{os.getpid()}\n")
@@ -92,7 +92,7 @@ def gated(sample, rng, *, folder):
     return {"cls": sample["cls"]}
 
 
-def killed(sample, rng, *, folder, number, times):
+def kill_worker(sample, rng, *, folder, number, times):
     """Kills its process at one sample, so many times."""
     if sample["cls"] == number:
         for time in range(times):
@@ -129,7 +129,7 @@ def failing(sample, rng, *, number):
     return sample
 
 
-def interrupted(sample, rng, *, number, kind):
+def raise_base_exception(sample, rng, *, number, kind):
     """Raises what is no Exception: it comes over as it is, where it can be."""
     if sample["cls"] == number:
         raise {"awkward": AwkwardExit("one", "two"), "local": LocalExit("held"), "exit": SystemExit(3)}[kind]
@@ -160,10 +160,10 @@ def chatty(sample, rng):
     return sample
 
 
-def logged_and_gated(sample, rng, *, folder, pipes, number):
-    """`logged`, and at one sample `gated`."""
-    logged(sample, rng, folder=folder)
-    return gated(sample, rng, folder=pipes) if sample["cls"] == number else sample
+def log_and_wait(sample, rng, *, folder, pipes, number):
+    """`log_sample`, and at one sample `wait_gate`."""
+    log_sample(sample, rng, folder=folder)
+    return wait_gate(sample, rng, folder=pipes) if sample["cls"] == number else sample
 
 
 class OnlyHere:
@@ -208,7 +208,7 @@ def deaf(sample, rng, folder):
     ctypes.PyDLL(None).sleep(600)
 
 
-def nested(sample, rng):
+def nest_arrays(sample, rng):
     """Arrays and tensors of 16 KiB and more in every kind of container, now and then."""
     import torch
 

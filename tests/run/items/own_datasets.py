@@ -118,7 +118,7 @@ class Slow(Pictures):
         return super().__getitem__(i)
 
 
-def locked_in_workers(trainer, items):
+def unpicklable_items(trainer, items):
     """Return what cannot be sent, unless this is the trainer's process."""
     if os.getpid() == trainer:
         return len(items)
@@ -167,10 +167,10 @@ class Arrays(torch.utils.data.Dataset):
 
     def __getitem__(self, i):
         value = self.values[self.names[i]]
-        return {"name": self.names[i], "description": described(value), "shared": is_shared(value)}
+        return {"name": self.names[i], "description": comparable_value(value), "shared": is_shared(value)}
 
 
-def described(value):
+def comparable_value(value):
     """Return what must be equal in each process."""
     facts = [type(value).__name__]
     if isinstance(value, torch.Tensor):
@@ -183,7 +183,7 @@ def described(value):
         return repr([*facts, value.tolist()])
     if isinstance(value, pa.Table):
         return repr([*facts, value.to_pylist()])
-    return repr([*facts, *map(described, value)])
+    return repr([*facts, *map(comparable_value, value)])
 
 
 def is_shared(value):

@@ -33,18 +33,18 @@ class Rows:
         return self.item(i)
 
 
-def planned(dataset, **options):
+def make_plan(dataset, **options):
     return loader.plan({"photos": dataset}, seed=7, global_batch=BATCH, **options)
 
 
-def taken(dataset, steps=4, **options):
-    with loader.Loader(planned(dataset), 0, 1, steps=steps, **options) as batches:
+def read_batches(dataset, steps=4, **options):
+    with loader.Loader(make_plan(dataset), 0, 1, steps=steps, **options) as batches:
         return list(batches)
 
 
 def test_dataset_that_shrinks_ends_with_the_item():
     rows = list(range(N))
-    with loader.Loader(planned(rows), 0, 1) as batches:
+    with loader.Loader(make_plan(rows), 0, 1) as batches:
         next(batches)
         del rows[20:]
         with refusal(InvalidRuntime, what="item 29", where="source 'photos'", given=40):
@@ -52,7 +52,7 @@ def test_dataset_that_shrinks_ends_with_the_item():
 
 
 def test_items_of_other_shapes_are_a_list():
-    (batch, *_) = taken(Rows(lambda i: torch.zeros(i % 3 + 1)))
+    (batch, *_) = read_batches(Rows(lambda i: torch.zeros(i % 3 + 1)))
     assert [len(one) for one in batch["item"]] == [ordinal % 3 + 1 for ordinal in batch.ordinals.tolist()]
 
 
@@ -61,20 +61,20 @@ def test_item_of_another_shape_each_time_is_reported():
     with refusal(
         UnseededItems, what="item", where="item 1 of source 'photos'", given="other values each time"
     ):
-        taken(Rows(lambda i: torch.zeros(next(calls))))
+        read_batches(Rows(lambda i: torch.zeros(next(calls))))
 
 
-def damaged(i):
+def raise_os_error(i):
     raise OSError("image file is truncated (3 bytes not processed)")
 
 
-def broken(i):
+def raise_zero_division(i):
     raise ZeroDivisionError("scale")
 
 
 def test_damage_of_every_item_names_the_item():
     with pytest.raises(Corrupt, match=r"photos.* sample '\d+'.*image file is truncated") as raised:
-        taken(Rows(damaged), corrupt_budget=1)
+        read_batches(Rows(raise_os_error), corrupt_budget=1)
     assert any("all of its substitutes are corrupt too" in note for note in raised.value.__notes__)
 
 
@@ -83,10 +83,10 @@ def test_error_of_code_in_every_item_raises_at_once():
 
     def item(i):
         calls.append(i)
-        return broken(i)
+        return raise_zero_division(i)
 
     with pytest.raises(ZeroDivisionError, match="scale") as raised:
-        taken(Rows(item))
+        read_batches(Rows(item))
     assert len(calls) == 1
     assert any("item" in note and "of source 'photos'" in note for note in raised.value.__notes__)
 
@@ -102,7 +102,7 @@ def test_error_of_code_in_every_item_raises_at_once():
 def test_attribute_that_cannot_be_sent_is_named(attributes, part, kind):
     dataset = Rows(int, **attributes)
     with refusal(Unpicklable, what=part, where="source 'photos'", given=kind):
-        loader.Loader(planned(dataset), 0, 1, executor="processes")
+        loader.Loader(make_plan(dataset), 0, 1, executor="processes")
 
 
 def test_open_file_that_cannot_be_sent_is_named(tmp_path):
@@ -111,7 +111,7 @@ def test_open_file_that_cannot_be_sent_is_named(tmp_path):
     with path.open("rb") as file:
         dataset = Rows(int, file=file)
         with refusal(Unpicklable, what="the Rows.file", where="source 'photos'", given="BufferedReader"):
-            loader.Loader(planned(dataset), 0, 1, workers=1)
+            loader.Loader(make_plan(dataset), 0, 1, workers=1)
 
 
 def test_collate_that_cannot_be_sent_is_named():
@@ -124,7 +124,7 @@ def test_collate_that_cannot_be_sent_is_named():
 
     items = loader.items(Rows(int), collate=Joining())
     with refusal(Unpicklable, what="collate=", where="source 'photos'", given="lock"):
-        loader.Loader(planned(items), 0, 1, workers=1)
+        loader.Loader(make_plan(items), 0, 1, workers=1)
 
 
 class Stream(torch.utils.data.IterableDataset):
@@ -137,7 +137,7 @@ class Stream(torch.utils.data.IterableDataset):
 
 def test_iterable_dataset_with_a_length_is_refused():
     with refusal(InvalidPlan, what="dataset", given="the tests.run.items.test_bad_input.Stream"):
-        planned(Stream())
+        make_plan(Stream())
 
 
 @pytest.mark.parametrize(
@@ -151,11 +151,11 @@ def test_iterable_dataset_with_a_length_is_refused():
 )
 def test_length_that_is_none_is_refused(n, fault: dict[str, object]):
     with refusal(InvalidPlan, **fault):
-        planned(Rows(n=n))
+        make_plan(Rows(n=n))
 
 
 def test_order_over_a_trillion_items_takes_no_more_than_over_few():
-    plan = planned(range(10**12))
+    plan = make_plan(range(10**12))
     with loader.Loader(plan, 0, 1) as batches:
         late = batches.batch_at(10**11)
     assert late["item"].tolist() == late.ordinals.tolist() == plan.slots(10**11).ordinal.tolist()
@@ -164,11 +164,11 @@ def test_order_over_a_trillion_items_takes_no_more_than_over_few():
 @pytest.mark.parametrize("rank", [0, 1])
 def test_another_fingerprint_at_resume_is_refused(rank):
     """As after an unseeded shuffle of a Hugging Face dataset, or on a rank whose files differ."""
-    with loader.Loader(planned(Rows(_fingerprint="before")), 0, 2) as batches:
+    with loader.Loader(make_plan(Rows(_fingerprint="before")), 0, 2) as batches:
         next(batches)
         state = batches.state_dict()
     with (
-        loader.Loader(planned(Rows(_fingerprint="after")), rank, 2) as other,
+        loader.Loader(make_plan(Rows(_fingerprint="after")), rank, 2) as other,
         pytest.raises(
             PlanMismatch,
             match=r"source 'photos' is a dataset, here of 40 items with the fingerprint 'hf-after'; the run had "
@@ -176,7 +176,7 @@ def test_another_fingerprint_at_resume_is_refused(rank):
         ),
     ):
         other.load_state_dict(state)
-    with loader.Loader(planned(Rows(_fingerprint="before")), rank, 2) as same:
+    with loader.Loader(make_plan(Rows(_fingerprint="before")), rank, 2) as same:
         same.load_state_dict(state)
         assert next(same).step == 1
 

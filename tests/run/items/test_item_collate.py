@@ -15,15 +15,15 @@ STEPS = 3
 BATCH = 8
 
 
-def numbered(i):
+def ragged_item(i):
     return torch.arange(i % 3 + 1), i
 
 
-RAGGED = [numbered(i) for i in range(40)]
+RAGGED = [ragged_item(i) for i in range(40)]
 EVEN = [(torch.full((2, 3), i), i) for i in range(40)]
 
 
-def padded(items):
+def pad_items(items):
     """Join ragged tensors by zeros, as detection's and text's collate functions do."""
     tensors, labels = zip(*items, strict=True)
     return {
@@ -32,30 +32,30 @@ def padded(items):
     }
 
 
-def planned(dataset, collate, **options):
+def make_plan(dataset, collate, **options):
     items = loader.items(dataset, collate=collate, **options)
     return loader.plan({"photos": items}, seed=7, global_batch=BATCH)
 
 
-def batches_of(plan, rank=0, world_size=1, **options):
+def read_batches(plan, rank=0, world_size=1, **options):
     with loader.Loader(plan, rank, world_size, steps=STEPS, **options) as batches:
         return list(batches)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_collate_gets_the_items_of_the_rank(world_size):
-    plan = planned(RAGGED, padded)
+    plan = make_plan(RAGGED, pad_items)
     for rank in range(world_size):
-        for batch in batches_of(plan, rank, world_size):
+        for batch in read_batches(plan, rank, world_size):
             ordinals = batch.ordinals.tolist()
-            expected = padded([RAGGED[ordinal] for ordinal in ordinals])
+            expected = pad_items([RAGGED[ordinal] for ordinal in ordinals])
             assert batch.collated["labels"] == expected["labels"] == ordinals
             assert torch.equal(batch.collated["tokens"], expected["tokens"])
 
 
 def test_collate_changes_no_digest_and_no_field():
-    with_collate = batches_of(planned(RAGGED, padded))
-    without = batches_of(planned(RAGGED, None))
+    with_collate = read_batches(make_plan(RAGGED, pad_items))
+    without = read_batches(make_plan(RAGGED, None))
     assert [batch.digest for batch in with_collate] == [batch.digest for batch in without]
     for one, other in zip(with_collate, without, strict=True):
         assert torch.equal(one["1"], other["1"])
@@ -64,7 +64,7 @@ def test_collate_changes_no_digest_and_no_field():
 
 
 def test_torch_default_collate_gives_what_a_dataloader_gives():
-    for batch in batches_of(planned(EVEN, default_collate)):
+    for batch in read_batches(make_plan(EVEN, default_collate)):
         images, labels = batch.collated
         expected = default_collate([EVEN[ordinal] for ordinal in batch.ordinals.tolist()])
         assert torch.equal(images, expected[0])
@@ -74,29 +74,29 @@ def test_torch_default_collate_gives_what_a_dataloader_gives():
 
 
 def test_worker_processes_send_what_collate_returned():
-    plan = planned(RAGGED, padded)
-    for one, other in zip(batches_of(plan), batches_of(plan, workers=1), strict=True):
+    plan = make_plan(RAGGED, pad_items)
+    for one, other in zip(read_batches(plan), read_batches(plan, workers=1), strict=True):
         assert torch.equal(one.collated["tokens"], other.collated["tokens"])
         assert one.collated["labels"] == other.collated["labels"]
 
 
 def test_collate_gets_items_before_the_transform():
-    def doubled(sample, rng):
+    def double_labels(sample, rng):
         return {"label": sample["1"] * 2}
 
-    for batch in batches_of(planned(RAGGED, padded), transform=doubled):
+    for batch in read_batches(make_plan(RAGGED, pad_items), transform=double_labels):
         assert batch["label"].tolist() == [2 * ordinal for ordinal in batch.ordinals.tolist()]
         assert batch.collated["labels"] == batch.ordinals.tolist()
 
 
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
 def test_collated_values_are_of_the_function_in_every_framework(framework):
-    (batch, *_) = batches_of(planned(RAGGED, padded), framework=framework)
+    (batch, *_) = read_batches(make_plan(RAGGED, pad_items), framework=framework)
     assert isinstance(batch.collated["tokens"], torch.Tensor)
 
 
 def test_padding_has_no_items():
-    plan = planned(RAGGED[:12], padded)
+    plan = make_plan(RAGGED[:12], pad_items)
     with loader.Loader(plan, 1, 3, epochs=1) as batches:
         first, last = list(batches)
     assert len(first.collated["labels"]) == 3
@@ -118,21 +118,21 @@ def test_collate_gets_substitutes():
             return super().__getitem__(i)
 
     substituted = 0
-    for batch in batches_of(planned(Damaged(RAGGED), padded), corrupt_budget=1):
+    for batch in read_batches(make_plan(Damaged(RAGGED), pad_items), corrupt_budget=1):
         substituted += len(batch.substitutions)
         assert batch.collated["labels"] == batch.ordinals.tolist() == batch["1"].tolist()
     assert substituted > 0
 
 
-def mixed(items):
+def mix_items(items):
     """Draw as MixUp and CutMix do."""
     return {"factor": random.random() + float(np.random.rand()) + float(torch.rand(())), "n": len(items)}
 
 
 def test_draws_of_collate_repeat_and_leave_the_training_alone():
-    plan = planned(RAGGED, mixed)
+    plan = make_plan(RAGGED, mix_items)
     before = random.getstate(), torch.get_rng_state().tolist()
-    factors = [batch.collated["factor"] for batch in batches_of(plan)]
+    factors = [batch.collated["factor"] for batch in read_batches(plan)]
     assert (random.getstate(), torch.get_rng_state().tolist()) == before
     assert len(set(factors)) == STEPS
     with loader.Loader(plan, 0, 1) as batches:
@@ -141,16 +141,16 @@ def test_draws_of_collate_repeat_and_leave_the_training_alone():
         assert next(batches).collated["factor"] == factors[1]
     with loader.Replay(plan) as replay:
         assert replay.batch(2).collated["factor"] == factors[2]
-    (other, *_) = batches_of(plan, 1, 2)
+    (other, *_) = read_batches(plan, 1, 2)
     assert other.collated["factor"] not in factors
 
 
 def test_error_of_collate_names_the_step():
-    def broken(items):
+    def raise_key_error(items):
         raise KeyError("image")
 
     with (
-        loader.Loader(planned(RAGGED, broken), 0, 1) as batches,
+        loader.Loader(make_plan(RAGGED, raise_key_error), 0, 1) as batches,
         pytest.raises(KeyError, match="image") as raised,
     ):
         next(batches)
@@ -159,16 +159,16 @@ def test_error_of_collate_names_the_step():
 
 def test_collate_is_refused_in_mixtures_and_micro_batches():
     mixture = loader.plan(
-        {"photos": loader.items(RAGGED, collate=padded), "others": RAGGED},
+        {"photos": loader.items(RAGGED, collate=pad_items), "others": RAGGED},
         seed=7,
         global_batch=BATCH,
     )
     with refusal(InvalidRuntime, what="collate", where="source 'photos'", given=2):
         loader.Loader(mixture, 0, 1)
-    plan = planned(RAGGED, padded)
+    plan = make_plan(RAGGED, pad_items)
     with pytest.raises(InvalidRuntime, match="micro_batch = 2 with collate= of source 'photos'"):
         loader.Loader(plan, 0, 1, micro_batch=2)
-    (batch, *_) = batches_of(plan)
+    (batch, *_) = read_batches(plan)
     with refusal(InvalidRuntime, what="micro_batches", given=2):
         batch.micro_batches(2)
     with refusal(InvalidPlan, what="collate", given="pad"):
@@ -180,11 +180,11 @@ class Bag(dict):
 
 
 def test_collated_tensors_move_with_the_batch():
-    def nested(items):
+    def collate_nested(items):
         bag = Bag(tokens=torch.ones(2))
         return {"bag": bag, "pair": (torch.ones(1), ["a"]), "n": len(items)}
 
-    (batch, *_) = batches_of(planned(RAGGED, nested))
+    (batch, *_) = read_batches(make_plan(RAGGED, collate_nested))
     moved = batch.to("meta").collated
     assert type(moved["bag"]) is Bag
     assert [moved["bag"]["tokens"].device.type, moved["pair"][0].device.type] == ["meta", "meta"]

@@ -26,7 +26,7 @@ def cores(monkeypatch):
     monkeypatch.setattr(executor, "rank_processes", lambda: 2)
 
 
-def planned(dataset):
+def make_plan(dataset):
     return loader.plan({"photos": dataset}, seed=7, global_batch=BATCH)
 
 
@@ -47,7 +47,7 @@ def digests(plan, steps):
 
 
 def test_auto_moves_slow_items_to_processes(cores, datasets):
-    plan = planned(datasets.Slow())
+    plan = make_plan(datasets.Slow())
     with loader.Loader(plan, 0, 1) as batches:
         assert (batches.executor, batches.workers) == ("caller", 0)
         taken = until_decided(batches)
@@ -88,7 +88,7 @@ def test_auto_stays_with_the_training_if_items_cost_it_little():
 def test_dataset_that_cannot_be_sent_stays_with_the_training(cores, datasets, caplog):
     dataset = datasets.Slow()
     dataset.lock = threading.Lock()
-    with loader.Loader(planned(dataset), 0, 1) as batches:
+    with loader.Loader(make_plan(dataset), 0, 1) as batches:
         until_decided(batches)
         assert batches.executor == "caller"
         assert "worker processes cannot start" in batches.describe()
@@ -104,8 +104,8 @@ def test_dataset_that_cannot_be_sent_stays_with_the_training(cores, datasets, ca
 
 
 def test_worker_that_cannot_send_a_batch_leaves_items_to_the_training(cores, datasets, caplog):
-    collate = functools.partial(datasets.locked_in_workers, os.getpid())
-    plan = planned(loader.items(datasets.Slow(), collate=collate))
+    collate = functools.partial(datasets.unpicklable_items, os.getpid())
+    plan = make_plan(loader.items(datasets.Slow(), collate=collate))
     with loader.Loader(plan, 0, 1) as batches:
         taken = until_decided(batches)
         assert batches.executor == "processes"
@@ -142,7 +142,7 @@ class Watched:
 
 def test_dataset_is_never_called_by_two_threads_at_once():
     dataset = Watched()
-    plan = planned(dataset)
+    plan = make_plan(dataset)
     with loader.Loader(plan, 0, 1, steps=20, workers=0) as batches:
         others = [threading.Thread(target=batches.batch_at, args=(step,)) for step in range(20, 26)]
         for other in others:
@@ -183,7 +183,7 @@ def test_device_that_comes_later_moves_items_to_processes(datasets):
         def moved(self, batch):
             return batch
 
-    plan = planned(datasets.Augmented())
+    plan = make_plan(datasets.Augmented())
     with loader.Loader(plan, 0, 1, steps=4) as batches:
         first = next(batches).digest
         assert batches.executor == "caller"

@@ -23,7 +23,7 @@ class Photo:
     label: int
 
 
-def batch_of(item, **options):
+def first_batch(item, **options):
     """Return the first batch of a dataset whose items are item(0) to item(11), and its ordinals."""
     plan = loader.plan({"photos": [item(i) for i in range(N)]}, seed=7, global_batch=BATCH)
     with loader.Loader(plan, 0, 1, **options) as batches:
@@ -50,7 +50,7 @@ ARRAYS = {"torch": torch.Tensor, "numpy": np.ndarray}
 @pytest.mark.parametrize("kind", KINDS)
 def test_tensors_of_items_become_the_arrays_of_the_framework(kind, framework):
     item, names = KINDS[kind]
-    batch, ordinals = batch_of(item, framework=framework)
+    batch, ordinals = first_batch(item, framework=framework)
     assert list(batch.keys()) == names
     image = batch[names[0]]
     assert isinstance(image, ARRAYS[framework])
@@ -79,14 +79,14 @@ VALUES = [
 
 @pytest.mark.parametrize(("item", "holds"), [case[1:] for case in VALUES], ids=[case[0] for case in VALUES])
 def test_value_of_an_item_becomes_a_column(item, holds):
-    batch, ordinals = batch_of(lambda i: {"value": item(i)}, framework="numpy")
+    batch, ordinals = first_batch(lambda i: {"value": item(i)}, framework="numpy")
     column = batch["value"]
     assert isinstance(column, np.ndarray | list)
     assert holds(column, ordinals[0])
 
 
 def test_dtype_that_numpy_lacks_stays_a_tensor():
-    batch, _ = batch_of(lambda i: torch.ones(2, dtype=torch.bfloat16), framework="numpy")
+    batch, _ = first_batch(lambda i: torch.ones(2, dtype=torch.bfloat16), framework="numpy")
     assert [one.dtype for one in batch["item"]] == [torch.bfloat16] * BATCH
 
 
@@ -97,15 +97,15 @@ def test_transform_gets_the_tensors_of_the_dataset():
         kinds.add(type(sample["item"]))
         return {"item": sample["item"] * 2}
 
-    batch, ordinals = batch_of(tensor, framework="numpy", transform=transform)
+    batch, ordinals = first_batch(tensor, framework="numpy", transform=transform)
     assert kinds == {torch.Tensor}
     assert batch["item"][:, 0, 0].tolist() == [2 * ordinal for ordinal in ordinals]
 
 
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
 def test_digest_is_the_same_in_every_framework(framework):
-    batch, _ = batch_of(tensor, framework=framework)
-    assert batch.digest == batch_of(tensor)[0].digest
+    batch, _ = first_batch(tensor, framework=framework)
+    assert batch.digest == first_batch(tensor)[0].digest
 
 
 def test_objects_without_bytes_are_named_once(caplog):

@@ -30,14 +30,14 @@ class Drawing:
         return [number, *(draws[kind]() for kind in self.kinds)]
 
 
-def words_of(numbers):
+def seed_words(numbers):
     return [(number * 7919 + 1, number * 104729 + 3) for number in numbers]
 
 
 def batch(seeds, dataset, numbers):
     return seeds.make(
         len(numbers),
-        lambda: words_of(numbers),
+        lambda: seed_words(numbers),
         lambda: [dataset.item(number) for number in numbers],
         lambda place: dataset.item(numbers[place]),
     )
@@ -72,7 +72,7 @@ def test_generators_are_as_before_after_an_error():
         raise KeyError("planted")
 
     with pytest.raises(KeyError):
-        ItemSeeds().make(1, lambda: words_of([0]), fail, lambda place: fail())
+        ItemSeeds().make(1, lambda: seed_words([0]), fail, lambda place: fail())
     assert all(generator.has_state(state) for generator, state in zip(GENERATORS, states, strict=True))
 
 

@@ -16,7 +16,7 @@ STEPS = 4
 BATCH = 30
 
 
-def planned(dataset, **more):
+def make_plan(dataset, **more):
     return loader.plan({"photos": dataset}, seed=7, global_batch=BATCH, **more)
 
 
@@ -26,7 +26,7 @@ def content(batch):
     return batch.digest, [tensor.numpy().tobytes() for tensor in torch.as_tensor(image)]
 
 
-def steps_of(plan, world=1, **options):
+def step_contents(plan, world=1, **options):
     """Return step -> (digest, bytes of every sample in canonical order) of all ranks together."""
     steps = {}
     for rank in range(world):
@@ -45,22 +45,22 @@ def first_batch(plan, **options):
 
 @pytest.mark.parametrize("name", ["Pictures", "Augmented", "LateAugmented", "Bulk"])
 def test_batches_are_the_same_for_every_world_size(datasets, name):
-    plan = planned(getattr(datasets, name)())
-    alone = steps_of(plan)
+    plan = make_plan(getattr(datasets, name)())
+    alone = step_contents(plan)
     assert len(alone) == STEPS
-    assert steps_of(plan, 2) == alone
-    assert steps_of(plan, 5) == alone
+    assert step_contents(plan, 2) == alone
+    assert step_contents(plan, 5) == alone
 
 
 def test_worker_processes_make_the_same_batches(datasets):
-    plan = planned(datasets.LateAugmented())
-    assert steps_of(plan, 2, workers=2) == steps_of(plan)
+    plan = make_plan(datasets.LateAugmented())
+    assert step_contents(plan, 2, workers=2) == step_contents(plan)
 
 
 def test_items_are_those_of_the_order(datasets):
     """Beside a second implementation: the plan's ordinals, and items made one by one."""
     dataset = datasets.Pictures()
-    plan = planned(dataset)
+    plan = make_plan(dataset)
     with loader.Loader(plan, 0, 1, steps=STEPS) as batches:
         for batch in batches:
             ordinals = plan.slots(batch.step).ordinal.tolist()
@@ -72,8 +72,8 @@ def test_items_are_those_of_the_order(datasets):
 
 
 def test_any_step_is_made_by_itself(datasets):
-    plan = planned(datasets.Augmented())
-    steps = steps_of(plan)
+    plan = make_plan(datasets.Augmented())
+    steps = step_contents(plan)
     with loader.Loader(plan, 0, 1) as batches:
         assert content(batches.batch_at(3)) == steps[3]
         next(batches)
@@ -84,9 +84,9 @@ def test_any_step_is_made_by_itself(datasets):
 
 
 def test_generators_of_the_training_do_not_move(datasets):
-    plan = planned(datasets.Augmented())
+    plan = make_plan(datasets.Augmented())
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-    steps_of(plan)
+    step_contents(plan)
     assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
 
 
@@ -129,20 +129,20 @@ def test_mixture_with_a_version(datasets, tmp_path):
 
 def test_generator_of_its_own_is_found_at_the_first_item(datasets):
     with (
-        loader.Loader(planned(datasets.OwnGenerator()), 0, 1) as batches,
+        loader.Loader(make_plan(datasets.OwnGenerator()), 0, 1) as batches,
         refusal(
             UnseededItems, what="image", where="item 41 of source 'photos'", given="other values each time"
         ),
     ):
         next(batches)
-    seeded = planned(loader.items(datasets.OwnGenerator(), seeded=datasets.seed_own))
-    assert steps_of(seeded, 2) == steps_of(seeded)
-    with loader.Loader(planned(loader.items(datasets.OwnGenerator(), seeded=False)), 0, 1) as batches:
+    seeded = make_plan(loader.items(datasets.OwnGenerator(), seeded=datasets.seed_own))
+    assert step_contents(seeded, 2) == step_contents(seeded)
+    with loader.Loader(make_plan(loader.items(datasets.OwnGenerator(), seeded=False)), 0, 1) as batches:
         assert len(next(batches)) == BATCH
 
 
 def test_generator_of_its_own_is_found_each_time(datasets):
-    with loader.Loader(planned(datasets.OwnGenerator()), 0, 1) as batches:
+    with loader.Loader(make_plan(datasets.OwnGenerator()), 0, 1) as batches:
         for _ in range(3):
             with pytest.raises(UnseededItems):
                 next(batches)
@@ -161,7 +161,7 @@ def test_items_that_depend_on_their_call_are_reported(datasets):
 
 
 def test_damaged_items_have_substitutes(datasets, tmp_path):
-    plan = planned(datasets.Damaged())
+    plan = make_plan(datasets.Damaged())
     ledger = loader.Root(tmp_path / "ledger")
     substitutions = []
     with loader.Loader(plan, 0, 1, steps=STEPS, ledger=ledger) as batches:
@@ -174,18 +174,18 @@ def test_damaged_items_have_substitutes(datasets, tmp_path):
     assert [one.identity for one in loader.read_ledger(ledger, plan)] == [
         one.identity for one in substitutions
     ]
-    assert steps_of(plan, 2) == steps_of(plan)
+    assert step_contents(plan, 2) == step_contents(plan)
     with loader.Loader(plan, 0, 1, steps=STEPS, on_corrupt="raise") as batches, pytest.raises(Corrupt):
         list(batches)
     with pytest.raises(TooManyCorrupt, match="this process's log"):
-        steps_of(plan, corrupt_budget=0)
+        step_contents(plan, corrupt_budget=0)
 
 
 def test_factory_opens_the_dataset_in_each_process(datasets, tmp_path):
     path = tmp_path / "rows"
     path.write_bytes(np.arange(datasets.N, dtype="<u8").tobytes())
     items = loader.items(functools.partial(datasets.OpenFile, path))
-    plan = planned(items)
+    plan = make_plan(items)
     with loader.Loader(plan, 0, 1, steps=2, workers=2) as batches:
         for batch in batches:
             assert batch["item"].tolist() == batch.ordinals.tolist()
@@ -198,7 +198,7 @@ def test_factory_opens_the_dataset_in_each_process(datasets, tmp_path):
         ),
         contextlib.closing(datasets.OpenFile(path)) as dataset,
     ):
-        loader.Loader(planned(dataset), 0, 1, workers=1)
+        loader.Loader(make_plan(dataset), 0, 1, workers=1)
 
 
 class Changing:
@@ -234,7 +234,10 @@ def failing(i):
     ],
 )
 def test_bad_item_ends_with_its_source_and_number(item, error, says):
-    with loader.Loader(planned(Changing(item)), 0, 1) as batches, pytest.raises(error, match=says) as raised:
+    with (
+        loader.Loader(make_plan(Changing(item)), 0, 1) as batches,
+        pytest.raises(error, match=says) as raised,
+    ):
         next(batches)
     if error is KeyError:
         assert any("of source 'photos'" in note for note in raised.value.__notes__)
@@ -242,7 +245,7 @@ def test_bad_item_ends_with_its_source_and_number(item, error, says):
 
 def test_dataset_of_another_length_than_planned_is_refused():
     dataset = Changing(lambda i: i)
-    plan = planned(dataset)
+    plan = make_plan(dataset)
     dataset.n = 39
     with refusal(PlanMismatch, what="items", where="source 'photos'", given=39):
         first_batch(plan)
@@ -254,20 +257,20 @@ def test_bulk_call_must_return_an_item_for_each_number(datasets):
             return super().__getitems__(numbers)[1:]
 
     with refusal(InvalidRuntime, what="__getitems__", where="source 'photos'", given=29):
-        first_batch(planned(Short()))
+        first_batch(make_plan(Short()))
 
 
 def test_bulk_call_is_used_while_no_item_draws(datasets):
     dataset = datasets.Bulk()
-    steps_of(planned(dataset))
+    step_contents(make_plan(dataset))
     assert dataset.calls > 1
     assert dataset.single_calls == 0
 
 
 def test_threads_are_refused(datasets):
     with refusal(InvalidRuntime, what="executor", given="threads"):
-        loader.Loader(planned(datasets.Pictures()), 0, 1, executor="threads")
-    with loader.Loader(planned(datasets.Pictures()), 0, 1) as batches:
+        loader.Loader(make_plan(datasets.Pictures()), 0, 1, executor="threads")
+    with loader.Loader(make_plan(datasets.Pictures()), 0, 1) as batches:
         assert (batches.executor, batches.workers) == ("caller", 0)
 
 
@@ -275,11 +278,11 @@ def test_transform_gets_the_fields_and_a_keyed_generator(datasets):
     def noisy(sample, rng):
         return {"image": sample["0"] + rng.random(), "label": sample["1"]}
 
-    plan = planned(datasets.Pictures())
-    alone = steps_of(plan, transform=noisy)
-    assert steps_of(plan, 3, transform=noisy) == alone
+    plan = make_plan(datasets.Pictures())
+    alone = step_contents(plan, transform=noisy)
+    assert step_contents(plan, 3, transform=noisy) == alone
     assert {step: digest for step, (digest, _) in alone.items()} == {
-        step: digest for step, (digest, _) in steps_of(plan).items()
+        step: digest for step, (digest, _) in step_contents(plan).items()
     }
 
 

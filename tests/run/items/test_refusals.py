@@ -109,7 +109,7 @@ def test_decoder_for_a_field_of_items_is_refused(plan):
         (torch.utils.data.ChainDataset([]), InvalidPlan, "is an IterableDataset"),
     ],
 )
-def test_source_that_is_no_dataset_names_the_way_out(dataset, error, says):
+def test_source_that_is_no_dataset_names_the_alternative(dataset, error, says):
     with pytest.raises(error, match=says) as raised:
         loader.plan({"photos": dataset}, seed=1, global_batch=1)
     assert str(raised.value).startswith("source 'photos': ")

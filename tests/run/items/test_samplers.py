@@ -47,7 +47,7 @@ def test_loop_over_epochs_continues_in_the_middle_of_one(datasets):
     plan = loader.plan({"photos": dataset}, seed=7, global_batch=BATCH)
     steps = len(dataset) // BATCH
 
-    def epochs_of(batches, n_epochs):
+    def epoch_digests(batches, n_epochs):
         digests = {}
         for epoch in range(batches.step // steps, n_epochs):
             rest = itertools.islice(batches, (epoch + 1) * steps - batches.step)
@@ -55,7 +55,7 @@ def test_loop_over_epochs_continues_in_the_middle_of_one(datasets):
         return digests
 
     with loader.Loader(plan, 0, 1, workers=0) as batches:
-        whole = epochs_of(batches, 3)
+        whole = epoch_digests(batches, 3)
     assert [len(digests) for digests in whole.values()] == [steps] * 3
     with loader.Loader(plan, 0, 1, workers=0) as batches:
         for _ in range(steps + 1):
@@ -63,4 +63,4 @@ def test_loop_over_epochs_continues_in_the_middle_of_one(datasets):
         state = batches.state_dict()
     with loader.Loader(plan, 0, 1, workers=0) as resumed:
         resumed.load_state_dict(state)
-        assert epochs_of(resumed, 3) == {1: whole[1][1:], 2: whole[2]}
+        assert epoch_digests(resumed, 3) == {1: whole[1][1:], 2: whole[2]}

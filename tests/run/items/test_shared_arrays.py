@@ -24,11 +24,11 @@ class Marked(torch.Tensor):
     """A user's kind of tensor."""
 
 
-def masked():
+def masked_array():
     return np.ma.masked_greater(BASE[:8], 400)
 
 
-def mapped(folder, name, mode):
+def map_file(folder, name, mode):
     """Return a mapping of a file that holds BASE."""
     path = folder / name
     BASE.tofile(path)
@@ -40,9 +40,9 @@ def values(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mapped")
     read_only = BASE.copy()
     read_only.flags.writeable = False
-    private = mapped(folder, "private", "c")
+    private = map_file(folder, "private", "c")
     private[0, 0] = 7
-    deleted = mapped(folder, "deleted", "r")
+    deleted = map_file(folder, "deleted", "r")
     (folder / "deleted").unlink()
     shared = {
         "contiguous": BASE.copy(),
@@ -66,11 +66,11 @@ def values(tmp_path_factory):
         "conjugated": torch.arange(300).to(torch.complex64).conj(),
     }
     by_path = {
-        "mapped": mapped(folder, "mapped", "r"),
-        "writable mapping": mapped(folder, "writable", "r+"),
-        "part of a mapping": mapped(folder, "part", "r")[3:9, ::-2],
-        "small view": mapped(folder, "small", "r")[1, :3],
-        "array over a mapping": np.asarray(mapped(folder, "asarray", "r"))[1:],
+        "mapped": map_file(folder, "mapped", "r"),
+        "writable mapping": map_file(folder, "writable", "r+"),
+        "part of a mapping": map_file(folder, "part", "r")[3:9, ::-2],
+        "small view": map_file(folder, "small", "r")[1, :3],
+        "array over a mapping": np.asarray(map_file(folder, "asarray", "r"))[1:],
     }
     copied = {
         "small": np.arange(3),
@@ -85,7 +85,7 @@ def values(tmp_path_factory):
     return shared, by_path, copied
 
 
-def batches_of(dataset, steps=1, batch=None, **options):
+def read_batches(dataset, steps=1, batch=None, **options):
     global_batch = batch or len(dataset)
     plan = loader.plan({"photos": dataset}, seed=7, global_batch=global_batch)
     with loader.Loader(plan, 0, 1, steps=steps, **options) as batches:
@@ -95,16 +95,16 @@ def batches_of(dataset, steps=1, batch=None, **options):
 def test_arrays_are_equal_in_a_worker_and_shared(datasets, values):
     shared, by_path, copied = values
     everything = shared | by_path | copied
-    (batch,) = batches_of(datasets.Arrays(everything), workers=1)
+    (batch,) = read_batches(datasets.Arrays(everything), workers=1)
     described = dict(zip(batch["name"], batch["description"], strict=True))
-    assert described == {name: datasets.described(value) for name, value in everything.items()}
+    assert described == {name: datasets.comparable_value(value) for name, value in everything.items()}
     is_shared = dict(zip(batch["name"], batch["shared"].tolist(), strict=True))
     assert {name for name, inside in is_shared.items() if inside} == set(shared)
 
 
 def test_write_to_an_array_stays_in_its_process(datasets):
     dataset = datasets.Counting()
-    batches = batches_of(loader.items(dataset, seeded=False), 4, 30, workers=2)
+    batches = read_batches(loader.items(dataset, seeded=False), 4, 30, workers=2)
     for pid in {pid for batch in batches for pid in batch["pid"].tolist()}:
         counts = []
         for batch in batches:
@@ -116,10 +116,10 @@ def test_write_to_an_array_stays_in_its_process(datasets):
 
 
 def test_mapped_file_that_was_cut_is_named(datasets, tmp_path):
-    dataset = datasets.Arrays({"mapped": mapped(tmp_path, "rows", "r")})
+    dataset = datasets.Arrays({"mapped": map_file(tmp_path, "rows", "r")})
     os.truncate(tmp_path / "rows", 4096)
     with refusal(InvalidRuntime, what="dataset's array", where=f"{tmp_path}/rows", given=4096):
-        batches_of(dataset, workers=1)
+        read_batches(dataset, workers=1)
 
 
 def memories():
@@ -171,8 +171,8 @@ def test_dataset_that_only_the_plan_has_lies_in_memory_once(datasets):
 def test_dataset_that_the_script_has_too_stays_the_same_object(datasets):
     dataset = datasets.Counting()
     items = loader.items(dataset, seeded=False)
-    batches_of(items, 1, 10, workers=1)
-    batches_of(items, 1, 10, workers=0)
+    read_batches(items, 1, 10, workers=1)
+    read_batches(items, 1, 10, workers=0)
     assert dataset.counts[-1] == 10
 
 

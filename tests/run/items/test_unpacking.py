@@ -19,12 +19,12 @@ def pair(i):
     return Pair(i, i % 3)
 
 
-def batches_of(dataset, **options):
+def make_loader(dataset, **options):
     plan = loader.plan({"photos": dataset}, seed=7, global_batch=4)
     return loader.Loader(plan, 0, 1, steps=2, **options)
 
 
-def named(items):
+def name_fields(items):
     return loader.items(items, fields=("image", "label"))
 
 
@@ -33,31 +33,31 @@ SAYS = r"Take its columns: batch\['{}'\], batch\['{}'\]\. batch\.keys\(\) has th
 
 
 def test_batch_of_tuples_is_not_unpacked():
-    with batches_of(PAIRS) as batches, pytest.raises(InvalidRuntime, match=SAYS.format(0, 1)):
+    with make_loader(PAIRS) as batches, pytest.raises(InvalidRuntime, match=SAYS.format(0, 1)):
         for _images, _labels in batches:
             pass
 
 
 def test_batch_of_a_worker_process_is_not_unpacked():
     with (
-        batches_of(PAIRS, workers=1) as batches,
+        make_loader(PAIRS, workers=1) as batches,
         pytest.raises(InvalidRuntime, match="a batch of tuples is not unpacked"),
     ):
         for _images, _labels in batches:
             pass
 
 
-@pytest.mark.parametrize("dataset", [named(PAIRS), [pair(i) for i in range(12)]])
+@pytest.mark.parametrize("dataset", [name_fields(PAIRS), [pair(i) for i in range(12)]])
 def test_unpacking_names_the_fields(dataset):
     with (
-        batches_of(dataset) as batches,
+        make_loader(dataset) as batches,
         pytest.raises(InvalidRuntime, match=SAYS.format("image", "label")),
     ):
         _images, _labels = next(batches)
 
 
 def test_batch_of_tuples_is_a_mapping_otherwise():
-    with batches_of(named(PAIRS)) as batches:
+    with make_loader(name_fields(PAIRS)) as batches:
         batch = next(batches)
     assert list(batch.keys()) == ["image", "label"]
     assert dict(batch).keys() == dict(batch.items()).keys() == batch.fields.keys()
@@ -83,7 +83,7 @@ def test_part_without_samples_is_not_unpacked():
 
 @pytest.mark.parametrize("dataset", [[mapping(i) for i in range(12)], list(range(12))])
 def test_other_items_give_names(dataset):
-    with batches_of(dataset) as batches:
+    with make_loader(dataset) as batches:
         batch = next(batches)
     assert list(batch) == list(batch.keys())
 
@@ -93,6 +93,6 @@ def test_stored_batch_gives_names(tmp_path):
     with root.write("rows") as writer:
         for i in range(8):
             writer.add(f"{i}", {"0.cls": i, "1.cls": i})
-    with batches_of(root.open("rows@1")) as batches:
+    with make_loader(root.open("rows@1")) as batches:
         first, second = next(batches)
     assert [first, second] == ["0.cls", "1.cls"]

@@ -66,7 +66,7 @@ def test_flipped_byte_is_raised_at_its_step_with_the_full_address(local, workers
         assert batches.metrics()["refetched_total"] >= 1
 
 
-def test_only_the_rank_that_reads_it_and_only_the_fields_asked_for(local):
+def test_only_the_reading_rank_and_only_requested_fields(local):
     root, plan = local
     bad = addresses(plan, 0)[5]
     overwrite(root, bad.fields["x.npy"].path, flip(bad.fields["x.npy"]))
@@ -78,7 +78,7 @@ def test_only_the_rank_that_reads_it_and_only_the_fields_asked_for(local):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_shard_cut_short_names_the_sample_that_it_ends_in(local, workers):
+def test_truncated_shard_names_the_sample_at_its_end(local, workers):
     """Samples before the end are still read; the first one beyond it is named, not the first of the batch."""
     root, plan = local
     path = addresses(plan, 0)[0].fields["x.npy"].path
@@ -147,12 +147,12 @@ class Once:
         return bytes([data[0] ^ 1]) + data[1:]
 
 
-def test_flip_on_the_way_is_cured_by_a_second_read(memory_root, samples, watched, properties):
+def test_flip_on_the_way_is_cured_by_a_second_read(memory_root, samples, watch_store, properties):
     samples.write(memory_root, "photos", range(16))
-    store = watched(memory_root)
+    store = watch_store(memory_root)
     version = memory_root.open("photos@latest")
     plan = loader.plan({"p": version.select("x.npy")}, seed=2, global_batch=8)
-    wanted = properties.uninterrupted(plan, 2)
+    wanted = properties.reference_digests(plan, 2)
     store.change = Once(addresses(plan, 0)[0].fields["x.npy"].path)
     with loader.Loader(plan, 0, 1, workers=2, framework="numpy", cache=0) as batches:
         got = [next(batches) for _ in range(2)]
@@ -165,10 +165,10 @@ def test_flip_on_the_way_is_cured_by_a_second_read(memory_root, samples, watched
         )
 
 
-def test_replacement_between_the_two_reads_is_not_mixed_in(memory_root, samples, watched):
+def test_replacement_between_the_two_reads_is_refused(memory_root, samples, watch_store):
     """The second read is pinned to the object of the first."""
     samples.write(memory_root, "photos", range(8))
-    store = watched(memory_root)
+    store = watch_store(memory_root)
     version = memory_root.open("photos@latest")
     plan = loader.plan({"p": version.select("x.npy")}, seed=2, global_batch=8)
     path = addresses(plan, 0)[0].fields["x.npy"].path

@@ -56,18 +56,18 @@ def write(root, header=lambda number: usual):
     return writer.version
 
 
-def batches_of(version, **options):
+def read_batches(version, **options):
     view = version.select(TOKENS, MASK)
     plan = loader.plan({"docs": view}, seed=3, global_batch=4, boundary="mask", pack=PACK)
     with loader.Loader(plan, 0, 1, epochs=1, workers=0, framework="numpy", **options) as batches:
         return list(batches)
 
 
-def values_of(batch):
+def field_values(batch):
     return {name: values.tobytes() for name, values in batch.fields.items()}
 
 
-def documents_in(batches):
+def batch_documents(batches):
     """Return document number -> (its tokens, its mask), from the batches' segments."""
     documents = {}
     for batch in batches:
@@ -97,19 +97,19 @@ def test_documents_of_any_header_are_delivered(root):
     for number in range(N_DOCUMENTS):
         values = tokens(number)
         expected[number] = (values.tolist(), (values % 3 == 0).tolist())
-    assert documents_in(batches_of(version)) == expected
+    assert batch_documents(read_batches(version)) == expected
 
 
 def test_own_decoder_and_python_make_the_same_batches(root, monkeypatch):
     version = write(root)
-    expected = batches_of(version)
-    own = batches_of(version, decode={TOKENS: lambda data, rng=None: np.load(io.BytesIO(data))})
+    expected = read_batches(version)
+    own = read_batches(version, decode={TOKENS: lambda data, rng=None: np.load(io.BytesIO(data))})
     with monkeypatch.context() as patch:
         patch.setattr(sequence_rows, "copy_pieces", python.copy_pieces)
         patch.setattr(sequence_rows, "number_pieces", python.number_pieces)
-        in_python = batches_of(version)
+        in_python = read_batches(version)
     for batches in (own, in_python):
-        assert [values_of(batch) for batch in batches] == [values_of(batch) for batch in expected]
+        assert [field_values(batch) for batch in batches] == [field_values(batch) for batch in expected]
         assert [batch.digest for batch in batches] == [batch.digest for batch in expected]
 
 
@@ -126,12 +126,12 @@ def damage(root, version, number, field):
 @pytest.mark.parametrize("field", [TOKENS, MASK])
 def test_document_with_one_corrupt_field_is_masked_in_all(root, field):
     version = write(root)
-    whole = documents_in(batches_of(version))
+    whole = batch_documents(read_batches(version))
     damage(root, version, 5, field)
     reopened = root.open("docs@1")
-    batches = batches_of(reopened, corrupt_budget=1.0)
+    batches = read_batches(reopened, corrupt_budget=1.0)
     del whole[5]
-    assert documents_in(batches) == whole
+    assert batch_documents(batches) == whole
     substitutions = [one for batch in batches for one in batch.substitutions]
     assert [one.address.key for one in substitutions] == ["005"]
     for batch in batches:
@@ -150,8 +150,8 @@ def test_sample_of_a_transform_is_its_own(root):
         return sample
 
     version = write(root)
-    expected = batches_of(version)
-    changed = batches_of(version, transform=keep)
+    expected = read_batches(version)
+    changed = read_batches(version, transform=keep)
     for batch, other in zip(expected, changed, strict=True):
         rows = batch.mask
         assert np.array_equal(batch[TOKENS][rows] + 1, other[TOKENS][rows])

@@ -45,7 +45,7 @@ def docs(tmp_path_factory):
         yield write(root, part_samples=20)
 
 
-def plan_of(version, batch=5, pack=PACK, **more):
+def make_plan(version, batch=5, pack=PACK, **more):
     fields = version.select(WEIGHT, FIELD, ANSWER, LABELS)
     return loader.plan({"docs": fields}, seed=3, global_batch=batch, pack=pack, **more)
 
@@ -97,14 +97,14 @@ def test_open_plan_reads_the_packing_table_of_fields_in_any_order(tmp_path):
 def test_any_values_lie_beside_their_tokens(lengths, length, batch):
     with loader.Root(f"memory://run-pack-beside-{next(roots)}") as root:
         asked = loader.pack(FIELD, length, pad_id=9, beside=BESIDE)
-        plan = plan_of(write(root, lengths, part_samples=7), batch, asked, boundary="mask")
+        plan = make_plan(write(root, lengths, part_samples=7), batch, asked, boundary="mask")
         with numpy_loader(plan, epochs=1) as batches:
             assert sum(map(follows_its_tokens, batches)) == sum(lengths)
 
 
 @pytest.mark.parametrize("options", [{"workers": 2}, {"workers": 1, "executor": "processes"}])
 def test_ranks_and_workers_make_the_same_batches(docs, options):
-    plan = plan_of(docs)
+    plan = make_plan(docs)
     with (
         numpy_loader(plan) as alone,
         numpy_loader(plan, 0, 2, **options) as one,
@@ -118,10 +118,10 @@ def test_ranks_and_workers_make_the_same_batches(docs, options):
             assert sum(part.digest for part in parts) % 2**64 == whole.digest
 
 
-def test_tokens_are_those_of_a_plan_without(docs):
+def test_tokens_are_those_of_a_plan_of_tokens_only(docs):
     """Which token is where depends on the tokens alone; what it is called does too."""
     with (
-        numpy_loader(plan_of(docs)) as some,
+        numpy_loader(make_plan(docs)) as some,
         numpy_loader(
             loader.plan(
                 {"docs": docs.select(FIELD)},
@@ -138,15 +138,15 @@ def test_tokens_are_those_of_a_plan_without(docs):
 
 
 def test_delivered_digest_knows_every_field(docs, properties):
-    plan, fields = plan_of(docs), (FIELD, LABELS, ANSWER, WEIGHT)
+    plan, fields = make_plan(docs), (FIELD, LABELS, ANSWER, WEIGHT)
     with numpy_loader(plan) as batches:
-        assert batches.batch_at(2).digest == properties.packed_digest(plan, 2, "docs", fields)
+        assert batches.batch_at(2).digest == properties.sequence_digest(plan, 2, "docs", fields)
 
 
-def test_piece_is_masked_where_any_of_its_fields_is_corrupt(memory_root, watched):
+def test_piece_is_masked_where_any_of_its_fields_is_corrupt(memory_root, watch_store):
     version = write(memory_root)
     addresses = {one.key: one for one in version.address(np.arange(len(version)), [LABELS])}
-    store, place = watched(memory_root), addresses["docs-050"].fields[LABELS]  # of 60 tokens
+    store, place = watch_store(memory_root), addresses["docs-050"].fields[LABELS]  # of 60 tokens
 
     def change(key, offset, data):
         last = place.offset + place.nbytes - 1 - offset
@@ -155,7 +155,7 @@ def test_piece_is_masked_where_any_of_its_fields_is_corrupt(memory_root, watched
         return data
 
     store.change = change
-    plan = plan_of(memory_root.open(version.name), boundary="mask")
+    plan = make_plan(memory_root.open(version.name), boundary="mask")
     with numpy_loader(plan, epochs=1, corrupt_budget=0.9) as batches:
         seen = list(batches)
     assert sum(map(follows_its_tokens, seen)) == sum(LENGTHS) - 60
@@ -165,10 +165,10 @@ def test_piece_is_masked_where_any_of_its_fields_is_corrupt(memory_root, watched
 def test_saved_plan_is_opened_with_its_fills(tmp_path):
     with loader.Root(str(tmp_path)) as root:
         version = write(root)
-        plan = plan_of(version)
+        plan = make_plan(version)
         again = loader.open_plan(root, plan.save(root))
         assert (again.hash, again.pack) == (plan.hash, plan.pack)
-        fills = plan_of(version, pack=loader.pack(FIELD, 16, pad_id=9, beside=BESIDE | {LABELS: -1}))
+        fills = make_plan(version, pack=loader.pack(FIELD, 16, pad_id=9, beside=BESIDE | {LABELS: -1}))
         assert fills.hash != plan.hash
         with numpy_loader(plan) as one, numpy_loader(again) as other:
             assert follows_its_tokens(other.batch_at(3))
@@ -194,7 +194,7 @@ def test_documents_whose_values_do_not_fit_their_tokens_stop_the_run(
 ):
     version = write(memory_root, [12] * 30, lambda n, fields: change(n, fields) if n == 17 else fields)
     with (
-        numpy_loader(plan_of(version), epochs=1) as batches,
+        numpy_loader(make_plan(version), epochs=1) as batches,
         refusal(InvalidPlan, **fault, within="'docs-017'"),
     ):
         list(batches)

@@ -42,7 +42,7 @@ def write(root, lengths=LENGTHS, name="docs", **options):
     return writer.version
 
 
-def plan_of(version, batch=5, length=24, columns=COLUMNS, boundary="mask", **more):
+def make_plan(version, batch=5, length=24, columns=COLUMNS, boundary="mask", **more):
     pack = loader.pack(FIELD, length, columns=columns, **more)
     return loader.plan(
         {"docs": version.select(FIELD)}, seed=3, global_batch=batch, pack=pack, boundary=boundary
@@ -59,7 +59,7 @@ def docs(tmp_path_factory):
         yield write(root, part_samples=20)
 
 
-def documents_in(batch, row):
+def segment_documents(batch, row):
     """Return the number of each segment's document, by its tokens."""
     numbers = []
     segment_ids = batch[f"{FIELD}.segment_ids"][row]
@@ -73,7 +73,7 @@ def check_columns(batch, version):
     """Check that entry k of each column belongs to segment k + 1. Return the documents of all rows."""
     all_numbers = []
     for row in range(len(batch)):
-        numbers = documents_in(batch, row)
+        numbers = segment_documents(batch, row)
         all_numbers += numbers
         rows = [metadata(number) for number in numbers]
         for name in COLUMNS[:-1]:
@@ -83,7 +83,7 @@ def check_columns(batch, version):
     return all_numbers
 
 
-def totals_of(lengths, pieces):
+def step_totals(lengths, pieces):
     """Return the totals of a step. pieces: (document's number, tokens) of each piece."""
     numbers = [number for number, _ in pieces]
     return {
@@ -94,7 +94,7 @@ def totals_of(lengths, pieces):
     }
 
 
-def pieces_of(plan, step):
+def step_pieces(plan, step):
     """Return (document's number, tokens) of each piece of a step's sequences, by the rows of the stored table."""
     view = plan.sources["docs"].view
     rows = view.table.rows(0, view.table.n_pieces).tolist()
@@ -120,24 +120,24 @@ def test_columns_and_totals_agree_with_the_tables(lengths, length, batch, world,
     with loader.Root(f"memory://run-pack-columns-{next(roots)}") as root:
         version = write(root, lengths, part_samples=7)
         try:
-            plan = plan_of(version, batch, length, boundary=boundary)
+            plan = make_plan(version, batch, length, boundary=boundary)
         except loader.errors.BatchTooLarge:
             return
         ranks = [numpy_loader(plan, rank, world, steps=3, workers=0) for rank in range(world)]
         for step in range(3):
-            pieces = pieces_of(plan, step)
+            pieces = step_pieces(plan, step)
             parts = [next(rank) for rank in ranks]
             documents = [number for part in parts for number in check_columns(part, version)]
             assert sorted(documents) == sorted(number for number, _ in pieces)
             for part in parts:
-                assert part.totals == totals_of(lengths, pieces)
+                assert part.totals == step_totals(lengths, pieces)
         for rank in ranks:
             rank.close()
 
 
 @pytest.mark.parametrize("options", [{"workers": 2}, {"workers": 1, "executor": "processes"}])
 def test_every_rank_and_executor_has_the_same_totals(docs, options):
-    plan = plan_of(docs)
+    plan = make_plan(docs)
     with (
         numpy_loader(plan, steps=4) as alone,
         numpy_loader(plan, 0, 2, steps=4, **options) as one,
@@ -154,7 +154,7 @@ def test_every_rank_and_executor_has_the_same_totals(docs, options):
 
 def test_columns_are_lists_even_with_one_document_each(tmp_path):
     with loader.Root(str(tmp_path)) as root:
-        plan = plan_of(write(root, [20] * 7), batch=4)
+        plan = make_plan(write(root, [20] * 7), batch=4)
         with numpy_loader(plan, epochs=1) as batches:
             first, last = batches
         assert [array.shape for array in first["reward"]] == [(1,)] * 4
@@ -166,7 +166,7 @@ def test_columns_are_lists_even_with_one_document_each(tmp_path):
 
 def test_rank_that_is_all_padding_has_empty_columns_and_the_totals(tmp_path):
     with loader.Root(str(tmp_path)) as root:
-        plan = plan_of(write(root, [20] * 5), batch=4)
+        plan = make_plan(write(root, [20] * 5), batch=4)
         with numpy_loader(plan, 3, 4, epochs=1) as batches:
             *_, last = batches
     assert last.mask.tolist() == [False]
@@ -176,7 +176,7 @@ def test_rank_that_is_all_padding_has_empty_columns_and_the_totals(tmp_path):
 
 
 def test_torch_batch_has_tensors_of_numbers_and_keeps_its_totals(docs):
-    plan = plan_of(docs)
+    plan = make_plan(docs)
     with loader.Loader(plan, 0, 1, workers=0, steps=1) as batches:
         batch = next(batches)
     assert [one.dtype for one in batch["reward"]] == [torch.float64] * 5
@@ -189,7 +189,7 @@ def test_torch_batch_has_tensors_of_numbers_and_keeps_its_totals(docs):
 
 
 def test_dataloader_and_replay_have_the_loader_s_totals(docs):
-    plan = plan_of(docs)
+    plan = make_plan(docs)
     with numpy_loader(plan, steps=3) as batches:
         totals = [batch.totals for batch in batches]
         assert batches.batch_at(1).totals == totals[1]
@@ -204,11 +204,11 @@ def test_dataloader_and_replay_have_the_loader_s_totals(docs):
         assert slot.trained["reward"].tolist() == replay.batch(2)["reward"][0].tolist()
 
 
-def test_transform_gets_the_columns_and_may_leave_them_out(docs):
+def test_transform_gets_the_columns_and_may_drop_them(docs):
     def sum_rewards(sample, rng):
         return {FIELD: sample[FIELD], "total": sample["reward"].sum(), "reward": sample["reward"] + 1}
 
-    plan = plan_of(docs)
+    plan = make_plan(docs)
     with numpy_loader(plan, steps=1) as batches, numpy_loader(plan, steps=1, transform=sum_rewards) as others:
         batch = next(batches)
         other = next(others)
@@ -220,7 +220,7 @@ def test_transform_gets_the_columns_and_may_leave_them_out(docs):
     assert other.totals == batch.totals
 
 
-def test_document_masked_at_reading_still_counts(memory_root, watched):
+def test_document_masked_at_reading_still_counts(memory_root, watch_store):
     version = write(memory_root)
     (address,) = version.address(version.select(FIELD).ordinals(["docs-010"]), [FIELD])
     place = address.fields[FIELD]
@@ -231,11 +231,11 @@ def test_document_masked_at_reading_still_counts(memory_root, watched):
             return data[:last] + bytes([data[last] ^ 1]) + data[last + 1 :]
         return data
 
-    plan = plan_of(version)
+    plan = make_plan(version)
     with numpy_loader(plan, epochs=1) as batches:
         intact = list(batches)
-    watched(memory_root).change = change
-    plan = plan_of(memory_root.open(version.name))
+    watch_store(memory_root).change = change
+    plan = make_plan(memory_root.open(version.name))
     with numpy_loader(plan, epochs=1, corrupt_budget=0.9) as batches:
         damaged = list(batches)
     masked = [one for batch in damaged for one in batch.substitutions]
@@ -249,7 +249,7 @@ def test_document_masked_at_reading_still_counts(memory_root, watched):
 
 
 def test_quarantined_document_counts_in_no_total(docs):
-    plan = plan_of(docs)
+    plan = make_plan(docs)
     quarantined = plan.quarantined({"docs": ["docs-010"]}, 0)
     n_steps = -(-len(plan.sources["docs"].view) // 5)
     with numpy_loader(plan, steps=n_steps) as batches:
@@ -257,15 +257,15 @@ def test_quarantined_document_counts_in_no_total(docs):
     for rank in (0, 1):
         with numpy_loader(quarantined, rank, 2, steps=n_steps) as batches:
             rest = [batch.totals for batch in batches]
-        for name, difference in totals_of(LENGTHS, [(10, LENGTHS[10])]).items():
+        for name, difference in step_totals(LENGTHS, [(10, LENGTHS[10])]).items():
             assert sum(one[name] for one in whole) - sum(one[name] for one in rest) == difference
 
 
 def test_plan_with_columns_has_the_next_format_and_opens_again(tmp_path, monkeypatch):
     with loader.Root(str(tmp_path)) as root:
         version = write(root)
-        plain = plan_of(version, columns=())
-        plan = plan_of(version)
+        plain = make_plan(version, columns=())
+        plan = make_plan(version)
         assert (plain.to_json()["format"], plan.to_json()["format"]) == (1, 2)
         assert plan.to_json()["pack"]["columns"] == [
             ["reward", "double"],
@@ -293,7 +293,7 @@ def test_plan_with_columns_has_the_next_format_and_opens_again(tmp_path, monkeyp
 
 
 def test_plain_packed_plan_has_totals_too(docs):
-    plan = plan_of(docs, columns=())
+    plan = make_plan(docs, columns=())
     with numpy_loader(plan, steps=1) as batches:
         batch = next(batches)
     segments = batch[f"{FIELD}.segment_ids"]
@@ -321,7 +321,7 @@ def test_batches_without_packing_have_no_totals(docs):
 )
 def test_columns_that_no_batch_can_have_are_refused(docs, columns, says):
     with pytest.raises(InvalidPlan, match=says):
-        plan_of(docs, columns=columns)
+        make_plan(docs, columns=columns)
 
 
 def test_sources_with_other_types_of_a_column_are_refused(memory_root):
@@ -355,7 +355,7 @@ def test_columns_come_from_each_source_s_own_version(memory_root):
 
 def test_damaged_columns_of_a_plan_are_refused(tmp_path):
     with loader.Root(str(tmp_path)) as root:
-        plan = plan_of(write(root))
+        plan = make_plan(write(root))
         path = tmp_path / "plans" / f"{plan.save(root)}.json"
         for damage in ([["reward"]], 7, [["reward", "list"]]):
             body = plan.to_json()

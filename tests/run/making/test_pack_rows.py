@@ -55,7 +55,7 @@ def request(length=24, **more):
     return loader.pack(TOKENS, length, beside={EXPERTS: -1}, ragged=(KEPT, NAMES), split=False, **more)
 
 
-def plan_of(version, batch=4, pack=None, boundary="mask", **more):
+def build_plan(version, batch=4, pack=None, boundary="mask", **more):
     view = version.select(KEPT, TOKENS, NAMES, EXPERTS)
     return loader.plan(
         {"docs": view}, seed=3, global_batch=batch, pack=pack or request(), boundary=boundary, **more
@@ -111,7 +111,7 @@ def test_rows_are_those_of_the_documents(lengths, length, batch, together):
         more = {}
         if together:
             more["together"] = "number"
-        plan = plan_of(write(root, lengths, part_samples=7), batch, request(length, **more))
+        plan = build_plan(write(root, lengths, part_samples=7), batch, request(length, **more))
         numbers = []
         with numpy_loader(plan, epochs=1) as batches:
             for whole in batches:
@@ -125,7 +125,7 @@ def test_rows_are_those_of_the_documents(lengths, length, batch, together):
 
 @pytest.mark.parametrize("options", [{"workers": 2}, {"workers": 1, "executor": "processes"}])
 def test_ranks_and_workers_make_the_same_rows(docs, options):
-    plan = plan_of(docs)
+    plan = build_plan(docs)
     with (
         numpy_loader(plan, steps=3) as alone,
         numpy_loader(plan, 0, 2, steps=3, **options) as one,
@@ -141,7 +141,7 @@ def test_ranks_and_workers_make_the_same_rows(docs, options):
 
 
 def test_digest_covers_every_field(docs):
-    plan = plan_of(docs)
+    plan = build_plan(docs)
     identity = identity_hash(plan.sources["docs"].view.identity)
     total = 0
     for slot, one in enumerate(loader.explain(plan, 1)):
@@ -160,7 +160,7 @@ def test_torch_batch_has_tensors_and_the_transform_arrays(docs):
     def count_rows(sample, rng):
         return sample | {"n_rows": len(sample[KEPT])}
 
-    plan = plan_of(docs)
+    plan = build_plan(docs)
     with loader.Loader(plan, 0, 1, workers=0, steps=1, transform=count_rows) as batches:
         batch = next(batches)
     assert batch[EXPERTS].shape == (4, 24, 2, 3)
@@ -169,7 +169,7 @@ def test_torch_batch_has_tensors_and_the_transform_arrays(docs):
 
 
 @pytest.mark.parametrize("field", [EXPERTS, KEPT])
-def test_document_with_a_corrupt_field_is_masked_in_all_fields(memory_root, watched, field):
+def test_document_with_a_corrupt_field_is_masked_in_all_fields(memory_root, watch_store, field):
     version = write(memory_root)
     (address,) = version.address(version.select(TOKENS).ordinals(["docs-011"]), [field])
     place = address.fields[field]
@@ -180,8 +180,8 @@ def test_document_with_a_corrupt_field_is_masked_in_all_fields(memory_root, watc
             return data[:last] + bytes([data[last] ^ 1]) + data[last + 1 :]
         return data
 
-    watched(memory_root).change = change
-    plan = plan_of(memory_root.open(version.name))
+    watch_store(memory_root).change = change
+    plan = build_plan(memory_root.open(version.name))
     with numpy_loader(plan, epochs=1, corrupt_budget=0.9) as batches:
         damaged = list(batches)
     assert [one.address.key for batch in damaged for one in batch.substitutions] == ["docs-011"]
@@ -198,7 +198,7 @@ def test_document_with_a_corrupt_field_is_masked_in_all_fields(memory_root, watc
 def test_plan_with_rows_has_the_next_format_and_opens_again(tmp_path, monkeypatch):
     with loader.Root(str(tmp_path)) as root:
         version = write(root)
-        plan = plan_of(version)
+        plan = build_plan(version)
         body = plan.to_json()
         assert body["format"] == 2
         assert body["pack"]["beside"] == [{"field": EXPERTS, "fill": -1, "dtype": "<i8", "shape": [2, 3]}]
@@ -238,7 +238,7 @@ def test_documents_stored_otherwise_have_the_same_rows(memory_root, order):
             fields[EXPERTS] = np.asarray(fields[EXPERTS], order=order)
         return fields
 
-    plan = plan_of(write(memory_root, [12] * 8, change))
+    plan = build_plan(write(memory_root, [12] * 8, change))
     with numpy_loader(plan, epochs=1) as batches:
         for batch in batches:
             for row in np.flatnonzero(batch.mask).tolist():
@@ -262,7 +262,7 @@ def test_later_document_of_another_shape_stops_the_run(memory_root, field, chang
             fields[field] = change(fields[field])
         return fields
 
-    plan = plan_of(write(memory_root, [12] * 20, change_one))
+    plan = build_plan(write(memory_root, [12] * 20, change_one))
     with numpy_loader(plan, epochs=1) as batches, refusal(InvalidPlan, **fault, within="'docs-017'"):
         list(batches)
 
@@ -282,7 +282,7 @@ def test_first_document_that_cannot_be_packed_is_named(memory_root, monkeypatch,
     monkeypatch.setattr("loader.order.sources.packing.MAX_FIELD_BYTES", 2**13)
     version = write(memory_root, [8], lambda number, fields: fields | {field: array})
     with pytest.raises(InvalidPlan, match=says):
-        plan_of(version, batch=1)
+        build_plan(version, batch=1)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_first_document_that_cannot_be_packed_is_named(memory_root, monkeypatch,
 def test_ragged_fields_that_no_batch_can_have_are_refused(docs, more, says):
     def make_plan():
         pack = loader.pack(TOKENS, 24, **{"beside": {EXPERTS: 0}, "split": False, **more})
-        return plan_of(docs, pack=pack)
+        return build_plan(docs, pack=pack)
 
     with pytest.raises(InvalidPlan, match=says):
         make_plan()
@@ -320,7 +320,7 @@ def test_sources_with_other_rows_are_refused(memory_root):
 
 def test_damaged_rows_of_a_plan_are_refused(tmp_path):
     with loader.Root(str(tmp_path)) as root:
-        plan = plan_of(write(root))
+        plan = build_plan(write(root))
         path = tmp_path / "plans" / f"{plan.save(root)}.json"
         damages = [("ragged", 7), ("ragged", [{"field": KEPT}]), ("ragged", [])]
         damages += [("beside", [{"field": EXPERTS, "fill": -1, "dtype": "<i8", "shape": [2, -3]}])]

@@ -5,7 +5,7 @@ import pytest
 
 import loader
 import loader.native
-from tests.run.making.test_sample_counts import counted
+from tests.run.making.test_sample_counts import count_calls
 
 N_TOKENS = 16
 """Tokens of a document."""
@@ -35,7 +35,7 @@ def per_batch(version, documents, sequences):
     plan = loader.plan({"d": view}, seed=1, global_batch=sequences, pack=pack)
     with loader.Loader(plan, 0, 1, steps=3, workers=0, prefetch=0, framework="numpy") as batches:
         next(batches)
-        return counted(lambda: next(batches))
+        return count_calls(lambda: next(batches))
 
 
 def test_document_takes_no_call_of_its_own(version):

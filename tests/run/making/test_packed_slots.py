@@ -61,7 +61,7 @@ def docs():
         yield write(root, part_samples=20)
 
 
-def plan_of(version, batch=6, pack=PACK, **more):
+def make_plan(version, batch=6, pack=PACK, **more):
     return loader.plan({"docs": version.select(FIELD)}, seed=3, global_batch=batch, pack=pack, **more)
 
 
@@ -104,7 +104,7 @@ def read_back(batches):
 def test_any_documents_come_back(lengths, length, batch, checksums):
     with loader.Root(f"memory://run-pack-{next(roots)}") as root:
         asked = loader.pack(FIELD, length, pad_id=9, checksums=checksums)
-        plan = plan_of(write(root, lengths=lengths, part_samples=7), batch, asked, boundary="mask")
+        plan = make_plan(write(root, lengths=lengths, part_samples=7), batch, asked, boundary="mask")
         with numpy_loader(plan, epochs=1) as batches:
             assert read_back(batches) == {
                 n: tokens(n, count).tolist() for n, count in enumerate(lengths) if count
@@ -114,7 +114,7 @@ def test_any_documents_come_back(lengths, length, batch, checksums):
 @pytest.mark.parametrize("boundary", ["fill", "mask"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_epoch_is_every_token_of_every_document_once(docs, workers, boundary):
-    plan = plan_of(docs, boundary=boundary)
+    plan = make_plan(docs, boundary=boundary)
     with numpy_loader(plan, workers=workers, epochs=1) as batches:
         seen = list(batches)
     assert read_back(seen) == {number: tokens(number, n).tolist() for number, n in enumerate(LENGTHS) if n}
@@ -123,7 +123,7 @@ def test_epoch_is_every_token_of_every_document_once(docs, workers, boundary):
 
 def test_batch_is_what_its_table_says(docs):
     """Row by row from `plan.batch_ids`, `explain` and the documents alone."""
-    plan = plan_of(docs)
+    plan = make_plan(docs)
     with numpy_loader(plan) as batches:
         for step in (*range(9), 40):
             batch = batches.batch_at(step)
@@ -152,7 +152,7 @@ def test_batch_is_what_its_table_says(docs):
     runs=st.lists(st.integers(0, 4), min_size=4, max_size=4),
 )
 def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(docs, worlds, runs):
-    plan = plan_of(docs, boundary="mask")
+    plan = make_plan(docs, boundary="mask")
     state, step = plan.state(0), 0
     with numpy_loader(plan) as alone:
         for world, n in zip(worlds, runs, strict=False):
@@ -173,13 +173,13 @@ def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(docs, worl
 
 
 def test_delivered_digest_is_the_formula(docs, properties):
-    plan = plan_of(docs)
+    plan = make_plan(docs)
     with numpy_loader(plan) as batches:
-        assert batches.batch_at(2).digest == properties.packed_digest(plan, 2, "docs", [FIELD])
+        assert batches.batch_at(2).digest == properties.sequence_digest(plan, 2, "docs", [FIELD])
 
 
 def test_frameworks_and_padded_slots(docs):
-    plan = plan_of(docs, batch=7, boundary="mask")
+    plan = make_plan(docs, batch=7, boundary="mask")
     last = -(-len(plan.sources["docs"].view) // 7) - 1
     with loader.Loader(plan, 0, 1, workers=0) as batches:
         batch = batches.batch_at(last)
@@ -192,7 +192,7 @@ def test_frameworks_and_padded_slots(docs):
 
 
 def test_transform_gets_the_sequence_and_its_own_generator(docs):
-    plan = plan_of(docs)
+    plan = make_plan(docs)
     with numpy_loader(plan, transform=with_a_number) as batches:
         batch, again = batches.batch_at(5), batches.batch_at(5)
     assert batch["drawn"].tolist() == again["drawn"].tolist()
@@ -226,7 +226,7 @@ def test_mixture_of_packed_sources(memory_root):
     assert {one.key.split("/")[0] for one in memory_root.store.list("packs/")} == {"packs"}
 
 
-def masked_documents(plan, batch, bad):
+def has_padding(plan, batch, bad):
     """Whether a batch is as it is without a quarantine, with padding in the places of these documents."""
     with numpy_loader(
         loader.plan({"docs": plan.sources["docs"].view.documents}, seed=3, global_batch=6, pack=PACK)
@@ -248,7 +248,7 @@ def masked_documents(plan, batch, bad):
     return met
 
 
-def spoiled(root, watched, keys, version):
+def spoil_documents(root, watched, keys, version):
     """A wrong last byte in these documents, at every read."""
     addresses = {one.key: one for one in version.address(np.arange(len(version)), [FIELD])}
     store = watched(root)
@@ -265,33 +265,33 @@ def spoiled(root, watched, keys, version):
     return root.open(version.name)
 
 
-def test_quarantined_documents_are_masked_and_not_read(memory_root, watched):
+def test_quarantined_documents_are_masked_and_not_read(memory_root, watch_store):
     """Their bytes are wrong in the store, and nobody notices."""
     bad = {"docs-002", "docs-060", "docs-017"}
-    version = spoiled(memory_root, watched, bad, write(memory_root))
+    version = spoil_documents(memory_root, watch_store, bad, write(memory_root))
     spoil, memory_root.store.change = memory_root.store.change, lambda key, offset, data: data
-    plan = plan_of(version, quarantine=[(2, {"docs": sorted(bad)})])
+    plan = make_plan(version, quarantine=[(2, {"docs": sorted(bad)})])
     with numpy_loader(plan, on_corrupt="raise") as batches:
         seen = [next(batches) for _ in range(2)]
         memory_root.store.change = spoil
         seen += islice(batches, 16)
     memory_root.store.change = lambda key, offset, data: data
-    assert sum(masked_documents(plan, batch, set()) for batch in seen[:2]) == 0
-    assert sum(masked_documents(plan, batch, bad) for batch in seen[2:]) > 3
+    assert sum(has_padding(plan, batch, set()) for batch in seen[:2]) == 0
+    assert sum(has_padding(plan, batch, bad) for batch in seen[2:]) > 3
     explained = [piece for step in range(2, 18) for one in loader.explain(plan, step) for piece in one.pieces]
     assert {piece.address.key for piece in explained if piece.masked} == bad
     again = loader.open_plan(memory_root, plan.save(memory_root))
     assert again.hash == plan.hash
 
 
-def test_corrupt_documents_are_masked_listed_and_budgeted(memory_root, watched):
+def test_corrupt_documents_are_masked_listed_and_budgeted(memory_root, watch_store):
     bad = {"docs-002", "docs-060"}
-    version = spoiled(memory_root, watched, bad, write(memory_root))
-    plan = plan_of(version)
+    version = spoil_documents(memory_root, watch_store, bad, write(memory_root))
+    plan = make_plan(version)
     with numpy_loader(plan, corrupt_budget=0.5) as batches:
         seen = list(islice(batches, 9))
     memory_root.store.change = lambda key, offset, data: data
-    assert sum(masked_documents(plan, batch, bad) for batch in seen) > 3
+    assert sum(has_padding(plan, batch, bad) for batch in seen) > 3
     listed = [one for batch in seen for one in batch.substitutions]
     assert {one.address.key for one in listed} == bad
     assert {(one.attempt, one.stage, one.substitute, one.substitute_ordinal) for one in listed} == {
@@ -299,7 +299,7 @@ def test_corrupt_documents_are_masked_listed_and_budgeted(memory_root, watched):
     }
     ledger = loader.read_ledger(memory_root, plan)
     assert sorted(one.identity for one in ledger) == sorted(one.identity for one in listed)
-    good = plan_of(version, quarantine={"docs": sorted(bad)})
+    good = make_plan(version, quarantine={"docs": sorted(bad)})
     with numpy_loader(good) as batches:
         for batch in seen:
             again = batches.batch_at(batch.step)
@@ -307,9 +307,9 @@ def test_corrupt_documents_are_masked_listed_and_budgeted(memory_root, watched):
             assert batch.digest == again.digest
 
 
-def test_no_corrupt_document_past_the_budget_or_with_raise(memory_root, watched):
-    version = spoiled(memory_root, watched, {"docs-002"}, write(memory_root))
-    plan = plan_of(version)
+def test_no_corrupt_document_past_the_budget_or_with_raise(memory_root, watch_store):
+    version = spoil_documents(memory_root, watch_store, {"docs-002"}, write(memory_root))
+    plan = make_plan(version)
     with (
         numpy_loader(plan, on_corrupt="raise", epochs=1) as batches,
         refusal(Corrupt, what="tokens.npy", within="'docs-002'"),
@@ -329,19 +329,19 @@ def test_document_that_does_not_decode_is_masked(memory_root):
             raise DecodeFailed("no")
         return array
 
-    plan = plan_of(write(memory_root))
+    plan = make_plan(write(memory_root))
     with numpy_loader(plan, decode={FIELD: refuses_17}, epochs=1) as batches:
         seen = list(batches)
-    assert sum(masked_documents(plan, batch, {"docs-017"}) for batch in seen) == 1
+    assert sum(has_padding(plan, batch, {"docs-017"}) for batch in seen) == 1
     assert [one.stage for batch in seen for one in batch.substitutions] == ["decode"]
 
 
 def test_lengths_from_a_column(memory_root):
     version = write(memory_root)
-    plain, named = plan_of(version), plan_of(version, pack=loader.pack(FIELD, 32, pad_id=9, lengths="n"))
+    plain, named = make_plan(version), make_plan(version, pack=loader.pack(FIELD, 32, pad_id=9, lengths="n"))
     assert named.sources["docs"].view.table.sha256 == plain.sources["docs"].view.table.sha256
     assert named.slots(3).ordinal.tolist() == plain.slots(3).ordinal.tolist()
-    wrong = plan_of(version, pack=loader.pack(FIELD, 32, lengths="wrong"))
+    wrong = make_plan(version, pack=loader.pack(FIELD, 32, lengths="wrong"))
     with (
         numpy_loader(wrong, epochs=1) as batches,
         refusal(InvalidPlan, what="tokens.npy", given="int32 [18]", within="sample 'docs-0"),
@@ -353,7 +353,7 @@ def test_documents_of_another_dtype_are_refused(memory_root):
     with memory_root.write("docs") as writer:
         writer.add("a", {FIELD: np.arange(8, dtype=np.uint16)})
         writer.add("b", {FIELD: np.arange(8, dtype=np.int16)})
-    plan = plan_of(writer.version, batch=1)
+    plan = make_plan(writer.version, batch=1)
     with (
         numpy_loader(plan, epochs=1) as batches,
         pytest.raises(InvalidPlan, match=r"is int16.*packed as uint16|is uint16.*packed as int16"),
@@ -361,20 +361,20 @@ def test_documents_of_another_dtype_are_refused(memory_root):
         list(batches)
 
 
-def test_plan_is_opened_with_the_table_that_it_was_made_with(tmp_path, watched):
+def test_plan_is_opened_with_its_own_table(tmp_path, watch_store):
     root = loader.Root(str(tmp_path))
     version = write(root)
-    plan = plan_of(version)
+    plan = make_plan(version)
     plan.save(root)
     (saved,) = root.store.list("packs/")
-    store = watched(root)
+    store = watch_store(root)
     again = loader.open_plan(root, plan.hash)
     assert again.hash == plan.hash
     assert not any(key.endswith(".index.parquet") for verb, key in store.requests if verb == "get")
     with numpy_loader(plan) as one, numpy_loader(again) as other:
         assert one.batch_at(4).digest == other.batch_at(4).digest
     other = loader.pack(FIELD, 32, pad_id=9, lengths="wrong")
-    halves = plan_of(version, pack=other).sources["docs"].view.table
+    halves = make_plan(version, pack=other).sources["docs"].view.table
     rows = halves.rows(0, halves.n_pieces)
     (tmp_path / saved.key).unlink()
     facts = {"content_sha256": halves.sha256, "dtype": "<i4"}
@@ -404,9 +404,9 @@ def same(one, other):
 def test_pieces_of_long_documents_are_read_alone(memory_root):
     """The same batches, digests and plan; bytes of the pieces alone."""
     version = write(memory_root, lengths=LONG)
-    plan = plan_of(version, batch=5)
+    plan = make_plan(version, batch=5)
     whole, read_whole = an_epoch(plan)
-    checked = plan_of(memory_root.open("docs@1"), batch=5, pack=CHECKED)
+    checked = make_plan(memory_root.open("docs@1"), batch=5, pack=CHECKED)
     assert checked.hash == plan.hash
     pieces, read_pieces = an_epoch(checked, workers=2)
     same(whole, pieces)
@@ -419,19 +419,19 @@ def test_pieces_of_long_documents_are_read_alone(memory_root):
 
 def test_decoder_of_the_callers_gets_whole_documents(memory_root):
     version = write(memory_root, lengths=LONG)
-    plan = plan_of(version, batch=5, pack=CHECKED)
+    plan = make_plan(version, batch=5, pack=CHECKED)
     whole, nbytes = an_epoch(plan, decode={FIELD: lambda data, rng: np.load(io.BytesIO(data))})
     pieces, fewer = an_epoch(plan)
     same(whole, pieces)
     assert nbytes > 10 * fewer
 
 
-def test_of_a_split_document_only_the_corrupt_piece_is_masked(memory_root, watched):
-    """`spoiled` changes the last byte: that of the fourth document's last piece, tokens 896 to 899."""
+def test_of_a_split_document_only_the_corrupt_piece_is_masked(memory_root, watch_store):
+    """`spoil_documents` changes the last byte: that of the fourth document's last piece, tokens 896 to 899."""
     version = write(memory_root, lengths=LONG)
-    plan = plan_of(version, batch=5, pack=CHECKED)
+    plan = make_plan(version, batch=5, pack=CHECKED)
     sound, _ = an_epoch(plan)
-    spoiled(memory_root, watched, {"docs-003"}, version)
+    spoil_documents(memory_root, watch_store, {"docs-003"}, version)
     reader = loader.open_plan(memory_root, plan.save(memory_root))
     found, _ = an_epoch(reader)
     (one,) = [one for batch in found for one in batch.substitutions]
@@ -447,10 +447,10 @@ def test_of_a_split_document_only_the_corrupt_piece_is_masked(memory_root, watch
         list(batches)
 
 
-def test_documents_that_are_corrupt_when_sums_are_made_are_read_whole(memory_root, watched):
+def test_documents_that_are_corrupt_when_sums_are_made_are_read_whole(memory_root, watch_store):
     version = write(memory_root, lengths=LONG)
-    broken = spoiled(memory_root, watched, {"docs-003"}, version)
-    plan = plan_of(broken, batch=5, pack=CHECKED)
+    broken = spoil_documents(memory_root, watch_store, {"docs-003"}, version)
+    plan = make_plan(broken, batch=5, pack=CHECKED)
     found, _ = an_epoch(plan, corrupt_budget=1)
     assert {one.address.key for batch in found for one in batch.substitutions} == {"docs-003"}
     assert sum(len(batch.substitutions) for batch in found) == -(-900 // 32)
@@ -458,20 +458,20 @@ def test_documents_that_are_corrupt_when_sums_are_made_are_read_whole(memory_roo
 
 def test_bytes_cannot_be_packed(docs):
     with refusal(InvalidRuntime, what="decode", where="packed plan", given=False):
-        loader.Loader(plan_of(docs), 0, 1, decode=False)
+        loader.Loader(make_plan(docs), 0, 1, decode=False)
 
 
 def test_node_cache_counts_all_documents_of_a_packed_source(memory_root):
     """Their sequences are fewer, and a chunk of them has documents from anywhere in a block."""
     version = write(memory_root, lengths=[2] * 90)
-    source = plan_of(version).sources["docs"]
+    source = make_plan(version).sources["docs"]
     assert len(source.view) == 6
     stored = version.manifest["groups"]["media"]["nbytes"]
     assert working_set_bytes([source], [source.view.documents], 1) == stored
 
 
 def test_plan_goes_to_worker_processes(docs):
-    plan = plan_of(docs)
+    plan = make_plan(docs)
     sent = pickle.loads(pickle.dumps(plan))  # noqa: S301 - our own
     assert sent.hash == plan.hash
     with numpy_loader(plan) as one, numpy_loader(sent) as other:

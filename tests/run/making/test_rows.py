@@ -41,7 +41,7 @@ def whole(i):
     }
 
 
-def decoded(i):
+def decode_sample(i):
     return {**whole(i), "jpg": simplejpeg.decode_jpeg(jpeg(i))}
 
 
@@ -77,14 +77,14 @@ def without_rows(monkeypatch):
         yield
 
 
-def described(value):
+def describe(value):
     if isinstance(value, list | BytesColumn):
-        return [described(one) for one in value]
+        return [describe(one) for one in value]
     return (value.dtype, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
 
 
-def seen(batch):
-    fields = {name: described(value) for name, value in batch.items()}
+def batch_contents(batch):
+    fields = {name: describe(value) for name, value in batch.items()}
     return batch.step, batch.ids, batch.digest, batch.nbytes, np.asarray(batch.mask).tolist(), fields
 
 
@@ -120,18 +120,18 @@ def test_every_way_of_reading_makes_the_same_batches(data, root):
         for step in range(3):
             batch = batches.batch_at(step)
             assert "refetched" not in batch.stats
-            got = seen(batch)
-            assert got == seen(others.batch_at(step))
+            got = batch_contents(batch)
+            assert got == batch_contents(others.batch_at(step))
             with without_rows(patch), loader.Loader(plan, rank, 3, **options) as plain:
-                assert got == seen(plain.batch_at(step))
+                assert got == batch_contents(plain.batch_at(step))
     if decode:
-        for name, values in batches_of(plan, rank, 2):
+        for name, values in field_batches(plan, rank, 2):
             for (_, key), value in zip(*values, strict=True):
-                wanted = decoded(int(key[1:])).get(name)
+                wanted = decode_sample(int(key[1:])).get(name)
                 assert np.array_equal(value, wanted) if isinstance(wanted, np.ndarray) else value == wanted
 
 
-def batches_of(plan, rank, step):
+def field_batches(plan, rank, step):
     """(field, (ids, values)) of a batch, without the samples that lack the field."""
     with loader.Loader(plan, rank, 3, **OPTIONS) as batches:
         batch = batches.batch_at(step)
@@ -234,7 +234,7 @@ def test_flipped_bit_is_read_again_and_then_substituted(folder, field, byte, cur
                 batch = batches.batch_at(step)
                 assert batch.stats["refetched"] >= 1
                 if cured:
-                    assert seen(batch) == seen(right)
+                    assert batch_contents(batch) == batch_contents(right)
                     continue
                 row = right.ids.index(("d", "k020"))
                 (entry,) = batch.substitutions
@@ -247,7 +247,7 @@ def test_flipped_bit_is_read_again_and_then_substituted(folder, field, byte, cur
                         if at != row:
                             assert np.array_equal(batch[name][at], right[name][at])
                         else:
-                            assert np.array_equal(batch[name][at], decoded(number)[name])
+                            assert np.array_equal(batch[name][at], decode_sample(number)[name])
 
 
 def test_bucket_is_not_read_twice(root, monkeypatch):
@@ -255,7 +255,7 @@ def test_bucket_is_not_read_twice(root, monkeypatch):
     view = root.open("d@latest").select("fixed.npy", "scalar.npy", "blob.bin", "jpg")
     plan = loader.plan({"d": view}, seed=4, global_batch=16)
     with loader.Loader(plan, 0, 1, **OPTIONS) as batches:
-        wanted = [seen(batches.batch_at(step)) for step in range(4)]
+        wanted = [batch_contents(batches.batch_at(step)) for step in range(4)]
     with (
         without_rows(monkeypatch),
         loader.Loader(plan, 0, 1, **OPTIONS) as batches,
@@ -263,7 +263,7 @@ def test_bucket_is_not_read_twice(root, monkeypatch):
     ):
         read = [batches.batch_at(step) for step in range(4)]
         one_by_one = [others.batch_at(step) for step in range(4)]
-    assert [seen(batch) for batch in read] == wanted
+    assert [batch_contents(batch) for batch in read] == wanted
     assert [one.stats["requests"] for one in read] == [one.stats["requests"] for one in one_by_one]
     assert all(type(batch["blob.bin"]) is BytesColumn for batch in read)
     assert all(batch.stats["verify_seconds"] > 0 for batch in read)

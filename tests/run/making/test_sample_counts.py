@@ -25,7 +25,7 @@ def version(media, tmp_path_factory):
         yield root.open("d@latest")
 
 
-def counted(run):
+def count_calls(run):
     """What run() takes of this thread: (calls of functions, of Python and of C; lines of Python)."""
     counts = {"call": 0, "c_call": 0, "line": 0}
 
@@ -63,7 +63,7 @@ def per_sample(version, fields, **how):
         options = {"workers": 0, "prefetch": 0, "framework": "numpy"}
         with loader.Loader(plan, 0, 1, steps=3, **options, **how) as batches:
             next(batches)
-            found.append(counted(lambda: next(batches)))
+            found.append(count_calls(lambda: next(batches)))
     return (found[1] - found[0]) / (MANY - FEW)
 
 

@@ -53,11 +53,11 @@ def refuses(numbers):
 
 
 @pytest.fixture(scope="module")
-def root(samples, watched):
+def root(samples, watch_store):
     with loader.Root("memory://run-substitution") as root:
         samples.write(root, "photos", range(31), part_samples=8)
         samples.write(root, "web", range(19), part_samples=7)
-        watched(root)
+        watch_store(root)
         yield root
 
 
@@ -153,16 +153,18 @@ def test_quarantined_run_delivers_what_the_substituted_one_did(damage, root, vie
     bad = damage(BAD)
     plan = loader.plan(views, seed=7, global_batch=13)
 
-    def explained(plan, step):
+    def step_keys(plan, step):
         return [(one.source, one.address.key) for one in loader.explain(plan, step)]
 
-    samples_of = explained
+    samples_of = step_keys
     names = {name: [key for source, key in bad if source == name] for name in plan.sources}
     sources = {name: one.view for name, one in plan.sources.items()}
     quarantined = loader.plan(
         sources, seed=plan.seed, global_batch=plan.global_batch, quarantine=names, allow_repeats=True
     )
-    assert properties.uninterrupted(quarantined, 4) == properties.uninterrupted(plan, 4, corrupt_budget=1.0)
+    assert properties.reference_digests(quarantined, 4) == properties.reference_digests(
+        plan, 4, corrupt_budget=1.0
+    )
     for step in range(4):
         assert quarantined.batch_ids(step) == properties.with_substitutes(plan, step, bad)[0]
         assert samples_of(quarantined, step) == quarantined.batch_ids(step)
@@ -262,11 +264,11 @@ def test_flipped_byte_in_a_stored_shard(workers, tmp_path, samples, truth, prope
         assert batches.metrics()["substituted_total"] == 0
 
 
-def test_packet_of_a_video(memory_root, media, watched):
+def test_packet_of_a_video(memory_root, media, watch_store):
     """Only where its packet is needed: a clip whose frames lie elsewhere is sound."""
     from loader.modalities.video.packet_table import index_packets
 
-    store = watched(memory_root)
+    store = watch_store(memory_root)
     with memory_root.write("clips", groups={"mp4.packets": "media_index"}) as writer:
         for i in range(5):
             data = media.video(i, 12)
@@ -286,7 +288,7 @@ def test_packet_of_a_video(memory_root, media, watched):
         for rank in range(world_size):
             with loader.Loader(plan, rank, world_size, decode=decode, framework="numpy") as batches:
                 batch = next(batches)
-                got += zip(batch.ids, map(media.sample_of, batch["mp4"]), strict=True)
+                got += zip(batch.ids, map(media.clip_sample, batch["mp4"]), strict=True)
         assert [int(key) for (_, key), _ in got] == [shown for _, shown in got]
         assert got[one.slot][0][1] != "3"
         assert [key for i, ((_, key), _) in enumerate(got) if i != one.slot] == [

@@ -22,7 +22,7 @@ def local(tmp_path_factory, samples):
         yield {name: root.open(f"{name}@latest") for name in ("photos", "web")}
 
 
-def told(batch):
+def batch_facts(batch):
     """All of a batch that is not a measure of time."""
     fields = {
         name: [np.asarray(one).tolist() if isinstance(one, np.ndarray) else one for one in values]
@@ -38,12 +38,12 @@ def told(batch):
 
 def together(made, steps, **options):
     with loader.Loader(made, workers=0, framework="numpy", **options) as batches:
-        return [told(batch) for batch in batches._assembler.batches(steps)]
+        return [batch_facts(batch) for batch in batches._assembler.batches(steps)]
 
 
 def one_by_one(made, steps, **options):
     with loader.Loader(made, workers=0, framework="numpy", **options) as batches:
-        return [told(batches.batch_at(step)) for step in steps]
+        return [batch_facts(batches.batch_at(step)) for step in steps]
 
 
 FIELDS = [("cls",), ("x.npy", "txt"), ("cls", "x.npy", "ragged.npy", "txt", "json")]
@@ -84,10 +84,10 @@ def test_shapes_that_differ_between_steps_alone(tmp_path):
         (np.ndarray, (1, 3)),
         (np.ndarray, (1, 4)),
     }
-    assert [told(batch) for batch in found] == one_by_one(made, range(20))
+    assert [batch_facts(batch) for batch in found] == one_by_one(made, range(20))
 
 
-def test_tensors_of_steps_made_together_may_be_written_into(tmp_path):
+def test_tensors_of_steps_made_together_are_writable(tmp_path):
     """Also by what wants gradients, as a tensor of its own may be; another step's do not change."""
     with loader.Root(tmp_path / "root") as root, root.write("d") as writer:
         for i in range(12):
@@ -113,9 +113,9 @@ def test_with_padding_at_the_end(local, world_size):
     assert together(masked, range(7)) == one_by_one(masked, range(7))
 
 
-def test_corrupt_sample_in_the_midst(memory_root, samples, watched):
+def test_corrupt_sample_in_the_midst(memory_root, samples, watch_store):
     version = samples.write(memory_root, "photos", range(30), part_samples=8)
-    store = watched(memory_root)
+    store = watch_store(memory_root)
     view = memory_root.open("photos@latest").select("cls", "x.npy")
     (ordinal,) = view.ordinals([samples.key("photos", 11)]).tolist()
     at = version.address(np.array([ordinal]), ["x.npy"])[0].fields["x.npy"]
@@ -155,7 +155,7 @@ def test_error_comes_at_its_own_step(local, samples, in_workers, executor, monke
         assert next(batches).step == bad + 1
 
 
-def test_what_steps_cost_together_adds_up(local):
+def test_costs_of_steps_made_together_are_complete(local):
     """Seconds are shared evenly; what was counted for all stands with the first."""
     made = loader.plan({"photos": local["photos"]}, seed=1, global_batch=6)
     with loader.Loader(made, 0, 1, workers=0) as batches:

@@ -96,7 +96,7 @@ def test_metrics_of_nested_loaders_do_not_mix(versions, workers):
     inner = loader.plan({"p": versions["photos"].select("x.npy")}, seed=2, global_batch=3)
     inline = {"workers": 0, "prefetch": 0, "framework": "numpy"}
 
-    def counts_of(transform):
+    def loader_counts(transform):
         with loader.Loader(
             outer, 0, 1, workers=workers, epochs=1, framework="numpy", transform=transform
         ) as batches:
@@ -104,7 +104,7 @@ def test_metrics_of_nested_loaders_do_not_mix(versions, workers):
                 pass
             return {name: batches.metrics()[name] for name in COUNTS}
 
-    counts = counts_of(lambda sample, rng: sample)
+    counts = loader_counts(lambda sample, rng: sample)
     with loader.Loader(inner, 0, 1, **inline) as batches:
         for _ in range(43):
             next(batches)
@@ -115,7 +115,7 @@ def test_metrics_of_nested_loaders_do_not_mix(versions, workers):
             next(nested)
             return sample
 
-        assert counts_of(reads_another) == counts
+        assert loader_counts(reads_another) == counts
         assert {name: nested.metrics()[name] for name in COUNTS} == inner_counts
     assert inner_counts["samples_total"] == 3 * 43
 
@@ -178,11 +178,11 @@ def test_step_counts_its_own_requests(tmp_path):
 
 
 def test_what_a_failed_step_did_is_counted(versions):
-    def broken(data, _):
+    def raise_error(data, _):
         raise ValueError("broken")
 
     plan = loader.plan({"p": versions["photos"].select("cls")}, seed=1, global_batch=10)
-    with loader.Loader(plan, 0, 1, workers=0, decode={"cls": broken}) as batches:
+    with loader.Loader(plan, 0, 1, workers=0, decode={"cls": raise_error}) as batches:
         with pytest.raises(DecodeFailed):
             next(batches)
         seen = batches.metrics()
@@ -272,11 +272,11 @@ def test_largest_picture_of_a_step_is_its_slowest_sample(tmp_path, prefetch):
     assert (batch.slowest.key, batch.slowest.stage, batch.slowest.step) == ("k17", "decode", batch.step)
 
 
-def test_slow_read_names_the_shard_and_its_bytes(memory_root, watched):
+def test_slow_read_names_the_shard_and_its_bytes(memory_root, watch_store):
     with memory_root.write("d", part_samples=8) as writer:
         for i in range(32):
             writer.add(f"k{i}", {"cls": i})
-    store = watched(memory_root)
+    store = watch_store(memory_root)
     version = memory_root.open("d")
     media = [one["path"] for one in (version.parts.shard("media", number) for number in range(4))]
     waiting = threading.Event()

@@ -23,12 +23,12 @@ def addresses(plan, step):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_wrong_read_of_a_bucket_is_remembered_once(
-    memory_root, samples, watched, properties, new_faults, workers
+    memory_root, samples, watch_store, properties, new_faults, workers
 ):
     samples.write(memory_root, "photos", range(16))
-    store = watched(memory_root)
+    store = watch_store(memory_root)
     plan = loader.plan({"p": memory_root.open("photos@latest").select("x.npy")}, seed=2, global_batch=8)
-    digests, wrong = properties.uninterrupted(plan, 4), []
+    digests, wrong = properties.reference_digests(plan, 4), []
 
     def flip(key, offset, data):
         if not key.endswith(".tar") or len(wrong) == 3:
@@ -60,10 +60,12 @@ def test_each_wrong_read_of_a_bucket_is_remembered_once(
     assert {(one.kind, one.store) for one in new_faults()} == {("read", store.url)}
 
 
-def test_wrong_read_of_a_gathered_field_is_remembered_and_counted(memory_root, samples, watched, new_faults):
+def test_wrong_read_of_a_gathered_field_is_remembered_and_counted(
+    memory_root, samples, watch_store, new_faults
+):
     """From the second batch on, headers are known, and bytes go straight into the batch."""
     samples.write(memory_root, "photos", range(64))
-    store = watched(memory_root)
+    store = watch_store(memory_root)
     plan = loader.plan({"p": memory_root.open("photos@latest").select("x.npy")}, seed=2, global_batch=8)
     wrong = []
 

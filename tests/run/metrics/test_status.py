@@ -38,7 +38,7 @@ def test_line(batches):
     assert batches.status_line() == "step 2", "nothing happened since"
 
 
-def test_rates_and_shares_are_those_since_the_line_before():
+def test_rates_and_shares_are_those_since_the_last_line():
     status = Status()
     names = ("plan", "address", "fetch_wait", "verify", "decode", "transform", "collate")
     names += ("handover_wait", "room_wait", "consumer_wait", "consumer_busy", "peer_wait")

@@ -22,8 +22,8 @@ def batches(versions):
 
 
 @pytest.fixture
-def step_of(families):
-    """step_of(text) -> what the text says of the next step."""
+def next_step(families):
+    """next_step(text) -> what the text says of the next step."""
     return lambda text: families(text)["penstock_step"].samples[0].value
 
 
@@ -33,7 +33,7 @@ def test_loop(batches):
     assert [batch.step for batch in trained] == [0, 1, 2, 3, 4]
 
 
-def test_serving_while_batches_are_taken(batches, step_of):
+def test_serving_while_batches_are_taken(batches, next_step):
     known = {"batches": batches, "port": 0}
     before = set(threading.enumerate())
     exec(SERVE, known)
@@ -43,7 +43,7 @@ def test_serving_while_batches_are_taken(batches, step_of):
         for expected in range(6):
             with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics") as answer:
                 assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-                assert step_of(answer.read().decode()) == expected
+                assert next_step(answer.read().decode()) == expected
             next(batches, None)
     finally:
         server.shutdown()
@@ -51,12 +51,12 @@ def test_serving_while_batches_are_taken(batches, step_of):
         thread.join()
 
 
-def test_textfile(batches, step_of, tmp_path):
+def test_textfile(batches, next_step, tmp_path):
     next(batches)
     exec(TEXTFILE, {"batches": batches, "folder": tmp_path, "rank": 0})
     (written,) = tmp_path.iterdir()
     assert written.name == "penstock-0.prom"
-    assert step_of(written.read_text(encoding="utf-8")) == 1
+    assert next_step(written.read_text(encoding="utf-8")) == 1
 
 
 def test_every_name_is_explained():

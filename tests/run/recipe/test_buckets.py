@@ -70,15 +70,15 @@ def test_ranks_are_at_one_bucket_and_weights_make_the_mean(plan):
             assert sum(len(batch) for batch in batches) == plan.batch_size(step)
             assert sum(batch.weight for batch in batches) == pytest.approx(3)
             # mean loss of a rank times its weight, averaged over ranks: the mean over the samples of the batch
-            means = [np.mean([number_of(key) for _, key in batch.ids]) for batch in batches]
-            every = [number_of(key) for batch in batches for _, key in batch.ids]
+            means = [np.mean([key_number(key) for _, key in batch.ids]) for batch in batches]
+            every = [key_number(key) for batch in batches for _, key in batch.ids]
             weighted = np.mean([mean * batch.weight for mean, batch in zip(means, batches, strict=True)])
             assert weighted == pytest.approx(np.mean(every))
             sizes.add(len(every))
     assert sizes == {8, 13}
 
 
-def number_of(key):
+def key_number(key):
     return int(key.rpartition("/")[2])
 
 

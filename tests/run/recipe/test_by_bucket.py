@@ -99,10 +99,10 @@ def test_random_places_do_not_depend_on_ranks_and_workers(plan):
 
 @pytest.mark.parametrize("options", OPTIONS[:2], ids=["caller", "threads"])
 def test_transform_of_its_own_for_each_bucket(plan, options):
-    def of(label):
+    def label_transform(label):
         return lambda sample, rng: {"cls": sample["cls"], "label": label}
 
-    with loader.Loader(plan, 0, 1, transform=loader.by_bucket(of), **options) as batches:
+    with loader.Loader(plan, 0, 1, transform=loader.by_bucket(label_transform), **options) as batches:
         for _, batch in zip(range(10), batches, strict=False):
             assert set(batch["label"]) == {batch.bucket}
 
@@ -178,7 +178,7 @@ def test_what_is_refused(plan, given, fault: dict[str, object]):
         loader.Loader(plan, 0, 1, **options)
 
 
-def test_plan_without_buckets_has_none_to_choose_by(version):
+def test_plan_without_buckets_has_no_choice_of_bucket(version):
     plan = loader.plan({"photos": version}, seed=3, global_batch=6)
     with refusal(InvalidRuntime, what="decode['jpg']", given="by_bucket"):
         loader.Loader(plan, 0, 1, decode={"jpg": loader.by_bucket(of_its_label)})

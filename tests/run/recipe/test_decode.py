@@ -86,7 +86,7 @@ def test_clip_begins_at_a_place_that_is_the_samples(version, media):
                 for batch in batches:
                     for one, clip in zip(batch.ids, batch["mp4"], strict=True):
                         assert clip.shape == (16, 48, 64, 3)
-                        assert one[1] == f"clip/{media.sample_of(clip)}"
+                        assert one[1] == f"clip/{media.clip_sample(clip)}"
                         first = media.first_frame(clip)
                         assert places.setdefault((batch.step, one[1]), first) == first
     assert len(places) == 3 * N
@@ -147,14 +147,14 @@ def test_decoder_that_loads_with_a_loader_of_its_own_draws_the_same(version):
     def plain(data, rng):
         return rng.integers(2**60, size=2).tolist()
 
-    def nested(data, rng):
+    def decode_with_loader(data, rng):
         first = int(rng.integers(2**60))
         inner, _ = one_batch(version, ["blob"], decode={"blob": plain})
         assert inner["blob"] == expected["blob"]
         return [first, int(rng.integers(2**60))]
 
     expected, _ = one_batch(version, ["blob"], decode={"blob": plain})
-    batch, _ = one_batch(version, ["blob"], decode={"blob": nested})
+    batch, _ = one_batch(version, ["blob"], decode={"blob": decode_with_loader})
     assert batch["blob"] == expected["blob"]
 
 

@@ -100,7 +100,7 @@ def test_versions_listed_twice_are_joined_once(views):
     assert {shard.version for shard, _ in found.fields["txt"].by_shard()} == {0, 1, 2}
 
 
-def calls_of(function):
+def count_calls(function):
     """Calls of Python and of C that it takes."""
     seen = 0
 
@@ -129,8 +129,8 @@ def test_what_a_source_costs(tmp_path, samples):
             with loader.Loader(plan, 0, 1, workers=0, decode=False, framework="numpy") as batches:
                 making = batches._assembler
                 list(making.batches(range(4, 8)))  # derives keys, reads indexes and maps shards
-                planning = calls_of(lambda plan=plan: plan.stack(range(4, 8), 0, 1))
-                costs[n] = planning, calls_of(lambda making=making: list(making.batches(range(4, 8))))
+                planning = count_calls(lambda plan=plan: plan.stack(range(4, 8), 0, 1))
+                costs[n] = planning, count_calls(lambda making=making: list(making.batches(range(4, 8))))
     for before, after in ((2, 8), (8, 32)):
         planning, making = (
             (b - a) / (after - before) for a, b in zip(costs[before], costs[after], strict=True)

@@ -59,7 +59,7 @@ MOVES = st.lists(
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.sampled_from(["fill", "mask"]), st.integers(0, 1), MOVES, st.booleans())
-def test_whatever_steps_are_asked_for(plans, boundary, rank, moves, bounded):
+def test_any_requested_steps(plans, boundary, rank, moves, bounded):
     """Also where what was given out has been changed, as it is for substitutes."""
     mine = recipe(plans[boundary], rank)
     get, stop = SlotPlanner(mine, N_STEPS if bounded else None), 0
@@ -143,7 +143,7 @@ def test_error_comes_at_its_own_step(plans, monkeypatch):
         get([20])
 
 
-def locate_of(mine):
+def make_locate(mine):
     stored = mine.stored
     fields = {source: view.fields for source, view in stored.items()}
     return Locate(stored, fields, dict.fromkeys(stored), [None] * len(stored))
@@ -158,7 +158,7 @@ def addresses(located):
 def test_samples_of_steps_planned_together_are_looked_up_together(plans, monkeypatch):
     """Each step has its own, as if they were looked up alone."""
     mine, asked = recipe(plans["fill"], 1), []
-    locate = locate_of(mine)
+    locate = make_locate(mine)
     locate(plans["fill"].slots(0), np.arange(6))  # reads the indexes, which have a row group each
     monkeypatch.setattr(
         Locate, "held", lambda self, slots, held=Locate.held: asked.append(1) or held(self, slots)
@@ -177,5 +177,5 @@ def test_no_index_is_read_for_steps_to_come(tmp_path, samples):
         {"a": samples.write(root, "a", range(9), fields=("cls",))}, seed=4, global_batch=2, allow_repeats=True
     )
     mine = recipe(plan, 0)
-    get = SlotPlanner(mine, None, locate_of(mine))
+    get = SlotPlanner(mine, None, make_locate(mine))
     assert [get([step])[0].located for step in range(3)] == [None] * 3

@@ -17,10 +17,10 @@ from loader.modalities.video.packet_table import index_packets, packets_bytes, r
 from loader.modalities.video.request import VideoDecoder
 from loader.modalities.video.timeline import Timeline
 from tests.refusals import refusal
-from tests.run.numbered_video import GOP12, LONG, numbers_in, video
+from tests.run.numbered_video import GOP12, LONG, read_numbers, video
 
 
-def table_of(key, data):
+def packet_table(key, data):
     """The packet table; of "lying", one whose second mark is on the frame after the keyframe."""
     table = read_packets(index_packets(data))
     if key.startswith("lying"):
@@ -53,7 +53,7 @@ def version(clips):
     with loader.Root("memory://run-video-reads") as root:
         with root.write("clips", groups={"mp4.packets": "media_index"}, part_samples=4) as writer:
             for key, data in clips.items():
-                writer.add(key, {"mp4": data, "mp4.packets": table_of(key, data), "cls": len(key)})
+                writer.add(key, {"mp4": data, "mp4.packets": packet_table(key, data), "cls": len(key)})
         yield writer.version
 
 
@@ -90,14 +90,14 @@ def test_batches_are_those_of_whole_fields(version, number):
             assert all(np.array_equal(x, y) for x, y in zip(a["mp4"][-len(c) :], c["mp4"], strict=True))
 
 
-def test_frames_are_the_ones_asked_for(version):
+def test_frames_are_the_requested_ones(version):
     """By the numbers burnt into them, drawn places covering the videos."""
     plan = loader.plan({"v": version.where("key LIKE 'gop12/%'").select("mp4")}, seed=1, global_batch=4)
     seen = Counter()
     with loader.Loader(plan, 0, 1, decode={"mp4": loader.video(4, 3)}, workers=0, epochs=20) as batches:
         for batch in batches:
             for (_, key), clip in zip(batch.ids, batch["mp4"], strict=True):
-                i, numbers = int(key[-1]), numbers_in(clip)
+                i, numbers = int(key[-1]), read_numbers(clip)
                 assert numbers == list(range(numbers[0], numbers[0] + 12, 3))
                 assert i <= numbers[0] <= i + 48 + 7 * i - 10
                 seen[key, numbers[0]] += 1
@@ -107,11 +107,11 @@ def test_frames_are_the_ones_asked_for(version):
 def test_packets_that_do_not_do_are_followed_by_the_whole_field(version, clips):
     """The table of this video has a mark of a keyframe on a frame that is none."""
     plan = loader.plan({"v": version.where("key = 'lying/0'").select("mp4")}, seed=1, global_batch=1)
-    keys = np.flatnonzero(read_packets(table_of("lying/0", clips["lying/0"])).key).tolist()
+    keys = np.flatnonzero(read_packets(packet_table("lying/0", clips["lying/0"])).key).tolist()
     for start, falls_back in ((keys[1] + 1, True), (keys[2], False)):
         decoder = loader.video(2, start=start)
         with loader.Loader(plan, 0, 1, decode={"mp4": decoder}, workers=0) as batches:
-            assert numbers_in(batches.batch_at(0)["mp4"][0]) == [start, start + 1]
+            assert read_numbers(batches.batch_at(0)["mp4"][0]) == [start, start + 1]
             fetched = batches.metrics()["fetched_bytes_total"]
         assert (fetched > len(clips["lying/0"])) == falls_back
 
@@ -122,17 +122,17 @@ def test_packets_are_no_field_of_the_batch_unless_selected(version, clips):
         batch = next(batches)
     assert list(batch) == ["mp4.packets", "mp4"]
     for (_, key), table in zip(batch.ids, batch["mp4.packets"], strict=True):
-        assert table == table_of(key, clips[key])
+        assert table == packet_table(key, clips[key])
 
 
-def test_bytes_when_bytes_are_asked_for(version, clips):
+def test_bytes_on_request(version, clips):
     plan = loader.plan({"v": version.select("mp4")}, seed=1, global_batch=N)
     with loader.Loader(plan, 0, 1, decode=False, workers=0, steps=1) as batches:
         batch = next(batches)
     assert [clips[key] for _, key in batch.ids] == batch["mp4"]
 
 
-def written(root, name, fields_of, keys, **how):
+def write_version(root, name, fields_of, keys, **how):
     with root.write(name, groups={"mp4.packets": "media_index"}, **how) as writer:
         for key in keys:
             writer.add(key, fields_of(key))
@@ -143,16 +143,16 @@ def with_table(data):
     return {"mp4": data, "mp4.packets": index_packets(data)}
 
 
-def spans_of(store, path_part):
+def store_spans(store, path_part):
     return [span for path, spans in store.spans if path_part in path for span in spans]
 
 
 @pytest.fixture
-def listening(watched):
-    """watched(root), which also notes the ranges that are asked for."""
+def listening(watch_store):
+    """watch_store(root), which also notes the ranges that are asked for."""
 
     def listen(root):
-        store = watched(root)
+        store = watch_store(root)
         store.spans = []
         inner = store.inner
 
@@ -174,7 +174,7 @@ def test_what_is_read_does_not_grow_with_the_video(listening):
     seen = {}
     for n_frames in (90, 900):
         with loader.Root(f"memory://run-video-length-{n_frames}") as root:
-            written(root, "long", lambda _, n=n_frames: with_table(video(n)), ["one"])
+            write_version(root, "long", lambda _, n=n_frames: with_table(video(n)), ["one"])
             store = listening(root)
             version = root.open("long@1")
             plan = loader.plan({"v": version.select("mp4")}, seed=1, global_batch=1)
@@ -182,10 +182,10 @@ def test_what_is_read_does_not_grow_with_the_video(listening):
             store.spans.clear()
             with loader.Loader(plan, 0, 1, decode={"mp4": loader.video(8, start=50)}, workers=0) as batches:
                 batch = batches.batch_at(0)
-                assert numbers_in(batch["mp4"][0]) == list(range(50, 58))
+                assert read_numbers(batch["mp4"][0]) == list(range(50, 58))
                 fetched = batches.metrics()["fetched_bytes_total"]
-            (span,) = spans_of(store, "/media-")
-            (table,) = spans_of(store, "/media_index-")
+            (span,) = store_spans(store, "/media-")
+            (table,) = store_spans(store, "/media_index-")
             assert address.offset < span.offset < address.offset + address.nbytes - span.nbytes
             assert fetched == span.nbytes + table.nbytes
             seen[n_frames] = (span.nbytes, table.nbytes, address.nbytes)
@@ -198,7 +198,7 @@ def test_what_is_read_does_not_grow_with_the_video(listening):
 def test_one_range_per_run_of_packets(listening):
     data = video(900, {**GOP12, "crf": "1"})
     with loader.Root("memory://run-video-runs") as root:
-        written(root, "far", lambda _: with_table(data), ["one"])
+        write_version(root, "far", lambda _: with_table(data), ["one"])
         store = listening(root)
         version = root.open("far@1")
         plan = loader.plan({"v": version.select("mp4")}, seed=1, global_batch=1)
@@ -211,14 +211,14 @@ def test_one_range_per_run_of_packets(listening):
             store.spans.clear()
             decoder = loader.video(at=[Fraction(40 * n, 1000) for n in frames])
             with loader.Loader(plan, 0, 1, decode={"mp4": decoder}, workers=0) as batches:
-                assert numbers_in(batches.batch_at(0)["mp4"][0]) == frames
-            assert spans_of(store, "/media-") == [
+                assert read_numbers(batches.batch_at(0)["mp4"][0]) == frames
+            assert store_spans(store, "/media-") == [
                 (offset + table.pos[a], table.pos[b - 1] + table.size[b - 1] - table.pos[a])
                 for a, b in wanted
             ]
 
 
-def flipped(root, path, place):
+def flip_byte(root, path, place):
     full = os.path.join(root.url, path)
     status = os.stat(full)
     with open(full, "r+b") as file:
@@ -234,19 +234,19 @@ class TestDamage:
     def local(self, tmp_path):
         data = video(120)
         root = loader.Root(str(tmp_path / "root"))
-        version = written(root, "one", lambda _: with_table(data), ["clip"])
+        version = write_version(root, "one", lambda _: with_table(data), ["clip"])
         plan = loader.plan({"v": version.select("mp4")}, seed=1, global_batch=1)
         address = loader.explain(plan, 0)[0].address
         return root, plan, address, read_packets(index_packets(data))
 
     def read(self, plan, start=40):
         with loader.Loader(plan, 0, 1, decode={"mp4": loader.video(4, start=start)}, workers=0) as batches:
-            return numbers_in(batches.batch_at(0)["mp4"][0]), batches.metrics()["refetched_total"]
+            return read_numbers(batches.batch_at(0)["mp4"][0]), batches.metrics()["refetched_total"]
 
     def test_in_a_packet_that_is_needed(self, local):
         root, plan, address, table = local
         place = address.fields["mp4"]
-        flipped(root, place.path, place.offset + int(table.pos[38]) + 3)
+        flip_byte(root, place.path, place.offset + int(table.pos[38]) + 3)
         with pytest.raises(Corrupt) as caught:
             self.read(plan)
         at = place.offset + int(table.pos[38])
@@ -261,14 +261,14 @@ class TestDamage:
     def test_in_a_packet_that_is_not(self, local):
         root, plan, address, table = local
         place = address.fields["mp4"]
-        flipped(root, place.path, place.offset + int(table.pos[90]) + 3)
+        flip_byte(root, place.path, place.offset + int(table.pos[90]) + 3)
         assert self.read(plan) == ([40, 41, 42, 43], 0)
 
     def test_in_the_table(self, local):
         root, plan, _, _ = local
         version = plan.sources["v"].view.version
         place = version.address(np.array([0]), ["mp4.packets"])[0].fields["mp4.packets"]
-        flipped(root, place.path, place.offset + place.nbytes - 200)
+        flip_byte(root, place.path, place.offset + place.nbytes - 200)
         with refusal(Corrupt, what="mp4.packets", within="field 'mp4.packets'") as damaged:
             self.read(plan)
         assert "in its index" in str(damaged.value.accepted)
@@ -281,10 +281,10 @@ class TestDamage:
             self.read(plan)
 
 
-def test_flip_on_the_way_is_cured_by_reading_the_packet_again(memory_root, watched):
+def test_flip_on_the_way_is_cured_by_reading_the_packet_again(memory_root, watch_store):
     data = video(120)
-    written(memory_root, "one", lambda _: with_table(data), ["clip"])
-    store = watched(memory_root)
+    write_version(memory_root, "one", lambda _: with_table(data), ["clip"])
+    store = watch_store(memory_root)
     plan = loader.plan({"v": memory_root.open("one@1").select("mp4")}, seed=1, global_batch=1)
     place = loader.explain(plan, 0)[0].address.fields["mp4"]
     again = []
@@ -297,7 +297,7 @@ def test_flip_on_the_way_is_cured_by_reading_the_packet_again(memory_root, watch
 
     store.change = once
     with loader.Loader(plan, 0, 1, decode={"mp4": loader.video(4, start=40)}, workers=0) as batches:
-        assert numbers_in(batches.batch_at(0)["mp4"][0]) == [40, 41, 42, 43]
+        assert read_numbers(batches.batch_at(0)["mp4"][0]) == [40, 41, 42, 43]
         assert batches.metrics()["refetched_total"] == 1
     table = read_packets(index_packets(data))
     assert again[1:] == [(place.offset + table.pos[43], table.size[43])]
@@ -306,7 +306,7 @@ def test_flip_on_the_way_is_cured_by_reading_the_packet_again(memory_root, watch
 def test_table_of_another_video_is_refused(memory_root):
     other = video(50)
     table = index_packets(other)
-    version = written(memory_root, "odd", lambda _: {"mp4": video(60), "mp4.packets": table}, ["clip"])
+    version = write_version(memory_root, "odd", lambda _: {"mp4": video(60), "mp4.packets": table}, ["clip"])
     plan = loader.plan({"v": version.select("mp4")}, seed=1, global_batch=1)
     with (
         loader.Loader(plan, 0, 1, workers=0) as batches,
@@ -318,7 +318,9 @@ def test_table_of_another_video_is_refused(memory_root):
 
 
 def test_bytes_that_are_no_table_are_refused(memory_root):
-    version = written(memory_root, "odd", lambda _: {"mp4": video(60), "mp4.packets": b"nothing"}, ["clip"])
+    version = write_version(
+        memory_root, "odd", lambda _: {"mp4": video(60), "mp4.packets": b"nothing"}, ["clip"]
+    )
     plan = loader.plan({"v": version.select("mp4")}, seed=1, global_batch=1)
     with (
         loader.Loader(plan, 0, 1, workers=0) as batches,
@@ -329,7 +331,7 @@ def test_bytes_that_are_no_table_are_refused(memory_root):
 
 @pytest.mark.parametrize("way", ["table", "whole"])
 def test_too_few_frames_are_refused_alike(memory_root, way):
-    version = written(memory_root, "few", lambda _: with_table(video(9)), ["clip"])
+    version = write_version(memory_root, "few", lambda _: with_table(video(9)), ["clip"])
     plan = loader.plan({"v": version.select("mp4")}, seed=1, global_batch=1)
     decoder = loader.video(5, 2, start=1) if way == "table" else whole(loader.video(5, 2, start=1))
     with (
@@ -373,10 +375,10 @@ def test_table_that_says_whole_is_obeyed(memory_root):
                 target.mux(packet)
     data = file.getvalue()
     assert read_packets(index_packets(data)).facts.whole_because
-    version = written(memory_root, "whole", lambda _: with_table(data), ["clip"])
+    version = write_version(memory_root, "whole", lambda _: with_table(data), ["clip"])
     plan = loader.plan({"v": version.select("mp4")}, seed=1, global_batch=1)
     with loader.Loader(plan, 0, 1, decode={"mp4": loader.video(4, start=30)}, workers=0) as batches:
-        assert numbers_in(next(batches)["mp4"][0]) == [30, 31, 32, 33]
+        assert read_numbers(next(batches)["mp4"][0]) == [30, 31, 32, 33]
         assert batches.metrics()["fetched_bytes_total"] == len(data) + len(index_packets(data))
 
 
@@ -410,12 +412,12 @@ class TestCameras:
             for batch in batches:
                 assert list(batch) == [self.WRIST, self.HIGH]
                 for high, wrist in zip(batch[self.HIGH], batch[self.WRIST], strict=True):
-                    shown = numbers_in(high)
+                    shown = read_numbers(high)
                     times = [self.HIGH_PTS[n] for n in shown]
                     assert times == list(range(times[0], times[0] + 8 * 200, 200))
                     assert times[0] >= 1500
                     assert times[-1] < 4500
-                    assert numbers_in(wrist) == [(time - 1500) // 100 for time in times]
+                    assert read_numbers(wrist) == [(time - 1500) // 100 for time in times]
                     seen.add(shown[0])
         # 13 is the first frame with the wrist on, 87 the last at which it is; the clip spans 35 more
         assert min(seen) == 13
@@ -459,8 +461,10 @@ class TestCameras:
         assert (high_s.dtype, high_s.shape) == (np.float64, (4, 4))
         assert batch["first_s"].tolist() == high_s[:, 0].tolist()
         for i in range(4):
-            assert high_s[i].tolist() == [self.HIGH_PTS[n] / 1000 for n in numbers_in(batch[self.HIGH][i])]
-            assert wrist_s[i].tolist() == [self.WRIST_PTS[n] / 1000 for n in numbers_in(batch[self.WRIST][i])]
+            assert high_s[i].tolist() == [self.HIGH_PTS[n] / 1000 for n in read_numbers(batch[self.HIGH][i])]
+            assert wrist_s[i].tolist() == [
+                self.WRIST_PTS[n] / 1000 for n in read_numbers(batch[self.WRIST][i])
+            ]
         assert (wrist_s <= high_s).all()
 
     def test_times_have_a_name_of_their_own(self, memory_root):
@@ -470,7 +474,7 @@ class TestCameras:
         with refusal(InvalidRuntime, what="decode['mp4']", where="odd@1", given="mp4.times"):
             loader.Loader(plan, 0, 1, decode={"mp4": loader.video(times=True)}, workers=0)
 
-    def test_place_at_which_another_camera_is_off(self, memory_root):
+    def test_times_need_a_frame_of_every_camera(self, memory_root):
         version = self.version(memory_root, (self.HIGH, self.WRIST))
         plan = loader.plan({"v": version.select(self.HIGH, self.WRIST)}, seed=2, global_batch=4)
         for leader, match in (

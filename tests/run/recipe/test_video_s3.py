@@ -43,11 +43,11 @@ def test_one_request_for_the_tables_and_one_per_run(plan_and_videos, monkeypatch
     sent = []
     get_range = RemoteStore.get_range
 
-    def counted(self, key, offset, nbytes, etag=None):
+    def record_range(self, key, offset, nbytes, etag=None):
         sent.append((key.rpartition("/")[2].partition("-")[0], nbytes))
         return get_range(self, key, offset, nbytes, etag)
 
-    monkeypatch.setattr(RemoteStore, "get_range", counted)
+    monkeypatch.setattr(RemoteStore, "get_range", record_range)
     tables = {key: read_packets(index_packets(data)) for key, data in videos.items()}
     for times, runs in (([50, 52, 57], [(48, 58)]), ([2, 100, 195], [(0, 3), (96, 101), (192, 196)])):
         decoder = loader.video(at=[Fraction(n, 25) for n in times])

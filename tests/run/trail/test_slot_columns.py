@@ -34,7 +34,7 @@ SAMPLES = st.dictionaries(st.sampled_from("abc"), st.sampled_from(VALUES), min_s
 ALIKE = st.sampled_from(VALUES).map(lambda value: [{"a": value}, {"a": value}, {"a": value}])
 
 
-def batch_of(samples, framework, list_fields=frozenset()):
+def make_fields(samples, framework, list_fields=frozenset()):
     """The fields of a batch of samples, and of padding where one is None."""
     columns = Columns(len(samples), list_fields=list_fields)
     for row, sample in enumerate(samples):
@@ -43,7 +43,7 @@ def batch_of(samples, framework, list_fields=frozenset()):
     return collate(columns, framework)[0]
 
 
-def told(value):
+def typed_value(value):
     """A value, by its type, dtype, shape and bytes."""
     return type(value), tensor_crcs({"": value}) or repr(value)
 
@@ -67,13 +67,13 @@ def test_samples_one_by_one_are_those_of_their_batch(samples, framework, order) 
     for slot, values in columns.numbers().items():
         assert not found[slot].keys() & values.keys()
         found[slot] |= values
-    whole = batch_of(samples, framework)
+    whole = make_fields(samples, framework)
     assert columns.crcs() == tensor_crcs(whole)
     assert set(columns.names) == whole.keys()
     for slot in real:
         assert columns.crcs_of(slot, found[slot]) == tensor_crcs(found[slot])
-        assert {name: told(value) for name, value in found[slot].items()} == {
-            name: told(column[slot]) for name, column in whole.items()
+        assert {name: typed_value(value) for name, value in found[slot].items()} == {
+            name: typed_value(column[slot]) for name, column in whole.items()
         }
 
 
@@ -96,7 +96,7 @@ def test_field_that_stays_a_list_has_the_checksum_of_a_list(values, framework) -
     columns = SlotColumns(3, framework, list_fields)
     for slot in (0, 2):
         columns.add(slot, samples[slot])
-    batch = batch_of(samples, framework, list_fields)
+    batch = make_fields(samples, framework, list_fields)
     assert [len(value) for value in batch["a"]] == [len(values[0]), 0, len(values[1])]
     assert columns.crcs() == tensor_crcs(batch)
     assert len(columns.crcs()) == 1

@@ -43,7 +43,7 @@ def train(plan, trail, steps=6, rank=0, world_size=1, seek=0, **options):
     return found
 
 
-def stored_rows(root, run="r"):
+def table_rows(root, run="r"):
     """The rows of a run's trail as its tables hold them, which need no polars."""
     keys = sorted(info.key for info in root.store.list(f"trails/{run}/") if info.key.endswith(".parquet"))
     tables = [pq.read_table(pa.BufferReader(root.store.get(key).data), use_threads=False) for key in keys]
@@ -248,7 +248,7 @@ def test_torch_values_are_those_of_the_moment(memory_root, plan, device):
         with torch.no_grad():
             loss.zero_()
             losses.zero_()
-    (row,) = stored_rows(memory_root)
+    (row,) = table_rows(memory_root)
     assert row["note.loss"] == 2.5
     assert row["largest"][0] == {"note": "loss", "slot": 7, "value": 7.0}
     assert row["crc.x.npy"] is not None
@@ -271,7 +271,7 @@ def test_notes_of_any_stream_are_waited_for_by_the_writer_alone(memory_root, pla
                 losses = moved[-1]["cls"] * 1.0 + batch.step
                 batches.note(loss=losses.sum(), per_sample={"loss": losses})
             assert not stream.query(), "the training waited"
-    rows = stored_rows(memory_root)
+    rows = table_rows(memory_root)
     assert len(rows) == 3
     for row in rows:
         numbers = [int(key[-3:]) + row["step"] for _, key in plan.batch_ids(row["step"])]
@@ -349,7 +349,7 @@ class Hanging(Refusing):
 def test_ctrl_c_does_not_wait_for_a_store_that_does_not_answer(memory_root, plan):
     memory_root.store = store = Hanging(memory_root.store)
 
-    def interrupted():
+    def interrupt_training():
         with (
             suppress(KeyboardInterrupt),
             loader.Loader(
@@ -359,7 +359,7 @@ def test_ctrl_c_does_not_wait_for_a_store_that_does_not_answer(memory_root, plan
             next(one)
             raise KeyboardInterrupt
 
-    training = threading.Thread(target=interrupted)
+    training = threading.Thread(target=interrupt_training)
     training.start()
     training.join(PATIENCE_S)
     ended = not training.is_alive()
@@ -575,7 +575,7 @@ def test_recorders_thread_collects_its_loader_as_a_wait_begins(memory_root, plan
     batches._recorder.join(PATIENCE_S)
     assert not batches._recorder._thread.is_alive()
     batches.close()
-    assert [row["step"] for row in stored_rows(memory_root)] == [0]
+    assert [row["step"] for row in table_rows(memory_root)] == [0]
 
 
 @pytest.mark.parametrize("n_starts", [2, 20])

@@ -44,14 +44,14 @@ def episode(number: int, keep: Any) -> dict[str, Any]:
     return {"action.npy": action, "action.ns.npy": np.arange(n) * 20_000_000, "keep.npy": np.asarray(keep)}
 
 
-def stored(root: loader.Root, keeps: list[Any]) -> loader.View:
+def write_keeps(root: loader.Root, keeps: list[Any]) -> loader.View:
     with root.write("arm") as writer:
         for number, keep in enumerate(keeps):
             writer.add(f"ep{number}", episode(number, keep))
     return root.open("arm@latest").select("action.npy")
 
 
-def kept(view: loader.View, **options: Any) -> Any:
+def keep_windows(view: loader.View, **options: Any) -> Any:
     return loader.windows(view, **{"anchor": "action.npy", "at": AT, "keep": "keep.npy", **options})
 
 
@@ -85,14 +85,14 @@ def test_windows_stand_at_the_true_rows(keeps: list[list[bool]], every: int, ins
         for n, keep in enumerate(keeps)
     }
     with loader.Root(f"memory://keep-{next(NUMBERS)}") as root:
-        windows = kept(stored(root, keeps), every=every, pad="inside" if inside else "mask")
+        windows = keep_windows(write_keeps(root, keeps), every=every, pad="inside" if inside else "mask")
         numbers, stored_order = np.arange(len(windows)), order(windows)
         expected = [(n, row) for n in stored_order for row in rows[n] if keeps[n][row]]
         assert windows.keys(numbers) == [f"ep{n}@{row}" for n, row in expected]
         assert windows.stored_ordinals(numbers).tolist() == [stored_order.index(n) for n, _ in expected]
         for key, number in zip(windows.keys(numbers), numbers.tolist(), strict=True):
             assert windows.key_windows(key) == [number]
-        again = kept(stored_again(root), every=every, pad="inside" if inside else "mask")
+        again = keep_windows(write_again(root), every=every, pad="inside" if inside else "mask")
         assert (again.identity, again.id) == (windows.identity, windows.id)
         if not expected:
             return
@@ -106,7 +106,7 @@ def test_windows_stand_at_the_true_rows(keeps: list[list[bool]], every: int, ins
     assert seen == Counter((n, row, f"ep{n}@{row}") for n, row in expected)
 
 
-def stored_again(root: loader.Root) -> loader.View:
+def write_again(root: loader.Root) -> loader.View:
     return root.open("arm@latest").select("action.npy")
 
 
@@ -117,7 +117,7 @@ def test_table_over_groups_of_episodes_equals_one_group(monkeypatch: pytest.Monk
         monkeypatch.setattr(tables, "KEEP_BYTES", limits[0])
         monkeypatch.setattr(tables, "KEEP_EPISODES", limits[1])
         with loader.Root(f"memory://keep-{next(NUMBERS)}") as root:
-            windows = kept(stored(root, keeps))
+            windows = keep_windows(write_keeps(root, keeps))
             counted.append(windows.table_sha256)
             assert windows.keys(np.arange(len(windows))) == [
                 f"ep{n}@{row}" for n in order(windows) for row in np.flatnonzero(keeps[n])
@@ -126,7 +126,7 @@ def test_table_over_groups_of_episodes_equals_one_group(monkeypatch: pytest.Monk
 
 
 def test_ranks_resume_and_a_saved_plan_give_the_same_digests(root: loader.Root) -> None:
-    windows = kept(stored(root, [some(20 + n, n) for n in range(12)]))
+    windows = keep_windows(write_keeps(root, [some(20 + n, n) for n in range(12)]))
     plan = loader.plan({"arm": windows}, seed=5, global_batch=10)
 
     def digests(plan: loader.Plan, world: int, first: int = 0) -> list[int]:
@@ -146,7 +146,7 @@ def test_ranks_resume_and_a_saved_plan_give_the_same_digests(root: loader.Root) 
     again = loader.open_plan(root, plan.hash)
     assert again.hash == plan.hash
     assert digests(again, 1) == whole
-    everywhere = kept(stored_again(root), keep=None)
+    everywhere = keep_windows(write_again(root), keep=None)
     assert everywhere.identity != windows.identity
     assert loader.plan({"arm": everywhere}, seed=5, global_batch=10).hash != plan.hash
 
@@ -154,7 +154,9 @@ def test_ranks_resume_and_a_saved_plan_give_the_same_digests(root: loader.Root) 
 def test_worker_processes_give_the_same_batches(root: loader.Root, tmp_path: Path) -> None:
     with loader.Root(str(tmp_path)) as on_disk:
         plan = loader.plan(
-            {"arm": kept(stored(on_disk, [some(20, n) for n in range(5)]))}, seed=5, global_batch=4
+            {"arm": keep_windows(write_keeps(on_disk, [some(20, n) for n in range(5)]))},
+            seed=5,
+            global_batch=4,
         )
         ids = []
         for workers in (0, 2):
@@ -165,7 +167,7 @@ def test_worker_processes_give_the_same_batches(root: loader.Root, tmp_path: Pat
 
 def test_episodes_are_quarantined_and_found(root: loader.Root) -> None:
     keeps = [some(20, n) for n in range(4)]
-    plan = loader.plan({"arm": kept(stored(root, keeps))}, seed=5, global_batch=3)
+    plan = loader.plan({"arm": keep_windows(write_keeps(root, keeps))}, seed=5, global_batch=3)
     held = plan.quarantined({"arm": ["ep2"]}, 3)
     for step in range(15):
         left = [key for _, key in held.batch_ids(step)]
@@ -183,13 +185,13 @@ def test_episodes_are_quarantined_and_found(root: loader.Root) -> None:
     assert explained.address.key == plan.batch_ids(0)[0][1].partition("@")[0]
 
 
-def grown_root(root: loader.Root) -> tuple[list[Any], loader.Plan]:
+def write_growing_root(root: loader.Root) -> tuple[list[Any], loader.Plan]:
     keeps = [some(12 + n, n) for n in range(5)]
-    return keeps, loader.plan({"arm": kept(stored(root, keeps))}, seed=5, global_batch=3)
+    return keeps, loader.plan({"arm": keep_windows(write_keeps(root, keeps))}, seed=5, global_batch=3)
 
 
 def test_plan_grows_by_the_true_rows_of_new_episodes(root: loader.Root) -> None:
-    keeps, plan = grown_root(root)
+    keeps, plan = write_growing_root(root)
     with root.write("arm") as writer:
         for number in range(5, 8):
             keeps.append(some(9, number))
@@ -211,7 +213,7 @@ def test_plan_grows_by_the_true_rows_of_new_episodes(root: loader.Root) -> None:
 
 @pytest.mark.parametrize("swap", [True, False])
 def test_growth_over_a_rewritten_keep_is_refused(root: loader.Root, swap: bool) -> None:
-    keeps, plan = grown_root(root)
+    keeps, plan = write_growing_root(root)
     keeps.append(some(9, 5))
     with root.write("arm") as writer:
         writer.add("ep5", episode(5, keeps[5]))
@@ -227,7 +229,7 @@ def test_growth_over_a_rewritten_keep_is_refused(root: loader.Root, swap: bool) 
             name,
             {field: lambda sample, values=values: values[int(sample["action.npy"][0, 0])].copy()},
         )
-        view = kept(later.select("action.npy"), keep=field)
+        view = keep_windows(later.select("action.npy"), keep=field)
         now = WindowView(view.episodes, was.layout, view.first, view.kept)  # as if it were "keep.npy"
         if name == "same":
             added = now.since(was).view
@@ -241,7 +243,7 @@ def test_growth_over_a_rewritten_keep_is_refused(root: loader.Root, swap: bool) 
 @pytest.mark.parametrize("keep", [None, "keep.npy"])
 def test_run_follows_two_publishes(root: loader.Root, keep: str | None) -> None:
     keeps = [some(12, n) for n in range(3)]
-    windows = kept(stored(root, keeps), keep=keep)
+    windows = keep_windows(write_keeps(root, keeps), keep=keep)
     plan = loader.plan({"arm": windows}, seed=5, global_batch=4)
 
     def publish(number: int) -> None:
@@ -287,11 +289,11 @@ def test_run_follows_two_publishes(root: loader.Root, keep: str | None) -> None:
 
 
 def test_growth_needs_the_same_keep(root: loader.Root) -> None:
-    _, plan = grown_root(root)
+    _, plan = write_growing_root(root)
     with root.write("arm") as writer:
         writer.add("ep5", episode(5, some(9, 5)))
     with refusal(InvalidPlan, what="windows", where="source 'arm'", given=["keep"]):
-        plan.grow({"arm": kept(stored_again(root), keep=None)}, 2)
+        plan.grow({"arm": keep_windows(write_again(root), keep=None)}, 2)
 
 
 @pytest.mark.parametrize(
@@ -312,32 +314,32 @@ def test_keep_that_is_no_bool_for_each_row_is_refused(
         writer.add("ep1", episode(1, np.ones(10, bool)) | {"keep.npy": keep})
     view = root.open("arm@1").select("action.npy")
     with refusal(InvalidPlan, **fault):
-        kept(view)
+        keep_windows(view)
     assert not list(root.store.list("windows/"))
-    assert len(kept(view.where("key != 'ep1'"))) == 10
+    assert len(keep_windows(view.where("key != 'ep1'"))) == 10
 
 
 def test_keep_that_is_missing_is_refused(root: loader.Root) -> None:
-    view = stored(root, [some(9, 1)])
+    view = write_keeps(root, [some(9, 1)])
     for name in ("", 3):
         with refusal(InvalidPlan, what="keep", given=name, accepted="the name of a bool stream"):
-            kept(view, keep=name)
+            keep_windows(view, keep=name)
     with refusal(FieldNotFound, what="other.npy", where="arm@1"):
-        kept(view, keep="other.npy")
+        keep_windows(view, keep="other.npy")
     with root.write("words") as writer:
         writer.add("ep0", episode(0, [True]) | {"keep.txt": "yes"})
     with refusal(InvalidPlan, what="keep", given="keep.txt", accepted="an array field of truth values"):
-        kept(root.open("words@1").select("action.npy"), keep="keep.txt")
+        keep_windows(root.open("words@1").select("action.npy"), keep="keep.txt")
     bare = {name: value for name, value in episode(1, some(9, 2)).items() if name != "keep.npy"}
     root.add_group("arm@1", "more", {"later.npy": lambda sample: some(9, 1)})
     with root.write("arm") as writer:
         writer.add("ep1", bare | {"keep.npy": some(9, 2)})
     with refusal(FieldNotFound, what="later.npy", where="episode 'ep1'"):
-        kept(stored_again(root), keep="later.npy")
+        keep_windows(write_again(root), keep="later.npy")
 
 
 def test_epoch_without_true_rows_is_refused(root: loader.Root) -> None:
-    windows = kept(stored(root, [np.zeros(5, bool)] * 3))
+    windows = keep_windows(write_keeps(root, [np.zeros(5, bool)] * 3))
     assert len(windows) == 0
     with pytest.raises(EmptyView):
         loader.plan({"arm": windows}, seed=1, global_batch=2)
@@ -346,10 +348,10 @@ def test_epoch_without_true_rows_is_refused(root: loader.Root) -> None:
 def test_table_is_stored_once_and_proved(tmp_path: Path) -> None:
     with loader.Root(str(tmp_path)) as root:
         keeps = [some(30, n) for n in range(3)]
-        windows = kept(stored(root, keeps))
+        windows = keep_windows(write_keeps(root, keeps))
         (path,) = tmp_path.glob("windows/*.parquet")
         before = path.stat().st_mtime_ns
-        assert kept(stored_again(root)).id == windows.id
+        assert keep_windows(write_again(root)).id == windows.id
         assert path.stat().st_mtime_ns == before
         data = path.read_bytes()
         rows = pq.read_table(path)
@@ -366,7 +368,7 @@ def test_table_is_stored_once_and_proved(tmp_path: Path) -> None:
         for at in (4, 15):
             path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
             with refusal(Corrupt, what="page 0 of the bitmap", within=name):
-                kept(stored_again(root)).keys(np.arange(3))
+                keep_windows(write_again(root)).keys(np.arange(3))
             (problem,) = check_stored(root.store, name, root.state)
             assert "damaged, edited or renamed" in problem.what
         facts = rows.schema.metadata
@@ -374,14 +376,14 @@ def test_table_is_stored_once_and_proved(tmp_path: Path) -> None:
             edited = rows.replace_schema_metadata({**facts, fact: facts[fact][::-1]})
             pq.write_table(edited, path)
             with refusal(Corrupt, what="table of windows", within=name) as damaged:
-                kept(stored_again(root))
+                keep_windows(write_again(root))
             assert "delete it to rebuild it" in str(damaged.value)
         for cut in (0, 3, 40, len(data) - 1):
             path.write_bytes(data[:cut])
             with refusal(Corrupt, what="table of windows", within=name):
-                kept(stored_again(root))
+                keep_windows(write_again(root))
         path.write_bytes(data)
-        assert kept(stored_again(root)).id == windows.id
+        assert keep_windows(write_again(root)).id == windows.id
         assert json.loads(json.dumps(windows.spec()))["layout"]["keep"] == "keep.npy"
 
 
@@ -405,8 +407,8 @@ def test_table_is_stored_once_and_proved(tmp_path: Path) -> None:
 def test_forged_table_is_refused(
     root: loader.Root, first: list[int], first_kept: list[int], n_true: list[int], fault_in_use: str | None
 ) -> None:
-    view = stored(root, [np.arange(30) % 3 > 0] * 2)
-    kept(view)
+    view = write_keeps(root, [np.arange(30) % 3 > 0] * 2)
+    keep_windows(view)
     (path,) = [info.key for info in root.store.list("windows/")]
     packed = np.frombuffer(root.store.get(path).data[4:12], np.uint8)
     pages = np.array([(crc32c(packed.data), n) for n in n_true], [("crc32c", "<u4"), ("n_true", "<u4")])
@@ -424,18 +426,18 @@ def test_forged_table_is_refused(
         assert str(damaged.value).endswith("damaged, edited or renamed; delete it to rebuild it")
     if fault_in_use:
         with refusal(Corrupt, what=fault_in_use, within=path):
-            kept(stored_again(root)).keys(np.arange(3))
+            keep_windows(write_again(root)).keys(np.arange(3))
     else:
-        kept(stored_again(root)).keys(np.arange(3))
+        keep_windows(write_again(root)).keys(np.arange(3))
 
 
 def test_table_of_a_later_release_is_named(root: loader.Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    view = stored(root, [some(30, 1)])
+    view = write_keeps(root, [some(30, 1)])
     with monkeypatch.context() as patch:
         patch.setattr(parquet, "SCHEMA_VERSION", 2)
-        kept(view)
+        keep_windows(view)
     with refusal(FormatTooNew, what="table schema", given=2):
-        kept(stored_again(root))
+        keep_windows(write_again(root))
 
 
 def test_table_whose_numbers_wrap_is_refused(root: loader.Root) -> None:
@@ -471,16 +473,16 @@ def test_later_tables_read_new_episodes_only_and_equal_whole_ones(
     options: dict[str, Any] = {"every": every, "pad": "inside" if inside else "mask", "keep": keep}
     n_read, n_before, read_fields = list[int](), 0, tables.read_fields
 
-    def counted(store: Any, addresses: Any, **named: Any) -> Any:
+    def count_keeps(store: Any, addresses: Any, **named: Any) -> Any:
         n_read.append(sum("keep.npy" in address.fields for address in addresses))
         return read_fields(store, addresses, **named)
 
     def windows(root: loader.Root) -> Any:
         view = root.open("arm@latest").select("action.npy")
-        return kept(view.where("good") if where else view, **options)
+        return keep_windows(view.where("good") if where else view, **options)
 
     with loader.Root(f"memory://keep-{next(NUMBERS)}") as root, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "read_fields", counted)
+        patch.setattr(tables, "read_fields", count_keeps)
         patch.setattr(tables, "BITS_TOGETHER", 16)
         for n in sizes:
             with root.write("arm") as writer:
@@ -488,7 +490,7 @@ def test_later_tables_read_new_episodes_only_and_equal_whole_ones(
                     fields = episode(number, some(7 + 3 * number, number))
                     writer.add(f"ep{number}", fields, {"good": number % 3 != 1})
             n_before += n
-            if out := {f"ep{number}" for number in gone if number < n_before - n} - excluded(root):
+            if out := {f"ep{number}" for number in gone if number < n_before - n} - exclude_episodes(root):
                 root.exclude("arm@latest", sorted(out), reason="bad")
             n_read.clear()
             later = windows(root)
@@ -503,23 +505,23 @@ def test_later_tables_read_new_episodes_only_and_equal_whole_ones(
                 assert later.kept.members.bits(0, n).tolist() == whole.kept.members.bits(0, n).tolist()
 
 
-def excluded(root: loader.Root) -> set[str]:
+def exclude_episodes(root: loader.Root) -> set[str]:
     """Keys of the episodes that the newest version lacks."""
     live = set(root.open("arm@latest").samples().collect()["key"])
     return {f"ep{number}" for number in range(16)} - live
 
 
 def test_plan_grows_by_what_its_windows_know(root: loader.Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, plan = grown_root(root)
+    _, plan = write_growing_root(root)
     with root.write("arm") as writer:
         writer.add("ep5", episode(5, some(9, 5)))
     seen, read_fields = list[str](), tables.read_fields
 
-    def recorded(store: Any, addresses: Any, **named: Any) -> Any:
+    def record_keys(store: Any, addresses: Any, **named: Any) -> Any:
         seen.extend(address.key for address in addresses if "keep.npy" in address.fields)
         return read_fields(store, addresses, **named)
 
-    monkeypatch.setattr(tables, "read_fields", recorded)
+    monkeypatch.setattr(tables, "read_fields", record_keys)
     monkeypatch.setattr(tables, "earlier_versions", lambda version, prefix: [])
     grown = plan.grow({"arm": root.open("arm@latest")}, 2)
     assert seen == ["ep5"]
@@ -529,7 +531,7 @@ def test_plan_grows_by_what_its_windows_know(root: loader.Root, monkeypatch: pyt
 
 def test_norm_is_of_the_true_rows(root: loader.Root) -> None:
     keeps = [some(15, n) for n in range(3)]
-    windows = kept(stored(root, keeps), at={"action.npy": loader.rows(0, 1)})
+    windows = keep_windows(write_keeps(root, keeps), at={"action.npy": loader.rows(0, 1)})
     norm = loader.norm(windows, ["action.npy"])
     values = np.concatenate([np.flatnonzero(keep) for keep in keeps])
     assert norm["action.npy"].n == len(values)

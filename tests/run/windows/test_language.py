@@ -30,7 +30,7 @@ def root() -> Iterator[loader.Root]:
         yield opened
 
 
-def stored(root: loader.Root, *languages: Any, clock: bool = True) -> loader.View:
+def write_language(root: loader.Root, *languages: Any, clock: bool = True) -> loader.View:
     with root.write("arm") as writer:
         for number, language in enumerate(languages):
             fields: dict[str, Any] = {"action.npy": np.full((10, 1), number, np.float32)}
@@ -39,7 +39,7 @@ def stored(root: loader.Root, *languages: Any, clock: bool = True) -> loader.Vie
     return root.open("arm@latest").select("action.npy")
 
 
-def planned(view: loader.View, text: Any = ("subtask", "task"), **options: Any) -> loader.Plan:
+def make_plan(view: loader.View, text: Any = ("subtask", "task"), **options: Any) -> loader.Plan:
     at = {"action.npy": loader.rows(0, 1)}
     windows = loader.windows(view, anchor="action.npy", at=at, text=text)
     return loader.plan({"arm": windows}, seed=2, global_batch=5, **options)
@@ -56,26 +56,26 @@ def texts(plan: loader.Plan, **options: Any) -> dict[str, str]:
 
 
 def test_first_active_style_is_the_text(root: loader.Root) -> None:
-    plan = planned(stored(root, LINES, [{"start_ns": 300, "style": "task", "text": "drop"}]))
+    plan = make_plan(write_language(root, LINES, [{"start_ns": 300, "style": "task", "text": "drop"}]))
     read = texts(plan)
     first = ["lift", "lift", "reach", "reach", "lift", "lift", "lift", "grasp", "grasp", "grasp"]
     assert [read[f"ep0@{row}"] for row in range(10)] == first
     assert [read[f"ep1@{row}"] for row in range(10)] == [""] * 5 + ["drop"] * 5
-    assert texts(planned(root.open("arm").select("action.npy"), text=["memory"])) == dict.fromkeys(read, "")
+    assert texts(make_plan(root.open("arm").select("action.npy"), text=["memory"])) == dict.fromkeys(read, "")
 
 
 def test_styles_are_part_of_the_plan(root: loader.Root) -> None:
-    view = stored(root, LINES)
-    plan, other = planned(view), planned(view, text=("task",))
-    assert len({plan.hash, other.hash, planned(view, text=()).hash}) == 3
-    assert "text" not in planned(view, text=()).sources["arm"].view.spec()["layout"]
+    view = write_language(root, LINES)
+    plan, other = make_plan(view), make_plan(view, text=("task",))
+    assert len({plan.hash, other.hash, make_plan(view, text=()).hash}) == 3
+    assert "text" not in make_plan(view, text=()).sources["arm"].view.spec()["layout"]
     again = loader.open_plan(root, plan.save(root))
     assert again.hash == plan.hash
     assert texts(again) == texts(plan)
 
 
 def test_ranks_and_workers_agree_on_texts(root: loader.Root) -> None:
-    plan = planned(stored(root, LINES, LINES))
+    plan = make_plan(write_language(root, LINES, LINES))
     whole = texts(plan)
     parts = [texts(plan, rank=rank, world_size=2) for rank in range(2)]
     assert parts[0] | parts[1] == whole
@@ -140,7 +140,7 @@ def test_language_is_bounded() -> None:
 
 
 def test_bad_episode_is_one_bad_sample(root: loader.Root) -> None:
-    plan = planned(stored(root, LINES, b'{"start_ns": 0}\n{"start_ns": -}\n'))
+    plan = make_plan(write_language(root, LINES, b'{"start_ns": 0}\n{"start_ns": -}\n'))
     with refusal(DecodeFailed, what="line 2", within="sample 'ep1' field 'language.jsonl'"):
         texts(plan, on_corrupt="raise")
     assert {key.partition("@")[0] for key in texts(plan, on_corrupt="substitute", corrupt_budget=1.0)} == {
@@ -149,13 +149,13 @@ def test_bad_episode_is_one_bad_sample(root: loader.Root) -> None:
 
 
 def test_what_cannot_have_a_text_is_refused(root: loader.Root) -> None:
-    view = stored(root, LINES, clock=False)
+    view = write_language(root, LINES, clock=False)
     with refusal(InvalidPlan, what="text", where="action.npy"):
-        planned(view)
+        make_plan(view)
     for wrong in ("task", [1], ["task", "task"], [""], 5):
         with refusal(InvalidPlan, what="text", given=wrong):
-            planned(view, text=wrong)
+            make_plan(view, text=wrong)
     with root.write("bare") as writer:
         writer.add("a", {"action.npy": np.zeros((3, 1)), "action.ns.npy": np.arange(3)})
     with refusal(FieldNotFound, what="language.jsonl", where="bare@1"):
-        planned(root.open("bare").select("action.npy"))
+        make_plan(root.open("bare").select("action.npy"))

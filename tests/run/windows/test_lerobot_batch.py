@@ -11,7 +11,7 @@ import loader
 from loader.errors import InvalidPlan, InvalidRuntime
 from loader.modalities.video.packet_table import index_packets
 from tests.refusals import refusal
-from tests.run.numbered_video import numbers_in, video
+from tests.run.numbered_video import read_numbers, video
 
 CAMERA = "observation.images.top"
 
@@ -64,7 +64,7 @@ def test_batches_have_lerobots_names_and_shapes(view: loader.View) -> None:
     assert pictures.shape == (20, 3, 64, 120)
     assert 0 <= float(pictures.min()) < float(pictures.max()) <= 1
     shown = (pictures * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
-    assert numbers_in(shown.numpy()) == rows.tolist()
+    assert read_numbers(shown.numpy()) == rows.tolist()
     assert torch.allclose(policy["timestamp"], rows.to(torch.float32) / 25)
     assert policy["cls"].tolist() == [3] * 20
     assert loader.to_lerobot(batch, stacked=[CAMERA])[CAMERA].shape == (20, 1, 3, 64, 120)

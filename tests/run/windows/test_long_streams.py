@@ -28,7 +28,7 @@ from loader.run.recipe.episode_clocks import check_times
 from loader.run.recipe.video_packet_reads import Readers
 from penstock.cli import main
 from tests.refusals import refusal
-from tests.run.numbered_video import numbers_in, video
+from tests.run.numbered_video import read_numbers, video
 from tests.run.range_server import RangeServer
 
 GOPS = {"crf": "30", "g": "30", "bf": "2", "preset": "ultrafast", "sc_threshold": "0"}
@@ -46,7 +46,7 @@ def template() -> bytes:
     return video(FRAMES, GOPS, pts=[n * 1000 // 30 for n in range(FRAMES)])
 
 
-def repeated(template: bytes, times: int) -> bytes:
+def repeat_frames(template: bytes, times: int) -> bytes:
     """A video of `times` times the template's frames, one after another, without encoding."""
     out, length = io.BytesIO(), FRAMES * 1000 // 30
     with av.open(io.BytesIO(template)) as source, av.open(out, "w", format="mp4") as target:
@@ -71,7 +71,7 @@ def episode(template: bytes, minutes: int) -> dict[str, Any]:
     """1 kHz numbers on two clocks with jitter, whose values hold their rows, and 30 fps video on its own."""
     n, rng = minutes * 60_000, np.random.default_rng(minutes)
     clock = np.arange(n, dtype=np.int64) * 10**6 + rng.integers(0, 9 * 10**5, n)
-    clip = repeated(template, minutes * 60 * 30 // FRAMES)
+    clip = repeat_frames(template, minutes * 60 * 30 // FRAMES)
     fields: dict[str, Any] = {
         "action.npy": np.repeat(np.arange(n, dtype=np.float32)[:, None], 7, 1),
         "action.ns.npy": clock,
@@ -83,7 +83,7 @@ def episode(template: bytes, minutes: int) -> dict[str, Any]:
     return fields
 
 
-def encoded(fields: dict[str, Any]) -> dict[str, bytes]:
+def encode_fields(fields: dict[str, Any]) -> dict[str, bytes]:
     return {name: npy(value) if isinstance(value, np.ndarray) else value for name, value in fields.items()}
 
 
@@ -93,14 +93,14 @@ def npy(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def written(root: loader.Root, *episodes: dict[str, Any]) -> Any:
+def write_plan(root: loader.Root, *episodes: dict[str, Any]) -> Any:
     with root.write("arm") as writer:
         for number, fields in enumerate(episodes):
             writer.add(f"ep{number}", fields)
-    return planned(root.open("arm@latest"))
+    return make_plan(root.open("arm@latest"))
 
 
-def planned(version: Any, at: dict[str, Any] = AT, batch: int = 1) -> loader.Plan:
+def make_plan(version: Any, at: dict[str, Any] = AT, batch: int = 1) -> loader.Plan:
     windows = loader.windows(version.select(*at), anchor="action.npy", at=at)
     return loader.plan({"arm": windows}, seed=3, global_batch=batch)
 
@@ -115,7 +115,7 @@ def cost_of_windows(root: Path, n: int) -> list[tuple[int, int]]:
     server, costs = RangeServer(objects), []
     try:
         with loader.Root("s3://bucket/r", options=server.options) as bucket:
-            plan = planned(bucket.open("arm@1"))
+            plan = make_plan(bucket.open("arm@1"))
             for step in range(n):
                 sizes: list[int] = []
                 with read(plan, prefetch=0) as batches:
@@ -135,7 +135,7 @@ def test_windows_of_an_hour_cost_no_more_than_of_minutes(template: bytes, tmp_pa
     most = {}
     for minutes in (6, 60):
         with loader.Root(str(tmp_path / str(minutes))) as root:
-            plan = written(root, with_row_blocks(encoded(episode(template, minutes))))
+            plan = write_plan(root, with_row_blocks(encode_fields(episode(template, minutes))))
             assert len(plan.sources["arm"].view) == minutes * 60_000
         costs = cost_of_windows(tmp_path / str(minutes), 4)
         most[minutes] = max(nbytes for nbytes, _ in costs), max(n for _, n in costs)
@@ -145,7 +145,7 @@ def test_windows_of_an_hour_cost_no_more_than_of_minutes(template: bytes, tmp_pa
 
 
 def test_windows_by_blocks_are_windows_of_whole_arrays(template: bytes, tmp_path: Path) -> None:
-    fields = encoded(episode(template, 6))
+    fields = encode_fields(episode(template, 6))
     clocks = {name: np.load(io.BytesIO(fields[f"{name}.ns.npy"])) for name in ("action", "state")}
     table = read_packets(fields["cam.mp4.packets"])
     shown = sorted(int(pts * table.facts.time_base * 10**9) for pts in table.pts.tolist())
@@ -153,7 +153,7 @@ def test_windows_by_blocks_are_windows_of_whole_arrays(template: bytes, tmp_path
     with loader.Root(str(tmp_path / "blocks")) as in_blocks, loader.Root(str(tmp_path / "whole")) as in_whole:
         at = {**AT, "state.npy": ["-5ms", 0, "3s"]}
         plans = [
-            planned(written(root, values).sources["arm"].view.episodes.version, at, 4)
+            make_plan(write_plan(root, values).sources["arm"].view.episodes.version, at, 4)
             for root, values in ((in_blocks, with_row_blocks(fields)), (in_whole, fields))
         ]
         with read(plans[0]) as blocks, read(plans[1]) as whole:
@@ -172,7 +172,7 @@ def test_windows_by_blocks_are_windows_of_whole_arrays(template: bytes, tmp_path
                         assert batch["state.npy"][slot, k] == place
                         assert batch["state.npy.age_ns"][slot, k] == now + offset - clocks["state"][place]
                     frames = [max(0, bisect_right(shown, now + offset) - 1) for offset in (-(10**8), 0)]
-                    assert numbers_in(batch["cam.mp4"][slot]) == [frame % FRAMES for frame in frames]
+                    assert read_numbers(batch["cam.mp4"][slot]) == [frame % FRAMES for frame in frames]
 
 
 @pytest.mark.parametrize("rule", ["last", "nearest", "linear"])
@@ -190,7 +190,10 @@ def test_ends_of_blocks_and_of_the_episode_are_exact(tmp_path: Path, rule: str) 
     at: dict[str, Any] = {"state.npy": [-9, -3, -2, 0, 1, 2, 5], "action.npy": loader.rows(-2, 3)}
     with loader.Root(str(tmp_path / "blocks")) as in_blocks, loader.Root(str(tmp_path / "whole")) as in_whole:
         reads = []
-        for root, values in ((in_blocks, with_row_blocks(encoded(fields))), (in_whole, encoded(fields))):
+        for root, values in (
+            (in_blocks, with_row_blocks(encode_fields(fields))),
+            (in_whole, encode_fields(fields)),
+        ):
             with root.write("arm") as writer:
                 writer.add("ep0", values)
             version = root.open("arm@1")
@@ -202,33 +205,33 @@ def test_ends_of_blocks_and_of_the_episode_are_exact(tmp_path: Path, rule: str) 
             reads.append(windows)
         rows = {0, 1, 2, n - 3, n - 2, n - 1}
         rows |= {k * step + d for k in range(1, n // step + 1) for d in range(-3, 4) if k * step + d < n}
-        seen = [windows_at(windows, sorted(rows)) for windows in reads]
+        seen = [read_windows(windows, sorted(rows)) for windows in reads]
     for name in seen[0]:
         assert np.array_equal(seen[0][name], seen[1][name]), name
 
 
-def windows_at(windows: Any, rows: list[int]) -> dict[str, np.ndarray]:
+def read_windows(windows: Any, rows: list[int]) -> dict[str, np.ndarray]:
     """The windows at these rows, read as a batch."""
     fetch = WindowReads(windows, decoders(windows.episodes.fields, True))
     store = windows.episodes.version.shard_store
-    readers = Readers(fields=partial(fields_of, store), parts=partial(parts_of, store))
+    readers = Readers(fields=partial(record_fields, store), parts=partial(record_parts, store))
     addresses = windows.episodes.version.address(np.zeros(len(rows), np.int64), windows.episodes.fields)
     samples, _ = fetch(np.array(rows), addresses, lambda number, field: np.random.default_rng(0), readers)
     return {name: np.stack([np.asarray(sample[name].value) for sample in samples]) for name in samples[0]}
 
 
-def fields_of(store: Any, addresses: Any, on_corrupt: Any) -> Any:
+def record_fields(store: Any, addresses: Any, on_corrupt: Any) -> Any:
     return read_fields(store, addresses, on_corrupt=on_corrupt)
 
 
-def parts_of(store: Any, parts: Any, on_corrupt: Any) -> Any:
+def record_parts(store: Any, parts: Any, on_corrupt: Any) -> Any:
     return read_parts(store, parts, on_corrupt=on_corrupt)
 
 
 def test_wrong_bytes_are_named_by_field_block_and_row(template: bytes, tmp_path: Path) -> None:
-    fields = encoded(episode(template, 6))
+    fields = encode_fields(episode(template, 6))
     with loader.Root(str(tmp_path)) as root:
-        plan = written(root, with_row_blocks(fields))
+        plan = write_plan(root, with_row_blocks(fields))
         windows, version = plan.sources["arm"].view, root.open("arm@1")
         row = 123_456
         (address,) = version.address(np.array([0]), ["action.npy"])
@@ -260,7 +263,7 @@ def test_row_blocks_of_another_array_are_refused(tmp_path: Path) -> None:
     with loader.Root(str(tmp_path)) as root:
         with root.write("arm") as writer:
             writer.add("ep0", fields)
-        plan = planned(root.open("arm@1"), {"action.npy": loader.rows(0, 2)})
+        plan = make_plan(root.open("arm@1"), {"action.npy": loader.rows(0, 2)})
         with (
             read(plan, on_corrupt="raise") as batches,
             refusal(DecodeFailed, what="action.npy.rows", within="'ep0' field 'action.npy.rows'"),
@@ -281,7 +284,7 @@ def test_large_clock_that_goes_back_is_named(tmp_path: Path, fault: str, where: 
     with loader.Root(str(tmp_path)) as root:
         with root.write("arm") as writer:
             writer.add("ep0", fields)
-        plan = planned(root.open("arm@1"), {"action.npy": loader.rows(0, 2)})
+        plan = make_plan(root.open("arm@1"), {"action.npy": loader.rows(0, 2)})
         first = 0 if fault == "between blocks" else 8192
         near = (
             step
@@ -303,7 +306,7 @@ def test_frames_of_a_raw_topic_are_read_one_by_one(tmp_path: Path) -> None:
     with loader.Root(str(tmp_path)) as root:
         with root.write("arm") as writer:
             writer.add("ep0", with_row_blocks(fields))
-        plan = planned(root.open("arm@1"), {"cam.npy": loader.rows(0, 1), "action.npy": loader.rows(0, 1)})
+        plan = make_plan(root.open("arm@1"), {"cam.npy": loader.rows(0, 1), "action.npy": loader.rows(0, 1)})
         with read(plan) as batches:
             before = batches.metrics()["fetched_bytes_total"]
             batch = batches.batch_at(0)
@@ -336,7 +339,7 @@ def test_rows_are_not_counted_by_row_blocks_of_another_array(tmp_path: Path) -> 
     with loader.Root(str(tmp_path)) as root:
         with root.write("arm") as writer:
             writer.add("ep0", {"action.npy": np.zeros(400_000, np.float32), f"action.npy{SUFFIX}": rows})
-        plan = planned(root.open("arm@1"), {"action.npy": loader.rows(0, 2)})
+        plan = make_plan(root.open("arm@1"), {"action.npy": loader.rows(0, 2)})
     assert len(plan.sources["arm"].view) == 400_000
 
 
@@ -395,7 +398,7 @@ def test_add_group_adds_row_blocks_to_an_earlier_version(tmp_path: Path) -> None
             writer.add("ep1", {"action.npy": small})
         compute = {f"action.npy{SUFFIX}": lambda sample: index_rows(sample.bytes_of("action.npy"))}
         version = root.add_group("arm@1", "row_index", compute, inputs=["action.npy"])
-        plan = planned(version, {"action.npy": loader.rows(0, 2)}, 16)
+        plan = make_plan(version, {"action.npy": loader.rows(0, 2)}, 16)
         with read(plan, prefetch=0) as batches:
             batch = batches.batch_at(0)
             assert batches.metrics()["fetched_bytes_total"] < 20 * BLOCK_BYTES

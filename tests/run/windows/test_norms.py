@@ -79,7 +79,7 @@ def root() -> Iterator[loader.Root]:
         yield opened
 
 
-def stored(root: loader.Root, n: int = 4) -> loader.View:
+def write_episodes(root: loader.Root, n: int = 4) -> loader.View:
     rng = np.random.default_rng(7)
     with root.write("arm") as writer:
         for number in range(n):
@@ -106,7 +106,7 @@ class Relative:
         return window | {"action.npy": window["action.npy"] - window["action.npy"][:1]}
 
 
-def delivered(view: loader.View, transform: Any = None) -> dict[str, np.ndarray]:
+def read_values(view: loader.View, transform: Any = None) -> dict[str, np.ndarray]:
     """All values of all windows that are no padding, out of a Loader."""
     plan = loader.plan({"arm": loader.windows(view, anchor="action.npy", at=AT)}, seed=1, global_batch=1)
     values: dict[str, list[np.ndarray]] = {"action.npy": [], "state.npy": []}
@@ -121,10 +121,10 @@ def delivered(view: loader.View, transform: Any = None) -> dict[str, np.ndarray]
 
 @pytest.mark.parametrize("transform", [None, Relative()])
 def test_norm_is_of_what_windows_deliver(root: loader.Root, transform: Any) -> None:
-    view = stored(root)
+    view = write_episodes(root)
     windows = loader.windows(view, anchor="action.npy", at=AT)
     norm = loader.norm(windows, ["action.npy", "state.npy"], transform=transform)
-    for field, values in delivered(view, transform).items():
+    for field, values in read_values(view, transform).items():
         own = norm[field]
         assert own.n == len(values)
         np.testing.assert_allclose(own.mean, values.astype(np.float64).mean(0), rtol=1e-12, atol=1e-14)
@@ -138,7 +138,7 @@ def test_norm_is_of_what_windows_deliver(root: loader.Root, transform: Any) -> N
 
 
 def test_normaliser_applies_its_transform_first(root: loader.Root) -> None:
-    view = stored(root)
+    view = write_episodes(root)
     windows = loader.windows(view, anchor="action.npy", at=AT)
     plan = loader.plan({"arm": windows}, seed=1, global_batch=4)
     norm = loader.norm(windows, ["action.npy"], transform=Relative())
@@ -164,7 +164,7 @@ def test_normaliser_applies_its_transform_first(root: loader.Root) -> None:
 
 
 def test_wrong_requests_are_refused(root: loader.Root) -> None:
-    windows = loader.windows(stored(root), anchor="action.npy", at=AT)
+    windows = loader.windows(write_episodes(root), anchor="action.npy", at=AT)
     with refusal(InvalidPlan, what="fields", given="cls"):
         loader.norm(windows, ["cls"])
     for no_list in ([], "action.npy"):
@@ -185,7 +185,7 @@ def test_values_that_are_not_finite_are_refused(root: loader.Root) -> None:
 
 
 def test_episode_without_a_value_adds_nothing(root: loader.Root) -> None:
-    view = stored(root, n=3)
+    view = write_episodes(root, n=3)
     windows = loader.windows(view, anchor="action.npy", at={"action.npy": [0], "state.npy": ["-180ms"]})
     norm = loader.norm(windows, ["state.npy"])
     assert norm["state.npy"].n == 3  # of 12 rows the last three; the other episodes are too short
@@ -219,7 +219,7 @@ def test_quantiles_of_one_value_scale_by_the_extremes(
 
 def test_stored_norm_that_was_edited_is_refused(tmp_path: Path) -> None:
     with loader.Root(str(tmp_path)) as root:
-        windows = loader.windows(stored(root), anchor="action.npy", at=AT)
+        windows = loader.windows(write_episodes(root), anchor="action.npy", at=AT)
         loader.norm(windows, ["action.npy"])
         (path,) = tmp_path.glob("norms/*.parquet")
         table = pq.read_table(path)
@@ -234,7 +234,7 @@ def test_long_episodes_are_counted_in_parts(
     root: loader.Root, transform: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = {"action.npy": loader.rows(-2, 3), "state.npy": ["-30ms", 0, "10ms"]}
-    view = stored(root, 5)
+    view = write_episodes(root, 5)
     for rule in ("last", "linear"):
         windows = loader.windows(view, anchor="action.npy", at=at, rule={"state.npy": rule})
         norms, places = [], list[int]()
@@ -285,7 +285,7 @@ def test_field_whose_values_are_all_padding_is_refused(root: loader.Root) -> Non
 def test_norm_that_contradicts_itself_is_refused(
     root: loader.Root, column: str, row: int, value: Any, problem: str
 ) -> None:
-    windows = loader.windows(stored(root), anchor="action.npy", at={"action.npy": [0]})
+    windows = loader.windows(write_episodes(root), anchor="action.npy", at={"action.npy": [0]})
     norm = loader.norm(windows, ["action.npy"])
     table = parse_stored(root.store.get(norm.path).data, norm.path, "norm")
     rows = table.to_pylist()

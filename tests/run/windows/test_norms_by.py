@@ -46,7 +46,7 @@ def write(root: loader.Root, numbers: range, **columns: Any) -> loader.Version:
     return root.open("arm@latest")
 
 
-def windows_of(version: loader.Version, where: str = "", **options: Any) -> Any:
+def make_windows(version: loader.Version, where: str = "", **options: Any) -> Any:
     view = version.select(*FIELDS)
     options = {"anchor": "action.npy", "at": AT, "columns": ("robot",)} | options
     return loader.windows(view.where(where) if where else view, **options)
@@ -75,14 +75,14 @@ def assert_same(one: Norm, other: Norm) -> None:
 @pytest.mark.parametrize("transform", [None, Relative()])
 def test_each_value_has_the_norm_of_its_episodes(root: loader.Root, transform: Any) -> None:
     version = write(root, range(7))
-    norms = loader.norm(windows_of(version), FIELDS, by="robot", transform=transform)
+    norms = loader.norm(make_windows(version), FIELDS, by="robot", transform=transform)
     assert isinstance(norms, GroupedNorm)
     assert list(norms.norms) == sorted(set(ROBOTS))
     for robot in ROBOTS:
-        alone = loader.norm(windows_of(version, f"robot = '{robot}'"), FIELDS, transform=transform)
+        alone = loader.norm(make_windows(version, f"robot = '{robot}'"), FIELDS, transform=transform)
         assert_same(norms[robot], alone)
-    again = loader.norm(windows_of(version), FIELDS, by="robot", transform=transform)
-    assert again.path == norms.path != loader.norm(windows_of(version), FIELDS, transform=transform).path
+    again = loader.norm(make_windows(version), FIELDS, by="robot", transform=transform)
+    assert again.path == norms.path != loader.norm(make_windows(version), FIELDS, transform=transform).path
     for robot in ROBOTS:
         assert_same(norms[robot], again[robot])
 
@@ -90,7 +90,7 @@ def test_each_value_has_the_norm_of_its_episodes(root: loader.Root, transform: A
 @pytest.mark.parametrize("workers", [0, 1])
 def test_each_window_is_scaled_by_its_robot(tmp_path: Path, workers: int) -> None:
     with loader.Root(str(tmp_path)) as root:
-        windows = windows_of(write(root, range(4)))
+        windows = make_windows(write(root, range(4)))
         norms = loader.norm(windows, FIELDS, by="robot", transform=Relative())
         scale = loader.normalise(norms, "std")
         plan = loader.plan({"arm": windows}, seed=3, global_batch=5)
@@ -117,7 +117,7 @@ def test_each_window_is_scaled_by_its_robot(tmp_path: Path, workers: int) -> Non
 
 def test_value_without_a_norm_is_named(root: loader.Root) -> None:
     version = write(root, range(4))
-    norms = loader.norm(windows_of(version, "robot <> 'leg'"), FIELDS, by="robot")
+    norms = loader.norm(make_windows(version, "robot <> 'leg'"), FIELDS, by="robot")
     sample = {name: np.zeros((1, 2 if name == "action.npy" else 3), np.float32) for name in FIELDS}
     scale = loader.normalise(norms)
     with refusal(FieldMismatch, what="robot", given="leg"):
@@ -127,15 +127,15 @@ def test_value_without_a_norm_is_named(root: loader.Root) -> None:
     with refusal(FieldMismatch, what="robot", given="None"):
         scale.inverse("action.npy", sample["action.npy"])
     with refusal(InvalidPlan, what="by", given="robot", accepted=[]):
-        loader.norm(windows_of(version, columns=()), FIELDS, by="robot")
+        loader.norm(make_windows(version, columns=()), FIELDS, by="robot")
     with pytest.raises(FieldNotFound, match="did you mean 'robot'"):
-        windows_of(version, columns=("robt",))
+        make_windows(version, columns=("robt",))
     with refusal(InvalidPlan, what="columns", given="robot"):
-        windows_of(version, columns="robot")
+        make_windows(version, columns="robot")
     with root.write("rows") as writer:
         writer.add("ep0", episode(0), {"anchor_ns": 3})
     with refusal(InvalidPlan, what="anchor_ns", where="view"):
-        windows_of(root.open("rows@1"), columns=("anchor_ns",))
+        make_windows(root.open("rows@1"), columns=("anchor_ns",))
 
 
 def test_episodes_without_a_value_are_named(root: loader.Root) -> None:
@@ -144,14 +144,14 @@ def test_episodes_without_a_value_are_named(root: loader.Root) -> None:
         writer.add("ep9", episode(2), {"good": True})
     version = root.open("arm@latest")
     with refusal(InvalidPlan, what="by", where="episode 'ep9'", given="robot"):
-        loader.norm(windows_of(version), FIELDS, by="robot")
-    plan = loader.plan({"arm": windows_of(version, "key = 'ep9'")}, seed=3, global_batch=1)
+        loader.norm(make_windows(version), FIELDS, by="robot")
+    plan = loader.plan({"arm": make_windows(version, "key = 'ep9'")}, seed=3, global_batch=1)
     with (
         loader.Loader(plan, framework="numpy", workers=0, on_corrupt="raise") as read,
         refusal(DecodeFailed, what="robot", within="'ep9'"),
     ):
         next(read)
-    assert list(loader.norm(windows_of(version, "robot IS NOT NULL"), FIELDS, by="robot").norms)
+    assert list(loader.norm(make_windows(version, "robot IS NOT NULL"), FIELDS, by="robot").norms)
 
 
 @pytest.mark.parametrize("where", ["", "good"])
@@ -162,13 +162,13 @@ def test_later_version_reads_new_episodes_alone(
     nbytes = [0]
     read_fields = norm_reads.read_fields
 
-    def counted(store: Any, addresses: Any, **options: Any) -> Any:
+    def count_bytes(store: Any, addresses: Any, **options: Any) -> Any:
         nbytes[0] += sum(field.nbytes for one in addresses for field in one.fields.values())
         return read_fields(store, addresses, **options)
 
-    monkeypatch.setattr(norm_reads, "read_fields", counted)
+    monkeypatch.setattr(norm_reads, "read_fields", count_bytes)
 
-    def read_by(function: Any) -> tuple[Any, int]:
+    def measure_read(function: Any) -> tuple[Any, int]:
         before = nbytes[0]
         return function(), nbytes[0] - before
 
@@ -178,15 +178,15 @@ def test_later_version_reads_new_episodes_alone(
 
     stored = {number: list(map(npy_bytes, episode(number).values())) for number in range(9)}
     first = write(root, range(5))
-    norm, cost = read_by(lambda: loader.norm(windows_of(first, where), FIELDS, by=by))
+    norm, cost = measure_read(lambda: loader.norm(make_windows(first, where), FIELDS, by=by))
     assert cost == of_each(range(5))
     second = write(root, range(5, 7))
     third = write(root, range(7, 9))  # nobody asks for the second version's
-    grown, cost = read_by(lambda: loader.norm(windows_of(third, where), FIELDS, by=by))
+    grown, cost = measure_read(lambda: loader.norm(make_windows(third, where), FIELDS, by=by))
     assert cost == of_each(range(5, 9))
     data = root.store.get(grown.path).data
     root.store.delete_many([grown.path, norm.path])
-    whole, cost = read_by(lambda: loader.norm(windows_of(third, where), FIELDS, by=by))
+    whole, cost = measure_read(lambda: loader.norm(make_windows(third, where), FIELDS, by=by))
     assert cost == of_each(range(9))
     assert root.store.get(whole.path).data == data
     assert whole.path == grown.path
@@ -200,21 +200,21 @@ def npy_bytes(array: Any) -> bytes:
 
 def test_episode_that_is_gone_or_relabelled_is_not_counted(root: loader.Root) -> None:
     first = write(root, range(5))
-    loader.norm(windows_of(first), FIELDS, by="robot")
-    loader.norm(windows_of(first), FIELDS)
+    loader.norm(make_windows(first), FIELDS, by="robot")
+    loader.norm(make_windows(first), FIELDS)
     root.annotate("arm@latest", "fixed", {"ep1": {"robot": "arm"}}, author="me")
     labels = root.open("arm@latest")
-    relabelled = loader.norm(windows_of(labels), FIELDS, by="robot")
+    relabelled = loader.norm(make_windows(labels), FIELDS, by="robot")
     assert sorted(relabelled.norms) == ["arm", "leg"]
-    assert_same(relabelled["leg"], loader.norm(windows_of(labels, "robot = 'leg'"), FIELDS))
+    assert_same(relabelled["leg"], loader.norm(make_windows(labels, "robot = 'leg'"), FIELDS))
     root.exclude("arm@latest", ["ep0"], reason="bad")
     later = root.open("arm@latest")
-    norm = loader.norm(windows_of(later), FIELDS)
+    norm = loader.norm(make_windows(later), FIELDS)
     assert norm["state.npy"].n == sum(len(episode(number)["state.npy"]) for number in range(1, 5))
 
 
 def test_values_of_many_groups_do_not_wait(root: loader.Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    windows = windows_of(write(root, range(8)), columns=("key",))
+    windows = make_windows(write(root, range(8)), columns=("key",))
     waiting, most = list[FieldTotals](), 0
 
     class Totals(FieldTotals):
@@ -241,7 +241,7 @@ def test_robots_of_other_widths_have_norms_of_theirs(root: loader.Root) -> None:
                 "state.npy": np.random.default_rng(number).normal(0, 1, (6 + 3 * number, width))
             }
             writer.add(f"ep{number}", fields, {"robot": f"robot{width}"})
-    windows = windows_of(root.open("arm@1"))
+    windows = make_windows(root.open("arm@1"))
     norms = loader.norm(windows, FIELDS, by="robot")
     again = loader.norm(windows, FIELDS, by="robot")
     for robot in ("robot3", "robot5"):
@@ -256,7 +256,7 @@ def test_norms_and_plans_do_not_go_on_over_other_clocks(root: loader.Root) -> No
             fields = episode(number)
             writer.add(f"ep{number}", {name: fields[name] for name in FIELDS}, {"robot": "arm"})
     at = {"action.npy": loader.rows(0, 1), "state.npy": [0]}
-    steps = loader.norm(windows_of(root.open("arm@1"), at=at), FIELDS)
+    steps = loader.norm(make_windows(root.open("arm@1"), at=at), FIELDS)
     late = {"action.ns.npy": 0, "state.ns.npy": 50_000_000}
     root.add_group(
         "arm@1",
@@ -266,21 +266,21 @@ def test_norms_and_plans_do_not_go_on_over_other_clocks(root: loader.Root) -> No
             for name, start in late.items()
         },
     )
-    plan = loader.plan({"arm": windows_of(root.open("arm@1"), at=at)}, seed=3, global_batch=2)
+    plan = loader.plan({"arm": make_windows(root.open("arm@1"), at=at)}, seed=3, global_batch=2)
     with refusal(InvalidPlan, what="action.npy", where="source 'arm'", given="action.ns.npy"):
         plan.grow({"arm": root.open("arm@latest")}, 2)
-    timed = loader.norm(windows_of(root.open("arm@latest"), at=at), FIELDS)
+    timed = loader.norm(make_windows(root.open("arm@latest"), at=at), FIELDS)
     assert (
         timed["state.npy"].n == steps["state.npy"].n - 3 * 3
     )  # three rows of each episode are before its state
     root.store.delete_many([steps.path, timed.path])
-    assert_same(loader.norm(windows_of(root.open("arm@latest"), at=at), FIELDS), timed)
+    assert_same(loader.norm(make_windows(root.open("arm@latest"), at=at), FIELDS), timed)
 
 
 def test_stored_norm_by_a_column_that_was_edited_is_refused(tmp_path: Path) -> None:
     with loader.Root(str(tmp_path)) as root:
         version = write(root, range(3))
-        path = tmp_path / loader.norm(windows_of(version), FIELDS, by="robot").path
+        path = tmp_path / loader.norm(make_windows(version), FIELDS, by="robot").path
         path.write_bytes(path.read_bytes()[:-200] + bytes(200))
         with pytest.raises(Corrupt):
-            loader.norm(windows_of(version), FIELDS, by="robot")
+            loader.norm(make_windows(version), FIELDS, by="robot")

@@ -25,7 +25,7 @@ def root() -> Iterator[loader.Root]:
         yield opened
 
 
-def stored(root: loader.Root, name: str, *episodes: dict[str, Any]) -> loader.Version:
+def write_version(root: loader.Root, name: str, *episodes: dict[str, Any]) -> loader.Version:
     with root.write(name) as writer:
         for number, fields in enumerate(episodes):
             writer.add(f"ep{number}", fields)
@@ -36,14 +36,14 @@ def steps(n: int, width: int = 2) -> dict[str, Any]:
     return {"action.npy": np.zeros((n, width), np.float32)}
 
 
-def timed(n: int) -> dict[str, Any]:
+def timed_steps(n: int) -> dict[str, Any]:
     return steps(n) | {"action.ns.npy": np.arange(n) * 100 * MS}
 
 
-def filmed(n: int, first_ms: int, n_frames: int) -> dict[str, Any]:
+def camera_episode(n: int, first_ms: int, n_frames: int) -> dict[str, Any]:
     """An episode of 10 Hz, with a camera of its own times."""
     clip = video(n_frames, pts=[first_ms + 100 * frame for frame in range(n_frames)])
-    return timed(n) | {"cam_left.mp4": clip, "cam_left.mp4.packets": index_packets(clip)}
+    return timed_steps(n) | {"cam_left.mp4": clip, "cam_left.mp4.packets": index_packets(clip)}
 
 
 def windows(view: loader.Version | loader.View, **options: Any) -> Any:
@@ -79,7 +79,7 @@ def windows(view: loader.Version | loader.View, **options: Any) -> Any:
 def test_plan_that_cannot_be_is_refused(
     root: loader.Root, options: dict[str, Any], parts: tuple[str, ...]
 ) -> None:
-    version = stored(root, "arm", steps(5) | {"cam.mp4": b"x"})
+    version = write_version(root, "arm", steps(5) | {"cam.mp4": b"x"})
     view = version.select("action.npy", *(options.get("at", {}).keys() - {"action.npy"}))
     with pytest.raises(InvalidPlan) as refused:
         windows(view, **options)
@@ -88,7 +88,7 @@ def test_plan_that_cannot_be_is_refused(
 
 
 def test_stored_plan_with_times_of_steps_is_refused(root: loader.Root) -> None:
-    view = stored(root, "arm", steps(5)).select("action.npy")
+    view = write_version(root, "arm", steps(5)).select("action.npy")
     body = windows(view).layout.to_json() | {"at": {"action.npy": {"ns": [5]}}}
     plan = loader.plan({"arm": view.windowed(WindowLayout.from_json(body))}, seed=1, global_batch=2)
     with refusal(InvalidPlan, what="at['action.npy']", where="action.npy"):
@@ -96,7 +96,7 @@ def test_stored_plan_with_times_of_steps_is_refused(root: loader.Root) -> None:
 
 
 def test_episodes_without_rows_of_the_anchor_are_named(root: loader.Root) -> None:
-    version = stored(root, "arm", steps(5), steps(0), steps(4), steps(0))
+    version = write_version(root, "arm", steps(5), steps(0), steps(4), steps(0))
     with pytest.raises(InvalidPlan) as refused:
         windows(version)
     said = str(refused.value)
@@ -107,7 +107,7 @@ def test_episodes_without_rows_of_the_anchor_are_named(root: loader.Root) -> Non
 
 
 def test_keep_of_another_length_is_named(root: loader.Root) -> None:
-    version = stored(root, "arm", steps(5) | {"keep.npy": np.ones(4, bool)})
+    version = write_version(root, "arm", steps(5) | {"keep.npy": np.ones(4, bool)})
     with refusal(InvalidPlan, what="keep", given=["'ep0' (bool [4], and 5 rows)"]):
         windows(version.select("action.npy"), keep="keep.npy")
 
@@ -131,7 +131,7 @@ def test_keep_of_another_length_is_named(root: loader.Root) -> None:
 def test_camera_that_shows_nothing_is_one_bad_sample(
     root: loader.Root, first_ms: int, n_frames: int, message: str
 ) -> None:
-    version = stored(root, "arm", filmed(40, first_ms, n_frames), filmed(40, 0, 60))
+    version = write_version(root, "arm", camera_episode(40, first_ms, n_frames), camera_episode(40, 0, 60))
     at: dict[str, Any] = {"cam_left.mp4": [0], "action.npy": loader.rows(0, 1)}
     view = version.select(*at)
     inside = windows(view, at=at, pad="inside")
@@ -158,7 +158,7 @@ def test_camera_that_shows_nothing_is_one_bad_sample(
 
 
 def test_rows_of_another_stream_that_are_missing_are_named(root: loader.Root) -> None:
-    version = stored(root, "arm", steps(5) | {"state.npy": np.zeros((4, 1))})
+    version = write_version(root, "arm", steps(5) | {"state.npy": np.zeros((4, 1))})
     at = {"action.npy": loader.rows(0, 1), "state.npy": loader.rows(0, 1)}
     plan = loader.plan({"arm": windows(version, at=at, pad="inside")}, seed=1, global_batch=5)
     with (
@@ -170,8 +170,8 @@ def test_rows_of_another_stream_that_are_missing_are_named(root: loader.Root) ->
 
 
 def test_another_embodiment_is_refused(root: loader.Root) -> None:
-    arm = windows(stored(root, "arm", steps(5)))
-    hand = windows(stored(root, "hand", steps(5, width=7)))
+    arm = windows(write_version(root, "arm", steps(5)))
+    hand = windows(write_version(root, "hand", steps(5, width=7)))
     plan = loader.plan({"hand": hand}, seed=1, global_batch=2)
     scale = loader.normalise(loader.norm(arm, ["action.npy"]))
     with (

@@ -25,7 +25,7 @@ from penstock.cli import main
 from penstock.denied.hashed_names import Marks
 from penstock.upkeep.takedown.derived import edit_derived
 from tests.refusals import refusal
-from tests.run.numbered_video import numbers_in, video
+from tests.run.numbered_video import read_numbers, video
 
 NUMBERS = itertools.count()
 NO_MARKS = Marks(salt="", dataset="arm", kinds=(), denied=frozenset(), hashes=frozenset())
@@ -52,7 +52,7 @@ def root() -> Iterator[loader.Root]:
         yield opened
 
 
-def stored(root: loader.Root, episodes: list[dict[str, Any]]) -> loader.View:
+def write_episodes(root: loader.Root, episodes: list[dict[str, Any]]) -> loader.View:
     with root.write("arm") as writer:
         for number, fields in enumerate(episodes):
             writer.add(f"ep{number}", fields)
@@ -95,7 +95,7 @@ def test_windows_are_what_a_search_finds(
     every: int,
 ) -> None:
     with loader.Root(f"memory://windows-{next(NUMBERS)}") as root:
-        view = stored(root, [episode(0, anchor, state)])
+        view = write_episodes(root, [episode(0, anchor, state)])
         windows = loader.windows(
             view,
             anchor="action.npy",
@@ -120,7 +120,7 @@ def test_windows_are_what_a_search_finds(
         ]
         for place, offset in enumerate(offsets):
             time = Fraction(anchor[row] + offset)
-            at, value = searched(time, state, rule)
+            at, value = find_value(time, state, rule)
             assert batch["arm.joint.npy"][0, place] == pytest.approx(float(value), abs=1e-9)
             age = time - state[at]
             assert batch["arm.joint.npy.age_ns"][0, place] == age
@@ -133,7 +133,7 @@ def test_windows_are_what_a_search_finds(
             )
 
 
-def searched(time: Fraction, clock: Clock, rule: str) -> tuple[int, Fraction]:
+def find_value(time: Fraction, clock: Clock, rule: str) -> tuple[int, Fraction]:
     """The number of the value at a time, and ten times its exact place."""
     before = [at for at, ns in enumerate(clock) if ns <= time]
     last = before[-1] if before else 0
@@ -147,7 +147,7 @@ def searched(time: Fraction, clock: Clock, rule: str) -> tuple[int, Fraction]:
 
 
 def test_every_row_of_every_episode_is_one_window(root: loader.Root) -> None:
-    view = stored(root, [episode(n, regular(7 + 5 * n), regular(30)) for n in range(6)])
+    view = write_episodes(root, [episode(n, regular(7 + 5 * n), regular(30)) for n in range(6)])
     windows = loader.windows(
         view, anchor="action.npy", at={"action.npy": loader.rows(0, 4), "arm.joint.npy": [0]}
     )
@@ -165,7 +165,7 @@ def test_every_row_of_every_episode_is_one_window(root: loader.Root) -> None:
 
 
 def test_ranks_resume_and_a_saved_plan_give_the_same_digests(root: loader.Root) -> None:
-    view = stored(root, [episode(n, regular(9 + n), regular(40)) for n in range(9)])
+    view = write_episodes(root, [episode(n, regular(9 + n), regular(40)) for n in range(9)])
     windows = loader.windows(
         view, anchor="action.npy", at={"action.npy": [0, "20ms"], "arm.joint.npy": ["-0.1s", 0]}
     )
@@ -194,7 +194,9 @@ def test_ranks_resume_and_a_saved_plan_give_the_same_digests(root: loader.Root) 
 
 
 def test_episodes_are_quarantined_and_found(root: loader.Root) -> None:
-    view = stored(root, [episode(n, regular(10), regular(10)) for n in range(4)]).where("key != 'ep1'")
+    view = write_episodes(root, [episode(n, regular(10), regular(10)) for n in range(4)]).where(
+        "key != 'ep1'"
+    )
     windows = loader.windows(view, anchor="action.npy", at={"action.npy": [0], "arm.joint.npy": [0]}, every=2)
     plan = loader.plan({"arm": windows}, seed=5, global_batch=3)
     held = plan.quarantined({"arm": ["ep2"]}, 3)
@@ -217,7 +219,7 @@ def test_episodes_are_quarantined_and_found(root: loader.Root) -> None:
 
 def test_plan_grows_by_the_windows_of_new_episodes(root: loader.Root) -> None:
     at: dict[str, Any] = {"action.npy": [0], "arm.joint.npy": [0]}
-    view = stored(root, [episode(n, regular(6 + n), regular(20)) for n in range(4)])
+    view = write_episodes(root, [episode(n, regular(6 + n), regular(20)) for n in range(4)])
     plan = loader.plan({"arm": loader.windows(view, anchor="action.npy", at=at)}, seed=5, global_batch=3)
     with root.write("arm") as writer:
         for number in range(4, 7):
@@ -247,7 +249,7 @@ def test_plan_grows_by_the_windows_of_new_episodes(root: loader.Root) -> None:
 
 
 def test_windows_inside_an_episode_have_no_padding(root: loader.Root) -> None:
-    view = stored(root, [episode(n, regular(4 + 3 * n), regular(50)) for n in range(3)])
+    view = write_episodes(root, [episode(n, regular(4 + 3 * n), regular(50)) for n in range(3)])
     windows = loader.windows(
         view, anchor="action.npy", at={"action.npy": loader.rows(-1, 4), "arm.joint.npy": [0]}, pad="inside"
     )
@@ -262,7 +264,7 @@ def test_windows_inside_an_episode_have_no_padding(root: loader.Root) -> None:
 
 
 def test_without_clocks_rows_are_steps(root: loader.Root) -> None:
-    view = stored(root, [episode(n, None, None, n_rows=5) for n in range(2)])
+    view = write_episodes(root, [episode(n, None, None, n_rows=5) for n in range(2)])
     at = {"action.npy": loader.rows(0, 3), "arm.joint.npy": [0]}
     plan = loader.plan({"arm": loader.windows(view, anchor="action.npy", at=at)}, seed=1, global_batch=10)
     with batches(plan, steps=1) as read:
@@ -304,7 +306,7 @@ def test_without_clocks_rows_are_steps(root: loader.Root) -> None:
 def test_wrong_words_are_refused(
     root: loader.Root, options: dict[str, Any], fault: dict[str, object]
 ) -> None:
-    view = stored(root, [episode(0, regular(5), regular(5))])
+    view = write_episodes(root, [episode(0, regular(5), regular(5))])
     with refusal(InvalidPlan, **fault):
         loader.windows(view, **{"anchor": "action.npy", **options})
 
@@ -317,7 +319,9 @@ def test_times_are_exact() -> None:
 
 
 def test_padding_of_ranks_and_quarantine_meet_no_episode(root: loader.Root) -> None:
-    view = stored(root, [episode(n, regular(10), regular(10)) for n in range(4)]).where("key != 'ep1'")
+    view = write_episodes(root, [episode(n, regular(10), regular(10)) for n in range(4)]).where(
+        "key != 'ep1'"
+    )
     windows = loader.windows(view, anchor="action.npy", at={"action.npy": [0], "arm.joint.npy": [0]})
     plan = loader.plan({"arm": windows}, seed=1, global_batch=8, boundary="mask").quarantined(
         {"arm": ["ep3"]}, 0
@@ -329,7 +333,7 @@ def test_padding_of_ranks_and_quarantine_meet_no_episode(root: loader.Root) -> N
 
 
 def test_windows_of_other_episodes_have_other_names(root: loader.Root) -> None:
-    view = stored(root, [episode(n, regular(10), regular(10)) for n in range(3)])
+    view = write_episodes(root, [episode(n, regular(10), regular(10)) for n in range(3)])
     at: dict[str, Any] = {"action.npy": [0], "arm.joint.npy": [0]}
     one, other = (loader.windows(view.where(f"key != 'ep{n}'"), anchor="action.npy", at=at) for n in (1, 2))
     assert one.table_sha256 == other.table_sha256
@@ -339,7 +343,7 @@ def test_windows_of_other_episodes_have_other_names(root: loader.Root) -> None:
 def test_rows_of_another_width_are_named(root: loader.Root) -> None:
     half = episode(1, regular(10), regular(10))
     half["action.npy"] = half["action.npy"].astype(np.float16)
-    view = stored(root, [episode(0, regular(10), regular(10)), half])
+    view = write_episodes(root, [episode(0, regular(10), regular(10)), half])
     windows = loader.windows(view, anchor="action.npy", at={"action.npy": [0], "arm.joint.npy": [0]})
     plan = loader.plan({"arm": windows}, seed=1, global_batch=15)
     with (
@@ -350,7 +354,7 @@ def test_rows_of_another_width_are_named(root: loader.Root) -> None:
 
 
 def test_rows_that_are_too_old_are_padding(root: loader.Root) -> None:
-    view = stored(root, [episode(0, regular(6), [0])])
+    view = write_episodes(root, [episode(0, regular(6), [0])])
     at: dict[str, Any] = {"action.npy": loader.rows(-1, 1), "arm.joint.npy": loader.rows(0, 1)}
     windows = loader.windows(view, anchor="action.npy", at=at, max_age="19ms")
     plan = loader.plan({"arm": windows}, seed=1, global_batch=6)
@@ -364,7 +368,7 @@ def test_rows_that_are_too_old_are_padding(root: loader.Root) -> None:
 def test_nearest_value_is_padding_by_its_distance_to_either_side(root: loader.Root, pad: str) -> None:
     """The state has times at 0 and 10 s only: nearest to 6 s and 9 s is the later one, 4 s and 1 s ahead."""
     anchor = [0, SECOND, 6 * SECOND, 9 * SECOND, 10 * SECOND]
-    view = stored(root, [episode(0, anchor, [0, 10 * SECOND])])
+    view = write_episodes(root, [episode(0, anchor, [0, 10 * SECOND])])
     windows = loader.windows(
         view,
         anchor="action.npy",
@@ -385,7 +389,7 @@ def test_nearest_value_is_padding_by_its_distance_to_either_side(root: loader.Ro
 
 def test_rows_ahead_are_padding_for_no_age(root: loader.Root) -> None:
     """A chunk of actions names rows: those ahead have ages below 0, however far."""
-    view = stored(root, [episode(0, regular(6), regular(6))])
+    view = write_episodes(root, [episode(0, regular(6), regular(6))])
     at: dict[str, Any] = {"action.npy": loader.rows(0, 3), "arm.joint.npy": loader.rows(0, 3)}
     windows = loader.windows(view, anchor="action.npy", at=at, pad="inside", max_age="1ms")
     plan = loader.plan({"arm": windows}, seed=1, global_batch=4)
@@ -399,7 +403,7 @@ def test_rows_ahead_are_padding_for_no_age(root: loader.Root) -> None:
 def test_clock_that_goes_back_is_named(root: loader.Root) -> None:
     clock = regular(6)
     clock[4] = clock[3]
-    view = stored(root, [episode(0, clock, regular(6))])
+    view = write_episodes(root, [episode(0, clock, regular(6))])
     windows = loader.windows(view, anchor="action.npy", at={"action.npy": [0], "arm.joint.npy": [0]})
     plan = loader.plan({"arm": windows}, seed=1, global_batch=2)
     with (
@@ -419,7 +423,7 @@ def test_episodes_without_whole_rows_are_named(root: loader.Root) -> None:
 
 def test_table_is_stored_once_and_proved(tmp_path: Path) -> None:
     with loader.Root(str(tmp_path)) as root:
-        view = stored(root, [episode(n, regular(5), regular(5)) for n in range(3)])
+        view = write_episodes(root, [episode(n, regular(5), regular(5)) for n in range(3)])
         windows = loader.windows(view, anchor="action.npy", at={"action.npy": [0], "arm.joint.npy": [0]})
         plan = loader.plan({"arm": windows}, seed=1, global_batch=2)
         plan.save(root)
@@ -460,8 +464,8 @@ def test_cameras_of_several_rates_show_the_frame_of_their_time(root: loader.Root
                     for d in (-80 * 10**6, 0)
                 ]
                 b = min(range(36), key=lambda n: (abs(times["b.mp4"][n] * 10**6 - ns), n))
-                assert numbers_in(batch["a.mp4"][slot]) == a
-                assert numbers_in(batch["b.mp4"][slot]) == [b]
+                assert read_numbers(batch["a.mp4"][slot]) == a
+                assert read_numbers(batch["b.mp4"][slot]) == [b]
                 assert batch["a.mp4.age_ns"][slot].tolist() == [
                     ns + d - times["a.mp4"][n] * 10**6 for d, n in zip((-80 * 10**6, 0), a, strict=True)
                 ]
@@ -546,7 +550,7 @@ def test_steps_of_a_window_has_the_substitutes_of_a_run(root: loader.Root) -> No
 @pytest.mark.parametrize(
     "base", [Fraction(1, 1000), Fraction(1001, 30000), Fraction(1, 2**31 - 1), Fraction(2**31 - 1, 1)]
 )
-def test_times_of_any_base_are_rounded_down(base: Fraction) -> None:
+def test_times_of_any_base_are_floored(base: Fraction) -> None:
     """Also of bases that no encoder writes, and of ticks beyond int64 in between."""
     ticks = [0, 1, -1, 7, 512, 2**31, 2**40 + 3, -(2**40), 2**62, -(2**62)]
     exact = [min(max((tick * base * SECOND).__floor__(), -(2**62)), 2**62) for tick in ticks]

@@ -42,11 +42,11 @@ def columns(draw, kind, sizes, allocate):
     return [draw(st.lists(one, min_size=n, max_size=n)) for n in sizes]
 
 
-def listed(step, n):
+def id_lists(step, n):
     return st.lists(st.one_of(st.none(), st.just((f"s{step}", "k"))), min_size=n, max_size=n)
 
 
-def unlisted(step, n):
+def optional_lists(step, n):
     sources, valid = (st.lists(one, min_size=n, max_size=n) for one in (st.integers(0, 2), st.booleans()))
     return st.builds(
         lambda source, real: SlotIds(
@@ -61,7 +61,7 @@ def unlisted(step, n):
 
 
 @st.composite
-def made(draw, allocate):
+def draw_batch(draw, allocate):
     """Batches of up to four fields; those of the last may have one less."""
     sizes = draw(SIZES)
     kinds = draw(st.lists(st.sampled_from(KINDS), max_size=4))
@@ -72,7 +72,7 @@ def made(draw, allocate):
     batches = [
         Batch(
             step=step,
-            ids=draw(st.one_of(listed(step, n), unlisted(step, n))),
+            ids=draw(st.one_of(id_lists(step, n), optional_lists(step, n))),
             sources=np.full(n, step, np.int32),
             ordinals=np.arange(n) * step,
             mask=np.arange(n) % 2 == step % 2,
@@ -108,12 +108,12 @@ def contents(batch):
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.data())
-def test_what_is_packed_comes_out(data):
+def test_message_round_trip_is_exact(data):
     """Several times, the segment used again."""
     slot, segment = BatchSlot(), None
     for _ in range(data.draw(st.integers(1, 2))):
         slot.begin(segment)
-        batches = data.draw(made(slot.allocate))
+        batches = data.draw(draw_batch(slot.allocate))
         segment, written = slot.write(packed(batches, slot.allocate))
         wanted = [contents(batch) for batch in batches]  # only now: ids that were looked at are listed
         memory = bytes_of(segment)

@@ -110,13 +110,13 @@ def closure(number):
 
 @pytest.mark.parametrize("transform", [closure(4), functools.partial(closure(4))], ids=["closure", "partial"])
 def test_closure_of_a_module_goes_by_value(plan, transform):
-    def made(**options):
+    def read_values(**options):
         with loader.Loader(
             plan, 0, 1, transform=transform, framework="numpy", steps=2, workers=1, **options
         ) as batches:
             return [batch["x"].tolist() for batch in batches]
 
-    assert made(executor="processes") == made(executor="threads")
+    assert read_values(executor="processes") == read_values(executor="threads")
 
 
 def test_code_with_a_name_needs_no_cloudpickle(plan, in_workers, monkeypatch):
@@ -131,13 +131,13 @@ def test_code_with_a_name_needs_no_cloudpickle(plan, in_workers, monkeypatch):
 def test_what_cannot_be_sent_is_named(plan, field):
     held = threading.Lock()
 
-    def locked(value, rng):
+    def use_lock(value, rng):
         with held:
             return value
 
-    options = {"transform": locked} if field is None else {"decode": {field: locked}}
+    options = {"transform": use_lock} if field is None else {"decode": {field: use_lock}}
     name = "transform" if field is None else "decode['cls']"
-    with refusal(Unpicklable, what=name, given=locked):
+    with refusal(Unpicklable, what=name, given=use_lock):
         loader.Loader(plan, 0, 1, executor="processes", **options)
     with loader.Loader(plan, 0, 1, workers=1, **options) as batches:
         next(batches)
@@ -148,7 +148,7 @@ def test_large_capture_is_named_once(plan, caplog, monkeypatch):
     monkeypatch.setattr(startup_message, "CAPTURE_BYTES", 2**20)
     texts = {size: b"\1" * size for size in (2**19, 3 * 2**20)}
 
-    def warned(size):
+    def capture_warnings(size):
         caplog.clear()
         text = texts[size]
         with (
@@ -166,8 +166,8 @@ def test_large_capture_is_named_once(plan, caplog, monkeypatch):
             assert next(batches)["x"].tolist() == [size] * 5
         return caplog.messages
 
-    assert warned(2**19) == []
-    (warning,) = warned(3 * 2**20)
+    assert capture_warnings(2**19) == []
+    (warning,) = capture_warnings(3 * 2**20)
     assert "transform = <function" in warning
     assert "holds 3 MiB, which each worker process gets a copy of" in warning
 

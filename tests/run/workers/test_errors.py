@@ -22,11 +22,11 @@ def plan(root):
     return loader.plan({"photos": root.open("photos@1")}, seed=8, global_batch=5)
 
 
-def step_of(plan, number):
+def find_step(plan, number):
     return next(s for s in range(9) if any(key.endswith(f"/{number:03d}") for _, key in plan.batch_ids(s)))
 
 
-def raised(plan, step, options):
+def read_until_error(plan, step, options):
     """(digests of the batches before the error's step, the error)."""
     with loader.Loader(plan, 0, 1, on_corrupt="raise", framework="numpy", **options) as batches:
         got = [next(batches).digest for _ in range(step)]
@@ -46,7 +46,7 @@ def test_errors_of_a_decoder(plan, in_workers, kind, wanted):
     """At the turn of their own step, with type, words, address and notes; the steps around it are made."""
     decoder = in_workers.FailingDecoder(7, kind)
     results = [
-        raised(plan, step_of(plan, 7), {"decode": {"cls": decoder}, **how})
+        read_until_error(plan, find_step(plan, 7), {"decode": {"cls": decoder}, **how})
         for how in (PROCESSES, {"executor": "threads", "workers": 1})
     ]
     (got, error), (same, wanted_error) = results
@@ -63,8 +63,8 @@ def test_errors_of_a_decoder(plan, in_workers, kind, wanted):
 
 def test_errors_of_a_transform(plan, in_workers):
     transform = functools.partial(in_workers.failing, number=7)
-    _, error = raised(plan, step_of(plan, 7), {"transform": transform, **PROCESSES})
-    _, wanted = raised(plan, step_of(plan, 7), {"transform": transform, "workers": 1})
+    _, error = read_until_error(plan, find_step(plan, 7), {"transform": transform, **PROCESSES})
+    _, wanted = read_until_error(plan, find_step(plan, 7), {"transform": transform, "workers": 1})
     assert type(error) is TransformFailed
     assert str(error) == str(wanted)
     assert "raised KeyError on photos@1/" in str(error)
@@ -79,8 +79,8 @@ def test_errors_of_a_transform(plan, in_workers):
     ],
 )
 def test_errors_that_cannot_be_sent_come_in_words(plan, in_workers, kind, wanted, words):
-    transform = functools.partial(in_workers.interrupted, number=7, kind=kind)
-    _, error = raised(plan, step_of(plan, 7), {"transform": transform, **PROCESSES})
+    transform = functools.partial(in_workers.raise_base_exception, number=7, kind=kind)
+    _, error = read_until_error(plan, find_step(plan, 7), {"transform": transform, **PROCESSES})
     assert type(error) is wanted
     assert words in str(error)
 

@@ -43,7 +43,7 @@ def server_pid():
     return fork_server.fork_server()._process.pid
 
 
-def pids_of(batches):
+def worker_pids(batches):
     return batches._execution.prefetch()._maker.pids
 
 
@@ -122,17 +122,17 @@ def test_fork_server_imports_once_for_all_workers(root, plan, tmp_path):
 
 
 def test_fork_server_that_is_killed_leaves_workers_at_work(plan, properties, caplog):
-    wanted = properties.uninterrupted(plan, 12)
+    wanted = properties.reference_digests(plan, 12)
     with loader.Loader(plan, 0, 1, executor="processes", workers=2, prefetch=0, steps=12) as batches:
         got = {batch.step: batch.digest for batch in [next(batches)]}
-        before, first_server = pids_of(batches), server_pid()
+        before, first_server = worker_pids(batches), server_pid()
         kill(first_server)
         got |= {batch.step: batch.digest for batch in [next(batches), next(batches)]}
-        assert pids_of(batches) == before
+        assert worker_pids(batches) == before
         kill(before[0])
         batches.seek(3)
         got |= {batch.step: batch.digest for batch in batches}
-        assert len(set(pids_of(batches)) & set(before)) == 1
+        assert len(set(worker_pids(batches)) & set(before)) == 1
         assert server_pid() != first_server
     assert got == wanted
     assert "ended by an unknown cause, for its fork server had ended" in caplog.text
@@ -145,7 +145,7 @@ def test_fork_server_that_is_killed_before_it_forks_is_replaced(plan, properties
         os.kill(first := server_pid(), signal.SIGSTOP)
         batches._execution.prefetch()._fill(0, 3)  # asks for workers that it does not fork any more
         kill(first)
-        assert {batch.step: batch.digest for batch in batches} == properties.uninterrupted(plan, 3)
+        assert {batch.step: batch.digest for batch in batches} == properties.reference_digests(plan, 3)
     assert "the fork server of worker processes ended by signal SIGKILL" in caplog.text
 
 
@@ -166,7 +166,7 @@ def test_workers_see_the_environment_of_their_start(plan, in_workers, tmp_path, 
         with loader.Loader(
             plan, 0, 1, executor="processes", workers=2, framework="numpy", transform=transform
         ) as batches:
-            pids = pids_of(batches)
+            pids = worker_pids(batches)
             for _ in range(2):
                 next(batches)
             said.append([json.loads((tmp_path / str(pid)).read_text()) for pid in pids])
@@ -193,7 +193,7 @@ def test_fork_server_that_is_stopped_does_not_keep_a_training(plan, monkeypatch)
     monkeypatch.setattr("loader.run.workers.fork_server._SILENT_S", 0.1)
     with loader.Loader(plan, 0, 1, executor="processes", workers=2, framework="numpy") as batches:
         next(batches)
-        pids = pids_of(batches)
+        pids = worker_pids(batches)
         os.kill(server_pid(), signal.SIGSTOP)
     assert all(map(has_ended, pids))
 

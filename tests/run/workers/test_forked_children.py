@@ -63,7 +63,7 @@ def ends(pid):
 """
 
 
-def printed(code: str) -> list[str]:
+def run_lines(code: str) -> list[str]:
     """The lines of a script in which `COVERED` ran."""
     done = subprocess.run(
         [sys.executable, "-c", COVERED + code],
@@ -90,7 +90,7 @@ for number in SIGNALS:
     assert ends(pid) == -number
 print("done")
 """
-    assert printed(code) == ["done"]
+    assert run_lines(code) == ["done"]
 
 
 def test_child_obeys_a_signal_right_after_the_fork() -> None:
@@ -101,7 +101,7 @@ for _ in range(200):
     assert ends(pid) == -signal.SIGTERM
 print("done")
 """
-    assert printed(code) == ["done"]
+    assert run_lines(code) == ["done"]
 
 
 def test_child_forked_in_a_thread_obeys_its_parent() -> None:
@@ -115,7 +115,7 @@ stranger(signal.SIGTERM, pids[0])
 os.kill(pids[0], signal.SIGTERM)
 print(ends(pids[0]))
 """
-    assert printed(code) == [str(-signal.SIGTERM)]
+    assert run_lines(code) == [str(-signal.SIGTERM)]
 
 
 def test_grandchild_obeys_its_parent_and_the_covering_process() -> None:
@@ -141,7 +141,7 @@ started()
 os.kill(parent_pid, signal.SIGTERM)
 ends(parent_pid)
 """
-    assert printed(code) == [str(-signal.SIGTERM)] * 3
+    assert run_lines(code) == [str(-signal.SIGTERM)] * 3
 
 
 def test_orphan_obeys_a_stranger() -> None:
@@ -162,7 +162,7 @@ import select
 assert select.select([descriptor], [], [], 60)[0]
 print("ended")
 """
-    assert printed(code) == ["ended"]
+    assert run_lines(code) == ["ended"]
 
 
 def test_child_keeps_a_handler_that_the_user_set() -> None:
@@ -177,7 +177,7 @@ started()
 stranger(signal.SIGUSR1, pid)
 print(ends(pid))
 """
-    assert printed(code) == [f"user {int(signal.SIGUSR1)}", "3"]
+    assert run_lines(code) == [f"user {int(signal.SIGUSR1)}", "3"]
 
 
 def test_child_runs_the_earlier_handler_for_its_parent_only() -> None:
@@ -193,7 +193,7 @@ assert os.waitpid(pid, os.WNOHANG) == (0, 0)
 os.kill(pid, signal.SIGTERM)
 print(ends(pid))
 """
-    assert printed(code) == ["5"]
+    assert run_lines(code) == ["5"]
 
 
 def test_child_has_the_signals_of_its_parent_unblocked() -> None:
@@ -208,7 +208,7 @@ masks()
 os.kill(pid, signal.SIGTERM)
 ends(pid)
 """
-    masks = printed(code)
+    masks = run_lines(code)
     assert masks[0] == masks[1]
     assert "SIGUSR2" in masks[0]
     assert "SIGTERM" not in masks[0]
@@ -224,7 +224,7 @@ started()
 stranger(signal.SIGTERM, pid)
 print(ends(pid))
 """
-    assert printed(code) == [str(-signal.SIGTERM)]
+    assert run_lines(code) == [str(-signal.SIGTERM)]
 
 
 def test_program_that_a_child_starts_ends_by_any_signal() -> None:
@@ -240,7 +240,7 @@ started()
 os.kill(pid, signal.SIGTERM)
 ends(pid)
 """
-    assert printed(code) == [str(-signal.SIGTERM)]
+    assert run_lines(code) == [str(-signal.SIGTERM)]
 
 
 def test_child_obeys_everybody_without_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +251,7 @@ started()
 stranger(signal.SIGTERM, pid)
 print(ends(pid))
 """
-    assert printed(code) == [str(-signal.SIGTERM)]
+    assert run_lines(code) == [str(-signal.SIGTERM)]
 
 
 def test_torch_dataloader_worker_ignores_strangers() -> None:
@@ -270,7 +270,7 @@ worker.join()
 print(worker.exitcode)
 os._exit(0)
 """
-    assert printed(code) == ["0"]  # torch's handler exits with 0 for its parent's signal
+    assert run_lines(code) == ["0"]  # torch's handler exits with 0 for its parent's signal
 
 
 def end_children(sample, rng):
@@ -315,7 +315,7 @@ os.kill(process.pid, signal.SIGCONT)
 process.join()
 print(process.exitcode)
 """
-    assert printed(code) == [str(-signal.SIGTERM)]
+    assert run_lines(code) == [str(-signal.SIGTERM)]
 
 
 def test_mark_of_a_child_goes_with_its_process() -> None:
@@ -339,4 +339,4 @@ print(marks == {process.pid: True})
 process.join()
 print(marks == {process.pid: False}, process.exitcode)
 """
-    assert printed(code) == ["True", f"True {-signal.SIGTERM}"]
+    assert run_lines(code) == ["True", f"True {-signal.SIGTERM}"]

@@ -37,7 +37,7 @@ def plan(root):
 
 @pytest.fixture
 def pipes(tmp_path):
-    """A folder with the pipes of `worker_transforms.gated`."""
+    """A folder with the pipes of `worker_transforms.wait_gate`."""
     for name in ("begun", "gate"):
         os.mkfifo(tmp_path / name)
     return tmp_path
@@ -55,7 +55,7 @@ def wait_for_end(pid):
         os.close(watched)
 
 
-def pids_of(batches):
+def worker_pids(batches):
     return batches._execution.prefetch()._maker.pids
 
 
@@ -67,7 +67,7 @@ import loader, worker_transforms
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it would be ignored
 plan = loader.open_plan(loader.Root(sys.argv[1]), sys.argv[2])
 how, folder = sys.argv[3], sys.argv[5]
-gated = functools.partial(worker_transforms.gated, folder=folder)
+gated = functools.partial(worker_transforms.wait_gate, folder=folder)
 batches = loader.Loader(
     plan, 0, 1, framework="numpy", executor="processes", workers=2, transform=gated if how == "gated" else None
 )
@@ -146,16 +146,16 @@ def test_trainer_that_just_ends(root, plan, pipes):
 
 
 def test_killed_worker_is_replaced(plan, properties, caplog):
-    wanted = properties.uninterrupted(plan, 8)
+    wanted = properties.reference_digests(plan, 8)
     # prefetch=0: not all steps are made before a worker is killed
     with loader.Loader(plan, 0, 1, executor="processes", workers=2, prefetch=0, steps=8) as batches:
         got = {batch.step: batch.digest for batch in [next(batches), next(batches)]}
-        before = pids_of(batches)
+        before = worker_pids(batches)
         os.kill(before[0], signal.SIGKILL)
         wait_for_end(before[0])
         batches.seek(2)
         got |= {batch.step: batch.digest for batch in batches}
-        after = pids_of(batches)
+        after = worker_pids(batches)
     assert got == wanted
     assert len(set(after) - set(before)) == 1
     assert len(set(after) & set(before)) == 1
@@ -169,9 +169,9 @@ def test_step_that_kills_its_worker(plan, tmp_path, in_workers, properties, time
     monkeypatch.setattr("loader.run.making.prefetch.MAX_STEPS", 1)
     number = 7
     culprit = next(s for s in range(9) if any(key.endswith("/007") for _, key in plan.batch_ids(s)))
-    transform = functools.partial(in_workers.killed, folder=str(tmp_path), number=number, times=times)
+    transform = functools.partial(in_workers.kill_worker, folder=str(tmp_path), number=number, times=times)
     options = {"executor": "processes", "workers": 1, "transform": transform, "framework": "numpy"}
-    wanted = properties.uninterrupted(plan, culprit + 2, transform=in_workers.noisy)
+    wanted = properties.reference_digests(plan, culprit + 2, transform=in_workers.noisy)
     with loader.Loader(plan, 0, 1, **options) as batches:
         got = {}
         if times == 2:
@@ -206,8 +206,8 @@ def test_worker_that_cannot_start(plan, in_workers, monkeypatch):
 
 
 @pytest.fixture
-def held(children):
-    """held() -> what this process holds: files, maps of batches, children, threads."""
+def process_resources(children):
+    """process_resources() -> what this process holds: files, maps of batches, children, threads."""
 
     def numbers():
         for _ in range(
@@ -220,34 +220,34 @@ def held(children):
     return numbers
 
 
-def test_nothing_is_left(plan, in_workers, children, held):
+def test_nothing_is_left(plan, in_workers, children, process_resources):
     """After close, after being dropped, after a failed start; and a batch that is kept keeps its memory alone."""
     options = {"executor": "processes", "workers": 1, "transform": in_workers.large, "framework": "numpy"}
-    others = held()[2]
+    others = process_resources()[2]
 
-    def closed():
+    def close_loader():
         with loader.Loader(plan, 0, 1, **options) as batches:
             for _ in range(3):
                 next(batches)
             assert len(children() - others) == 2  # the fork server, which stays, and the worker
 
-    def dropped():
+    def drop_loader():
         batches = loader.Loader(plan, 0, 1, **options)
         for _ in range(3):
             next(batches)
 
-    closed()
-    before = held()
-    for use in (dropped, closed):
+    close_loader()
+    before = process_resources()
+    for use in (drop_loader, close_loader):
         use()
-        assert held() == before
+        assert process_resources() == before
     with loader.Loader(plan, 0, 1, **options) as batches:
         batch = next(batches)
-    files, maps, *rest = held()
+    files, maps, *rest = process_resources()
     assert (files, maps, rest) == (before[0] + 1, 1, list(before[2:]))
     assert (batch["x"] == batch["cls"][:, None]).all()
     del batch
-    assert held() == before
+    assert process_resources() == before
 
 
 def test_closing_while_another_thread_waits(plan, pipes, in_workers):
@@ -259,7 +259,7 @@ def test_closing_while_another_thread_waits(plan, pipes, in_workers):
         except InvalidRuntime as error:
             raised.append(str(error))
 
-    transform = functools.partial(in_workers.gated, folder=str(pipes))
+    transform = functools.partial(in_workers.wait_gate, folder=str(pipes))
     batches = loader.Loader(plan, 0, 1, executor="processes", workers=1, transform=transform)
     consumer = threading.Thread(target=consume)
     consumer.start()

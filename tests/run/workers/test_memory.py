@@ -21,7 +21,7 @@ def plan(tmp_path_factory, samples):
     return loader.plan({"photos": version}, seed=8, global_batch=8)
 
 
-def ring_of(batches):
+def loader_ring(batches):
     return batches._execution.prefetch()._maker._ring
 
 
@@ -59,14 +59,14 @@ def test_batch_that_is_held_never_changes(plan, in_workers, framework):
         gc.collect()
         for _ in range(5):
             next(batches)
-        assert ring_of(batches).nbytes <= (3 + 2 + 2) * 2 * BATCH
+        assert loader_ring(batches).nbytes <= (3 + 2 + 2) * 2 * BATCH
 
 
 def test_more_batches_than_segments_are_copied(plan, in_workers, monkeypatch):
     monkeypatch.setattr(batch_memory, "MAX_SEGMENTS", 4)
     with loader.Loader(plan, 0, 1, transform=in_workers.large, prefetch=0, **PROCESSES) as batches:
         held = [next(batches) for _ in range(20)]
-        assert len(ring_of(batches)) <= 4 + 3
+        assert len(loader_ring(batches)) <= 4 + 3
         for batch in held:
             check(batch["x"], batch.ids)
 
@@ -79,10 +79,10 @@ def test_batches_that_outgrow_their_memory(plan, in_workers):
             for number, rows in zip(batch["cls"].tolist(), batch["x"], strict=True):
                 assert rows.shape == (1 + number % 9, 9000)
                 assert (rows == number).all()
-        after = {one.number for one in ring_of(batches)._segments.values()}
+        after = {one.number for one in loader_ring(batches)._segments.values()}
         for _ in range(10):
             next(batches)
-        assert {one.number for one in ring_of(batches)._segments.values()} == after
+        assert {one.number for one in loader_ring(batches)._segments.values()} == after
 
 
 def test_memory_is_used_again(plan, in_workers):
@@ -90,15 +90,15 @@ def test_memory_is_used_again(plan, in_workers):
     with loader.Loader(plan, 0, 1, transform=in_workers.large, prefetch=2 * BATCH, **PROCESSES) as batches:
         for _ in range(12):
             next(batches)
-        several = set(ring_of(batches)._segments)
+        several = set(loader_ring(batches)._segments)
         for _ in range(60):
             check(next(batches)["x"], batches.batch_at(batches.step - 1).ids)
-        assert set(ring_of(batches)._segments) == several
-        assert ring_of(batches).nbytes <= len(several) * (BATCH + 2**16)
+        assert set(loader_ring(batches)._segments) == several
+        assert loader_ring(batches).nbytes <= len(several) * (BATCH + 2**16)
         assert len(several) <= 2 + 1 + 3
 
 
-def begun(folder):
+def count_files(folder):
     return len(os.listdir(folder))
 
 
@@ -116,7 +116,7 @@ def test_back_pressure_and_a_seek(tmp_path, samples, in_workers, bound, ahead, m
         os.mkfifo(pipes / name)
     number = int(plan.batch_ids(5)[0][1][-3:])
     transform = functools.partial(
-        in_workers.logged_and_gated, folder=str(folder), pipes=str(pipes), number=number
+        in_workers.log_and_wait, folder=str(folder), pipes=str(pipes), number=number
     )
     with loader.Loader(plan, 0, 1, transform=transform, prefetch=bound, **PROCESSES) as batches:
         assert next(batches).step == 0
@@ -125,7 +125,7 @@ def test_back_pressure_and_a_seek(tmp_path, samples, in_workers, bound, ahead, m
             next(batches)
         with open(pipes / "begun") as pipe:  # the worker is in step 5
             assert pipe.readline()
-        assert begun(folder) == 6
+        assert count_files(folder) == 6
         batches.seek(100)
         with open(pipes / "gate", "w") as pipe:
             batches._execution.prefetch().drop()

@@ -115,7 +115,7 @@ def test_every_world_size_delivers_the_plan(plan, samples, properties, world_siz
 
 def test_run_goes_on_with_other_executors(plan, properties, in_workers):
     script = [("processes", 2, 3, 1), ("threads", 1, 2, 2), ("processes", 1, 2, 1), ("auto", 0, 1, 3)]
-    wanted = properties.uninterrupted(plan, 8)
+    wanted = properties.reference_digests(plan, 8)
     got, state = {}, json.dumps(plan.state(0))
     for executor, workers, taken, world_size in script:
         with ExitStack() as stack:
@@ -126,26 +126,26 @@ def test_run_goes_on_with_other_executors(plan, properties, in_workers):
             for _ in range(taken):
                 batches = [next(rank) for rank in ranks]
                 got[batches[0].step] = sum(batch.digest for batch in batches) % properties.MODULUS
-            state = properties.saved(ranks)
+            state = properties.state_text(ranks)
     assert got == wanted
 
 
 def test_randomness_is_the_samples_own(plan, in_workers):
-    def drawn(**options):
+    def read_draws(**options):
         with loader.Loader(plan, 0, 1, transform=in_workers.noisy, steps=4, **options) as batches:
             return [contents(batch)[-2:-1] for batch in batches]
 
-    assert drawn(executor="processes", workers=2) == drawn(executor="threads", workers=2)
+    assert read_draws(executor="processes", workers=2) == read_draws(executor="threads", workers=2)
 
 
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
 def test_tensors_of_a_transform(plan, in_workers, framework):
-    def made(**options):
+    def read_batches(**options):
         options |= {"transform": in_workers.tensors, "framework": framework, "epochs": None, "steps": 3}
         with loader.Loader(plan, 0, 1, **options) as batches:
             return [contents(batch)[:-1] for batch in batches]
 
-    assert made(executor="processes", workers=1) == made(workers=0)
+    assert read_batches(executor="processes", workers=1) == read_batches(workers=0)
 
 
 def test_rank_of_padding_alone(plan, in_workers):
@@ -161,11 +161,11 @@ def test_rank_of_padding_alone(plan, in_workers):
 
 
 def test_raw_bytes(plan):
-    def made(**options):
+    def read_batches(**options):
         with loader.Loader(plan, 0, 1, decode=False, steps=3, **options) as batches:
             return [contents(batch)[:-1] for batch in batches]
 
-    assert made(executor="processes", workers=1) == made(workers=0)
+    assert read_batches(executor="processes", workers=1) == read_batches(workers=0)
 
 
 def test_worker_imports_neither_torch_nor_dagster(plan, in_workers):
@@ -178,7 +178,7 @@ def test_worker_imports_neither_torch_nor_dagster(plan, in_workers):
 
 
 def test_metrics_are_those_of_threads(plan, in_workers):
-    def counted(**options):
+    def read_metrics(**options):
         with loader.Loader(plan, 0, 1, transform=in_workers.noisy, steps=5, **options) as batches:
             slow = [batch.slowest for batch in batches if batch.slowest]
             assert {(one.step, one.key) for one in slow} == {(one.step, one.key) for one in batches.slowest()}
@@ -197,7 +197,7 @@ def test_metrics_are_those_of_threads(plan, in_workers):
         )
         return [seen[f"{name}_total"] for name in kept]
 
-    assert counted(executor="processes", workers=2) == counted(executor="threads", workers=2)
+    assert read_metrics(executor="processes", workers=2) == read_metrics(executor="threads", workers=2)
 
 
 def test_status_line_names_processes(plan):
@@ -248,8 +248,8 @@ def test_packed_sequences(tmp_path):
     view = root.open("docs@1").select("tokens.npy")
     plan = loader.plan({"docs": view}, seed=3, global_batch=4, pack=loader.pack("tokens.npy", 16, pad_id=9))
 
-    def made(**options):
+    def read_batches(**options):
         with loader.Loader(plan, 0, 1, steps=4, **options) as batches:
             return [contents(batch)[:-1] for batch in batches]
 
-    assert made(executor="processes", workers=1) == made(workers=0)
+    assert read_batches(executor="processes", workers=1) == read_batches(workers=0)

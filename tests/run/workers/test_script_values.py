@@ -62,7 +62,7 @@ class Scale:
         return {"x": self.by * self.strength}
 
 
-def counted():
+def counting_transform():
     calls = 0
 
     def transform(sample, rng):
@@ -73,7 +73,7 @@ def counted():
     return transform
 
 
-def values_of(transform):
+def make_values(transform):
     return ScriptValues(SimpleNamespace(transform=transform, decode=True))
 
 
@@ -95,7 +95,7 @@ def values_of(transform):
     ],
 )
 def test_changed_global_is_named_if_the_transform_reads_it(monkeypatch, transform, name, value, text):
-    values = values_of(transform)
+    values = make_values(transform)
     assert (values.obstacle(), values.change()) == (None, None)
     monkeypatch.setitem(globals(), name, value)
     change = values.change()
@@ -104,7 +104,7 @@ def test_changed_global_is_named_if_the_transform_reads_it(monkeypatch, transfor
 
 def test_changed_attributes_and_variables_are_named(monkeypatch):
     scale = Scale(2)
-    values = values_of(scale)
+    values = make_values(scale)
     scale.by = 3
     assert (
         values.change()
@@ -117,18 +117,18 @@ def test_changed_attributes_and_variables_are_named(monkeypatch):
     scale.done.clear()
     monkeypatch.setattr(Scale, "strength", 5)
     assert values.change().startswith("the class attribute Scale.strength")
-    values = values_of(loader.by_bucket({"a": by_level, "b": scale}))
+    values = make_values(loader.by_bucket({"a": by_level, "b": scale}))
     scale.by = 4
     assert values.change().startswith("the state of transform of bucket 'b'")
-    transform = counted()
-    values = values_of(transform)
+    transform = counting_transform()
+    values = make_values(transform)
     transform({}, None)
     assert values.change().startswith("the variable calls of counted")
 
 
 def test_array_that_changes_in_place_is_named(monkeypatch):
     monkeypatch.setitem(globals(), "TABLE", TABLE.copy())
-    values = values_of(by_table)
+    values = make_values(by_table)
     TABLE[2] = 9
     assert values.change().startswith("the global TABLE of")
 
@@ -137,7 +137,7 @@ def test_array_that_changes_in_place_is_named(monkeypatch):
 def test_value_that_cannot_be_compared_is_an_obstacle(monkeypatch, value):
     monkeypatch.setattr(script_values, "CAPTURE_BYTES", 2**20)
     monkeypatch.setitem(globals(), "LEVEL", value)
-    obstacle = values_of(by_level).obstacle()
+    obstacle = make_values(by_level).obstacle()
     if value is open:
         assert obstacle is None, "functions are compared by identity"
     else:
@@ -157,7 +157,7 @@ def test_value_that_cannot_be_compared_is_an_obstacle(monkeypatch, value):
 )
 def test_value_without_a_pickle_is_the_same_object(monkeypatch, value, another):
     monkeypatch.setitem(globals(), "LEVEL", value)
-    values = values_of(by_level)
+    values = make_values(by_level)
     assert (values.obstacle(), values.change()) == (None, None)
     monkeypatch.setitem(globals(), "LEVEL", another)
     assert values.change().startswith("the global LEVEL of")
@@ -230,8 +230,8 @@ def strength():
 
 
 @pytest.fixture
-def moved(tmp_path, samples):
-    """moved(change, **options) -> result of MOVES."""
+def run_moves(tmp_path, samples):
+    """run_moves(change, **options) -> result of MOVES."""
     root = loader.Root(str(tmp_path / "root"))
     version = samples.write(root, "photos", range(40), fields=("cls",))
     plan = loader.plan({"photos": version}, seed=3, global_batch=4)
@@ -246,14 +246,14 @@ def moved(tmp_path, samples):
     return do
 
 
-def test_workers_have_the_scripts_arguments_and_values(moved):
-    done = moved("none")
+def test_workers_have_the_scripts_arguments_and_values(run_moves):
+    done = run_moves("none")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("processes |"), done.stdout
 
 
-def test_auto_stays_with_threads_if_the_script_changed_a_global(moved):
-    done = moved("early")
+def test_auto_stays_with_threads_if_the_script_changed_a_global(run_moves):
+    done = run_moves("early")
     assert done.returncode == 0, done.stderr
     end = done.stdout.splitlines()[-1]
     assert end.startswith("threads |")
@@ -264,24 +264,24 @@ def test_auto_stays_with_threads_if_the_script_changed_a_global(moved):
     assert "threads make the batches, though worker processes would be faster" in done.stdout
 
 
-def test_auto_goes_back_to_threads_if_the_script_changes_a_global(moved):
-    done = moved("late")
+def test_auto_goes_back_to_threads_if_the_script_changes_a_global(run_moves):
+    done = run_moves("late")
     assert done.returncode == 0, done.stderr
     end = done.stdout.splitlines()[-1]
     assert end.startswith("threads | worker processes were faster, but the global LEVEL of the script")
     assert "threads make the batches from now on" in done.stdout
 
 
-def test_auto_stays_with_threads_if_a_module_has_another_value_in_a_worker(moved):
-    done = moved("module")
+def test_auto_stays_with_threads_if_a_module_has_another_value_in_a_worker(run_moves):
+    done = run_moves("module")
     assert done.returncode == 0, done.stderr
     end = done.stdout.splitlines()[-1]
     assert end.startswith("threads |")
     assert "the global STRENGTH of beside is 7 in the training, and 1 in a worker process" in end
 
 
-def test_processes_that_were_asked_for_warn_once(moved):
-    done = moved("late", executor="processes")
+def test_processes_that_were_asked_for_warn_once(run_moves):
+    done = run_moves("late", executor="processes")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith("processes |")
     assert (
@@ -294,8 +294,8 @@ def test_processes_that_were_asked_for_warn_once(moved):
     )
 
 
-def test_error_of_a_worker_that_auto_chose_names_the_move(moved):
-    done = moved("none", fails=True)
+def test_error_of_a_worker_that_auto_chose_names_the_move(run_moves):
+    done = run_moves("none", fails=True)
     assert done.returncode == 1
     assert "KeyError: 'planted'" in done.stderr
     assert re.search(r"run in worker processes since step \d+, because decoders and transforms", done.stderr)

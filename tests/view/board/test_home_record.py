@@ -29,15 +29,15 @@ from tests.view.test_costs import Counted
 from tests.view.test_web import Served
 
 
-def record_of(root):
+def home_record(root):
     return Board().record(root)
 
 
-def items_of(record):
+def item_subjects(record):
     return [(item.name, item.subject) for item in record.attention]
 
 
-def plan_of(root):
+def make_plan(root):
     view = root.open("photos@latest").select("jpg", "cls")
     return loader.plan({"photos": view}, seed=3, global_batch=BATCH)
 
@@ -47,12 +47,12 @@ def home(root):
     """A root with two versions of photos and the run `one`."""
     write_photos(root)
     write_photos(root, numbers=range(20, 23))
-    train(root, plan_of(root), "one", recipe=plain)
+    train(root, make_plan(root), "one", recipe=plain)
     return root
 
 
 def test_home_names_runs_and_datasets(home):
-    record = record_of(home)
+    record = home_record(home)
     (line,) = record.trainings
     (card,) = record.cards
     trail = loader.read_trail(home, "one")
@@ -66,18 +66,18 @@ def test_home_names_runs_and_datasets(home):
 
 def test_loss_that_is_not_finite_needs_attention(home):
     keep = loader.Trail(home, "bad", recipe="tests.view.recipes:plain")
-    with loader.Loader(plan_of(home), 0, 1, steps=4, trail=keep, framework="numpy", workers=0) as batches:
+    with loader.Loader(make_plan(home), 0, 1, steps=4, trail=keep, framework="numpy", workers=0) as batches:
         for batch in batches:
             batches.note(loss=math.nan if batch.step == 2 else 1.0)
-    record = record_of(home)
+    record = home_record(home)
     line = next(one for one in record.trainings if one.run == "bad")
     assert (line.n_not_finite, line.first_not_finite) == (1, 2)
-    assert items_of(record) == [("loss-not-finite", "bad")]
+    assert item_subjects(record) == [("loss-not-finite", "bad")]
     assert record.attention[0].page == "r/bad/2"
 
 
 def test_state_follows_from_the_last_step_and_the_record(home):
-    (line,) = record_of(home).trainings
+    (line,) = home_record(home).trainings
     begun_s = line.last_us / 1e6
     assert line.at(begun_s + 1).state == "running"
     assert line.at(begun_s + STALLED_LEAST_S + 1).state == "silent"
@@ -92,7 +92,7 @@ def test_state_follows_from_the_last_step_and_the_record(home):
 
 
 def test_damaged_run_log_and_manifest_hide_nothing_else(home):
-    train(home, plan_of(home), "two", recipe=plain)
+    train(home, make_plan(home), "two", recipe=plain)
     write_photos(home, "others", numbers=range(30, 32))
     folder = home.url.removeprefix("file://")
     (name,) = next(one for one in list_runs(home.store) if one.run == "two").rows
@@ -100,10 +100,10 @@ def test_damaged_run_log_and_manifest_hide_nothing_else(home):
         file.write(b"no table")
     with open(f"{folder}/{home.state.versions('others')[0].manifest}", "ab") as file:
         file.write(b" ")
-    record = record_of(home)
+    record = home_record(home)
     assert {line.run: bool(line.error) for line in record.trainings} == {"one": False, "two": True}
     assert {card.dataset: bool(card.error) for card in record.cards} == {"others": True, "photos": False}
-    assert items_of(record) == [("dataset-damaged", "others"), ("run-damaged", "two")]
+    assert item_subjects(record) == [("dataset-damaged", "others"), ("run-damaged", "two")]
 
 
 def test_batch_that_was_stopped_since_needs_attention(root):
@@ -123,10 +123,10 @@ def test_batch_that_was_stopped_since_needs_attention(root):
             reason="drift: too far",
         )
         append_record(root.store, record)
-    (card,) = record_of(root).cards
+    (card,) = home_record(root).cards
     assert card.gate == "passed"
     assert [(one.batch, one.reason) for one in card.stopped] == [("000003-aa", "drift: too far")]
-    assert items_of(record_of(root)) == [("batch-stopped", "clips")]
+    assert item_subjects(home_record(root)) == [("batch-stopped", "clips")]
 
 
 def stage_record(root, dataset, verdict, reason="", partition="000001-aa"):
@@ -151,11 +151,11 @@ def test_dataset_without_a_version_has_its_reason(home, tmp_path, monkeypatch):
     stage_record(home, "torn", "failed", "w")
     home.store.put("stages/torn/version/000001-aa/000000000001.json", b"[")
     home.store.put("stages/No Name/version/x/000000000001.json", b"[")
-    record = record_of(home)
+    record = home_record(home)
     reasons = {one.dataset: [batch.reason[:5] for batch in one.stopped] for one in record.unpublished}
     assert reasons == {"clips": ["drift"], "photos-b": [], "photos0": ["blank"], "torn": [home.url[:5]]}
     assert "is not a stage record" in record.unpublished[3].stopped[0].reason
-    stopped = [(name, subject) for name, subject in items_of(record) if name == "batch-stopped"]
+    stopped = [(name, subject) for name, subject in item_subjects(record) if name == "batch-stopped"]
     assert stopped == [("batch-stopped", name) for name in ("clips", "photos0", "torn")]
     lines = [line.text for line in page_lines(home_sections(record), 100)]
     (text,) = [line for line in lines if line.startswith("clips  no version")]
@@ -163,7 +163,7 @@ def test_dataset_without_a_version_has_its_reason(home, tmp_path, monkeypatch):
     assert not [line for line in lines if line.startswith("At most")]
     for module in (unpublished, home_module):
         monkeypatch.setattr(module, "MOST_UNPUBLISHED", 2)
-    bounded = [line.text for line in page_lines(home_sections(record_of(home)), 100)]
+    bounded = [line.text for line in page_lines(home_sections(home_record(home)), 100)]
     assert "At most 2 datasets without a version are shown, the first by name." in bounded
     assert len(text) < 400
     served = Served(tmp_path / "root", recipe=None)
@@ -240,8 +240,8 @@ def test_newest_runs_have_a_line_and_others_a_name(home):
     assert [one.run for one in listed] == ["one"]
     names = [f"r{n}" for n in range(MOST_TRAININGS + 2)]
     for name in names:
-        train(home, plan_of(home), name, recipe=plain, steps=1)
-    record = record_of(home)
+        train(home, make_plan(home), name, recipe=plain, steps=1)
+    record = home_record(home)
     assert len(record.trainings) == MOST_TRAININGS
     assert record.runs == tuple(sorted(["one", *names]))
 
@@ -268,16 +268,16 @@ def test_points_of_a_line_lie_in_its_drawing(values):
     assert polyline_points([0], [1.0]) == ""
 
 
-def test_record_is_made_again_when_a_run_goes_on(home):
+def test_record_is_made_again_when_a_run_continues(home):
     board = Board()
     before = board.record(home).trainings[0].last_step
-    train(home, plan_of(home), "one", recipe=plain, steps=9)
+    train(home, make_plan(home), "one", recipe=plain, steps=9)
     assert board.record(home).trainings[0].last_step == 8 > before
     assert board.record(home).read_us <= time.time() * 1e6
 
 
 def test_lines_for_terminals_have_state_step_and_size(home):
-    page = home_sections(record_of(home))
+    page = home_sections(home_record(home))
     lines = [line.text for line in page_lines(page, 100)]
     (run,) = [line for line in lines if line.startswith("one ")]
     assert run.split()[:3] == ["one", "running", "5"]

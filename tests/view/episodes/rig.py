@@ -16,7 +16,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>\u202e"
 STATE_DIMS = ["left_x", "left_y", HOSTILE]
 
 
-def fields_of(seconds=SECONDS, cameras=RATES, **more):
+def episode_fields(seconds=SECONDS, cameras=RATES, **more):
     """Fields of an episode."""
     fields = {}
     for name, rate in cameras.items():
@@ -54,7 +54,7 @@ def film(rate, seconds=SECONDS):
 
 def write_rig(root, episodes=1, **changed):
     """Publish rig@n. changed: fields of the last episode in place of the usual ones."""
-    usual = fields_of()
+    usual = episode_fields()
     facts = {"state.npy": {"dims": STATE_DIMS, "unit": "rad"}}
     with root.write("rig", facts=facts) as writer:
         for number in range(episodes):
@@ -63,7 +63,9 @@ def write_rig(root, episodes=1, **changed):
     return root.open("rig@latest")
 
 
-def windows_of(version, fields=("cam.left.mp4", "cam.right.mp4", "cam.wrist.mp4", "state.npy", "action.npy")):
+def page_windows(
+    version, fields=("cam.left.mp4", "cam.right.mp4", "cam.wrist.mp4", "state.npy", "action.npy")
+):
     """The windows whose values a page shows: one of each field, by the rule `last`."""
     view = version.select(*fields)
     return loader.windows(view, anchor="action.npy", at={field: [0] for field in fields})

@@ -13,8 +13,8 @@ from penstock.view.inspect.version_record import sample_fields
 from tests.run.numbered_video import BITS, BLOCK
 from tests.servers.chromium import chromium
 from tests.servers.patience import PATIENCE_S
-from tests.view.episodes.rig import HOSTILE, RATES, windows_of, write_rig
-from tests.view.episodes.rig import fields_of as rig_fields
+from tests.view.episodes.rig import HOSTILE, RATES, page_windows, write_rig
+from tests.view.episodes.rig import episode_fields as rig_fields
 from tests.view.test_browser import _CONTRAST, _FOREIGN, PREFIX, Viewer
 
 pytestmark = pytest.mark.server
@@ -49,7 +49,9 @@ def folder(tmp_path_factory):
     raw = np.zeros((75, 64, 120, 3), np.uint8)
     with loader.Root(folder) as root:
         version = write_rig(root)
-        plan = loader.plan({"rig": windows_of(version, ("state.npy", "action.npy"))}, seed=3, global_batch=8)
+        plan = loader.plan(
+            {"rig": page_windows(version, ("state.npy", "action.npy"))}, seed=3, global_batch=8
+        )
         with loader.Loader(
             plan, framework="numpy", workers=0, steps=9, trail=loader.Trail(root, "big")
         ) as batches:
@@ -83,13 +85,13 @@ def viewer(folder, tmp_path_factory):
         server.communicate(timeout=PATIENCE_S)
 
 
-def opened(viewer, path="/v/rig/1/s/0"):
+def open_page(viewer, path="/v/rig/1/s/0"):
     viewer.page.problems.clear()
     viewer.open(path, "At the cursor")
     viewer.page.wait_until("the episode stands", lambda: viewer.page.value_of(READY))
 
 
-def settled(viewer, expected):
+def wait_frames(viewer, expected):
     """Wait until the pictures show these frames, and their captions say so."""
     value = viewer.page.value_of
     viewer.page.wait_until(f"frames {expected} are shown", lambda: value(CAPTIONS) == expected)
@@ -110,7 +112,7 @@ def seek(viewer, share):
         )
 
 
-def frames_at(episode, at):
+def loader_frames(episode, at):
     """The frames of the three cameras that the loader takes."""
     return [int(episode.pick(f"cam.{name}.mp4", at, "action.npy").number[0]) for name in RATES]
 
@@ -123,26 +125,26 @@ def episode(folder):
 
 
 def test_cameras_show_the_loader_s_frames_seeking_stepping_and_playing(viewer, episode):
-    opened(viewer)
-    settled(viewer, [0, 0, 0])
+    open_page(viewer)
+    wait_frames(viewer, [0, 0, 0])
     for share in (0.31, 0.777, 0.05, 0.999):
         seek(viewer, share)
         at = viewer.page.value_of(CURSOR)
         assert abs(at - share * 3e9) < 2e7
-        settled(viewer, frames_at(episode, at))
-    opened(viewer, "/v/rig/1/s/0?t=1")
-    settled(viewer, frames_at(episode, 10**9))
+        wait_frames(viewer, loader_frames(episode, at))
+    open_page(viewer, "/v/rig/1/s/0?t=1")
+    wait_frames(viewer, loader_frames(episode, 10**9))
     for key, frame in ((".", 25), (".", 26), (",", 25), (",", 24), (",", 23)):
         viewer.press(key)
         at = episode.time_of("cam.left.mp4", frame)
-        settled(viewer, frames_at(episode, at))
+        wait_frames(viewer, loader_frames(episode, at))
         assert viewer.page.value_of(CURSOR) == at
     viewer.press(" ")
     viewer.page.wait_until("it plays", lambda: viewer.page.value_of(CURSOR) > 1.6e9)
     viewer.press(" ")
     at = viewer.page.value_of(CURSOR)
     assert at > 1.6e9
-    settled(viewer, frames_at(episode, at))
+    wait_frames(viewer, loader_frames(episode, at))
     viewer.page.wait_until(
         "the address holds the time",
         lambda: f"t={at / 1e9:.3f}"[:5] in viewer.page.value_of("location.search"),
@@ -151,7 +153,7 @@ def test_cameras_show_the_loader_s_frames_seeking_stepping_and_playing(viewer, e
 
 
 def test_values_language_and_windows_follow_the_cursor(viewer, episode):
-    opened(viewer, "/v/rig/1/s/0?row=75&run=big")
+    open_page(viewer, "/v/rig/1/s/0?row=75&run=big")
     text = viewer.page.text
     viewer.page.wait_for("row 75")
     viewer.page.wait_until("the text is escaped", lambda: HOSTILE[:-1] in text())
@@ -170,7 +172,7 @@ def test_values_language_and_windows_follow_the_cursor(viewer, episode):
 
 
 def test_keys_zoom_fold_and_normalise(viewer):
-    opened(viewer)
+    open_page(viewer)
     value = viewer.page.value_of
     viewer.press("n")
     assert value("document.querySelector('#normalised').getAttribute('aria-pressed')") == "true"
@@ -193,7 +195,7 @@ def test_keys_zoom_fold_and_normalise(viewer):
 
 
 def test_damaged_camera_shows_its_error_and_the_others_play(viewer):
-    opened(viewer, "/v/bad/1/s/0?t=1")
+    open_page(viewer, "/v/bad/1/s/0?t=1")
     viewer.page.wait_until(
         "the healthy cameras stand", lambda: viewer.page.value_of(NUMBERS)[1:3] == [30, 29]
     )
@@ -208,7 +210,7 @@ def test_damaged_camera_shows_its_error_and_the_others_play(viewer):
 def test_frame_and_a_moment_that_failed_are_asked_for_again(viewer):
     """An outage ends: the picture comes back, and the message goes."""
     ask, value = viewer.page.ask, viewer.page.value_of
-    opened(viewer, "/v/bad/1/s/0")
+    open_page(viewer, "/v/bad/1/s/0")
     picture = "document.querySelector('[data-field=\"depth.npy\"] img')"
     viewer.page.wait_until("a frame is shown", lambda: value(f"{picture}.naturalWidth") == 120)
     ask("Network.enable")
@@ -245,7 +247,7 @@ def test_page_is_readable_in_both_themes_and_narrow(viewer, theme):
     for width in (1440, 420):
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         viewer.page.ask("Emulation.setDeviceMetricsOverride", **size)
-        opened(viewer, "/v/rig/1/s/0?t=1.1")
+        open_page(viewer, "/v/rig/1/s/0?t=1.1")
         ratio, text = viewer.page.value_of(_CONTRAST.replace(".tokens,", ".tokens, .cam,"))
         assert ratio >= 4.5, text
         assert viewer.page.value_of("document.documentElement.scrollWidth <= innerWidth"), width
@@ -255,11 +257,11 @@ def test_page_is_readable_in_both_themes_and_narrow(viewer, theme):
 
 
 def test_key_and_button_lead_to_episodes_like_it(viewer):
-    opened(viewer, "/v/near/1/s/1")
+    open_page(viewer, "/v/near/1/s/1")
     key = viewer.page.value_of("decodeURIComponent(document.body.dataset.key)")
     viewer.press("m")
     viewer.page.wait_for(f"like {key}", "2 found", "1.0000")
-    opened(viewer, "/v/near/1/s/1")
+    open_page(viewer, "/v/near/1/s/1")
     viewer.page.value_of("document.querySelector('.actions a').click()")
     viewer.page.wait_for(f"like {key}", "2 found", "1.0000")
     # A vector of a whole episode has no clock, so it has no lane beside streams that have one.
@@ -267,7 +269,7 @@ def test_key_and_button_lead_to_episodes_like_it(viewer):
 
 
 def test_requests_of_a_page_are_few(viewer):
-    opened(viewer)
+    open_page(viewer)
     requests = (
         "performance.getEntriesByType('resource').map((one) => one.name.replace(/.*\\/(?=[^/]*$)/, ''))"
     )
@@ -277,7 +279,7 @@ def test_requests_of_a_page_are_few(viewer):
         lambda: sum(name.startswith(both) for name in viewer.page.value_of(requests)) == 2,
     )
     viewer.page.wait_for("windows, steps")
-    settled(viewer, [0, 0, 0])
+    wait_frames(viewer, [0, 0, 0])
     names = viewer.page.value_of(requests)
     assert len([name for name in names if name.startswith("moment")]) <= 2
     assert sum(name.startswith(both) for name in names) == 2
@@ -290,7 +292,7 @@ def test_episode_is_excluded_by_keyboard(viewer, folder):
             writer.add(
                 f"ep{number}", {"a.npy": np.zeros((4, 2)), "a.ns.npy": np.arange(4, dtype=np.int64) * 10**9}
             )
-    opened(viewer, "/v/more/1/s/0")
+    open_page(viewer, "/v/more/1/s/0")
     viewer.press("b")
     viewer.page.wait_for("1 in the basket")
     viewer.press("x")

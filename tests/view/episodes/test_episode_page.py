@@ -16,10 +16,10 @@ from penstock.view.episodes import verified_field
 from penstock.view.episodes.open_episode import open_episode
 from penstock.view.episodes.trained_windows import trained_windows
 from penstock.view.inspect.version_record import sample_fields
-from tests.run.numbered_video import numbers_in
+from tests.run.numbered_video import read_numbers
 from tests.view.conftest import write_photos
-from tests.view.episodes.rig import fields_of as fields_of_rig
-from tests.view.episodes.rig import windows_of, write_rig
+from tests.view.episodes.rig import episode_fields as fields_of_rig
+from tests.view.episodes.rig import page_windows, write_rig
 from tests.view.test_web import Served
 
 RIG = "/v/rig/1/s/1"
@@ -31,7 +31,9 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page") / "root"
     with loader.Root(folder) as root:
         version = write_rig(root, episodes=2)
-        plan = loader.plan({"rig": windows_of(version, ("state.npy", "action.npy"))}, seed=3, global_batch=8)
+        plan = loader.plan(
+            {"rig": page_windows(version, ("state.npy", "action.npy"))}, seed=3, global_batch=8
+        )
         trail = loader.Trail(root, "big", ranks="all")
         with loader.Loader(plan, framework="numpy", workers=0, steps=50, trail=trail) as batches:
             for batch in batches:
@@ -50,7 +52,7 @@ def keys(folder):
 
 
 @pytest.fixture(scope="module")
-def served(folder):
+def site(folder):
     server = Served(folder, recipe=None)
     yield server
     server.close()
@@ -62,15 +64,15 @@ def requests(monkeypatch):
     seen = []
     read = verified_field.VerifiedField._read
 
-    def counted(field, offset, nbytes):
+    def record_range(field, offset, nbytes):
         seen.append((offset, nbytes))
         return read(field, offset, nbytes)
 
-    monkeypatch.setattr(verified_field.VerifiedField, "_read", counted)
+    monkeypatch.setattr(verified_field.VerifiedField, "_read", record_range)
     return seen
 
 
-def columns_of(answer):
+def lane_columns(answer):
     """(times [n], lowest [dims, n], highest [dims, n]) of a lane's bytes."""
     assert answer.status_code == 200, answer.text
     n, dims, exact, _ = struct.unpack("<4I", answer.content[:16])
@@ -82,10 +84,10 @@ def columns_of(answer):
     return times, low, high
 
 
-def test_only_a_sample_with_a_stream_opens_the_page(served):
-    assert "At the cursor" in served.get(RIG).text
-    assert "At the cursor" not in served.get("/v/photos/1/s/0").text
-    record = served.get(f"{RIG}.json").json()
+def test_only_a_sample_with_a_stream_opens_the_page(site):
+    assert "At the cursor" in site.get(RIG).text
+    assert "At the cursor" not in site.get("/v/photos/1/s/0").text
+    record = site.get(f"{RIG}.json").json()
     assert [one["field"] for one in record["streams"]] == ["action.npy", "state.npy"]
     assert [one["name"] for one in record["cameras"]] == ["left", "right", "wrist"]
     assert (record["unit"], record["anchor"], record["n_rows"], record["n_keep"]) == (
@@ -97,26 +99,26 @@ def test_only_a_sample_with_a_stream_opens_the_page(served):
     assert record["sample"]["fields"][0]["decoded"] is None
 
 
-def test_hostile_names_and_texts_are_text(served):
-    page = served.get(RIG).text
+def test_hostile_names_and_texts_are_text(site):
+    page = site.get(RIG).text
     assert "<img src=x" not in page
     assert "&lt;img src=x onerror=alert(1)&gt;" in page
     assert "\u202e" not in page
     assert "style=" not in page
     assert "<script>" not in page
     assert re.findall(r'(?:src|href)="(?:https?:)?//', page) == []
-    policy = served.get(RIG).headers["content-security-policy"]
+    policy = site.get(RIG).headers["content-security-policy"]
     assert "script-src 'self'" in policy
     assert "unsafe" not in policy
 
 
-def test_lane_holds_the_extremes_of_the_range(served, folder):
+def test_lane_holds_the_extremes_of_the_range(site, folder):
     with loader.Root(folder) as root:
         episode = open_episode(root.open("rig@1"), 1, sample_fields(root.open("rig@1"), [1])[0])
         state = np.concatenate([episode.row("state.npy", n)[None] for n in range(3000)])
     for begin, end, n_columns in ((0, 3 * 10**9, 100), (10**9, 2 * 10**9, 77), (5 * 10**8, 6 * 10**8, 2000)):
         query = f"from={begin}&to={end}&columns={n_columns}&first=0&stop=3"
-        times, low, high = columns_of(served.get(f"{RIG}/lane/state.npy?{query}"))
+        times, low, high = lane_columns(site.get(f"{RIG}/lane/state.npy?{query}"))
         first, last = begin // 10**6, min(2999, end // 10**6 + 1)
         assert times[0] == begin
         assert len(times) <= n_columns
@@ -151,40 +153,40 @@ def test_lane_holds_the_extremes_of_the_range(served, folder):
         ("/v/photos/1/s/0/moment", "no stream"),
     ],
 )
-def test_wrong_request_is_refused(served, path, said):
-    answer = served.get(path.replace("1/../", ""))
+def test_wrong_request_is_refused(site, path, said):
+    answer = site.get(path.replace("1/../", ""))
     assert answer.status_code == 404
     assert said in answer.text
 
 
-def test_link_leads_to_a_time_to_a_row_and_to_a_window(served, keys):
+def test_link_leads_to_a_time_to_a_row_and_to_a_window(site, keys):
     def start(path):
-        return re.search(r'data-at="(\d+)"', served.get(path).text)[1]
+        return re.search(r'data-at="(\d+)"', site.get(path).text)[1]
 
     assert start(RIG) == "0"
     assert start(f"{RIG}?t=1.234567891") == "1234567891"
     assert start(f"{RIG}?t=99") == "3000000000"
     assert start(f"{RIG}?row=37") == str(37 * 20 * 10**6)
     assert start(f"{RIG}?row=37&anchor=state.npy") == str(37 * 10**6)
-    answer = served.get(f"/v/rig/1/window?key={keys[1]}@37&run=big")
+    answer = site.get(f"/v/rig/1/window?key={keys[1]}@37&run=big")
     assert (answer.status_code, answer.headers["location"]) == (303, "s/1?row=37&run=big")
 
 
-def test_slot_of_windows_leads_to_its_window(served, folder, keys):
+def test_slot_of_windows_leads_to_its_window(site, folder, keys):
     with loader.Root(folder) as root:
         plan = loader.open_plan(root, loader.read_trail(root, "big").starts[0].plan)
         with loader.Loader(plan, framework="numpy", workers=0, steps=5) as batches:
             batch = list(batches)[4]
     for slot in (0, 5):
         episode, row = batch.ids[slot][-1].split("@")
-        page = served.get(f"/r/big/4/{slot}").text
+        page = site.get(f"/r/big/4/{slot}").text
         assert f"v/rig/1/s/{keys.index(episode)}?run=big&amp;row={row}&amp;anchor=action.npy" in page
 
 
 @pytest.mark.parametrize("step_s", [0.0, 1.0], ids=["by steps", "by windows"])
-def test_trained_windows_are_those_of_the_steps(served, folder, keys, step_s, monkeypatch):
+def test_trained_windows_are_those_of_the_steps(site, folder, keys, step_s, monkeypatch):
     monkeypatch.setattr("penstock.view.episodes.trained_windows.STEP_S", step_s)
-    answer = served.get(f"{RIG}/trained?run=big").json()
+    answer = site.get(f"{RIG}/trained?run=big").json()
     (run,) = answer["runs"]
     with loader.Root(folder) as root:
         plan = loader.open_plan(root, loader.read_trail(root, "big").starts[0].plan)
@@ -201,21 +203,21 @@ def test_trained_windows_are_those_of_the_steps(served, folder, keys, step_s, mo
     bad = [(one["step"], one["slot"]) for one in run["windows"] if one["is_far"]]
     assert bad == [(step, slot) for step, slot, _ in expected if (step, slot) == (7, 0)]
     assert answer["failed"] == {}
-    assert "InvalidName" in served.get(f"{RIG}/trained?run=..%2Fx").json()["failed"]["../x"]
+    assert "InvalidName" in site.get(f"{RIG}/trained?run=..%2Fx").json()["failed"]["../x"]
     for level in {one["level"] for one in run["windows"]}:
         line = sorted((one["first_ns"], one["last_ns"]) for one in run["windows"] if one["level"] == level)
         assert all(end <= begin for (_, end), (begin, _) in pairwise(line))
 
 
-def test_list_of_trained_windows_is_html_with_links_of_the_page(served):
-    windows = served.get(f"{RIG}/trained?run=big").json()["runs"][0]["windows"]
-    text = served.get(f"{RIG}/trained?run=big", hx_request="true").text
+def test_list_of_trained_windows_is_html_with_links_of_the_page(site):
+    windows = site.get(f"{RIG}/trained?run=big").json()["runs"][0]["windows"]
+    text = site.get(f"{RIG}/trained?run=big", hx_request="true").text
     assert f"{len(windows)} windows, steps {windows[0]['step']} to {windows[-1]['step']}" in text
     assert f'href="../../../../r/big/{windows[0]["step"]}/{windows[0]["slot"]}"' in text
     assert f'data-seek="{windows[0]["at_ns"]}"' in text
     (drawn,) = re.findall('data-drawn="([^"]*)"', text)
     assert json.loads(unquote(drawn))["windows"] == windows
-    failed = served.get(f"{RIG}/trained?run=%3Cb%3E", hx_request="true").text
+    failed = site.get(f"{RIG}/trained?run=%3Cb%3E", hx_request="true").text
     assert "&lt;b&gt;: InvalidName" in failed
 
 
@@ -243,40 +245,40 @@ def test_window_s_row_has_its_own_time(tmp_path):
 
 
 @pytest.mark.parametrize(("step_s", "searched"), [(0.0, "the last 0 of 50 steps"), (1.0, "0 of 150 windows")])
-def test_search_of_windows_ends_in_time(served, folder, monkeypatch, step_s, searched):
+def test_search_of_windows_ends_in_time(site, folder, monkeypatch, step_s, searched):
     monkeypatch.setattr("penstock.view.episodes.trained_windows.SEARCH_S", -1.0)
     monkeypatch.setattr("penstock.view.episodes.trained_windows.STEP_S", step_s)
     with loader.Root(folder) as root:
         version = root.open("rig@1")
         run = trained_windows(
-            served.opened.training("big"), open_episode(version, 1, sample_fields(version, [1])[0])
+            site.opened.training("big"), open_episode(version, 1, sample_fields(version, [1])[0])
         )
     assert (run.searched, run.windows) == (searched, ())
 
 
-def test_frame_of_the_server_is_the_camera_s(served):
+def test_frame_of_the_server_is_the_camera_s(site):
     import io
 
     from PIL import Image
 
     for number in (0, 5, 71):
-        answer = served.get(f"{RIG}/frame/cam.left.mp4/{number}")
+        answer = site.get(f"{RIG}/frame/cam.left.mp4/{number}")
         picture = np.asarray(Image.open(io.BytesIO(answer.content)).convert("RGB"))
-        assert numbers_in(picture[None]) == [number]
+        assert read_numbers(picture[None]) == [number]
 
 
-def test_video_comes_in_parts_that_are_checked(served, requests):
-    whole = served.get(f"{RIG}/stored/cam.right.mp4").content
+def test_video_comes_in_parts_that_are_checked(site, requests):
+    whole = site.get(f"{RIG}/stored/cam.right.mp4").content
     requests.clear()
-    first = served.get(f"{RIG}/stored/cam.right.mp4", range="bytes=0-")
+    first = site.get(f"{RIG}/stored/cam.right.mp4", range="bytes=0-")
     assert first.status_code == 206
     assert first.headers["content-range"] == f"bytes 0-{len(whole) - 1}/{len(whole)}"
     assert first.content == whole
     n = len(requests)
-    part = served.get(f"{RIG}/stored/cam.right.mp4", range="bytes=1000-1099")
+    part = site.get(f"{RIG}/stored/cam.right.mp4", range="bytes=1000-1099")
     assert part.content == whole[1000:1100]
     assert len(requests) == n  # a small field is read once
-    assert served.get(f"{RIG}/stored/cam.right.mp4", range="bytes=-10").content == whole[-10:]
+    assert site.get(f"{RIG}/stored/cam.right.mp4", range="bytes=-10").content == whole[-10:]
 
 
 def test_cost_does_not_grow_with_the_length(tmp_path, requests):
@@ -333,7 +335,7 @@ def test_damaged_camera_says_so_and_the_others_play(tmp_path):
         server.close()
 
 
-def test_exclusion_takes_the_episode_out(tmp_path):
+def test_exclusion_removes_the_episode(tmp_path):
     with loader.Root(tmp_path / "root") as root:
         key = write_rig(root, episodes=2).keys([1])[0]
     server = Served(tmp_path / "root", recipe=None, writes=True)
@@ -399,7 +401,7 @@ def test_page_names_its_slices(folder, keys, tmp_path):
     assert "the camera moves" in pages[1]
 
 
-def test_page_leads_to_episodes_like_it(served, tmp_path):
+def test_page_leads_to_episodes_like_it(site, tmp_path):
     with loader.Root(tmp_path / "root") as root, root.write("near") as writer:
         for number in range(2):
             vector = np.array([1, number], np.float16)
@@ -412,4 +414,4 @@ def test_page_leads_to_episodes_like_it(served, tmp_path):
     with loader.Root(tmp_path / "root") as root:
         (key,) = root.open("near").keys([0])
     assert f'<a class="button" href="../../../../v/near/1?like={quote(key, "")}">More like this' in page
-    assert "More like this" not in served.get(RIG).text, "its version has nothing to compare"
+    assert "More like this" not in site.get(RIG).text, "its version has nothing to compare"

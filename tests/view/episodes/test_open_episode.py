@@ -30,9 +30,9 @@ from penstock.view.episodes.stream_summary import read_rows
 from penstock.view.inspect.version_record import sample_fields
 from penstock.view.open_data import EPISODES_BYTES
 from tests.refusals import refusal
-from tests.run.numbered_video import numbers_in
-from tests.view.episodes.rig import HOSTILE, RATES, windows_of, write_rig
-from tests.view.episodes.rig import fields_of as rig_fields
+from tests.run.numbered_video import read_numbers
+from tests.view.episodes.rig import HOSTILE, RATES, page_windows, write_rig
+from tests.view.episodes.rig import episode_fields as rig_fields
 
 CAMERAS = tuple(f"cam.{name}.mp4" for name in RATES)
 
@@ -43,13 +43,13 @@ def rig(tmp_path_factory):
         yield write_rig(root)
 
 
-def opened(version, ordinal=0):
+def open_row(version, ordinal=0):
     return open_episode(version, ordinal, sample_fields(version, [ordinal])[0])
 
 
 def test_moment_is_the_window_of_the_loader(rig):
-    episode = opened(rig)
-    plan = loader.plan({"rig": windows_of(rig)}, seed=1, global_batch=10)
+    episode = open_row(rig)
+    plan = loader.plan({"rig": page_windows(rig)}, seed=1, global_batch=10)
     rows = set()
     with loader.Loader(plan, framework="numpy", workers=0, epochs=1) as batches:
         for batch in batches:
@@ -62,23 +62,23 @@ def test_moment_is_the_window_of_the_loader(rig):
                     assert shown[name].age_ns == batch[f"{name}.age_ns"][slot, 0]
                     assert shown[name].is_pad == batch[f"{name}.is_pad"][slot, 0]
                 for name in CAMERAS:
-                    assert numbers_in(batch[name][slot]) == [shown[name].number]
+                    assert read_numbers(batch[name][slot]) == [shown[name].number]
                 assert np.array_equal(batch["state.npy"][slot, 0], np.float32(shown["state.npy"].values))
     assert rows == set(range(150))
 
 
 def test_frame_is_the_one_that_was_picked(rig):
-    episode = opened(rig)
+    episode = open_row(rig)
     for name in CAMERAS:
         for number in (0, 1, 37, episode.n_values(name) - 1):
-            assert numbers_in(episode.frame(name, number)[None]) == [number]
+            assert read_numbers(episode.frame(name, number)[None]) == [number]
         n_frames = episode.n_values(name)
         with refusal(InvalidRuntime, what="frame", where=name, given=n_frames, accepted=[0, n_frames - 1]):
             episode.frame(name, n_frames)
 
 
 def test_steps_go_from_frame_to_frame_and_end_at_the_ends(rig):
-    episode = opened(rig)
+    episode = open_row(rig)
     name, at, seen = CAMERAS[2], 0, []
     for _ in range(episode.n_values(name) + 3):
         seen.append(episode.row_number(name, at))
@@ -94,9 +94,9 @@ def test_video_without_a_packet_table_is_shown_too(tmp_path):
     with loader.Root(tmp_path / "root") as root, root.write("rig") as writer:
         clock = np.arange(10, dtype=np.int64) * 10**8
         writer.add("ep", {"cam.mp4": data, "action.npy": np.zeros((10, 2)), "action.ns.npy": clock})
-    episode = opened(loader.Root(tmp_path / "root").open("rig@1"))
+    episode = open_row(loader.Root(tmp_path / "root").open("rig@1"))
     assert episode.errors == {}
-    assert numbers_in(episode.frame("cam.mp4", 31)[None]) == [31]
+    assert read_numbers(episode.frame("cam.mp4", 31)[None]) == [31]
     assert moment(episode, 5 * 10**8).tracks[1].number == 12
 
 
@@ -107,7 +107,7 @@ def test_episode_of_steps_has_no_ages(tmp_path):
     with loader.Root(tmp_path / "root") as root, root.write("sim") as writer:
         writer.add("a/demo_1", {"actions.npy": rows, "obs.image.npy": images, "episode.json": {"data": {}}})
     version = loader.Root(tmp_path / "root").open("sim@1")
-    episode = opened(version)
+    episode = open_row(version)
     record = episode_record(episode)
     assert (record.unit, record.length_ns, record.anchor) == ("step", 20, "actions.npy")
     assert [one.field for one in record.cameras] == ["obs.image.npy"]
@@ -131,8 +131,8 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path):
     }
     with loader.Root(tmp_path / "root") as root:
         version = write_rig(root, **changes)
-        record = episode_record(opened(version))
-        at = moment(opened(version), 10**9)
+        record = episode_record(open_row(version))
+        at = moment(open_row(version), 10**9)
     assert "packet table" in record.errors["cam.left.mp4"]
     assert "row 3" in record.errors["action.npy"]
     assert "line 1" in record.errors["language"]
@@ -148,7 +148,7 @@ def test_damaged_clock_does_not_turn_times_into_steps(tmp_path):
     keep = {name: data for name, data in usual.items() if name.startswith(("cam.", "state."))}
     with loader.Root(tmp_path / "root") as root, root.write("rig") as writer:
         writer.add("ep", keep | {"state.ns.npy": back})
-    episode = opened(loader.Root(tmp_path / "root").open("rig@1"))
+    episode = open_row(loader.Root(tmp_path / "root").open("rig@1"))
     record = episode_record(episode)
     assert (record.unit, record.anchor, list(record.errors)) == ("s", "", ["state.npy"])
     assert [(one.number, one.error) for one in moment(episode, 10**9).tracks] == [
@@ -176,7 +176,7 @@ def test_lanes_follow_the_leading_words():
 
 
 def test_state_and_its_action_share_lanes_only_by_name(rig, tmp_path):
-    lanes, n_undrawn = stream_lanes(opened(rig).streams)
+    lanes, n_undrawn = stream_lanes(open_row(rig).streams)
     assert n_undrawn == 0
     assert [(lane.field, lane.dashed, len(lane.labels)) for lane in lanes] == [
         ("action.npy", "", 2),
@@ -190,7 +190,7 @@ def test_state_and_its_action_share_lanes_only_by_name(rig, tmp_path):
         clock = np.arange(4, dtype=np.int64)
         arrays = dict.fromkeys(("action.npy", "state.npy"), np.zeros((4, 2)))
         writer.add("ep", {**arrays, "action.ns.npy": clock, "state.ns.npy": clock})
-    ((lane,), _) = stream_lanes(opened(loader.Root(tmp_path / "root").open("arm@1")).streams)
+    ((lane,), _) = stream_lanes(open_row(loader.Root(tmp_path / "root").open("arm@1")).streams)
     assert (lane.field, lane.dashed, lane.name, lane.labels) == (
         "state.npy",
         "action.npy",
@@ -200,7 +200,7 @@ def test_state_and_its_action_share_lanes_only_by_name(rig, tmp_path):
 
 
 def test_language_ends_at_the_next_line_of_its_style(rig):
-    spans, error = language_spans(opened(rig), {})
+    spans, error = language_spans(open_row(rig), {})
     assert error == ""
     assert [(one.kind, one.first_ns, one.last_ns) for one in spans] == [
         ("subtask", 0, 10**9),
@@ -212,19 +212,19 @@ def test_language_ends_at_the_next_line_of_its_style(rig):
 
 
 def test_bands_show_rows_that_are_kept_gaps_and_frozen_frames(rig, tmp_path):
-    spans, n, error = keep_spans(opened(rig), "action.npy")
+    spans, n, error = keep_spans(open_row(rig), "action.npy")
     assert (n, error) == (125, "")
     assert [(one.first_ns, one.last_ns) for one in spans] == [
         (0, 1_500_000_000),
         (2_000_000_000, 3_000_000_000),
     ]
-    assert fault_spans(opened(rig)) == ((), "")
+    assert fault_spans(open_row(rig)) == ((), "")
     usual = rig_fields()
     clock = usual["state.ns.npy"].copy()
     clock[1000:] += 10**8
     with loader.Root(tmp_path / "root") as root:
         version = write_rig(root, **{"state.ns.npy": clock, "keep.npy": np.ones(7, bool)})
-        episode = opened(version)
+        episode = open_row(version)
     (gap,), _ = fault_spans(episode)
     assert (gap.kind, gap.first_ns, gap.last_ns, gap.detail) == (
         "gap",
@@ -245,7 +245,7 @@ def test_spans_that_are_left_out_are_counted(tmp_path, monkeypatch):
     with loader.Root(tmp_path / "root") as root:
         with root.write("rig") as writer:
             writer.add("ep", usual | {"state.ns.npy": clock, "keep.npy": keep})
-        record = episode_record(opened(root.open("rig")))
+        record = episode_record(open_row(root.open("rig")))
     assert (len(record.language), len(record.keep), len(record.faults)) == (2, 2, 2)
     assert record.errors == {
         "language": "the first 2 of 3 lines of language are shown",
@@ -262,7 +262,7 @@ def test_frames_of_equal_bytes_are_frozen(tmp_path):
     crc32c[same], size[same] = crc32c[same[0]], 1
     frozen = packets_bytes(replace(table, crc32c=crc32c, size=size))
     with loader.Root(tmp_path / "root") as root:
-        episode = opened(write_rig(root, **{"cam.left.mp4.packets": frozen}))
+        episode = open_row(write_rig(root, **{"cam.left.mp4.packets": frozen}))
     (span,), _ = fault_spans(episode)
     assert (span.kind, span.text, span.detail) == ("frozen", "5 frames of equal bytes", "cam.left.mp4")
     assert (span.first_ns, span.last_ns) == tuple(episode.time_of("cam.left.mp4", n) for n in (10, 14))
@@ -284,7 +284,7 @@ def test_forged_lines_of_language_are_refused_by_number(tmp_path):
                 clock = np.arange(4, dtype=np.int64)
                 writer.add("ep", {"a.npy": np.zeros(4), "a.ns.npy": clock, "language.jsonl": lines})
             version = root.open("rig@1")
-            spans, error = language_spans(opened(version), {})
+            spans, error = language_spans(open_row(version), {})
         assert spans == ()
         assert "line 2" in error, line
 
@@ -292,16 +292,16 @@ def test_forged_lines_of_language_are_refused_by_number(tmp_path):
 def test_stream_damaged_on_the_disk_has_no_values(tmp_path):
     with loader.Root(tmp_path / "root") as root:
         version = write_rig(root)
-        episode = opened(version)
+        episode = open_row(version)
         at = episode.address.fields["state.npy"]
         path = tmp_path / "root" / at.path
         data = bytearray(path.read_bytes())
         data[at.offset + at.nbytes - 5] ^= 1
         path.write_bytes(data)
-        (bad,) = [one for one in moment(opened(version), 0).tracks if one.field == "state.npy"]
+        (bad,) = [one for one in moment(open_row(version), 0).tracks if one.field == "state.npy"]
         assert "CRC-32C" in bad.error
         with pytest.raises(Corrupt):
-            opened(version).summary("state.npy")
+            open_row(version).summary("state.npy")
 
 
 def test_header_that_declares_a_wide_row_takes_no_memory(tmp_path):
@@ -311,7 +311,7 @@ def test_header_that_declares_a_wide_row_takes_no_memory(tmp_path):
     np.lib.format.write_array_header_1_0(header, shape)
     with loader.Root(tmp_path / "root") as root:
         version = write_rig(root, **{"wide.npy": header.getvalue(), "wide.ns.npy": np.zeros(0, np.int64)})
-    record = episode_record(opened(version))
+    record = episode_record(open_row(version))
     assert record.n_undrawn == 2**40
     assert {lane.field for lane in record.lanes} == {"state.npy", "action.npy"}
 
@@ -322,7 +322,7 @@ def test_streams_share_the_memory_of_their_clock(tmp_path):
     with loader.Root(tmp_path / "root") as root:
         with root.write("arm") as writer:
             writer.add("ep", {**fields, "arm.ns.npy": clock})
-        episode = opened(root.open("arm@1"))
+        episode = open_row(root.open("arm@1"))
     assert len(episode.clocks) == 5
     assert len({id(one) for one in episode.clocks.values()}) == 1
     assert episode.nbytes == clock.nbytes + sum(field.nbytes for field in episode.fields.values())
@@ -335,7 +335,7 @@ def test_clocks_of_an_episode_have_a_limit_together(tmp_path, monkeypatch):
     with loader.Root(tmp_path / "root") as root, root.write("arm") as writer:
         writer.add("ep", {**fields, **{f"{name}.ns.npy": clock for name in names}})
     monkeypatch.setattr(module, "MAX_CLOCK_BYTES", 3 * 8128)
-    episode = opened(loader.Root(tmp_path / "root").open("arm@1"))
+    episode = open_row(loader.Root(tmp_path / "root").open("arm@1"))
     assert list(episode.errors) == ["arm3.npy"]
     assert "clocks take 32512 bytes; up to 24384" in episode.errors["arm3.npy"]
     assert module.MAX_CLOCK_BYTES < EPISODES_BYTES
@@ -345,7 +345,7 @@ def test_frame_of_a_video_that_is_read_whole_counts_its_bytes(tmp_path):
     usual = rig_fields()
     with loader.Root(tmp_path / "root") as root:
         version = write_rig(root, **{"bare.mp4": usual["cam.left.mp4"]})
-    episode = opened(version)
+    episode = open_row(version)
     assert episode.frame_bytes("bare.mp4") - episode.frame_bytes("cam.left.mp4") == 2 * len(
         usual["cam.left.mp4"]
     )
@@ -365,7 +365,7 @@ def test_log_has_a_clock_per_topic(tmp_path):
         out.finish()
     with loader.Root(tmp_path / "root") as root:
         import_place(root, "mcap", open_store(tmp_path / "logs"), "log", options=ColumnarOptions())
-        episode = opened(root.open("log@1"))
+        episode = open_row(root.open("log@1"))
         record, at = episode_record(episode), moment(episode, 260 * 10**6, "gripper.width.npy")
     clocks = {one.field: (one.clock, one.rate) for one in record.streams}
     assert clocks["arm.joints.position.npy"] == ("arm.joints.ns.npy", "100 Hz")
@@ -389,7 +389,7 @@ def test_row_blocks_of_a_registered_archive_open_a_long_stream(tmp_path):
             archive.addfile(member, io.BytesIO(data))
     with loader.Root(tmp_path / "root") as root:
         register(root, "webdataset", tmp_path / "place", "arm")
-        episode = opened(root.open("arm@1"))
+        episode = open_row(root.open("arm@1"))
         assert episode.errors == {}
         field = episode.fields["state.npy"]
         assert field.address.crc32c == UNKNOWN_CRC

@@ -17,7 +17,7 @@ from penstock.view.episodes.verified_field import verify_field as open_field
 from tests.refusals import refusal
 
 
-def stored(tmp_path, array, name="state.npy"):
+def write_field(tmp_path, array, name="state.npy"):
     with loader.Root(tmp_path / "root").write("arm") as writer:
         writer.add("ep", {name: array})
     version = loader.Root(tmp_path / "root").open("arm@1")
@@ -43,11 +43,11 @@ class Ranges:
     def __call__(self, monkeypatch):
         read = verified_field.VerifiedField._read
 
-        def counted(field, offset, nbytes):
+        def count_range(field, offset, nbytes):
             self.n, self.nbytes = self.n + 1, self.nbytes + nbytes
             return read(field, offset, nbytes)
 
-        monkeypatch.setattr(verified_field.VerifiedField, "_read", counted)
+        monkeypatch.setattr(verified_field.VerifiedField, "_read", count_range)
         return self
 
 
@@ -59,9 +59,9 @@ LARGEST = np.finfo(np.float32).max
 def test_columns_are_the_extremes_of_their_rows(tmp_path, n):
     draws = np.random.default_rng(n)
     array = VALUES[draws.integers(0, len(VALUES), (n, 2))]
-    field = stored(tmp_path, array)
+    field = write_field(tmp_path, array)
     for rows_each in (1, 2, 3, 5):
-        summary = summary_with(field, rows_each)
+        summary = make_summary(field, rows_each)
         for _ in range(60):
             first, stop = draws.integers(0, n + 3, 2).tolist()
             check_columns(array, summary, first, stop, int(draws.integers(1, 20)))
@@ -87,7 +87,7 @@ def check_columns(array, summary, first, stop, n_columns):
             assert np.array_equal(drawn, expected, equal_nan=True)
 
 
-def summary_with(field, rows_each):
+def make_summary(field, rows_each):
     """A summary of buckets of so many rows."""
     summary = StreamSummary(field, stream_layout(field))
     summary.rows_each = rows_each
@@ -101,7 +101,7 @@ def summary_with(field, rows_each):
 @pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int64, np.float16, np.float32, np.float64])
 def test_every_dtype_is_drawn(tmp_path, dtype):
     array = (np.arange(24).reshape(8, 3) % 5).astype(dtype)
-    field = stored(tmp_path, array)
+    field = write_field(tmp_path, array)
     columns = StreamSummary(field, stream_layout(field)).columns(0, 8, 100, range(3))
     assert np.array_equal(columns.low.T, array.astype(np.float32))
     assert columns.rows.tolist() == list(range(8))
@@ -111,7 +111,7 @@ def test_range_reads_its_blocks_and_checks_them(tmp_path, monkeypatch):
     array = np.random.default_rng(0).standard_normal(
         (400_000, 4)
     )  # 12.8 MB: three requests of a pass and a part
-    field = stored(tmp_path, array)
+    field = write_field(tmp_path, array)
     counted = Ranges(array)(monkeypatch)
     layout = stream_layout(field)
     summary = StreamSummary(field, layout)
@@ -130,7 +130,7 @@ def test_range_reads_its_blocks_and_checks_them(tmp_path, monkeypatch):
 
 
 def test_flipped_byte_is_named(tmp_path):
-    field = stored(tmp_path, np.arange(3_000_000, dtype=np.int16))
+    field = write_field(tmp_path, np.arange(3_000_000, dtype=np.int16))
     flip(tmp_path, field, 4_000_000)
     with refusal(Corrupt, what="CRC-32C", within="field 'state.npy'"):
         StreamSummary(field, stream_layout(field))
@@ -142,7 +142,7 @@ def test_memory_does_not_grow_with_the_stream(tmp_path):
     sizes = []
     for n in (400_000, 1_600_000):
         (tmp_path / str(n)).mkdir()
-        field = stored(tmp_path / str(n), np.zeros((n, 8), np.float32))
+        field = write_field(tmp_path / str(n), np.zeros((n, 8), np.float32))
         summary = StreamSummary(field, stream_layout(field))
         sizes.append(summary.nbytes)
         assert summary.columns(0, n, 1000, range(8)).low.shape[1] <= 1000
@@ -153,7 +153,7 @@ def test_range_of_wide_rows_reads_a_bounded_part(tmp_path, monkeypatch):
     """With few buckets, any range has fewer rows than columns times their rows."""
     monkeypatch.setattr(stream_summary, "LEVEL_BYTES", 2**16)
     values = np.arange(5000 * 64, dtype=np.float32).reshape(5000, 64)
-    field = stored(tmp_path, values)
+    field = write_field(tmp_path, values)
     summary, ranges = StreamSummary(field, stream_layout(field)), Ranges(values)
     ranges(monkeypatch)
     for first, stop in ((0, 5000), (100, 4000), (4000, 4100), (4990, 5000)):
@@ -167,19 +167,19 @@ def test_range_of_wide_rows_reads_a_bounded_part(tmp_path, monkeypatch):
 
 def test_what_is_no_stream_is_told_apart(tmp_path):
     (tmp_path / "texts").mkdir()
-    assert stream_layout(stored(tmp_path / "texts", np.array(["a", "b"]))) is None
+    assert stream_layout(write_field(tmp_path / "texts", np.array(["a", "b"]))) is None
     (tmp_path / "one").mkdir()
-    assert stream_layout(stored(tmp_path / "one", np.array(3.0))) is None
+    assert stream_layout(write_field(tmp_path / "one", np.array(3.0))) is None
     fortran = np.lib.format.magic(1, 0) + b""
     (tmp_path / "rows").mkdir()
     data = npy(np.asfortranarray(np.arange(6.0).reshape(2, 3)))
     assert data.startswith(fortran)
     with refusal(DecodeFailed, what="order", given="Fortran"):
-        stream_layout(stored(tmp_path / "rows", data))
+        stream_layout(write_field(tmp_path / "rows", data))
     (tmp_path / "short").mkdir()
     whole = npy(np.arange(6.0))
     with refusal(DecodeFailed, what="size", given=len(whole) - 8, accepted=len(whole)):
-        stream_layout(stored(tmp_path / "short", whole[:-8]))
+        stream_layout(write_field(tmp_path / "short", whole[:-8]))
 
 
 def npy(array):

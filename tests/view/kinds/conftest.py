@@ -8,8 +8,8 @@ from PIL import Image
 
 
 @pytest.fixture
-def pixels_of():
-    """pixels_of(media): uint8 [H, W, C] of a PNG or JPEG."""
+def read_pixels():
+    """read_pixels(media): uint8 [H, W, C] of a PNG or JPEG."""
 
     def read(media):
         with Image.open(io.BytesIO(media.data)) as picture:

@@ -49,13 +49,13 @@ def test_value_that_is_looked_at_once_is_told_as_ever(bad) -> None:
         values[1][1, 2, 3] = bad
     values += [value.transpose(1, 2, 0) for value in values] + [values[0][:, ::2], values[0][0]]
 
-    def told(value):
+    def kind_facts(value):
         kind = find_kind(value, FACTS)
         return kind.lines(value, FACTS), kind.marks(value, FACTS), kind.thumbnail(value, FACTS)
 
-    wanted = [told(value) for value in values]
+    wanted = [kind_facts(value) for value in values]
     with ranges_cached():
-        assert [told(value) for value in values] == wanted
+        assert [kind_facts(value) for value in values] == wanted
 
 
 def test_whole_numbers_are_told_exactly() -> None:
@@ -81,18 +81,18 @@ def test_bfloat16_keeps_its_name_and_values(value) -> None:
     assert ARRAY.lines(value, FACTS) == ("bfloat16 [2]", "from 0.5 to 2, mean 1.25, deviation 0.75", "0.5 2")
 
 
-def test_plane_is_drawn_a_pixel_a_value(pixels_of) -> None:
+def test_plane_is_drawn_a_pixel_a_value(read_pixels) -> None:
     value = np.array([[0.0, 5.0], [10.0, 2.5]])
-    assert pixels_of(*ARRAY.detail(value, FACTS))[:, :, 0].tolist() == [[0, 128], [255, 64]]
-    large = pixels_of(ARRAY.thumbnail(value, FACTS))
+    assert read_pixels(*ARRAY.detail(value, FACTS))[:, :, 0].tolist() == [[0, 128], [255, 64]]
+    large = read_pixels(ARRAY.thumbnail(value, FACTS))
     assert large.shape == (192, 192, 1)
     assert large[0, 0] == 0
     assert large[191, 0] == 255
 
 
-def test_planes_lie_beside_one_another(pixels_of) -> None:
+def test_planes_lie_beside_one_another(read_pixels) -> None:
     value = np.stack([np.full((3, 4), i / 20) for i in range(21)])
-    shown = pixels_of(*ARRAY.detail(value, FACTS))[0, :, 0]
+    shown = read_pixels(*ARRAY.detail(value, FACTS))[0, :, 0]
     assert shown.tolist()[::5] == [round(255 * i / 20) for i in np.linspace(0, 20, 8).astype(int)]
     assert shown.shape == (8 * 4 + 7,)
     assert ARRAY.lines(value, FACTS)[-1] == "shown from 0 to 1, 8 of 21 planes"

@@ -45,9 +45,9 @@ def test_length_rate_and_level_are_told() -> None:
     assert unknown[0] == "1 channel, 0.5 s at 16,000 Hz (assumed: no rate is on record)"
 
 
-def test_picture_shows_envelope_and_tone(pixels_of) -> None:
+def test_picture_shows_envelope_and_tone(read_pixels) -> None:
     value = np.concatenate([np.zeros(4000), tone()[0]])
-    shown = pixels_of(AUDIO.thumbnail(value, FACTS)).astype(int).sum(axis=2)
+    shown = read_pixels(AUDIO.thumbnail(value, FACTS)).astype(int).sum(axis=2)
     assert shown.shape == (96, 192)
     left, right = shown[:, :90], shown[:, 102:]
     assert right[:32].mean() > 2 * left[:32].mean()  # the envelope

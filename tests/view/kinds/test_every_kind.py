@@ -15,7 +15,7 @@ CASES = [pytest.param(value, id=name) for name, value in VALUES.items()]
 UNCLEAN = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def facts_of(value):
+def draw_facts(value):
     """Facts under which a value may be of one kind or another."""
     n = value.size if isinstance(value, np.ndarray) and value.ndim == 1 else 0
     beside = {"segment_ids": np.arange(n) // 7, "loss_mask": np.arange(n) % 2, "advantage": np.ones(n)}
@@ -32,7 +32,7 @@ def facts_of(value):
     ]
 
 
-def shown(kind, value, facts):
+def render_kind(kind, value, facts):
     return (
         kind.lines(value, facts),
         kind.marks(value, facts),
@@ -45,7 +45,7 @@ def shown(kind, value, facts):
 
 @pytest.mark.parametrize("value", CASES)
 def test_value_is_shown(value) -> None:
-    by_kind = {(find_kind(value, facts).name, facts.labels is None): facts for facts in facts_of(value)}
+    by_kind = {(find_kind(value, facts).name, facts.labels is None): facts for facts in draw_facts(value)}
     for facts in by_kind.values():
         check(value, facts)
 
@@ -57,7 +57,7 @@ def test_huge_value_is_shown(value) -> None:
 
 def check(value, facts) -> None:
     kind = find_kind(value, facts)
-    lines, marks, boxes, thumbnail, small, detail = shown(kind, value, facts)
+    lines, marks, boxes, thumbnail, small, detail = render_kind(kind, value, facts)
     assert 1 <= len(lines) <= 260
     assert max(map(len, lines)) <= 1100
     texts = [*lines, *(one.text for one in marks), *(one.text for one in boxes)]
@@ -73,7 +73,7 @@ def check(value, facts) -> None:
     for media in detail:
         assert media.type in MEDIA_TYPES
         assert len(media.data) <= 2**27
-    again = shown(kind, value, facts)
+    again = render_kind(kind, value, facts)
     assert repr(again) == repr((lines, marks, boxes, thumbnail, small, detail))
     assert [one.data for one in again[-1]] == [one.data for one in detail]
 
@@ -81,12 +81,12 @@ def check(value, facts) -> None:
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_whether_a_kind_fits_is_told_of_any_value(kind) -> None:
     for value in VALUES.values():
-        for facts in facts_of(value):
+        for facts in draw_facts(value):
             assert kind.fits(value, facts) in (True, False)
 
 
 def test_each_kind_shows_something() -> None:
-    found = {find_kind(value, facts).name for value in VALUES.values() for facts in facts_of(value)}
+    found = {find_kind(value, facts).name for value in VALUES.values() for facts in draw_facts(value)}
     assert found == set(KINDS)
 
 

@@ -14,53 +14,53 @@ FACTS = Facts(field="jpg")
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("first", [False, True], ids=["channels last", "channels first"])
 @pytest.mark.parametrize("make", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
-def test_pixels_of_the_png_are_the_tensors(pixels_of, channels, first, make) -> None:
+def test_pixels_of_the_png_are_the_tensors(read_pixels, channels, first, make) -> None:
     pixels = photo(channels=channels)
     value = make(np.ascontiguousarray(pixels.transpose(2, 0, 1)) if first else pixels)
     assert find_kind(value, FACTS) is IMAGE
     (whole,) = IMAGE.detail(value, FACTS)
     assert whole.type == "image/png"
-    assert np.array_equal(pixels_of(whole), pixels)
-    assert np.array_equal(pixels_of(IMAGE.thumbnail(value, FACTS)), pixels)  # no larger than a thumbnail
+    assert np.array_equal(read_pixels(whole), pixels)
+    assert np.array_equal(read_pixels(IMAGE.thumbnail(value, FACTS)), pixels)  # no larger than a thumbnail
 
 
-def test_thumbnail_is_the_picture(pixels_of) -> None:
+def test_thumbnail_is_the_picture(read_pixels) -> None:
     """Its left half is dark, its right half bright, and so are the thumbnail's."""
     value = np.zeros((700, 1400, 3), np.uint8)
     value[:, 700:] = (200, 100, 50)
-    small = pixels_of(IMAGE.thumbnail(value, FACTS, 100))
+    small = read_pixels(IMAGE.thumbnail(value, FACTS, 100))
     assert small.shape == (50, 100, 3)
     assert np.abs(small[:, :45].astype(int)).max() <= 12
     assert np.abs(small[:, 55:].astype(int) - (200, 100, 50)).max() <= 12
 
 
-def test_floats_from_0_to_1_are_shown_as_they_are(pixels_of) -> None:
+def test_floats_from_0_to_1_are_shown_as_they_are(read_pixels) -> None:
     pixels = photo()
     value = (pixels / np.float32(255)).astype(np.float32)
-    assert np.array_equal(pixels_of(*IMAGE.detail(value, FACTS)), pixels)
+    assert np.array_equal(read_pixels(*IMAGE.detail(value, FACTS)), pixels)
     assert not any("shown from" in line for line in IMAGE.lines(value, FACTS))
 
 
-def test_normalised_floats_are_shown_from_their_least_to_their_largest(pixels_of) -> None:
+def test_normalised_floats_are_shown_from_their_least_to_their_largest(read_pixels) -> None:
     pixels = photo()
     pixels[0, 0], pixels[0, 1] = 0, 255
     value = torch.from_numpy((pixels / np.float32(255) - 0.45) / 0.225).permute(2, 0, 1)
-    assert np.array_equal(pixels_of(*IMAGE.detail(value, FACTS)), pixels)
+    assert np.array_equal(read_pixels(*IMAGE.detail(value, FACTS)), pixels)
     assert "shown from -2 to 2.444" in IMAGE.lines(value, FACTS)
 
 
-def test_values_that_are_not_finite_are_magenta(pixels_of) -> None:
+def test_values_that_are_not_finite_are_magenta(read_pixels) -> None:
     value = np.full((10, 10, 1), 0.5, np.float32)
     value[2, 3] = np.nan
-    shown = pixels_of(*IMAGE.detail(value, FACTS))
+    shown = read_pixels(*IMAGE.detail(value, FACTS))
     assert shown[2, 3].tolist() == [255, 0, 255]
     assert shown[0, 0].tolist() == [128, 128, 128]
     assert any("magenta" in line for line in IMAGE.lines(value, FACTS))
 
 
-def test_picture_beyond_the_limit_is_thinned(pixels_of) -> None:
+def test_picture_beyond_the_limit_is_thinned(read_pixels) -> None:
     value = np.broadcast_to(np.uint8(9), (5000, 5000, 3))
-    assert pixels_of(*IMAGE.detail(value, FACTS)).shape == (2500, 2500, 3)
+    assert read_pixels(*IMAGE.detail(value, FACTS)).shape == (2500, 2500, 3)
     assert any(line.startswith("every 2 px is shown") for line in IMAGE.lines(value, FACTS))
 
 

@@ -13,7 +13,7 @@ def test_lines_and_blanks_stay() -> None:
     assert TEXT.lines("def f():\n\treturn  1\n", FACTS) == ("20 characters", "def f():", "\treturn  1", "")
 
 
-def test_long_text_says_that_it_goes_on() -> None:
+def test_long_text_says_that_it_continues() -> None:
     shown = TEXT.lines("word " * 100_000, FACTS)
     assert len(shown) == 3
     assert shown[1].endswith("…")

@@ -19,11 +19,11 @@ FACTS = Facts(
 IDS = np.array([1, 3, 4, 5, 2], np.int32)
 
 
-def beside(facts=FACTS, **fields):
+def sibling_facts(facts=FACTS, **fields):
     return replace(facts, sample=fields)
 
 
-def packed(segments, ids=IDS):
+def pack_sequence(segments, ids=IDS):
     """(ids, facts) of a packed sequence, as the loader lays it out."""
     return ids, replace(FACTS, sample={"tokens.npy": ids, "tokens.npy.segment_ids": np.array(segments)})
 
@@ -57,7 +57,7 @@ def test_what_lies_beside_tokens_is_no_sequence_of_them(field) -> None:
 
 
 def test_loss_mask_and_values_per_token() -> None:
-    facts = beside(
+    facts = sibling_facts(
         **{
             "tokens.npy.loss_mask": np.array([0, 1, 1, 0, 1], bool),
             "advantage": torch.arange(5) / 2,
@@ -78,7 +78,7 @@ def test_target_of_minus_100_is_masked() -> None:
 
 
 def test_documents_are_apart() -> None:
-    ids, facts = packed([1, 1, 2, 2, 0])
+    ids, facts = pack_sequence([1, 1, 2, 2, 0])
     assert find_kind(ids, facts) is PACKED
     assert [one.segment for one in PACKED.boxes(ids, facts)] == [1, 1, 2, 2, 0]
     assert PACKED.lines(ids, facts) == (
@@ -107,11 +107,11 @@ def test_long_sequence_is_bounded() -> None:
 PLANTED = {
     "an id above": (np.array([1, 10, 2]), FACTS, "out_of_vocabulary"),
     "an id below": (np.array([1, -1, 2]), FACTS, "out_of_vocabulary"),
-    "no target": (IDS, beside(loss_mask=np.zeros(5, bool)), "no_target"),
+    "no target": (IDS, sibling_facts(loss_mask=np.zeros(5, bool)), "no_target"),
     "all targets ignored": (np.full(4, -100), replace(FACTS, field="labels"), "no_target"),
     "cut off": (IDS[:-1], FACTS, "no_end"),
     "cut off, padded": (np.array([1, 3, 0, 0]), FACTS, "no_end"),
-    "a document cut off": (*packed([1, 1, 1, 2, 2]), "no_end"),
+    "a document cut off": (*pack_sequence([1, 1, 1, 2, 2]), "no_end"),
     "no tokens": (IDS[:0], FACTS, "empty"),
 }
 
@@ -125,8 +125,8 @@ def test_planted_fault_is_marked(name) -> None:
 CLEAN = {
     "a sentence": (IDS, FACTS),
     "padded": (np.array([1, 3, 2, 0, 0]), FACTS),
-    "some targets": (IDS, beside(loss_mask=np.array([0, 0, 0, 0, 1]))),
-    "documents that end": packed([1, 1, 2, 2, 0], np.array([3, 2, 4, 2, 0])),
+    "some targets": (IDS, sibling_facts(loss_mask=np.array([0, 0, 0, 0, 1]))),
+    "documents that end": pack_sequence([1, 1, 2, 2, 0], np.array([3, 2, 4, 2, 0])),
     "no end among the special tokens": (IDS[:-1], replace(FACTS, special={1: "<bos>"})),
 }
 
@@ -137,14 +137,14 @@ def test_sound_sequence_has_no_mark(name) -> None:
 
 
 def test_document_without_an_end_is_named() -> None:
-    ids, facts = packed([1, 1, 2, 2, 2])
+    ids, facts = pack_sequence([1, 1, 2, 2, 2])
     (found,) = TOKENS.marks(ids, facts)
     assert found.text == "document 1 does not end with <eos>"
 
 
 @pytest.mark.parametrize(("field", "mask"), [("tokens.npy", "mask.npy"), ("q.tokens.npy", "q.mask.npy")])
 def test_mask_of_a_rollout_encloses_what_is_not_sampled(field, mask) -> None:
-    facts = replace(beside(**{mask: np.array([0, 0, 1, 1, 0], bool)}), field=field)
+    facts = replace(sibling_facts(**{mask: np.array([0, 0, 1, 1, 0], bool)}), field=field)
     assert [one.masked for one in TOKENS.boxes(IDS, facts)] == [True, True, False, False, True]
     assert TOKENS.lines(IDS, facts) == (
         "5 tokens, int32 [5]",
@@ -152,10 +152,16 @@ def test_mask_of_a_rollout_encloses_what_is_not_sampled(field, mask) -> None:
         "«» enclose the others",
         "«<bos>|The»|␣cat|⏎⇥sat|«<eos>»",
     )
-    other = replace(beside(**{f"other.{mask}": np.zeros(5, bool)}), field=field)
+    other = replace(sibling_facts(**{f"other.{mask}": np.zeros(5, bool)}), field=field)
     assert TOKENS.lines(IDS, other) == ("5 tokens, int32 [5]", "<bos>|The|␣cat|⏎⇥sat|<eos>")
 
 
-def test_loss_mask_and_mask_both_leave_tokens_out() -> None:
+def test_loss_mask_and_mask_both_hide_tokens() -> None:
     both = {"tokens.npy.loss_mask": np.array([0, 1, 1, 1, 1]), "mask.npy": np.array([1, 1, 0, 1, 1])}
-    assert [one.masked for one in TOKENS.boxes(IDS, beside(**both))] == [True, False, True, False, False]
+    assert [one.masked for one in TOKENS.boxes(IDS, sibling_facts(**both))] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]

@@ -19,20 +19,20 @@ LAYOUTS = {"T H W C": (0, 1, 2, 3), "T C H W": (0, 3, 1, 2), "C T H W": (3, 0, 1
 
 @pytest.mark.parametrize("axes", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("make", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
-def test_pixels_of_each_frame_are_the_tensors(pixels_of, axes, make) -> None:
+def test_pixels_of_each_frame_are_the_tensors(read_pixels, axes, make) -> None:
     frames = clip()
     value = make(np.ascontiguousarray(frames.transpose(axes)))
     assert find_kind(value, FACTS) is VIDEO
     shown = VIDEO.detail(value, FACTS)
     assert len(shown) == 8
     for media, frame in zip(shown, frames, strict=True):
-        assert np.array_equal(pixels_of(media), frame)
-    assert np.array_equal(pixels_of(VIDEO.thumbnail(value, FACTS)), frames[4])
+        assert np.array_equal(read_pixels(media), frame)
+    assert np.array_equal(read_pixels(VIDEO.thumbnail(value, FACTS)), frames[4])
 
 
-def test_frames_of_a_clip_share_one_scale(pixels_of) -> None:
+def test_frames_of_a_clip_share_one_scale(read_pixels) -> None:
     value = np.stack([np.full((16, 16, 1), level, np.float32) for level in (-2.0, 0.0, 2.0)])
-    assert [int(pixels_of(one)[0, 0, 0]) for one in VIDEO.detail(value, FACTS)] == [0, 128, 255]
+    assert [int(read_pixels(one)[0, 0, 0]) for one in VIDEO.detail(value, FACTS)] == [0, 128, 255]
     assert VIDEO.lines(value, FACTS) == (
         "3 frames of 16 x 16 px, gray, 0.1 s at 25 a second",
         "float32 [3, 16, 16, 1]",
@@ -41,9 +41,9 @@ def test_frames_of_a_clip_share_one_scale(pixels_of) -> None:
     )
 
 
-def test_long_clip_is_shown_at_equal_distances(pixels_of) -> None:
+def test_long_clip_is_shown_at_equal_distances(read_pixels) -> None:
     value = np.arange(190, dtype=np.uint8)[:, None, None, None] * np.ones((1, 8, 8, 1), np.uint8)
-    shown = [int(pixels_of(one)[0, 0, 0]) for one in VIDEO.detail(value, FACTS)]
+    shown = [int(read_pixels(one)[0, 0, 0]) for one in VIDEO.detail(value, FACTS)]
     assert (len(shown), shown[:2], shown[-1]) == (64, [0, 3], 189)
     assert VIDEO.lines(value, FACTS)[-1] == "64 of these frames are shown"
 

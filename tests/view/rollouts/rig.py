@@ -75,6 +75,6 @@ def write_rollouts(root, steps=2, dataset="rl"):
     return root.open(f"{dataset}@latest")
 
 
-def ordinal_of(version, key):
+def find_ordinal(version, key):
     (ordinal,) = version.select().ordinals([key]).tolist()
     return ordinal

@@ -46,14 +46,14 @@ def write_decisions(root, firsts, run="on", **changed):
         records.create(record(step, run, **changed))
 
 
-def shown(row):
+def row_facts(row):
     return row.step, row.trained, row.stale, row.small, row.error
 
 
 def test_chart_has_the_counts_of_each_decision(root):
     write_decisions(root, range(0, 20, 2), steps=2)
     chart = decision_chart(root.store, "on")
-    assert [shown(row) for row in chart.rows] == [(n, 30 + n, n, 2, "") for n in range(0, 20, 2)]
+    assert [row_facts(row) for row in chart.rows] == [(n, 30 + n, n, 2, "") for n in range(0, 20, 2)]
     lines = decision_lines(chart.rows)
     assert (lines.first, lines.last, lines.most) == (0, 18, 48)
     assert [lines.trained.count("L"), len(lines.dots), lines.damaged] == [9, 10, ()]
@@ -65,11 +65,11 @@ def test_chart_of_many_decisions_reads_few_of_them(root, monkeypatch):
     write_decisions(root, range(50))
     reads = []
 
-    def counted(records, step):
+    def record_read(records, step):
         reads.append(step)
         return decisions.read_row(records, step)
 
-    chart = decision_chart(root.store, "on", counted)
+    chart = decision_chart(root.store, "on", record_read)
     assert chart.n_decisions == 50
     assert sorted(reads) == [row.step for row in chart.rows]
     assert len(reads) == 9

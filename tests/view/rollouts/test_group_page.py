@@ -12,11 +12,11 @@ from penstock.view.rollouts import group_members
 from penstock.view.rollouts import group_record as group_record_module
 from penstock.view.rollouts.group_record import group_record
 from tests.refusals import refusal
-from tests.view.rollouts.rig import GROUPS, MEMBERS, ordinal_of, rollout, write_rollouts
+from tests.view.rollouts.rig import GROUPS, MEMBERS, find_ordinal, rollout, write_rollouts
 from tests.view.test_web import Served
 
 
-def keys_of(record):
+def member_keys(record):
     return sorted(one.key for one in record.members)
 
 
@@ -24,17 +24,17 @@ def test_group_is_that_of_its_transaction(root):
     version = write_rollouts(root)
     for step in range(2):
         for group in range(GROUPS):
-            record = group_record(version, ordinal_of(version, f"{step}/{group}/2"))
-            assert keys_of(record) == [f"{step}/{group}/{number}" for number in range(MEMBERS)]
+            record = group_record(version, find_ordinal(version, f"{step}/{group}/2"))
+            assert member_keys(record) == [f"{step}/{group}/{number}" for number in range(MEMBERS)]
             assert (record.column, record.value, record.n_samples) == ("group_id", f"g{group}", MEMBERS)
             ordinals = [one.ordinal for one in record.members]
-            assert ordinals == sorted(ordinal_of(version, key) for key in keys_of(record))
+            assert ordinals == sorted(find_ordinal(version, key) for key in member_keys(record))
 
 
 def test_group_in_a_rollout_s_page_leads_to_its_members(root):
     """The list's addresses are relative to the page of the sample, not to its own."""
     version = write_rollouts(root, steps=1)
-    ordinal = ordinal_of(version, "0/0/1")
+    ordinal = find_ordinal(version, "0/0/1")
     record = group_record(version, ordinal)
     page = f"/v/rl/1/s/{ordinal}"
     served = Served(root, recipe=None)
@@ -72,7 +72,7 @@ def test_excluded_sample_is_no_member(root):
     version = write_rollouts(root, steps=1)
     root.exclude("rl", keys=["0/0/1"], reason="poisoned")
     version = root.open("rl@latest")
-    assert keys_of(group_record(version, ordinal_of(version, "0/0/2"))) == ["0/0/0", "0/0/2", "0/0/3"]
+    assert member_keys(group_record(version, find_ordinal(version, "0/0/2"))) == ["0/0/0", "0/0/2", "0/0/3"]
 
 
 def test_edited_reward_is_shown(root):
@@ -80,7 +80,7 @@ def test_edited_reward_is_shown(root):
     key = "0/0/2"
     root.annotate("rl", "judged", {key: {"reward": 0.75}}, author="ada")
     version = root.open("rl@latest")
-    record = group_record(version, ordinal_of(version, key))
+    record = group_record(version, find_ordinal(version, key))
     assert {one.key: one.numbers["reward"] for one in record.members}[key] == 0.75
 
 
@@ -93,8 +93,8 @@ def test_pair_is_shown_by_its_column(root):
                 )
                 writer.add(key, fields, metadata={**metadata, "pair_id": f"pair {pair}", "chosen": chosen})
     version = root.open("pairs@1")
-    record = group_record(version, ordinal_of(version, "1/False"), "pair_id")
-    assert keys_of(record) == ["1/False", "1/True"]
+    record = group_record(version, find_ordinal(version, "1/False"), "pair_id")
+    assert member_keys(record) == ["1/False", "1/True"]
     assert {one.key: one.texts["chosen"] for one in record.members} == {"1/True": "True", "1/False": "False"}
     assert (record.shown_texts, record.other_columns) == (("chosen",), ("group_id",))
     assert group_record(version, 0).n_samples == 6
@@ -110,7 +110,7 @@ def test_sample_without_the_column_names_the_others(root):
 def test_members_with_fields_that_are_not_read_are_counted_beside_a_rollout(root, monkeypatch):
     monkeypatch.setattr(group_record_module, "MOST_TOTAL_BYTES", 1000)
     version = write_rollouts(root, steps=1)
-    ordinal = ordinal_of(version, "0/0/1")
+    ordinal = find_ordinal(version, "0/0/1")
     record = group_record(version, ordinal)
     unread = [one for one in record.members if one.errors]
     assert 0 < len(unread) < MEMBERS
@@ -138,18 +138,18 @@ def test_search_reads_the_tables_of_its_transaction_alone(root, monkeypatch):
     paths = []
     original = group_members.get_table_bytes
 
-    def counted(store, file):
+    def record_path(store, file):
         paths.append(file.path)
         return original(store, file)
 
-    monkeypatch.setattr(group_members, "get_table_bytes", counted)
-    group_record(version, ordinal_of(version, "2/1/0"))
+    monkeypatch.setattr(group_members, "get_table_bytes", record_path)
+    group_record(version, find_ordinal(version, "2/1/0"))
     assert {path.split("/")[1] for path in paths} == {"run-2"}
 
 
 def test_links_lead_to_the_group_and_back(root):
     version = write_rollouts(root, steps=1)
-    here, other = ordinal_of(version, "0/2/0"), ordinal_of(version, "0/2/3")
+    here, other = find_ordinal(version, "0/2/0"), find_ordinal(version, "0/2/3")
     served = Served(root, recipe=None)
     try:
         page = served.get(f"/v/rl/1/s/{here}").text
@@ -177,7 +177,7 @@ def test_advantages_that_are_not_finite_have_no_mean(root):
 
 def test_members_of_older_policies_have_their_lag(root):
     version = write_rollouts(root, steps=1)
-    record = group_record(version, ordinal_of(version, "0/0/1"))
+    record = group_record(version, find_ordinal(version, "0/0/1"))
     policies = [one.numbers["policy_min"] for one in record.members]
     lags = [int(policy - record.newest_policy) for policy in policies]
     assert record.newest_policy == max(one.numbers["policy_max"] for one in record.members)

@@ -8,7 +8,7 @@ import pytest
 import loader
 from penstock.view.inspect import packed_documents
 from penstock.view.open_data import OpenData
-from tests.view.rollouts.rig import ordinal_of, write_rollouts
+from tests.view.rollouts.rig import find_ordinal, write_rollouts
 from tests.view.test_web import Served
 
 LENGTH = 128
@@ -37,19 +37,19 @@ def folder(tmp_path_factory):
     return folder
 
 
-def plan_of(root, run):
+def run_plan(root, run):
     return loader.open_plan(root, loader.read_trail(root, run).starts[0].plan)
 
 
-def batch_of(root, run, step):
-    with loader.Loader(plan_of(root, run), 0, 1, workers=0, framework="numpy", steps=step + 1) as batches:
+def read_batch(root, run, step):
+    with loader.Loader(run_plan(root, run), 0, 1, workers=0, framework="numpy", steps=step + 1) as batches:
         return batches.batch_at(step)
 
 
 @pytest.mark.parametrize("run", ["columns", "cut"])
 def test_documents_are_those_of_the_batch(folder, run):
     with loader.Root(folder) as root:
-        batch = batch_of(root, run, 1)
+        batch = read_batch(root, run, 1)
         version = root.open("rl@2")
         opened = OpenData(root)
         for slot in range(2):
@@ -62,7 +62,7 @@ def test_documents_are_those_of_the_batch(folder, run):
                 places = np.flatnonzero(segments == one.segment)
                 assert places.tolist() == list(range(one.first, one.first + one.n_tokens))
                 assert one.n_sampled == np.count_nonzero(batch["mask.npy"][slot][places])
-                assert one.ordinal == ordinal_of(version, one.key)
+                assert one.ordinal == find_ordinal(version, one.key)
                 assert not one.is_masked
                 assert not one.counts_first
                 for name in one.columns:
@@ -74,7 +74,7 @@ def test_documents_are_those_of_the_batch(folder, run):
 
 def test_step_has_the_totals_of_all_ranks(folder, monkeypatch):
     with loader.Root(folder) as root:
-        batch = batch_of(root, "columns", 1)
+        batch = read_batch(root, "columns", 1)
         opened = OpenData(root)
         training = opened.training("columns")
         for rank in range(2):
@@ -124,7 +124,7 @@ def test_pages_link_each_document_and_offer_no_exclusion_of_a_sequence(folder):
         served.close()
 
 
-def test_rollout_page_shows_the_sequence_that_a_training_packed_it_into(folder):
+def test_rollout_page_shows_its_packed_sequence(folder):
     served = Served(folder, recipe=None)
     try:
         document = served.get("/r/columns/1/1.json").json()["packed"]["documents"][-1]

@@ -15,7 +15,7 @@ from penstock.view.rollouts import open_rollout as opening
 from penstock.view.rollouts.open_rollout import open_rollout
 from penstock.view.rollouts.rollout_record import PAGE, rollout_record
 from tests.view.conftest import write_photos
-from tests.view.rollouts.rig import HOSTILE, LONG, ordinal_of, rollout, write_rollouts
+from tests.view.rollouts.rig import HOSTILE, LONG, find_ordinal, rollout, write_rollouts
 from tests.view.test_web import Served
 
 
@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def served(folder):
+def site(folder):
     server = Served(folder, recipe=None)
     yield server
     server.close()
@@ -39,26 +39,26 @@ def served(folder):
 def long(folder):
     """Address of the rollout of three pages."""
     with loader.Root(folder) as root:
-        return f"/v/rl/2/s/{ordinal_of(root.open('rl@2'), '0/1/0')}"
+        return f"/v/rl/2/s/{find_ordinal(root.open('rl@2'), '0/1/0')}"
 
 
-def record_of(version, ordinal, **options):
+def rollout_page(version, ordinal, **options):
     (names,) = sample_fields(version, [ordinal])
     return rollout_record(open_rollout(version, ordinal, names), **options)
 
 
-def tokens_of(record):
+def page_tokens(record):
     """The tokens of a page's JSON, in order."""
     return [token for stretch in record["stretches"] for token in stretch["tokens"]]
 
 
-def test_pages_hold_each_token_once_with_its_values(served, long):
+def test_pages_hold_each_token_once_with_its_values(site, long):
     _, fields, _ = rollout(0, 1, 0)
     shown = []
     for first in (0, PAGE, 2 * PAGE):
-        record = served.get(f"{long}.json?from={first + 5}").json()
+        record = site.get(f"{long}.json?from={first + 5}").json()
         assert (record["first"], record["stop"]) == (first, min(first + PAGE, LONG))
-        shown += tokens_of(record)
+        shown += page_tokens(record)
     assert [token["id"] for token in shown] == fields["tokens.npy"].tolist()
     assert [token["is_sampled"] for token in shown] == fields["mask.npy"].tolist()
     for place, (token, logprob) in enumerate(zip(shown, fields["logprobs.npy"], strict=True)):
@@ -68,7 +68,7 @@ def test_pages_hold_each_token_once_with_its_values(served, long):
         assert f"logprobs {logprob:.4g}" in token["title"]
 
 
-def test_tokens_are_coloured_by_the_chosen_value(served, long):
+def test_tokens_are_coloured_by_the_chosen_value(site, long):
     _, fields, _ = rollout(0, 1, 0)
     window = slice(PAGE, 2 * PAGE)
     is_sampled = fields["mask.npy"][window].tolist()
@@ -79,15 +79,15 @@ def test_tokens_are_coloured_by_the_chosen_value(served, long):
         "versions.npy": [{-1: "", 0: "v1", 1: "v2"}[one] for one in versions],
     }
     for by, shades in expected.items():
-        record = served.get(f"{long}.json?from={PAGE}&by={by}").json()
-        assert [token["shade"] for token in tokens_of(record)] == shades
-        page = served.get(f"{long}?from={PAGE}&by={by}").text
+        record = site.get(f"{long}.json?from={PAGE}&by={by}").json()
+        assert [token["shade"] for token in page_tokens(record)] == shades
+        page = site.get(f"{long}?from={PAGE}&by={by}").text
         assert len(re.findall(r'<span class="tok [a-z0-9]* ?(?:masked)?[^"]*" title="token', page)) == PAGE
         assert re.findall(r'aria-current="true">([^<]*)<', page) == [record["choices"][by]]
 
 
-def test_turns_group_the_tokens_and_lead_to_their_page(served, long):
-    record = served.get(f"{long}.json?from={PAGE}").json()
+def test_turns_group_the_tokens_and_lead_to_their_page(site, long):
+    record = site.get(f"{long}.json?from={PAGE}").json()
     described = [
         (one["role"], one["first"], len(one["tokens"]), one["is_continued"]) for one in record["stretches"]
     ]
@@ -95,14 +95,14 @@ def test_turns_group_the_tokens_and_lead_to_their_page(served, long):
         ("user", PAGE, LONG // 2 - PAGE, True),
         ("assistant", LONG // 2, 2 * PAGE - LONG // 2, False),
     ]
-    page = served.get(f"{long}?from={PAGE}&by=mask").text
+    page = site.get(f"{long}?from={PAGE}&by=mask").text
     assert f'from={LONG // 2}&by=mask#turn1"' in page.replace("&amp;", "&")
     assert "It is 0." in page
     assert "2.5 s" in page
 
 
-def test_facts_beside_the_tokens(served, long):
-    record = served.get(f"{long}.json").json()
+def test_facts_beside_the_tokens(site, long):
+    record = site.get(f"{long}.json").json()
     _, fields, metadata = rollout(0, 1, 0)
     assert (record["n_tokens"], record["n_sampled"]) == (LONG, metadata["n_sampled"])
     sampled = fields["versions.npy"][fields["mask.npy"]]
@@ -114,9 +114,9 @@ def test_facts_beside_the_tokens(served, long):
     assert record["groups"] == {"group_id": "g1"}
 
 
-def test_hostile_texts_are_text(served, long):
+def test_hostile_texts_are_text(site, long):
     for path in (long, f"{long}/group"):
-        answer = served.get(path)
+        answer = site.get(path)
         assert answer.status_code == 200
         assert "<img src=x" not in answer.text
         assert "&lt;img src=x onerror=alert(1)&gt;" in answer.text
@@ -124,7 +124,7 @@ def test_hostile_texts_are_text(served, long):
         assert "style=" not in answer.text
         assert "<script>" not in answer.text
         assert "default-src 'none'" in answer.headers["content-security-policy"]
-        assert served.ask("GET", path).status_code == 403
+        assert site.ask("GET", path).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -135,22 +135,22 @@ def test_hostile_texts_are_text(served, long):
         ("from=x", "whole number"),
     ],
 )
-def test_unknown_query_names_what_is_accepted(served, long, query, part):
-    answer = served.get(f"{long}?{query}")
+def test_unknown_query_names_what_is_accepted(site, long, query, part):
+    answer = site.get(f"{long}?{query}")
     assert answer.status_code == 404
     assert part in answer.text
 
 
-def test_other_samples_have_their_own_pages(served):
-    assert 'class="rollout"' not in served.get("/v/photos/1/s/0").text
-    assert served.get("/v/photos/1/s/0/group").status_code == 404
+def test_other_samples_have_their_own_pages(site):
+    assert 'class="rollout"' not in site.get("/v/photos/1/s/0").text
+    assert site.get("/v/photos/1/s/0/group").status_code == 404
 
 
 def test_chat_with_a_mask_of_the_same_prefix_opens_the_page(root):
     with root.write("chats", facts={"q.tokens.npy": {"special": {"7": "<end>"}}}) as writer:
         fields = {"q.tokens.npy": np.array([5, 6, 7], np.uint16), "q.mask.npy": np.array([False, True, True])}
         writer.add("a", fields)
-    record = record_of(root.open("chats@1"), 0)
+    record = rollout_page(root.open("chats@1"), 0)
     assert (record.field, record.by, record.n_sampled) == ("q.tokens.npy", "mask", 2)
     (stretch,) = record.stretches
     assert [token.text for token in stretch.tokens] == ["", "", "<end>"]
@@ -181,7 +181,7 @@ def test_any_turns_show_each_token_once(root):
     version = root.open("turns@1")
     for ordinal, key in enumerate(version.keys(range(len(cases)))):
         n, seed = next(case for case in cases if str(case[1]) == key)
-        record = record_of(version, ordinal)
+        record = rollout_page(version, ordinal)
         places = [stretch.first + i for stretch in record.stretches for i in range(len(stretch.tokens))]
         assert places == list(range(n))
         turns = random_turns(random.Random(seed), n)
@@ -220,7 +220,7 @@ def test_damaged_field_is_shown_as_damaged(tmp_path):
             damage(folder, version, ordinal, field)
     with loader.Root(folder) as root:
         for ordinal, field in enumerate(fields):
-            record = record_of(root.open("rl@1"), ordinal)
+            record = rollout_page(root.open("rl@1"), ordinal)
             damaged = {one.field: one.error for one in record.shapes if one.error}
             assert list(damaged) == [field]
             assert "CRC-32C" in damaged[field]
@@ -257,9 +257,9 @@ def test_odd_field_leaves_the_page_standing(root, name):
     with root.write("odd") as writer:
         writer.add("a", {**usual, **fields})
     version = root.open("odd@1")
-    record = record_of(version, 0)
+    record = rollout_page(version, 0)
     for by in record.choices:
-        assert record_of(version, 0, by=by).by == by
+        assert rollout_page(version, 0, by=by).by == by
     errors = [one.error for one in record.shapes if one.error]
     if error is None:
         assert record.n_tokens == 3
@@ -273,15 +273,15 @@ def test_large_field_is_read_by_its_header_alone(root, monkeypatch):
     monkeypatch.setattr(opening, "WHOLE_BYTES", 2000)
     original = verified_field.VerifiedField._read
 
-    def counted(field, offset, nbytes):
+    def record_range(field, offset, nbytes):
         read.append(nbytes)
         return original(field, offset, nbytes)
 
-    monkeypatch.setattr(verified_field.VerifiedField, "_read", counted)
+    monkeypatch.setattr(verified_field.VerifiedField, "_read", record_range)
     usual = {"tokens.npy": np.arange(900), "mask.npy": np.ones(900, bool)}
     with root.write("large") as writer:
         writer.add("a", {**usual, "experts.npy": np.zeros((900, 8, 8), np.uint16)})
-    record = record_of(root.open("large@1"), 0)
+    record = rollout_page(root.open("large@1"), 0)
     shapes = {one.field: (one.shape, one.is_checked) for one in record.shapes}
     assert shapes["experts.npy"] == ("uint16 [900, 8, 8]", False)
     assert shapes["tokens.npy"] == ("int64 [900]", True)
@@ -292,7 +292,7 @@ def test_large_field_is_read_by_its_header_alone(root, monkeypatch):
 def test_fields_beyond_the_listed_ones_are_counted(root, monkeypatch):
     monkeypatch.setattr(opening, "MOST_FIELDS", 4)
     version = write_rollouts(root, steps=1)
-    record = record_of(version, 0)
+    record = rollout_page(version, 0)
     names = [one.field for one in record.shapes]
     assert (len(names), record.n_fields) == (4, 9)
     assert {"tokens.npy", "mask.npy", "turns.jsonl"} <= set(names)
@@ -326,13 +326,13 @@ def test_page_of_a_hundred_thousand_tokens_is_bounded(root):
 
 def test_page_names_its_slices_and_exclusion(root):
     version = write_rollouts(root, steps=1)
-    ordinal = ordinal_of(version, "0/0/1")
+    ordinal = find_ordinal(version, "0/0/1")
     root.save_slice("rl@1", "odd", [ordinal], by="ann", why="short answers")
     exclude_slice(root, "rl@1", "odd", by="bea", reason="wrong <grader>")
     served = Served(root, recipe=None)
     try:
         page = served.get(f"/v/rl/1/s/{ordinal}").text
-        other = served.get(f"/v/rl/1/s/{ordinal_of(version, '0/0/2')}").text
+        other = served.get(f"/v/rl/1/s/{find_ordinal(version, '0/0/2')}").text
     finally:
         served.close()
     assert "<b>odd@1</b>" in page
@@ -341,12 +341,12 @@ def test_page_names_its_slices_and_exclusion(root):
     assert "<b>odd@1</b>" not in other
 
 
-def test_page_leads_to_rollouts_like_it(root, served, long):
+def test_page_leads_to_rollouts_like_it(root, site, long):
     with root.write("near") as writer:
         for number in range(2):
             key, fields, columns = rollout(0, 0, number)
             writer.add(key, fields | {"embedding.npy": np.array([1, number], np.float16)}, columns)
-    ordinal = ordinal_of(root.open("near"), "0/0/0")
+    ordinal = find_ordinal(root.open("near"), "0/0/0")
     own = Served(root, recipe=None)
     try:
         page = own.get(f"/v/near/1/s/{ordinal}").text
@@ -355,4 +355,4 @@ def test_page_leads_to_rollouts_like_it(root, served, long):
         own.close()
     assert '<a class="button" href="../../../../v/near/1?like=0%2F0%2F0">More like this' in page
     assert ranked["rows"][0]["key"] == "0/0/0"
-    assert "More like this" not in served.get(long).text, "its version has nothing to compare"
+    assert "More like this" not in site.get(long).text, "its version has nothing to compare"

@@ -37,7 +37,7 @@ VARIES = [
 """Hashes, times and folders differ from one run to the next."""
 
 
-def normalized(svg: str) -> str:
+def normalize_svg(svg: str) -> str:
     """A screenshot without whatever differs from run to run, a line per text."""
     svg = svg.replace("&#160;", " ")
     for pattern, word in VARIES:
@@ -52,7 +52,7 @@ def test_page_looks_as_it_did(look, name: str) -> None:
 
     async def test(terminal) -> None:
         await terminal.press(*keys)
-        found.append(normalized(terminal.app.export_screenshot(title="penstock")))
+        found.append(normalize_svg(terminal.app.export_screenshot(title="penstock")))
 
     look(test, place, recipe="tests.view.recipes:recipe", pictures=pictures)
     file = FOLDER / f"{name}.svg"

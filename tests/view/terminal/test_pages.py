@@ -21,7 +21,7 @@ STEP = StepPage(run="one", step=3)
 RECIPE = "tests.view.recipes:recipe"
 
 
-def keys_of(root, run, step, world_size=1, rank=0):
+def rank_keys(root, run, step, world_size=1, rank=0):
     """Keys of a rank's part of a step, as `explain` has them."""
     with loader.Root(root) as opened:
         return [
@@ -35,7 +35,7 @@ def test_step_shows_proofs_and_every_slot(look, trained) -> None:
         assert [line.split()[:2] for line in terminal.lines[1:5]] == [
             [name, "proved"] for name in ("planned", "bytes", "code", "tensors")
         ]
-        assert [card.key for card in terminal.app.screen.query("GridCard")] == keys_of(trained, "one", 3)
+        assert [card.key for card in terminal.app.screen.query("GridCard")] == rank_keys(trained, "one", 3)
         for slot in range(4):
             assert f"{slot} loss {slot}" in terminal.text
         assert "▀" in terminal.text
@@ -44,7 +44,7 @@ def test_step_shows_proofs_and_every_slot(look, trained) -> None:
 
 
 def test_cursor_walks_and_enter_opens_the_slot(look, trained) -> None:
-    key = keys_of(trained, "one", 3)[5]
+    key = rank_keys(trained, "one", 3)[5]
 
     async def test(terminal) -> None:
         await terminal.press("down", "right", "enter")
@@ -76,7 +76,7 @@ def test_steps_and_ranks_are_walked(look, trained) -> None:
         assert "rank 0 of 3, 2 of 6 slots" in terminal.lines[0]
         await terminal.press("}")
         assert "step 2: rank 1 of 3" in terminal.lines[0]
-        assert [card.key for card in terminal.app.screen.query("GridCard")] == keys_of(
+        assert [card.key for card in terminal.app.screen.query("GridCard")] == rank_keys(
             trained, "three", 2, 3, 1
         )
         await terminal.press("]")
@@ -108,7 +108,7 @@ def test_one_stage_alone(look) -> None:
 
 
 def test_e_explains_the_slot(look, trained) -> None:
-    key = keys_of(trained, "one", 3)[1]
+    key = rank_keys(trained, "one", 3)[1]
 
     async def test(terminal) -> None:
         await terminal.press("right", "e")
@@ -201,7 +201,7 @@ def test_error_stands_in_the_place_of_its_page(look) -> None:
 
 def test_samples_are_excluded_by_keyboard(look, root, plan, tmp_path) -> None:
     train(root, plan, "one", steps=2)
-    keys = keys_of(tmp_path / "root", "one", 1)[:2]
+    keys = rank_keys(tmp_path / "root", "one", 1)[:2]
 
     async def test(terminal) -> None:
         await terminal.press("x")
@@ -238,7 +238,7 @@ BURSTS = {
 
 
 @pytest.mark.parametrize("burst", BURSTS)
-def test_letters_of_one_burst_go_into_the_line_that_they_are_typed_into(look, burst) -> None:
+def test_letters_of_one_burst_go_into_their_line(look, burst) -> None:
     given = []
 
     async def test(terminal) -> None:
@@ -380,7 +380,7 @@ def test_batches_of_any_size_are_paged(look, root, tmp_path) -> None:
         {"photos": write_photos(root, numbers=range(60)).select("jpg", "cls")}, seed=3, global_batch=30
     )
     train(root, made, "wide", steps=1)
-    keys = keys_of(tmp_path / "root", "wide", 0)
+    keys = rank_keys(tmp_path / "root", "wide", 0)
     assert len(keys) == 30 > BATCH
 
     async def test(terminal) -> None:
@@ -441,7 +441,7 @@ def test_raw_objects_are_shown_where_they_may_be_fetched(look, root, tmp_path) -
     async def text(terminal) -> None:
         assert "a raw [bold]text[/]" in terminal.text
 
-    async def gone(terminal) -> None:
+    async def check_missing(terminal) -> None:
         assert "3.jpg" in terminal.lines[1]
         assert "there is no such object" in terminal.lines[2]
 
@@ -451,16 +451,16 @@ def test_raw_objects_are_shown_where_they_may_be_fetched(look, root, tmp_path) -
             assert terminal.text.count("a raw [bold]text[/]") == shown
         assert terminal.lines[-1].startswith("all stages")
 
-    async def unasked(terminal) -> None:
+    async def check_hidden(terminal) -> None:
         assert "2.txt" in terminal.lines[1]
         assert "a raw" not in terminal.text
 
     # Wide enough for the path of any temporary folder.
-    for i, test in enumerate((picture, text, gone)):
+    for i, test in enumerate((picture, text, check_missing)):
         for place in pages(i):
             look(test, place, root=tmp_path / "root", raw=landing, size=(200, 40))
     look(stages, pages(1)[0], root=tmp_path / "root", raw=landing, size=(200, 40))
-    look(unasked, pages(1)[0], root=tmp_path / "root", size=(200, 40))
+    look(check_hidden, pages(1)[0], root=tmp_path / "root", size=(200, 40))
 
 
 def test_sample_leads_to_the_steps_that_held_it(look, root, plan, tmp_path):

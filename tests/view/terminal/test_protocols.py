@@ -44,8 +44,8 @@ def answering(master, answers):
 
 
 @pytest.fixture
-def shown_by(monkeypatch):
-    """shown_by(answers): pictures are shown by a terminal that gives them."""
+def show_pictures(monkeypatch):
+    """show_pictures(answers): pictures are shown by a terminal that gives them."""
     for name in [one for one in sys.modules if one.split(".")[0] == "textual_image"]:
         monkeypatch.delitem(sys.modules, name)  # it asks when it is imported
     monkeypatch.delitem(sys.modules, "penstock.view.terminal.sixel_picture", raising=False)
@@ -86,8 +86,8 @@ def shown_by(monkeypatch):
         (terminal(), "halves"),
     ],
 )
-def test_auto_takes_a_protocol_by_which_pictures_are_drawn(shown_by, answers, mode):
-    shown_by(answers)
+def test_auto_takes_a_protocol_by_which_pictures_are_drawn(show_pictures, answers, mode):
+    show_pictures(answers)
     assert choose_mode("auto", no_color=False) == mode
 
 
@@ -95,8 +95,8 @@ def test_auto_takes_a_protocol_by_which_pictures_are_drawn(shown_by, answers, mo
 @pytest.mark.parametrize(
     ("registers", "most"), [("\x1b[?1;0;16S", 16), ("\x1b[?1;0;1024S", 256), ("\x1b[?1;3S", 256), ("", 256)]
 )
-def test_sixel_picture_has_the_colours_of_its_terminal(shown_by, mode, registers, most):
-    shown_by(terminal(SIXEL, registers=registers))
+def test_sixel_picture_has_the_colours_of_its_terminal(show_pictures, mode, registers, most):
+    show_pictures(terminal(SIXEL, registers=registers))
     assert choose_mode(mode, no_color=False) == "sixel"
     sys.__stdin__.close()  # whoever asks now gets no answer
     pixels = np.random.default_rng(1).integers(0, 256, (48, 48, 3), np.uint8)

@@ -4,10 +4,10 @@ from penstock.view.terminal.addresses import StepPage, VersionPage
 from tests.view.conftest import sweep
 
 
-def test_terminal_tells_the_reason_and_the_trail(look, folder, recorded):
-    digests, loss = recorded(2)
+def test_terminal_tells_the_reason_and_the_trail(look, folder, step_facts):
+    digests, loss = step_facts(2)
 
-    async def told(terminal):
+    async def terminal_text(terminal):
         text = " ".join(terminal.text.split())
         assert terminal.lines[0].strip() == "VersionRetired"
         assert "(faces in it)" in text
@@ -18,14 +18,14 @@ def test_terminal_tells_the_reason_and_the_trail(look, folder, recorded):
         assert "step 2 slot 0" in terminal.lines[0]
         sweep(folder)
         await terminal.press("right")
-        assert f"notes: loss = {loss:.6g}" in await told(terminal)
+        assert f"notes: loss = {loss:.6g}" in await terminal_text(terminal)
         await terminal.press("u")
-        text = await told(terminal)
+        text = await terminal_text(terminal)
         assert all(f"rank {rank} of 3: digest {digest:016x}" in text for rank, digest in enumerate(digests))
         await terminal.press("u")
         assert terminal.lines[0].startswith("three: 6 steps recorded")
         terminal.app.open(VersionPage(dataset="photos", number=1))
         await terminal.settle()
-        await told(terminal)
+        await terminal_text(terminal)
 
     look(test, StepPage(run="three", step=2), root=folder, pictures="none")

@@ -20,7 +20,7 @@ FILTERS = [
 ]
 
 
-def record_of(version, page, facet_names=("*",)):
+def make_record(version, page, facet_names=("*",)):
     return version_record(version, page.filter, facet_names=facet_names)
 
 
@@ -28,7 +28,7 @@ def record_of(version, page, facet_names=("*",)):
 def test_each_line_of_a_facet_finds_the_samples_that_it_counts(root, asked):
     version = write_photos(root)
     root.save_slice("photos@1", "wide", "width > 42", by="ada", why="wide")
-    record = record_of(version, VersionPage(dataset="photos", number=1, filter=asked))
+    record = make_record(version, VersionPage(dataset="photos", number=1, filter=asked))
     assert record.error == ""
     n_rows = 0
     for column in ("note", "width", "split"):
@@ -36,7 +36,7 @@ def test_each_line_of_a_facet_finds_the_samples_that_it_counts(root, asked):
         for row in facet.rows:
             clicked = parse_page(facet.version + row.query)
             assert clicked.facet == column
-            found = record_of(version, clicked)
+            found = make_record(version, clicked)
             others = [term for term in asked.terms if column not in term]
             assert len(clicked.filter.terms) == len(others) + (not row.is_on)
             if not row.is_on:
@@ -54,7 +54,7 @@ def test_each_line_of_a_facet_finds_the_samples_that_it_counts(root, asked):
 def test_each_part_of_a_filter_has_a_line_that_removes_it(root):
     version = write_photos(root)
     root.save_slice("photos@1", "wide", "width > 42", by="ada", why="wide")
-    record = record_of(version, VersionPage(dataset="photos", number=1, filter=FILTERS[3]))
+    record = make_record(version, VersionPage(dataset="photos", number=1, filter=FILTERS[3]))
     lines = [line for one in filter_sections(record) for line in section_lines(one, 80)]
     assert [line.text[2:] for line in lines] == ["width > 41", "\"note\" = 'n0'", "in wide"]
     pages = [parse_page(line.page) for line in lines]
@@ -95,7 +95,7 @@ def test_names_of_a_facet_stay_in_their_line(root):
     with root.write("odd") as writer:
         for i, label in enumerate(["a\nb", "\x1b[31m", " ", "‮x"]):
             writer.add(f"k{i}", {"txt": "a"}, metadata={"label": label})
-    record = record_of(root.open("odd@1"), VersionPage(dataset="odd", number=1))
+    record = make_record(root.open("odd@1"), VersionPage(dataset="odd", number=1))
     (facet,) = [one for one in facet_sections(record, ["label"]) if one.column == "label"]
     assert sorted(row.label for row in facet.rows) == sorted(["a b", "[31m", "' '", "x"])
 

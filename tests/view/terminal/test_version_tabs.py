@@ -12,7 +12,7 @@ MARKUP = "<b>bold</b> \u202egnat"
 
 
 @pytest.fixture
-def served(tmp_path):
+def site(tmp_path):
     with loader.Root(tmp_path / "root") as root:
         write_photos(root)
         with root.write("odd", producer={"note": MARKUP}) as writer:
@@ -23,34 +23,34 @@ def served(tmp_path):
     served.close()
 
 
-def test_tabs_lead_to_each_other(served):
+def test_tabs_lead_to_each_other(site):
     for path in ("/v/photos/1", "/v/photos/1/columns", "/v/photos/1/lineage"):
-        text = served.get(path).text
+        text = site.get(path).text
         assert "v/photos/1/columns" in text
         assert "v/photos/1/lineage" in text
         assert text.count('aria-current="page"') == 1
 
 
-def test_columns_are_those_of_the_json(served):
-    record = served.get("/v/photos/1/columns.json").json()
-    text = served.get("/v/photos/1/columns").text
+def test_columns_are_those_of_the_json(site):
+    record = site.get("/v/photos/1/columns.json").json()
+    text = site.get("/v/photos/1/columns").text
     for column in record["columns"]:
         assert f"facet={column['name']}" in text
-    assert "&#x27;&#x27; (4)" in served.get("/v/odd/1/columns").text
-    assert record["n_samples"] == len(served.opened.version("photos", 1))
+    assert "&#x27;&#x27; (4)" in site.get("/v/odd/1/columns").text
+    assert record["n_samples"] == len(site.opened.version("photos", 1))
 
 
 @pytest.mark.parametrize("tab", ["columns", "lineage"])
-def test_markup_in_names_and_values_stays_text(served, tab):
-    text = served.get(f"/v/odd/1/{tab}").text
+def test_markup_in_names_and_values_stays_text(site, tab):
+    text = site.get(f"/v/odd/1/{tab}").text
     assert "&lt;b&gt;bold" in text
     assert "<b>bold" not in text
     assert "\u202e" not in text
 
 
 @pytest.mark.parametrize("tab", ["columns", "lineage", "groups"])
-def test_tab_of_a_missing_version_is_not_found(served, tab):
-    assert served.get(f"/v/photos/9/{tab}").status_code == 404
+def test_tab_of_a_missing_version_is_not_found(site, tab):
+    assert site.get(f"/v/photos/9/{tab}").status_code == 404
 
 
 def test_terminal_lists_columns_and_opens_their_facet(look, root, tmp_path):

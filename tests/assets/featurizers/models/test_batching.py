@@ -29,14 +29,14 @@ ON_BOTH = pytest.mark.parametrize(
 @pytest.fixture(autouse=True, scope="module")
 def _settings() -> Iterator[None]:
     with repeatable():
-        batches(product).results(rows_of(1))
+        batches(product).results(random_rows(1))
         # Batches call the garbage collector some hundred times: it need not look through what torch imported just now.
         gc.collect()
         gc.freeze()
         yield
 
 
-def rows_of(n: int, seed: int = 0, width: int = WIDTH) -> list[Row]:
+def random_rows(n: int, seed: int = 0, width: int = WIDTH) -> list[Row]:
     rng = np.random.default_rng(seed)
     return [{"x": rng.normal(size=width).astype(np.float32)} for _ in range(n)]
 
@@ -63,7 +63,7 @@ def batches(
 def bits_alone(run: Run, batch_size: int, place: str = "cpu") -> list[bytes]:
     """Of 40 rows, each by itself."""
     alone = batches(run, batch_size=batch_size, place=place)
-    return [bits(alone.results([row]))[0] for row in rows_of(40)]
+    return [bits(alone.results([row]))[0] for row in random_rows(40)]
 
 
 def bits(rows: list[Row]) -> list[bytes]:
@@ -108,7 +108,7 @@ class Limited:
 def test_row_has_the_same_bits_in_any_batch(
     place: str, n: int, batch_size: int, max_batch_size: int, cuts: list[int]
 ) -> None:
-    every = rows_of(n)
+    every = random_rows(n)
     sizes = {"batch_size": batch_size, "max_batch_size": max_batch_size}
     for run in (product, each_alone):
         alone = bits_alone(run, batch_size, place)[:n]
@@ -123,15 +123,15 @@ def test_row_has_the_same_bits_in_any_batch(
 def test_larger_batches_are_used_where_they_give_the_same_bits() -> None:
     model = Limited(each_alone, 1000)
     grown = batches(model, batch_size=2, max_batch_size=100)
-    grown.results(rows_of(198))
+    grown.results(random_rows(198))
     (fit,) = grown.fits.values()
     assert (fit.same, fit.other, fit.ceiling) == ({2, 4, 64}, set(), 64)
     assert max(model.sizes) == 64
     model.sizes.clear()
-    grown.results(rows_of(128, seed=2))
+    grown.results(random_rows(128, seed=2))
     assert model.sizes == [64, 64]
     model.sizes.clear()
-    grown.results(rows_of(71, seed=3))
+    grown.results(random_rows(71, seed=3))
     assert model.sizes == [64, 4, 2, 2]  # what is left over, the last one filled up
 
 
@@ -149,7 +149,7 @@ def test_larger_batches_with_other_bits_are_not_used(sizes: set[int], n: list[in
 
     grown = batches(by_size, batch_size=2, max_batch_size=64)
     for seed, n_rows in enumerate(n):
-        every = rows_of(n_rows, seed)
+        every = random_rows(n_rows, seed)
         assert bits(grown.results(every)) == [row["x"].tobytes() for row in every]
     (fit,) = grown.fits.values()
     assert fit.other <= sizes
@@ -160,7 +160,7 @@ def test_larger_batches_with_other_bits_are_not_used(sizes: set[int], n: list[in
 def test_batches_are_halved_when_memory_runs_out_and_that_is_remembered(limit: int) -> None:
     model = Limited(each_alone, limit)
     grown = batches(model, batch_size=2, max_batch_size=64)
-    every = rows_of(256)
+    every = random_rows(256)
     assert bits(grown.results(every)) == bits(batches(each_alone, batch_size=2).results(every))
     (fit,) = grown.fits.values()
     assert fit.ceiling == {2: 2, 3: 2, 8: 8, 40: 32}[limit]
@@ -185,7 +185,7 @@ def one_more(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 def test_gpu_that_runs_out_of_memory_gets_half_of_the_rows() -> None:
     """Of 3 GiB: 64 rows take more, 32 do not."""
     whole = torch.cuda.get_device_properties(0).total_memory
-    every = rows_of(256)
+    every = random_rows(256)
     wanted = bits(batches(one_more, batch_size=8, place="cuda:0").results(every))
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction((3 << 30) / whole)
@@ -211,15 +211,15 @@ def test_gpu_that_runs_out_of_memory_gets_half_of_the_rows() -> None:
 
 def test_smallest_batch_that_does_not_fit_is_an_error() -> None:
     with refusal(ModelFailed, what="batch_size", where="cpu", given="x (48,)"):
-        batches(Limited(each_alone, 3), batch_size=4).results(rows_of(1))
+        batches(Limited(each_alone, 3), batch_size=4).results(random_rows(1))
 
 
 def test_error_of_the_model_is_not_taken_for_a_lack_of_memory() -> None:
-    def broken(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def raise_shape_error(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         raise RuntimeError("shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        batches(broken).results(rows_of(1))
+        batches(raise_shape_error).results(random_rows(1))
 
 
 @ON_BOTH
@@ -232,7 +232,7 @@ def test_first_batch_says_what_the_memory_holds(place: str, least: int) -> None:
     grown = batches(
         hungry, batch_size=least, max_batch_size=32 * least, memory_bytes=least * (180 << 20), place=place
     )
-    grown.results(rows_of(least))
+    grown.results(random_rows(least))
     (fit,) = grown.fits.values()
     assert 35 << 20 <= fit.row_bytes <= 50 << 20
     assert fit.ceiling == 4 * least
@@ -241,11 +241,11 @@ def test_first_batch_says_what_the_memory_holds(place: str, least: int) -> None:
 def test_shapes_are_known_apart() -> None:
     grown = batches(each_alone, batch_size=1, max_batch_size=8)
     for width in (3, 5):
-        grown.results(rows_of(8, width=width))
-    assert set(grown.fits) == {row_shape(row) for width in (3, 5) for row in rows_of(1, width=width)}
+        grown.results(random_rows(8, width=width))
+    assert set(grown.fits) == {row_shape(row) for width in (3, 5) for row in random_rows(1, width=width)}
 
 
-def across(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def subtract_batch_mean(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     x = batch["x"]
     return {"y": x - x.mean(dim=0)}
 
@@ -255,23 +255,23 @@ def by_place(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     return {"y": x + torch.arange(len(x))[:, None]}
 
 
-@pytest.mark.parametrize("run", [across, by_place])
+@pytest.mark.parametrize("run", [subtract_batch_mean, by_place])
 def test_model_whose_rows_see_one_another_is_refused(run: Run) -> None:
     with refusal(ModelFailed, what="batch_size", where="cpu", given=4):
-        batches(run, batch_size=4).results(rows_of(4))
+        batches(run, batch_size=4).results(random_rows(4))
 
 
 def test_model_that_draws_is_refused() -> None:
-    def drawn(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def dropout_model(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return {"y": torch.nn.functional.dropout(batch["x"])}
 
     with refusal(ModelFailed, what="random draws", where="cpu"):
-        batches(drawn).results(rows_of(1))
+        batches(dropout_model).results(random_rows(1))
 
 
 def test_result_without_an_axis_of_rows_is_refused() -> None:
     with refusal(ModelFailed, what="y", where="cpu", given=()):
-        batches(lambda batch: {"y": batch["x"].sum()}, batch_size=2).results(rows_of(2))
+        batches(lambda batch: {"y": batch["x"].sum()}, batch_size=2).results(random_rows(2))
 
 
 @ON_BOTH

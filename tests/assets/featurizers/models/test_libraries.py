@@ -37,7 +37,7 @@ def pictures(make: Any) -> list[Mapping[str, bytes]]:
     return [{"jpg": make.jpeg(make.scene(seed, 50 + 7 * seed, 64))} for seed in range(5)]
 
 
-def pixels_of(sample: Mapping[str, bytes]) -> np.ndarray:
+def decode_pixels(sample: Mapping[str, bytes]) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(sample["jpg"])).convert("RGB"))
 
 
@@ -155,7 +155,7 @@ def test_clip(tmp_path: Path, pictures: list[Mapping[str, bytes]]) -> None:
     for sample in pictures:
         made = featurizer("image", {**sample, "caption.txt": b"a red cat"})
         with torch.inference_mode():
-            pixels = _processed(sample)
+            pixels = _preprocess(sample)
             picture = model.visual_projection(model.vision_model(pixel_values=pixels).pooler_output)[0]
             read = model.text_model(**tokenizer()("a red cat", return_tensors="pt"))
             words = model.text_projection(read.pooler_output)[0]
@@ -165,12 +165,12 @@ def test_clip(tmp_path: Path, pictures: list[Mapping[str, bytes]]) -> None:
         assert made.columns["caption_cosine"] == pytest.approx(cosine, abs=2e-6)
 
 
-def _processed(sample: Mapping[str, bytes]) -> Any:
+def _preprocess(sample: Mapping[str, bytes]) -> Any:
     """float32 [1, 3, 32, 32] by transformers' own preprocessing with Pillow."""
     from transformers.models.clip import image_processing_pil_clip as own
 
     processor = own.CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
-    return processor(images=[Image.fromarray(pixels_of(sample))], return_tensors="pt")["pixel_values"]
+    return processor(images=[Image.fromarray(decode_pixels(sample))], return_tensors="pt")["pixel_values"]
 
 
 @pytest.mark.parametrize("save", [blip, vision_encoder_decoder])
@@ -184,7 +184,7 @@ def test_captions(save: Callable[[Path], Any], tmp_path: Path, pictures: list[Ma
         made = featurizer("image", sample)
         with torch.inference_mode():
             ids = model.generate(
-                pixel_values=_processed(sample), do_sample=False, num_beams=1, max_new_tokens=12
+                pixel_values=_preprocess(sample), do_sample=False, num_beams=1, max_new_tokens=12
             )
         assert made.fields["generated.txt"] == tokenizer().decode(ids[0], skip_special_tokens=True)
         assert 1 <= made.columns["generated_tokens"] <= 12  # type: ignore[operator]
@@ -200,7 +200,7 @@ def test_latents(tmp_path: Path, pictures: list[Mapping[str, bytes]]) -> None:
     )
     in_any_batch(featurizer, "image", pictures)
     for sample in pictures:
-        pixels = pixels_of(sample)
+        pixels = decode_pixels(sample)
         height = pixels.shape[0] // 8 * 8
         top = (pixels.shape[0] - height) // 2
         scaled = torch.from_numpy(pixels[top : top + height].copy()).permute(2, 0, 1)[None] / 127.5 - 1

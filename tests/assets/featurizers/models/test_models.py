@@ -43,7 +43,7 @@ def pictures(make: Any) -> list[Sample]:
     return [{"jpg": make.jpeg(make.scene(seed, *size))} for seed, size in enumerate(sizes)]
 
 
-def stored(made: Features | Unusable) -> object:
+def comparable_result(made: Features | Unusable) -> object:
     if isinstance(made, Unusable):
         return made.code, made.reason
     return {name: bytes(encode(name, value)) for name, value in made.fields.items()}, dict(made.columns)
@@ -71,12 +71,12 @@ def test_sample_gets_the_same_in_any_company(
     models: Models, name: str, how: Mapping[str, Any], pictures: list[Sample]
 ) -> None:
     one = model(models, name, **how)
-    alone = [stored(one("image", sample)) for sample in pictures]
+    alone = [comparable_result(one("image", sample)) for sample in pictures]
     assert len({repr(made) for made in alone}) > 1
-    assert [stored(made) for made in one.features("image", pictures)] == alone
-    assert [stored(made) for made in one.features("image", pictures[::-1])][::-1] == alone
+    assert [comparable_result(made) for made in one.features("image", pictures)] == alone
+    assert [comparable_result(made) for made in one.features("image", pictures[::-1])][::-1] == alone
     some = [pictures[place] for place in (7, 7, 2, 0, 7)]
-    assert [stored(made) for made in one.features("image", some)] == [
+    assert [comparable_result(made) for made in one.features("image", some)] == [
         alone[place] for place in (7, 7, 2, 0, 7)
     ]
 
@@ -97,7 +97,7 @@ def test_workers_on_a_gpu_make_the_bits_of_each_sample_by_itself(
     assert featurizer_gpus(auto)[:1] == featurizer_gpus(stated) != ()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    few = [stored(stated("image", sample)) for sample in pictures]
+    few = [comparable_result(stated("image", sample)) for sample in pictures]
     assert torch.cuda.max_memory_allocated() > before, "nothing was computed on it"
     with loader.Root(tmp_path / "root") as root:
         root.create()
@@ -116,7 +116,7 @@ def test_workers_on_a_gpu_make_the_bits_of_each_sample_by_itself(
             rows = list(compute_part(compute, whole, 600))
         finally:
             compute.close()
-    assert {row.key: row.features and stored(row.features) for row in rows} == wanted
+    assert {row.key: row.features and comparable_result(row.features) for row in rows} == wanted
 
 
 def test_bad_sample_costs_only_itself(models: Models, pictures: list[Sample]) -> None:
@@ -124,8 +124,8 @@ def test_bad_sample_costs_only_itself(models: Models, pictures: list[Sample]) ->
     bad: list[Sample] = [{"jpg": b"\xff\xd8no"}, {}, {"jpg": pictures[0]["jpg"][:300]}]
     mixed = [pictures[0], bad[0], pictures[2], bad[1], pictures[5], bad[2]]
     made = one.features("image", mixed)
-    assert [stored(made[place]) for place in (0, 2, 4)] == [
-        stored(one("image", pictures[place])) for place in (0, 2, 5)
+    assert [comparable_result(made[place]) for place in (0, 2, 4)] == [
+        comparable_result(one("image", pictures[place])) for place in (0, 2, 5)
     ]
     assert [one.code for one in made if isinstance(one, Unusable)] == [
         "undecodable",
@@ -158,9 +158,9 @@ def test_little_waits_for_its_like(
 ) -> None:
     """With no room to wait rows are computed as they come: more filled up batches, the same features."""
     one = model(models, "latent", batch_size=4)
-    expected = [stored(made) for made in one.features("image", pictures)]
+    expected = [comparable_result(made) for made in one.features("image", pictures)]
     monkeypatch.setitem(gather_features.__globals__, "WAITING_BYTES", 0)
-    assert [stored(made) for made in one.features("image", pictures)] == expected
+    assert [comparable_result(made) for made in one.features("image", pictures)] == expected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +195,7 @@ def test_results_come_back_in_the_order_of_their_rows(models: Models) -> None:
             assert made.fields["words.npy"].tolist() == [[word[0], sum(word)] for word in text.split()]
 
 
-def test_versions_follow_what_the_features_depend_on(models: Models, tmp_path: Path) -> None:
+def test_versions_follow_the_inputs_of_the_features(models: Models, tmp_path: Path) -> None:
     one = model(models, "embedding")
     other: Mapping[str, Any] = {
         "dtype": "bfloat16",
@@ -248,7 +248,7 @@ def test_other_weights_under_the_same_name_are_loaded_anew(
     for seed in (1, 2):
         two_towers.save_small(path, seed)
         one = model(models, "embedding", weights=str(path))
-        made.append((one.version, stored(one("image", pictures[0]))))
+        made.append((one.version, comparable_result(one("image", pictures[0]))))
     assert made[0][0] != made[1][0]
     assert made[0][1] != made[1][1]
     with refusal(InvalidWeights, what="sha256", where=path):
@@ -299,7 +299,9 @@ def test_embeddings_have_length_one_and_meet_in_one_space(models: Models, sample
     written = exact("text", {"txt": words}).fields["embedding.npy"]
     cosine = float(pictured.fields["embedding.npy"] @ written)
     assert pictured.columns["caption_cosine"] == pytest.approx(cosine, abs=2e-6)
-    assert stored(exact("text", {"txt": words})) != stored(exact("text", {"txt": words + b"s"}))
+    assert comparable_result(exact("text", {"txt": words})) != comparable_result(
+        exact("text", {"txt": words + b"s"})
+    )
 
 
 def test_clip_is_the_sum_of_its_three_frames(models: Models, make: Any) -> None:

@@ -68,7 +68,7 @@ def batch(root: loader.Root, tmp_path_factory: pytest.TempPathFactory) -> str:
     return partition
 
 
-def staged(
+def run_stage(
     root: loader.Root, compute: Compute, one: Featurizer, batch: str, **more: Any
 ) -> tuple[StageRecord, dict[str, Mapping[str, Any]]]:
     """The record, and its rows by key."""
@@ -91,7 +91,7 @@ def embeddings(root: loader.Root, batch: str, record: StageRecord) -> Mapping[st
     return {key: sample["embedding.npy"] for key, sample in found}
 
 
-def expected(models: Models, root: loader.Root, batch: str) -> Mapping[str, bytes]:
+def single_photo_outputs(models: Models, root: loader.Root, batch: str) -> Mapping[str, bytes]:
     """key -> what is to be stored: each photo by itself, in this process."""
     from loader.modalities import encode
 
@@ -102,7 +102,7 @@ def expected(models: Models, root: loader.Root, batch: str) -> Mapping[str, byte
     }
 
 
-def test_record_says_which_weights_and_what_it_ran_on(
+def test_record_names_weights_and_device(
     root: loader.Root, batch: str, models: Models, tmp_path: Path
 ) -> None:
     import torch
@@ -112,7 +112,7 @@ def test_record_says_which_weights_and_what_it_ran_on(
     path = tmp_path / "weights.safetensors"
     path.write_bytes(Path(models["embedding"]["weights"]).read_bytes())
     one = featurizer("embedding", **{**models["embedding"], "weights": str(path)})
-    record, rows = staged(root, InlineCompute(), one, batch)
+    record, rows = run_stage(root, InlineCompute(), one, batch)
     assert {
         name: record.body[name]
         for name in ("weights", "weights_sha256", "batch_size", "device", "dtype", "torch")
@@ -126,12 +126,12 @@ def test_record_says_which_weights_and_what_it_ran_on(
     }
     assert record.body["processor"] == torch.backends.cpu.get_cpu_capability()
     assert not any(row["code"] for row in rows.values())
-    assert embeddings(root, batch, record) == expected(models, root, batch)
-    assert staged(root, InlineCompute(), one, batch)[0].r == record.r == 1
+    assert embeddings(root, batch, record) == single_photo_outputs(models, root, batch)
+    assert run_stage(root, InlineCompute(), one, batch)[0].r == record.r == 1
     stated = replace(one, sha256=record.body["weights_sha256"], weights="/nowhere/x.safetensors")  # type: ignore[type-var]
-    assert staged(root, InlineCompute(), stated, batch)[0].r == 1  # all is there: no weights are needed
+    assert run_stage(root, InlineCompute(), stated, batch)[0].r == 1  # all is there: no weights are needed
     two_towers.save_small(path, seed=99)
-    again, _ = staged(root, InlineCompute(), one, batch)
+    again, _ = run_stage(root, InlineCompute(), one, batch)
     assert (again.r, again.body["weights_sha256"]) == (2, weights_sha256(str(path)))
     assert embeddings(root, batch, again) != embeddings(root, batch, record)
 
@@ -140,11 +140,11 @@ def test_crash_that_splits_a_stretch_changes_no_bit(root: loader.Root, batch: st
     one = featurizer("tests_poison:CrowdedEmbedding", **models["embedding"])
     compute = LocalCompute(workers=1)
     try:
-        record, rows = staged(root, compute, one, batch)
+        record, rows = run_stage(root, compute, one, batch)
     finally:
         compute.close()
     assert not any(row["code"] for row in rows.values())
-    assert embeddings(root, batch, record) == expected(models, root, batch)
+    assert embeddings(root, batch, record) == single_photo_outputs(models, root, batch)
 
 
 def nothing_was_made(root: loader.Root, batch: str, one: Featurizer, before: Sequence[str]) -> bool:
@@ -177,7 +177,7 @@ def test_what_cannot_run_is_said_before_any_sample_is_touched(
     one = featurizer("embedding", **{**models["embedding"], "name": what, **parameters})
     before = [info.key for info in root.store.list("data/")]
     with pytest.raises(error, match=message):
-        staged(root, InlineCompute(), one, batch)
+        run_stage(root, InlineCompute(), one, batch)
     assert nothing_was_made(root, batch, one, before)
 
 
@@ -187,7 +187,7 @@ def test_model_that_fails_on_everything_publishes_nothing(
     one = featurizer("tests_poison:BrokenEmbedding", **models["embedding"])
     before = [info.key for info in root.store.list("data/")]
     with refusal(ModelFailed, what="broken_embedding", given="ArithmeticError: no such kernel"):
-        staged(root, InlineCompute(), one, batch)
+        run_stage(root, InlineCompute(), one, batch)
     assert nothing_was_made(root, batch, one, before)
 
 
@@ -200,13 +200,13 @@ def test_store_that_does_not_answer_refuses_no_sample(root: loader.Root, tmp_pat
         copy.store.delete_many(paths)
         one = featurizer("phash")
         with pytest.raises(ObjectNotFound):
-            staged(copy, InlineCompute(), one, batch)
+            run_stage(copy, InlineCompute(), one, batch)
         assert current_record(copy.store, "demo", "feature_phash", batch) is None
 
 
 def test_from_the_landing_place_through_dagster(
     run: Callable[..., dg.ExecuteInProcessResult],
-    failure_of: Callable[[dg.ExecuteInProcessResult], str],
+    failure_text: Callable[[dg.ExecuteInProcessResult], str],
     publish_alone: Callable[..., loader.Version],
     tmp_path: Path,
 ) -> None:
@@ -218,7 +218,7 @@ def test_from_the_landing_place_through_dagster(
         root.create()
         (arrived,) = discover(root.store, open_store(str(landing)), "demo")
         result = run("ingest", spec, arrived, landing)
-        assert failure_of(result) == f"no weights at {weights}: there is no such file"
+        assert failure_text(result) == f"no weights at {weights}: there is no such file"
         two_towers.save_small(weights, seed=3)
         assert run("ingest", spec, arrived, landing).success
         samples = require_published(root.store, "demo", "samples", arrived)

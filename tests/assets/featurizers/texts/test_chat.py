@@ -42,7 +42,7 @@ def chat(parameters: dict[str, Any], messages: Any = MESSAGES, tools: Any = None
     return make("tokens", chat="json", **parameters, **more)("text", {"json": json.dumps(body).encode()})
 
 
-def trained_texts(parameters: dict[str, Any], features: Any) -> list[str]:
+def training_texts(parameters: dict[str, Any], features: Any) -> list[str]:
     """Return the texts of the stretches of trained tokens."""
     from tokenizers import Tokenizer
 
@@ -63,7 +63,7 @@ def write_template(folder: Path, source: str) -> str:
 
 def test_assistants_turns_are_trained_with_their_end(parameters: dict[str, Any]) -> None:
     features = chat(parameters)
-    assert trained_texts(parameters, features) == ["it is 4.  <|im_end|>", "語 is 🙂<|im_end|>"]
+    assert training_texts(parameters, features) == ["it is 4.  <|im_end|>", "語 is 🙂<|im_end|>"]
     mask = features.fields["mask.npy"]
     assert mask.dtype == bool
     assert mask.shape == features.fields["tokens.npy"].shape
@@ -101,7 +101,7 @@ def test_tools_are_in_the_text_and_not_trained(parameters: dict[str, Any]) -> No
     with_tools = chat(parameters, tools=[{"name": "add", "说": "è"}])
     without = chat(parameters)
     assert with_tools.columns["n_tokens"] > without.columns["n_tokens"]
-    assert trained_texts(parameters, with_tools) == trained_texts(parameters, without)
+    assert training_texts(parameters, with_tools) == training_texts(parameters, without)
 
 
 def test_other_field_names_mask_and_columns(parameters: dict[str, Any]) -> None:
@@ -239,7 +239,7 @@ def test_chat_that_would_be_rendered_as_a_million_messages_is_refused(
     assert "Pass template=, one with generation marks" in str(caught.value)
     marked = write_template(tmp_path, MARKED)
     features = chat(parameters, long_chat, template=marked)
-    assert trained_texts(parameters, features) == ["it is 4.<|im_end|>"] * 600
+    assert training_texts(parameters, features) == ["it is 4.<|im_end|>"] * 600
 
 
 def test_renderings_of_a_chat_share_a_budget_of_work(
@@ -274,7 +274,7 @@ def test_content_that_the_template_skips_or_writes_as_python_is_refused(
     takes_parts = write_template(tmp_path, SKIPS_TEXTS)
     with refusal(Unusable, what="template", where="message 1", given="text"):
         chat(parameters, template=takes_parts)
-    assert trained_texts(parameters, chat(parameters, parts, template=takes_parts))[0] == "it is 4.  "
+    assert training_texts(parameters, chat(parameters, parts, template=takes_parts))[0] == "it is 4.  "
 
     read_template.cache_clear()
     takes_texts = write_template(tmp_path, WRITES_LISTS)
@@ -283,7 +283,7 @@ def test_content_that_the_template_skips_or_writes_as_python_is_refused(
         chat(parameters, parts, template=takes_texts)
 
 
-def test_template_without_a_date_is_asked_for(parameters: dict[str, Any], tmp_path: Path) -> None:
+def test_template_with_a_date_is_refused(parameters: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(Unusable, match="pass template=, one without it"):
         chat(parameters, template=write_template(tmp_path, "{{ strftime_now('%Y') }}"))
 
@@ -357,7 +357,7 @@ def test_thoughts_have_every_name_that_templates_read(
         "{%- if add_generation_prompt %}assistant:{% endif %}",
     )
     messages = [MESSAGES[1], {**MESSAGES[2], name: "add"}]
-    assert trained_texts(parameters, chat(parameters, messages, template=template)) == ["addaddit is 4.  ;"]
+    assert training_texts(parameters, chat(parameters, messages, template=template)) == ["addaddit is 4.  ;"]
 
 
 def test_special_token_in_tools_and_in_a_key_is_refused(parameters: dict[str, Any]) -> None:

@@ -97,7 +97,7 @@ def test_version_without_a_file_is_what_it_was() -> None:
 
 
 def test_files_that_are_refused_are_named(parameters: dict[str, Any], tmp_path: Path) -> None:
-    def refused(path: Path, what: str, digest: str | None = None) -> str:
+    def load_error(path: Path, what: str, digest: str | None = None) -> str:
         if digest is None:
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
         with refusal(InvalidSpec, what=what, where=path) as caught:
@@ -106,13 +106,13 @@ def test_files_that_are_refused_are_named(parameters: dict[str, Any], tmp_path: 
 
     no_tokenizer = tmp_path / "no.json"
     no_tokenizer.write_text('{"model": 3}')
-    refused(no_tokenizer, "tokenizer.json")
+    load_error(no_tokenizer, "tokenizer.json")
     no_model = tmp_path / "no.model"
     no_model.write_bytes(b"\x00\x01 nothing")
-    refused(no_model, "sentencepiece model")
-    assert "cannot be read: No such file" in refused(tmp_path / "absent.json", "file", "0" * 64)
-    refused(tmp_path / "vocab.bpe", "tokenizer", "0" * 64)
-    refused(Path(parameters["tokenizer"]), "sha256", "0" * 64)
+    load_error(no_model, "sentencepiece model")
+    assert "cannot be read: No such file" in load_error(tmp_path / "absent.json", "file", "0" * 64)
+    load_error(tmp_path / "vocab.bpe", "tokenizer", "0" * 64)
+    load_error(Path(parameters["tokenizer"]), "sha256", "0" * 64)
 
 
 @pytest.mark.parametrize("suffix", [".json", ".model"])

@@ -32,7 +32,7 @@ def tone(*steps: tuple[float, float], hz: float = 1000.0, rate_hz: int = RATE_HZ
     return (level * np.sin(2 * np.pi * hz * np.arange(len(level)) / rate_hz)).astype(np.float32)
 
 
-def metered(
+def measure_loudness(
     samples: np.ndarray, channels: tuple[str, ...] = STEREO[0], layout: str = STEREO[1]
 ) -> LoudnessMeter:
     meter = LoudnessMeter(RATE_HZ, channels, layout)
@@ -54,13 +54,13 @@ LOUDNESS = [
 
 @pytest.mark.parametrize(("steps", "lufs"), LOUDNESS)
 def test_loudness_of_ebu_tech_3341(steps: list[tuple[float, float]], lufs: float) -> None:
-    assert metered(np.tile(tone(*steps), (2, 1))).loudness_lufs == pytest.approx(lufs, abs=0.1)
+    assert measure_loudness(np.tile(tone(*steps), (2, 1))).loudness_lufs == pytest.approx(lufs, abs=0.1)
 
 
 def test_loudness_of_five_channels_of_ebu_tech_3341() -> None:
     levels = (-28.0, -28.0, -24.0, -30.0, -30.0)
     five = np.stack([tone((level, 6)) for level in levels])
-    meter = metered(five, ("FL", "FR", "FC", "SL", "SR"), "5.0(side)")
+    meter = measure_loudness(five, ("FL", "FR", "FC", "SL", "SR"), "5.0(side)")
     assert meter.loudness_lufs == pytest.approx(-23.0, abs=0.1)
 
 
@@ -75,7 +75,7 @@ RANGE = [
 
 @pytest.mark.parametrize(("steps", "lu"), RANGE)
 def test_loudness_range_of_ebu_tech_3342(steps: list[tuple[float, float]], lu: float) -> None:
-    assert metered(np.tile(tone(*steps), (2, 1))).range_lu == pytest.approx(lu, abs=1)
+    assert measure_loudness(np.tile(tone(*steps), (2, 1))).range_lu == pytest.approx(lu, abs=1)
 
 
 # EBU Tech 3341, table 2, cases 15 to 19: share of the sampling rate, phase, amplitude; dBTP, to +0.2 and -0.4.
@@ -96,7 +96,7 @@ def test_true_peak_of_ebu_tech_3341(
     n = np.arange(RATE_HZ)
     sine = amplitude * np.sin(2 * np.pi * n / share + np.deg2rad(phase_deg)) * 10 ** (level_db / 20)
     ramp = np.minimum(1, np.minimum(n, n[::-1]) / 500)  # an abrupt beginning is a peak of its own
-    found = metered(np.tile((sine * ramp).astype(np.float32), (2, 1))).true_peak_dbtp
+    found = measure_loudness(np.tile((sine * ramp).astype(np.float32), (2, 1))).true_peak_dbtp
     assert found is not None
     assert -0.4 <= found - dbtp - level_db <= 0.2
 
@@ -104,7 +104,7 @@ def test_true_peak_of_ebu_tech_3341(
 def test_peak_at_the_very_end_counts_and_none_is_below_the_largest_sample() -> None:
     click = np.zeros((2, 49_999), np.float32)
     click[0, -1] = 0.5
-    found = metered(click).true_peak_dbtp
+    found = measure_loudness(click).true_peak_dbtp
     assert found is not None
     assert found >= -6.03
 

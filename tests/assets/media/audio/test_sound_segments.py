@@ -32,7 +32,7 @@ RATE_HZ = 16_000
 POLICY = AudioPolicy(segments="energy", segment_s=10.0, pause_s=0.4, padding_s=0.1)
 
 
-def spoken(
+def synthetic_speech(
     *stretches: tuple[float, float], total_s: float, noise_db: float = -60.0, seed: int = 0
 ) -> np.ndarray:
     """float32 [n]: bursts like syllables at about -20 dBFS within each (start_s, end_s), noise everywhere."""
@@ -57,7 +57,7 @@ def spans(sound: np.ndarray, policy: AudioPolicy = POLICY) -> list[tuple[float, 
 
 @pytest.mark.parametrize("noise_db", [-120.0, -60.0, -45.0])
 def test_stretches_between_pauses_are_found(noise_db: float) -> None:
-    sound = spoken((1.0, 3.0), (3.2, 4.0), (6.0, 8.5), total_s=12.0, noise_db=noise_db)
+    sound = synthetic_speech((1.0, 3.0), (3.2, 4.0), (6.0, 8.5), total_s=12.0, noise_db=noise_db)
     found = spans(sound)
     assert len(found) == 2  # 0.2 s is no pause
     for (start, end), (begins, ends) in zip(found, [(1.0, 4.0), (6.0, 8.5)], strict=True):
@@ -66,13 +66,13 @@ def test_stretches_between_pauses_are_found(noise_db: float) -> None:
 
 
 def test_word_in_minutes_is_found() -> None:
-    ((start, end),) = spans(spoken((60.0, 61.0), total_s=150.0, noise_db=-50.0))
+    ((start, end),) = spans(synthetic_speech((60.0, 61.0), total_s=150.0, noise_db=-50.0))
     assert (start, end) == (pytest.approx(59.9, abs=0.03), pytest.approx(61.1, abs=0.06))
 
 
 def test_background_that_changes_is_followed() -> None:
-    quiet = spoken((2.0, 4.0), (20.0, 22.0), total_s=60.0, noise_db=-70.0)
-    loud = spoken((62.0, 64.0), (90.0, 92.0), total_s=120.0, noise_db=-42.0)[60 * RATE_HZ :]
+    quiet = synthetic_speech((2.0, 4.0), (20.0, 22.0), total_s=60.0, noise_db=-70.0)
+    loud = synthetic_speech((62.0, 64.0), (90.0, 92.0), total_s=120.0, noise_db=-42.0)[60 * RATE_HZ :]
     starts = [round(start + 0.1) for start, _ in spans(np.concatenate([quiet, loud]))]
     assert starts[:2] == [2, 20]
     assert starts[-1] == 90
@@ -89,7 +89,7 @@ def test_what_fades_ends_later_than_what_is_as_faint_begins() -> None:
 
 
 @pytest.mark.parametrize("kind", ["noise", "tone", "music"])
-def test_of_steady_sound_nothing_is_left_out(kind: str) -> None:
+def test_steady_sound_is_kept_whole(kind: str) -> None:
     times = np.arange(20 * RATE_HZ) / RATE_HZ
     rng = np.random.default_rng(1)
     sound = {
@@ -104,7 +104,7 @@ def test_of_steady_sound_nothing_is_left_out(kind: str) -> None:
 
 
 def test_clicks_are_no_sound_and_silence_is_dropped(tmp_path: Path, sound_file: SoundFile) -> None:
-    sound = spoken((4.0, 6.0), total_s=10.0)
+    sound = synthetic_speech((4.0, 6.0), total_s=10.0)
     sound[1 * RATE_HZ : 1 * RATE_HZ + 200] += 0.5
     assert len(spans(sound)) == 1
     assert len(spans(sound, AudioPolicy(segments="energy", min_sound_s=0.0))) == 2
@@ -114,7 +114,7 @@ def test_clicks_are_no_sound_and_silence_is_dropped(tmp_path: Path, sound_file: 
 
 
 def test_long_stretch_is_divided_at_its_quietest_place() -> None:
-    sound = spoken((0.0, 14.0), total_s=14.0)
+    sound = synthetic_speech((0.0, 14.0), total_s=14.0)
     sound[round(7.3 * RATE_HZ) : round(7.36 * RATE_HZ)] *= 0.3
     found = spans(sound)
     assert [end == pytest.approx(7.33, abs=0.03) for _, end in found] == [True, False]
@@ -152,7 +152,7 @@ def test_pieces_are_neither_too_long_nor_too_short(length: int) -> None:
     assert all(LIMITS.tail <= end - start <= LIMITS.longest for start, end in pieces)
 
 
-def heard(unit: Unit) -> np.ndarray:
+def decode_channel(unit: Unit) -> np.ndarray:
     """float32 [n] of one channel, as stored."""
     stored: np.ndarray = find_decoder("flac")(Path(unit.fields["flac"]).read_bytes(), None)  # type: ignore[assignment]
     return stored[0]
@@ -163,13 +163,13 @@ def cut(path: str, folder: Path, policy: AudioPolicy) -> list[Unit]:
 
 
 def test_what_is_left_out_is_told(tmp_path: Path, sound_file: SoundFile) -> None:
-    sound = spoken((1.0, 3.0), (6.0, 8.5), total_s=12.0)
+    sound = synthetic_speech((1.0, 3.0), (6.0, 8.5), total_s=12.0)
     path = sound_file(sound, RATE_HZ, codec="pcm_s16le")
     units = cut(path, tmp_path, POLICY)
     whole, rebuilt = find_decoder("wav")(Path(path).read_bytes(), None), np.full(len(sound), np.nan)
     for unit in units:
         start = int(unit.start.split("@")[0])
-        stored = heard(unit)
+        stored = decode_channel(unit)
         rebuilt[start : start + len(stored)] = stored
         for low, high in unit.fields["json"]["left_out"]:
             assert np.isnan(rebuilt[low:high]).all()
@@ -197,10 +197,12 @@ def test_given_segments_are_cut_as_they_are_given(tmp_path: Path, sound_file: So
         ("48000@1/16000", "80000@1/16000"),  # as far as there is something
     ]
     (whole_folder := tmp_path / "whole").mkdir()
-    whole = np.concatenate([heard(unit) for unit in cut(path, whole_folder, AudioPolicy(segment_s=60))])
+    whole = np.concatenate(
+        [decode_channel(unit) for unit in cut(path, whole_folder, AudioPolicy(segment_s=60))]
+    )
     for unit in units:
         low, high = (int(place.split("@")[0]) for place in (unit.start, unit.end))
-        assert np.array_equal(heard(unit), whole[low:high])
+        assert np.array_equal(decode_channel(unit), whole[low:high])
     first, second, third = units
     assert (first.metadata["label"], first.fields["caption.txt"]) == ("a", "ein Satz")
     assert "label" not in second.metadata

@@ -27,7 +27,7 @@ def cut(tmp_path: Path, data: bytes) -> list[Unit]:
     return cut_audio(str(tmp_path / "raw"), tmp_path, POLICY)
 
 
-def heard(unit: Unit) -> tuple[int, str, np.ndarray]:
+def decode_segment(unit: Unit) -> tuple[int, str, np.ndarray]:
     with av.open(str(unit.fields["flac"])) as segment:
         stream = segment.streams.audio[0]
         pieces = [frame.to_ndarray()[0] for frame in segment.decode(stream)]
@@ -50,7 +50,7 @@ def test_segments_hold_every_sample_once(
 ) -> None:
     units = cut(tmp_path, make_wav(seconds))
     assert [unit.metadata["duration_s"] for unit in units] == pytest.approx(lengths)
-    pieces = [heard(unit) for unit in units]
+    pieces = [decode_segment(unit) for unit in units]
     assert all((rate, layout) == (16000, "mono") for rate, layout, _ in pieces)
     joined = np.concatenate([samples for _, _, samples in pieces])
     expected = np.frombuffer(make_wav(seconds)[44:], "<i2")
@@ -63,7 +63,7 @@ def test_other_rates_and_channels_are_brought_to_one(
     tmp_path: Path, make_wav: MakeWav, rate_hz: int, channels: int
 ) -> None:
     (unit,) = cut(tmp_path, make_wav(1.0, rate_hz, channels))
-    rate, layout, samples = heard(unit)
+    rate, layout, samples = decode_segment(unit)
     assert (rate, layout) == (16000, "mono")
     assert abs(len(samples) - 16000) <= 32
     spectrum = np.abs(np.fft.rfft(samples[:16000].astype(float)))
@@ -134,7 +134,7 @@ def test_no_samples_at_all(tmp_path: Path, make_wav: MakeWav) -> None:
 Cut = Callable[..., list[Unit]]
 
 
-def stored(unit: Unit) -> np.ndarray:
+def read_samples(unit: Unit) -> np.ndarray:
     """float [channels, n]"""
     found: np.ndarray = find_decoder("flac")(Path(unit.fields["flac"]).read_bytes(), None)  # type: ignore[assignment]
     return found
@@ -164,7 +164,7 @@ def test_surround_becomes_what_the_policy_says(
     source = noise(6)
     (unit,) = cut_sound(source, policy=AudioPolicy(channels=channels))
     assert (unit.metadata["n_channels"], unit.metadata["downmix"]) == (n_channels, name)
-    found, told = stored(unit), unit.fields["json"]["downmix"]
+    found, told = read_samples(unit), unit.fields["json"]["downmix"]
     matrix = np.eye(6) if told is None else np.array(told["matrix"])
     assert found.shape == (n_channels, 16_000)
     assert np.abs(found - matrix @ source).max() < 1 / 32768
@@ -174,7 +174,7 @@ def test_stereo_that_cancels_is_told(cut_sound: Cut) -> None:
     left = noise(1)
     (unit,) = cut_sound(np.concatenate([left, -left]))
     assert unit.metadata["mono_cancels"] is True
-    assert not stored(unit).any()
+    assert not read_samples(unit).any()
     (unit,) = cut_sound(np.concatenate([left, left]))
     assert unit.metadata["mono_cancels"] is False
     (unit,) = cut_sound(np.concatenate([left, -left]), policy=AudioPolicy(channels="keep"))
@@ -186,7 +186,7 @@ def test_channels_without_places_are_dropped_by_name(cut_sound: Cut) -> None:
         cut_sound(noise(4), layout="4 channels")
     assert (refused.value.outcome, refused.value.code) == ("dropped", "unknown_layout")
     (unit,) = cut_sound(noise(4), layout="4 channels", policy=AudioPolicy(channels="keep"))
-    assert stored(unit).shape == (4, 16_000)
+    assert read_samples(unit).shape == (4, 16_000)
     with refusal(Unusable, what="channels", given=10) as refused:
         cut_sound(noise(10), layout="5.1.4", policy=AudioPolicy(channels="keep"))
     assert (refused.value.outcome, refused.value.code) == ("dropped", "channels")
@@ -198,7 +198,7 @@ def test_floats_beyond_full_scale_are_lowered_together_and_that_is_told(cut_soun
     units = cut_sound(source, policy=AudioPolicy(segment_s=1.0))
     gain_db = 20 * np.log10(1 / 2.5)
     assert [unit.metadata["gain_db"] for unit in units] == pytest.approx([gain_db] * 6, abs=1e-3)
-    found = np.concatenate([stored(unit) for unit in units], axis=1)
+    found = np.concatenate([read_samples(unit) for unit in units], axis=1)
     assert np.abs(found - source / 2.5).max() <= 1.01 / 32768
     (unit,) = cut_sound(noise(1, level=0.1))
     assert unit.metadata["gain_db"] == 0
@@ -208,8 +208,8 @@ def test_square_wave_does_not_clip_where_it_is_resampled(cut_sound: Cut) -> None
     square = np.sign(np.sin(2 * np.pi * 110 * np.arange(48_000) / 48_000 + 0.1))
     (unit,) = cut_sound(square, 48_000, codec="pcm_s16le")
     assert -2 < unit.metadata["gain_db"] < -0.5  # type: ignore[operator]
-    assert np.abs(stored(unit)).max() < 1
-    assert (np.abs(stored(unit)) > 0.9999).sum() < 10
+    assert np.abs(read_samples(unit)).max() < 1
+    assert (np.abs(read_samples(unit)) > 0.9999).sum() < 10
 
 
 @pytest.mark.parametrize(("bits", "codec"), [(16, "pcm_s16le"), (24, "pcm_s24le"), (24, "pcm_s16le")])
@@ -218,7 +218,7 @@ def test_bits_are_kept_exactly(cut_sound: Cut, bits: Literal[16, 24], codec: str
     whole = np.random.default_rng(1).integers(-(2 ** (depth - 1)), 2 ** (depth - 1), (2, 5000))
     source = (whole / 2 ** (depth - 1)).astype(np.float32)
     (unit,) = cut_sound(source, codec=codec, policy=AudioPolicy(channels="keep", bits=bits))
-    assert np.array_equal(stored(unit), source)
+    assert np.array_equal(read_samples(unit), source)
     with av.open(str(unit.fields["flac"])) as container:
         assert container.streams.audio[0].format.name == {16: "s16", 24: "s32"}[bits]
 
@@ -226,15 +226,15 @@ def test_bits_are_kept_exactly(cut_sound: Cut, bits: Literal[16, 24], codec: str
 def test_24_bits_in_16_are_rounded_to_the_nearest(cut_sound: Cut) -> None:
     source = noise(1)
     (unit,) = cut_sound(source, codec="pcm_s24le")
-    assert np.abs(stored(unit) - source).max() <= 0.51 / 32768
+    assert np.abs(read_samples(unit) - source).max() <= 0.51 / 32768
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 12_000, 192_000])
 def test_odd_rates_keep_their_length_and_level(cut_sound: Cut, rate_hz: int) -> None:
     tone = 0.5 * np.sin(2 * np.pi * 440 * np.arange(rate_hz + 5) / rate_hz)
     (unit,) = cut_sound(tone, rate_hz)
-    assert stored(unit).shape == (1, round((rate_hz + 5) * 16_000 / rate_hz))
-    assert np.sqrt(np.square(stored(unit)).mean() * 2) == pytest.approx(0.5, rel=0.01)
+    assert read_samples(unit).shape == (1, round((rate_hz + 5) * 16_000 / rate_hz))
+    assert np.sqrt(np.square(read_samples(unit)).mean() * 2) == pytest.approx(0.5, rel=0.01)
 
 
 def test_rate_that_no_sound_has_is_rejected(tmp_path: Path, make_wav: MakeWav) -> None:

@@ -18,7 +18,7 @@ POLICY = CutPolicy(
 )
 
 
-def taken_through(path: str, scratch: Path, policy: CutPolicy = POLICY) -> list[Unit]:
+def cut_units(path: str, scratch: Path, policy: CutPolicy = POLICY) -> list[Unit]:
     scratch = scratch / "scratch"
     scratch.mkdir(exist_ok=True)
     with open(path, "rb") as file:
@@ -31,18 +31,18 @@ def taken_through(path: str, scratch: Path, policy: CutPolicy = POLICY) -> list[
 @pytest.fixture
 def cut_and_audit(tmp_path: Path) -> Callable[..., list[Unit]]:
     def take(path: str, policy: CutPolicy = POLICY) -> list[Unit]:
-        return taken_through(path, tmp_path, policy)
+        return cut_units(path, tmp_path, policy)
 
     return take
 
 
 @pytest.fixture
-def refused_as(tmp_path: Path) -> Callable[..., str]:
+def refusal_code(tmp_path: Path) -> Callable[..., str]:
     """The name under which the audit of the cut refuses a file; "" when it passes."""
 
     def take(path: str, policy: CutPolicy = POLICY) -> str:
         try:
-            taken_through(path, tmp_path, policy)
+            cut_units(path, tmp_path, policy)
         except Unusable as unusable:
             return unusable.code if unusable.stage == STAGE else f"not by this audit: {unusable}"
         return ""

@@ -54,7 +54,7 @@ BEYOND: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def beyond(encode_video: EncodeVideo) -> Callable[..., str]:
+def write_beyond_white(encode_video: EncodeVideo) -> Callable[..., str]:
     def make(name: str, *, side: int = 4, height: int = 64, width: int = 96) -> str:
         pictures = frames(**BEYOND[name], height=height, width=width, side=side)
         return encode_video(pictures, source_format="yuv420p", height_px=height)
@@ -65,29 +65,40 @@ def beyond(encode_video: EncodeVideo) -> Callable[..., str]:
 @pytest.mark.parametrize("name", BEYOND)
 @pytest.mark.parametrize(("side", "height", "width"), [(4, 64, 96), (4, 192, 288), (16, 256, 192)])
 def test_they_pass(
-    beyond: Callable[..., str], refused_as: RefusedAs, name: str, side: int, height: int, width: int
+    write_beyond_white: Callable[..., str],
+    refusal_code: RefusedAs,
+    name: str,
+    side: int,
+    height: int,
+    width: int,
 ) -> None:
     """As large as the clip is stored, and larger: there they are averaged before they are clipped."""
-    assert refused_as(beyond(name, side=side, height=height, width=width)) == ""
+    assert refusal_code(write_beyond_white(name, side=side, height=height, width=width)) == ""
 
 
 @pytest.mark.parametrize("name", BEYOND)
 def test_range_that_is_wrong_is_found(
-    beyond: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch, name: str
+    write_beyond_white: Callable[..., str],
+    refusal_code: RefusedAs,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
 ) -> None:
     really = clip_encoder.ClipEncoder._open
 
-    def opened(self: Any, picture: Any, rendering: Any) -> None:
+    def open_wrong_range(self: Any, picture: Any, rendering: Any) -> None:
         really(self, picture, rendering)
         self._encoder.codec_context.color_range = 2
 
-    monkeypatch.setattr(clip_encoder.ClipEncoder, "_open", opened)
-    assert refused_as(beyond(name)) in (findings.COLOUR_RANGE, findings.PIXELS)
+    monkeypatch.setattr(clip_encoder.ClipEncoder, "_open", open_wrong_range)
+    assert refusal_code(write_beyond_white(name)) in (findings.COLOUR_RANGE, findings.PIXELS)
 
 
 @pytest.mark.parametrize("name", BEYOND)
 def test_frame_beside_it_is_found(
-    beyond: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch, name: str
+    write_beyond_white: Callable[..., str],
+    refusal_code: RefusedAs,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
 ) -> None:
     def late(*arguments: Any, **options: Any) -> Any:
         before = None
@@ -96,10 +107,10 @@ def test_frame_beside_it_is_found(
             before = now
 
     monkeypatch.setattr(spans, "time_frames", late)
-    assert refused_as(beyond(name)) == findings.WRONG_FRAME
+    assert refusal_code(write_beyond_white(name)) == findings.WRONG_FRAME
 
 
-def with_metadata_beside(path: Path, pictures: list[np.ndarray], height: int) -> str:
+def write_metadata_track(path: Path, pictures: list[np.ndarray], height: int) -> str:
     """H.265 at a frame per second, and a track of timed metadata, in an MP4. pictures: as `frames` gives them."""
     with av.open(str(path), "w", format="mp4") as out:
         video = out.add_stream("libx265", rate=1, options={"x265-params": "log-level=none:crf=5"})
@@ -121,10 +132,10 @@ def with_metadata_beside(path: Path, pictures: list[np.ndarray], height: int) ->
     return str(path)
 
 
-def test_frame_that_is_taken_for_the_one_beside_it(tmp_path: Path, refused_as: RefusedAs) -> None:
+def test_frame_that_is_taken_for_the_one_beside_it(tmp_path: Path, refusal_code: RefusedAs) -> None:
     """The frames around it have the colour that its own would have had, averaged before they are clipped."""
     striped, around = np.full((96, 96), 128, np.uint8), np.full((96, 96), 128, np.uint8)
     striped[:64] = np.where(np.arange(64)[:, None] % 4 < 2, 0, 180)
     around[:64] = round((16 + 180) / 2)  # the mean light of the stripes
-    path = with_metadata_beside(tmp_path / "in.mp4", [around, striped, around], 64)
-    assert refused_as(path, CutPolicy(video=VideoPolicy(short_side_px=64))) == ""
+    path = write_metadata_track(tmp_path / "in.mp4", [around, striped, around], 64)
+    assert refusal_code(path, CutPolicy(video=VideoPolicy(short_side_px=64))) == ""

@@ -51,61 +51,61 @@ def source(encode_video: EncodeVideo) -> Callable[..., str]:
 @pytest.mark.parametrize("tags", [PLAIN, {"color_range": 2, "colorspace": 1}, {}])
 @pytest.mark.parametrize("pts", [None, [0, 40, 120, 130, 300, 420, 421, *range(500, 1420, 40)]])
 def test_honest_clips_pass(
-    source: Callable[..., str], refused_as: RefusedAs, matrix: Any, tags: Any, pts: list[int] | None
+    source: Callable[..., str], refusal_code: RefusedAs, matrix: Any, tags: Any, pts: list[int] | None
 ) -> None:
-    assert refused_as(source(matrix=matrix, tags=tags, pts=pts)) == ""
+    assert refusal_code(source(matrix=matrix, tags=tags, pts=pts)) == ""
 
 
 @pytest.mark.parametrize("matrix", [QUARTER_TURN, MIRRORED])
 def test_rotation_and_mirrors_ignored(
-    source: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch, matrix: Any
+    source: Callable[..., str], refusal_code: RefusedAs, monkeypatch: pytest.MonkeyPatch, matrix: Any
 ) -> None:
     monkeypatch.setattr(frame_filter, "matrix_filters", lambda matrix: ([], False))
-    found = refused_as(source(matrix=matrix))
+    found = refusal_code(source(matrix=matrix))
     # Turned by a quarter the shape is wrong as well, which is looked at first.
     assert found == (findings.ASPECT_RATIO if matrix is QUARTER_TURN else findings.ROTATION)
 
 
 def test_rotation_ignored_in_a_square(
-    encode_video: EncodeVideo, refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
+    encode_video: EncodeVideo, refusal_code: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = encode_video(moving(height=96), tags=PLAIN, matrix=QUARTER_TURN)
-    assert refused_as(path) == ""
+    assert refusal_code(path) == ""
     monkeypatch.setattr(frame_filter, "matrix_filters", lambda matrix: ([], False))
-    assert refused_as(path) == findings.ROTATION
+    assert refusal_code(path) == findings.ROTATION
 
 
 def test_wrong_way_round(
-    encode_video: EncodeVideo, refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
+    encode_video: EncodeVideo, refusal_code: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = encode_video(moving(height=96), tags=PLAIN, matrix=QUARTER_TURN)
     monkeypatch.setattr(frame_filter, "matrix_filters", lambda matrix: ([("transpose", "2")], True))
-    assert refused_as(path) == findings.ROTATION
+    assert refusal_code(path) == findings.ROTATION
 
 
 def test_pixel_aspect_ratio_ignored(
-    source: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
+    source: Callable[..., str], refusal_code: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     really = frame_filter.fit
     monkeypatch.setattr(frame_filter, "fit", lambda width, height, short: really(width * 0.8, height, short))
-    assert refused_as(source()) == findings.ASPECT_RATIO
+    assert refusal_code(source()) == findings.ASPECT_RATIO
 
 
 def test_colour_range_tagged_wrong(
-    source: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
+    source: Callable[..., str], refusal_code: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clip_encoder.ClipEncoder, "_open", _tagging("color_range", 2))
-    assert refused_as(source()) == findings.COLOUR_RANGE
+    assert refusal_code(source()) == findings.COLOUR_RANGE
 
 
 def test_colour_matrix_tagged_wrong(
-    source: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
+    source: Callable[..., str], refusal_code: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = source()
-    assert refused_as(path) == ""
+    assert refusal_code(path) == ""
     tagged = 1 if _space(path) == 6 else 6
     monkeypatch.setattr(clip_encoder.ClipEncoder, "_open", _tagging("colorspace", tagged))
-    assert refused_as(path) == findings.COLOUR_MATRIX
+    assert refusal_code(path) == findings.COLOUR_MATRIX
 
 
 def _space(path: str) -> int:
@@ -116,15 +116,15 @@ def _space(path: str) -> int:
 def _tagging(name: str, value: int) -> Callable[..., None]:
     really = clip_encoder.ClipEncoder._open
 
-    def opened(self: Any, picture: Any, rendering: Any) -> None:
+    def open_tagged(self: Any, picture: Any, rendering: Any) -> None:
         really(self, picture, rendering)
         setattr(self._encoder.codec_context, name, value)
 
-    return opened
+    return open_tagged
 
 
 def test_frame_beside_it(
-    source: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
+    source: Callable[..., str], refusal_code: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(*arguments: Any, **options: Any) -> Iterator[TimedFrame]:
         before: TimedFrame | None = None
@@ -133,7 +133,7 @@ def test_frame_beside_it(
             before = now
 
     monkeypatch.setattr(spans, "time_frames", late)
-    assert refused_as(source()) == findings.WRONG_FRAME
+    assert refusal_code(source()) == findings.WRONG_FRAME
 
 
 @pytest.mark.parametrize(
@@ -147,13 +147,13 @@ def test_frame_beside_it(
 )
 def test_times_that_are_not_the_sources(
     encode_video: EncodeVideo,
-    refused_as: RefusedAs,
+    refusal_code: RefusedAs,
     monkeypatch: pytest.MonkeyPatch,
     wrong: Callable[[int], int],
     name: str,
 ) -> None:
     path = encode_video(moving(), pts=[40_000 + 33 * number for number in range(30)], tags=PLAIN)
-    assert refused_as(path) == ""
+    assert refusal_code(path) == ""
 
     def mistaken(*arguments: Any, **options: Any) -> Iterator[TimedFrame]:
         for now in really_shown(*arguments, **options):
@@ -163,14 +163,14 @@ def test_times_that_are_not_the_sources(
     monkeypatch.setattr(
         video, "windows", lambda *_: [ClipSpan(start=wrong(40_000), end=wrong(41_000))]
     )  # the clips are where the mistake puts them
-    assert refused_as(path) == name
+    assert refusal_code(path) == name
 
 
 def test_dts_taken_for_pts(
-    encode_video: EncodeVideo, refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
+    encode_video: EncodeVideo, refusal_code: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = encode_video(moving(), tags=PLAIN, options={"bf": "3", "g": "30", "crf": "1"})
-    assert refused_as(path) == ""
+    assert refusal_code(path) == ""
 
     def mistaken(container: Any, frames: Any) -> Iterator[TimedFrame]:
         kept = list(really_shown(container, frames))
@@ -179,11 +179,11 @@ def test_dts_taken_for_pts(
             yield one._replace(pts=earlier)
 
     monkeypatch.setattr(spans, "time_frames", mistaken)
-    assert refused_as(path) == findings.WRONG_FRAME
+    assert refusal_code(path) == findings.WRONG_FRAME
 
 
-def test_frames_left_out(
-    source: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
+def test_missing_frames_are_found(
+    source: Callable[..., str], refusal_code: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def some(*arguments: Any, **options: Any) -> Iterator[TimedFrame]:
         for number, now in enumerate(really_shown(*arguments, **options)):
@@ -191,11 +191,11 @@ def test_frames_left_out(
                 yield now
 
     monkeypatch.setattr(spans, "time_frames", some)
-    assert refused_as(source()) == findings.FRAMES_MISSING
+    assert refusal_code(source()) == findings.FRAMES_MISSING
 
 
 def test_variable_rate_stored_as_a_constant_one(
-    source: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
+    source: Callable[..., str], refusal_code: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     really = clip_encoder.ClipEncoder._write
 
@@ -209,10 +209,10 @@ def test_variable_rate_stored_as_a_constant_one(
         really(self, kept)
 
     monkeypatch.setattr(clip_encoder.ClipEncoder, "_write", regular)
-    assert refused_as(source(pts=[0, 40, 120, 130, 300, 420, 421, *range(500, 1420, 40)])) == findings.VFR
+    assert refusal_code(source(pts=[0, 40, 120, 130, 300, 420, 421, *range(500, 1420, 40)])) == findings.VFR
 
 
-def unit_with(pts: list[int]) -> Unit:
+def timed_unit(pts: list[int]) -> Unit:
     return Unit(fields={"mp4": Path("clip.mp4"), "json": {"pts": pts, "time_base": [1, 1000]}}, metadata={})
 
 
@@ -230,8 +230,8 @@ def unit_with(pts: list[int]) -> Unit:
 )
 def test_times_by_name(told: list[int], stored: list[int], source: list[int], name: str) -> None:
     if not name:
-        check_times(unit_with(told), stored, Fraction(1, 1000), source, True)
+        check_times(timed_unit(told), stored, Fraction(1, 1000), source, True)
         return
     with pytest.raises(Unusable) as refused:
-        check_times(unit_with(told), stored, Fraction(1, 1000), source, True)
+        check_times(timed_unit(told), stored, Fraction(1, 1000), source, True)
     assert refused.value.code == name

@@ -47,7 +47,7 @@ def runs_too_long() -> bytes:
     return bmp(rows + b"\0\1", compression=1, colours=256)
 
 
-def indices_beyond() -> bytes:
+def invalid_indices() -> bytes:
     """Indices that the palette has no colour for."""
     pixels = INDICES.copy()
     pixels[20:50] = 200
@@ -66,7 +66,7 @@ def tiff(data: bytes, compression: int, predictor: int) -> bytes:
     return b"II*\0" + struct.pack("<IH", 8, n) + body + bytes(4) + struct.pack("<HHH", 8, 8, 8) + data
 
 
-def predicted() -> bytes:
+def filtered_scanlines() -> bytes:
     before = np.zeros_like(RGB)
     before[:, 1:] = RGB[:, :-1]
     return tiff(zlib.compress((RGB - before).tobytes()), 8, 2)
@@ -98,12 +98,12 @@ def cut(data: bytes, folder: Path) -> None:
     audit_photo(str(path), unit)
 
 
-@pytest.mark.parametrize("make", [odd_runs, predicted, idle_predictor, deep_png])
+@pytest.mark.parametrize("make", [odd_runs, filtered_scanlines, idle_predictor, deep_png])
 def test_taken(make, tmp_path: Path) -> None:
     cut(make(), tmp_path)
 
 
-@pytest.mark.parametrize("make", [runs_too_long, indices_beyond])
+@pytest.mark.parametrize("make", [runs_too_long, invalid_indices])
 def test_refused_by_that_name(make, tmp_path: Path) -> None:
     with pytest.raises(Unusable) as caught:
         cut(make(), tmp_path)
@@ -115,5 +115,5 @@ def test_mistake_of_the_cut_keeps_its_name(tmp_path: Path, monkeypatch: pytest.M
     """Where the decoders agree, the cut is wrong."""
     monkeypatch.setattr(image, "upright", lambda picture, pending: picture.rotate(180))
     with pytest.raises(Unusable) as caught:
-        cut(predicted(), tmp_path)
+        cut(filtered_scanlines(), tmp_path)
     assert caught.value.code == "rotation_ignored"

@@ -38,7 +38,7 @@ def swelling(n_samples: int, seed: int = 0) -> np.ndarray:
     return (smooth * swell * 9000).clip(-32767, 32767).astype(np.int16)
 
 
-def timed(path: Path, offsets_ms: Sequence[float]) -> str:
+def write_timed_audio(path: Path, offsets_ms: Sequence[float]) -> str:
     """A Matroska of PCM whose block n is said to be heard at n * 20 ms and its offset."""
     sound = swelling(len(offsets_ms) * BLOCK)
     with av.open(str(path), "w", format="matroska") as out:
@@ -58,8 +58,8 @@ def timed(path: Path, offsets_ms: Sequence[float]) -> str:
 
 
 @pytest.mark.parametrize("how", UNEVEN)
-def test_uneven_timestamps_pass(tmp_path: Path, refused_as: RefusedAs, how: str) -> None:
-    assert refused_as(timed(tmp_path / "in.mka", UNEVEN[how])) == ""
+def test_uneven_timestamps_pass(tmp_path: Path, refusal_code: RefusedAs, how: str) -> None:
+    assert refusal_code(write_timed_audio(tmp_path / "in.mka", UNEVEN[how])) == ""
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -82,10 +82,10 @@ def _other(samples: np.ndarray) -> np.ndarray:
     ids=["other sound", "silence", "a second off"],
 )
 def test_wrong_sound_of_uneven_timestamps_is_found(
-    tmp_path: Path, refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch, how: str, wrong: Any
+    tmp_path: Path, refusal_code: RefusedAs, monkeypatch: pytest.MonkeyPatch, how: str, wrong: Any
 ) -> None:
     spoil(monkeypatch, wrong)
-    assert refused_as(timed(tmp_path / "in.mka", UNEVEN[how])) in (
+    assert refusal_code(write_timed_audio(tmp_path / "in.mka", UNEVEN[how])) in (
         findings.SOUND_DIFFERS,
         findings.SOUND_OFFSET,
     )
@@ -93,10 +93,10 @@ def test_wrong_sound_of_uneven_timestamps_is_found(
 
 @pytest.mark.parametrize(("how", "late_ms"), [("a jitter of 8 ms", 60), ("a gap of 150 ms", 10)])
 def test_sound_that_is_further_off_than_its_timestamps_jitter(
-    tmp_path: Path, refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch, how: str, late_ms: int
+    tmp_path: Path, refusal_code: RefusedAs, monkeypatch: pytest.MonkeyPatch, how: str, late_ms: int
 ) -> None:
     spoil(monkeypatch, lambda samples: np.roll(samples, 16 * late_ms, axis=-1))
-    assert refused_as(timed(tmp_path / "in.mka", UNEVEN[how])) in (
+    assert refusal_code(write_timed_audio(tmp_path / "in.mka", UNEVEN[how])) in (
         findings.SOUND_DIFFERS,
         findings.SOUND_OFFSET,
     )

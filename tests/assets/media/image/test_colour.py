@@ -59,21 +59,21 @@ def linear(levels: Array) -> Array:
     return np.where(level <= 0.04045, level / 12.92, ((level + 0.055) / 1.055) ** 2.4)
 
 
-def coded(light: Array) -> Array:
+def encode_srgb(light: Array) -> Array:
     light = np.clip(light, 0, 1)
     return 255 * np.where(light <= 0.0031308, light * 12.92, 1.055 * light ** (1 / 2.4) - 0.055)
 
 
-def srgb_of(levels: Array, primaries: str, curve: Callable[[Array], Array] = linear) -> Array:
+def to_srgb_levels(levels: Array, primaries: str, curve: Callable[[Array], Array] = linear) -> Array:
     matrix = np.linalg.inv(XYZ_OF["srgb"]) @ np.array(XYZ_OF[primaries])
-    return coded(curve(levels.astype(float)) @ matrix.T)
+    return encode_srgb(curve(levels.astype(float)) @ matrix.T)
 
 
 def gamma(exponent: float) -> Callable[[Array], Array]:
     return lambda levels: (levels / 255) ** exponent
 
 
-def seen(data: bytes, tmp_path: Path) -> tuple[Array, str]:
+def read_photo(data: bytes, tmp_path: Path) -> tuple[Array, str]:
     path = tmp_path / "raw"
     path.write_bytes(data)
     with photo(str(path)) as found:
@@ -84,7 +84,7 @@ def seen(data: bytes, tmp_path: Path) -> tuple[Array, str]:
     return np.asarray(made), by
 
 
-def saved(picture: Array | Image.Image, kind: str = "PNG", **options: object) -> bytes:
+def encode_picture(picture: Array | Image.Image, kind: str = "PNG", **options: object) -> bytes:
     sink = io.BytesIO()
     made = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
     made.save(sink, kind, **options)
@@ -111,8 +111,8 @@ def test_profile_gives_the_colours_of_its_matrix(
     tmp_path: Path, profile: bytes, name: str, curve: Callable[[Array], Array], kind: str
 ) -> None:
     options = {"WEBP": {"lossless": True}, "AVIF": {"quality": 100, "subsampling": "4:4:4"}}.get(kind, {})
-    found, by = seen(saved(PATCHES, kind, icc_profile=profile, **options), tmp_path)
-    expected = srgb_of(PATCHES, name, curve)
+    found, by = read_photo(encode_picture(PATCHES, kind, icc_profile=profile, **options), tmp_path)
+    expected = to_srgb_levels(PATCHES, name, curve)
     assert by == "icc"
     error = np.abs(found - expected)[4::8, 4::8]  # the middle of each patch: AVIF blurs their edges
     assert error.mean() < (1 if kind == "AVIF" else 0.3)
@@ -121,9 +121,11 @@ def test_profile_gives_the_colours_of_its_matrix(
 
 
 def test_profile_of_a_jpeg_is_used(tmp_path: Path) -> None:
-    found, by = seen(saved(PATCHES, "JPEG", quality=100, subsampling=0, icc_profile=P3), tmp_path)
+    found, by = read_photo(
+        encode_picture(PATCHES, "JPEG", quality=100, subsampling=0, icc_profile=P3), tmp_path
+    )
     assert by == "icc"
-    assert np.abs(found - srgb_of(PATCHES, "p3")).mean() < 1
+    assert np.abs(found - to_srgb_levels(PATCHES, "p3")).mean() < 1
 
 
 def test_profile_that_is_srgb_changes_nothing(tmp_path: Path) -> None:
@@ -131,7 +133,7 @@ def test_profile_that_is_srgb_changes_nothing(tmp_path: Path) -> None:
         ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes(),
         icc.display_profile(icc.SRGB),
     ):
-        found, by = seen(saved(PATCHES, icc_profile=profile), tmp_path)
+        found, by = read_photo(encode_picture(PATCHES, icc_profile=profile), tmp_path)
         assert by == "icc"
         assert np.array_equal(found, PATCHES)
 
@@ -148,14 +150,16 @@ def gray_profile(exponent: float) -> bytes:
 
 def test_gray_profiles(tmp_path: Path) -> None:
     levels = np.repeat(np.arange(256, dtype=np.uint8)[None], 16, axis=0)
-    found, by = seen(saved(levels, icc_profile=gray_profile(1.0)), tmp_path)
+    found, by = read_photo(encode_picture(levels, icc_profile=gray_profile(1.0)), tmp_path)
     assert by == "icc"
-    expected = coded(levels / 255)
+    expected = encode_srgb(levels / 255)
     assert np.abs(found - expected[..., None]).max() <= 1.6
     assert np.abs(levels - expected).max() > 50
-    found, by = seen(saved(levels, icc_profile=P3), tmp_path)  # gray with a profile for colours
+    found, by = read_photo(
+        encode_picture(levels, icc_profile=P3), tmp_path
+    )  # gray with a profile for colours
     assert (by, np.abs(found - levels[..., None]).max() <= 1) == ("icc", True)
-    found, by = seen(saved(PATCHES, icc_profile=gray_profile(1.0)), tmp_path)
+    found, by = read_photo(encode_picture(PATCHES, icc_profile=gray_profile(1.0)), tmp_path)
     assert by == "icc_unusable"
     assert np.array_equal(found, PATCHES)
 
@@ -195,7 +199,7 @@ def srgb_of_d50(xyz: Array, black: Array) -> Array:
     white = np.array([0.9642, 1.0, 0.8249])
     scaled = (xyz - black) * (white / (white - black))
     matrix = [[0.4360, 0.3851, 0.1431], [0.2225, 0.7169, 0.0606], [0.0139, 0.0971, 0.7141]]
-    return coded(scaled @ np.linalg.inv(matrix).T)
+    return encode_srgb(scaled @ np.linalg.inv(matrix).T)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
@@ -206,7 +210,7 @@ def test_cmyk_goes_through_its_profile(tmp_path: Path, kind: str) -> None:
     ink = np.kron(ink, np.ones((16, 16, 1), np.uint8))
     picture = Image.frombytes("CMYK", ink.shape[1::-1], ink.tobytes())
     options = {"quality": 100, "subsampling": 0} if kind == "JPEG" else {}
-    found, by = seen(saved(picture, kind, icc_profile=profile, **options), tmp_path)
+    found, by = read_photo(encode_picture(picture, kind, icc_profile=profile, **options), tmp_path)
     assert by == "icc"
     black = np.array([0.9642, 1.0, 0.8249]) * light(np.full(4, 255))[1]
     expected = srgb_of_d50(light(ink), black)
@@ -223,11 +227,11 @@ def test_cmyk_without_a_profile_is_plain_arithmetic_and_never_a_negative(tmp_pat
     ink[:16, :16, 0], ink[:16, 16:, 1], ink[16:, :16, 2], ink[16:, 16:, 3] = 255, 255, 255, 255
     picture = Image.frombytes("CMYK", (32, 32), ink.tobytes())
     expected = {(4, 4): (0, 255, 255), (4, 28): (255, 0, 255), (28, 4): (255, 255, 0), (28, 28): (0, 0, 0)}
-    adobe = saved(picture, "JPEG", quality=100, subsampling=0)
+    adobe = encode_picture(picture, "JPEG", quality=100, subsampling=0)
     start = adobe.index(b"\xff\xee")
     plain = adobe[:start] + adobe[start + 2 + struct.unpack_from(">H", adobe, start + 2)[0] :]
-    for data in (adobe, plain, saved(picture, "TIFF"), ycck(ink)):
-        found, by = seen(data, tmp_path)
+    for data in (adobe, plain, encode_picture(picture, "TIFF"), ycck(ink)):
+        found, by = read_photo(data, tmp_path)
         assert by == "assumed"
         for place, colour in expected.items():
             assert np.abs(found[place].astype(int) - colour).max() <= 6
@@ -242,7 +246,9 @@ def ycck(ink: Array) -> bytes:
     stored = np.stack([*ycc, 255 - ink[..., 3]], axis=-1).round().clip(0, 255).astype(np.uint8)
     # Pillow inverts CMYK while it writes it: inverted here beforehand, the numbers arrive as they are.
     data = bytearray(
-        saved(Image.frombytes("CMYK", ink.shape[1::-1], (255 - stored).tobytes()), "JPEG", quality=100)
+        encode_picture(
+            Image.frombytes("CMYK", ink.shape[1::-1], (255 - stored).tobytes()), "JPEG", quality=100
+        )
     )
     marker, frame, scan = data.index(b"\xff\xee"), data.index(b"\xff\xc0"), data.index(b"\xff\xda")
     assert data[marker + 4 : marker + 9] == b"Adobe"
@@ -254,7 +260,7 @@ def ycck(ink: Array) -> bytes:
 
 def test_ycck_is_not_read_as_cmyk(tmp_path: Path) -> None:
     ink = np.kron(RNG.integers(0, 256, (4, 4, 4), np.uint8), np.ones((16, 16, 1), np.uint8))
-    found, _ = seen(ycck(ink), tmp_path)
+    found, _ = read_photo(ycck(ink), tmp_path)
     expected = (255.0 - ink[..., :3]) * (255.0 - ink[..., 3:]) / 255
     assert np.abs(found - expected).mean() < 3
 
@@ -265,19 +271,19 @@ def test_ycck_is_not_read_as_cmyk(tmp_path: Path) -> None:
         ([], "assumed", lambda a: a),
         ([(b"gAMA", struct.pack(">I", 45455))], "assumed", lambda a: a),
         ([(b"sRGB", b"\0"), (b"gAMA", struct.pack(">I", 100000))], "srgb", lambda a: a),
-        ([(b"gAMA", struct.pack(">I", 100000))], "gamma", lambda a: srgb_of(a, "srgb", gamma(1))),
-        ([(b"gAMA", struct.pack(">I", 55556))], "gamma", lambda a: srgb_of(a, "srgb", gamma(1.8))),
+        ([(b"gAMA", struct.pack(">I", 100000))], "gamma", lambda a: to_srgb_levels(a, "srgb", gamma(1))),
+        ([(b"gAMA", struct.pack(">I", 55556))], "gamma", lambda a: to_srgb_levels(a, "srgb", gamma(1.8))),
         (
             [
                 (b"gAMA", struct.pack(">I", 45455)),
                 (b"cHRM", struct.pack(">8I", 31270, 32900, 68000, 32000, 26500, 69000, 15000, 6000)),
             ],
             "gamma",
-            lambda a: srgb_of(a, "p3"),
+            lambda a: to_srgb_levels(a, "p3"),
         ),
-        ([(b"cICP", bytes([12, 13, 0, 1]))], "code_points", lambda a: srgb_of(a, "p3")),
+        ([(b"cICP", bytes([12, 13, 0, 1]))], "code_points", lambda a: to_srgb_levels(a, "p3")),
         ([(b"cICP", bytes([1, 13, 0, 1]))], "code_points", lambda a: a),
-        ([(b"cICP", bytes([9, 8, 0, 1]))], "code_points", lambda a: srgb_of(a, "rec2020", gamma(1))),
+        ([(b"cICP", bytes([9, 8, 0, 1]))], "code_points", lambda a: to_srgb_levels(a, "rec2020", gamma(1))),
         ([(b"gAMA", bytes(4))], "assumed", lambda a: a),
         ([(b"cHRM", bytes(32))], "assumed", lambda a: a),
         ([(b"cHRM", bytes(range(32)))], "assumed", lambda a: a),
@@ -292,18 +298,18 @@ def test_ycck_is_not_read_as_cmyk(tmp_path: Path) -> None:
 def test_what_a_png_says_of_its_colours(
     tmp_path: Path, chunks: list[tuple[bytes, bytes]], by: str, expected: Callable[[Array], Array]
 ) -> None:
-    found, told = seen(with_chunks(saved(PATCHES), *chunks), tmp_path)
+    found, told = read_photo(with_chunks(encode_picture(PATCHES), *chunks), tmp_path)
     assert told == by
     assert np.abs(found - expected(PATCHES)).max() <= 2
 
 
 def test_code_points_stand_above_a_profile_in_png(tmp_path: Path) -> None:
-    data = with_chunks(saved(PATCHES, icc_profile=ADOBE), (b"cICP", bytes([12, 13, 0, 1])))
-    assert np.abs(seen(data, tmp_path)[0] - srgb_of(PATCHES, "p3")).max() <= 2
+    data = with_chunks(encode_picture(PATCHES, icc_profile=ADOBE), (b"cICP", bytes([12, 13, 0, 1])))
+    assert np.abs(read_photo(data, tmp_path)[0] - to_srgb_levels(PATCHES, "p3")).max() <= 2
 
 
 def avif(primaries: int, transfer: int) -> bytes:
-    data = bytearray(saved(PATCHES, "AVIF", quality=100, subsampling="4:4:4"))
+    data = bytearray(encode_picture(PATCHES, "AVIF", quality=100, subsampling="4:4:4"))
     place = data.index(b"colrnclx") + 8
     data[place : place + 4] = struct.pack(">HH", primaries, transfer)
     return bytes(data)
@@ -313,8 +319,8 @@ def test_code_points_of_avif(tmp_path: Path) -> None:
     """Pillow does not tell them: read as sRGB, Display P3 would look pale."""
     centres = PATCHES[4::8, 4::8]
     for primaries, name in ((1, "srgb"), (12, "p3")):
-        found, by = seen(avif(primaries, 13), tmp_path)
-        error = np.abs(found[4::8, 4::8] - srgb_of(centres, name))
+        found, by = read_photo(avif(primaries, 13), tmp_path)
+        error = np.abs(found[4::8, 4::8] - to_srgb_levels(centres, name))
         assert (by, error.mean() < 4) == ("code_points", True)
 
 
@@ -325,9 +331,9 @@ def test_high_dynamic_range_is_dropped_and_not_squeezed(tmp_path: Path, transfer
     place = struct.unpack_from(">I", tagged, bytes(tagged).index(b"cicp") + 4)[0]
     tagged[place : place + 12] = b"cicp" + bytes(4) + bytes([9, transfer, 0, 1])
     for data in (
-        with_chunks(saved(PATCHES), (b"cICP", bytes([9, transfer, 0, 1]))),
+        with_chunks(encode_picture(PATCHES), (b"cICP", bytes([9, transfer, 0, 1]))),
         avif(9, transfer),
-        saved(PATCHES, "JPEG", icc_profile=bytes(tagged)),
+        encode_picture(PATCHES, "JPEG", icc_profile=bytes(tagged)),
     ):
         path = tmp_path / "raw"
         path.write_bytes(data)
@@ -341,29 +347,29 @@ def test_adobe_rgb_that_only_exif_tells(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif.get_ifd(0x8769)[0xA001] = 0xFFFF
     exif.get_ifd(0x8769)[0xA005] = {1: "R03", 2: b"0100"}
-    data = saved(PATCHES, "JPEG", quality=100, subsampling=0, exif=exif)
-    found, by = seen(data, tmp_path)
+    data = encode_picture(PATCHES, "JPEG", quality=100, subsampling=0, exif=exif)
+    found, by = read_photo(data, tmp_path)
     assert by == "exif"
-    assert np.abs(found - srgb_of(PATCHES, "adobe", gamma(563 / 256))).mean() < 1.5
-    assert seen(data.replace(b"R03", b"R98"), tmp_path)[1] == "assumed"
+    assert np.abs(found - to_srgb_levels(PATCHES, "adobe", gamma(563 / 256))).mean() < 1.5
+    assert read_photo(data.replace(b"R03", b"R98"), tmp_path)[1] == "assumed"
 
 
 @pytest.mark.parametrize("rubbish", [b"no profile", P3[:200], P3[:140] + bytes(len(P3) - 140)])
 def test_broken_profile_is_named_and_the_picture_kept(tmp_path: Path, rubbish: bytes) -> None:
-    found, by = seen(saved(PATCHES, icc_profile=rubbish), tmp_path)
+    found, by = read_photo(encode_picture(PATCHES, icc_profile=rubbish), tmp_path)
     assert by == "icc_unusable"
     assert np.array_equal(found, PATCHES)
 
 
 def test_transparent_pictures_keep_their_alpha_through_a_profile(tmp_path: Path) -> None:
     alpha = RNG.integers(0, 256, PATCHES.shape[:2], np.uint8)
-    found, _ = seen(saved(np.dstack([PATCHES, alpha]), icc_profile=P3), tmp_path)
+    found, _ = read_photo(encode_picture(np.dstack([PATCHES, alpha]), icc_profile=P3), tmp_path)
     assert np.array_equal(found[..., 3], alpha)
-    assert np.abs(found[..., :3] - srgb_of(PATCHES, "p3")).max() <= 1.6
+    assert np.abs(found[..., :3] - to_srgb_levels(PATCHES, "p3")).max() <= 1.6
 
 
 def test_bands_leave_no_seams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = saved(np.dstack([PATCHES, PATCHES[..., 0]]), icc_profile=ADOBE)
-    whole, _ = seen(data, tmp_path)
+    data = encode_picture(np.dstack([PATCHES, PATCHES[..., 0]]), icc_profile=ADOBE)
+    whole, _ = read_photo(data, tmp_path)
     monkeypatch.setattr("assets.media.image.to_srgb._BAND_PX", 100)
-    assert np.array_equal(seen(data, tmp_path)[0], whole)
+    assert np.array_equal(read_photo(data, tmp_path)[0], whole)

@@ -22,13 +22,13 @@ Array = np.ndarray
 RNG = np.random.default_rng(23)
 
 
-def written(tmp_path: Path, data: bytes) -> Path:
+def write_raw(tmp_path: Path, data: bytes) -> Path:
     path = tmp_path / "raw"
     path.write_bytes(data)
     return path
 
 
-def seen(path: Path) -> Array:
+def read_pixels(path: Path) -> Array:
     with photo(str(path)) as found:
         return np.asarray(to_srgb(found.image, found.colour)).astype(int)
 
@@ -64,8 +64,8 @@ def test_sixteen_bit_png_is_scaled_and_never_saturates(
     tmp_path: Path, colour_type: int, channels: int
 ) -> None:
     samples = WIDE[..., :channels]
-    path = written(tmp_path, png(big_endian(samples), 16, colour_type))
-    found = seen(path)
+    path = write_raw(tmp_path, png(big_endian(samples), 16, colour_type))
+    found = read_pixels(path)
     expected = samples / 257
     if channels in (1, 2):
         expected = np.dstack([expected[..., 0]] * 3 + ([expected[..., 1]] if channels == 2 else []))
@@ -83,7 +83,7 @@ def test_transparent_grey_is_found_at_every_depth(tmp_path: Path, depth: int) ->
     else:
         bits = (levels[..., None] >> np.arange(depth - 1, -1, -1)) & 1
         rows = np.packbits(bits.reshape(6, -1).astype(np.uint8), axis=1)
-    found = seen(written(tmp_path, png(rows, depth, 0, struct.pack(">H", key))))
+    found = read_pixels(write_raw(tmp_path, png(rows, depth, 0, struct.pack(">H", key))))
     assert np.array_equal(found[..., 3] == 0, levels == key)
     assert np.abs(found[..., 0] - levels * 255.0 / (2**depth - 1)).max() <= 0.51
 
@@ -91,10 +91,10 @@ def test_transparent_grey_is_found_at_every_depth(tmp_path: Path, depth: int) ->
 def test_transparent_colour(tmp_path: Path) -> None:
     pixels = RNG.integers(0, 2, (6, 8, 3), np.uint8) * 255
     key = struct.pack(">HHH", *(int(part) for part in pixels[2, 3]))
-    found = seen(written(tmp_path, png(pixels.reshape(6, -1), 8, 2, key)))
+    found = read_pixels(write_raw(tmp_path, png(pixels.reshape(6, -1), 8, 2, key)))
     assert np.array_equal(found[..., 3] == 0, (pixels == pixels[2, 3]).all(axis=-1))
     assert np.array_equal(found[..., :3], pixels)
-    deep = written(tmp_path, png(big_endian(WIDE[..., :3]), 16, 2, struct.pack(">HHH", 1, 2, 3)))
+    deep = write_raw(tmp_path, png(big_endian(WIDE[..., :3]), 16, 2, struct.pack(">HHH", 1, 2, 3)))
     for look in (cut, audit_image):
         with refusal(Unusable, what="deep_colour_key", given=16) as refused:
             look(str(deep))
@@ -126,9 +126,9 @@ def test_sixteen_bit_tiff_in_both_byte_orders_and_senses(
 ) -> None:
     levels = WIDE[..., 0]
     stored = levels.astype(order + "u2").tobytes()
-    path = written(tmp_path, tiff(stored, (7, 9), {258: (16,), 262: (photometric,)}, order))
+    path = write_raw(tmp_path, tiff(stored, (7, 9), {258: (16,), 262: (photometric,)}, order))
     expected = levels / 257 if photometric else 255 - levels / 257
-    assert np.abs(seen(path) - expected[..., None]).max() <= 0.51
+    assert np.abs(read_pixels(path) - expected[..., None]).max() <= 0.51
     assert audit_image(str(path))["bit_depth"] == 16
 
 
@@ -137,8 +137,8 @@ def test_twelve_bits_fill_the_scale(tmp_path: Path) -> None:
     levels[-1, -1] = 4095
     bits = (levels[..., None] >> np.arange(11, -1, -1)) & 1
     stored = np.packbits(bits.reshape(8, -1).astype(np.uint8), axis=1).tobytes()
-    path = written(tmp_path, tiff(stored, (8, 8), {258: (12,), 262: (1,)}))
-    assert np.abs(seen(path)[..., 0] - levels * 255.0 / 4095).max() <= 0.51
+    path = write_raw(tmp_path, tiff(stored, (8, 8), {258: (12,), 262: (1,)}))
+    assert np.abs(read_pixels(path)[..., 0] - levels * 255.0 / 4095).max() <= 0.51
     assert audit_image(str(path))["bit_depth"] == 12
 
 
@@ -147,14 +147,14 @@ def test_twelve_bits_fill_the_scale(tmp_path: Path) -> None:
 def test_sixteen_bit_colours_of_tiff(tmp_path: Path, order: str, channels: int) -> None:
     samples = WIDE[..., :channels]
     tags = {258: (16,) * channels, 262: (2,), 277: (channels,)} | ({338: (2,)} if channels == 4 else {})
-    path = written(tmp_path, tiff(samples.astype(order + "u2").tobytes(), (7, 9), tags, order))
-    assert np.abs(seen(path) - samples / 257).max() <= 1
+    path = write_raw(tmp_path, tiff(samples.astype(order + "u2").tobytes(), (7, 9), tags, order))
+    assert np.abs(read_pixels(path) - samples / 257).max() <= 1
 
 
 @pytest.mark.parametrize(("bits", "kind"), [(32, 3), (16, 2), (32, 1), (32, 2)])
 def test_numbers_without_a_white_are_dropped(tmp_path: Path, bits: int, kind: int) -> None:
     """Floats, signed numbers, 32 bits: 1.0 may be white, or 255.0, or the light of a lamp."""
-    path = written(tmp_path, tiff(bytes(64 * bits // 8), (8, 8), {258: (bits,), 262: (1,), 339: (kind,)}))
+    path = write_raw(tmp_path, tiff(bytes(64 * bits // 8), (8, 8), {258: (bits,), 262: (1,), 339: (kind,)}))
     for look in (cut, audit_image):
         with refusal(Unusable, what="no_white") as refused:
             look(str(path))
@@ -164,46 +164,50 @@ def test_numbers_without_a_white_are_dropped(tmp_path: Path, bits: int, kind: in
 RGBA = RNG.integers(0, 256, (9, 7, 4), np.uint8)
 
 
-def test_premultiplied_alpha_is_taken_back_out(tmp_path: Path) -> None:
+def test_premultiplied_alpha_is_divided_away(tmp_path: Path) -> None:
     alpha = RGBA[..., 3:].astype(float) / 255
     stored = np.dstack([np.rint(RGBA[..., :3] * alpha), RGBA[..., 3]]).astype(np.uint8)
     tags = {258: (8,) * 4, 262: (2,), 277: (4,)}
-    found = seen(written(tmp_path, tiff(stored.tobytes(), (7, 9), tags | {338: (1,)})))
+    found = read_pixels(write_raw(tmp_path, tiff(stored.tobytes(), (7, 9), tags | {338: (1,)})))
     visible = RGBA[..., 3] >= 16  # of what is all but clear, no colour is left
     coarse = 255 / RGBA[..., 3:].clip(1).astype(float)
     assert np.array_equal(found[..., 3], RGBA[..., 3])
     assert (np.abs(found[..., :3] - RGBA[..., :3]) <= coarse)[visible].all()
-    assert np.array_equal(seen(written(tmp_path, tiff(RGBA.tobytes(), (7, 9), tags | {338: (2,)}))), RGBA)
-    told_nothing = seen(written(tmp_path, tiff(RGBA.tobytes(), (7, 9), tags | {338: (0,)})))
+    assert np.array_equal(
+        read_pixels(write_raw(tmp_path, tiff(RGBA.tobytes(), (7, 9), tags | {338: (2,)}))), RGBA
+    )
+    told_nothing = read_pixels(write_raw(tmp_path, tiff(RGBA.tobytes(), (7, 9), tags | {338: (0,)})))
     assert np.array_equal(told_nothing, RGBA[..., :3])  # a fourth channel, and not alpha
 
 
 def test_premultiplied_avif(tmp_path: Path) -> None:
     solid = np.zeros((32, 32, 4), np.uint8)
     solid[:] = (200, 100, 60, 128)
-    data = saved(Image.fromarray(solid), "AVIF", quality=100, subsampling="4:4:4", alpha_premultiplied=True)
+    data = encode_picture(
+        Image.fromarray(solid), "AVIF", quality=100, subsampling="4:4:4", alpha_premultiplied=True
+    )
     assert b"prem" in data
-    assert np.abs(seen(written(tmp_path, data)) - solid).max() <= 4
+    assert np.abs(read_pixels(write_raw(tmp_path, data)) - solid).max() <= 4
 
 
 def test_premultiplied_grey(tmp_path: Path) -> None:
     stored = np.stack([np.full((8, 8), 60), np.full((8, 8), 128)], axis=-1).astype(np.uint8)
     tags = {258: (8, 8), 262: (1,), 277: (2,), 338: (1,)}
-    found = seen(written(tmp_path, tiff(stored.tobytes(), (8, 8), tags)))
+    found = read_pixels(write_raw(tmp_path, tiff(stored.tobytes(), (8, 8), tags)))
     assert np.abs(found - (120, 120, 120, 128)).max() <= 2
 
 
 @pytest.mark.parametrize(
     ("rule", "ground"), [("white", (255, 255, 255)), ("black", (0, 0, 0)), ("#4080C0", (64, 128, 192))]
 )
-def test_transparency_is_laid_on_the_colour_asked_for(rule: str, ground: tuple[int, int, int]) -> None:
+def test_transparency_is_laid_on_the_requested_colour(rule: str, ground: tuple[int, int, int]) -> None:
     made, what = apply_alpha(Image.fromarray(RGBA), rule)
     share = RGBA[..., 3:] / 255
     assert what == "flattened"
     assert np.abs(np.asarray(made) - (RGBA[..., :3] * share + np.array(ground) * (1 - share))).max() <= 0.51
 
 
-def saved(picture: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+def encode_picture(picture: Image.Image, kind: str = "PNG", **options: object) -> bytes:
     sink = io.BytesIO()
     picture.save(sink, kind, **options)
     return sink.getvalue()
@@ -213,7 +217,7 @@ def saved(picture: Image.Image, kind: str = "PNG", **options: object) -> bytes:
 def test_rules_for_transparent_photos(tmp_path: Path, kind: str) -> None:
     half = np.zeros((32, 48, 4), np.uint8)
     half[:, :24] = (200, 40, 40, 255)  # the clear half is black underneath
-    path = written(tmp_path, saved(Image.fromarray(half), kind))
+    path = write_raw(tmp_path, encode_picture(Image.fromarray(half), kind))
     for rule, ground in (("white", 255), ("black", 0)):
         unit = cut(path, alpha=rule)
         with Image.open(unit.fields["jpg"]) as made:
@@ -234,7 +238,7 @@ def test_kept_alpha_stays_straight_when_a_photo_shrinks(tmp_path: Path) -> None:
     """Clear pixels weigh nothing in a mean of colours: else every edge gets a dark rim."""
     checks = np.zeros((128, 128, 4), np.uint8)
     checks[::2, ::2] = checks[1::2, 1::2] = (240, 120, 60, 255)
-    unit = cut(written(tmp_path, saved(Image.fromarray(checks))), alpha="keep", short_side_px=16)
+    unit = cut(write_raw(tmp_path, encode_picture(Image.fromarray(checks))), alpha="keep", short_side_px=16)
     with Image.open(unit.fields["img"]) as made:
         pixels = np.asarray(made)[4:-4, 4:-4].astype(int)
     assert np.abs(pixels - (240, 120, 60, 128)).max() <= 3
@@ -243,7 +247,7 @@ def test_kept_alpha_stays_straight_when_a_photo_shrinks(tmp_path: Path) -> None:
 def test_alpha_channel_that_hides_nothing_is_no_transparency(tmp_path: Path) -> None:
     solid = np.dstack([RGBA[..., :3], np.full(RGBA.shape[:2], 255, np.uint8)])
     for rule in ("white", "drop", "keep"):
-        unit = cut(written(tmp_path, saved(Image.fromarray(solid))), alpha=rule)
+        unit = cut(write_raw(tmp_path, encode_picture(Image.fromarray(solid))), alpha=rule)
         assert (unit.fields["json"]["stored"]["format"], unit.metadata["alpha"]) == ("JPEG", "opaque")
-    unit = cut(written(tmp_path, saved(Image.fromarray(RGBA[..., :3].copy()))), alpha="drop")
+    unit = cut(write_raw(tmp_path, encode_picture(Image.fromarray(RGBA[..., :3].copy()))), alpha="drop")
     assert unit.metadata["alpha"] == "none"

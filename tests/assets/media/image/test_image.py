@@ -31,7 +31,7 @@ def cut(tmp_path: Path, picture: Image.Image | bytes, **options: object) -> tupl
         return unit, np.asarray(made).astype(int)
 
 
-def near(pixel: np.ndarray, colour: tuple[int, int, int], by: int = 12) -> bool:
+def is_near_colour(pixel: np.ndarray, colour: tuple[int, int, int], by: int = 12) -> bool:
     return bool(np.abs(pixel - np.array(colour)).max() <= by)
 
 
@@ -57,8 +57,10 @@ def test_pictures_are_made_upright(
     _, pixels = cut(tmp_path, half_red_blue(128, 64), format="JPEG", quality=95, exif=exif)
     assert pixels.shape[:2] == ((64, 128) if orientation < 5 else (128, 64))
     at = {"tl": (4, 4), "tr": (4, -5), "bl": (-5, 4), "br": (-5, -5)}
-    assert near(pixels[at[corner]], (30, 200, 30))
-    assert not any(near(pixels[place], (30, 200, 30)) for name, place in at.items() if name != corner)
+    assert is_near_colour(pixels[at[corner]], (30, 200, 30))
+    assert not any(
+        is_near_colour(pixels[place], (30, 200, 30)) for name, place in at.items() if name != corner
+    )
 
 
 DEEP_GRAY = np.linspace(0, 65535, 64 * 64).astype(np.uint16).reshape(64, 64)
@@ -80,7 +82,7 @@ def test_rule_for_deep_gray_leaves_the_ids_of_units_of_earlier_releases() -> Non
     assert CutPolicy(image=ImagePolicy(deep="reduce")).of("image")["deep"] == "reduce"
 
 
-def test_sixteen_bits_are_scaled_and_not_cut_off(tmp_path: Path) -> None:
+def test_sixteen_bits_are_scaled_and_not_truncated(tmp_path: Path) -> None:
     path = tmp_path / "raw"
     Image.fromarray(DEEP_GRAY).save(path, "PNG")
     policy = CutPolicy(image=ImagePolicy(short_side_px=64, jpeg_quality=95, deep="reduce"))
@@ -94,9 +96,9 @@ def test_sixteen_bits_are_scaled_and_not_cut_off(tmp_path: Path) -> None:
 
 def test_transparency_is_laid_on_white(tmp_path: Path) -> None:
     clear = Image.new("RGBA", (64, 64), (0, 0, 0, 0))
-    assert near(cut(tmp_path, clear)[1][30, 30], (255, 255, 255))
+    assert is_near_colour(cut(tmp_path, clear)[1][30, 30], (255, 255, 255))
     palette = Image.new("P", (64, 64), 0)
-    assert near(cut(tmp_path, palette, transparency=0)[1][30, 30], (255, 255, 255))
+    assert is_near_colour(cut(tmp_path, palette, transparency=0)[1][30, 30], (255, 255, 255))
 
 
 @pytest.mark.parametrize("mode", ["L", "1", "P", "LA", "CMYK", "YCbCr"])
@@ -114,7 +116,7 @@ def test_profile_is_applied(tmp_path: Path, half_red_blue: MakePicture) -> None:
     srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     unit, pixels = cut(tmp_path, half_red_blue(64, 64), icc_profile=srgb)
     assert unit.metadata["colour"] == "icc"
-    assert near(pixels[40, 10], (200, 30, 30))
+    assert is_near_colour(pixels[40, 10], (200, 30, 30))
     assert (
         cut(tmp_path, half_red_blue(64, 64), icc_profile=b"no profile")[0].metadata["colour"]
         == "icc_unusable"
@@ -173,7 +175,7 @@ def test_of_an_animation_nothing_or_the_first_frame_is_taken(tmp_path: Path, kin
     (unit,) = cut_image(str(tmp_path / "raw"), tmp_path, first)
     assert unit.fields["json"]["raw"]["is_animated"] is True
     with Image.open(unit.fields["jpg"]) as made:
-        assert near(np.asarray(made)[20, 20].astype(int), (200, 30, 30))
+        assert is_near_colour(np.asarray(made)[20, 20].astype(int), (200, 30, 30))
     assert audit_image(str(tmp_path / "raw"))["is_animated"] is True
 
 
@@ -188,7 +190,7 @@ def test_smaller_copies_and_masks_are_no_pages(tmp_path: Path, half_red_blue: Ma
         assert audit_image(str(path))["is_animated"] is is_album
         (unit,) = cut_image(str(path), tmp_path, CutPolicy(image=ImagePolicy(animated="first")))
         with Image.open(unit.fields["jpg"]) as made:
-            assert near(np.asarray(made)[40, 10].astype(int), (200, 30, 30))
+            assert is_near_colour(np.asarray(made)[40, 10].astype(int), (200, 30, 30))
 
 
 def test_rubbish_is_rejected(tmp_path: Path) -> None:
@@ -236,7 +238,7 @@ def test_stored_photo_says_nothing_but_its_pixels(tmp_path: Path, kind: str) -> 
     assert stored.endswith(b"\xff\xd9")
 
 
-def test_kept_alpha_brings_no_text_along(tmp_path: Path) -> None:
+def test_kept_alpha_brings_no_text(tmp_path: Path) -> None:
     text = PngInfo()
     text.add_text("Comment", SECRET.decode())
     path = tmp_path / "raw"
@@ -315,7 +317,7 @@ def test_lab_is_converted_by_its_own_formula(
     stored = (round(lab[0] * 2.55), round(lab[1]) + 128, round(lab[2]) + 128)
     unit, pixels = cut(tmp_path, Image.new("LAB", (64, 64), stored), format="TIFF")
     assert unit.metadata["colour"] == "lab"
-    assert near(pixels[30, 30], rgb, by=24)  # whole numbers of L*, a* and b* are that coarse
+    assert is_near_colour(pixels[30, 30], rgb, by=24)  # whole numbers of L*, a* and b* are that coarse
 
 
 def test_wide_profile_changes_the_numbers(tmp_path: Path) -> None:
@@ -328,16 +330,16 @@ def test_wide_profile_changes_the_numbers(tmp_path: Path) -> None:
     data[red : red + 4], data[green : green + 4] = b"gXYZ", b"rXYZ"
     unit, pixels = cut(tmp_path, Image.new("RGB", (64, 64), (220, 20, 20)), icc_profile=bytes(data))
     assert unit.metadata["colour"] == "icc"
-    assert near(pixels[30, 30], (20, 220, 20))
+    assert is_near_colour(pixels[30, 30], (20, 220, 20))
 
 
 def test_cmyk_and_damaged_metadata(tmp_path: Path) -> None:
     _, pixels = cut(tmp_path, Image.new("CMYK", (64, 64), (0, 255, 255, 0)), format="JPEG", quality=95)
-    assert near(pixels[30, 30], (255, 0, 0), by=20)
+    assert is_near_colour(pixels[30, 30], (255, 0, 0), by=20)
     _, pixels = cut(
         tmp_path, Image.new("RGB", (64, 64), (10, 200, 10)), format="JPEG", exif=b"Exif\0\0rubbish"
     )
-    assert near(pixels[30, 30], (10, 200, 10))
+    assert is_near_colour(pixels[30, 30], (10, 200, 10))
 
 
 def test_picture_in_front_of_others_is_taken(tmp_path: Path, half_red_blue: MakePicture) -> None:
@@ -347,10 +349,10 @@ def test_picture_in_front_of_others_is_taken(tmp_path: Path, half_red_blue: Make
     assert unit.fields["json"]["raw"]["format"] == "MPO"
     assert 300 < unit.fields["json"]["raw"]["nbytes_behind"] < (tmp_path / "raw").stat().st_size / 2 + 100
     assert audit_image(str(tmp_path / "raw"))["is_animated"] is False
-    assert near(pixels[40, 10], (200, 30, 30))
+    assert is_near_colour(pixels[40, 10], (200, 30, 30))
 
 
-def test_film_behind_a_photo_is_told_and_left_out(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> None:
+def test_film_behind_a_photo_is_reported_and_dropped(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> None:
     film = b"\0\0\0\x10ftypisom\0\0\0\0" + bytes(5000)
     unit, _ = cut(tmp_path, make_jpeg(64, 48) + film)
     assert unit.fields["json"]["raw"]["nbytes_behind"] == len(film)

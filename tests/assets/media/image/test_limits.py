@@ -16,7 +16,7 @@ from loader.limits import MAX_RAW_IMAGE_PX
 from tests.servers.processes import python
 
 
-def saved(picture: Image.Image, kind: str, **options: object) -> bytes:
+def encode_picture(picture: Image.Image, kind: str, **options: object) -> bytes:
     sink = io.BytesIO()
     picture.save(sink, kind, **options)
     return sink.getvalue()
@@ -31,7 +31,7 @@ SIDE = 12_000  # 144 million pixels, less than what Pillow itself refuses
 
 
 def huge_jpeg() -> bytes:
-    data = bytearray(saved(SMALL, "JPEG"))
+    data = bytearray(encode_picture(SMALL, "JPEG"))
     frame = data.index(b"\xff\xc0")
     struct.pack_into(">HH", data, frame + 5, SIDE, SIDE)
     return bytes(data)
@@ -48,35 +48,35 @@ def huge_png() -> bytes:
 
 
 def huge_gif() -> bytes:
-    data = bytearray(saved(SMALL, "GIF"))
+    data = bytearray(encode_picture(SMALL, "GIF"))
     struct.pack_into("<HH", data, 6, SIDE, SIDE)
     return bytes(data)
 
 
 def huge_webp() -> bytes:
     """An extended WebP whose canvas is large."""
-    inner = saved(SMALL, "WEBP", lossless=True)[12:]
+    inner = encode_picture(SMALL, "WEBP", lossless=True)[12:]
     head = b"VP8X" + struct.pack("<I", 10) + bytes(4) + (2 * [(SIDE - 1).to_bytes(3, "little")])[0]
     head += (SIDE - 1).to_bytes(3, "little")
     return b"RIFF" + struct.pack("<I", 4 + len(head) + len(inner)) + b"WEBP" + head + inner
 
 
 def huge_bmp() -> bytes:
-    data = bytearray(saved(SMALL, "BMP"))
+    data = bytearray(encode_picture(SMALL, "BMP"))
     struct.pack_into("<ii", data, 18, SIDE, SIDE)
     return bytes(data)
 
 
 def huge_tiff() -> bytes:
     return (
-        saved(SMALL, "TIFF", compression="tiff_deflate")
+        encode_picture(SMALL, "TIFF", compression="tiff_deflate")
         .replace(struct.pack("<HHIHH", 256, 3, 1, 16, 0), struct.pack("<HHII", 256, 4, 1, SIDE))
         .replace(struct.pack("<HHIHH", 257, 3, 1, 16, 0), struct.pack("<HHII", 257, 4, 1, SIDE))
     )
 
 
 def huge_avif() -> bytes:
-    data = bytearray(saved(SMALL, "AVIF"))
+    data = bytearray(encode_picture(SMALL, "AVIF"))
     struct.pack_into(">II", data, data.index(b"ispe") + 8, SIDE, SIDE)
     return bytes(data)
 
@@ -103,7 +103,7 @@ def test_bomb_of_pixels_is_refused_by_its_header(tmp_path: Path, make: Callable[
 def test_bomb_of_text_is_not_unpacked(tmp_path: Path, name: bytes) -> None:
     packed = zlib.compress(bytes(2**26), 9)  # 64 MiB in 65 KB
     head = {b"zTXt": b"Comment\0\0", b"iTXt": b"Comment\0\1\0\0\0", b"iCCP": b"ICC\0\0"}[name]
-    png = saved(SMALL, "PNG")
+    png = encode_picture(SMALL, "PNG")
     path = tmp_path / "raw"
     path.write_bytes(png[:33] + chunk(name, head + packed) + png[33:])
     with pytest.raises(Unusable, match="too large") as refused:
@@ -113,7 +113,7 @@ def test_bomb_of_text_is_not_unpacked(tmp_path: Path, name: bytes) -> None:
 
 def test_frames_are_not_counted(tmp_path: Path) -> None:
     """A GIF of 200,000 frames is known to be an animation after two."""
-    data = saved(Image.new("P", (8, 8), 1), "GIF")
+    data = encode_picture(Image.new("P", (8, 8), 1), "GIF")
     frame = data[13 + 3 * 2 ** ((data[10] & 7) + 1) : -1]
     path = tmp_path / "raw"
     path.write_bytes(data[:-1] + frame * 200_000 + b";")

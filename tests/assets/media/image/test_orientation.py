@@ -35,7 +35,7 @@ TURNS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def seen(path: Path) -> np.ndarray:
+def upright_pixels(path: Path) -> np.ndarray:
     read_heif()
     with photo(str(path)) as found:
         made = upright(to_srgb(found.image, found.colour), found.orientation.pending)
@@ -43,55 +43,57 @@ def seen(path: Path) -> np.ndarray:
         return np.asarray(made).astype(int)
 
 
-def written(tmp_path: Path, data: bytes) -> Path:
+def write_raw(tmp_path: Path, data: bytes) -> Path:
     path = tmp_path / "raw"
     path.write_bytes(data)
     return path
 
 
-def saved(kind: str, **options: object) -> bytes:
+def encode_pixels(kind: str, **options: object) -> bytes:
     sink = io.BytesIO()
     Image.fromarray(PIXELS).save(sink, kind, **options)
     return sink.getvalue()
 
 
-def exif_of(number: int) -> Image.Exif:
+def orientation_exif(number: int) -> Image.Exif:
     exif = Image.Exif()
     exif[0x0112] = number
     return exif
 
 
-def xmp_of(number: int, template: bytes = b'<rdf:Description tiff:Orientation="%d"/>') -> bytes:
+def orientation_xmp(number: int, template: bytes = b'<rdf:Description tiff:Orientation="%d"/>') -> bytes:
     return b'<x:xmpmeta xmlns:x="adobe:ns:meta/">' + template % number + b"</x:xmpmeta>"
 
 
 def png_with_xmp(number: int, exif: int | None = None) -> bytes:
     text = PngInfo()
-    text.add_itxt("XML:com.adobe.xmp", xmp_of(number).decode())
-    return saved("PNG", pnginfo=text, **({"exif": exif_of(exif)} if exif is not None else {}))
+    text.add_itxt("XML:com.adobe.xmp", orientation_xmp(number).decode())
+    return encode_pixels(
+        "PNG", pnginfo=text, **({"exif": orientation_exif(exif)} if exif is not None else {})
+    )
 
 
 def png_of_imagemagick(number: int) -> bytes:
-    block = exif_of(number).tobytes()
+    block = orientation_exif(number).tobytes()
     text = PngInfo()
     text.add_text("Raw profile type exif", f"\nexif\n{len(block):8}\n{block.hex()}\n", zip=True)
-    return saved("PNG", pnginfo=text)
+    return encode_pixels("PNG", pnginfo=text)
 
 
 WAYS: dict[str, Callable[[int], bytes]] = {
-    "jpeg exif": lambda n: saved("JPEG", quality=100, subsampling=0, exif=exif_of(n)),
-    "jpeg xmp": lambda n: saved("JPEG", quality=100, subsampling=0, xmp=xmp_of(n)),
-    "png exif": lambda n: saved("PNG", exif=exif_of(n)),
+    "jpeg exif": lambda n: encode_pixels("JPEG", quality=100, subsampling=0, exif=orientation_exif(n)),
+    "jpeg xmp": lambda n: encode_pixels("JPEG", quality=100, subsampling=0, xmp=orientation_xmp(n)),
+    "png exif": lambda n: encode_pixels("PNG", exif=orientation_exif(n)),
     "png xmp": png_with_xmp,
     "png imagemagick": png_of_imagemagick,
-    "webp exif": lambda n: saved("WEBP", lossless=True, exif=exif_of(n)),
-    "webp xmp": lambda n: saved("WEBP", lossless=True, xmp=xmp_of(n)),
-    "tiff": lambda n: saved("TIFF", tiffinfo={0x0112: n}),
-    "tiff xmp": lambda n: saved("TIFF", tiffinfo={700: xmp_of(n)}),
-    "tiff xmp, other quotes": lambda n: saved(
-        "TIFF", tiffinfo={700: xmp_of(n, b"<rdf:Description tiff:Orientation = '%d'/>")}
+    "webp exif": lambda n: encode_pixels("WEBP", lossless=True, exif=orientation_exif(n)),
+    "webp xmp": lambda n: encode_pixels("WEBP", lossless=True, xmp=orientation_xmp(n)),
+    "tiff": lambda n: encode_pixels("TIFF", tiffinfo={0x0112: n}),
+    "tiff xmp": lambda n: encode_pixels("TIFF", tiffinfo={700: orientation_xmp(n)}),
+    "tiff xmp, other quotes": lambda n: encode_pixels(
+        "TIFF", tiffinfo={700: orientation_xmp(n, b"<rdf:Description tiff:Orientation = '%d'/>")}
     ),
-    "avif": lambda n: saved("AVIF", quality=100, subsampling="4:4:4", exif=exif_of(n)),
+    "avif": lambda n: encode_pixels("AVIF", quality=100, subsampling="4:4:4", exif=orientation_exif(n)),
 }
 DECIDED_BY = {"jpeg xmp": "xmp", "png xmp": "xmp", "webp xmp": "xmp", "avif": "container"}
 
@@ -99,9 +101,9 @@ DECIDED_BY = {"jpeg xmp": "xmp", "png xmp": "xmp", "webp xmp": "xmp", "avif": "c
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("number", TURNS)
 def test_every_format_comes_upright(tmp_path: Path, way: str, number: int) -> None:
-    path = written(tmp_path, WAYS[way](number))
+    path = write_raw(tmp_path, WAYS[way](number))
     expected = TURNS[number](PIXELS)
-    found = seen(path)
+    found = upright_pixels(path)
     assert found.shape == expected.shape
     assert np.abs(found - expected).max() <= (3 if way in ("avif", "jpeg exif", "jpeg xmp") else 0)
     row = audit_image(str(path))
@@ -116,46 +118,53 @@ def test_every_format_comes_upright(tmp_path: Path, way: str, number: int) -> No
 def test_exif_is_believed_against_xmp(tmp_path: Path) -> None:
     """Editors turn the pixels, set EXIF to 1 and forget XMP."""
     for data in (
-        saved("JPEG", quality=100, subsampling=0, exif=exif_of(1), xmp=xmp_of(6)),
+        encode_pixels("JPEG", quality=100, subsampling=0, exif=orientation_exif(1), xmp=orientation_xmp(6)),
         png_with_xmp(6, exif=1),
-        saved("WEBP", lossless=True, exif=exif_of(1), xmp=xmp_of(6)),
-        saved("TIFF", tiffinfo={0x0112: 1, 700: xmp_of(6)}),
+        encode_pixels("WEBP", lossless=True, exif=orientation_exif(1), xmp=orientation_xmp(6)),
+        encode_pixels("TIFF", tiffinfo={0x0112: 1, 700: orientation_xmp(6)}),
     ):
-        path = written(tmp_path, data)
-        assert np.abs(seen(path) - PIXELS).max() <= 3
+        path = write_raw(tmp_path, data)
+        assert np.abs(upright_pixels(path) - PIXELS).max() <= 3
         row = audit_image(str(path))
         told = (row["exif_orientation"], row["xmp_orientation"], row["orientation_by"])
         assert told == (1, 6, "exif")
-    both = written(tmp_path, saved("JPEG", quality=100, subsampling=0, exif=exif_of(8), xmp=xmp_of(6)))
-    assert np.abs(seen(both) - TURNS[8](PIXELS)).max() <= 3
+    both = write_raw(
+        tmp_path,
+        encode_pixels("JPEG", quality=100, subsampling=0, exif=orientation_exif(8), xmp=orientation_xmp(6)),
+    )
+    assert np.abs(upright_pixels(both) - TURNS[8](PIXELS)).max() <= 3
 
 
 @pytest.mark.parametrize("nonsense", [0, 9])
 def test_xmp_is_believed_where_exif_says_nothing_sensible(tmp_path: Path, nonsense: int) -> None:
     for data in (
-        saved("JPEG", quality=100, subsampling=0, exif=exif_of(nonsense), xmp=xmp_of(6)),
-        saved("TIFF", tiffinfo={0x0112: nonsense, 700: xmp_of(6)}),
+        encode_pixels(
+            "JPEG", quality=100, subsampling=0, exif=orientation_exif(nonsense), xmp=orientation_xmp(6)
+        ),
+        encode_pixels("TIFF", tiffinfo={0x0112: nonsense, 700: orientation_xmp(6)}),
     ):
-        path = written(tmp_path, data)
-        assert np.abs(seen(path) - TURNS[6](PIXELS)).max() <= 3
+        path = write_raw(tmp_path, data)
+        assert np.abs(upright_pixels(path) - TURNS[6](PIXELS)).max() <= 3
         row = audit_image(str(path))
         assert (row["exif_orientation"], row["orientation_by"]) == (None, "xmp")
 
 
 def test_metadata_of_avif_do_not_turn_it(tmp_path: Path) -> None:
-    path = written(tmp_path, saved("AVIF", quality=100, subsampling="4:4:4", xmp=xmp_of(6)))
-    assert np.abs(seen(path) - PIXELS).max() <= 3
+    path = write_raw(
+        tmp_path, encode_pixels("AVIF", quality=100, subsampling="4:4:4", xmp=orientation_xmp(6))
+    )
+    assert np.abs(upright_pixels(path) - PIXELS).max() <= 3
     row = audit_image(str(path))
     assert (row["xmp_orientation"], row["orientation_by"]) == (6, "container")
 
 
 def test_gif_is_as_it_lies(tmp_path: Path) -> None:
     """It has no word for it; its XMP turns nothing, as in every browser."""
-    plain = saved("GIF")
+    plain = encode_pixels("GIF")
     palette = 13 + 3 * 2 ** ((plain[10] & 7) + 1)
-    packet = b"!\xff\x0bXMP DataXMP" + xmp_of(6) + b"\1" + bytes(range(255, -1, -1)) + b"\0"
-    path = written(tmp_path, plain[:palette] + packet + plain[palette:])
-    assert seen(path).shape == (64, 96, 3)
+    packet = b"!\xff\x0bXMP DataXMP" + orientation_xmp(6) + b"\1" + bytes(range(255, -1, -1)) + b"\0"
+    path = write_raw(tmp_path, plain[:palette] + packet + plain[palette:])
+    assert upright_pixels(path).shape == (64, 96, 3)
 
 
 def box(kind: bytes, body: bytes, version: int | None = None) -> bytes:
@@ -163,7 +172,7 @@ def box(kind: bytes, body: bytes, version: int | None = None) -> bytes:
     return struct.pack(">I4s", 8 + len(head) + len(body), kind) + head + body
 
 
-def coded(pixels: np.ndarray) -> tuple[bytes, bytes]:
+def encode_hevc(pixels: np.ndarray) -> tuple[bytes, bytes]:
     """(hvcC box, one lossless HEVC picture) of RGB pixels, full-range BT.601 without subsampling."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "still.mp4")
@@ -188,7 +197,7 @@ def coded(pixels: np.ndarray) -> tuple[bytes, bytes]:
 
 def heic(turns: list[bytes], exif: bytes = b"", colour: bytes | None = None) -> bytes:
     """A HEIC of one item (ISO/IEC 23008-12), with `turns` as its last properties and perhaps an EXIF item."""
-    hvcc, picture = coded(PIXELS)
+    hvcc, picture = encode_hevc(PIXELS)
     height, width = PIXELS.shape[:2]
     nclx = b"nclx" + struct.pack(">HHHB", 1, 13, 6, 0x80)
     size = box(b"ispe", struct.pack(">II", width, height), 0)
@@ -235,9 +244,9 @@ def test_heic_is_turned_by_its_container_and_not_by_its_exif(
     tmp_path: Path, turns: list[bytes], number: int
 ) -> None:
     expected = TURNS[number](PIXELS)
-    for exif in (b"", exif_of(6).tobytes()):
-        path = written(tmp_path, heic(turns, exif))
-        found = seen(path)
+    for exif in (b"", orientation_exif(6).tobytes()):
+        path = write_raw(tmp_path, heic(turns, exif))
+        found = upright_pixels(path)
         assert found.shape == expected.shape
         assert np.abs(found - expected).max() <= 3
         row = audit_image(str(path))
@@ -245,7 +254,7 @@ def test_heic_is_turned_by_its_container_and_not_by_its_exif(
 
 
 def test_stored_photo_is_turned_and_says_so(tmp_path: Path) -> None:
-    path = written(tmp_path, WAYS["jpeg exif"](6))
+    path = write_raw(tmp_path, WAYS["jpeg exif"](6))
     (unit,) = cut_image(str(path), tmp_path, CutPolicy())
     assert unit.fields["json"]["raw"]["orientation"] == {"exif": 6, "xmp": None, "by": "exif"}
     with Image.open(unit.fields["jpg"]) as made:

@@ -34,7 +34,7 @@ XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description exif:GPSLatitude="5
 XMP += SECRET + b"</x:xmpmeta>"
 
 
-def saved(picture: Array | Image.Image, kind: str, **options: object) -> bytes:
+def encode_picture(picture: Array | Image.Image, kind: str, **options: object) -> bytes:
     sink = io.BytesIO()
     made = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
     made.save(sink, kind, **options)
@@ -59,12 +59,12 @@ def segment(marker: int, body: bytes) -> bytes:
 
 def gossiping_jpeg(orientation: int = 6) -> bytes:
     """Everything that a phone writes: EXIF, XMP, its extension, IPTC, a comment, MPF, a thumbnail, a film behind."""
-    plain = saved(
+    plain = encode_picture(
         PIXELS, "JPEG", quality=90, comment=SECRET, exif=exif(orientation), xmp=XMP % 3, progressive=True
     )
     more = segment(0xE1, b"http://ns.adobe.com/xmp/extension/\0" + bytes(40) + SECRET)
     more += segment(0xED, b"Photoshop 3.0\x008BIM\x04\x04\0\0\0\0\0\x1c\x1c\x02\x5a\0\x14" + SECRET[:20])
-    more += segment(0xE0, b"JFXX\0\x10" + saved(PIXELS[:8, :8], "JPEG"))
+    more += segment(0xE0, b"JFXX\0\x10" + encode_picture(PIXELS[:8, :8], "JPEG"))
     more += segment(0xE2, b"MPF\0" + SECRET) + segment(0xEB, SECRET)
     film = struct.pack(">I4s", 16, b"ftyp") + b"isom\0\0\0\0" + b"\xa9xyz\0\x12" + SECRET
     return plain[:2] + plain[2:20] + more + plain[20:] + film
@@ -78,12 +78,12 @@ def gossiping_png(orientation: int = 6, **options: object) -> bytes:
     text = PngInfo()
     text.add_text("Author", SECRET.decode())
     text.add_itxt("XML:com.adobe.xmp", (XMP % 3).decode(), zip=True)
-    data = saved(PIXELS, "PNG", pnginfo=text, exif=exif(orientation), dpi=(72, 72), **options)
+    data = encode_picture(PIXELS, "PNG", pnginfo=text, exif=exif(orientation), dpi=(72, 72), **options)
     return data[:33] + chunk(b"tIME", bytes(7)) + chunk(b"prVt", SECRET) + data[33:] + SECRET
 
 
 def gossiping_webp(orientation: int = 6) -> bytes:
-    data = saved(PIXELS, "WEBP", lossless=True, exif=exif(orientation), xmp=XMP % 3)
+    data = encode_picture(PIXELS, "WEBP", lossless=True, exif=exif(orientation), xmp=XMP % 3)
     return data + SECRET
 
 
@@ -105,7 +105,7 @@ def cut(tmp_path: Path, data: bytes, **rules: object) -> Unit:
     return unit
 
 
-def stored(unit: Unit) -> tuple[str, bytes]:
+def unit_image(unit: Unit) -> tuple[str, bytes]:
     """(what is in it, its bytes)"""
     assert set(unit.fields) == {"img", "json"}
     data = unit.fields["img"].read_bytes()
@@ -114,7 +114,7 @@ def stored(unit: Unit) -> tuple[str, bytes]:
     return word, data
 
 
-def as_trained_on(data: bytes) -> Array:
+def training_pixels(data: bytes) -> Array:
     pixels = find_decoder("jpg")(data, None)
     assert isinstance(pixels, np.ndarray)
     return pixels
@@ -123,18 +123,18 @@ def as_trained_on(data: bytes) -> Array:
 @pytest.mark.parametrize("word", GOSSIP)
 def test_reference_photo_is_the_source_without_its_metadata(tmp_path: Path, word: str) -> None:
     data = GOSSIP[word]()
-    assert audit_image(str(_written(tmp_path, data)))["has_gps"] is True
+    assert audit_image(str(_write_file(tmp_path, data)))["has_gps"] is True
     unit = cut(tmp_path, data)
-    kept_word, kept = stored(unit)
+    kept_word, kept = unit_image(unit)
     assert kept_word == word
     assert unit.metadata["photo_mode"] == unit.fields["json"]["stored"]["mode"] == "reference"
     assert (unit.metadata["has_gps"], unit.metadata["gps_stripped"]) == (False, True)
     assert (unit.metadata["width_px"], unit.metadata["height_px"]) == (48, 72)
     for trace in (SECRET, SECRET[:12], b"GPS", b"xmp", b"ftyp"):
         assert trace not in kept
-    assert np.array_equal(as_trained_on(kept), as_trained_on(data))
-    assert as_trained_on(kept).shape == (72, 48, 3)
-    assert audit_image(str(_written(tmp_path, kept)))["has_gps"] is False
+    assert np.array_equal(training_pixels(kept), training_pixels(data))
+    assert training_pixels(kept).shape == (72, 48, 3)
+    assert audit_image(str(_write_file(tmp_path, kept)))["has_gps"] is False
 
 
 @pytest.mark.filterwarnings("ignore:Image appears to be a malformed MPO file")
@@ -153,7 +153,7 @@ def test_stripped_photo_stays_upright(tmp_path: Path, word: str, orientation: in
             np.asarray(ImageOps.exif_transpose(before)), np.asarray(ImageOps.exif_transpose(after))
         )
         assert not set(after.info) & {"comment", "xmp", "photoshop", "mp", "Author", "XML:com.adobe.xmp"}
-    assert np.array_equal(as_trained_on(bare), as_trained_on(data))
+    assert np.array_equal(training_pixels(bare), training_pixels(data))
     assert strip_metadata(bare, KIND[word], orientation) == bare
 
 
@@ -176,7 +176,9 @@ def test_coded_pixels_are_copied(tmp_path: Path) -> None:
 def test_webp_announces_only_what_it_has() -> None:
     alpha = np.dstack([PIXELS, PIXELS[..., 0]])
     for pixels, orientation, flags in ((PIXELS, 1, 0), (PIXELS, 6, 0x08), (alpha, 6, 0x18), (alpha, 1, 0x10)):
-        data = saved(pixels, "WEBP", lossless=True, exif=exif(orientation), xmp=XMP % 3, icc_profile=P3)
+        data = encode_picture(
+            pixels, "WEBP", lossless=True, exif=exif(orientation), xmp=XMP % 3, icc_profile=P3
+        )
         (first, *_) = webp_parts(strip_metadata(data, "WEBP", orientation))
         assert (first.name, first.body[0]) == ("VP8X", flags)
 
@@ -188,57 +190,59 @@ APPLE = b"com.apple.quicktime.location.ISO6709"
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (saved(PIXELS, "JPEG", exif=exif(1)), True),
-        (saved(PIXELS, "JPEG", exif=exif(1, gps=False)), False),
-        (saved(PIXELS, "JPEG", xmp=XMP % 1), True),
-        (saved(PIXELS, "JPEG", xmp=(XMP % 1).replace(b"GPSLatitude", b"Latitude")), False),
-        (saved(PIXELS, "WEBP", xmp=XMP % 1), True),
-        (saved(PIXELS, "PNG", exif=exif(1)), True),
-        (saved(PIXELS, "AVIF", exif=exif(1)), True),
-        (saved(PIXELS, "TIFF", tiffinfo={700: XMP % 1}), True),
-        (saved(PIXELS, "JPEG") + FILM + b"\xa9xyz\0\x12+51.5-0.12/", True),
-        (saved(PIXELS, "JPEG") + FILM + APPLE, True),
-        (saved(PIXELS, "JPEG") + FILM, False),
-        (saved(PIXELS, "JPEG"), False),
+        (encode_picture(PIXELS, "JPEG", exif=exif(1)), True),
+        (encode_picture(PIXELS, "JPEG", exif=exif(1, gps=False)), False),
+        (encode_picture(PIXELS, "JPEG", xmp=XMP % 1), True),
+        (encode_picture(PIXELS, "JPEG", xmp=(XMP % 1).replace(b"GPSLatitude", b"Latitude")), False),
+        (encode_picture(PIXELS, "WEBP", xmp=XMP % 1), True),
+        (encode_picture(PIXELS, "PNG", exif=exif(1)), True),
+        (encode_picture(PIXELS, "AVIF", exif=exif(1)), True),
+        (encode_picture(PIXELS, "TIFF", tiffinfo={700: XMP % 1}), True),
+        (encode_picture(PIXELS, "JPEG") + FILM + b"\xa9xyz\0\x12+51.5-0.12/", True),
+        (encode_picture(PIXELS, "JPEG") + FILM + APPLE, True),
+        (encode_picture(PIXELS, "JPEG") + FILM, False),
+        (encode_picture(PIXELS, "JPEG"), False),
     ],
 )
 def test_who_tells_a_place(tmp_path: Path, data: bytes, expected: bool) -> None:
-    assert audit_image(str(_written(tmp_path, data)))["has_gps"] is expected
+    assert audit_image(str(_write_file(tmp_path, data)))["has_gps"] is expected
 
 
 def test_place_in_a_compressed_text_is_found(tmp_path: Path) -> None:
     text = PngInfo()
     text.add_itxt("XML:com.adobe.xmp", (XMP % 3).decode(), zip=True)
-    data = saved(PIXELS, "PNG", pnginfo=text)
+    data = encode_picture(PIXELS, "PNG", pnginfo=text)
     assert b"GPSLatitude" not in data
-    assert audit_image(str(_written(tmp_path, data)))["has_gps"] is True
+    assert audit_image(str(_write_file(tmp_path, data)))["has_gps"] is True
 
 
 def test_directory_of_nothing_but_a_version_tells_none(tmp_path: Path) -> None:
     made = Image.Exif()
     made.get_ifd(0x8825)[0] = b"\2\3\0\0"
-    assert audit_image(str(_written(tmp_path, saved(PIXELS, "JPEG", exif=made))))["has_gps"] is False
+    assert (
+        audit_image(str(_write_file(tmp_path, encode_picture(PIXELS, "JPEG", exif=made))))["has_gps"] is False
+    )
 
 
 def test_jfif_thumbnail_goes_as_well() -> None:
-    plain = saved(PIXELS, "JPEG")
+    plain = encode_picture(PIXELS, "JPEG")
     head = b"JFIF\0\1\2\0\0\1\0\1\2\2" + bytes(range(12))  # 2 x 2 px
     data = plain[:2] + segment(0xE0, head) + plain[20:]
     bare = strip_metadata(data, "JPEG", 1)
     (jfif,) = [part for part in jpeg_parts(bare) if part.name == "e0"]
     assert jfif.body == b"JFIF\0\1\2\0\0\1\0\1\0\0"
-    assert np.array_equal(as_trained_on(bare), as_trained_on(data))
+    assert np.array_equal(training_pixels(bare), training_pixels(data))
 
 
 @pytest.mark.parametrize("word", GOSSIP)
 def test_on_request_the_bytes_are_the_source_s(tmp_path: Path, word: str) -> None:
     data = GOSSIP[word]()
     unit = cut(tmp_path, data, strip_gps=False)
-    assert stored(unit) == (word, data)
+    assert unit_image(unit) == (word, data)
     assert (unit.metadata["has_gps"], unit.metadata["gps_stripped"]) == (True, False)
-    without = saved(PIXELS, KIND[word])
+    without = encode_picture(PIXELS, KIND[word])
     unit = cut(tmp_path, without, strip_gps=False)
-    assert stored(unit) == (word, without)
+    assert unit_image(unit) == (word, without)
     assert (unit.metadata["has_gps"], unit.metadata["gps_stripped"]) == (False, False)
 
 
@@ -259,36 +263,36 @@ RGBA = np.dstack([PIXELS, np.full(PIXELS.shape[:2], 128, np.uint8)])
 def test_what_a_loader_would_read_wrong_is_stored_without_loss(
     tmp_path: Path, kind: str, picture: Image.Image, options: dict[str, object], because: str
 ) -> None:
-    data = saved(picture, kind, **options)
+    data = encode_picture(picture, kind, **options)
     unit = cut(tmp_path, data)
-    word, kept = stored(unit)
+    word, kept = unit_image(unit)
     assert (word, unit.metadata["photo_mode"]) == ("png", "lossless")
     assert because in unit.fields["json"]["stored"]["because"]
     with photo(str(tmp_path / "raw")) as found:
         shown = upright(to_srgb(found.image, found.colour), found.orientation.pending)
     ground = Image.new("RGBA", shown.size, "white")
     expected = Image.alpha_composite(ground, shown.convert("RGBA")).convert("RGB")
-    assert np.abs(as_trained_on(kept).astype(int) - np.asarray(expected)).max() <= 1
+    assert np.abs(training_pixels(kept).astype(int) - np.asarray(expected)).max() <= 1
     assert [part.name for part in png_parts(kept) if part.name != "IDAT"] == ["IHDR", "IEND"]
 
 
 def test_photo_whose_alpha_is_kept_stays_what_it_is(tmp_path: Path) -> None:
     for word, options in (("png", {}), ("webp", {"lossless": True, "exact": True})):
-        data = saved(RGBA, KIND[word], **options)
+        data = encode_picture(RGBA, KIND[word], **options)
         unit = cut(tmp_path, data, alpha="keep")
-        assert stored(unit)[0] == word
+        assert unit_image(unit)[0] == word
         assert unit.metadata["photo_mode"] == "reference"
-        assert np.array_equal(as_trained_on(stored(unit)[1]), RGBA)
+        assert np.array_equal(training_pixels(unit_image(unit)[1]), RGBA)
 
 
 def test_animation_s_first_frame_is_stored_without_loss(tmp_path: Path) -> None:
     frames = [Image.fromarray(PIXELS), Image.fromarray(255 - PIXELS)]
     for kind in ("PNG", "WEBP"):
         options = {"lossless": True} if kind == "WEBP" else {}
-        data = saved(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+        data = encode_picture(frames[0], kind, save_all=True, append_images=frames[1:], **options)
         unit = cut(tmp_path, data, animated="first")
         assert unit.metadata["photo_mode"] == "lossless"
-        assert np.array_equal(as_trained_on(stored(unit)[1]), PIXELS)
+        assert np.array_equal(training_pixels(unit_image(unit)[1]), PIXELS)
         unit = cut(tmp_path, data, animated="first", strip_gps=False)
         assert unit.metadata["photo_mode"] == "lossless"
 
@@ -304,8 +308,8 @@ def test_what_was_stripped_is_looked_at_again(tmp_path: Path, monkeypatch: pytes
     assert "another picture" in unit.fields["json"]["stored"]["because"]
     other = PIXELS.copy()
     other[0, 0] += 1
-    monkeypatch.setattr(reference_photo, "strip_metadata", lambda *rest: saved(other, "PNG"))
-    assert cut(tmp_path, saved(PIXELS, "PNG")).metadata["photo_mode"] == "lossless"
+    monkeypatch.setattr(reference_photo, "strip_metadata", lambda *rest: encode_picture(other, "PNG"))
+    assert cut(tmp_path, encode_picture(PIXELS, "PNG")).metadata["photo_mode"] == "lossless"
 
 
 def test_what_the_loader_sees_is_compared_with_what_is_there(
@@ -321,17 +325,17 @@ def test_what_the_loader_sees_is_compared_with_what_is_there(
 
 def test_jpeg_that_the_loader_refuses_is_stored_without_loss(tmp_path: Path) -> None:
     """libjpeg skips bytes between segments and warns; the loader is strict."""
-    plain = saved(PIXELS, "JPEG", quality=95)
+    plain = encode_picture(PIXELS, "JPEG", quality=95)
     tables = plain.index(b"\xff\xdb")
     unit = cut(tmp_path, plain[:tables] + bytes(5) + plain[tables:])
     assert unit.metadata["photo_mode"] == "lossless"
     assert "refuse" in unit.fields["json"]["stored"]["because"]
-    assert np.array_equal(as_trained_on(stored(unit)[1]), as_trained_on(plain))
+    assert np.array_equal(training_pixels(unit_image(unit)[1]), training_pixels(plain))
 
 
 def test_deep_png_keeps_its_depth(tmp_path: Path) -> None:
     wide = np.arange(48 * 72, dtype=np.uint16).reshape(48, 72) * 18
-    unit = cut(tmp_path, saved(Image.fromarray(wide), "PNG"))
+    unit = cut(tmp_path, encode_picture(Image.fromarray(wide), "PNG"))
     assert unit.metadata["photo_mode"] == "reference"
     with Image.open(unit.fields["img"]) as made:
         assert np.array_equal(np.asarray(made), wide)
@@ -366,8 +370,8 @@ def test_options_that_would_do_nothing_are_refused(
 def test_every_way_to_store_a_photo_is_true_to_its_source(tmp_path: Path, rules: dict[str, str]) -> None:
     """As the pipeline's own check sees it, which reads the source by FFmpeg."""
     path = tmp_path / "raw"
-    sideways = saved(RGBA, "PNG", exif=exif(6))
-    for data in (gossiping_jpeg(), sideways, saved(RGBA, "WEBP", lossless=True, exact=True)):
+    sideways = encode_picture(RGBA, "PNG", exif=exif(6))
+    for data in (gossiping_jpeg(), sideways, encode_picture(RGBA, "WEBP", lossless=True, exact=True)):
         path.write_bytes(data)
         (unit,) = cut_image(str(path), tmp_path, CutPolicy(image=ImagePolicy(**rules)))  # type: ignore[arg-type]
         audit_units(str(path), "image", [unit], {})
@@ -376,11 +380,11 @@ def test_every_way_to_store_a_photo_is_true_to_its_source(tmp_path: Path, rules:
 def test_tiny_photo_of_noise_is_true_to_its_source(tmp_path: Path) -> None:
     """Its colours are half as many in a JPEG as in its source."""
     path = tmp_path / "raw"
-    path.write_bytes(saved(np.random.default_rng(1).integers(0, 256, (9, 7, 3), np.uint8), "PNG"))
+    path.write_bytes(encode_picture(np.random.default_rng(1).integers(0, 256, (9, 7, 3), np.uint8), "PNG"))
     audit_units(str(path), "image", cut_image(str(path), tmp_path, CutPolicy()), {})
 
 
-def _written(tmp_path: Path, data: bytes) -> Path:
+def _write_file(tmp_path: Path, data: bytes) -> Path:
     path = tmp_path / "written"
     path.write_bytes(data)
     return path
@@ -404,7 +408,7 @@ STRUCTURE = {
 }
 
 
-def told_by_exiftool(path: Path) -> set[str]:
+def exiftool_tags(path: Path) -> set[str]:
     command = ["exiftool", "-a", "-u", "-ee", "-s", "-s", str(path)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return {line.split(":")[0].strip() for line in said.splitlines()} - {
@@ -417,8 +421,8 @@ def told_by_exiftool(path: Path) -> set[str]:
 @pytest.mark.parametrize("word", GOSSIP)
 def test_exiftool_finds_nothing(tmp_path: Path, word: str) -> None:
     data = GOSSIP[word]()
-    assert {"GPSLatitude", "SerialNumber"} <= told_by_exiftool(_written(tmp_path, data))
-    assert told_by_exiftool(_written(tmp_path, stored(cut(tmp_path, data))[1])) <= STRUCTURE
+    assert {"GPSLatitude", "SerialNumber"} <= exiftool_tags(_write_file(tmp_path, data))
+    assert exiftool_tags(_write_file(tmp_path, unit_image(cut(tmp_path, data))[1])) <= STRUCTURE
     path = tmp_path / "raw"
     (unit,) = cut_image(str(path), tmp_path, CutPolicy())
-    assert told_by_exiftool(unit.fields["jpg"]) <= STRUCTURE - {"Orientation", "ExifByteOrder"}
+    assert exiftool_tags(unit.fields["jpg"]) <= STRUCTURE - {"Orientation", "ExifByteOrder"}

@@ -48,14 +48,14 @@ def staging(tmp_path: Path) -> ClipStaging:
     return ClipStaging(store=open_store(str(tmp_path / "root")), key="ahead/a")
 
 
-def asked(place: Store, scratch: Path, **more: Any) -> dict[str, Any]:
+def request_fields(place: Store, scratch: Path, **more: Any) -> dict[str, Any]:
     sha256 = hashlib.sha256(bytes(place.get("a.mp4").data)).hexdigest()
     return {"store": place, "key": "a.mp4", "sha256": sha256, "mime": MP4, "scratch": str(scratch), **more}
 
 
-def audited(place: Store, scratch: Path, staging: ClipStaging | None, **more: Any) -> dict[str, Any]:
+def audit_clip(place: Store, scratch: Path, staging: ClipStaging | None, **more: Any) -> dict[str, Any]:
     options = {"policy": POLICY, **more}
-    result = audit_object(AuditRequest(**asked(place, scratch, staging=staging, **options)))
+    result = audit_object(AuditRequest(**request_fields(place, scratch, staging=staging, **options)))
     assert result.row is not None, result
     assert list(scratch.iterdir()) == []  # an audit leaves nothing
     return result.row
@@ -65,10 +65,10 @@ def cut(
     place: Store, scratch: Path, staging: ClipStaging | None, row: dict[str, Any], **more: Any
 ) -> CutResult:
     options = {"policy": POLICY, **more}
-    return cut_object(CutRequest(**asked(place, scratch, staging=staging, audit=row, **options)))
+    return cut_object(CutRequest(**request_fields(place, scratch, staging=staging, audit=row, **options)))
 
 
-def told(result: CutResult) -> list[Any]:
+def sample_contents(result: CutResult) -> list[Any]:
     """All that a sample is made of."""
     found = []
     for unit in result.units:
@@ -101,18 +101,18 @@ def test_they_are_those_that_cutting_gives(
         )
     )
     more = {"policy": policy, "segments": segments}
-    row = audited(place, tmp_path / "audit", staging, **more)
-    assert row == audited(place, tmp_path / "audit", None, **more)
-    before = told(cut(place, tmp_path / "cut", None, row, **more))
+    row = audit_clip(place, tmp_path / "audit", staging, **more)
+    assert row == audit_clip(place, tmp_path / "audit", None, **more)
+    before = sample_contents(cut(place, tmp_path / "cut", None, row, **more))
     assert len(before) == 2
     assert len(keys(staging)) == 2  # the clips with their packet tables, and what is known of them
     monkeypatch.setattr("assets.media.clips.cut.canonical_clips", None)  # not called
-    assert told(cut(place, tmp_path / "taken", staging, row, **more)) == before
+    assert sample_contents(cut(place, tmp_path / "taken", staging, row, **more)) == before
 
 
 def test_what_does_not_fit_is_cut_from_the_source(tmp_path: Path, place: Store, staging: ClipStaging) -> None:
-    row = audited(place, tmp_path / "audit", staging)
-    wanted = told(cut(place, tmp_path / "cut", None, row))
+    row = audit_clip(place, tmp_path / "audit", staging)
+    wanted = sample_contents(cut(place, tmp_path / "cut", None, row))
     facts = bytes(staging.store.get(f"{staging.key}/clips.json").data)
     clips = bytes(staging.store.get(f"{staging.key}/clips.bin").data)
     n_mp4, n_packets = json.loads(facts)["clips"][0]["nbytes"]
@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_cut_from_the_source(tmp_path: Path, place: Store, 
             staging.store.put(f"{staging.key}/{name}", data)
         spans = [ClipSpan(start=0, end=1000), ClipSpan(start=1000, end=2000)]
         assert get_clips(staging, spans, (0, 3000), tmp_path) is None
-        assert told(cut(place, tmp_path / str(number), staging, row)) == wanted
+        assert sample_contents(cut(place, tmp_path / str(number), staging, row)) == wanted
         staging.store.put(f"{staging.key}/{name}", original)
 
 
@@ -166,15 +166,15 @@ def test_shots_are_cut_while_they_are_found(
     policy = CutPolicy(
         video=VideoPolicy(short_side_px=48, units="shots", clip_s=2.0, min_clip_s=0.48, max_clips=None)
     )
-    row = audited(place, tmp_path / "audit", staging, policy=policy)
+    row = audit_clip(place, tmp_path / "audit", staging, policy=policy)
     starts = [40 * sum(lengths[:number]) for number in range(1, len(lengths))]
     assert row["scene_cuts"] == starts
-    before = told(cut(place, tmp_path / "cut", None, row, policy=policy))
+    before = sample_contents(cut(place, tmp_path / "cut", None, row, policy=policy))
     assert (
         len(before) == 11
     )  # two shots are too short, one gives four clips, two give two, and one is just long enough
     monkeypatch.setattr("assets.media.clips.cut.canonical_clips", None)  # not called
-    assert told(cut(place, tmp_path / "taken", staging, row, policy=policy)) == before
+    assert sample_contents(cut(place, tmp_path / "taken", staging, row, policy=policy)) == before
 
 
 def one_frame(folder: Path) -> str:
@@ -236,7 +236,7 @@ def test_shots_that_become_known_bit_by_bit(
 def test_where_stretches_are_not_known_nothing_is_made(
     tmp_path: Path, place: Store, staging: ClipStaging, options: dict[str, Any]
 ) -> None:
-    audited(place, tmp_path / "audit", staging, policy=CutPolicy(video=VideoPolicy(**options)))
+    audit_clip(place, tmp_path / "audit", staging, policy=CutPolicy(video=VideoPolicy(**options)))
     assert keys(staging) == set()
 
 
@@ -249,7 +249,7 @@ def test_trouble_with_a_clip_is_not_the_audits(
         raise dropped("cut", "rotation", "on its head")
 
     monkeypatch.setattr(ClipEncoder, "add", refusing)
-    row = audited(place, tmp_path / "audit", staging)
+    row = audit_clip(place, tmp_path / "audit", staging)
     assert keys(staging) == set()
     refused = cut(place, tmp_path / "cut", staging, row).refusal
     assert refused is not None
@@ -262,7 +262,7 @@ def test_damaged_video_leaves_nothing(tmp_path: Path, place: Store, staging: Cli
     data[middle : middle + 2000] = bytes(2000)
     place.put("a.mp4", bytes(data))
     scratch = tmp_path / "audit"
-    result = audit_object(AuditRequest(**asked(place, scratch, staging=staging, policy=POLICY)))
+    result = audit_object(AuditRequest(**request_fields(place, scratch, staging=staging, policy=POLICY)))
     assert result.refusal is not None
     assert keys(staging) == set()
     assert list(scratch.iterdir()) == []
@@ -275,6 +275,8 @@ def test_root_that_does_not_answer_is_nobodys_refusal(
         raise StoreError("no answer")
 
     monkeypatch.setattr(type(staging.store), "put_file", failing)
-    result = audit_object(AuditRequest(**asked(place, tmp_path / "audit", staging=staging, policy=POLICY)))
+    result = audit_object(
+        AuditRequest(**request_fields(place, tmp_path / "audit", staging=staging, policy=POLICY))
+    )
     assert (result.row, result.refusal) == (None, None)
     assert "no answer" in result.fault

@@ -87,7 +87,7 @@ PATCHES = ((200, 30, 30), (30, 200, 30), (30, 30, 200), (235, 235, 235), (16, 16
     [(1, 1, True), (2, 1, True), (1, 6, True), (2, 6, True), (1, 6, False)],
     ids=["709 tv", "709 pc", "601 tv", "601 pc", "untagged"],
 )
-def test_colours_come_out_as_they_went_in(
+def test_colours_survive_encoding(
     tmp_path: Path, encode_video: EncodeVideo, colour_range: int, space: int, tagged: bool
 ) -> None:
     picture = np.zeros((64, 96, 3), np.uint8)

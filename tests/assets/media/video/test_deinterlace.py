@@ -19,7 +19,7 @@ POLICY = CutPolicy(video=VideoPolicy(clip_s=1.0, max_clips=2, short_side_px=HEIG
 FIELDS = {"crf": "4", "g": "10", "x264-params": "bff=1"}
 
 
-def bar_at(field: int) -> np.ndarray:
+def draw_bar(field: int) -> np.ndarray:
     """A white bar that is at another place in every field."""
     picture = np.full((HEIGHT, WIDTH, 3), 40, np.uint8)
     start = 8 + 2 * field % (WIDTH - 40)
@@ -31,8 +31,8 @@ def woven(n_frames: int) -> list[np.ndarray]:
     """Bottom field of one moment, top field of half a frame later: what a camera for television records."""
     frames = []
     for number in range(n_frames):
-        frame = bar_at(2 * number + 1)
-        frame[1::2] = bar_at(2 * number)[1::2]
+        frame = draw_bar(2 * number + 1)
+        frame[1::2] = draw_bar(2 * number)[1::2]
         frames.append(frame)
     return frames
 
@@ -70,7 +70,7 @@ def test_fields_become_frames(tmp_path: Path, encode_video: EncodeVideo) -> None
 
 
 def test_progressive_frames_are_left_alone(tmp_path: Path, encode_video: EncodeVideo) -> None:
-    path = encode_video([bar_at(number) for number in range(25)], options={"crf": "4", "g": "10"})
+    path = encode_video([draw_bar(number) for number in range(25)], options={"crf": "4", "g": "10"})
     (unit,) = cut_video(path, tmp_path, POLICY)
     assert unit.metadata["n_deinterlaced"] == 0
 

@@ -22,7 +22,7 @@ LUMA = {1: (0.2126, 0.0722), 4: (0.30, 0.11), 6: (0.299, 0.114), 7: (0.212, 0.08
 TAKES_ALL = VideoPolicy(hdr="tonemap", deep="reduce", short_side_px=64)
 
 
-def stepped(rgb: np.ndarray, matrix: int, bits: int, full_range: bool) -> np.ndarray:
+def quantize_yuv(rgb: np.ndarray, matrix: int, bits: int, full_range: bool) -> np.ndarray:
     """Y, Cb, Cr of R'G'B' (0 to 1), rounded to `bits`."""
     kr, kb = LUMA[matrix]
     luma = kr * rgb[0] + (1 - kr - kb) * rgb[1] + kb * rgb[2]
@@ -33,8 +33,8 @@ def stepped(rgb: np.ndarray, matrix: int, bits: int, full_range: bool) -> np.nda
     return np.rint((colour * [219, 224, 224] + [16, 128, 128]) * step)
 
 
-def shown(samples: np.ndarray, matrix: int, bits: int, full_range: bool) -> np.ndarray:
-    """R'G'B' of what `stepped` gave: the colours that the source has."""
+def source_colours(samples: np.ndarray, matrix: int, bits: int, full_range: bool) -> np.ndarray:
+    """R'G'B' of what `quantize_yuv` gave: the colours that the source has."""
     kr, kb = LUMA[matrix]
     scaled = samples / 2 ** (bits - 8)
     if full_range:
@@ -80,9 +80,9 @@ def test_every_colour_is_the_sources_to_a_level(
     bits = 12 if "12" in pix_fmt else 10 if "10" in pix_fmt else 8
     shrink = FrameFilter(stream, TAKES_ALL)
     for colour in [*rng.random((8, 3)), np.zeros(3), np.ones(3)]:
-        samples = stepped(colour, matrix, bits, full_range)
+        samples = quantize_yuv(colour, matrix, bits, full_range)
         frame = plain(pix_fmt, samples, colorspace=matrix, color_range=2 if full_range else 1)
-        exact = stepped(shown(samples, matrix, bits, full_range), 6, 8, False)
+        exact = quantize_yuv(source_colours(samples, matrix, bits, full_range), 6, 8, False)
         picture = shrink.apply(frame)
         assert (picture.format.name, picture.height) == ("yuv420p", 64)
         assert np.abs(means(picture) - exact).max() <= 1.01
@@ -94,7 +94,7 @@ def test_rgb_becomes_bt601(stream: Any, pix_fmt: str) -> None:
         top = 1023 if "10" in pix_fmt else 255
         frame = plain(pix_fmt, np.rint(top * colour)[[1, 2, 0]], colorspace=0, color_range=2)
         picture = FrameFilter(stream, TAKES_ALL).apply(frame)
-        assert np.abs(means(picture) - stepped(np.rint(top * colour) / top, 6, 8, False)).max() <= 1.01
+        assert np.abs(means(picture) - quantize_yuv(np.rint(top * colour) / top, 6, 8, False)).max() <= 1.01
 
 
 @pytest.mark.parametrize(("transfer", "primaries"), [(16, 9), (16, 12), (18, 9), (1, 9), (14, 9), (1, 12)])
@@ -104,12 +104,12 @@ def test_hdr_and_wide_colours_are_those_of_the_formulas(
 ) -> None:
     shrink = FrameFilter(stream, TAKES_ALL)
     for colour in 0.7 * np.random.default_rng(transfer).random((6, 3)):
-        samples = stepped(colour, 9, 10, full_range)
+        samples = quantize_yuv(colour, 9, 10, full_range)
         tags = {"color_primaries": primaries, "color_trc": transfer, "color_range": 2 if full_range else 1}
         picture = shrink.apply(plain("yuv420p10le", samples, colorspace=9, **tags))
         signal = VideoSignal(matrix=9, primaries=primaries, transfer=transfer, full_range=full_range, bits=10)
         wide = (samples[None, None] * 64).astype(np.uint16)
-        exact = stepped(to_sdr(wide, signal)[0, 0] / 65535, 6, 8, False)
+        exact = quantize_yuv(to_sdr(wide, signal)[0, 0] / 65535, 6, 8, False)
         assert np.abs(means(picture) - exact).max() <= 1.5
     rendering = shrink.rendering
     assert rendering is not None

@@ -33,7 +33,7 @@ def policy(**options: Any) -> CutPolicy:
     return CutPolicy(video=VideoPolicy(**{"mode": "reference", "clip_s": 1.0, "max_clips": 2, **options}))
 
 
-def frames_of(path: str) -> dict[Fraction, tuple[int, np.ndarray]]:
+def decode_frames(path: str) -> dict[Fraction, tuple[int, np.ndarray]]:
     """Seconds -> (CRC, RGB) of every frame, by a plain decode."""
     with av.open(path) as container:
         stream = container.streams.video[0]
@@ -46,7 +46,7 @@ def frames_of(path: str) -> dict[Fraction, tuple[int, np.ndarray]]:
 
 def check_identical(path: str, unit: Unit) -> None:
     """Every frame, against a decode of the whole source."""
-    source, clip = frames_of(path), frames_of(str(unit.fields["mp4"]))
+    source, clip = decode_frames(path), decode_frames(str(unit.fields["mp4"]))
     facts = unit.fields["json"]
     base = Fraction(*facts["time_base"])
     start = facts["pts"][0] * base
@@ -104,7 +104,7 @@ def test_audit_saves_decoding_and_changes_nothing(
     assert [unit.fields["mp4"].read_bytes() for unit in cut_video(path, tmp_path, policy(), known)] == before
 
 
-def test_which_frames_were_asked_for(
+def test_clip_records_the_requested_frames(
     tmp_path: Path, encode_video: EncodeVideo, numbered_frames: MakeFrames
 ) -> None:
     path = encode_video(
@@ -180,7 +180,7 @@ def test_some_clips_of_a_video_may_be_canonical(
     assert second.fields["json"]["pts"] == list(range(1000, 3000, 40))
 
 
-def test_clip_that_decodes_to_other_pixels_is_not_given_out(
+def test_clip_that_decodes_to_other_pixels_is_refused(
     tmp_path: Path, encode_video: EncodeVideo, noise_frames: MakeFrames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = encode_video(noise_frames(50, 64, 96), **SHORT["h264"])

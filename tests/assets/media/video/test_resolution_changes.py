@@ -15,7 +15,7 @@ from fuzz.seeds import ordinary_priority
 TICK = Fraction(1, 25)
 
 
-def joined(path: Path, codec: str, container: str, sizes: tuple[tuple[int, int], ...]) -> str:
+def write_sizes(path: Path, codec: str, container: str, sizes: tuple[tuple[int, int], ...]) -> str:
     """Ten frames of each size, by an encoder of its own, in one stream."""
     with ordinary_priority(), av.open(str(path), "w", format=container) as out:
         stream = None
@@ -49,7 +49,7 @@ CODECS = [("libx264", "mpegts"), ("libvpx", "webm"), ("libvpx-vp9", "webm")]
 @pytest.mark.parametrize(("codec", "container"), CODECS)
 @pytest.mark.parametrize("second", [(128, 96), (48, 32)], ids=["larger", "smaller"])
 def test_resolution_that_changes(tmp_path: Path, codec: str, container: str, second: tuple[int, int]) -> None:
-    path = joined(tmp_path / "raw", codec, container, ((64, 48), second))
+    path = write_sizes(tmp_path / "raw", codec, container, ((64, 48), second))
     with pytest.raises(Unusable) as caught:
         audit(path, sniff(Path(path).read_bytes()[:HEAD_BYTES]))
     assert (caught.value.code, caught.value.at_frame) == ("resolution_changes", 10)
@@ -59,5 +59,5 @@ def test_resolution_that_changes(tmp_path: Path, codec: str, container: str, sec
 
 @pytest.mark.parametrize(("codec", "container"), CODECS)
 def test_one_that_stays(tmp_path: Path, codec: str, container: str) -> None:
-    path = joined(tmp_path / "raw", codec, container, ((64, 48), (64, 48)))
+    path = write_sizes(tmp_path / "raw", codec, container, ((64, 48), (64, 48)))
     assert audit(path, sniff(Path(path).read_bytes()[:HEAD_BYTES]))["n_frames_decoded"] == 20

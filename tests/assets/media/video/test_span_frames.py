@@ -83,7 +83,7 @@ def test_sought_frames_are_those_of_a_decode_from_the_start(
 @settings(max_examples=15, derandomize=True, deadline=None)
 @given(starts=st.lists(st.integers(-100, 2600), min_size=1, max_size=5), length=st.integers(1, 900))
 def test_any_spans(tmp_path_factory: pytest.TempPathFactory, starts: list[int], length: int) -> None:
-    path = _numbered(tmp_path_factory)
+    path = _numbers_video(tmp_path_factory)
     spans = [ClipSpan(start=start, end=start + length) for start in starts]
     wanted = [pts for pts in range(0, 2400, 40) if any(span.start <= pts < span.end for span in spans)]
     with open_container(path) as container:
@@ -95,7 +95,7 @@ def test_any_spans(tmp_path_factory: pytest.TempPathFactory, starts: list[int], 
 _PATHS: dict[str, str] = {}
 
 
-def _numbered(factory: pytest.TempPathFactory) -> str:
+def _numbers_video(factory: pytest.TempPathFactory) -> str:
     """One video for all examples."""
     if "path" not in _PATHS:
         target = factory.mktemp("numbered") / "video.mp4"

@@ -104,7 +104,7 @@ def test_display_as_bright_as_white_bends_nothing() -> None:
     assert eetf(np.array([10.0, 203.0, 900.0]), 100.0).tolist() == [10.0, 203.0, 203.0]
 
 
-def encoded(rgb: np.ndarray, bits: int, full_range: bool) -> np.ndarray:
+def encode_bt2020(rgb: np.ndarray, bits: int, full_range: bool) -> np.ndarray:
     """Y'CbCr of BT.2020 at 16 bits as a decoder of `bits` gives it. rgb: R'G'B', 0 to 1."""
     luma = rgb @ [0.2627, 0.6780, 0.0593]
     blue, red = (rgb[..., 2] - luma) / 1.8814, (rgb[..., 0] - luma) / 1.4746
@@ -117,8 +117,8 @@ def encoded(rgb: np.ndarray, bits: int, full_range: bool) -> np.ndarray:
     return (np.rint(np.stack(planes, axis=-1)).astype(np.uint16)) << (16 - bits)
 
 
-def decoded(samples: np.ndarray, bits: int, full_range: bool) -> np.ndarray:
-    """What `encoded` gave, as R'G'B' in float64: without what rounding to `bits` loses."""
+def decode_bt2020(samples: np.ndarray, bits: int, full_range: bool) -> np.ndarray:
+    """What `encode_bt2020` gave, as R'G'B' in float64: without what rounding to `bits` loses."""
     codes = (samples >> (16 - bits)).astype(float)
     if full_range:
         luma, half = codes[..., 0] / (2**bits - 1), 2 ** (bits - 1)
@@ -140,12 +140,12 @@ def test_pictures_against_the_formulas(transfer: int, bits: int, full_range: boo
     rng = np.random.default_rng(transfer + bits)
     rgb = rng.random((32, 32, 3)) * rng.random((32, 32, 1))
     rgb[0, 0], rgb[0, 1] = 0, 1
-    samples = encoded(rgb, bits, full_range)
+    samples = encode_bt2020(rgb, bits, full_range)
     signal = VideoSignal(
         matrix=9, primaries=9, transfer=transfer, full_range=full_range, bits=bits, peak_cd=1000
     )
     found = to_sdr(samples, signal) / 65535
-    rgb = decoded(samples, bits, full_range)
+    rgb = decode_bt2020(samples, bits, full_range)
     if transfer == PQ:
         light = pq_light(rgb)
     elif transfer == HLG:
@@ -166,7 +166,7 @@ def test_grey_scale_stays_grey_and_keeps_its_order() -> None:
     steps = np.repeat(np.linspace(0, 1, 64)[:, None, None], 3, axis=2)
     for transfer in (PQ, HLG):
         signal = VideoSignal(matrix=9, primaries=9, transfer=transfer, full_range=False, bits=10)
-        found = to_sdr(encoded(steps, 10, False), signal).astype(int)[:, 0]
+        found = to_sdr(encode_bt2020(steps, 10, False), signal).astype(int)[:, 0]
         assert (np.diff(found[:, 1]) >= 0).all()
         assert np.ptp(found, axis=1).max() < 0.01 * 65535
 
@@ -175,5 +175,5 @@ def test_where_diffuse_white_comes_to_lie() -> None:
     """203 cd/m² is bent to 159: a little above 90 % of SDR's signal, and highlights have the rest."""
     signal = VideoSignal(matrix=9, primaries=9, transfer=PQ, full_range=False, bits=10)
     white = np.full((1, 1, 3), float(pq_signal(np.array(203.0))))
-    (found,) = to_sdr(encoded(white, 10, False), signal)[0] / 65535
+    (found,) = to_sdr(encode_bt2020(white, 10, False), signal)[0] / 65535
     assert found == pytest.approx([math.pow(159.04 / 203, 1 / 2.4)] * 3, abs=0.004)

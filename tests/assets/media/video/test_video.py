@@ -26,7 +26,7 @@ def cut(tmp_path: Path, data: bytes, policy: CutPolicy = POLICY) -> list[Unit]:
     return cut_video(str(tmp_path / "raw"), tmp_path, policy)
 
 
-def decoded(unit: Unit) -> list[tuple[Fraction, float]]:
+def clip_frames(unit: Unit) -> list[tuple[Fraction, float]]:
     """(seconds, mean of red) of every frame of a clip."""
     with av.open(str(unit.fields["mp4"])) as clip:
         stream = clip.streams.video[0]
@@ -45,7 +45,7 @@ def test_clips_hold_the_source_frames_at_the_source_times(tmp_path: Path, make_v
     assert [unit.start for unit in units] == ["0@1/1000", "1000@1/1000", "2000@1/1000"]
     for unit in units:
         stored = unit.fields["json"]["pts"]
-        frames = decoded(unit)
+        frames = clip_frames(unit)
         assert [int(at * 1000) for at, _ in frames] == [tick - stored[0] for tick in stored]
         for (_, level), tick in zip(frames, stored, strict=True):
             assert abs(level - (20 + 2 * pts.index(tick))) < 2.5  # the frame number is burnt into the grey
@@ -57,7 +57,7 @@ def test_uneven_frame_times_are_kept(tmp_path: Path, make_video: MakeVideo) -> N
         tmp_path, make_video(pts), CutPolicy(video=VideoPolicy(short_side_px=64, clip_s=2.0, max_clips=1))
     )
     assert units[0].fields["json"]["pts"] == pts
-    assert [at for at, _ in decoded(units[0])] == [Fraction(tick, 1000) for tick in pts]
+    assert [at for at, _ in clip_frames(units[0])] == [Fraction(tick, 1000) for tick in pts]
 
 
 @settings(max_examples=12, derandomize=True, deadline=None)

@@ -54,13 +54,13 @@ def cut(path: Path, folder: Path, policy: VideoPolicy, known: Known) -> list[Uni
 def test_sought_clips_are_those_of_a_decode_from_the_start(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    audited: Callable[[Path], dict[str, Any]],
-    left_out: frozenset[str],
+    audit_row: Callable[[Path], dict[str, Any]],
+    nightly_files: frozenset[str],
 ) -> None:
     sought: list[str] = []
     failed: list[str] = []
 
-    def counted(*arguments: Any) -> Iterator[Any]:
+    def record_seeks(*arguments: Any) -> Iterator[Any]:
         sought.append("")
         try:
             yield from frames_sought(*arguments)
@@ -68,13 +68,13 @@ def test_sought_clips_are_those_of_a_decode_from_the_start(
             failed.append("")
             raise
 
-    monkeypatch.setattr(spans, "frames_sought", counted)
+    monkeypatch.setattr(spans, "frames_sought", record_seeks)
     policy = VideoPolicy(clip_s=1.0, max_clips=3, short_side_px=64)
     n_compared = 0
-    for number, path in enumerate(videos(left_out)):
+    for number, path in enumerate(videos(nightly_files)):
         if path.stat().st_size > MAX_BYTES:
             continue
-        audit = audited(path)
+        audit = audit_row(path)
         if audit.get("kind") != "video":
             continue
         found = cut(path, tmp_path / f"{number}-sought", policy, Known(audit=audit))
@@ -89,10 +89,10 @@ def test_sought_clips_are_those_of_a_decode_from_the_start(
     assert n_compared == 0 or (n_compared > 40 and len(sought) - len(failed) > 25)
 
 
-def test_robots_keep_their_packets(tmp_path: Path, left_out: frozenset[str]) -> None:
+def test_robots_keep_their_packets(tmp_path: Path, nightly_files: frozenset[str]) -> None:
     """AV1 with a keyframe in every second frame: a clip holds at most one frame more than was asked for."""
     policy = VideoPolicy(mode="reference", clip_s=2.0, max_clips=2)
-    for number, path in enumerate(one for one in videos(left_out) if "cam_high" in one.as_posix()):
+    for number, path in enumerate(one for one in videos(nightly_files) if "cam_high" in one.as_posix()):
         units = cut(path, tmp_path / str(number), policy, Known(audit={"seek_ok": False}))
         assert {unit.metadata["clip_mode"] for unit in units} == {"reference"}
         for unit in units:

@@ -32,7 +32,7 @@ def corpus() -> Iterator[Path]:
     yield from sorted((Path(folder) / "video").iterdir()) if folder else ()
 
 
-def seen_by_ffmpeg(path: str, at_s: float, size_px: tuple[int, int]) -> np.ndarray:
+def ffmpeg_frame(path: str, at_s: float, size_px: tuple[int, int]) -> np.ndarray:
     """RGB uint8 [H, W, 3] of the first frame shown at `at_s` or later, turned as ffmpeg turns it."""
     width, height = size_px
     wanted = f"select='gte(t,{at_s - 1e-4:.6f})'"
@@ -82,7 +82,7 @@ def test_clips_look_as_ffmpeg_shows_their_source(tmp_path: Path) -> None:
         told = unit.fields["json"]
         at_s = told["pts"][0] * told["time_base"][0] / told["time_base"][1]
         mine = first_frame(unit)
-        theirs = seen_by_ffmpeg(str(path), at_s, (mine.shape[1], mine.shape[0]))
+        theirs = ffmpeg_frame(str(path), at_s, (mine.shape[1], mine.shape[0]))
         apart = coarse(mine) - coarse(theirs)
         assert np.median(np.abs(apart)) <= 2.5, path.name
         assert np.abs(apart.mean(axis=(0, 1))).max() <= 2, path.name
@@ -115,7 +115,7 @@ def test_hd_colours_survive(tmp_path: Path, colours: str, full_range: bool) -> N
     command += ["-colorspace", colours, "-color_primaries", "bt709", "-color_trc", "bt709"]
     subprocess.run([*command, "-c:v", "libx264", "-qp", "2", source], check=True)
     (unit,) = cut_video(source, tmp_path, POLICY)
-    theirs = seen_by_ffmpeg(source, 0, (456, 256))
+    theirs = ffmpeg_frame(source, 0, (456, 256))
     mine = first_frame(unit)
     for number, colour in enumerate(PATCHES):
         place = (128, number * 76 + 38)
@@ -123,7 +123,7 @@ def test_hd_colours_survive(tmp_path: Path, colours: str, full_range: bool) -> N
         assert np.abs(mine[place] - colour).max() <= 3, colour  # 8-bit Y, Cb, Cr, twice
 
 
-def probed(unit: Unit) -> dict[str, Any]:
+def probe_stream(unit: Unit) -> dict[str, Any]:
     command = [FFPROBE, "-v", "error", "-of", "json", "-show_streams", str(unit.fields["mp4"])]
     (stream,) = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["streams"]
     found: dict[str, Any] = stream
@@ -141,7 +141,7 @@ def test_ffprobe_reads_the_tags(
         tags={**tags, "color_trc": 16 if hdr else 1},
     )
     (unit,) = cut_video(path, tmp_path, CutPolicy(video=VideoPolicy(hdr="tonemap")))
-    stream = probed(unit)
+    stream = probe_stream(unit)
     names = ("color_range", "color_space", "color_transfer", "color_primaries", "pix_fmt", "has_b_frames")
     assert [stream[name] for name in names] == ["tv", "smpte170m", "bt709", "bt709", "yuv420p", 0]
     assert stream.get("sample_aspect_ratio", "1:1") == "1:1"

@@ -9,7 +9,7 @@ from penstock.checkpoints.marker import marker_key
 PART_BYTES = 4096
 
 
-def saved(folder, run, step, state, *, part_bytes=PART_BYTES):
+def save_state(folder, run, step, state, *, part_bytes=PART_BYTES):
     """Save a state in a root of its own; return the checkpoint and the root's folder."""
     with Checkpoints(str(folder), run, part_bytes=part_bytes) as checkpoints:
         checkpoints.create_root()

@@ -27,7 +27,7 @@ def train(state, total, step):
     return sum(int(weight.sum()) for weight in state["weights"].values()) % PRIME
 
 
-def plan_of(root, run_seed=3):
+def make_plan(root, run_seed=3):
     version = loader.Root(root).open("points")
     return loader.plan({"points": version}, seed=run_seed, global_batch=12)
 
@@ -42,7 +42,7 @@ def main(settings):
             folder = os.path.join(settings["folder"], os.environ["SLURMD_NODENAME"])
             cache = run.node_cache(folder, limit_bytes=2**26)
         state = {"weights": weights()}
-        plan = plan_of(settings["root"])
+        plan = make_plan(settings["root"])
         saved = Checkpoints(
             run.checkpoints, run.name, near=cache, near_every=settings["near_every"], part_bytes=2**16
         )

@@ -143,7 +143,7 @@ def test_times_decide_nothing(at_us):
     assert choice.checkpoint == newer
 
 
-def _renamed(name):
+def _rename_part(name):
     one = checkpoint(40, ATTEMPTS[0])
     return replace(one, parts=(replace(one.parts[0], name=name), one.parts[1]))
 
@@ -154,8 +154,8 @@ BAD_MARKERS = {
     "no JSON": lambda: b"\xff\x00",
     "of another step": lambda: encode(checkpoint(20, ATTEMPTS[0])),
     "of another run": lambda: encode(checkpoint(40, ATTEMPTS[0], run="other")),
-    "path in a name": lambda: encode(_renamed("../../../etc/passwd")),
-    "a part twice": lambda: encode(_renamed(checkpoint(40, ATTEMPTS[0]).parts[1].name)),
+    "path in a name": lambda: encode(_rename_part("../../../etc/passwd")),
+    "a part twice": lambda: encode(_rename_part(checkpoint(40, ATTEMPTS[0]).parts[1].name)),
     "negative size": lambda: encode(
         replace(checkpoint(40, ATTEMPTS[0]), index=StoredObject(name="x", nbytes=-1, sha256=SHA))
     ),

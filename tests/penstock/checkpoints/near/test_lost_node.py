@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from loader.cache.peers.lifetime import live_server
-from tests.penstock.checkpoints.near.test_slurm_near import HERE, REPOSITORY, root, undisturbed
+from tests.penstock.checkpoints.near.test_slurm_near import HERE, REPOSITORY, reference_losses, root
 from tests.servers.patience import until
 from tests.servers.ports import free_port
 
@@ -97,7 +97,7 @@ def start(nodes: list[NodeProcesses], root: Path) -> None:
 
 
 def test_lost_node_costs_at_most_two_intervals_without_slurm(root: Path, tmp_path: Path) -> None:
-    expected = undisturbed(root)
+    expected = reference_losses(root)
     with ExitStack() as stack:
         nodes = []
         for number in range(3):

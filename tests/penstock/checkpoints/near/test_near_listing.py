@@ -6,7 +6,7 @@ import torch
 from penstock.checkpoints.marker import part_key
 from tests.cache.peers.nodes import running_nodes
 
-from .nodes import distribute, near_path, saved
+from .nodes import distribute, near_path, save_state
 
 
 @pytest.fixture
@@ -14,7 +14,9 @@ def nodes(tmp_path):
     """Two nodes with the near steps 20 and 40 of a run, and a part of a step that was killed."""
     with running_nodes(tmp_path / "nodes", 2) as nodes:
         for step in (20, 40):
-            distribute(saved(tmp_path / f"{step}", "run", step, {"w": torch.zeros(5000)}), nodes, copies=1)
+            distribute(
+                save_state(tmp_path / f"{step}", "run", step, {"w": torch.zeros(5000)}), nodes, copies=1
+            )
         killed = near_path(nodes[0], part_key("run", 60, "0123456789abcdef-00000.safetensors"))
         killed.parent.mkdir()
         killed.write_bytes(b"killed")
@@ -33,7 +35,7 @@ def test_ls_lists_the_near_saves_of_a_cluster(nodes, cli):
     assert cli("checkpoints", "ls", "other", "--peers", peers, "--json").json == []
 
 
-def test_ls_names_a_near_step_that_a_start_passes_over(nodes, cli):
+def test_ls_names_a_near_step_that_a_start_skips(nodes, cli):
     (part, *_) = near_path(nodes[1], part_key("run", 40, "")).glob("*.safetensors")
     part.unlink()
     peers = ",".join(node.address for node in nodes)

@@ -24,7 +24,7 @@ STEPS = (1, 2, 3)
 NODES = 3
 
 
-def request_of(nodes, tmp_path, **more):
+def make_request(nodes, tmp_path, **more):
     return {
         "url": str(tmp_path / "root"),
         "near": [str(node.folder) for node in nodes],
@@ -84,7 +84,7 @@ def test_rank_that_dies_at_any_change_costs_at_most_the_newest_step(ranks, tmp_p
     newest = set()
     for at in itertools.count():
         with running_nodes(tmp_path / f"{at}", NODES, limit_pages=16) as nodes:
-            request = request_of(nodes, tmp_path / f"{at}", die_rank=rank, die_at=at)
+            request = make_request(nodes, tmp_path / f"{at}", die_rank=rank, die_at=at)
             answers = ranks(NODES, "save_near", whole=False, **request)
             newest.add(check_steps(nodes, tmp_path / f"{at}"))
         if answers[rank]["code"] == 0:
@@ -103,7 +103,7 @@ def test_server_that_dies_at_any_change_costs_at_most_the_newest_step(ranks, tmp
             nodes[victim].stop()
             nodes[victim].start_process()
             pid = nodes[victim].process.pid
-            request = request_of(nodes, tmp_path / f"{at}", die_pid=pid, die_at=at)
+            request = make_request(nodes, tmp_path / f"{at}", die_pid=pid, die_at=at)
             answers = ranks(NODES, "save_near", whole=False, **request)
             assert [answer["code"] for answer in answers] == [0] * NODES
             counts = [answer["said"]["counts"] for answer in answers]
@@ -117,7 +117,7 @@ def test_server_that_dies_at_any_change_costs_at_most_the_newest_step(ranks, tmp
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_node_that_lies_about_its_copies_is_not_believed(ranks, tmp_path):
     with running_nodes(tmp_path, 2, limit_pages=16) as nodes, lying_server() as address:
-        request = request_of(nodes, tmp_path)
+        request = make_request(nodes, tmp_path)
         request["near"] = [str(nodes[0].folder)]
         request["peers"] = [nodes[0].address, address]
         (answer,) = ranks(1, "save_near", whole=False, **request)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import loader
-from tests.penstock.checkpoints.near.slurm_near_rank import plan_of, train, weights
+from tests.penstock.checkpoints.near.slurm_near_rank import make_plan, train, weights
 from tests.servers.patience import until
 from tests.servers.ports import free_port
 from tests.servers.slurm import NODES, Slurm, slurm
@@ -73,12 +73,12 @@ def losses(log: Path) -> dict[int, int]:
     return by_step
 
 
-def undisturbed(root: Path) -> dict[int, int]:
+def reference_losses(root: Path) -> dict[int, int]:
     """Return step -> loss of one process that nothing disturbs."""
     state = {"weights": weights()}
     by_step: dict[int, int] = {}
     world = loader.World(rank=0, world_size=1)
-    with loader.Loader(plan_of(root), world, workers=0, steps=STEPS) as batches:
+    with loader.Loader(make_plan(root), world, workers=0, steps=STEPS) as batches:
         for batch in batches:
             total = int(batch["x.npy"].sum(dtype=torch.int64))
             by_step[batch.step] = train(state, total, batch.step)
@@ -95,7 +95,7 @@ def test_lost_node_costs_at_most_two_intervals(cluster: Slurm, root: Path, tmp_p
         "steps": STEPS,
         "step_s": STEP_S,
     }
-    expected = undisturbed(root)
+    expected = reference_losses(root)
     first, second = tmp_path / "first", tmp_path / "second"
     training = job(cluster, 4, settings, first)
     lost = NODES[1]

@@ -20,7 +20,7 @@ from penstock.checkpoints.set_aside import set_aside
 from tests.cache.peers.nodes import running_nodes
 from tests.servers.patience import PATIENCE_S
 
-from .nodes import distribute, near_checkpoints, near_path, saved
+from .nodes import distribute, near_checkpoints, near_path, save_state
 
 RUN = "run"
 
@@ -58,7 +58,7 @@ def saves(tmp_path_factory):
     """Return saves of steps: step -> (checkpoint, folder). Step 41 is another attempt at step 40."""
     folder = tmp_path_factory.mktemp("saves")
     names = {10: 10, 20: 20, 40: 40, 41: 40, 60: 60}
-    return {fill: saved(folder / f"{fill}", RUN, step, state(fill)) for fill, step in names.items()}
+    return {fill: save_state(folder / f"{fill}", RUN, step, state(fill)) for fill, step in names.items()}
 
 
 @pytest.fixture

@@ -42,6 +42,6 @@ def archives(n, *, each=20, image=IMAGE):
     }
 
 
-def chosen(n):
+def selected_keys(n):
     """Keys of the samples that `nsfw = false AND width >= 256` selects."""
     return {f"{i:09}" for i in range(n) if i % 3 and 128 * (1 + i % 4) >= 256}

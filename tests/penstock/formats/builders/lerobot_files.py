@@ -45,7 +45,7 @@ def video(path, numbers, gop=3, b_frames=0, fps=30, ticks=None):
         out.mux(stream.encode(None))
 
 
-def joined(path, parts):
+def join_videos(path, parts):
     """Copy packets of files into one, one behind the other; return the seconds at which each begins and ends."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     ends = [0]
@@ -148,7 +148,7 @@ def v30(folder, old, cameras=(CAMERA, OTHER), fps=Fraction(30), lengths=LENGTHS)
     for camera in cameras:
         shared = str(folder / f"videos/{camera}/chunk-000/file-000.mp4")
         files = [str(old / f"videos/chunk-000/{camera}/episode_{n:06d}.mp4") for n in range(len(lengths))]
-        for row, (begin, end) in zip(told, joined(shared, files), strict=True):
+        for row, (begin, end) in zip(told, join_videos(shared, files), strict=True):
             row |= {f"videos/{camera}/chunk_index": 0, f"videos/{camera}/file_index": 0}
             row |= {f"videos/{camera}/from_timestamp": begin, f"videos/{camera}/to_timestamp": end}
     table(folder / "meta/episodes/chunk-000/file-000.parquet", pa.Table.from_pylist(told))
@@ -217,7 +217,7 @@ LANGUAGE_COLUMNS = "language_events", "language_persistent"
 LANGUAGE = {"dtype": "language", "shape": [1], "names": None}
 
 
-def published(name):
+def column_type(name):
     """The type of a column by lerobot 0.6.0, datasets/language.py."""
     fields = [
         pa.field("role", pa.string(), nullable=False),
@@ -246,11 +246,11 @@ def array(name, rows, inferred):
         return pa.array(rows)
     storage = pa.array(texts(rows))
     if pa.types.is_null(storage.type.value_type):
-        storage = pa.array([[] for _ in rows], published(name))
-    return storage.cast(published(name))
+        storage = pa.array([[] for _ in rows], column_type(name))
+    return storage.cast(column_type(name))
 
 
-def spoken(folder, inferred=False, persistent=None, events=EVENTS):
+def write_language(folder, inferred=False, persistent=None, events=EVENTS):
     """Add language to every episode of a dataset."""
     for path in sorted((folder / "data").rglob("*.parquet")):
         rows = pq.read_table(path)

@@ -82,7 +82,7 @@ def put_index(folder, index):
     (folder / "index.json").write_text(json.dumps(index))
 
 
-def nested(value):
+def json_leaf(value):
     """A value as a leaf of JSON has it: lists of one kind and mappings in a form of their own."""
     if value is None:
         return b"\x0b"
@@ -95,7 +95,7 @@ def nested(value):
     if isinstance(value, float):
         return struct.pack("<Bd", 9, value)
     if isinstance(value, dict):
-        return struct.pack("<BI", 5, len(value)) + b"".join(text(k) + nested(v) for k, v in value.items())
+        return struct.pack("<BI", 5, len(value)) + b"".join(text(k) + json_leaf(v) for k, v in value.items())
     kinds = {type(one) for one in value}
     if kinds <= {str}:
         return struct.pack("<BI", 1, len(value)) + b"".join(map(text, value))
@@ -112,7 +112,7 @@ def records(rows):
     out = struct.pack("<BII", 6, len(rows), len(rows[0])) + b"".join(map(text, rows[0]))
     for row in rows:
         for key in rows[0]:
-            data = nested(row[key])
+            data = json_leaf(row[key])
             out += bytes([tags[data[0]]]) + data[1:]
     return out
 
@@ -129,7 +129,7 @@ def zstd(data):
     return sink.getvalue().to_pybytes()
 
 
-def framed(data, each=2):
+def compress_chunk(data, each=2):
     """A chunk whose samples are compressed some together."""
     n, *offsets = np.frombuffer(data, "<u4", struct.unpack_from("<I", data)[0] + 2).tolist()
     starts = range(0, n, each)

@@ -7,7 +7,7 @@ import numpy as np
 SIZES = {"int": 8} | {f"{kind}{8 * n}": n for kind in ("int", "uint", "float") for n in (1, 2, 4, 8)}
 
 
-def size_of(encoding):
+def encoding_size(encoding):
     kind, _, shape = encoding.rpartition(":")
     if shape and shape[0].isdigit():
         return int(np.prod(list(map(int, shape.split(",")))) * SIZES[kind.removeprefix("ndarray:")])
@@ -19,7 +19,7 @@ def shard(columns, rows, config=b"{}"):
     made = []
     for row in rows:
         values = [row[name] for name in sorted(columns)]
-        sizes = [len(row[name]) for name in sorted(columns) if size_of(columns[name]) is None]
+        sizes = [len(row[name]) for name in sorted(columns) if encoding_size(columns[name]) is None]
         made.append(np.array(sizes, "<u4").tobytes() + b"".join(values))
     offsets = np.cumsum([8 + 4 * len(made) + len(config), *map(len, made)])
     return np.array([len(made), *offsets], "<u4").tobytes() + config + b"".join(made)
@@ -33,7 +33,7 @@ def entry(name, data, columns, samples, **more):
         "format": "mds",
         "column_names": names,
         "column_encodings": [columns[one] for one in names],
-        "column_sizes": [size_of(columns[one]) for one in names],
+        "column_sizes": [encoding_size(columns[one]) for one in names],
         "compression": None,
         "hashes": [],
         "raw_data": {"basename": name, "bytes": len(data), "hashes": {}},

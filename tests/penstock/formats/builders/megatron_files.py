@@ -32,6 +32,6 @@ def fill(folder, stem, word, documents, modes=None):
     (folder / f"{stem}.idx").write_bytes(index(word, documents, modes))
 
 
-def numbered(n, first=0):
+def number_documents(n, first=0):
     """n documents of one sequence each."""
     return [[[first + i + k for k in range(i % 4)]] for i in range(n)]

@@ -76,7 +76,7 @@ def _leaves(folder: Path) -> None:
     tree = {"n": "int", "text": "str", "tok": "tensor", "told": "json"}
     head = struct.pack(">III", 11, 1, 2)
     rows = [
-        [np.int64(i).tobytes(), b"t" * i, head + bytes([i, 1]), litdata_files.nested({"a": ["b", i]})]
+        [np.int64(i).tobytes(), b"t" * i, head + bytes([i, 1]), litdata_files.json_leaf({"a": ["b", i]})]
         for i in range(8)
     ]
     litdata_files.samples(folder, tree, rows[:5], rows[5:])
@@ -89,7 +89,7 @@ def _table(folder: Path, **config: str) -> None:
     litdata_files.fill(folder, {"n": "int", "text": "str"}, *parts, **config)
 
 
-def _packed(format: str, fill: Callable[[Path], object], how: str) -> Callable[[Path], object]:
+def _write_compressed(format: str, fill: Callable[[Path], object], how: str) -> Callable[[Path], object]:
     def write(folder: Path) -> None:
         fill(plain := folder.with_name(f"{folder.name}-plain"))
         compress(format, how, plain, folder)
@@ -113,7 +113,7 @@ def _arrays(folder: Path) -> None:
 
 
 def _pairs(folder: Path) -> None:
-    megatron_files.fill(folder, "a.b/web_text_document", "u2", megatron_files.numbered(30))
+    megatron_files.fill(folder, "a.b/web_text_document", "u2", megatron_files.number_documents(30))
     megatron_files.fill(folder, "sub/b", "i4", [[[1], [2, 3]], [], [[]], [[4, 5, 6]]], [0, 1, 0, 1])
 
 
@@ -131,7 +131,7 @@ def _folders(folder: Path) -> None:
         table(folder / name / "a.parquet", columns, row_group_size=2)
 
 
-def _saved(folder: Path) -> None:
+def _write_state(folder: Path) -> None:
     state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
     put(folder / "dataset_dict.json", b'{"splits": ["train", "test"]}')
     for name in ("train", "test"):
@@ -140,17 +140,17 @@ def _saved(folder: Path) -> None:
         arrow(folder / name / "cache-1.arrow", {"b": [b"of a filter"], "split": ["mine"]})
 
 
-def _joined(folder: Path) -> None:
+def _write_joint_episodes(folder: Path) -> None:
     old = folder.with_name(f"{folder.name}-apart")
-    lerobot_files.v30(folder, lerobot_files.spoken(lerobot_files.v21(old, b_frames=2, gop=100)))
+    lerobot_files.v30(folder, lerobot_files.write_language(lerobot_files.v21(old, b_frames=2, gop=100)))
     lerobot_files.declare(folder)
 
 
 PLACES: Mapping[str, Callable[[Path], object]] = {
-    "hf.saved": _saved,
-    "lerobot.joined": _joined,
-    "litdata-compressed.batch": _packed("litdata", _leaves, "batch"),
-    "litdata-compressed.sample": _packed("litdata", _leaves, "sample"),
+    "hf.saved": _write_state,
+    "lerobot.joined": _write_joint_episodes,
+    "litdata-compressed.batch": _write_compressed("litdata", _leaves, "batch"),
+    "litdata-compressed.sample": _write_compressed("litdata", _leaves, "sample"),
     "litdata-compressed.table": lambda folder: _table(folder, ipc_compression="zstd"),
     "litdata.leaves": _leaves,
     "litdata.splits": splits("litdata"),
@@ -160,7 +160,7 @@ PLACES: Mapping[str, Callable[[Path], object]] = {
     "mds.splits": splits("mds"),
     "megatron.pairs": _pairs,
     "parquet.folders": _folders,
-    "webdataset-compressed.documents": _packed("webdataset", documents, "tar.gz"),
+    "webdataset-compressed.documents": _write_compressed("webdataset", documents, "tar.gz"),
     "webdataset.documents": documents,
 }
 """`<format>.<form>` -> the function that writes it into a folder."""
@@ -200,7 +200,7 @@ PACKED: Mapping[str, Mapping[str, Callable[[bytes], bytes]]] = {
     },
     "litdata": {
         "chunk": litdata_files.zstd,
-        "batch": litdata_files.framed,
+        "batch": litdata_files.compress_chunk,
         "sample": litdata_files.by_sample,
     },
 }

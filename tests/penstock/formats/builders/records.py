@@ -5,14 +5,14 @@ import struct
 from google_crc32c import value as crc32c
 
 
-def masked(data):
+def masked_crc(data):
     crc = crc32c(data)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 def record(data):
     head = struct.pack("<Q", len(data))
-    return head + masked(head) + data + masked(data)
+    return head + masked_crc(head) + data + masked_crc(data)
 
 
 def varint(n):

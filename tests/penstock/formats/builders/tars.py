@@ -23,7 +23,7 @@ def sample(key, **fields):
     return [(f"{key}.{field}", content) for field, content in fields.items()]
 
 
-def numbered(tar, n, first=0):
+def number_samples(tar, n, first=0):
     """Samples of one archive: n of `txt` and `cls`, of different sizes."""
     return [
         member

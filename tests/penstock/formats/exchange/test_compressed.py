@@ -12,7 +12,7 @@ from penstock.formats.archives import webdataset
 from penstock.formats.reading import object_file
 from tests.penstock.formats.builders import records, tars
 from tests.penstock.formats.builders.places import PACKED, PLACES, compress, put
-from tests.penstock.formats.versions import failures, fields_of, imported, outcome
+from tests.penstock.formats.versions import failures, field_bytes, import_version, outcome
 
 TARS = PACKED["webdataset"]
 
@@ -24,7 +24,7 @@ def test_members_of_a_compressed_archive_are_those_of_the_plain_one(ending, tmp_
     put(
         tmp_path / f"in/x.{ending}", TARS[ending](tars.tar_bytes([*data, ("c.txt", b"")], tarfile.PAX_FORMAT))
     )
-    found = fields_of(imported("webdataset-compressed", tmp_path / "in"))
+    found = field_bytes(import_version("webdataset-compressed", tmp_path / "in"))
     assert list(found.values()) == [{"jpg": b"x" * 512}, {"seg.npy": b"y" * 70_000}, {"txt": b""}]
 
 

@@ -19,7 +19,7 @@ SAMPLES = {
 }
 
 
-def written(folder, samples, **how):
+def write_version(folder, samples, **how):
     """A version of these samples in a root of its own."""
     with loader.Root(folder / f"root{next(NUMBERS)}").write("d", **how) as writer:
         for key, (fields, metadata) in samples.items():
@@ -27,7 +27,7 @@ def written(folder, samples, **how):
     return writer.version
 
 
-def of(version, **how):
+def digest(version, **how):
     done = content_digest(version, **how)
     assert done.failures == []
     assert done.samples == len(version)
@@ -41,11 +41,11 @@ def of(version, **how):
 def test_order_parts_and_groups_do_not_count(tmp_path_factory, order, part, grouped, full) -> None:
     folder = tmp_path_factory.mktemp("digest")
     groups = {"x.npy": "arrays"} if grouped else None
-    version = written(folder, {key: SAMPLES[key] for key in order}, part_samples=part, groups=groups)
-    assert of(version, full=full) == of(written(folder, SAMPLES), full=full)
+    version = write_version(folder, {key: SAMPLES[key] for key in order}, part_samples=part, groups=groups)
+    assert digest(version, full=full) == digest(write_version(folder, SAMPLES), full=full)
 
 
-def changed(key="k3", fields=None, metadata=None, new_key=None):
+def change_sample(key="k3", fields=None, metadata=None, new_key=None):
     samples = {name: (dict(one), dict(row)) for name, (one, row) in SAMPLES.items()}
     samples[key][0].update(fields or {})
     samples[key][1].update(metadata or {})
@@ -56,7 +56,7 @@ def changed(key="k3", fields=None, metadata=None, new_key=None):
 
 @pytest.mark.parametrize("full", [False, True])
 def test_every_difference_counts(tmp_path, full) -> None:
-    swapped = changed()
+    swapped = change_sample()
     swapped["k2"], swapped["k3"] = SAMPLES["k3"], SAMPLES["k2"]
     renamed = {
         key: ({"bim" if name == "bin" else name: data for name, data in fields.items()}, row)
@@ -65,21 +65,21 @@ def test_every_difference_counts(tmp_path, full) -> None:
     fewer = {key: one for key, one in SAMPLES.items() if key != "k6"}
     differing = [
         SAMPLES,
-        changed(fields={"bin": b"\3" * 5 + b"\4"}),
-        changed(fields={"bin": b"\3" * 7}),
-        changed(metadata={"kind": "a"}),
-        changed(metadata={"w": None}),
-        changed(new_key="k33"),
+        change_sample(fields={"bin": b"\3" * 5 + b"\4"}),
+        change_sample(fields={"bin": b"\3" * 7}),
+        change_sample(metadata={"kind": "a"}),
+        change_sample(metadata={"w": None}),
+        change_sample(new_key="k33"),
         swapped,
         renamed,
         fewer,
     ]
-    digests = [of(written(tmp_path, samples), full=full) for samples in differing]
+    digests = [digest(write_version(tmp_path, samples), full=full) for samples in differing]
     assert len(set(digests)) == len(differing)
-    version = written(tmp_path, SAMPLES)
+    version = write_version(tmp_path, SAMPLES)
     with loader.Root(version.store.url) as root:
         excluded = root.exclude("d", ["k6"], reason="none")
-        assert of(root.open(excluded.name), full=full) == digests[-1]
+        assert digest(root.open(excluded.name), full=full) == digests[-1]
 
 
 def test_parts_of_a_hash_do_not_run_into_one_another() -> None:
@@ -89,11 +89,11 @@ def test_parts_of_a_hash_do_not_run_into_one_another() -> None:
 def test_what_is_left_out_does_not_count(tmp_path) -> None:
     plain = {key: ({"bin": fields["bin"]}, {"w": row["w"]}) for key, (fields, row) in SAMPLES.items()}
     without = ["x.npy", "kind"]
-    assert of(written(tmp_path, SAMPLES), without=without) == of(written(tmp_path, plain))
+    assert digest(write_version(tmp_path, SAMPLES), without=without) == digest(write_version(tmp_path, plain))
 
 
 def test_damaged_byte_gives_no_digest(tmp_path, cli) -> None:
-    version = written(tmp_path, SAMPLES)
+    version = write_version(tmp_path, SAMPLES)
     (tar,) = (tmp_path / version.store.url).rglob("*.tar")
     data = bytearray(tar.read_bytes())
     data[data.index(b"\5" * 8)] ^= 1
@@ -101,7 +101,7 @@ def test_damaged_byte_gives_no_digest(tmp_path, cli) -> None:
     tar.write_bytes(data)
     believed = cli("digest", "d", root=version.store.url)
     assert believed.code == 0
-    assert believed.out.startswith(of(version))
+    assert believed.out.startswith(digest(version))
     read = cli("digest", "d", "--full", "--json", root=version.store.url)
     assert read.code == 1
     assert read.json["digest"] == ""
@@ -110,4 +110,4 @@ def test_damaged_byte_gives_no_digest(tmp_path, cli) -> None:
 
 def test_number_of_threads_is_needed(tmp_path) -> None:
     with refusal(InvalidRuntime, what="--workers", given=0, accepted="a number above 0"):
-        content_digest(written(tmp_path, SAMPLES), workers=0)
+        content_digest(write_version(tmp_path, SAMPLES), workers=0)

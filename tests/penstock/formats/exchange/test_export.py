@@ -10,13 +10,13 @@ from loader.storage import open_store
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
 from tests.penstock.formats.readers import READERS
-from tests.penstock.formats.versions import objects, samples_of
+from tests.penstock.formats.versions import objects, sample_contents
 from tests.refusals import refusal
 
 
 @pytest.fixture
-def version(exported_root):
-    with loader.Root(exported_root) as root:
+def version(export_root):
+    with loader.Root(export_root) as root:
         yield root.open("d")
 
 
@@ -107,7 +107,7 @@ def test_flat_arrays_are_the_formats_own_and_the_rest_is_named(
     assert done.objects == len(held) + 1 > 2
     assert index.get("config", {}).get("data_format", held[0].get("column_encodings")) == encodings
     back = register(loader.Root(tmp_path / "back"), format, tmp_path / "out", "d").version
-    assert samples_of(back) == expected
+    assert sample_contents(back) == expected
     reserved = {"key": b"1", "metadata": b"2"} | ({"absent": b"3"} if format == "litdata" else {})
     with root.write("e", groups=dict.fromkeys(reserved, "media")) as writer:
         writer.add("a", reserved, metadata={"w": 1})
@@ -160,8 +160,8 @@ def test_damaged_sample_is_named_and_the_rest_is_exported(version, tmp_path, cli
         (["files", "--workers", "0"], "--workers 0: a number of threads above 0 is needed"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_written(cli, filled, tmp_path, arguments, said):
-    run = cli("export", "d@4", arguments[0], tmp_path / "out", *arguments[1:], root=filled[0])
+def test_mistakes_are_told_before_anything_is_written(cli, sample_root, tmp_path, arguments, said):
+    run = cli("export", "d@4", arguments[0], tmp_path / "out", *arguments[1:], root=sample_root[0])
     assert (run.code, run.out) == (2, "")
     assert said in run.err
     assert not (tmp_path / "out").exists()

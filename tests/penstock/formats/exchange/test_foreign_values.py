@@ -130,7 +130,7 @@ def test_rows_of_many_lines_are_bounded(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("format", ["jsonl", "parquet"])
-def test_numbers_beyond_int64_name_a_way_out(format, tmp_path):
+def test_numbers_beyond_int64_name_an_alternative(format, tmp_path):
     if format == "jsonl":
         (tmp_path / "a.jsonl").write_text(json.dumps({"t": "x", "n": 2**64 - 1}))
     else:

@@ -20,7 +20,7 @@ from penstock.formats.run_import import import_place
 from penstock.upkeep.verify.version import verify
 from tests.penstock.formats.builders import tars
 from tests.penstock.formats.builders.places import put
-from tests.penstock.formats.versions import contents, fields_of, importing
+from tests.penstock.formats.versions import contents, field_bytes, importing
 from tests.refusals import refusal
 
 
@@ -29,7 +29,7 @@ def archive(path, samples):
     put(path, tars.tar_bytes(samples, tarfile.GNU_FORMAT))
 
 
-def imported(place, url, **how):
+def import_parts(place, url, **how):
     """(report, root) of an import into parts of some 700 bytes."""
     return importing("webdataset", place, url, shard_bytes=700, **how)
 
@@ -46,18 +46,18 @@ def test_new_objects_make_the_next_version_alone(tmp_path):
     place = tmp_path / "place"
     for k in range(3):
         archive(place / f"{k}.tar", members(k, 20))
-    first, root = imported(place, tmp_path / "root")
+    first, root = import_parts(place, tmp_path / "root")
     root.exclude("d", ["0/001"], reason="blurred")
     archive(place / "3.tar", members(3, 5))
     archive(place / "1.tar", members(1, 30))
     (place / "0.tar").unlink()
-    done, _ = imported(place, tmp_path / "root")
+    done, _ = import_parts(place, tmp_path / "root")
     assert (done.new, done.replaced, done.same, done.samples) == (1, 1, 1, 19 + 30 + 20 + 5)
     held = contents(root.open("d"))
     assert "0/001" not in held
     assert {key for key in held if key.startswith("1/")} == {f"1/{i:03}" for i in range(30)}
     assert held["3/004"][0]["txt"] == b"3-4"
-    assert imported(place, tmp_path / "root")[0].id == done.id != first.id
+    assert import_parts(place, tmp_path / "root")[0].id == done.id != first.id
     assert verify(root, "d", full=True).problems == []
 
 
@@ -94,11 +94,11 @@ def test_object_that_changes_meanwhile_is_named_and_the_others_are_copied(tmp_pa
 
     with monkeypatch.context() as patch:
         patch.setattr(run_import, "write_parts", change)
-        done, root = imported(place, tmp_path / "root", workers=1)
+        done, root = import_parts(place, tmp_path / "root", workers=1)
     assert done.failures
     assert all("0.tar" in why for why in done.failures)
     assert (done.id, root.datasets()) == ("", [])
-    assert imported(place, tmp_path / "root")[0].samples == 65
+    assert import_parts(place, tmp_path / "root")[0].samples == 65
 
 
 @pytest.mark.parametrize(("shuffle", "over"), [(True, True), (False, True), (False, False)])
@@ -109,7 +109,7 @@ def test_keys_of_two_archives_that_repeat_are_told_apart(tmp_path, monkeypatch, 
     for k in range(2):
         some = [("a.txt", b"%d" % k), (f"b{k}.txt", b"2")]
         archive(tmp_path / f"place/{k}.tar", [*some, ("c.txt", b"c"), ("c.jpg", b"")] if k else some)
-    done, root = imported(tmp_path / "place", tmp_path / "root", shuffle=shuffle)
+    done, root = import_parts(tmp_path / "place", tmp_path / "root", shuffle=shuffle)
     held = contents(root.open("d"))
     assert held.keys() == {"0.tar/a", "1.tar/a", "b0", "b1", "c"}
     assert held["1.tar/a"][0]["txt"] == b"1"
@@ -126,20 +126,20 @@ def test_what_later_archives_have_is_guessed_from_the_dataset(tmp_path, monkeypa
     monkeypatch.setattr(Walk, "is_over", False)
     place = tmp_path / "place"
     archive(place / "0.tar", [("a.txt", b"1"), ("a.jpg", b"2")])
-    root = imported(place, tmp_path / "root")[1]
+    root = import_parts(place, tmp_path / "root")[1]
     archive(
         place / "1.tar",
         [("b.txt", b"3"), ("b.jpg", b"4"), ("b.cls", b"5"), ("c.txt", b"6"), ("c.jpg", b"7")],
     )
-    assert imported(place, tmp_path / "root")[0].nbytes == 5
+    assert import_parts(place, tmp_path / "root")[0].nbytes == 5
     assert {*root.open("d").manifest["groups"]} == {"media", "cls"}
     written = {*(tmp_path / "root").rglob("imported/*")}
     archive(place / "2.tar", [("d.txt", b"8")])
     archive(place / "3.tar", [("e.txt", b"9"), ("e.jpg", b"9")])
     with refusal(FieldMismatch, what="jpg", where="2.tar, sample 'd'"):
-        imported(place, tmp_path / "root")
+        import_parts(place, tmp_path / "root")
     put(place / "3.tar", b"1" * 700)
-    assert "3.tar" in imported(place, tmp_path / "root")[0].failures[0]
+    assert "3.tar" in import_parts(place, tmp_path / "root")[0].failures[0]
     assert {*(tmp_path / "root").rglob("imported/*")} == written
 
 
@@ -175,8 +175,8 @@ def test_members_far_apart_are_read_alone(tmp_path):
     bucket, folder = open_store(f"memory://{tmp_path.name}/place"), open_store(tmp_path / "place")
     bucket.put("0.tar", folder.get("0.tar").data)
     for store in (folder, bucket):  # bytes come from open files, and by requests
-        version = imported(store, None)[1].open("d")
-        assert fields_of(version) == {"a": {"txt": b"1", "jpg": b"2"}, "b": {"txt": b"3", "jpg": far}}
+        version = import_parts(store, None)[1].open("d")
+        assert field_bytes(version) == {"a": {"txt": b"1", "jpg": b"2"}, "b": {"txt": b"3", "jpg": far}}
 
 
 def test_mistakes_are_told(tmp_path, cli):

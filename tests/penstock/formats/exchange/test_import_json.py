@@ -38,7 +38,7 @@ def root(tmp_path):
     return loader.Root(tmp_path / "root")
 
 
-def _imported(root, place, **more):
+def _import_chats(root, place, **more):
     return import_place(root, "json", open_store(str(place)), "chats", **more)
 
 
@@ -54,7 +54,7 @@ def _values(place, name="a.json"):
 def test_array_of_objects_is_imported(root, place, indent, name):
     data = json.dumps(CONVERSATIONS, indent=indent, ensure_ascii=False).encode()
     (place / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else b"\xef\xbb\xbf" + data)
-    done = _imported(root, place, options=ColumnarOptions(key="id"))
+    done = _import_chats(root, place, options=ColumnarOptions(key="id"))
     assert (done.failures, done.samples) == ([], 50)
     assert [*root.open(done.name).fields] == ["conversations.json"]
 
@@ -109,14 +109,14 @@ def test_values_are_the_same_however_the_file_is_read(place, monkeypatch, size):
 )
 def test_text_that_is_no_array_of_objects_is_named(root, place, text, match):
     (place / "a.json").write_text(text)
-    (failure,) = _imported(root, place).failures
+    (failure,) = _import_chats(root, place).failures
     assert re.search(match, failure), failure
     assert "a.json" in failure
 
 
 def test_text_that_is_not_utf8_is_named(root, place):
     (place / "a.json").write_bytes(b'[{"n": "\xe9"}]')
-    (failure,) = _imported(root, place).failures
+    (failure,) = _import_chats(root, place).failures
     assert "is not UTF-8" in failure
 
 
@@ -142,7 +142,7 @@ def test_place_of_the_other_json_says_which_import_reads_it(root, place):
     assert "penstock import json reads it" in str(caught.value)
     (place / "a.json").rename(place / "a.jsonl")
     with refusal(EmptyVersion, what="json", where=place) as caught:
-        _imported(root, place)
+        _import_chats(root, place)
     assert "penstock import jsonl reads it" in str(caught.value)
 
 
@@ -169,11 +169,11 @@ def test_shards_without_an_index_say_that_it_is_missing(root, place, format, nam
             register(root, format, place, "shards")
 
 
-def test_listing_of_an_import_names_what_it_leaves_out(root, place):
+def test_listing_of_an_import_names_skipped_objects(root, place):
     (place / "a.json").write_text('[{"n": [1]}]')
     (place / "b\x07.json").write_text("[]")
     (place / "passwd.json").symlink_to("/etc/passwd")
-    done = _imported(root, place)
+    done = _import_chats(root, place)
     assert (done.samples, done.refusals.n) == (1, 2)
     assert "refused: 'passwd.json': a link out of the place" in done.to_text()
     assert done.to_json()["refusals"]["n"] == 2

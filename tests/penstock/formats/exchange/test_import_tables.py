@@ -23,7 +23,7 @@ from tests.refusals import refusal
 JPG, PNG = b"\xff\xd8\xff-a picture-", b"\x89PNG\r\n\x1a\n-another-"
 
 
-def imported(place, url=None, *, key="id", fields=(("text", "txt"),), **how):
+def import_table(place, url=None, *, key="id", fields=(("text", "txt"),), **how):
     return importing(*place, url, key=key, fields=fields, shard_bytes=700, **how)
 
 
@@ -35,7 +35,7 @@ LINES = b'{"id": "a", "text": "t", "w": 1, "notes": {"of": [1]}}\n{"id": "b", "t
 )
 def test_lines_are_samples(tmp_path, ending, pack):
     put(tmp_path / f"place/0.{ending}", pack(LINES))
-    done, root = imported(("jsonl", tmp_path / "place"))
+    done, root = import_table(("jsonl", tmp_path / "place"))
     version = root.open("d")
     assert (done.failures, done.samples) == ([], 2)
     held = {key: (fields, row["w"], row["raw_key"]) for key, (fields, row) in contents(version).items()}
@@ -51,7 +51,7 @@ def test_keys_that_repeat(tmp_path, cli, shuffle):
     """Of two objects: the object's name stands in front. Of one: an error that names it."""
     for name in ("0.jsonl", "b/0.jsonl"):
         put(tmp_path / "place" / name, LINES)
-    done, root = imported(("jsonl", tmp_path / "place"), tmp_path / "root", shuffle=shuffle)
+    done, root = import_table(("jsonl", tmp_path / "place"), tmp_path / "root", shuffle=shuffle)
     assert (done.failures, done.samples) == ([], 4)
     found = {key: (row["source_key"], row["raw_key"]) for key, (_, row) in contents(root.open("d")).items()}
     assert found == {f"{name}/{key}": (key, name) for name in ("0.jsonl", "b/0.jsonl") for key in "ab"}
@@ -87,7 +87,7 @@ def test_columns_of_parquet_become_fields_and_metadata(tmp_path):
     told = {"huggingface": json.dumps({"info": {"features": features}})}
     table(tmp_path / "place/a.parquet", columns, schema.with_metadata(told))
     place = "parquet", tmp_path / "place"
-    done, root = imported(
+    done, root = import_table(
         place, tmp_path / "root", key=None, fields=[("big", ""), ("ids", "u4"), ("emb", "npy")]
     )
     assert done.failures == []
@@ -137,12 +137,12 @@ LONG = b'{"text": "' + b"a" * 40 + b'"}\n'
         ),
     ],
 )
-def test_bad_row_is_named_and_the_other_objects_go_on(tmp_path, data, said):
+def test_bad_row_is_named_and_the_other_objects_continue(tmp_path, data, said):
     put(tmp_path / "place/a.jsonl", b'{"id": 2, "text": "a"}\n')
     put(tmp_path / "place/bad.jsonl", data)
     put(tmp_path / "place/cut.jsonl.gz", gzip.compress(LONG * 100)[:-20])
     for shuffle in (False, True):
-        done, root = imported(("jsonl", tmp_path / "place"), tmp_path / "root", shuffle=shuffle)
+        done, root = import_table(("jsonl", tmp_path / "place"), tmp_path / "root", shuffle=shuffle)
         assert sum(said in why for why in done.failures) == 1, done.failures
         assert sum("cut.jsonl.gz is damaged or cut" in why for why in done.failures) == 1
         assert (done.id, root.datasets()) == ("", [])
@@ -155,13 +155,13 @@ def test_bombs(tmp_path, monkeypatch):
     monkeypatch.setattr("penstock.formats.tables.text_tables.MAX_LINE_BYTES", 5_000_000)
     put(tmp_path / "place/line.jsonl.gz", gzip.compress(b'{"id": 1, "text": "' + b"a" * 9_000_000))
     put(tmp_path / "place/many.jsonl.gz", gzip.compress(b'{"id": 1, "text": "a"}\n' * 9000))
-    done, _ = imported(("jsonl", tmp_path / "place"), tmp_path / "root")
+    done, _ = import_table(("jsonl", tmp_path / "place"), tmp_path / "root")
     line, many = sorted(done.failures, key=lambda why: "many.jsonl.gz" in why)
     assert "line.jsonl.gz, row 0 has more than 5,000,000 bytes" in line
     assert "many.jsonl.gz, sample" in many
     assert "probably a mistake or an attack" in many
     table(tmp_path / "rows/same.parquet", {"b": pa.array([b"x" * 5000] * 500), "id": range(500)})
-    done, _ = imported(("parquet", tmp_path / "rows"), tmp_path / "root2", fields=())
+    done, _ = import_table(("parquet", tmp_path / "rows"), tmp_path / "root2", fields=())
     assert "probably a mistake or an attack" in done.failures[0]
 
 
@@ -179,7 +179,7 @@ def test_damaged_parquet_is_named(tmp_path):
             data[600] ^= 1
         put(path, bytes(data))
     table(tmp_path / "place/0.parquet", {"b": [b"1"], "id": [77]})
-    done, root = imported(("parquet", tmp_path / "place"), tmp_path / "root", fields=())
+    done, root = import_table(("parquet", tmp_path / "place"), tmp_path / "root", fields=())
     assert [f"{name}.parquet" in why for name, why in zip("abcd", done.failures, strict=True)] == [True] * 4
     assert root.datasets() == []
 
@@ -193,11 +193,11 @@ def test_mistakes_are_told(tmp_path, cli):
     place = "parquet", tmp_path / "tables"
     assert (
         "has no column 'no', which --key names; it has b, id"
-        in imported(place, root.url, key="no", fields=())[0].failures[0]
+        in import_table(place, root.url, key="no", fields=())[0].failures[0]
     )
     assert (
         "has no column 'no', which --field names"
-        in imported(place, root.url, fields=[("no", "")])[0].failures[0]
+        in import_table(place, root.url, fields=[("no", "")])[0].failures[0]
     )
     run = cli("import", "excel", tmp_path / "place", "d", root=root.url)
     assert (run.code, "accepted: arrow, " in run.err) == (2, True)
@@ -213,9 +213,9 @@ def test_other_classes_under_the_same_numbers_are_refused(tmp_path):
 
     place = "parquet", tmp_path / "place"
     write("a", ["cat", "dog"])
-    root = imported(place, tmp_path / "root", key=None, fields=())[1]
+    root = import_table(place, tmp_path / "root", key=None, fields=())[1]
     write("b", ["dog", "cat"])
-    assert "b.parquet has the classes" in imported(place, root.url, key=None, fields=())[0].failures[0]
+    assert "b.parquet has the classes" in import_table(place, root.url, key=None, fields=())[0].failures[0]
     (tmp_path / "place/b.parquet").unlink()
     write("a", ["dog", "horse"])
     with refusal(
@@ -225,7 +225,7 @@ def test_other_classes_under_the_same_numbers_are_refused(tmp_path):
         given=["dog", "horse"],
         accepted=["cat", "dog"],
     ):
-        imported(place, root.url, key=None, fields=())
+        import_table(place, root.url, key=None, fields=())
 
 
 def test_arrow_files_and_streams_and_their_damages(tmp_path):
@@ -233,7 +233,7 @@ def test_arrow_files_and_streams_and_their_damages(tmp_path):
     arrow(tmp_path / "place/a.arrow", columns)
     arrow(tmp_path / "place/b.arrow", columns, stream=False)
     place = "arrow", tmp_path / "place"
-    done, root = imported(place, tmp_path / "root", key=None, fields=())
+    done, root = import_table(place, tmp_path / "root", key=None, fields=())
     assert done.failures == []
     held = contents(root.open("d"))
     assert {key: (fields["b"], columns["id"]) for key, (fields, columns) in held.items()} == {
@@ -242,7 +242,7 @@ def test_arrow_files_and_streams_and_their_damages(tmp_path):
     for name in ("a", "b"):
         path = tmp_path / f"place/{name}.arrow"
         put(tmp_path / f"place/{name}-cut.arrow", path.read_bytes()[: path.stat().st_size * 2 // 3])
-    done, _ = imported(place, tmp_path / "other", key=None, fields=())
+    done, _ = import_table(place, tmp_path / "other", key=None, fields=())
     assert sorted("a-cut" in why for why in done.failures) == [False, True]
     assert all("is damaged or cut" in why for why in done.failures)
 
@@ -251,7 +251,7 @@ def test_csv_is_text(tmp_path):
     put(tmp_path / "place/a.csv", '\ufeffid,text,w\r\n1,"two\nlines, one ""word""",\r\n2,b,0.50\r\n'.encode())
     put(tmp_path / "place/b.csv.gz", gzip.compress(b"id,text\n3,c\n"))
     place = "csv", tmp_path / "place"
-    done, root = imported(place, tmp_path / "root")
+    done, root = import_table(place, tmp_path / "root")
     assert done.failures == []
     held = {key: (fields, columns.get("w")) for key, (fields, columns) in contents(root.open("d")).items()}
     assert held == {
@@ -266,7 +266,7 @@ def test_csv_is_text(tmp_path):
         ("latin", b"id,text\n1,\xff\n", "row 0 is not CSV in UTF-8"),
     ):
         put(tmp_path / name / f"{name}.csv", data)
-        (why,) = imported(("csv", tmp_path / name), tmp_path / "other")[0].failures
+        (why,) = import_table(("csv", tmp_path / name), tmp_path / "other")[0].failures
         assert f"{name}.csv" in why
         assert said in why
 
@@ -281,13 +281,13 @@ def test_hugging_face_layouts_tell_splits(tmp_path):
         arrow(tmp_path / f"saved/{split}/cache-1.arrow", columns)
         table(tmp_path / f"hub/data/{split}-00000-of-00001.parquet", columns)
     for name in ("saved", "hub"):
-        done, root = imported(("hf", tmp_path / name), tmp_path / f"root-{name}", key=None, fields=())
+        done, root = import_table(("hf", tmp_path / name), tmp_path / f"root-{name}", key=None, fields=())
         assert (done.failures, done.samples) == ([], 2)
         held = [columns for _, columns in contents(root.open("d")).values()]
         assert sorted(columns["split"] for columns in held) == ["test", "train"]
         assert [columns["table_split"] for columns in held] == ["mine", "mine"]
     (tmp_path / "saved/test/data-00000-of-00001.arrow").unlink()
-    done, _ = imported(("hf", tmp_path / "saved"), tmp_path / "r")
+    done, _ = import_table(("hf", tmp_path / "saved"), tmp_path / "r")
     assert "which its state.json lists" in done.failures[0]
     table(tmp_path / "saved/x.parquet", columns)
     arrow(tmp_path / "saved/test/data-00000-of-00001.arrow", columns)
@@ -298,10 +298,10 @@ def test_hugging_face_layouts_tell_splits(tmp_path):
         given=["test/data-00000-of-00001.arrow", "x.parquet"],
         accepted="one of them",
     ):
-        imported(("hf", tmp_path / "saved"), tmp_path / "r")
+        import_table(("hf", tmp_path / "saved"), tmp_path / "r")
     put(tmp_path / "saved/test/state.json", b'{"_data_files": [{"filename": "../x"}]}')
     with refusal(Corrupt, where=f"{tmp_path}/saved/test/state.json", accepted="the state of a dataset"):
-        imported(("hf", tmp_path / "saved"), tmp_path / "r")
+        import_table(("hf", tmp_path / "saved"), tmp_path / "r")
 
 
 def test_parquet_that_cannot_hold_a_field_is_told(tmp_path):

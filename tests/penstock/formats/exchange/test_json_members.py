@@ -11,12 +11,12 @@ from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
 from tests.penstock.formats.builders import img2dataset, tars
 from tests.penstock.formats.builders.places import documents as mixed
-from tests.penstock.formats.versions import imported as whole
+from tests.penstock.formats.versions import import_version as whole
 from tests.penstock.formats.versions import importing
-from tests.penstock.formats.versions import rows_of as rows
+from tests.penstock.formats.versions import sample_columns as rows
 
 
-def imported(place, url):
+def import_photos(place, url):
     done, root = importing("webdataset", place, url, dataset="photos", shard_bytes=700)
     assert done.failures == []
     return root.open("photos"), done
@@ -24,8 +24,8 @@ def imported(place, url):
 
 def test_import_of_more_archives_keeps_the_types_of_the_dataset(tmp_path):
     place = mixed(tmp_path / "tars", [1, 2])
-    assert imported(place, tmp_path / "root")[1].notes == []
-    version, done = imported(mixed(place, [1, 2, 3.0, 0.5, "x", "4"]), tmp_path / "root")
+    assert import_photos(place, tmp_path / "root")[1].notes == []
+    version, done = import_photos(mixed(place, [1, 2, 3.0, 0.5, "x", "4"]), tmp_path / "root")
     assert [row["v"] for row in rows(version)] == [1, 2, 3, None, None, 4]
     assert any(
         note.startswith("json: 2 values of v are no int64, which the dataset has") for note in done.notes
@@ -42,7 +42,7 @@ def test_import_says_what_became_no_column(tmp_path, capsys):
 @pytest.mark.parametrize("format", ["webdataset", "energon"])
 def test_export_with_documents_and_columns_comes_back_as_it_was(format, tmp_path):
     """Its own columns come from the member that the export wrote, not from the documents."""
-    version, _ = imported(mixed(tmp_path / "tars"), tmp_path / "root")
+    version, _ = import_photos(mixed(tmp_path / "tars"), tmp_path / "root")
     store = open_store(tmp_path / "out")
     assert export(version, format, store).lost == []
     for how in ("register", "import"):
@@ -57,8 +57,8 @@ def test_export_with_documents_and_columns_comes_back_as_it_was(format, tmp_path
         assert {*back.manifest["columns"]} - apart == {*version.manifest["columns"]} - apart
 
 
-def test_energon_place_has_the_columns_of_its_documents_with_an_index_and_without(tmp_path):
-    version, _ = imported(mixed(tmp_path / "tars"), tmp_path / "root")
+def test_energon_place_has_the_columns_of_its_documents(tmp_path):
+    version, _ = import_photos(mixed(tmp_path / "tars"), tmp_path / "root")
     export(version, "energon", open_store(tmp_path / "out"))
     shutil.rmtree(tmp_path / "out/.penstock")  # as of somebody else
     found = []

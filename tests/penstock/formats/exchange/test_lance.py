@@ -47,12 +47,12 @@ def dataset(tmp_path):
     return made
 
 
-def imported(tmp_path, **options):
+def import_lance(tmp_path, **options):
     return importing("lance", tmp_path / "in", tmp_path / "root", **options)[0]
 
 
 def test_rows_that_are_left_are_samples_under_their_numbers(dataset, tmp_path):
-    done = imported(tmp_path)
+    done = import_lance(tmp_path)
     assert (done.failures, done.samples, done.new) == ([], ROWS - 1, 3)
     found = contents(loader.Root(tmp_path / "root").open("d"))
     files = [f"data/{one.data_files()[0].path[:-6]}" for one in dataset.get_fragments()]
@@ -66,15 +66,15 @@ def test_rows_that_are_left_are_samples_under_their_numbers(dataset, tmp_path):
 
 
 def test_fragments_that_changed_take_the_place_of_their_rows(dataset, tmp_path):
-    assert imported(tmp_path, key="name").samples == ROWS - 1
+    assert import_lance(tmp_path, key="name").samples == ROWS - 1
     dataset.delete("weight = 9")
     dataset.insert(rows([20]))
-    done = imported(tmp_path, key="name")
+    done = import_lance(tmp_path, key="name")
     assert (done.failures, done.samples, done.new, done.replaced, done.same) == ([], ROWS - 1, 1, 1, 2)
     version = loader.Root(tmp_path / "root").open("d")
     assert sorted(contents(version)) == sorted([*(f"n{i}" for i in range(9) if i != 2), "n20"])
     dataset.add_columns({"twice": "weight * 2"})
-    done = imported(tmp_path, key="name")
+    done = import_lance(tmp_path, key="name")
     assert (done.failures, done.replaced) == ([], 4)
     found = contents(loader.Root(tmp_path / "root").open("d"))
     assert {key: columns["twice"] for key, (_, columns) in found.items()} == {
@@ -85,11 +85,11 @@ def test_fragments_that_changed_take_the_place_of_their_rows(dataset, tmp_path):
 def test_file_that_was_replaced_or_damaged_is_named(dataset, tmp_path, monkeypatch):
     data = sorted((tmp_path / "in/data").iterdir())
     data[1].write_bytes(data[1].read_bytes()[:-200] + bytes(200))
-    done = imported(tmp_path)
+    done = import_lance(tmp_path)
     assert [data[1].name in why and "Lance cannot read it" in why for why in done.failures] == [True]
     data[0].unlink()
     with refusal(InvalidStore, what=f"data/{data[0].name}", where=tmp_path / "in"):
-        imported(tmp_path)
+        import_lance(tmp_path)
 
 
 def test_dataset_that_changes_while_it_is_read_is_told(dataset, tmp_path):

@@ -24,7 +24,7 @@ from tests.penstock.formats.builders.lerobot_files import (
     OTHER,
     TASKS,
     change_meta,
-    joined,
+    join_videos,
     lines,
     put,
     rows,
@@ -44,7 +44,7 @@ def read(folder, *without):
     return {one.key: one for one in found}
 
 
-def version_of(root, folder):
+def import_version(root, folder):
     """A version with the samples of a dataset."""
     assert import_place(root, "lerobot", open_store(folder), "d").failures == []
     return root.open("d")
@@ -71,7 +71,7 @@ def own(tmp_path):
 def test_import_takes_the_episode_of_a_video_that_was_replaced(tmp_path, own):
     root = loader.Root(tmp_path / "root")
     before = {key: packets(one.fields[f"{CAMERA}.mp4"]) for key, one in read(own).items()}
-    version_of(root, own)
+    import_version(root, own)
     video(str(own / f"videos/chunk-000/{CAMERA}/episode_000001.mp4"), range(90, 90 + LENGTHS[1]))
     done = import_place(root, "lerobot", open_store(own), "d")
     assert (done.new, done.replaced, done.same, done.samples) == (0, 1, 2, 3)
@@ -128,7 +128,7 @@ def test_times_stay_rational(tmp_path):
     assert sorted(tick * base for tick, _ in found) == [k / fps for k in range(8)]
     assert np.load(io.BytesIO(one.fields["matrix.ns.npy"])).tolist() == [k * 10**11 // 2997 for k in range(8)]
     with loader.Root(tmp_path / "root") as root:
-        version = version_of(root, folder)
+        version = import_version(root, folder)
         assert export(version, "lerobot", open_store(tmp_path / "out"), without=["split"]).lost == []
     assert {key: one.fields for key, one in read(tmp_path / "out").items()} == {
         key: one.fields for key, one in read(folder).items()
@@ -139,10 +139,10 @@ def test_times_stay_rational(tmp_path):
 def test_what_is_imported_comes_out_and_in_again(old, tmp_path, monkeypatch, file_bytes):
     monkeypatch.setattr("penstock.formats.lerobot.lerobot_export.FILE_BYTES", file_bytes)
     with loader.Root(tmp_path / "a") as one, loader.Root(tmp_path / "b") as two:
-        version = version_of(one, old)
+        version = import_version(one, old)
         done = export(version, "lerobot", open_store(tmp_path / "out"))
         assert (done.lost, done.failures, done.samples) == ([], [], 3)
-        back = version_of(two, tmp_path / "out")
+        back = import_version(two, tmp_path / "out")
         assert content_digest(back, full=True).digest == content_digest(version, full=True).digest
         facts = {"dims": ["x", "y", "grip"], "fps": "30"}
         assert back.facts["observation.state.npy"] == version.facts["observation.state.npy"] == facts
@@ -157,9 +157,9 @@ def test_what_is_imported_comes_out_and_in_again(old, tmp_path, monkeypatch, fil
 def law_1(folder, tmp_path):
     """Import, export, import: return the shared videos between, having compared all that an episode is."""
     with loader.Root(tmp_path / "a") as one, loader.Root(tmp_path / "b") as two:
-        version = version_of(one, folder)
+        version = import_version(one, folder)
         assert export(version, "lerobot", open_store(tmp_path / "out")).failures == []
-        back = version_of(two, tmp_path / "out")
+        back = import_version(two, tmp_path / "out")
         assert content_digest(back, full=True).digest == content_digest(version, full=True).digest
     return sorted((tmp_path / "out/videos").rglob("*.mp4"))
 
@@ -212,7 +212,7 @@ def test_videos_of_another_kind_are_in_files_of_their_own(tmp_path):
     folder = v21(tmp_path / "old", cameras=[CAMERA])
     video(str(folder / f"videos/chunk-000/{CAMERA}/episode_000001.mp4"), range(8), b_frames=2)
     with loader.Root(tmp_path / "root") as root:
-        export(version_of(root, folder), "lerobot", open_store(tmp_path / "out"))
+        export(import_version(root, folder), "lerobot", open_store(tmp_path / "out"))
     assert len(list((tmp_path / "out/videos").rglob("*.mp4"))) == 3
     assert {key: one.fields for key, one in read(tmp_path / "out").items()} == {
         key: one.fields for key, one in read(folder).items()
@@ -240,7 +240,7 @@ def test_episode_that_tells_of_itself_otherwise_is_named(tmp_path, document, wha
 
 def test_columns_of_the_version_stay_with_their_episodes(old, tmp_path):
     with loader.Root(tmp_path / "root") as root:
-        version_of(root, old)
+        import_version(root, old)
         labels = {f"episode_{n:06d}": {"success": n > 0, "score": n / 2} for n in range(3)}
         labelled = root.annotate("d", "labels", labels, author="ann").version
         export(labelled, "lerobot", open_store(tmp_path / "out"))
@@ -349,7 +349,7 @@ def change(name, **more):
     return spoil
 
 
-def tampered(column, row, value):
+def spoil_row(column, row, value):
     """Spoil a row of episode 1."""
 
     def spoil(folder):
@@ -473,7 +473,7 @@ def test_place_that_is_no_dataset_is_refused(own, spoil, fault):
             },
         ),
         (
-            tampered("timestamp", 3, 0.2),
+            spoil_row("timestamp", 3, 0.2),
             {
                 "what": "timestamp",
                 "where": "data/chunk-000/episode_000001.parquet, episode 1, row 3",
@@ -482,7 +482,7 @@ def test_place_that_is_no_dataset_is_refused(own, spoil, fault):
             },
         ),
         (
-            tampered("timestamp", 7, float("nan")),
+            spoil_row("timestamp", 7, float("nan")),
             {
                 "what": "timestamp",
                 "where": "data/chunk-000/episode_000001.parquet, episode 1, row 7",
@@ -490,7 +490,7 @@ def test_place_that_is_no_dataset_is_refused(own, spoil, fault):
             },
         ),
         (
-            tampered("frame_index", 2, 3),
+            spoil_row("frame_index", 2, 3),
             {
                 "what": "frame_index",
                 "where": "data/chunk-000/episode_000001.parquet, episode 1, row 2",
@@ -499,7 +499,7 @@ def test_place_that_is_no_dataset_is_refused(own, spoil, fault):
             },
         ),
         (
-            tampered("observation.state", 4, None),
+            spoil_row("observation.state", 4, None),
             {
                 "what": "observation.state",
                 "where": "data/chunk-000/episode_000001.parquet, episode 1",
@@ -507,11 +507,11 @@ def test_place_that_is_no_dataset_is_refused(own, spoil, fault):
             },
         ),
         (
-            tampered("matrix", 4, [[1.0, 2.0]]),
+            spoil_row("matrix", 4, [[1.0, 2.0]]),
             {"what": "matrix", "where": "data/chunk-000/episode_000001.parquet, episode 1", "given": [2, 1]},
         ),
         (
-            tampered("note", 5, None),
+            spoil_row("note", 5, None),
             {
                 "what": "note",
                 "where": "data/chunk-000/episode_000001.parquet, episode 1, row 5",
@@ -565,7 +565,7 @@ def test_episode_that_is_wrong_is_named_with_its_row(own, spoil, fault):
 def test_episode_that_begins_within_a_run_of_frames_is_refused(own, tmp_path):
     new = v30(tmp_path / "new", own, cameras=[CAMERA])
     video(str(own / "one.mp4"), range(sum(LENGTHS)), gop=100)
-    joined(str(new / f"videos/{CAMERA}/chunk-000/file-000.mp4"), [own / "one.mp4"])
+    join_videos(str(new / f"videos/{CAMERA}/chunk-000/file-000.mp4"), [own / "one.mp4"])
     with refusal(
         Corrupt,
         what="first frame",
@@ -592,7 +592,7 @@ def extend_span(folder, seconds):
 @pytest.mark.parametrize("layout", ["v2.1", "v3.0", "registered"])
 def test_frames_after_the_last_row_are_left_out_and_named(own, tmp_path, cli, layout):
     """As of a camera that stops last. All other frames keep their pixels."""
-    pixels = pixels_of(read(own)["episode_000001"])
+    pixels = camera_pixels(read(own)["episode_000001"])
     spoiled = own
     if layout == "v2.1":
         other_video(range(20, 20 + LENGTHS[1] + 2))(own)
@@ -604,13 +604,13 @@ def test_frames_after_the_last_row_are_left_out_and_named(own, tmp_path, cli, la
     assert done.code == 0, done.err
     assert f"{CAMERA}: frames after the last row are left out (episodes 1)" in done.out
     episode = read(spoiled)["episode_000001"]
-    np.testing.assert_array_equal(pixels_of(episode), pixels)
+    np.testing.assert_array_equal(camera_pixels(episode), pixels)
     with av.open(io.BytesIO(episode.fields[f"{CAMERA}.mp4"])) as film:
         stream = film.streams.video[0]
         assert stream.duration * stream.time_base == Fraction(LENGTHS[1], 30)
 
 
-def pixels_of(episode):
+def camera_pixels(episode):
     """uint8 [frames, 32, 32, 3] of an episode's camera."""
     with av.open(io.BytesIO(episode.fields[f"{CAMERA}.mp4"])) as film:
         return np.stack([frame.to_ndarray(format="rgb24") for frame in film.decode(video=0)])
@@ -639,7 +639,7 @@ def test_statistics_of_other_shapes_are_named(own, tmp_path):
             InvalidSample, what="statistics of observation.state", where="episode.json", accepted="one shape"
         ),
     ):
-        export(version_of(root, own), "lerobot", open_store(tmp_path / "out"))
+        export(import_version(root, own), "lerobot", open_store(tmp_path / "out"))
 
 
 def test_features_that_are_left_out_are_not_read(own):
@@ -660,7 +660,7 @@ def test_chosen_episodes_of_a_partial_download_are_imported(tmp_path, layout, cl
     if layout == "v3.0":
         v30(place, tmp_path / "old")
     with loader.Root(tmp_path / "whole") as whole:
-        every = {one["__key__"]: one["episode.json"] for one in version_of(whole, place)}
+        every = {one["__key__"]: one["episode.json"] for one in import_version(whole, place)}
     gone = sorted(path for path in place.rglob("*_000001.*")) if layout == "v2.1" else []
     kept = {path: path.read_bytes() for path in gone}
     for path in gone:
@@ -686,14 +686,14 @@ def test_chosen_episodes_of_a_partial_download_are_imported(tmp_path, layout, cl
 
 
 @pytest.mark.parametrize("layout", ["v2.1", "v3.0"])
-def test_import_of_other_episodes_keeps_those_before(tmp_path, layout, cli):
+def test_import_of_other_episodes_keeps_earlier_ones(tmp_path, layout, cli):
     """Also where all episodes share a file, or where an earlier one's file is gone; an excluded one stays out."""
     place, root = tmp_path / "in", tmp_path / "root"
     v21(tmp_path / "old" if layout == "v3.0" else place)
     if layout == "v3.0":
         v30(place, tmp_path / "old")
     with loader.Root(tmp_path / "whole") as whole:
-        every = {one["__key__"]: one["episode.json"] for one in version_of(whole, place)}
+        every = {one["__key__"]: one["episode.json"] for one in import_version(whole, place)}
 
     def take(*words):
         done = cli(*words, root=root)

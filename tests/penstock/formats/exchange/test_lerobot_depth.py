@@ -35,7 +35,7 @@ DEPTH = {
 DELTAS = {"action": [0.0], CAMERA: [-1 / 30, 0.0]}
 
 
-def codes_of(episode: int) -> np.ndarray:
+def depth_codes(episode: int) -> np.ndarray:
     """uint16 [frames, 64, 64]: each frame has each code of 12 bits once, at a place of its own."""
     frame = np.arange(LENGTHS[episode])[:, None, None] + 10 * episode
     pixel = np.arange(SIDE * SIDE).reshape(SIDE, SIDE)
@@ -62,7 +62,7 @@ def dataset(folder: Path, info: dict[str, object] | None = None) -> Path:
     v21(folder, cameras=[CAMERA])
     for episode in range(len(LENGTHS)):
         path = folder / f"videos/chunk-000/{CAMERA}/episode_{episode:06d}.mp4"
-        path.write_bytes(depth_video(codes_of(episode)))
+        path.write_bytes(depth_video(depth_codes(episode)))
     change_info(folder, DEPTH if info is None else info)
     return folder
 
@@ -88,12 +88,12 @@ def place(request: pytest.FixtureRequest, old: Path, tmp_path_factory: pytest.Te
     return new
 
 
-def version_of(root: loader.Root, folder: Path, name: str = "arm") -> loader.Version:
+def import_version(root: loader.Root, folder: Path, name: str = "arm") -> loader.Version:
     assert import_place(root, "lerobot", open_store(folder), name).failures == []
     return root.open(name)
 
 
-def batch_of(version: loader.Version, camera: str = f"{CAMERA}.mp4", **options: object) -> loader.Batch:
+def window_batch(version: loader.Version, camera: str = f"{CAMERA}.mp4", **options: object) -> loader.Batch:
     """Every window of the version: the frame before its row, and its own."""
     at = {"observation.state.npy": loader.rows(0, 1), camera: loader.rows(-1, 1)}
     windows = loader.windows(version.select(*at), anchor="observation.state.npy", at=at)
@@ -103,12 +103,12 @@ def batch_of(version: loader.Version, camera: str = f"{CAMERA}.mp4", **options: 
     return batch
 
 
-def expected(batch: loader.Batch) -> np.ndarray:
+def expected_codes(batch: loader.Batch) -> np.ndarray:
     """uint16 [B, 2, 64, 64, 1]: the codes of a batch's frames."""
     out = []
     for _, key in batch.ids:
         episode, row = key.removeprefix("episode_").split("@")
-        codes = codes_of(int(episode))
+        codes = depth_codes(int(episode))
         out.append(codes[[max(0, int(row) - 1), int(row)]])
     return np.stack(out)[..., None]
 
@@ -121,8 +121,8 @@ def metres(codes: np.ndarray) -> np.ndarray:
 
 def check(version: loader.Version, camera: str = f"{CAMERA}.mp4") -> None:
     """Frames are the codes, and LeRobot's distances in mm and m."""
-    batch = batch_of(version, camera)
-    codes = expected(batch)
+    batch = window_batch(version, camera)
+    codes = expected_codes(batch)
     assert batch[camera].dtype == torch.uint16
     assert np.array_equal(batch[camera].numpy(), codes)
     depth = loader.to_lerobot(batch)[CAMERA]
@@ -145,13 +145,13 @@ def check(version: loader.Version, camera: str = f"{CAMERA}.mp4") -> None:
 
 def test_depth_keeps_its_codes_from_import_to_export_and_back(place: Path, tmp_path: Path) -> None:
     root = loader.Root(tmp_path / "root")
-    version = version_of(root, place)
+    version = import_version(root, place)
     check(version)
     assert export(version, "lerobot", open_store(tmp_path / "out"), lossy=True).samples == len(LENGTHS)
     feature = json.loads((tmp_path / "out/meta/info.json").read_text())["features"][CAMERA]
     assert feature["shape"] == [SIDE, SIDE, 1]
     assert feature["info"] == DEPTH
-    check(version_of(root, tmp_path / "out", "again"))
+    check(import_version(root, tmp_path / "out", "again"))
 
 
 def test_registered_depth_keeps_its_codes(place: Path, tmp_path: Path) -> None:
@@ -161,22 +161,22 @@ def test_registered_depth_keeps_its_codes(place: Path, tmp_path: Path) -> None:
 
 
 def test_whole_clips_and_worker_processes_give_the_codes_too(old: Path, tmp_path: Path) -> None:
-    version = version_of(loader.Root(tmp_path / "root"), old)
-    processes = batch_of(version, workers=1, framework="numpy")
-    assert np.array_equal(processes[f"{CAMERA}.mp4"], expected(processes))
+    version = import_version(loader.Root(tmp_path / "root"), old)
+    processes = window_batch(version, workers=1, framework="numpy")
+    assert np.array_equal(processes[f"{CAMERA}.mp4"], expected_codes(processes))
     plan = loader.plan({"arm": version.select(f"{CAMERA}.mp4")}, seed=1, global_batch=len(LENGTHS))
     decode = {f"{CAMERA}.mp4": loader.video(frames=2, start=1)}
     with loader.Loader(plan, workers=0, steps=1, decode=decode, framework="numpy") as batches:
         (batch,) = batches
     for clip, (_, key) in zip(batch[f"{CAMERA}.mp4"], batch.ids, strict=True):
         episode = int(key.removeprefix("episode_"))
-        assert np.array_equal(clip[..., 0], codes_of(episode)[1:3])
+        assert np.array_equal(clip[..., 0], depth_codes(episode)[1:3])
 
 
 def test_viewer_shows_depth_by_the_range_of_each_frame(old: Path, tmp_path: Path) -> None:
-    version = version_of(loader.Root(tmp_path / "root"), old)
+    version = import_version(loader.Root(tmp_path / "root"), old)
     episode = open_episode(version, 0, names_of(version, [0])[0])
-    assert np.array_equal(episode.frame(f"{CAMERA}.mp4", 2)[..., 0], codes_of(0)[2])
+    assert np.array_equal(episode.frame(f"{CAMERA}.mp4", 2)[..., 0], depth_codes(0)[2])
     (camera,) = episode_record(episode).cameras
     assert camera.format == "hevc 64 x 64, gray12le, each frame shown from its least to its largest value"
 
@@ -190,9 +190,9 @@ def test_linear_scale_is_applied(old: Path, tmp_path: Path) -> None:
         "video.shift": 0,
     }
     folder = dataset(tmp_path / "own", linear)
-    batch = batch_of(version_of(loader.Root(tmp_path / "root"), folder))
+    batch = window_batch(import_version(loader.Root(tmp_path / "root"), folder))
     depth = loader.to_lerobot(batch)[CAMERA].numpy()
-    assert np.array_equal(depth, expected(batch).transpose(0, 1, 4, 2, 3) + np.float32(1000))
+    assert np.array_equal(depth, expected_codes(batch).transpose(0, 1, 4, 2, 3) + np.float32(1000))
 
 
 @pytest.mark.parametrize(
@@ -214,25 +214,25 @@ def test_impossible_scale_is_refused(wrong: dict[str, object], tmp_path: Path) -
     numbers = {**DEPTH, **wrong}
     given = [4095, *(numbers[name] for name in SCALE)]
     with refusal(InvalidStore, what="depth", where=f"meta/info.json: feature {CAMERA!r}", given=given):
-        version_of(loader.Root(tmp_path / "root"), folder)
+        import_version(loader.Root(tmp_path / "root"), folder)
 
 
 def test_depth_without_a_scale_is_codes_that_to_lerobot_refuses(tmp_path: Path) -> None:
     bare = {name: value for name, value in DEPTH.items() if name not in SCALE}
-    version = version_of(loader.Root(tmp_path / "root"), dataset(tmp_path / "own", bare))
-    batch = batch_of(version)
-    assert np.array_equal(batch[f"{CAMERA}.mp4"].numpy(), expected(batch))
+    version = import_version(loader.Root(tmp_path / "root"), dataset(tmp_path / "own", bare))
+    batch = window_batch(version)
+    assert np.array_equal(batch[f"{CAMERA}.mp4"].numpy(), expected_codes(batch))
     with refusal(InvalidRuntime, what=f"{CAMERA}.mp4", accepted="a fact 'depth', or 8 bits"):
         loader.to_lerobot(batch)
-    gray = batch_of(version, decode={f"{CAMERA}.mp4": loader.video(bits=8)})
+    gray = window_batch(version, decode={f"{CAMERA}.mp4": loader.video(bits=8)})
     shown = loader.to_lerobot(gray)[CAMERA]
     assert shown.shape[2] == 3
     assert float(shown.max()) == 1
 
 
 def test_depth_decoded_to_8_bits_gives_no_distances(old: Path, tmp_path: Path) -> None:
-    version = version_of(loader.Root(tmp_path / "root"), old)
-    batch = batch_of(version, decode={f"{CAMERA}.mp4": loader.video(bits=8)})
+    version = import_version(loader.Root(tmp_path / "root"), old)
+    batch = window_batch(version, decode={f"{CAMERA}.mp4": loader.video(bits=8)})
     with refusal(InvalidRuntime, what=f"{CAMERA}.mp4", accepted="gray frames of more than 8 bits"):
         loader.to_lerobot(batch)
     with refusal(InvalidRuntime, what="depth_unit", given="cm"):
@@ -242,8 +242,8 @@ def test_depth_decoded_to_8_bits_gives_no_distances(old: Path, tmp_path: Path) -
 def test_sources_of_several_scales_mix(old: Path, tmp_path: Path) -> None:
     root = loader.Root(tmp_path / "root")
     near = {**DEPTH, "video.depth_max": 4.105, "video.use_log": False}
-    far = version_of(root, old, "far")
-    close = version_of(root, dataset(tmp_path / "own", near), "close")
+    far = import_version(root, old, "far")
+    close = import_version(root, dataset(tmp_path / "own", near), "close")
     camera = f"{CAMERA}.mp4"
     at = {"observation.state.npy": loader.rows(0, 1), camera: loader.rows(0, 1)}
     sources = {
@@ -263,10 +263,10 @@ def test_sources_of_several_scales_mix(old: Path, tmp_path: Path) -> None:
 
 def test_colour_of_16_bits_is_shown_from_0_to_1(tmp_path: Path) -> None:
     folder = v21(tmp_path / "own", cameras=[OTHER])
-    version = version_of(loader.Root(tmp_path / "root"), folder)
+    version = import_version(loader.Root(tmp_path / "root"), folder)
     camera = f"{OTHER}.mp4"
-    deep = batch_of(version, camera, decode={camera: loader.video(bits=16)})
-    plain = batch_of(version, camera)
+    deep = window_batch(version, camera, decode={camera: loader.video(bits=16)})
+    plain = window_batch(version, camera)
     shown, known = loader.to_lerobot(deep)[OTHER], loader.to_lerobot(plain)[OTHER]
     assert deep[camera].dtype == torch.uint16
     assert float((shown - known).abs().max()) < 0.02
@@ -291,14 +291,14 @@ FACT = {"max_code": 4095, "min_m": "0.01", "max_m": "10.0", "shift_m": "3.5", "i
 
 
 def test_export_declares_depth_that_a_fact_describes(tmp_path: Path) -> None:
-    codes = codes_of(0)
+    codes = depth_codes(0)
     root = loader.Root(tmp_path / "root")
     version = depth_version(root, depth_video(codes), FACT, len(codes))
     export(version, "lerobot", open_store(tmp_path / "out"), lossy=True)
     feature = json.loads((tmp_path / "out/meta/info.json").read_text())["features"][CAMERA]
     assert feature["shape"] == [SIDE, SIDE, 1]
     assert feature["info"] == {"is_depth_map": True, "video.pix_fmt": "gray12le", **SCALE}
-    again = version_of(root, tmp_path / "out", "again")
+    again = import_version(root, tmp_path / "out", "again")
     assert again.facts[f"{CAMERA}.mp4"]["depth"] == FACT
 
 
@@ -313,7 +313,7 @@ def test_export_declares_depth_that_a_fact_describes(tmp_path: Path) -> None:
 def test_export_reports_gray_that_lerobot_would_change(
     pix_fmt: str, fact: dict[str, object] | None, why: str, tmp_path: Path
 ) -> None:
-    codes = codes_of(0) >> (12 - int(pix_fmt[4:6]))
+    codes = depth_codes(0) >> (12 - int(pix_fmt[4:6]))
     data = depth_video(codes, pix_fmt=pix_fmt)
     version = depth_version(loader.Root(tmp_path / "root"), data, fact, len(codes))
     with pytest.raises(LossyExport, match=why):
@@ -322,7 +322,7 @@ def test_export_reports_gray_that_lerobot_would_change(
 
 @pytest.mark.parametrize("wrong", [{"max_code": 0}, {"min_m": 0.5}, {"max_m": "none"}, {"is_log": "yes"}])
 def test_impossible_fact_is_refused_by_name(wrong: dict[str, object], tmp_path: Path) -> None:
-    codes = codes_of(2)
+    codes = depth_codes(2)
     fact = {
         name: str(value) if isinstance(value, float) else value for name, value in {**FACT, **wrong}.items()
     }

@@ -13,7 +13,7 @@ from loader.storage import open_store
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 from tests.penstock.formats.builders.lerobot_files import CAMERA, LENGTHS, OTHER, v21, v30
-from tests.run.numbered_video import HEIGHT, WIDTH, numbered, numbers_in
+from tests.run.numbered_video import HEIGHT, WIDTH, draw_number, read_numbers
 
 ROUNDED = {"up": lambda exact: -(-exact // 1), "down": lambda exact: exact // 1}
 
@@ -26,13 +26,13 @@ def encode(path, length, fps, ticks, rounded, b_frames=0):
         stream.width, stream.height, stream.pix_fmt, stream.thread_count = WIDTH, HEIGHT, "yuv420p", 1
         stream.codec_context.time_base = Fraction(1, ticks)
         for n in range(length):
-            frame = av.VideoFrame.from_ndarray(numbered(n), format="rgb24")
+            frame = av.VideoFrame.from_ndarray(draw_number(n), format="rgb24")
             frame.pts, frame.time_base = int(ROUNDED[rounded](n * ticks / Fraction(fps))), Fraction(1, ticks)
             out.mux(stream.encode(frame))
         out.mux(stream.encode(None))
 
 
-def numbered_dataset(folder, cameras, fps):
+def write_numbered_dataset(folder, cameras, fps):
     """A dataset of v2.1 with cameras of their own ticks, rounding and B-frames."""
     v21(folder, cameras=tuple(cameras), fps=fps)
     for camera, (ticks, rounded, b_frames) in cameras.items():
@@ -47,14 +47,14 @@ def numbered_dataset(folder, cameras, fps):
     return folder
 
 
-def shown(view, fields, anchor, rule):
+def window_frames(view, fields, anchor, rule):
     """Key of each window -> the numbers of its frames, camera by camera, and their ages."""
     at = {field: [0] for field in fields}
     windows = loader.windows(view, anchor=anchor, at=at, rule=rule)
     plan = loader.plan({"d": windows}, seed=1, global_batch=sum(LENGTHS))
     with loader.Loader(plan, framework="numpy", workers=0, steps=1) as batches:
         (batch,) = batches
-    numbers = np.stack([numbers_in(batch[field][:, 0]) for field in fields], 1).tolist()
+    numbers = np.stack([read_numbers(batch[field][:, 0]) for field in fields], 1).tolist()
     ages = np.stack([batch[f"{field}.age_ns"][:, 0] for field in fields], 1).tolist()
     return {key: told for (_, key), told in zip(batch.ids, zip(numbers, ages, strict=True), strict=True)}
 
@@ -64,7 +64,7 @@ def shown(view, fields, anchor, rule):
 )
 def test_frame_k_is_row_k(tmp_path, layout, fps, cli):
     cameras = {CAMERA: (1000, "up", 0), OTHER: (90000, "up", 2), "observation.images.low": (15360, "down", 0)}
-    place = numbered_dataset(tmp_path / "in", cameras, fps)
+    place = write_numbered_dataset(tmp_path / "in", cameras, fps)
     if layout != "v2.1":
         place = v30(tmp_path / "new", place, cameras=tuple(cameras), fps=fps)
         (place / "meta/info.json").write_text(
@@ -81,7 +81,7 @@ def test_frame_k_is_row_k(tmp_path, layout, fps, cli):
             assert version.facts[field]["clock"] == "matrix.ns.npy"
         view = version.select(*fields, "matrix.npy")
         for rule in ({}, dict.fromkeys(fields, "nearest")):
-            read = shown(view.select(*fields), fields, "matrix.npy", rule)
+            read = window_frames(view.select(*fields), fields, "matrix.npy", rule)
             wanted = itertools.chain.from_iterable(
                 ((f"episode_{n:06d}@{row}", row) for row in range(length)) for n, length in enumerate(LENGTHS)
             )
@@ -90,7 +90,7 @@ def test_frame_k_is_row_k(tmp_path, layout, fps, cli):
 
 def test_import_goes_on_from_a_version_without_language_and_clocks(tmp_path):
     """As from versions before both: its episodes stay, and later ones have language."""
-    place = numbered_dataset(tmp_path / "in", {CAMERA: (1000, "up", 0)}, Fraction(30))
+    place = write_numbered_dataset(tmp_path / "in", {CAMERA: (1000, "up", 0)}, Fraction(30))
     with loader.Root(tmp_path / "root") as root:
         before = ColumnarOptions(without=frozenset(["language.jsonl"]), episodes=((0, 1),))
         import_place(root, "lerobot", open_store(place), "d", options=before)
@@ -98,7 +98,7 @@ def test_import_goes_on_from_a_version_without_language_and_clocks(tmp_path):
         version = root.open("d")
         assert len(version) == 3
         whole = version.select("matrix.npy", f"{CAMERA}.mp4")
-        read = shown(whole.select(f"{CAMERA}.mp4"), [f"{CAMERA}.mp4"], "matrix.npy", {})
+        read = window_frames(whole.select(f"{CAMERA}.mp4"), [f"{CAMERA}.mp4"], "matrix.npy", {})
         assert sorted(read) == [f"episode_{n:06d}@{row}" for n in range(3) for row in range(LENGTHS[n])]
         spoken = version.select("language.jsonl", where_present=True)
         assert [one["__key__"] for one in spoken] == ["episode_000002"]

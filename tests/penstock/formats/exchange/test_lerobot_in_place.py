@@ -44,7 +44,7 @@ from penstock.view.episodes.open_episode import open_episode
 from penstock.view.inspect.sample_record import playable, sample_record
 from penstock.view.inspect.version_record import sample_fields as names_of
 from tests.penstock.formats.builders.lerobot_files import CAMERA, LENGTHS, OTHER, change_meta, v21, v30
-from tests.penstock.formats.versions import fields_of, objects
+from tests.penstock.formats.versions import field_bytes, objects
 from tests.refusals import refusal
 
 RUN, FILM = f"{CAMERA}.run", f"{CAMERA}.mp4"
@@ -71,11 +71,11 @@ def root(tmp_path):
         yield root
 
 
-def registered(root, folder, name="r", **how):
+def register_folder(root, folder, name="r", **how):
     return register_lerobot(root, open_store(folder), name, **how)
 
 
-def frames_of(version, *fields, at=(0, 0.05, 0.08)):
+def training_frames(version, *fields, at=(0, 0.05, 0.08)):
     """Key and field without its word -> its frames and times, as a training reads them."""
     plan = loader.plan({"d": version.select(*fields)}, seed=1, global_batch=1)
     decode = {name: loader.video(at=at, times=True) for name in fields}
@@ -96,11 +96,11 @@ def theirs(path, skip, n):
 
 
 def test_frames_are_those_of_the_import_and_of_the_owners_files(place, root):
-    version = registered(root, place).version
+    version = register_folder(root, place).version
     assert import_place(root, "lerobot", open_store(place), "i").failures == []
     copied = root.open("i")
-    ours = frames_of(version, RUN, f"{OTHER}.run")
-    imported = frames_of(copied, FILM, f"{OTHER}.mp4")
+    ours = training_frames(version, RUN, f"{OTHER}.run")
+    imported = training_frames(copied, FILM, f"{OTHER}.mp4")
     assert ours.keys() == imported.keys()
     for n in range(len(LENGTHS)):
         for camera in (CAMERA, OTHER):
@@ -114,7 +114,7 @@ def test_frames_are_those_of_the_import_and_of_the_owners_files(place, root):
             np.testing.assert_array_equal(pixels, theirs(path, skip, 3))
     assert len({pixels.tobytes() for pixels, _ in ours.values()}) == 6
     # Everything else is equal byte for byte, and so is the mp4 file that a run becomes.
-    one, two = fields_of(version), fields_of(copied)
+    one, two = field_bytes(version), field_bytes(copied)
     for key, fields in one.items():
         for camera in (CAMERA, OTHER):
             run, packets = fields.pop(f"{camera}.run"), fields.pop(f"{camera}.run.packets")
@@ -155,16 +155,16 @@ def test_real_episodes_of_the_corpus(root, tmp_path):
     camera = "observation.images.cam_high"
     for numbers in real(tmp_path / "g1"):
         # The corpus has a few of the dataset's hundred episodes, as `info.json` states them.
-        version = registered(root, tmp_path / "g1", allow_missing=True).version
+        version = register_folder(root, tmp_path / "g1", allow_missing=True).version
         import_place(
             root, "lerobot", open_store(tmp_path / "g1"), "i", options=NO_OPTIONS._replace(allow_missing=True)
         )
         at = 0, 0.4, 1.9, 1.2
         ours, imported = (
-            frames_of(version, f"{camera}.run", at=at),
-            frames_of(root.open("i"), f"{camera}.mp4", at=at),
+            training_frames(version, f"{camera}.run", at=at),
+            training_frames(root.open("i"), f"{camera}.mp4", at=at),
         )
-        one, two = fields_of(version), fields_of(root.open("i"))
+        one, two = field_bytes(version), field_bytes(root.open("i"))
         for n in numbers:
             key, path = f"episode_{n:06d}", tmp_path / f"g1/videos/chunk-000/{camera}/episode_{n:06d}.mp4"
             pixels, times = ours[key, camera]
@@ -178,7 +178,7 @@ def test_real_episodes_of_the_corpus(root, tmp_path):
 
 
 def test_videos_are_not_copied(place, root):
-    version = registered(root, place).version
+    version = register_folder(root, place).version
     videos = sum(path.stat().st_size for path in place.rglob("*.mp4"))
     assert (
         sum(
@@ -192,7 +192,7 @@ def test_videos_are_not_copied(place, root):
 
 
 def test_its_export_is_that_of_its_import(place, root, tmp_path):
-    registered(root, place)
+    register_folder(root, place)
     import_place(root, "lerobot", open_store(place), "i")
     found = []
     for name in "ri":
@@ -207,27 +207,27 @@ def test_its_export_is_that_of_its_import(place, root, tmp_path):
 
 
 def test_other_formats_keep_runs_with_their_tables(own, root, tmp_path):
-    version = registered(root, own).version
+    version = register_folder(root, own).version
     assert export(version, "webdataset", open_store(tmp_path / "tars")).failures == []
     assert import_place(root, "webdataset", open_store(tmp_path / "tars"), "back").failures == []
     back = root.open("back")
-    assert fields_of(back) == fields_of(version)
-    frames = [frames_of(one, RUN) for one in (back, version)]
+    assert field_bytes(back) == field_bytes(version)
+    frames = [training_frames(one, RUN) for one in (back, version)]
     assert {key: one[0].tolist() for key, one in frames[0].items()} == {
         key: one[0].tolist() for key, one in frames[1].items()
     }
 
 
 def test_video_that_is_written_again_is_refused_and_registered_again(own, root, tmp_path):
-    version = registered(root, own).version
+    version = register_folder(root, own).version
     path = own / f"videos/{CAMERA}/chunk-000/file-000.mp4"
     whole = path.read_bytes()
     path.write_bytes(whole + b"\0\0\0\x08free")
     with refusal(
         Changed, what="size", where=f"{tmp_path}/own/videos/observation.images.high/chunk-000/file-000.mp4"
     ):
-        frames_of(root.open("r"), RUN)
-    done = registered(root, own)
+        training_frames(root.open("r"), RUN)
+    done = register_folder(root, own)
     assert (done.new, done.replaced, done.missing, done.version.name, len(done.version)) == (
         0,
         3,
@@ -235,12 +235,12 @@ def test_video_that_is_written_again_is_refused_and_registered_again(own, root, 
         "r@2",
         3,
     )
-    assert len(frames_of(done.version, RUN)) == 3
+    assert len(training_frames(done.version, RUN)) == 3
     assert version.id != done.version.id
 
 
 def test_bit_that_flips_is_corrupt_and_named(own, root):
-    registered(root, own)
+    register_folder(root, own)
     path = own / f"videos/{CAMERA}/chunk-000/file-000.mp4"
     version, known = root.open("r"), path.stat()
     at = version.address(np.array([1]), [RUN])[0].fields[RUN]
@@ -249,57 +249,57 @@ def test_bit_that_flips_is_corrupt_and_named(own, root):
     path.write_bytes(data)
     os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns))
     with refusal(Corrupt, what="observation.images.high.run", within="sample 'episode_000001'"):
-        fields_of(version)
+        field_bytes(version)
     assert "episode_000001" in str(verify(root, "r", full=True).problems)
 
 
 def test_episodes_that_are_new_or_gone(own, root):
     first = change_meta(own, lambda rows: rows[:2])
-    done = registered(root, own)
+    done = register_folder(root, own)
     assert (done.new, len(done.version)) == (2, 2)
     first()
-    done = registered(root, own)
+    done = register_folder(root, own)
     assert (done.new, done.replaced, done.same, len(done.version)) == (1, 0, 2, 3)
     assert len(done.version.parts.ids) == 2
     change_meta(own, lambda rows: rows[1:])
-    done = registered(root, own)
-    assert (done.missing, done.same, sorted(fields_of(done.version))) == (
+    done = register_folder(root, own)
+    assert (done.missing, done.same, sorted(field_bytes(done.version))) == (
         1,
         2,
         ["episode_000001", "episode_000002"],
     )
     change_meta(own, lambda rows: [{**rows[0], "length": 8, "robot_name": "b"}, *rows[1:]])
-    done = registered(root, own)
+    done = register_folder(root, own)
     assert (done.replaced, done.same) == (1, 1)
 
 
 def test_excluded_episode_stays_out_until_it_changes(own, root):
-    first = registered(root, own).version
+    first = register_folder(root, own).version
     blurred, dark = sorted(first.samples().collect()["key"])[:2]
     exclude(root, "r", [blurred], by="ann", reason="blurred")
-    again = registered(root, own)
+    again = register_folder(root, own)
     assert (again.version.name, again.new, again.same) == ("r@2", 0, len(LENGTHS))
     change_meta(own, lambda rows: [{**rows[0], "robot_name": "b"}, *rows[1:]])
-    changed = registered(root, own)
+    changed = register_folder(root, own)
     assert changed.version.name == "r@3"
     assert blurred not in changed.version.samples().collect()["key"].to_list()
     root.exclude("r", [dark], reason="dark")
-    assert registered(root, own).version.name == "r@4"
+    assert register_folder(root, own).version.name == "r@4"
 
 
 @pytest.mark.parametrize("kind", ["raw", "sample"])
 def test_taken_down_episode_is_left_alone(own, root, kind):
-    first = registered(root, own).version
+    first = register_folder(root, own).version
     rows = first.samples().collect().sort("key")
     value = rows["raw_key" if kind == "raw" else "key"][0]
     n = root.log.deny((Target(kind=kind, value=value, dataset="r"),), "ticket", "desk").n
     if kind == "raw":  # all episodes of this dataset have one data file
-        assert registered(root, own).taken_down == len(LENGTHS)
+        assert register_folder(root, own).taken_down == len(LENGTHS)
         assert len(root.versions("r")) == 1
         return
     run_takedown(root, n, apply=True)
     versions = len(root.versions("r"))
-    again = registered(root, own)
+    again = register_folder(root, own)
     assert (again.taken_down, again.new, len(root.versions("r"))) == (1, 0, versions)
 
 
@@ -307,10 +307,10 @@ def test_long_streams_have_row_blocks(own, root, monkeypatch):
     for module in (row_blocks, lerobot_registered):
         monkeypatch.setattr(module, "MIN_BYTES", 128 + 8 * 4 * 6)  # six rows of the widest stream
     first = change_meta(own, lambda rows: rows[:1])
-    short = registered(root, own).version
+    short = register_folder(root, own).version
     assert not [field for field in short.fields if field.endswith(".rows")]
     first()
-    version = registered(root, own).version
+    version = register_folder(root, own).version
     assert len(version.parts.ids) == 2
     view = version.select("matrix.npy.rows", where_present=True)
     ordinals = view.version_ordinals(np.arange(len(view)))
@@ -331,16 +331,16 @@ def test_long_streams_have_row_blocks(own, root, monkeypatch):
     ) as read:
         assert sum(len(batch.ids) for batch in read) == 4 * (sum(LENGTHS) // 4)
     change_meta(own, lambda rows: [{**row, "robot_name": "b"} for row in rows])
-    assert registered(root, own).replaced == 3
+    assert register_folder(root, own).replaced == 3
 
 
 def test_parts_share_no_video(tmp_path, root, monkeypatch):
     monkeypatch.setattr("penstock.formats.lerobot.lerobot_registered.PART_EPISODES", 1)
     old = v21(tmp_path / "old")
-    assert len(registered(root, old).version.parts.ids) == 3
-    new = registered(root, v30(tmp_path / "new", old), "one").version
+    assert len(register_folder(root, old).version.parts.ids) == 3
+    new = register_folder(root, v30(tmp_path / "new", old), "one").version
     assert len(new.parts.ids) == 1
-    assert frames_of(new, RUN).keys() == frames_of(root.open("r"), RUN).keys()
+    assert training_frames(new, RUN).keys() == training_frames(root.open("r"), RUN).keys()
 
 
 def sound(folder):
@@ -415,14 +415,14 @@ def one_path(folder):
 def test_videos_that_cannot_be_read_where_they_lie_are_refused(own, root, spoil, fault):
     spoil(own)
     with refusal(InvalidStore, **fault):
-        registered(root, own)
+        register_folder(root, own)
     assert root.datasets() == []
 
 
 def test_without_videos_or_of_another_place(own, root, tmp_path):
     with refusal(InvalidStore, what="video", where=f"{tmp_path}/own"):
-        registered(root, own, without=[CAMERA])
-    registered(root, own)
+        register_folder(root, own, without=[CAMERA])
+    register_folder(root, own)
     with refusal(
         Conflict,
         what="options",
@@ -430,24 +430,24 @@ def test_without_videos_or_of_another_place(own, root, tmp_path):
         given="{'format': 'lerobot', 'without': ['note']}",
         accepted='{"format":"lerobot","without":[]}',
     ):
-        registered(root, own, without=["note"])
+        register_folder(root, own, without=["note"])
     with refusal(Conflict, what="videos", where=f"{tmp_path}/else", accepted="r@1"):
-        registered(root, v21(tmp_path / "else", cameras=[CAMERA]))
+        register_folder(root, v21(tmp_path / "else", cameras=[CAMERA]))
     info = json.loads((own / "meta/info.json").read_text())
     del info["features"]["note"]
     (own / "meta/info.json").write_text(json.dumps(info))
     with refusal(FieldMismatch, what="features", where=f"{tmp_path}/own", given=["note.json"]):
-        registered(root, own)
+        register_folder(root, own)
 
 
 def test_viewer_shows_and_plays_runs(own, root):
-    version = registered(root, own).version
+    version = register_folder(root, own).version
     import_place(root, "lerobot", open_store(own), "i")
     record = sample_record(version, 1)
     (shown,) = [one for one in record.fields if one.field == RUN]
     assert (shown.error, shown.decoded.kind, shown.decoded.marks) == ("", "video", ())
     assert "h264, 8 frames" in shown.decoded.lines[0]
-    film = fields_of(root.open("i"))["episode_000001"][FILM]
+    film = field_bytes(root.open("i"))["episode_000001"][FILM]
     assert playable(version, 1, RUN) == (film, "mp4")
     episode = open_episode(version, 1, names_of(version, [1])[0])
     with whole_file(film) as played:
@@ -459,7 +459,7 @@ def test_viewer_shows_and_plays_runs(own, root):
 
 
 def test_added_groups_see_frames_of_runs(own, root):
-    registered(root, own)
+    register_folder(root, own)
     inputs = [RUN, f"{RUN}.packets"]
     last = loader.video(start=2, frames=1)
 
@@ -467,7 +467,7 @@ def test_added_groups_see_frames_of_runs(own, root):
         return last.of_run(*map(one.bytes_of, inputs)).mean((1, 2))
 
     made = root.add_group("r", "means", {"mean.npy": mean}, inputs=inputs)
-    found = np.load(io.BytesIO(fields_of(made)["episode_000001"]["mean.npy"]))
+    found = np.load(io.BytesIO(field_bytes(made)["episode_000001"]["mean.npy"]))
     pixels = theirs(own / f"videos/{CAMERA}/chunk-000/file-000.mp4", LENGTHS[0] + 2, 1)
     np.testing.assert_array_equal(found, pixels.mean((1, 2)))
     with refusal(DecodeFailed, what="frames", given=5, accepted=16):
@@ -477,8 +477,8 @@ def test_added_groups_see_frames_of_runs(own, root):
 def test_frames_behind_a_keyframe_that_is_none_are_decoded_from_further_back(root, tmp_path):
     """The table marks every packet as a keyframe: bare packets do not do, the whole run does."""
     own = v30(tmp_path / "long", v21(tmp_path / "long-old", cameras=[CAMERA], gop=100), cameras=[CAMERA])
-    version = registered(root, own).version
-    fields = fields_of(version)["episode_000001"]
+    version = register_folder(root, own).version
+    fields = field_bytes(version)["episode_000001"]
     told = read_packets(fields[f"{RUN}.packets"])
     assert told.key.sum() == 1
     wrong = packets_bytes(replace(told, key=np.ones(8, bool)))
@@ -494,8 +494,8 @@ def test_frames_behind_a_keyframe_that_is_none_are_decoded_from_further_back(roo
 
 
 def test_run_without_its_table_says_so(own, root):
-    version = registered(root, own).version
-    fields = fields_of(version)["episode_000001"]
+    version = register_folder(root, own).version
+    fields = field_bytes(version)["episode_000001"]
     with root.write("w") as writer:
         writer.add("a", {RUN: fields[RUN]})
     alone = root.open("w")
@@ -526,9 +526,9 @@ def test_command(own, root, cli):
 
 
 @pytest.mark.parametrize("adopted", [False, True])
-def test_episode_that_was_taken_down(own, root, tmp_path, cli, adopted):
+def test_episode_of_a_takedown(own, root, tmp_path, cli, adopted):
     """Its copied bytes are zeros, its run is in no index; adopted, its packets are zeros too."""
-    before = fields_of(registered(root, own).version)
+    before = field_bytes(register_folder(root, own).version)
     if adopted:
         assert adopt(root, "r").failures == []
     path = own / f"videos/{CAMERA}/chunk-000/file-000.mp4"
@@ -541,7 +541,7 @@ def test_episode_that_was_taken_down(own, root, tmp_path, cli, adopted):
     n = root.log.refresh().denies[-1].n
     assert cli("takedown", "run", str(n), "--apply", root=root.url).code in (0, 1)
     again = loader.Root(root.url)
-    after = fields_of(again.open("r"))
+    after = field_bytes(again.open("r"))
     gone = before.pop("episode_000001")
     assert after == before
     assert verify(again, "r", full=True).problems == []
@@ -558,7 +558,7 @@ def test_episode_that_was_taken_down(own, root, tmp_path, cli, adopted):
 
 
 def test_card_shows_frames_of_runs(own, root, tmp_path, cli):
-    registered(root, own)
+    register_folder(root, own)
     import_place(root, "lerobot", open_store(own), "i")
     pictures = []
     for name in "ri":

@@ -28,12 +28,12 @@ from tests.penstock.formats.builders.lerobot_files import (
     LANGUAGE_COLUMNS,
     LENGTHS,
     PERSISTENT,
+    column_type,
     declare,
-    published,
-    spoken,
     table,
     v21,
     v30,
+    write_language,
 )
 from tests.refusals import refusal
 
@@ -43,16 +43,16 @@ def of_fields(kind: pa.DataType) -> list[tuple[str, str]]:
     return [(field.name, str(field.type).replace("element:", "item:")) for field in kind.value_type]
 
 
-def imported(root, folder, name="d"):
+def import_dataset(root, folder, name="d"):
     assert import_place(root, "lerobot", open_store(folder), name).failures == []
     return root.open(name)
 
 
-def lines_of(version):
+def language_lines(version):
     return {one["__key__"]: one["language.jsonl"] for one in version.select("language.jsonl")}
 
 
-def columns_of(folder):
+def episode_columns(folder):
     """Episode -> column -> its rows, with the calls parsed."""
     out: dict[int, dict[str, list[Any]]] = {}
     for path in sorted((folder / "data").rglob("*.parquet")):
@@ -69,7 +69,7 @@ def columns_of(folder):
 
 def test_tasks_are_lines_of_the_time_of_their_rows(tmp_path):
     with loader.Root(tmp_path / "root") as root:
-        lines = lines_of(imported(root, v21(tmp_path / "in", cameras=[CAMERA])))
+        lines = language_lines(import_dataset(root, v21(tmp_path / "in", cameras=[CAMERA])))
         line = {"end_ns": None, "style": "task", "role": "user", "camera": None, "tool_calls": None}
         assert lines["episode_000000"] == [{"start_ns": 0, "text": "lift", **line}]
         assert lines["episode_000001"] == [
@@ -89,14 +89,14 @@ def test_tasks_are_lines_of_the_time_of_their_rows(tmp_path):
 
 @pytest.mark.parametrize("inferred", [False, True])
 @pytest.mark.parametrize("layout", [v21, v30])
-def test_columns_of_lerobot_come_in_and_go_out(tmp_path, layout, inferred):
-    place = spoken(v21(tmp_path / "in", cameras=[CAMERA]), inferred)
+def test_columns_of_lerobot_survive_import_and_export(tmp_path, layout, inferred):
+    place = write_language(v21(tmp_path / "in", cameras=[CAMERA]), inferred)
     if layout is v30:
         place = v30(tmp_path / "new", place, cameras=[CAMERA])
         declare(place)
     with loader.Root(tmp_path / "root") as root, loader.Root(tmp_path / "again") as again:
-        version = imported(root, place)
-        lines = lines_of(version)["episode_000001"][2:]
+        version = import_dataset(root, place)
+        lines = language_lines(version)["episode_000001"][2:]
         assert [(one["start_ns"], one["end_ns"], one["text"]) for one in lines[:4]] == [
             (0, None, "reach"),
             (0, None, "raise it"),
@@ -113,7 +113,7 @@ def test_columns_of_lerobot_come_in_and_go_out(tmp_path, layout, inferred):
         assert lines[5]["camera"] == CAMERA
         done = export(version, "lerobot", open_store(tmp_path / "out"))
         assert (done.lost, done.failures) == ([], [])
-        out = columns_of(tmp_path / "out")
+        out = episode_columns(tmp_path / "out")
         assert list(out) == [0, 1, 2]
         for number, own in out.items():
             assert own["language_persistent"] == [PERSISTENT] * LENGTHS[number]
@@ -122,13 +122,15 @@ def test_columns_of_lerobot_come_in_and_go_out(tmp_path, layout, inferred):
         info = json.loads((tmp_path / "out/meta/info.json").read_text())
         for name in LANGUAGE_COLUMNS:
             assert info["features"][name] == LANGUAGE
-            assert of_fields(stored.field(name).type) == of_fields(published(name))
-        assert lines_of(imported(again, tmp_path / "out")) == lines_of(version)
+            assert of_fields(stored.field(name).type) == of_fields(column_type(name))
+        assert language_lines(import_dataset(again, tmp_path / "out")) == language_lines(version)
 
 
 def test_windows_see_an_event_in_its_row_only(tmp_path):
     with loader.Root(tmp_path / "root") as root:
-        view = imported(root, spoken(v21(tmp_path / "in", cameras=[CAMERA]))).select("matrix.npy")
+        view = import_dataset(root, write_language(v21(tmp_path / "in", cameras=[CAMERA]))).select(
+            "matrix.npy"
+        )
         at = {"matrix.npy": loader.rows(0, 1)}
         windows = loader.windows(view, anchor="matrix.npy", at=at, text=("vqa", "subtask", "task"))
         plan = loader.plan({"d": windows}, seed=1, global_batch=sum(LENGTHS))
@@ -139,7 +141,7 @@ def test_windows_see_an_event_in_its_row_only(tmp_path):
         assert told == ["reach", "reach", "what is left?", *["grasp"] * 5]
 
 
-def changed(**of):
+def other_rows(**of):
     """Persistent rows whose first text is another."""
     return lambda n: [[PERSISTENT[0] | of, *PERSISTENT[1:]]] * n
 
@@ -149,22 +151,22 @@ def changed(**of):
     [
         (lambda n: [[], *[PERSISTENT] * (n - 1)], {"what": "row", "given": 1}),
         (lambda n: [None, *[PERSISTENT] * (n - 1)], {"what": "row", "given": 1}),
-        (changed(role=None), {"what": "language", "given": "line 2: role = None; a text is needed"}),
-        (changed(style="task"), {"what": "style", "given": "task"}),
-        (changed(timestamp=float("nan")), {"what": "timestamp", "given": math.nan, "accepted": "seconds"}),
-        (changed(timestamp=None), {"what": "timestamp", "accepted": "seconds"}),
-        (changed(timestamp=1e20), {"what": "timestamp", "given": 1e20, "accepted": "seconds"}),
+        (other_rows(role=None), {"what": "language", "given": "line 2: role = None; a text is needed"}),
+        (other_rows(style="task"), {"what": "style", "given": "task"}),
+        (other_rows(timestamp=float("nan")), {"what": "timestamp", "given": math.nan, "accepted": "seconds"}),
+        (other_rows(timestamp=None), {"what": "timestamp", "accepted": "seconds"}),
+        (other_rows(timestamp=1e20), {"what": "timestamp", "given": 1e20, "accepted": "seconds"}),
         (
-            changed(timestamp=1.76e9),
+            other_rows(timestamp=1.76e9),
             {"what": "timestamp", "given": 1.76e9, "accepted": "seconds since the first row"},
         ),
         (
-            changed(content=b"\xff"),
+            other_rows(content=b"\xff"),
             {"what": "language", "given": "Object of type bytes is not JSON serializable"},
         ),
-        (changed(tool_calls=["{"]), {"what": "tool call", "given": "{"}),
+        (other_rows(tool_calls=["{"]), {"what": "tool call", "given": "{"}),
         (
-            changed(tool_calls=["[" * 140 + "]" * 140]),
+            other_rows(tool_calls=["[" * 140 + "]" * 140]),
             {"what": "tool call", "given": "[" * 140 + "]" * 140},
         ),
         (lambda n: [[None]] * n, {"what": "text", "given": "null"}),
@@ -209,7 +211,7 @@ def test_column_that_meta_names_and_the_rows_lack_is_corrupt(tmp_path):
 
 @pytest.mark.parametrize("without", [["language_events"], ["language.jsonl"], ["observation.state"], []])
 def test_columns_that_are_left_out_are_not_read(tmp_path, without):
-    store = open_store(spoken(v21(tmp_path / "in", cameras=[])))
+    store = open_store(write_language(v21(tmp_path / "in", cameras=[])))
     infos, options = list(store.list()), ColumnarOptions(without=frozenset(without))
     dataset = open_dataset(store, infos, options)
     (info,) = (one for one in infos if one.key.endswith("episode_000000.parquet"))
@@ -220,7 +222,7 @@ def test_columns_that_are_left_out_are_not_read(tmp_path, without):
     assert not {*LANGUAGE_COLUMNS} & {*table.column_names}
 
 
-def written(root, lines, tasks=True, name="episode_000000"):
+def write_language_version(root, lines, tasks=True, name="episode_000000"):
     ns = np.array([n * 10**9 // 30 for n in range(4)])
     own = [{"start_ns": 0, "style": "task", "text": "lift"}] * tasks
     with root.write("own") as writer:
@@ -242,7 +244,7 @@ def written(root, lines, tasks=True, name="episode_000000"):
 )
 def test_what_lerobot_cannot_hold_is_a_loss(tmp_path, line, why):
     with loader.Root(tmp_path / "root") as root:
-        version = written(root, [line])
+        version = write_language_version(root, [line])
         with pytest.raises(LossyExport, match=f"episode_000000.*{why}"):
             export(version, "lerobot", open_store(tmp_path / "out"))
         done = export(version, "lerobot", open_store(tmp_path / "out"), lossy=True)
@@ -256,13 +258,13 @@ def test_text_that_ends_where_calls_of_tools_begin_is_a_loss(tmp_path):
         {"start_ns": row, "style": "subtask", "tool_calls": [{}]},
     ]
     with loader.Root(tmp_path / "root") as root, pytest.raises(LossyExport, match="the text at 0 ns ends"):
-        export(written(root, lines), "lerobot", open_store(tmp_path / "out"))
+        export(write_language_version(root, lines), "lerobot", open_store(tmp_path / "out"))
 
 
 def test_rows_without_a_task_are_a_loss(tmp_path):
     late = {"start_ns": 2 * 10**9 // 30, "style": "task", "text": "drop"}
     with loader.Root(tmp_path / "root") as root:
-        version = written(root, [late], tasks=False)
+        version = write_language_version(root, [late], tasks=False)
         with pytest.raises(LossyExport, match="a row has no task"):
             export(version, "lerobot", open_store(tmp_path / "out"))
 
@@ -289,7 +291,7 @@ def test_files_of_rows_count_the_language_that_is_repeated(tmp_path, monkeypatch
     with loader.Root(tmp_path / "root") as root:
         line = {"start_ns": 0, "style": "subtask", "text": "a" * 5000}
         for number in range(3):
-            written(root, [line], name=f"episode_00000{number}")
+            write_language_version(root, [line], name=f"episode_00000{number}")
         assert export(root.open("own"), "lerobot", open_store(tmp_path / "out")).failures == []
     files = sorted((tmp_path / "out/data").rglob("*.parquet"))
     assert [pq.read_table(path)["language_persistent"].to_pylist()[3][0]["content"] for path in files] == [
@@ -300,7 +302,9 @@ def test_files_of_rows_count_the_language_that_is_repeated(tmp_path, monkeypatch
 def test_own_lines_of_tasks_become_lerobots_tasks(tmp_path):
     drop = {"start_ns": 2 * 10**9 // 30, "style": "task", "text": "drop"}
     with loader.Root(tmp_path / "root") as root:
-        assert export(written(root, [drop]), "lerobot", open_store(tmp_path / "out")).lost == []
+        assert (
+            export(write_language_version(root, [drop]), "lerobot", open_store(tmp_path / "out")).lost == []
+        )
     rows = pq.read_table(tmp_path / "out/data/chunk-000/file-000.parquet")
     tasks = pq.read_table(tmp_path / "out/meta/tasks.parquet").to_pydict()["__index_level_0__"]
     assert [tasks[index] for index in rows["task_index"].to_pylist()] == ["lift", "lift", "drop", "drop"]
@@ -312,12 +316,12 @@ def test_language_of_a_registered_place_is_a_group_of_its_own(tmp_path, cli):
     place = v21(tmp_path / "in", cameras=[CAMERA])
     root = tmp_path / "root"
     assert cli("register", "lerobot", place, "d", "--without", "language.jsonl", root=root).code == 0
-    assert cli("register", "lerobot", spoken(v21(tmp_path / "spoken")), "new", root=root).code == 0
+    assert cli("register", "lerobot", write_language(v21(tmp_path / "spoken")), "new", root=root).code == 0
     with loader.Root(root) as opened:
         assert "language.jsonl" not in opened.open("d").fields
         groups = opened.open("new").manifest["groups"]
         assert groups["language"]["field_nbytes"].keys() == {"language.jsonl"}
-        assert len(lines_of(opened.open("new"))["episode_000001"]) == 2 + len(PERSISTENT) + 3
+        assert len(language_lines(opened.open("new"))["episode_000001"]) == 2 + len(PERSISTENT) + 3
 
 
 def test_texts_of_every_row_take_the_memory_of_some_rows(tmp_path):

@@ -24,10 +24,10 @@ from tests.penstock.formats.builders.lerobot_files import (
     PERSISTENT,
     change_meta,
     put,
-    spoken,
     table,
     v21,
     v30,
+    write_language,
 )
 from tests.refusals import refusal
 
@@ -42,7 +42,7 @@ def place(tmp_path):
     return v30(tmp_path / "new", v21(tmp_path / "old", cameras=[CAMERA]), cameras=[CAMERA])
 
 
-def samples_in(folder, *without):
+def folder_samples(folder, *without):
     store = open_store(folder)
     readable = find_readable(store, list(store.list()), ColumnarOptions(without=frozenset(without)))
     return {
@@ -68,20 +68,20 @@ def with_subtasks(folder, numbers, texts=SUBTASKS):
 SUBTASK_ROWS = [0, 0, 1, 2, 2, -1, 0, 0, 0, -1, 2, 2, 2, 1, 1, 1]
 
 
-def subtasks_of(sample):
+def subtasks(sample):
     lines = parse_language(sample.fields["language.jsonl"])
     return [(round(line.start_ns * 30 / 10**9), line.text) for line in lines if line.style == "subtask"]
 
 
 def test_subtasks_are_lines_of_language(place):
-    samples = samples_in(with_subtasks(place, SUBTASK_ROWS))
-    assert subtasks_of(samples["episode_000000"]) == [(0, "reach"), (2, "grasp"), (3, "lift")]
+    samples = folder_samples(with_subtasks(place, SUBTASK_ROWS))
+    assert subtasks(samples["episode_000000"]) == [(0, "reach"), (2, "grasp"), (3, "lift")]
     lines = parse_language(samples["episode_000001"].fields["language.jsonl"])
     spans = [(line.start_ns, line.end_ns, line.text) for line in lines if line.style == "subtask"]
     ns = np.load(io.BytesIO(samples["episode_000001"].fields["matrix.ns.npy"])).tolist()
     assert spans == [(ns[1], ns[4], "reach"), (ns[5], None, "lift")]
-    assert "language.jsonl" not in samples_in(place, "language.jsonl")["episode_000001"].fields
-    assert not subtasks_of(samples_in(place, "subtask_index")["episode_000001"])
+    assert "language.jsonl" not in folder_samples(place, "language.jsonl")["episode_000001"].fields
+    assert not subtasks(folder_samples(place, "subtask_index")["episode_000001"])
 
 
 @pytest.mark.parametrize("verb", ["import", "register"])
@@ -108,7 +108,7 @@ def test_subtask_without_a_text_is_corrupt_and_says_what_to_do(place):
     with refusal(
         Corrupt, what="subtask_index", where="data/chunk-000/file-000.parquet, episode 0, row 0", given=3
     ):
-        samples_in(place)
+        folder_samples(place)
 
 
 @pytest.mark.parametrize("layout", ["v2.1", "v3.0"])
@@ -145,7 +145,7 @@ def test_statistics_that_are_not_finite_are_left_out_by_name(tmp_path, place, cl
         one["__key__"]: one["episode.json"]["stats"] for one in loader.Root(tmp_path / "root").open("d")[:]
     }
     assert "observation.state" not in facts["episode_000001"]
-    values = samples_in(spoiled)["episode_000000"].fields["observation.state.npy"]
+    values = folder_samples(spoiled)["episode_000000"].fields["observation.state.npy"]
     mean = np.load(io.BytesIO(values)).astype(np.float64).mean(0)
     assert facts["episode_000000"]["observation.state"]["mean"] == mean.tolist()
 
@@ -169,14 +169,14 @@ def test_more_columns_of_tasks_are_named(place, tmp_path, cli, tasks, text):
     done = cli("import", "lerobot", place, "d", root=tmp_path / "root")
     assert done.code == 0, done.err
     assert f"meta/tasks.parquet: columns that are not read: {text}" in done.out
-    assert samples_in(place)["episode_000000"].metadata["task"] == "lift"
+    assert folder_samples(place)["episode_000000"].metadata["task"] == "lift"
 
 
 def test_texts_are_those_of_the_index_of_pandas(place):
     pandas = {"index_columns": ["text"], "column_indexes": [], "columns": []}
     tasks = pa.table({"task_index": [0, 1], "category": ["a", "b"], "text": ["lift", "put down"]})
     table(place / "meta/tasks.parquet", tasks.replace_schema_metadata({"pandas": json.dumps(pandas)}))
-    assert samples_in(place)["episode_000001"].metadata["task"] == "lift"
+    assert folder_samples(place)["episode_000001"].metadata["task"] == "lift"
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_texts_are_those_of_the_index_of_pandas(place):
 def test_tasks_that_name_no_text_are_refused(place, tasks, fault):
     table(place / "meta/tasks.parquet", pa.table(tasks))
     with refusal(InvalidStore, **fault):
-        samples_in(place)
+        folder_samples(place)
 
 
 @pytest.mark.parametrize("verb", ["import", "register"])
@@ -250,17 +250,17 @@ def with_timestamps(folder, change):
 
 def test_times_within_the_tolerance_of_lerobot_are_the_rate(place):
     """A recorder's clock is 0.08 ms off, now too early and now too late."""
-    before = samples_in(place)
+    before = folder_samples(place)
     with_timestamps(
         place, lambda seconds, numbers: seconds + 8e-5 * np.where(numbers % 2, 1, -1) * (numbers > 0)
     )
-    assert samples_in(place) == before
+    assert folder_samples(place) == before
 
 
 def test_times_that_drift_are_the_clock(place, tmp_path):
     """Each step is 0.09 ms longer than 1/30 s, which LeRobot accepts; the sum of seven is above its tolerance."""
     with_timestamps(place, lambda seconds, numbers: seconds + 9e-5 * numbers)
-    episode = samples_in(place, CAMERA)["episode_000001"]
+    episode = folder_samples(place, CAMERA)["episode_000001"]
     ns = np.load(io.BytesIO(episode.fields["matrix.ns.npy"]))
     seconds = (np.arange(LENGTHS[1]) / 30 + 9e-5 * np.arange(LENGTHS[1])).astype(np.float32)
     assert ns.tolist() == np.floor(seconds.astype(np.float64) * 1e9).astype(np.int64).tolist()
@@ -272,7 +272,7 @@ def test_times_that_drift_are_the_clock(place, tmp_path):
         given=0.06666666666666667,
         accepted=0.06684666872024536,
     ):
-        samples_in(place)
+        folder_samples(place)
     with loader.Root(tmp_path / "a") as first, loader.Root(tmp_path / "b") as second:
         options = ColumnarOptions(without=frozenset([CAMERA]))
         import_place(first, "lerobot", open_store(place), "d", options=options)
@@ -287,10 +287,10 @@ def test_step_beyond_the_tolerance_is_refused_with_its_row(place, off_s):
     with_timestamps(place, lambda seconds, numbers: seconds + off_s * (numbers == 3))
     where = "data/chunk-000/file-000.parquet, episode 0, row 3"
     with refusal(Corrupt, what="timestamp", where=where, accepted=0.1):
-        samples_in(place)
+        folder_samples(place)
 
 
-def exchanged(place, tmp_path):
+def exchange(place, tmp_path):
     """Import, export, and import again; return both versions and the exported folder."""
     out = tmp_path / "out"
     first, second = loader.Root(tmp_path / "a"), loader.Root(tmp_path / "b")
@@ -306,7 +306,7 @@ def exchanged(place, tmp_path):
 )
 def test_subtasks_come_out_and_in_again(place, tmp_path, texts):
     numbers = [number + (number > 0) * (texts[1] == "-") for number in SUBTASK_ROWS]
-    first, second, out = exchanged(with_subtasks(place, numbers, texts), tmp_path)
+    first, second, out = exchange(with_subtasks(place, numbers, texts), tmp_path)
     assert content_digest(second, full=True).digest == content_digest(first, full=True).digest
     rows = pq.read_table(out / ROWS_KEY)
     assert rows["subtask_index"].to_pylist() == numbers
@@ -320,9 +320,9 @@ def test_subtasks_come_out_and_in_again(place, tmp_path, texts):
 def test_subtasks_and_language_columns_come_out_and_in_again(place, tmp_path):
     """The lines of both stay apart: a subtask by number, and other texts of `language_persistent`."""
     persistent = [{**one, "style": "memory"} for one in PERSISTENT]
-    spoken(place, persistent=[persistent] * sum(LENGTHS))
+    write_language(place, persistent=[persistent] * sum(LENGTHS))
     with_subtasks(place, SUBTASK_ROWS)
-    first, second, out = exchanged(place, tmp_path)
+    first, second, out = exchange(place, tmp_path)
     assert content_digest(second, full=True).digest == content_digest(first, full=True).digest
     styles = {
         text["style"]

@@ -34,14 +34,14 @@ def root(tmp_path: Path) -> loader.Root:
     return loader.Root(str(tmp_path / "root"))
 
 
-def windows_of(version: loader.Version, field: str = STATE) -> Any:
+def make_windows(version: loader.Version, field: str = STATE) -> Any:
     name = f"{field}.npy"
     return loader.windows(version.select(name), anchor=name, at={name: loader.rows(0, 1)}, columns=("task",))
 
 
 def test_statistics_are_those_of_the_norm(root: loader.Root, tmp_path: Path) -> None:
     version = root.open("arm@1")
-    norm = loader.norm(windows_of(version), [f"{STATE}.npy"])
+    norm = loader.norm(make_windows(version), [f"{STATE}.npy"])
     command = ["export", "arm@1", "lerobot", str(tmp_path / "out"), "--root", root.url, "--norm", norm.path]
     assert main([*command, "--lossy"]) == 0
     export(version, "lerobot", open_store(str(tmp_path / "plain")), lossy=True)
@@ -64,7 +64,7 @@ def test_statistics_are_those_of_the_norm(root: loader.Root, tmp_path: Path) -> 
         export(version, "lerobot", open_store(str(tmp_path / "plain")), lossy=True, norm=norm.path)
 
 
-def stored(root: loader.Root, name: str, episodes: dict[str, dict[str, Any]]) -> loader.Version:
+def write_episodes(root: loader.Root, name: str, episodes: dict[str, dict[str, Any]]) -> loader.Version:
     """A version of episodes at 10 Hz: key -> field -> array, or the document `episode.json`."""
     with root.write(name) as writer:
         for key, fields in episodes.items():
@@ -76,7 +76,7 @@ def stored(root: loader.Root, name: str, episodes: dict[str, dict[str, Any]]) ->
     return root.open(f"{name}@1")
 
 
-def exported_stats(version: loader.Version, folder: Path) -> dict[str, Any]:
+def export_stats(version: loader.Version, folder: Path) -> dict[str, Any]:
     export(version, "lerobot", open_store(str(folder)), lossy=True)
     stats: dict[str, Any] = json.loads((folder / "meta/stats.json").read_text())
     return stats
@@ -102,7 +102,7 @@ def test_statistics_are_those_of_all_rows(
         for n in range(len(lengths))
     }
     with loader.Root(str(tmp_path / "root")) as root:
-        stats = exported_stats(stored(root, "d", episodes), tmp_path / "out")
+        stats = export_stats(write_episodes(root, "d", episodes), tmp_path / "out")
     for name, values in parts.items():
         rows = np.concatenate(values).astype(np.float64)
         rows = rows.reshape(len(rows), *(rows.shape[1:] or (1,)))
@@ -123,10 +123,10 @@ def test_statistics_leave_out_rows_that_are_not_finite(tmp_path: Path) -> None:
     values[2, 1] = np.nan
     values[4, 0] = np.inf
     with loader.Root(str(tmp_path / "root")) as root:
-        version = stored(
+        version = write_episodes(
             root, "d", {"episode_000000": {"action.npy": values, "wide.npy": np.full(6, np.nan)}}
         )
-        stats = exported_stats(version, tmp_path / "out")
+        stats = export_stats(version, tmp_path / "out")
     rows = values[[0, 1, 3, 5]].astype(np.float64)
     assert (stats["action"]["count"], stats["action"]["mean"]) == ([4], rows.mean(0).tolist())
     assert stats["action"]["max"] == [10.0, 11.0]
@@ -147,7 +147,7 @@ def test_quantiles_of_cameras_are_bounds(tmp_path: Path) -> None:
     (source / "meta/episodes_stats.jsonl").write_text("\n".join(lines))
     assert main(["import", "lerobot", str(source), "arm", "--root", str(tmp_path / "root")]) == 0
     with loader.Root(str(tmp_path / "root")) as root:
-        stats = exported_stats(root.open("arm"), tmp_path / "out")[camera]
+        stats = export_stats(root.open("arm"), tmp_path / "out")[camera]
     assert {name: stats[name][0][0][0] for name in ("min", "q01", "q10", "q90", "q99", "max", "mean")} == {
         "min": 0.5, "q01": 0.5, "q10": 0.5, "q90": 2.5, "q99": 2.5, "max": 2.5, "mean": 1.5,
     }  # fmt: skip
@@ -165,7 +165,7 @@ def test_export_that_an_earlier_release_began_is_refused(root: loader.Root, tmp_
 
 def test_norms_that_do_not_fit_are_refused(root: loader.Root, tmp_path: Path) -> None:
     version, field = root.open("arm@1"), f"{STATE}.npy"
-    windows = windows_of(version)
+    windows = make_windows(version)
     later = root.exclude("arm@1", [version.keys(np.array([0]))[0]], reason="bad").select(field)
     other = loader.norm(loader.windows(later, anchor=field, at={field: [0]}), [field])
     relative = loader.norm(windows, [field], transform=Relative())

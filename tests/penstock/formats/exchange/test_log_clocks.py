@@ -48,14 +48,14 @@ def write_log(path: Path, topics: dict[str, Rows]) -> None:
         writer.finish()
 
 
-def imported(folder: Path, kind: str = "mcap", **clocks: str) -> tuple[ImportReport, loader.Root]:
+def import_log(folder: Path, kind: str = "mcap", **clocks: str) -> tuple[ImportReport, loader.Root]:
     root = loader.Root(folder.parent / f"root-{len(list(folder.parent.iterdir()))}")
     options = ColumnarOptions(clocks={f"/{topic}": clock for topic, clock in clocks.items()})
     return import_place(root, kind, open_store(folder), "log", options=options), root
 
 
 def import_failure(folder: Path, kind: str = "mcap", **clocks: str) -> str:
-    report, _ = imported(folder, kind, **clocks)
+    report, _ = import_log(folder, kind, **clocks)
     (failure,) = report.failures
     return failure
 
@@ -113,7 +113,7 @@ def test_chosen_log_time_aligns_the_windows(clock: str, tmp_path: Path) -> None:
 
 def test_chosen_stamps_are_kept_whatever_their_clock(tmp_path: Path) -> None:
     write_log(tmp_path / "in" / "a.mcap", {"/cam": camera(UPTIME), "/cmd": commands()})
-    report, root = imported(tmp_path / "in", cam="stamp")
+    report, root = import_log(tmp_path / "in", cam="stamp")
     assert report.failures == []
     names, own = times(root)
     assert names == {"cam": "header.stamp", "cmd": "log_time"}
@@ -139,7 +139,7 @@ def test_import_refuses_a_clock_that_is_set_during_the_recording(tmp_path: Path)
 def test_topics_with_a_delay_of_seconds_keep_their_stamps(tmp_path: Path) -> None:
     topics = {"/cam": camera(-(10**6)), "/detector": camera(-4 * 10**9), "/cmd": commands()}
     write_log(tmp_path / "in" / "a.mcap", topics)
-    report, root = imported(tmp_path / "in")
+    report, root = import_log(tmp_path / "in")
     assert report.failures == []
     names, own = times(root)
     assert names == {"cam": "header.stamp", "detector": "header.stamp", "cmd": "log_time"}
@@ -147,7 +147,7 @@ def test_topics_with_a_delay_of_seconds_keep_their_stamps(tmp_path: Path) -> Non
     assert own["cam"][0] == 4 * 10**9 - 10**6
 
 
-def simulated(step_ns: int, rows: int, offset_ns: int = 0, first: int = 0) -> Rows:
+def simulation_rows(step_ns: int, rows: int, offset_ns: int = 0, first: int = 0) -> Rows:
     """Return rows of a simulation at a third of the log time's speed, which pauses for an hour after 20 s."""
     rows_ = []
     for k in range(first, rows):
@@ -159,13 +159,13 @@ def simulated(step_ns: int, rows: int, offset_ns: int = 0, first: int = 0) -> Ro
 
 def test_simulation_is_aligned_by_its_own_time(tmp_path: Path) -> None:
     topics = {
-        "/cam": simulated(STEP, 400),
-        "/odometry": simulated(STEP // 2, 800),
-        "/map": simulated(10**10, 4),
-        "/late": simulated(STEP, 300, first=250),
+        "/cam": simulation_rows(STEP, 400),
+        "/odometry": simulation_rows(STEP // 2, 800),
+        "/map": simulation_rows(10**10, 4),
+        "/late": simulation_rows(STEP, 300, first=250),
     }
     write_log(tmp_path / "in" / "a.mcap", topics)
-    report, root = imported(tmp_path / "in")
+    report, root = import_log(tmp_path / "in")
     assert report.failures == []
     names, own = times(root)
     assert set(names.values()) == {"header.stamp"}
@@ -177,14 +177,14 @@ def test_simulation_is_aligned_by_its_own_time(tmp_path: Path) -> None:
 def test_simulation_that_is_faster_than_the_log_time_keeps_its_stamps(tmp_path: Path) -> None:
     slow_topic = [(ZERO + k * 10**9, {**stamp(k * 10**10), "value": k}) for k in range(20)]
     write_log(tmp_path / "in" / "a.mcap", {"/map": slow_topic})
-    report, root = imported(tmp_path / "in")
+    report, root = import_log(tmp_path / "in")
     assert report.failures == []
     assert times(root)[1] == {"map": [k * 10**10 for k in range(20)]}
 
 
 def test_simulation_refuses_a_topic_of_the_log_time_or_of_another_simulation(tmp_path: Path) -> None:
-    topics = {"/cam": simulated(STEP, 400), "/odometry": simulated(STEP // 2, 800)}
-    write_log(tmp_path / "a" / "in" / "a.mcap", {**topics, "/other": simulated(STEP, 400, 60 * 10**9)})
+    topics = {"/cam": simulation_rows(STEP, 400), "/odometry": simulation_rows(STEP // 2, 800)}
+    write_log(tmp_path / "a" / "in" / "a.mcap", {**topics, "/other": simulation_rows(STEP, 400, 60 * 10**9)})
     failure = import_failure(tmp_path / "a" / "in")
     assert (
         "topic /other, row 0: its header.stamp is off by +60.000 s from the header.stamp of /odometry"
@@ -224,7 +224,7 @@ def test_bags_refuse_a_topic_that_stamps_by_its_own_clock(kind: str, tmp_path: P
     assert "topic /cam, row 0: its header.stamp is off by -1,759,999,999.000 s" in import_failure(
         folder, "rosbag"
     )
-    report, root = imported(folder, "rosbag", cam="log_time")
+    report, root = import_log(folder, "rosbag", cam="log_time")
     assert report.failures == []
     _, own = times(root)
     assert own["cam"] == own["cmd"] == [k * STEP for k in range(5)]
@@ -251,4 +251,4 @@ def test_clock_option_refuses_what_is_no_clock(
 def test_clock_option_is_for_logs_only(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     with refusal(InvalidRuntime, what="--clock", given="files"):
-        imported(tmp_path / "in", "files", cam="stamp")
+        import_log(tmp_path / "in", "files", cam="stamp")

@@ -35,7 +35,7 @@ def registering(format, place, root, **how):
     return register(loader.Root(root), format, place, "r", **how)
 
 
-def missing_of(version):
+def first_missing(version):
     return version.manifest["producer"]["missing"]["first"]
 
 
@@ -114,7 +114,7 @@ def test_import_names_what_a_place_lacks(format, format_places, tmp_path):
     done, root = importing(format, place, tmp_path / "root", allow_missing=True)
     assert done.failures == []
     assert_matches(why, done.missing_parts)
-    assert_matches(why.replace(r"place/", ""), missing_of(root.open("d")))
+    assert_matches(why.replace(r"place/", ""), first_missing(root.open("d")))
     assert str(tmp_path) not in json.dumps(root.open("d").manifest["producer"])
 
 
@@ -151,7 +151,7 @@ def test_robomimic_steps_that_the_total_states(format_places, tmp_path):
     assert ["states 1,000 steps" in text for text in done.missing_parts] == [True]
 
 
-def records_in(folder, name, numbers):
+def write_records(folder, name, numbers):
     folder.mkdir(parents=True, exist_ok=True)
     rows = [records.record(records.example({"text": [b"a" * 9], "n": [n]})) for n in numbers]
     (folder / name).write_bytes(b"".join(rows))
@@ -160,7 +160,7 @@ def records_in(folder, name, numbers):
 def test_record_files_and_records_that_dataset_info_states(tmp_path):
     place = tmp_path / "place"
     for number in (0, 2):
-        records_in(place, f"d-train.tfrecord-{number:05d}-of-00003", range(2))
+        write_records(place, f"d-train.tfrecord-{number:05d}-of-00003", range(2))
     splits = [{"name": "train", "shardLengths": ["2", "2", "3"]}]
     (place / "dataset_info.json").write_text(json.dumps({"name": "d", "splits": splits}))
     how = {"fields": {"text": "txt"}}
@@ -169,14 +169,16 @@ def test_record_files_and_records_that_dataset_info_states(tmp_path):
     done, root = importing("tfrecord", place, allow_missing=True, **how)
     assert (done.failures, done.samples) == ([], 4)
     assert_matches(r"d-train\.tfrecord-00001-of-00003", done.missing_parts)
-    assert_matches(r"tfrecord-00002-of-00003, states 3 records, and 2 are there", missing_of(root.open("d")))
-    records_in(place, "d-train.tfrecord-00001-of-00003", range(2))
+    assert_matches(
+        r"tfrecord-00002-of-00003, states 3 records, and 2 are there", first_missing(root.open("d"))
+    )
+    write_records(place, "d-train.tfrecord-00001-of-00003", range(2))
     assert "tfrecord-00002-of-00003, states 3 records, and 2 are there" in outcome("tfrecord", place, **how)
     (place / "dataset_info.json").write_text('{"splits": [{"name": "train", "shardLengths": ["many"]}]}')
     assert "is no dataset_info.json of TensorFlow Datasets" in outcome("tfrecord", place, **how)
 
 
-def sharded(format, path):
+def write_shards(format, path):
     """Write a small object of a sharded format."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if format.startswith("webdataset"):
@@ -205,39 +207,39 @@ ENDINGS = {
 def test_files_that_names_state(format, tmp_path):
     place = tmp_path / "place"
     for number in (0, 1, 3):
-        sharded(format, place / f"data/train-{number:05d}-of-00004{ENDINGS[format]}")
-    sharded(format, place / f"data/test-00000-of-00001{ENDINGS[format]}")
+        write_shards(format, place / f"data/train-{number:05d}-of-00004{ENDINGS[format]}")
+    write_shards(format, place / f"data/test-00000-of-00001{ENDINGS[format]}")
     how = {} if format == "webdataset" else {"fields": FIELDS}
     lost = f"data/train-00002-of-00004{ENDINGS[format]}"
     done, _ = importing(format, place, tmp_path / "root", **how)
     assert_matches(f"has no {lost}, which the names of its other files state; fetch", done.failures)
     done, root = importing(format, place, tmp_path / "root", allow_missing=True, **how)
     assert (done.failures, done.samples) == ([], 4)
-    assert missing_of(root.open("d")) == [
+    assert first_missing(root.open("d")) == [
         f"the source has no {lost}, which the names of its other files state"
     ]
     if format in TABLES | REGISTERED:
         with refusal(Corrupt, what=[lost], given=1):
             registering(format, place, tmp_path / "root", **how)
         report = registering(format, place, tmp_path / "root", allow_missing=True, **how)
-        assert missing_of(report.version) == missing_of(root.open("d"))
+        assert first_missing(report.version) == first_missing(root.open("d"))
     # An object that patterns leave out is not missing.
     chosen = {"selection": Selection(exclude=("*-00002-*",))}
     done, root = importing(format, place, tmp_path / "other", **chosen, **how)
     assert (done.failures, done.samples, done.missing_parts) == ([], 4, [])
     # An import goes on where the owner deleted what it copied.
     (place / f"data/train-00003-of-00004{ENDINGS[format]}").unlink()
-    sharded(format, place / f"data/more-00000-of-00001{ENDINGS[format]}")
+    write_shards(format, place / f"data/more-00000-of-00001{ENDINGS[format]}")
     done, _ = importing(format, place, tmp_path / "other", **chosen, **how)
     assert (done.failures, done.new, done.samples) == ([], 1, 5)
 
 
 def test_missing_files_are_found_once_they_are_fetched(tmp_path):
     place = tmp_path / "place"
-    sharded("jsonl", place / "a-0-of-2.jsonl")
+    write_shards("jsonl", place / "a-0-of-2.jsonl")
     done, root = importing("jsonl", place, tmp_path / "root", fields=FIELDS, allow_missing=True)
     assert len(done.missing_parts) == 1
-    sharded("jsonl", place / "a-1-of-2.jsonl")
+    write_shards("jsonl", place / "a-1-of-2.jsonl")
     done, root = importing("jsonl", place, tmp_path / "root", fields=FIELDS)
     assert (done.failures, done.missing_parts, done.samples) == ([], [], 2)
     assert "missing" not in root.open("d@2").manifest["producer"]
@@ -270,7 +272,7 @@ def test_names_of_many_sets_are_bounded_together(monkeypatch):
 
 
 def test_missing_names_are_bounded(tmp_path):
-    sharded("jsonl", tmp_path / "place/a-0-of-50000.jsonl")
+    write_shards("jsonl", tmp_path / "place/a-0-of-50000.jsonl")
     done, root = importing("jsonl", tmp_path / "place", fields=FIELDS, allow_missing=True)
     assert len(done.missing_parts) == 21
     assert root.open("d").manifest["producer"]["missing"]["n"] == 49_999
@@ -281,13 +283,13 @@ def test_saved_dataset_without_a_file_or_a_split(tmp_path):
     place.mkdir()
     (place / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     files = [{"filename": f"data-0000{n}-of-00002.arrow"} for n in range(2)]
-    sharded("arrow", place / "train/data-00000-of-00002.arrow")
+    write_shards("arrow", place / "train/data-00000-of-00002.arrow")
     (place / "train/state.json").write_text(json.dumps({"_data_files": files}))
     done, root = importing("hf", place, tmp_path / "root", fields=FIELDS)
     assert_matches(r"has no 'train/data-00001-of-00002\.arrow', which its state\.json lists", done.failures)
     assert_matches(r"states the split 'test', which has no state\.json", done.failures)
     done, root = importing("hf", place, tmp_path / "root", fields=FIELDS, allow_missing=True)
-    assert (done.samples, len(missing_of(root.open("d")))) == (1, 3)
+    assert (done.samples, len(first_missing(root.open("d")))) == (1, 3)
 
 
 @pytest.fixture
@@ -348,33 +350,33 @@ def test_formats_that_state_nothing_have_no_option(format, format_places, tmp_pa
             registering(format, format_places / format, tmp_path / "root", allow_missing=True)
 
 
-def test_killed_import_records_what_it_missed_before(tmp_path, monkeypatch):
+def test_killed_import_records_earlier_failures(tmp_path, monkeypatch):
     """A repeated import skips written parts, and does not read again what they lack."""
     place = tmp_path / "place"
     lengths = []
     for number in range(3):
-        records_in(place, f"d-train.tfrecord-{number:05d}-of-00003", range(2))
+        write_records(place, f"d-train.tfrecord-{number:05d}-of-00003", range(2))
         lengths.append("3" if number == 0 else "2")
     splits = [{"name": "train", "shardLengths": lengths}]
     (place / "dataset_info.json").write_text(json.dumps({"name": "d", "splits": splits}))
     how = {"fields": {"text": "txt"}, "allow_missing": True, "shard_bytes": 1, "workers": 1}
     whole, root = importing("tfrecord", place, tmp_path / "whole", **how)
 
-    def killed(*args, **kwargs):
+    def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.formats.run_import.publish_registered", killed)
+        patch.setattr("penstock.formats.run_import.publish_registered", interrupt)
         with pytest.raises(KeyboardInterrupt):
             importing("tfrecord", place, tmp_path / "root", **how)
     done, root = importing("tfrecord", place, tmp_path / "root", **how)
     assert (done.nbytes, done.id) == (0, whole.id)
-    assert_matches("states 3 records, and 2 are there", missing_of(root.open("d")))
+    assert_matches("states 3 records, and 2 are there", first_missing(root.open("d")))
 
 
 def test_record_of_missing_parts_leaves_a_proof_complete(tmp_path):
     place = tmp_path / "place"
-    records_in(place, "d-train.tfrecord-00000-of-00001", range(2))
+    write_records(place, "d-train.tfrecord-00000-of-00001", range(2))
     splits = [{"name": "train", "shardLengths": ["3"]}]
     (place / "dataset_info.json").write_text(json.dumps({"name": "d", "splits": splits}))
     _, root = importing("tfrecord", place, fields={"text": "txt"}, allow_missing=True)

@@ -14,7 +14,7 @@ from penstock.formats.run_export import export
 from tests.penstock.formats.builders import mds_files as mds
 from tests.penstock.formats.builders import tars
 from tests.penstock.formats.builders.places import PLACES
-from tests.penstock.formats.versions import digest, objects_in
+from tests.penstock.formats.versions import digest, place_objects
 from tests.refusals import refusal
 
 
@@ -75,14 +75,14 @@ def archives(tmp_path):
 
 def leaves(root, ref, out):
     done = export(root.open(ref), "webdataset", open_store(out), lossy=True)
-    return objects_in(out), done
+    return place_objects(out), done
 
 
 def test_archives_leave_as_they_came_until_something_is_added(archives, tmp_path):
     root = loader.Root(tmp_path / "root")
     register(root, "webdataset", archives, "r")
     first, done = leaves(root, "r@1", tmp_path / "first")
-    assert first == objects_in(archives)
+    assert first == place_objects(archives)
     assert (done.samples, done.objects, done.failures) == (4, 3, [])
     again = export(root.open("r@1"), "webdataset", open_store(tmp_path / "first"))
     assert (again.skipped, again.lost) == (3, [])
@@ -114,12 +114,12 @@ def test_archive_without_some_samples_has_all_other_members_byte_for_byte(archiv
     register(root, "webdataset", archives, "r")
     root.exclude("r", ["k1", "k9", "long" * 30], reason="blurred")
     found, done = leaves(root, "r", tmp_path / "out")
-    whole = objects_in(archives)
+    whole = place_objects(archives)
     assert found.keys() == whole.keys()
     assert {key for key in whole if found[key] != whole[key]} == {"sub/a.tar", "sub/pax.tar"}
     for key in ("sub/a.tar", "sub/pax.tar"):
-        wanted = [one for one in listed(whole[key]) if not one[0].startswith(("k1.", "k9.", "long"))]
-        assert listed(found[key]) == wanted
+        wanted = [one for one in archive_members(whole[key]) if not one[0].startswith(("k1.", "k9.", "long"))]
+        assert archive_members(found[key]) == wanted
     with tarfile.open(fileobj=io.BytesIO(found["sub/pax.tar"])) as archive:
         assert archive.pax_headers == {"comment": "all"}
     at = whole["sub/a.tar"].index(b"k1.jpg")
@@ -135,12 +135,12 @@ def test_archive_without_some_samples_has_all_other_members_byte_for_byte(archiv
     assert (again, done.skipped) == (found, 2)
 
 
-def listed(data):
+def archive_members(data):
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         return [(one.name, archive.extractfile(one).read(), one.mtime) for one in archive]
 
 
-def test_archive_of_which_nothing_is_exported_is_left_out(archives, tmp_path):
+def test_archive_without_exported_samples_is_dropped(archives, tmp_path):
     root = loader.Root(tmp_path / "root")
     register(root, "webdataset", archives, "r")
     tars.fill(archives, {"c.tar": tars.sample("y", jpg=b"x")})
@@ -148,10 +148,12 @@ def test_archive_of_which_nothing_is_exported_is_left_out(archives, tmp_path):
     version = register(root, "webdataset", archives, "r").version
     assert len(version.parts) == 3
     found, _ = leaves(root, "r", tmp_path / "out")
-    assert found == objects_in(archives)
+    assert found == place_objects(archives)
     done = export(version, "webdataset", open_store(tmp_path / "some"), where="key = 'k0' or key = 'y'")
     assert {
-        key: len(listed(data)) for key, data in objects_in(tmp_path / "some").items() if key[0] != "."
+        key: len(archive_members(data))
+        for key, data in place_objects(tmp_path / "some").items()
+        if key[0] != "."
     } == {
         "c.tar": 1,
         "sub/a.tar": 2,
@@ -165,7 +167,7 @@ def test_archive_whose_keys_would_be_others_is_written_anew(archives, tmp_path):
     register(root, "webdataset", archives, "r")
     root.exclude("r", ["c.tar/k1"], reason="blurred")
     found, _ = leaves(root, "r", tmp_path / "out")
-    assert found.keys().isdisjoint(objects_in(archives))
+    assert found.keys().isdisjoint(place_objects(archives))
     back = register(loader.Root(tmp_path / "other"), "webdataset", tmp_path / "out", "r").version
     assert digest(back) == digest(root.open("r"))
 
@@ -178,12 +180,12 @@ def test_files_leave_one_by_one(tmp_path):
     register(root, "files", place, "r")
     root.exclude("r", ["a/1"], reason="blurred")
     export(root.open("r"), "files", open_store(tmp_path / "out"))
-    found = objects_in(tmp_path / "out")
-    assert found == {key: data for key, data in objects_in(place).items() if key != "a/1.jpg"}
+    found = place_objects(tmp_path / "out")
+    assert found == {key: data for key, data in place_objects(place).items() if key != "a/1.jpg"}
 
 
 @pytest.mark.parametrize(("format", "each"), [("mds", 1), ("litdata", 1), ("energon", 1), ("parquet", 3)])
-def test_no_sample_has_another_key_since_one_is_left_out(format, each, tmp_path):
+def test_exclusion_changes_no_key(format, each, tmp_path):
     """Its object may hold others. Indexes tell of all, and keys that are numbers of the objects before."""
     root = loader.Root(tmp_path / "root")
     with root.write("d", part_samples=each) as writer:
@@ -222,7 +224,7 @@ def test_index_that_tells_of_others_than_were_registered_does_not_leave(before, 
         if n == before:
             register(root, "mds", place, "r")
             assert export(root.open("r"), "mds", open_store(tmp_path / "first")).failures == []
-            assert objects_in(tmp_path / "first") == objects_in(place)
+            assert place_objects(tmp_path / "first") == place_objects(place)
     accepted = f"the {before} objects that were registered"
     with refusal(Changed, what="index", where=place, accepted=accepted):
         export(root.open("r"), "mds", open_store(tmp_path / "out"))

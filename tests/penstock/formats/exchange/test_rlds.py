@@ -100,13 +100,13 @@ def write(tmp_path):
     return write
 
 
-def imported(tmp_path, *without):
+def import_rlds(tmp_path, *without):
     return importing("rlds", tmp_path / "in", tmp_path / "root", without=without)[0]
 
 
 def test_each_episode_is_a_sample_with_its_features(write, tmp_path):
     write()
-    done = imported(tmp_path)
+    done = import_rlds(tmp_path)
     assert (done.failures, done.samples) == ([], 2)
     version = loader.Root(tmp_path / "root").open("d")
     found = contents(version)
@@ -155,7 +155,7 @@ def test_each_episode_is_a_sample_with_its_features(write, tmp_path):
 )
 def test_episode_that_is_wrong_is_named_with_its_feature(change, said, write, tmp_path):
     write([episode(3), episode(3) | change])
-    (why,) = imported(tmp_path).failures
+    (why,) = import_rlds(tmp_path).failures
     assert said in why
     assert "d-train.tfrecord-00000-of-00001, record 1" in why
 
@@ -192,17 +192,17 @@ def test_episode_that_is_wrong_is_named_with_its_feature(change, said, write, tm
 def test_features_that_are_not_read_are_named(features, error, fault, write, tmp_path):
     write(features=features)
     with refusal(error, where=f"{tmp_path}/in/features.json", **fault):
-        imported(tmp_path)
+        import_rlds(tmp_path)
 
 
 def test_features_are_left_out_by_either_name_and_other_files_refused(write, tmp_path):
     write([{name: one for name, one in episode(2).items() if "image" not in name}])
     without = "steps/action", "steps/observation/depth", "observation.grid", "observation.image"
-    assert imported(tmp_path, *without).samples == 1
+    assert import_rlds(tmp_path, *without).samples == 1
     (fields, _), *_ = contents(loader.Root(tmp_path / "root").open("d")).values()
     assert sorted(fields) == ["episode_metadata.home.npy", "is_last.npy", "language_instruction.json"]
     write(name="d-val.array_record-00000-of-00001")
     with refusal(
         PenstockError, where=f"{tmp_path}/in/d-val.array_record-00000-of-00001", accepted="TFRecord"
     ):
-        imported(tmp_path)
+        import_rlds(tmp_path)

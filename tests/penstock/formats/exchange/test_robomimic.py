@@ -43,13 +43,13 @@ def write(path, change=lambda file: None):
     return path
 
 
-def imported(folder, root, *without):
+def import_lift(folder, root, *without):
     return importing("robomimic", folder, root, without=without, dataset="lift")[0]
 
 
 def test_each_demonstration_is_a_sample_with_its_arrays(tmp_path):
     path = write(tmp_path / "in" / "lift" / "ph.hdf5")
-    done = imported(tmp_path / "in", tmp_path / "root")
+    done = import_lift(tmp_path / "in", tmp_path / "root")
     assert (done.failures, done.samples) == ([], 3)
     found = contents(loader.Root(tmp_path / "root").open("lift"))
     assert list(found) == ["lift/ph/demo_1", "lift/ph/demo_2", "lift/ph/demo_10"]
@@ -81,7 +81,7 @@ def test_arrays_that_are_left_out_are_not_read(tmp_path):
         tmp_path / "in" / "a.hdf5",
         _names,
     )
-    done = imported(tmp_path / "in", tmp_path / "root", "names.npy", "obs.agentview_image.npy")
+    done = import_lift(tmp_path / "in", tmp_path / "root", "names.npy", "obs.agentview_image.npy")
     assert done.failures == []
     groups = loader.Root(tmp_path / "root").open("lift").manifest["groups"]
     assert {name for body in groups.values() for name in body["field_nbytes"]} == {
@@ -176,7 +176,7 @@ def test_files_that_are_not_as_they_should_be_are_named_and_the_others_are_read(
     for cut in (0, 100, len(whole) // 2, len(whole) - 1):
         (tmp_path / f"in/cut{cut}.hdf5").write_bytes(whole[:cut])
         told[f"cut{cut}"] = rf"cut{cut}\.hdf5 is no valid HDF5 file"
-    done = imported(tmp_path / "in", tmp_path / "root")
+    done = import_lift(tmp_path / "in", tmp_path / "root")
     for name, why in told.items():
         assert [bool(re.search(why, one)) for one in done.failures if f"/{name}.hdf5" in one] == [True], name
     assert len(done.failures) == len(told)
@@ -214,7 +214,7 @@ def test_file_that_holds_its_reader_is_named(tmp_path, monkeypatch):
     (tmp_path / "in").mkdir()
     (tmp_path / "in/holds.hdf5").write_bytes(lzma.decompress(base64.b64decode(HOLDS)))
     monkeypatch.setattr(read_units, "LIMIT_S", 1)
-    (why,) = imported(tmp_path / "in", tmp_path / "root").failures
+    (why,) = import_lift(tmp_path / "in", tmp_path / "root").failures
     assert "/in/holds.hdf5 cannot be read: took longer than 1 s and was killed; repair it" in why
 
 
@@ -224,5 +224,5 @@ def test_file_that_kills_its_reader_costs_itself(tmp_path, monkeypatch):
     monkeypatch.setitem(FORMATS, "robomimic", Format(importer="deadly", is_isolated=True))
     write(tmp_path / "in/good.hdf5")
     (tmp_path / "in/kills.hdf5").write_bytes(b"")
-    (why,) = imported(tmp_path / "in", tmp_path / "root").failures
+    (why,) = import_lift(tmp_path / "in", tmp_path / "root").failures
     assert "/in/kills.hdf5 cannot be read: its process was killed by SIGSEGV; a new one was killed" in why

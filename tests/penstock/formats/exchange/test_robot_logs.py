@@ -36,12 +36,12 @@ JOINT, SCAN, IMAGE = "sensor_msgs/msg/JointState", "sensor_msgs/msg/LaserScan", 
 ROWS = 5
 
 
-def imported(folder, root, kind, *without):
+def import_log(folder, root, kind, *without):
     options = ColumnarOptions(without=frozenset(without))
     return import_place(loader.Root(root), kind, open_store(folder), "log", options=options)
 
 
-def values_of(fields):
+def field_texts(fields):
     """Field -> its value as text, in which NaN equals NaN."""
     found = {
         name: find_decoder(name)(data) for name, data in fields.items() if name.endswith(("npy", "json"))
@@ -53,7 +53,7 @@ def texts(values):
     return {name: repr(one) for name, one in values.items()}
 
 
-def sample_of(root, contents):
+def only_sample(root, contents):
     ((key, (fields, columns)),) = contents(loader.Root(root).open("log")).items()
     return key, fields, columns
 
@@ -161,17 +161,17 @@ def test_message_is_the_same_in_every_file(tmp_path, ros1, ros2):
         write_bag(Ros2Writer(tmp_path / "bags" / name, version=9, storage_plugin=plugin), ros2, ros1=False)
     write_mcap(tmp_path / "mcap" / "run 1.mcap", ros2)
     for kind, folder in (("rosbag", "bags"), ("mcap", "mcap")):
-        done = imported(tmp_path / folder, tmp_path / f"root-{kind}", kind)
+        done = import_log(tmp_path / folder, tmp_path / f"root-{kind}", kind)
         assert done.failures == []
     found = contents(loader.Root(tmp_path / "root-rosbag").open("log"))
     found |= contents(loader.Root(tmp_path / "root-mcap").open("log"))
     assert sorted(found) == ["5", "one", "run 1", "six", "two"]
     for key, (fields, columns) in found.items():
-        values = values_of(fields)
+        values = field_texts(fields)
         seqs = [values.pop(name) for name in list(values) if name.endswith("header.seq.npy")]
         assert seqs == ([repr([7] * ROWS)] * 3 if key in ("one", "two") else [])
         if key == "5":
-            assert values == texts(expected(fields))
+            assert values == texts(expected_values(fields))
             assert columns["clock_zero_ns"] == ZERO
             assert columns["duration_ns"] == (ROWS - 1) * 10_000_000 + 700
         del values["episode.json"]
@@ -181,7 +181,7 @@ def test_message_is_the_same_in_every_file(tmp_path, ros1, ros2):
             "scan": "log_time",
             "depth": "header.stamp",
         }
-        first = values_of(found["5"][0])
+        first = field_texts(found["5"][0])
         del first["episode.json"]
         assert values == first, key
 
@@ -191,13 +191,13 @@ def test_import_takes_the_bag_of_a_file_that_was_replaced(tmp_path, ros2):
         (tmp_path / "in").mkdir(exist_ok=True)
         plugin = StoragePlugin.SQLITE3
         write_bag(Ros2Writer(tmp_path / "in" / name, version=9, storage_plugin=plugin), ros2, ros1=False)
-    imported(tmp_path / "in", tmp_path / "root", "rosbag")
+    import_log(tmp_path / "in", tmp_path / "root", "rosbag")
     os.utime(tmp_path / "in/six/six.db3", (2e9, 2e9))
-    done = imported(tmp_path / "in", tmp_path / "root", "rosbag")
+    done = import_log(tmp_path / "in", tmp_path / "root", "rosbag")
     assert (done.failures, done.replaced, done.same, done.samples) == ([], 1, 1, 2)
 
 
-def expected(fields):
+def expected_values(fields):
     """The values of `ros_rows`, told from the rows themselves."""
     at = [i * 10_000_000 for i in range(ROWS)]
     seconds, rest = [ZERO // 10**9] * ROWS, [ZERO % 10**9 + one for one in at]
@@ -266,11 +266,11 @@ def test_numbers_of_json_and_what_is_none(tmp_path):
     write_json(
         tmp_path / "in" / "a.mcap", [("a/b", 5 + i, {"in": row}) for i, row in enumerate(rows)], schema
     )
-    assert imported(tmp_path / "in", tmp_path / "root", "mcap").failures == []
-    key, fields, _ = sample_of(tmp_path / "root", contents)
+    assert import_log(tmp_path / "in", tmp_path / "root", "mcap").failures == []
+    key, fields, _ = only_sample(tmp_path / "root", contents)
     del fields["episode.json"]
     assert key == "a"
-    assert values_of(fields) == texts(
+    assert field_texts(fields) == texts(
         {
             "a.b.ns.npy": [0, 1, 2],
             "a.b.in.whole.npy": [1, -2, 3],
@@ -328,10 +328,10 @@ def test_protobuf_by_the_descriptors_of_the_log(tmp_path):
             value.inner.name = "deep"
             writer.add_message(channel, 7, value.SerializeToString(), 7)
         writer.finish()
-    assert imported(tmp_path / "in", tmp_path / "root", "mcap").failures == []
-    _, fields, _ = sample_of(tmp_path / "root", contents)
+    assert import_log(tmp_path / "in", tmp_path / "root", "mcap").failures == []
+    _, fields, _ = only_sample(tmp_path / "root", contents)
     assert json.loads(fields["episode.json"])["topics"]["m"]["clock"] == "timestamp"
-    values = values_of(fields)
+    values = field_texts(fields)
     inner = json.loads(fields["m.inner.json"])
     assert [one[0]["name"] for one in inner] == ["deep", "deep"]
     for name in ("episode.json", "m.inner.json"):
@@ -356,7 +356,7 @@ def pictures(number):
     return [np.stack([x * 3 + i * 10, y * 5, x + y], -1).astype(np.uint8) for i in range(number)]
 
 
-def encoded(pictures, name):
+def encode_pictures(pictures, name):
     """Frames of a video, a packet each, or single pictures."""
     if name in ("jpeg", "png"):
         out = []
@@ -384,7 +384,7 @@ def encoded(pictures, name):
 @pytest.mark.parametrize("name", ["h264", "h265", "av1", "jpeg", "png"])
 def test_packets_are_copied(name, tmp_path):
     given_ = pictures(5)
-    frames = encoded(given_, name)
+    frames = encode_pictures(given_, name)
     assert len(frames) == 5
     times = [0, 33_333_333, 66_666_667, 100_000_000, 3_000_000_123 if name == "png" else 133_333_333]
     kind = "CompressedImage" if name in ("jpeg", "png") else "CompressedVideo"
@@ -393,8 +393,8 @@ def test_packets_are_copied(name, tmp_path):
         for at, one in zip(times, frames, strict=True)
     ]
     write_json(tmp_path / "in" / "a.mcap", rows, kind=f"foxglove.{kind}")
-    assert imported(tmp_path / "in", tmp_path / "root", "mcap").failures == []
-    _, fields, _ = sample_of(tmp_path / "root", contents)
+    assert import_log(tmp_path / "in", tmp_path / "root", "mcap").failures == []
+    _, fields, _ = only_sample(tmp_path / "root", contents)
     assert find_decoder("npy")(fields["cam.ns.npy"]).tolist() == times
     assert "cam.mp4.packets" in fields
     step = 1000 if name == "png" else 1  # a gap of more than 2^31 ns
@@ -419,8 +419,8 @@ def test_packets_are_copied(name, tmp_path):
         assert all((one == other).all() for one, other in zip(own, again, strict=True))
 
 
-def test_what_is_refused_is_named_and_can_be_left_out(tmp_path):
-    frames = [base64.b64encode(one).decode() for one in encoded(pictures(4), "h264")]
+def test_refused_topics_are_named_and_can_be_skipped(tmp_path):
+    frames = [base64.b64encode(one).decode() for one in encode_pictures(pictures(4), "h264")]
     deep = io.BytesIO()
     Image.fromarray(np.zeros((8, 8), np.uint16)).save(deep, "png")
     good = [("/good", 10 + i, {"x": i}) for i in range(2)]
@@ -445,12 +445,12 @@ def test_what_is_refused_is_named_and_can_be_left_out(tmp_path):
         path = tmp_path / str(number) / "in" / "a.mcap"
         path.parent.parent.mkdir()
         write_json(path, [*rows, *(good if kind == "T" else [])], kind=kind)
-        (failure,) = imported(path.parent, path.parent.parent / "root", "mcap").failures
+        (failure,) = import_log(path.parent, path.parent.parent / "root", "mcap").failures
         assert (said in failure, "a.mcap, topic " in failure) == (True, True), failure
         if kind == "T":
-            done = imported(path.parent, path.parent.parent / "other", "mcap", "bad")
+            done = import_log(path.parent, path.parent.parent / "other", "mcap", "bad")
             assert done.failures == []
-            _, fields, _ = sample_of(path.parent.parent / "other", contents)
+            _, fields, _ = only_sample(path.parent.parent / "other", contents)
             assert [name for name in fields if "bad" in name] == []
     with (path.parent / "a.mcap").open("wb") as file:
         writer = mcap.writer.Writer(file)
@@ -460,7 +460,7 @@ def test_what_is_refused_is_named_and_can_be_left_out(tmp_path):
         )
         writer.add_message(channel, 1, b"", 1)
         writer.finish()
-    (failure,) = imported(path.parent, tmp_path / "flat", "mcap").failures
+    (failure,) = import_log(path.parent, tmp_path / "flat", "mcap").failures
     assert [one in failure for one in ("topic /bad", "flatbuffer", "--without /bad")] == [True] * 3, failure
 
 
@@ -516,11 +516,11 @@ def test_messages_are_read_as_rosbags_reads_them(text, seed, cdr, little):
             return one.tolist()
         return [plain(each) for each in one] if isinstance(one, list) else one
 
-    def listed(one):
+    def to_lists(one):
         if isinstance(one, dict):
-            return {name: listed(each) for name, each in one.items()}
+            return {name: to_lists(each) for name, each in one.items()}
         if isinstance(one, list):
-            return [listed(each) for each in one]
+            return [to_lists(each) for each in one]
         return one.tolist() if isinstance(one, np.ndarray | np.generic) else one
 
     message = value((type("Kind", (), {"name": "NAME"}), kind))
@@ -530,7 +530,7 @@ def test_messages_are_read_as_rosbags_reads_them(text, seed, cdr, little):
     else:
         data = store.serialize_ros1(message, kind)
     read = ros_decoder(LogChannel("/t", how[0], kind, how[1], text.encode()))
-    assert listed(read(bytes(data))) == plain(message)
+    assert to_lists(read(bytes(data))) == plain(message)
 
 
 def test_definition_runs_no_code_and_ends(tmp_path):
@@ -560,7 +560,7 @@ def test_database_with_a_view_that_never_ends_is_refused(tmp_path, ros2):
     database.execute(f"CREATE VIEW schema AS {endless}")
     database.commit()
     database.close()
-    (failure,) = imported(tmp_path / "in", tmp_path / "root", "rosbag").failures
+    (failure,) = import_log(tmp_path / "in", tmp_path / "root", "rosbag").failures
     assert "views, triggers or virtual tables" in failure
 
 
@@ -591,17 +591,17 @@ def test_damage_and_packed_bombs_are_named(tmp_path, ros1, ros2, monkeypatch):
         path.parent.mkdir()
         path.write_bytes(data)
         kind = "mcap" if name.endswith("mcap") else "rosbag"
-        (failure,) = imported(path.parent, tmp_path / f"root{number}", kind).failures
+        (failure,) = import_log(path.parent, tmp_path / f"root{number}", kind).failures
         assert name in failure
     monkeypatch.setattr("penstock.formats.episodes.mcap_import.MAX_CHUNK_BYTES", 500)
     monkeypatch.setattr("penstock.formats.episodes.rosbag_import.MAX_CHUNK_BYTES", 500)
     monkeypatch.setattr("penstock.formats.episodes.episode.MAX_FIELD_BYTES", 50)
     for kind in ("mcap", "rosbag"):
-        (failure,) = imported(tmp_path / "sound", tmp_path / f"small-{kind}", kind).failures
+        (failure,) = import_log(tmp_path / "sound", tmp_path / f"small-{kind}", kind).failures
         assert "chunk of" in failure, failure
     monkeypatch.undo()
     monkeypatch.setattr("penstock.formats.episodes.episode.MAX_FIELD_BYTES", 50)
-    (failure,) = imported(tmp_path / "sound", tmp_path / "small", "mcap").failures
+    (failure,) = import_log(tmp_path / "sound", tmp_path / "small", "mcap").failures
     assert ("more than 50 bytes" in failure, "topic /" in failure) == (True, True), failure
 
 
@@ -615,6 +615,6 @@ def test_mcap_of_a_killed_recorder_names_the_remedy(tmp_path):
         writer.add_message(channel, ZERO + n, b'{"x":%d}' % n, ZERO + n)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.mcap").write_bytes(out.getvalue()[:-10])  # never finished, and cut
-    (failure,) = imported(tmp_path / "in", tmp_path / "root", "mcap").failures
+    (failure,) = import_log(tmp_path / "in", tmp_path / "root", "mcap").failures
     assert "a.mcap: it ends in the middle of a record" in failure
     assert "mcap recover FILE -o RECOVERED" in failure

@@ -28,25 +28,25 @@ from penstock.formats.registration.register import register
 from penstock.formats.tables import parquet as parquet_rows
 from penstock.upkeep.verify.version import verify
 from tests.penstock.formats.builders.places import arrow, put, table
-from tests.penstock.formats.versions import fields_of as fields_by_key
+from tests.penstock.formats.versions import field_bytes as fields_by_key
 from tests.penstock.formats.versions import importing
 from tests.refusals import refusal
 
 FINE_NS = 1_700_000_000_000_001_001
 
 
-def imported(place, url, format="parquet", **how):
+def import_table(place, url, format="parquet", **how):
     return importing(format, place, url, workers=1, **how)
 
 
-def fields_of(version):
+def sample_fields(version):
     return list(fields_by_key(version).values())
 
 
 def only_row(tmp_path, columns, **how):
     """Fields and metadata of the one row of a table."""
     table(tmp_path / "place/a.parquet", {"b": [b"1"], **columns})
-    done, root = imported(tmp_path / "place", tmp_path / "root", **how)
+    done, root = import_table(tmp_path / "place", tmp_path / "root", **how)
     assert done.failures == []
     (row,) = root.open("d").samples().collect().to_dicts()
     return root.open("d"), row
@@ -103,7 +103,7 @@ def test_first_object_that_is_not_supported_stops_no_other(tmp_path):
                 pa.ipc.open_stream(odd).read_all()
             except pa.ArrowNotImplementedError:
                 put(tmp_path / "place/a.arrow", odd)
-    done, _ = imported(tmp_path / "place", tmp_path / "root", "arrow")
+    done, _ = import_table(tmp_path / "place", tmp_path / "root", "arrow")
     (why,) = done.failures
     assert "a.arrow uses a feature that Arrow does not read" in why
 
@@ -111,13 +111,13 @@ def test_first_object_that_is_not_supported_stops_no_other(tmp_path):
 def test_time_finer_than_microseconds_is_not_supported_as_metadata_and_exact_as_text(tmp_path):
     times = {"t": pa.array([FINE_NS], pa.timestamp("ns"))}
     table(tmp_path / "place/a.parquet", {"b": [b"1"], **times})
-    (why,) = imported(tmp_path / "place", tmp_path / "refused")[0].failures
+    (why,) = import_table(tmp_path / "place", tmp_path / "refused")[0].failures
     assert "row 0: column 't' holds the time 2023-11-14T22:13:20.000001001+00:00, finer than" in why
     assert "damaged" not in why
     with refusal(NotSupported, what="column 't'", where="a.parquet, row 0"):
         register(loader.Root(tmp_path / "registered"), "parquet", tmp_path / "place", "d")
     version, _ = only_row(tmp_path, times, fields=[("t", "txt")])
-    assert fields_of(version)[0]["t.txt"] == b"2023-11-14T22:13:20.000001001+00:00"
+    assert sample_fields(version)[0]["t.txt"] == b"2023-11-14T22:13:20.000001001+00:00"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_time_finer_than_microseconds_is_not_supported_as_metadata_and_exact_as_
 def test_values_that_nothing_holds_are_not_supported(tmp_path, value, said):
     table(tmp_path / "place/a.parquet", {"b": [b"1"], "x": value})
     table(tmp_path / "place/b.parquet", {"b": [b"1"]})
-    done, _ = imported(tmp_path / "place", tmp_path / "root")
+    done, _ = import_table(tmp_path / "place", tmp_path / "root")
     (why,) = done.failures
     assert f"a.parquet, row 0: column 'x' holds {said}" in why or said in why
     assert "--without x" in why
@@ -183,7 +183,7 @@ def test_times_and_decimals_are_the_same_text_at_every_depth(name):
 def test_structs_and_lists_with_times_become_json_fields(tmp_path):
     inner = {"at": AT, "on": AT.date(), "price": Decimal("1.50"), "none": None, "in": [[AT.time()]]}
     version, row = only_row(tmp_path, {"s": [inner], "l": [[AT.date()]], "d": [AT.date()]})
-    (fields,) = fields_of(version)
+    (fields,) = sample_fields(version)
     assert json.loads(fields["s.json"]) == {
         "at": "2024-01-02T03:04:05.000006+00:00",
         "on": "2024-01-02",
@@ -199,16 +199,16 @@ def test_structs_and_lists_with_times_become_json_fields(tmp_path):
 
 def test_date_that_becomes_a_field_is_text_or_json(tmp_path):
     version, _ = only_row(tmp_path, {"d": [AT.date()], "e": [AT.date()]}, fields=[("d", ""), ("e", "json")])
-    (fields,) = fields_of(version)
+    (fields,) = sample_fields(version)
     assert (fields["d.txt"], fields["e.json"]) == (b"2024-01-02", b'"2024-01-02"')
 
 
 def test_views_of_texts_and_bytes_are_texts_and_bytes(tmp_path):
     columns = {"b": pa.array([b"\xff1"], pa.binary_view()), "t": pa.array(["a"], pa.string_view())}
     arrow(tmp_path / "place/a.arrow", columns)
-    done, root = imported(tmp_path / "place", tmp_path / "root", "arrow", fields=[("t", "")])
+    done, root = import_table(tmp_path / "place", tmp_path / "root", "arrow", fields=[("t", "")])
     assert done.failures == []
-    assert fields_of(root.open("d")) == [{"b": b"\xff1", "t.txt": b"a"}]
+    assert sample_fields(root.open("d")) == [{"b": b"\xff1", "t.txt": b"a"}]
     with refusal(
         InvalidSample,
         what="b",
@@ -235,7 +235,7 @@ def test_numbers_in_lists_of_lists_keep_the_width_that_their_type_declares(tmp_p
     value, kind = NESTED[word]
     how = {"fields": {"x": "npy"}}
     version, _ = only_row(tmp_path, {"x": pa.array([value], kind)}, **how)
-    found = np.load(BytesIO(fields_of(version)[0]["x.npy"]))
+    found = np.load(BytesIO(sample_fields(version)[0]["x.npy"]))
     assert (found.dtype, found.tolist()) == (np.dtype(word), value)
     again = register(loader.Root(tmp_path / "registered"), "parquet", tmp_path / "place", "d", **how).version
     assert content_digest(again, full=True).digest == content_digest(version, full=True).digest
@@ -249,7 +249,7 @@ def test_tables_that_were_registered_with_64_bits_are_read_as_they_were(tmp_path
         before.setattr(parquet_rows, "inner_dtype", lambda kind: None)
         root = loader.Root(tmp_path / "root")
         version = register(root, "parquet", tmp_path / "place", "d", fields={"x": "npy"}).version
-    assert [np.load(BytesIO(one["x.npy"])).dtype.name for one in fields_of(version)] == [
+    assert [np.load(BytesIO(one["x.npy"])).dtype.name for one in sample_fields(version)] == [
         "int64",
         "float64",
         "float64",
@@ -262,7 +262,7 @@ def test_tables_that_were_registered_with_64_bits_are_read_as_they_were(tmp_path
 
 def test_null_in_a_list_of_lists_is_no_number(tmp_path):
     table(tmp_path / "place/a.parquet", {"x": pa.array([[[1.0, None]]], NESTED["f4"][1])})
-    (why,) = imported(tmp_path / "place", tmp_path / "root", fields=[("x", "npy")])[0].failures
+    (why,) = import_table(tmp_path / "place", tmp_path / "root", fields=[("x", "npy")])[0].failures
     assert "row 0: column 'x' is no list of numbers" in why
 
 
@@ -282,7 +282,7 @@ def both_orders(tmp_path, write, extension):
 @pytest.mark.parametrize(("format", "write"), [("parquet", table), ("arrow", arrow), ("hf", table)])
 def test_column_of_two_widths_is_refused_by_both_files(tmp_path, format, write):
     place = both_orders(tmp_path, write, ".arrow" if format == "arrow" else ".parquet")
-    done, root = imported(place, tmp_path / "root", format)
+    done, root = import_table(place, tmp_path / "root", format)
     said = (
         r"column 'ids' becomes the field ids\.i4 in a\.\w+, and the field ids\.i8 in b\.\w+: .*--field ids=i8"
     )
@@ -292,13 +292,13 @@ def test_column_of_two_widths_is_refused_by_both_files(tmp_path, format, write):
     with refusal(InvalidSample, what="column 'ids'") as caught:
         register(loader.Root(tmp_path / "registered"), format, place, "d")
     assert {caught.value.given, caught.value.accepted} == {"the field ids.i4", "the field ids.i8"}
-    done, root = imported(place, tmp_path / "root", format, fields=[("ids", "i8")])
+    done, root = import_table(place, tmp_path / "root", format, fields=[("ids", "i8")])
     assert (done.failures, root.open("d").fields) == ([], ("b", "ids.i8"))
 
 
 def test_column_of_another_width_than_the_dataset_has_is_refused(tmp_path):
     table(tmp_path / "place/a.parquet", ids(pa.int32()))
-    root = imported(tmp_path / "place", tmp_path / "root")[1]
+    root = import_table(tmp_path / "place", tmp_path / "root")[1]
     other = loader.Root(tmp_path / "registered")
     register(other, "parquet", tmp_path / "place", "d")
     (tmp_path / "place/a.parquet").rename(tmp_path / "a.parquet")
@@ -310,7 +310,7 @@ def test_column_of_another_width_than_the_dataset_has_is_refused(tmp_path):
     (tmp_path / "place/c.parquet").unlink()
     widths = {"given": "the field ids.i8", "accepted": "the field ids.i4"}
     with refusal(FieldMismatch, what="column 'ids'", **widths):
-        imported(tmp_path / "place", root.url)
+        import_table(tmp_path / "place", root.url)
     with refusal(FieldMismatch, what="column 'ids'", **widths):
         register(other, "parquet", tmp_path / "place", "d")
 
@@ -318,7 +318,7 @@ def test_column_of_another_width_than_the_dataset_has_is_refused(tmp_path):
 def test_column_that_is_a_number_here_and_a_list_there_is_refused(tmp_path):
     table(tmp_path / "place/a.parquet", {"b": [b"1"], "x": [1]})
     table(tmp_path / "place/b.parquet", ids(pa.int64()) | {"x": [[1]]})
-    (why,) = imported(tmp_path / "place", tmp_path / "root")[0].failures
+    (why,) = import_table(tmp_path / "place", tmp_path / "root")[0].failures
     assert "becomes the column x in a.parquet, and the field x.i8 in b.parquet" in why
 
 
@@ -361,7 +361,7 @@ def test_names_outside_of_ascii_stay_apart(tmp_path, cli, format):
     run = cli("import", format, tmp_path / "place", "d", "--field", "标题=txt", root=tmp_path / "root")
     assert run.code == 0, run.err
     version = loader.Root(tmp_path / "root").open("d")
-    assert fields_of(version) == [{"_u6807__u9898_.txt": b"t"}]
+    assert sample_fields(version) == [{"_u6807__u9898_.txt": b"t"}]
     (row,) = version.samples().collect().to_dicts()
     assert (row["_u5185__u5bb9_"], row["na_u00ef_ve"]) == ("c", "n")
     assert len(version.select("_u6807__u9898_.txt").where("_u5185__u5bb9_ = 'c'")) == 1
@@ -369,7 +369,7 @@ def test_names_outside_of_ascii_stay_apart(tmp_path, cli, format):
 
 def test_name_that_spells_an_escape_is_refused_beside_what_it_spells(tmp_path):
     table(tmp_path / "place/a.parquet", {"b": [b"1"], "é": ["1"], "_u00e9_": ["2"]})
-    (why,) = imported(tmp_path / "place", tmp_path / "root")[0].failures
+    (why,) = import_table(tmp_path / "place", tmp_path / "root")[0].failures
     assert "the columns 'é' and '_u00e9_' would both be '_u00e9_'" in why
 
 
@@ -388,7 +388,7 @@ def test_folders_with_names_and_values_are_columns(tmp_path, format, write):
     for name in ("lang=de/year=2024", "lang=p%74/year=2025", "lang=__HIVE_DEFAULT_PARTITION__/year=-3"):
         write(tmp_path / f"place/{name}/a.{format}", {"b": [b"1"], "n": [1]})
     place = tmp_path / "place"
-    done, root = imported(place, tmp_path / "root", format)
+    done, root = import_table(place, tmp_path / "root", format)
     assert done.failures == []
     version = root.open("d")
     assert languages(version) == EXPECTED
@@ -397,7 +397,7 @@ def test_folders_with_names_and_values_are_columns(tmp_path, format, write):
     registered = register(loader.Root(tmp_path / "registered"), format, place, "d").version
     assert languages(registered) == EXPECTED
     assert content_digest(registered, full=True).digest == content_digest(version, full=True).digest
-    bare = imported(place, tmp_path / "bare", format, without=["lang", "year"])[1].open("d")
+    bare = import_table(place, tmp_path / "bare", format, without=["lang", "year"])[1].open("d")
     assert "lang" not in bare.manifest["columns"]
 
 
@@ -405,19 +405,19 @@ def test_folders_with_names_and_values_are_columns(tmp_path, format, write):
 def test_lines_in_folders_have_their_columns_too(tmp_path, format):
     put(tmp_path / f"place/lang=de/a.{format}", b'{"id": 1, "x": [1]}\n')
     put(tmp_path / f"place/lang=en/a.{format}", b'{"id": 2, "x": [1]}\n')
-    root = imported(tmp_path / "place", tmp_path / "root", format)[1]
+    root = import_table(tmp_path / "place", tmp_path / "root", format)[1]
     assert languages(root.open("d")) == {("de", None), ("en", None)}
 
 
 def test_partition_that_was_text_stays_text(tmp_path):
     table(tmp_path / "place/n=01/a.parquet", {"b": [b"1"]})
     table(tmp_path / "place/n=5/a.parquet", {"b": [b"1"]})
-    root = imported(tmp_path / "place", tmp_path / "root")[1]
+    root = import_table(tmp_path / "place", tmp_path / "root")[1]
     other = loader.Root(tmp_path / "registered")
     register(other, "parquet", tmp_path / "place", "d")
     (tmp_path / "place/n=01/a.parquet").unlink()
     table(tmp_path / "place/n=2/a.parquet", {"b": [b"1"]})
-    assert imported(tmp_path / "place", root.url)[0].failures == []
+    assert import_table(tmp_path / "place", root.url)[0].failures == []
     register(other, "parquet", tmp_path / "place", "d")
     for one in (root, other):
         assert {row["n"] for row in one.open("d").samples().collect().to_dicts()} >= {"2", "5"}
@@ -440,14 +440,14 @@ def test_partition_is_whole_numbers_where_all_its_values_are():
 
 def test_folder_that_says_another_value_than_the_row_is_named(tmp_path):
     table(tmp_path / "place/lang=de/a.parquet", {"b": [b"1"], "lang": ["de"]})
-    done, root = imported(tmp_path / "place", tmp_path / "same")
+    done, root = import_table(tmp_path / "place", tmp_path / "same")
     assert done.failures == []
     assert languages(root.open("d")) == {("de", None)}
     table(tmp_path / "place/lang=en/a.parquet", {"b": [b"1"], "lang": ["de"]})
-    (why,) = imported(tmp_path / "place", tmp_path / "root")[0].failures
+    (why,) = import_table(tmp_path / "place", tmp_path / "root")[0].failures
     assert (
         "lang=en/a.parquet: its folder has lang = 'en', and a row has a column of that name with 'de'" in why
     )
     table(tmp_path / "twice/n=1/n=2/a.parquet", {"b": [b"1"]})
-    (why,) = imported(tmp_path / "twice", tmp_path / "other")[0].failures
+    (why,) = import_table(tmp_path / "twice", tmp_path / "other")[0].failures
     assert "its folders name the column 'n' twice" in why

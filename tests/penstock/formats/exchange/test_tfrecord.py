@@ -12,7 +12,7 @@ from penstock.formats.tables import tfrecord_import
 from penstock.formats.tables.tfrecord_import import Wire, mask_crc32c, parse_features
 from tests.penstock.formats.builders import records
 from tests.penstock.formats.builders.places import put
-from tests.penstock.formats.versions import contents, failures, imported
+from tests.penstock.formats.versions import contents, failures, import_version
 
 JPG = b"\xff\xd8\xff-a picture-"
 
@@ -55,7 +55,7 @@ def test_records_are_samples(name, packed, tmp_path):
     data = b"".join(records.record(records.example(row, packed)) for row in rows)
     put(tmp_path / f"in/{name}", gzip.compress(data) if name.startswith("b") else data)
     found = contents(
-        imported("tfrecord", tmp_path / "in", key="id", fields={"more": "json"}, without=["left"])
+        import_version("tfrecord", tmp_path / "in", key="id", fields={"more": "json"}, without=["left"])
     )
     fields, columns = found["one"]
     assert fields == {
@@ -85,7 +85,7 @@ def test_records_of_parts_have_keys_of_their_own(tmp_path):
     ):
         put(tmp_path / "in" / name, data)
         keys.append(f"{stem}/000000000")
-    found = contents(imported("tfrecord", tmp_path / "in", fields={"text": "txt"}, allow_missing=True))
+    found = contents(import_version("tfrecord", tmp_path / "in", fields={"text": "txt"}, allow_missing=True))
     assert sorted(found) == keys  # with the whole name in front, had they repeated
 
 

@@ -16,12 +16,14 @@ def root(tmp_path):
 @pytest.fixture
 def three(tmp_path):
     """A folder of three archives with 40 samples each, which a registration does not seal."""
-    tars.fill(tmp_path / "tars", {f"{k:03}.tar": [tars.JUMPED, *tars.numbered(k, 40)] for k in range(3)})
+    tars.fill(
+        tmp_path / "tars", {f"{k:03}.tar": [tars.JUMPED, *tars.number_samples(k, 40)] for k in range(3)}
+    )
     return tmp_path / "tars"
 
 
 @pytest.fixture
-def sealed(root, three):
+def sealed_version(root, three):
     """The version of three archives, registered and sealed."""
     version = register(root, "webdataset", three, "photos").version
     assert seal(version).failures == []

@@ -32,6 +32,6 @@ def forge(root, version, change):
     return root.open(version.dataset)
 
 
-def place_of(version):
+def place_id(version):
     """The id of the place of a registered version."""
     return version.parts.shard_rows()["path"][0].as_py().split("/")[1]

@@ -30,7 +30,7 @@ def digests(version, n=5):
         return [batch.digest for _, batch in zip(range(n), batches, strict=False)]
 
 
-def objects_of(root):
+def foreign_objects(root):
     return {info.key: root.store.get(info.key).data for info in root.store.list("foreign/")}
 
 
@@ -38,7 +38,7 @@ def test_without_seals_nothing_is_copied_or_read(root, three, capsys):
     version = register(root, "webdataset", three, "photos").version
     with refusal(InvalidRuntime, what="checksums"):
         adopt(root, "photos")
-    assert objects_of(root) == {}
+    assert foreign_objects(root) == {}
     seal(version)
     adopt(root, "photos")
     root.store.delete_many([info.key for info in root.store.list("seals/")])
@@ -46,7 +46,7 @@ def test_without_seals_nothing_is_copied_or_read(root, three, capsys):
         digests(root.open("photos"))
 
 
-def test_bytes_that_were_damaged_since_the_sealing_are_not_adopted(root, three, sealed, capsys):
+def test_bytes_that_were_damaged_since_the_sealing_are_not_adopted(root, three, sealed_version, capsys):
     path = three / "001.tar"
     told, data = path.stat(), path.read_bytes()
     at = data.index(b"1-5") if b"1-5" in data else 600
@@ -54,18 +54,18 @@ def test_bytes_that_were_damaged_since_the_sealing_are_not_adopted(root, three, 
     os.utime(path, ns=(told.st_atime_ns, told.st_mtime_ns))
     assert main(["adopt", "photos", "--root", root.url]) == 1
     assert "001.tar, bytes [" in capsys.readouterr().out
-    assert len(objects_of(root)) == 2
-    assert not is_adopted(root.store, next(iter(objects_of(root))).split("/")[1])
+    assert len(foreign_objects(root)) == 2
+    assert not is_adopted(root.store, next(iter(foreign_objects(root))).split("/")[1])
     path.write_bytes(data)
     os.utime(path, ns=(told.st_atime_ns, told.st_mtime_ns))
     assert main(["adopt", "photos", "--root", root.url]) == 0
-    assert set(objects_of(root).values()) == {one.read_bytes() for one in three.iterdir()}
+    assert set(foreign_objects(root).values()) == {one.read_bytes() for one in three.iterdir()}
 
 
-def test_registered_again_what_was_adopted_may_be_gone(root, three, sealed):
+def test_registered_again_what_was_adopted_may_be_gone(root, three, sealed_version):
     adopt(root, "photos")
     (three / "000.tar").unlink()
-    tars.fill(three, {"003.tar": tars.numbered(3, 40)})
+    tars.fill(three, {"003.tar": tars.number_samples(3, 40)})
     done = register(root, "webdataset", three, "photos")
     assert (done.new, done.missing, len(done.version)) == (1, 0, 160)
     seal(done.version)
@@ -73,10 +73,10 @@ def test_registered_again_what_was_adopted_may_be_gone(root, three, sealed):
     adopt(root, "photos")
     shutil.rmtree(three)
     assert len(digests(root.open("photos"), 10)) == 10
-    assert len(objects_of(root)) == 4
+    assert len(foreign_objects(root)) == 4
 
 
-def test_another_dataset_takes_no_adopted_place_from_the_one_that_has_it(root, three, sealed):
+def test_another_dataset_takes_no_adopted_place_from_the_one_that_has_it(root, three, sealed_version):
     adopt(root, "photos")
     with refusal(Conflict, what="copies", given="others", accepted="another dataset"):
         register(root, "webdataset", three, "others")
@@ -84,41 +84,43 @@ def test_another_dataset_takes_no_adopted_place_from_the_one_that_has_it(root, t
     assert digests(root.open("photos"))
 
 
-def test_collector_keeps_adopted_objects_that_a_version_needs_and_deletes_the_others(root, three, sealed):
+def test_collector_keeps_adopted_objects_that_a_version_needs_and_deletes_the_others(
+    root, three, sealed_version
+):
     adopt(root, "photos")
     last = root.open("photos").keys([0])
     root.exclude("photos", last, reason="blurred")
     root.retire("photos@1", reason="old")
-    del sealed
+    del sealed_version
     options = Options(grace_s=0)
     for day in (1, 99, 199):
         collect(root, options, apply=True, now_us=day * DAY_US)
-    assert len(objects_of(root)) == 3
+    assert len(foreign_objects(root)) == 3
     assert verify(root, "photos", full=True).problems == []
     root.retire("photos@2", reason="old")
     for day in (299, 399, 499):
         collect(root, options, apply=True, now_us=day * DAY_US)
-    assert objects_of(root) == {}
+    assert foreign_objects(root) == {}
 
 
-def test_mirror_has_what_was_adopted_also_after_it_was_copied(root, three, sealed, tmp_path):
+def test_mirror_has_what_was_adopted_also_after_it_was_copied(root, three, sealed_version, tmp_path):
     target = open_store(str(tmp_path / "mirror"))
     migrate(root, target, Pace())
     adopt(root, "photos")
     migrate(root, target, Pace())
     mirror = loader.Root(tmp_path / "mirror")
-    before = digests(sealed)
+    before = digests(sealed_version)
     shutil.rmtree(three)
     assert digests(mirror.open("photos")) == before
     assert verify(mirror, "photos", full=True).problems == []
 
 
-def proof_of(root, n, tmp_path):
+def takedown_proof(root, n, tmp_path):
     main(["takedown", "prove", str(n), "--out", str(tmp_path / "proof.json"), "--root", root.url])
     return json.loads((tmp_path / "proof.json").read_text())
 
 
-def take_down(root, key):
+def run_takedown(root, key):
     told = ["--reason", "ticket 1", "--by", "desk", "--root", root.url]
     assert main(["takedown", "request", "--dataset", "photos", "--sample", key, *told]) == 0
     n = root.state.denies[-1].n if root.log.refresh() else 0
@@ -128,32 +130,32 @@ def take_down(root, key):
 
 def test_proof_names_the_owners_object_until_it_is_deleted(root, three, tmp_path):
     register(root, "webdataset", three, "photos")
-    n = take_down(root, "1/0003")
-    (place,) = [one for one in proof_of(root, n, tmp_path)["places"] if one["check"] == "registered"]
+    n = run_takedown(root, "1/0003")
+    (place,) = [one for one in takedown_proof(root, n, tmp_path)["places"] if one["check"] == "registered"]
     assert not place["clean"]
     assert f"{three}/001.tar" in place["why"]
     (three / "001.tar").unlink()
-    (place,) = [one for one in proof_of(root, n, tmp_path)["places"] if one["check"] == "registered"]
+    (place,) = [one for one in takedown_proof(root, n, tmp_path)["places"] if one["check"] == "registered"]
     assert place["clean"]
 
 
-def test_adopted_bytes_are_taken_down_as_the_roots_own(root, three, sealed, tmp_path):
+def test_adopted_bytes_are_taken_down_as_the_roots_own(root, three, sealed_version, tmp_path):
     adopt(root, "photos")
-    del sealed
+    del sealed_version
     shutil.rmtree(three)
     secret = b"1-3" * 4
-    assert sum(secret in data for data in objects_of(root).values()) == 1
-    n = take_down(root, "1/0003")
+    assert sum(secret in data for data in foreign_objects(root).values()) == 1
+    n = run_takedown(root, "1/0003")
     root = loader.Root(root.url)
     assert len(root.open("photos")) == 119
     assert verify(root, "photos", full=True).problems == []
-    (gone,) = [one for one in proof_of(root, n, tmp_path)["places"] if one["what"] == "adopted object"]
+    (gone,) = [one for one in takedown_proof(root, n, tmp_path)["places"] if one["what"] == "adopted object"]
     assert not gone["clean"]
     for day in (1, 99, 199):
         collect(root, Options(grace_s=0), apply=True, now_us=day * DAY_US)
-    assert len(objects_of(root)) == 2
+    assert len(foreign_objects(root)) == 2
     assert not any(secret in root.store.get(info.key).data for info in root.store.list(""))
-    (gone,) = [one for one in proof_of(root, n, tmp_path)["places"] if one["what"] == "adopted object"]
+    (gone,) = [one for one in takedown_proof(root, n, tmp_path)["places"] if one["what"] == "adopted object"]
     assert gone["clean"]
     assert verify(loader.Root(root.url), "photos", full=True).problems == []
 
@@ -168,5 +170,5 @@ def test_files_of_one_index_are_kept_each(root, tmp_path):
     shutil.rmtree(place)
     for day in (1, 99, 199):
         collect(root, Options(grace_s=0), apply=True, now_us=day * DAY_US)
-    assert len(objects_of(root)) == 6
+    assert len(foreign_objects(root)) == 6
     assert verify(root, "texts", full=True).problems == []

@@ -20,7 +20,7 @@ from penstock.upkeep.gc.collector import Options, collect
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.version import verify
 from tests.penstock.formats.builders import tars
-from tests.penstock.formats.registered.forging import place_of
+from tests.penstock.formats.registered.forging import place_id
 
 DAY_US = 86_400 * 10**6
 SECRET = b"1-3" * 4
@@ -60,14 +60,14 @@ def with_secret(root):
 def copy_whole(root, three, version, *, record=True):
     """What an adoption did that knew nothing of takedowns."""
     for path in three.iterdir():
-        root.store.put_file(f"foreign/{place_of(version)}/{path.name}", str(path))
+        root.store.put_file(f"foreign/{place_id(version)}/{path.name}", str(path))
     if record:
-        put_place(root.store, place_of(version), None)
+        put_place(root.store, place_id(version), None)
 
 
-def test_seal_and_adopt_bring_nothing_back_that_was_taken_down(root, three, sealed, tmp_path, capsys):
-    version, n = sealed, request(root, *SAMPLE)
-    del sealed
+def test_seal_and_adopt_restore_nothing_after_a_takedown(root, three, sealed_version, tmp_path, capsys):
+    version, n = sealed_version, request(root, *SAMPLE)
+    del sealed_version
     run(root, n)
     sweep(root)
     assert main(["seal", "photos", "--root", root.url]) == 0
@@ -77,17 +77,19 @@ def test_seal_and_adopt_bring_nothing_back_that_was_taken_down(root, three, seal
     assert "001.tar holds denied samples" in said
     assert "penstock import" in said
     assert with_secret(root) == []
-    assert not is_adopted(root.store, place_of(version))
+    assert not is_adopted(root.store, place_id(version))
     assert len(root.open("photos")) == 119
     assert verify(root, "photos", full=True).problems == []
     assert unclean(root, n, tmp_path)[0] == []
 
 
-def test_owner_who_writes_the_archive_anew_lets_it_be_adopted(root, three, sealed, tmp_path):
+def test_owner_who_writes_the_archive_anew_lets_it_be_adopted(root, three, sealed_version, tmp_path):
     n = request(root, *SAMPLE)
-    del sealed
+    del sealed_version
     run(root, n)
-    tars.fill(three, {"001.tar": [member for member in tars.numbered(1, 40) if "0003" not in member[0]]})
+    tars.fill(
+        three, {"001.tar": [member for member in tars.number_samples(1, 40) if "0003" not in member[0]]}
+    )
     seal(register(root, "webdataset", three, "photos").version)
     root.retire("photos@2", reason="its archive was written anew")
     assert adopt(root, "photos").failures == []
@@ -96,10 +98,10 @@ def test_owner_who_writes_the_archive_anew_lets_it_be_adopted(root, three, seale
 
 
 @pytest.mark.parametrize("applied", [False, True])
-def test_takedown_that_was_only_requested_counts(root, three, sealed, applied):
+def test_takedown_that_was_only_requested_counts(root, three, sealed_version, applied):
     request(root, *SAMPLE)
     if applied:  # by a commit, so that no takedown has the object on record
-        root.exclude("photos", [sealed.keys([0])[0]], reason="blurred")
+        root.exclude("photos", [sealed_version.keys([0])[0]], reason="blurred")
     (failure,) = adopt(root, "photos").failures
     assert "001.tar holds denied samples" in failure
     assert with_secret(root) == []
@@ -117,10 +119,10 @@ def test_archive_that_is_registered_after_its_takedown_is_not_adopted(root, thre
     assert with_secret(root) == []
 
 
-def test_object_on_record_is_known_in_another_place(root, three, sealed):
+def test_object_on_record_is_known_in_another_place(root, three, sealed_version):
     n = request(root, *SAMPLE)
     run(root, n)
-    tars.fill(three, {"003.tar": tars.numbered(3, 4)})
+    tars.fill(three, {"003.tar": tars.number_samples(3, 4)})
     again = register(root, "webdataset", three, "again").version  # the same archive, by another place's id
     assert seal(again).failures == []
     (failure,) = adopt(root, "again").failures
@@ -128,7 +130,7 @@ def test_object_on_record_is_known_in_another_place(root, three, sealed):
 
 
 @pytest.mark.parametrize("applied", [False, True])
-def test_takedown_during_an_adoption_is_seen(root, three, sealed, monkeypatch, applied):
+def test_takedown_during_an_adoption_is_seen(root, three, sealed_version, monkeypatch, applied):
     copy, ids = adoption.create, []
 
     def racing(store, path, key):
@@ -141,20 +143,20 @@ def test_takedown_during_an_adoption_is_seen(root, three, sealed, monkeypatch, a
     monkeypatch.setattr(adoption, "create", racing)
     (failure,) = adopt(root, "photos", workers=1).failures
     assert "001.tar holds denied samples" in failure
-    assert not is_adopted(root.store, place_of(sealed))
+    assert not is_adopted(root.store, place_id(sealed_version))
     assert verify(root, "photos", full=True).problems == []
     run(root, *ids)
     assert with_secret(root) == []
 
 
 @pytest.mark.parametrize("record", [True, False])
-def test_bytes_that_came_in_are_found_by_run_and_proof(root, three, sealed, tmp_path, record, capsys):
-    version, n = sealed, request(root, *SAMPLE)
-    del sealed
+def test_bytes_that_came_in_are_found_by_run_and_proof(root, three, sealed_version, tmp_path, record, capsys):
+    version, n = sealed_version, request(root, *SAMPLE)
+    del sealed_version
     run(root, n)
     sweep(root)
     copy_whole(root, three, version, record=record)
-    key = f"foreign/{place_of(version)}/001.tar"
+    key = f"foreign/{place_id(version)}/001.tar"
     assert with_secret(root) == [key]
     found, status = unclean(root, n, tmp_path)
     assert (found, status) == (["retired", key] if record else [key], 1)
@@ -169,7 +171,7 @@ def test_bytes_that_came_in_are_found_by_run_and_proof(root, three, sealed, tmp_
     assert unclean(root, n, tmp_path)[0] == []
 
 
-def test_adopted_object_of_no_version_makes_a_proof_incomplete(root, three, sealed, tmp_path):
+def test_adopted_object_of_no_version_makes_a_proof_incomplete(root, three, sealed_version, tmp_path):
     n = request(root, *SAMPLE)
     run(root, n)
     sweep(root)
@@ -178,9 +180,9 @@ def test_adopted_object_of_no_version_makes_a_proof_incomplete(root, three, seal
     assert set(unclean(root, n, tmp_path)[0]) - set(before) == {f"foreign/{'0' * 32}/x.tar"}
 
 
-def test_forged_objects_stop_no_takedown_and_no_proof(root, three, sealed, tmp_path):
-    version, n = sealed, request(root, *SAMPLE)
-    del sealed
+def test_forged_objects_stop_no_takedown_and_no_proof(root, three, sealed_version, tmp_path):
+    version, n = sealed_version, request(root, *SAMPLE)
+    del sealed_version
     other = "1" * 32
     root.store.put(f"foreign/{other}/x.tar", b"x")
     root.store.put(f"places/{other}/000000000001.json", b"{")
@@ -217,10 +219,10 @@ def test_file_that_was_taken_down_is_left_out_and_the_others_are_adopted(root, t
     assert unclean(root, n, tmp_path)[0] == []
 
 
-def test_mirror_gets_no_adopted_object_that_was_taken_down(root, three, sealed, tmp_path):
+def test_mirror_gets_no_adopted_object_after_a_takedown(root, three, sealed_version, tmp_path):
     n = request(root, *SAMPLE)
     run(root, n)
-    copy_whole(root, three, sealed, record=False)
+    copy_whole(root, three, sealed_version, record=False)
     mirror = open_store(str(tmp_path / "mirror"))
     migrate(root, mirror, Pace())
     there = {info.key.rpartition("/")[2] for info in mirror.list("foreign/")}

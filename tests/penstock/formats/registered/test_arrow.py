@@ -19,7 +19,7 @@ from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
 from tests.penstock.formats.builders.places import arrow
 from tests.penstock.formats.versions import digest
-from tests.penstock.formats.versions import imported as copied
+from tests.penstock.formats.versions import import_version as copied
 from tests.refusals import refusal
 
 MEDIA = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -64,7 +64,7 @@ def place(tmp_path):
 HOW = {"key": "id", "fields": {"cap": "txt"}}
 
 
-def imported(place, key="id", fields=HOW["fields"], without=()):
+def import_arrow(place, key="id", fields=HOW["fields"], without=()):
     return copied("arrow", place, key=key, fields=fields, without=without, workers=1)
 
 
@@ -72,12 +72,12 @@ def digests(version):
     return [digest(version, full=full) for full in (False, True)]
 
 
-def registered(root, place, **how):
+def register_arrow(root, place, **how):
     return register(root, "arrow", place, "t", **{**HOW, **how}).version
 
 
 def test_value_is_a_span_of_its_file(root, place):
-    version = registered(root, place)
+    version = register_arrow(root, place)
     whole = {name: (place / name).read_bytes() for name in ("0.arrow", "1.arrow")}
     ordinals = np.arange(80)
     for key, address in zip(version.keys(ordinals), version.address(ordinals, ["cap.txt"]), strict=True):
@@ -87,7 +87,7 @@ def test_value_is_a_span_of_its_file(root, place):
 
 
 def test_training_reads_it_shuffled(root, place):
-    view = registered(root, place).select("image.jpg", "ids.u2", where_present=True)
+    view = register_arrow(root, place).select("image.jpg", "ids.u2", where_present=True)
     plan, seen = loader.plan({"t": view}, seed=3, global_batch=8), list[int]()
     decode = {"image.jpg": loader.modalities.decode_bytes}
     with loader.Loader(plan, decode=decode, epochs=1, workers=0) as batches:
@@ -112,7 +112,7 @@ def test_every_kind_of_column_has_the_digest_of_its_import(data, stream, rows, t
     fields = {name: word for name, word in TEXTS.items() if name in some}
     root = root_in_store(open_store(f"memory://arrow-{place.name}-{stream}"))
     version = register(root, "arrow", place, "t", fields=fields).version
-    assert digests(version) == digests(imported(place, None, fields))
+    assert digests(version) == digests(import_arrow(place, None, fields))
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
@@ -125,9 +125,9 @@ def test_compressed_buffers_are_refused(root, tmp_path, compression, stream):
         where="a.arrow",
         accepted="values without compression, in this byte order",
     ):
-        registered(root, tmp_path / "place")
+        register_arrow(root, tmp_path / "place")
     assert root.datasets() == []
-    assert len(imported(tmp_path / "place")) == 40
+    assert len(import_arrow(tmp_path / "place")) == 40
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
@@ -140,7 +140,7 @@ def test_record_batch_that_grows_beyond_the_limit_is_refused_by_its_header(
     text = pa.array(["x" * 100_000, "y"] * 20)
     rows = pa.table({"text": text if column == "plain" else text.dictionary_encode()})
     arrow(tmp_path / "place/a.arrow", rows, rows=10, stream=stream, compression=compression)
-    assert len(imported(tmp_path / "place", None, {"text": "txt"})) == 40
+    assert len(import_arrow(tmp_path / "place", None, {"text": "txt"})) == 40
     monkeypatch.setattr("loader.dataset.columnar.record_batches.MIN_ARROW_BATCH_BYTES", 99_999)
     monkeypatch.setattr("loader.dataset.columnar.record_batches.MAX_ARROW_RATIO", 1)
     done = import_place(
@@ -170,16 +170,16 @@ def test_record_batch_that_grows_beyond_the_limit_is_refused_by_its_header(
         (pa.array([b"ab"]).dictionary_encode(), {}, "c"),
     ],
 )
-def test_fields_whose_bytes_are_not_in_the_file_are_refused_and_left_out(root, tmp_path, column, how, field):
+def test_fields_whose_bytes_are_not_in_the_file_are_refused(root, tmp_path, column, how, field):
     arrow(tmp_path / "place/a.arrow", pa.table({"b": [b"x"], "c": column}))
     with refusal(InvalidSample, what=field, where="a.arrow, row 0", given="c") as caught:
         register(root, "arrow", tmp_path / "place", "t", **how)
     assert "leave it out (--without c), or copy the table: penstock import arrow" in str(caught.value)
     version = register(root, "arrow", tmp_path / "place", "t", without=["c"]).version
-    assert digests(version) == digests(imported(tmp_path / "place", None, {}, ["c"]))
+    assert digests(version) == digests(import_arrow(tmp_path / "place", None, {}, ["c"]))
 
 
-def test_classes_are_metadata_and_their_numbers_are_left_out(root, tmp_path):
+def test_classes_are_metadata_without_their_numbers(root, tmp_path):
     told = b'{"info": {"features": {"label": {"_type": "ClassLabel", "names": ["cat", "dog"]}}}}'
     made = pa.table({"b": [b"x", b"y"], "label": [1, 0]}).replace_schema_metadata({"huggingface": told})
     arrow(tmp_path / "place/a.arrow", made)
@@ -193,7 +193,7 @@ def test_classes_are_metadata_and_their_numbers_are_left_out(root, tmp_path):
         register(root, "arrow", tmp_path / "place", "t")
     version = register(root, "arrow", tmp_path / "place", "t", without=["cls"]).version
     assert version.samples().select("label").collect().to_dicts() == [{"label": "dog"}, {"label": "cat"}]
-    assert digests(version) == digests(imported(tmp_path / "place", None, {}, ["cls"]))
+    assert digests(version) == digests(import_arrow(tmp_path / "place", None, {}, ["cls"]))
 
 
 def test_bad_rows_and_keys_are_named(root, tmp_path):
@@ -206,7 +206,7 @@ def test_bad_rows_and_keys_are_named(root, tmp_path):
 
 
 def test_file_that_changed_or_flipped_is_told_and_registered_again(root, place):
-    version = registered(root, place)
+    version = register_arrow(root, place)
     path = place / "0.arrow"
     data, told = bytearray(path.read_bytes()), path.stat()
     ordinals = dict(zip(version.keys(np.arange(80)), range(80), strict=True))
@@ -225,7 +225,7 @@ def test_file_that_changed_or_flipped_is_told_and_registered_again(root, place):
     arrow(path, table(0, 30), rows=8)
     with refusal(Changed, what="size", within="/place/0.arrow"):
         text(root.open("t"), "k4")
-    assert len(registered(root, place)) == 70
+    assert len(register_arrow(root, place)) == 70
 
 
 @pytest.mark.parametrize("stream", [True, False])

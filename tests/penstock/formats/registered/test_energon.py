@@ -19,12 +19,12 @@ from penstock.formats.archives.energon_index import expand_braces
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
 from tests.penstock.formats.builders.places import put
-from tests.penstock.formats.versions import objects_in
+from tests.penstock.formats.versions import place_objects
 from tests.refusals import refusal
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory):
+def export_place(tmp_path_factory):
     """A dataset of 12 samples in four archives, as our own export writes it, without the export's notes."""
     folder = tmp_path_factory.mktemp("energon")
     with loader.Root(folder / "root") as root:
@@ -34,18 +34,18 @@ def exported(tmp_path_factory):
                 fields = {"JPG": bytes([i]) * 700 * i, "txt": str(i), "seg.npy": np.arange(i)}
                 writer.add(key, fields, source={"split": "val" if i % 3 == 0 else "train"})
         assert export(root.open("d"), "energon", open_store(folder / "out")).lost == []
-    return objects_in(folder / "out")
+    return place_objects(folder / "out")
 
 
 @pytest.fixture
-def place(exported, tmp_path):
+def place(export_place, tmp_path):
     """A folder of it; put(key, bytes) replaces an object."""
-    for key, data in exported.items():
+    for key, data in export_place.items():
         put(tmp_path / "place" / key, data)
     return tmp_path / "place"
 
 
-def walked(folder, reads=None, has_damaged_index=False):
+def walk_samples(folder, reads=None, has_damaged_index=False):
     """(archive, key) -> (field -> bytes, split)."""
     store = open_store(folder)
     found = archives.find_objects(store, list(store.list()))
@@ -67,24 +67,24 @@ def headers(monkeypatch):
     """Names of the archives whose headers were walked."""
     seen, walk = [], archives.archive_samples
 
-    def samples_in(window, *given, **more):
+    def record_window(window, *given, **more):
         seen.append(window.name.rpartition("/")[2])
         return walk(window, *given, **more)
 
-    monkeypatch.setattr(archives, "archive_samples", samples_in)
+    monkeypatch.setattr(archives, "archive_samples", record_window)
     return seen
 
 
-def test_index_alone_gives_the_samples_that_the_headers_give(place, exported, headers):
-    found = walked(place)
+def test_index_alone_gives_the_samples_that_the_headers_give(place, export_place, headers):
+    found = walk_samples(place)
     assert headers == []
     assert {split for _, split in found.values()} == {"train", "val"}
     assert {key: fields["JPG"] for (_, key), (fields, _) in found.items()} == {
         f"{'long' * 24 if i == 5 else 'a'}/k{i}": bytes([i]) * 700 * i for i in range(12)
     }
     (place / ".nv-meta/index.sqlite").unlink()
-    assert walked(place) == found
-    assert sorted(set(headers)) == sorted(key for key in exported if key.endswith(".tar"))
+    assert walk_samples(place) == found
+    assert sorted(set(headers)) == sorted(key for key in export_place if key.endswith(".tar"))
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_index_alone_gives_the_samples_that_the_headers_give(place, exported, he
     ],
 )
 def test_index_that_does_not_fit_an_archive_is_not_believed(place, headers, change):
-    expected = walked(place)
+    expected = walk_samples(place)
     with contextlib.closing(sqlite3.connect(place / ".nv-meta/index.sqlite")) as database, database:
         database.execute(change)
-    assert walked(place) == expected
+    assert walk_samples(place) == expected
     assert headers == ["000001.tar"]
 
 
@@ -144,12 +144,12 @@ def test_another_schema_is_told_by_name(place, changes, fault):
         for change in changes:
             database.execute(change)
     with refusal(Corrupt, **fault):
-        walked(place)
+        walk_samples(place)
 
 
 @given(data=st.data())
-def test_damaged_index_is_told_or_not_believed(data, exported, tmp_path_factory):
-    good = bytearray(exported[".nv-meta/index.sqlite"])
+def test_damaged_index_is_told_or_not_believed(data, export_place, tmp_path_factory):
+    good = bytearray(export_place[".nv-meta/index.sqlite"])
     for at, byte in data.draw(
         st.lists(
             st.tuples(st.integers(0, len(good) - 1) | st.integers(0, 200), st.integers(0, 255)), max_size=8
@@ -158,28 +158,30 @@ def test_damaged_index_is_told_or_not_believed(data, exported, tmp_path_factory)
         good[at] = byte
     good = good[: data.draw(st.just(len(good)) | st.integers(0, len(good)))]
     folder = tmp_path_factory.mktemp("energon")
-    for key, held in exported.items():
+    for key, held in export_place.items():
         put(folder / key, bytes(good) if key.endswith("sqlite") else held)
     said, found = "", {}
     try:
-        found = walked(folder, has_damaged_index=True)
+        found = walk_samples(folder, has_damaged_index=True)
     except Corrupt as error:
         said = str(error)
     assert ".nv-meta/index.sqlite" in said or len(found) == 12
 
 
-def test_what_is_excluded_is_left_out(place):
-    expected = walked(place)
+def test_excluded_samples_are_skipped(place):
+    expected = walk_samples(place)
     archive, key = next(iter(expected))
     (other, _) = list(expected)[-1]
     split = json.loads((place / ".nv-meta/split.yaml").read_text())
     split["exclude"] = [f"{archive}/{key}", other.replace("3", "{2..3..7}").replace("2..3..7", "3..3")]
     (place / ".nv-meta/split.yaml").write_text(json.dumps(split))
-    assert walked(place).keys() == {one for one in expected if one != (archive, key) and one[0] != other}
+    assert walk_samples(place).keys() == {
+        one for one in expected if one != (archive, key) and one[0] != other
+    }
 
 
 def test_older_names_and_yaml_are_read(place):
-    expected = walked(place)
+    expected = walk_samples(place)
     info = json.loads((place / ".nv-meta/.info.json").read_text())
     lines = "".join(f"  {name}: {count}\n" for name, count in info["shard_counts"].items())
     (place / ".nv-meta/.info.yaml").write_text(f"energon_version: 7.4.1\nshard_counts:\n{lines}")
@@ -188,7 +190,7 @@ def test_older_names_and_yaml_are_read(place):
     names = {split: "{" + ",".join(name[:6] for name in some) + "}.tar" for split, some in splits.items()}
     text = "".join(f"  {split}: ['{name}']\n" for split, name in names.items())
     (place / ".nv-meta/split.yaml").write_text(f"split_parts:\n{text}exclude: []\n")
-    assert walked(place) == expected
+    assert walk_samples(place) == expected
 
 
 SAME = "{,,,,}" * 16
@@ -268,7 +270,7 @@ def test_damaged_description_is_told_by_name(place, key, text, error, fault, mon
     monkeypatch.setattr(nv_meta, "MOST_NAMES", 1000)
     (place / ".nv-meta" / key).write_text(text)
     with refusal(error, **fault):
-        walked(place)
+        walk_samples(place)
 
 
 def test_count_that_is_a_list_of_aliases_is_refused(place):
@@ -279,7 +281,7 @@ def test_count_that_is_a_list_of_aliases_is_refused(place):
     (place / ".nv-meta/.info.json").unlink()
     (place / ".nv-meta/.info.yaml").write_text("\n".join([*lines, "shard_counts: {a.tar: *n}"]))
     with refusal(Corrupt, what="shard_counts", accepted="archives and their numbers of samples"):
-        walked(place)
+        walk_samples(place)
 
 
 def test_archives_that_are_not_there_are_told(place, root):
@@ -293,7 +295,7 @@ def test_archives_that_are_not_there_are_told(place, root):
 def test_place_without_a_description_is_told(place):
     (place / ".nv-meta/.info.json").unlink()
     with refusal(InvalidStore, what=".nv-meta/.info.json"):
-        walked(place)
+        walk_samples(place)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +314,7 @@ def test_patterns_stand_for_the_names_that_bash_gives(pattern, names):
     assert list(expand_braces(pattern, "split.yaml")) == names
 
 
-def test_samples_without_a_split_are_named_and_come_back_without(tmp_path):
+def test_samples_without_a_split_are_named(tmp_path):
     with loader.Root(tmp_path / "root") as root:
         with root.write("d") as writer:
             for i in range(4):

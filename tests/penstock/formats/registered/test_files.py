@@ -33,7 +33,7 @@ def folder(tmp_path):
     return tmp_path / "files"
 
 
-def delivered(version, field, **how):
+def epoch_values(version, field, **how):
     """key -> value, of one epoch."""
     view = version.select(field, where_present=True)
     plan = loader.plan({"p": view}, seed=1, global_batch=len(view))
@@ -50,8 +50,8 @@ def test_each_file_is_a_sample(together, root, folder, monkeypatch):
     done = register(root, "files", folder, "texts")
     assert (len(done.version), done.others) == (30, 2)
     texts = {f"{i % 3}/f{i:02}": str(i) * (i % 4) for i in range(30) if i % 5}
-    assert delivered(done.version, "txt")[0] == texts
-    assert delivered(done.version, "cls", workers=0)[0] == {
+    assert epoch_values(done.version, "txt")[0] == texts
+    assert epoch_values(done.version, "cls", workers=0)[0] == {
         f"{i % 3}/f{i:02}": f"tensor({i})" for i in range(0, 30, 5)
     }
     assert verify(root, "texts", full=True).problems == []
@@ -69,13 +69,13 @@ def test_file_that_was_written_again_is_named_by_itself(root, folder):
     version = register(root, "files", folder, "texts").version
     (folder / "1/f07.TXT").write_bytes(b"another")
     with refusal(Changed, what="size", within="/files/1/f07.TXT", given=7, accepted=3):
-        delivered(version, "txt")
+        epoch_values(version, "txt")
     assert {one.what for one in verify(root, "texts").problems} == {
         f"{folder}/1/f07.TXT has 7 bytes, registered were 3: register again, old samples keep their keys"
     }
     again = register(root, "files", folder, "texts")
     assert (again.new, again.replaced, again.same, len(again.version)) == (0, 1, 29, 30)
-    assert delivered(again.version, "txt")[0]["1/f07"] == "another"
+    assert epoch_values(again.version, "txt")[0]["1/f07"] == "another"
 
 
 def test_files_of_a_bucket_cost_a_request_each(root, aws):

@@ -16,7 +16,7 @@ from penstock.formats.registration.register import register
 from tests.penstock.formats.builders import img2dataset, tars
 
 
-def version_of(root, place, **more):
+def register_photos(root, place, **more):
     return register(root, "webdataset", place, "photos", **more)
 
 
@@ -48,7 +48,7 @@ def fill(tmp_path):
 
 def test_columns_of_img2dataset_select_samples_and_json_stays_a_field(root, tmp_path):
     tars.fill(tmp_path / "tars", img2dataset.archives(50))
-    done = version_of(root, tmp_path / "tars")
+    done = register_photos(root, tmp_path / "tars")
     version = done.version
     assert version.fields == ("jpg", "json", "txt")
     places = version.address(np.arange(50), ["json"])
@@ -57,7 +57,7 @@ def test_columns_of_img2dataset_select_samples_and_json_stays_a_field(root, tmp_
     assert documents == {f"{i:09}": img2dataset.document(i) for i in range(50)}
     view = version.select("jpg").where("nsfw = false AND width >= 256")
     ordinals = view.version_ordinals(np.arange(len(view)))
-    assert set(view.keys(ordinals)) == img2dataset.chosen(50)
+    assert set(view.keys(ordinals)) == img2dataset.selected_keys(50)
     assert column(version, "url") == [f"https://example.org/{i}.jpg" for i in range(50)]
     assert column(version, "json_key") == [f"{i:09}" for i in range(50)]
     assert kinds(version) == {
@@ -101,7 +101,7 @@ def test_column_has_the_type_that_holds_the_values_of_all_samples(values, kind, 
     """The middle of two archives is where values differ: neither knows the type by itself."""
     documents = [{"v": value} for value in values]
     place = fill(documents[:1], documents[1:]) if apart else fill(documents)
-    done = version_of(root, place)
+    done = register_photos(root, place)
     assert (kinds(done.version), column(done.version, "v")) == ({"v": kind}, stored)
     assert any("text" in note for note in done.notes) == (kind == "string" and "x" not in values)
 
@@ -118,8 +118,8 @@ def test_column_has_the_type_that_holds_the_values_of_all_samples(values, kind, 
 def test_column_keeps_the_dataset_s_type_and_what_does_not_fit_is_null_and_counted(
     first, later, stored, n_lost, root, fill
 ):
-    version_of(root, fill([{"v": first}]))
-    done = version_of(root, fill([{"v": first}], [{"v": value} for value in later]))
+    register_photos(root, fill([{"v": first}]))
+    done = register_photos(root, fill([{"v": first}], [{"v": value} for value in later]))
     assert (done.same, done.new) == (1, 1)
     assert column(done.version, "v") == [first, *stored]
     told = [note.partition(", such as")[0] for note in done.notes if "are null" in note]
@@ -130,10 +130,10 @@ def test_column_keeps_the_dataset_s_type_and_what_does_not_fit_is_null_and_count
 def test_dataset_registered_without_columns_gets_them_with_its_next_objects(root, fill, monkeypatch):
     with monkeypatch.context() as before:  # as a release did that read no documents
         before.setattr(json_members.JsonMembers, "columns", lambda self: None)
-        old = version_of(root, fill([{"v": 1}])).version
-    again = version_of(root, fill([{"v": 1}]))
+        old = register_photos(root, fill([{"v": 1}])).version
+    again = register_photos(root, fill([{"v": 1}]))
     assert (again.version.id, again.same) == (old.id, 1)
-    version = version_of(root, fill([{"v": 1}], [{"v": 2}, {"v": 3}])).version
+    version = register_photos(root, fill([{"v": 1}], [{"v": 2}, {"v": 3}])).version
     assert column(version, "v") == [None, 2, 3]
     assert len(version.select("json").where("v >= 2")) == 2
 
@@ -142,7 +142,7 @@ def test_documents_that_cannot_be_read_are_null_counted_and_stay_a_field(root, f
     deep = b'{"v": ' + b"[" * 100 + b"]" * 100 + b"}"
     broken = [b"", b"no", b"[1]", b'{"v": 1', b"\xff\xfe\xff", deep, b'{"v":' + b"[" * 30_000]
     large = json.dumps({"v": 1, "text": "x" * json_members.MOST_BYTES}).encode()
-    done = version_of(root, fill([{"v": 7}, *broken, large, b'{"v": 8, "v": 9}']))
+    done = register_photos(root, fill([{"v": 7}, *broken, large, b'{"v": 8, "v": 9}']))
     assert column(done.version, "v") == [7, *[None] * (len(broken) + 1), 9]
     places = done.version.address(np.arange(len(done.version)), ["json"])
     found = {bytes(one["json"]) for one in read_fields(done.version.shard_store, places)}
@@ -155,7 +155,9 @@ def test_documents_that_cannot_be_read_are_null_counted_and_stay_a_field(root, f
 
 
 def test_texts_that_no_column_takes_are_null_and_counted(root, fill):
-    done = version_of(root, fill([{"v": "a"}, {"v": "é" * 9000}, b'{"v": "\\ud800"}', {"v": "é" * 8000}]))
+    done = register_photos(
+        root, fill([{"v": "a"}, {"v": "é" * 9000}, b'{"v": "\\ud800"}', {"v": "é" * 8000}])
+    )
     assert column(done.version, "v") == ["a", None, None, "é" * 8000]
     (note,) = done.notes
     assert note.startswith("json: 2 texts are longer than 16,384 bytes, or are no UTF-8, such as ")
@@ -165,21 +167,23 @@ def test_texts_that_no_column_takes_are_null_and_counted(root, fill):
 def test_columns_are_bounded_in_number_and_the_rest_is_counted(root, fill):
     most = any_columns.MOST_COLUMNS
     documents = [{f"c{i}_{k}": k for k in range(10)} for i in range(20)]
-    done = version_of(root, fill(documents[:12], documents[12:], [{"late": 1}]))
+    done = register_photos(root, fill(documents[:12], documents[12:], [{"late": 1}]))
     assert len(kinds(done.version)) == most
     assert set(kinds(done.version)) <= {name for one in documents[:7] for name in one}
     assert [note.partition(", such as")[0] for note in done.notes] == [
         "json: 65 columns are beyond the 64 of a dataset",
         "json: 72 values are beyond the 64 columns of an archive",
     ]
-    again = version_of(root, fill(documents[:12], documents[12:], [{"late": 1}], [{"more": 1, "c0_0": 5}]))
+    again = register_photos(
+        root, fill(documents[:12], documents[12:], [{"late": 1}], [{"more": 1, "c0_0": 5}])
+    )
     assert len(kinds(again.version)) == most
     assert column(again.version, "c0_0")[-1] == 5
 
 
 def test_names_of_members_become_columns_as_those_of_tables(root, fill):
     names = {"标题": 1, "split": "x", "a b": 2, "9lives": 3, "": 4, "n" * 200: 5, "exif.x": 6}
-    done = version_of(root, fill([{**names, "a_b": 7}, {"a b": 8}]))
+    done = register_photos(root, fill([{**names, "a_b": 7}, {"a b": 8}]))
     assert kinds(done.version).keys() == {
         "_u6807__u9898_",
         "json_split",
@@ -197,7 +201,7 @@ def test_names_of_members_become_columns_as_those_of_tables(root, fill):
 
 def test_without_leaves_out_the_field_with_its_columns_or_a_column(root, fill):
     place = fill([{"a": 1, "b": 2}, b"damaged"])
-    done = version_of(root, place, without=["json"])
+    done = register_photos(root, place, without=["json"])
     assert (done.version.fields, kinds(done.version), done.notes) == (("jpg", "txt"), {}, [])
     other = register(root, "webdataset", place, "other", without=["b"]).version
     assert (other.fields, kinds(other)) == (("jpg", "json", "txt"), {"a": "int64"})
@@ -217,7 +221,7 @@ def test_samples_with_other_fields_have_the_columns_of_their_documents(name, roo
         ("d.a.json", b'{"w": 2}'),
     ]
     tars.fill(tmp_path / "tars", {"1.tar": [(f"z{name}", data) for name, data in mixed]})
-    version = version_of(root, tmp_path / "tars").version
+    version = register_photos(root, tmp_path / "tars").version
     found = version.samples().collect()
     assert {key.lstrip("z"): v for key, v in zip(found["key"], found["v"], strict=True)} == {
         **{f"k{i}": i for i in range(5)},
@@ -231,17 +235,17 @@ def test_samples_with_other_fields_have_the_columns_of_their_documents(name, roo
 def test_bucket_s_documents_are_read_at_the_ends_of_requests_too(nbytes, root, tmp_path, monkeypatch):
     """Requests of odd sizes end within headers, and within documents."""
     tars.fill(tmp_path / "tars", img2dataset.archives(20, image=b"x" * 700))
-    here = version_of(root, tmp_path / "tars").version
+    here = register_photos(root, tmp_path / "tars").version
     monkeypatch.setattr(object_file, "as_disk", lambda store: None)
     for name in ("FIRST_BYTES", "MOST_BYTES"):
         monkeypatch.setattr(object_file, name, nbytes)
-    there = version_of(loader.Root(tmp_path / "other"), tmp_path / "tars").version
+    there = register_photos(loader.Root(tmp_path / "other"), tmp_path / "tars").version
     assert column(there, "original_width") == column(here, "original_width") == [4000 + i for i in range(20)]
 
 
 def test_archive_without_documents_has_no_columns_and_costs_no_read(root, three, monkeypatch):
     monkeypatch.setattr(object_file.ObjectWindow, "aside", None)
-    done = version_of(root, three)
+    done = register_photos(root, three)
     assert (kinds(done.version), done.notes) == ({}, [])
 
 

@@ -24,7 +24,7 @@ from tests.penstock.formats.builders import litdata_files as files
 from tests.refusals import refusal
 
 
-def walked(folder):
+def walk_folder(folder):
     """What the format yields: (key, field -> bytes, metadata)."""
     store = open_store(folder)
     found = chunks.find_objects(store, list(store.list()))
@@ -91,7 +91,7 @@ def test_every_value_is_a_field_or_a_column(array, rows, tmp_path_factory):
         expected.append((str(number), {"img.jpg": data, "in.a.txt": text.encode(), field: values}, metadata))
     folder = tmp_path_factory.mktemp("litdata")
     files.samples(folder, tree, given_rows[:2], given_rows[2:])
-    assert walked(folder) == expected
+    assert walk_folder(folder) == expected
 
 
 SCALAR = st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | st.text(max_size=4)
@@ -105,9 +105,9 @@ VALUES = st.recursive(
 @given(value=VALUES, document=st.booleans())
 def test_json_is_flat_values_or_its_text(value, document, tmp_path_factory):
     folder = tmp_path_factory.mktemp("litdata")
-    encoded = json.dumps(value).encode() if document and isinstance(value, dict) else files.nested(value)
+    encoded = json.dumps(value).encode() if document and isinstance(value, dict) else files.json_leaf(value)
     files.samples(folder, {"raw": "bytes", "x": "json"}, [[b"", encoded]])
-    ((_, fields, metadata),) = walked(folder)
+    ((_, fields, metadata),) = walk_folder(folder)
     kinds = {type(one) for one in value} if isinstance(value, list) else set()
     for kind, word in ((int, "i8"), (float, "f8")):
         if kinds == {kind}:
@@ -129,7 +129,7 @@ RECORDS = st.lists(st.sampled_from("abc"), min_size=1, unique=True).flatmap(
 def test_records_are_their_json(rows, tmp_path_factory):
     folder = tmp_path_factory.mktemp("litdata")
     files.samples(folder, ["bytes", "json"], [[b"", files.records(rows)]])
-    ((_, _, metadata),) = walked(folder)
+    ((_, _, metadata),) = walk_folder(folder)
     assert json.loads(metadata["_1"]) == rows
 
 
@@ -173,7 +173,7 @@ def test_table_is_read_where_its_values_lie(rows, stream, before, tmp_path_facto
         fields |= {"text.txt": row["text"].encode()} if row["text"] is not None else {}
         metadata |= {"n": row["n"]} if row["n"] is not None else {}
         expected.append((str(number), fields, metadata))
-    assert walked(folder) == expected
+    assert walk_folder(folder) == expected
 
 
 def tokens(files, folder, documents, word="i4", encoding="no_header_tensor:16", **more):
@@ -194,7 +194,7 @@ def test_each_document_of_tokens_is_a_sample(documents, most, tmp_path_factory):
     tokens(files, folder, documents)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "RUN_SAMPLES", most)
-        found = walked(folder)
+        found = walk_folder(folder)
     assert found == [
         (str(n), {"tokens.i4": np.array(one, "<i4").tobytes()}, {}) for n, one in enumerate(documents)
     ]
@@ -260,7 +260,7 @@ def test_damaged_index_is_told(name, value, tmp_path_factory):
     inner[name] = value
     files.put_index(folder, index)
     with pytest.raises((Corrupt, InvalidStore), match=r"index\.json|byte 0: the chunk|its index gives"):
-        walked(folder)
+        walk_folder(folder)
 
 
 @pytest.mark.parametrize(
@@ -408,10 +408,10 @@ def test_names_of_files_and_of_the_sample_itself(tmp_path):
     ]
     tree = {"key": "int", "x": kinds}
     files.samples(tmp_path / "a", tree, [[struct.pack("<q", 5), *[b"x"] * len(kinds)]])
-    ((key, fields, metadata),) = walked(tmp_path / "a")
+    ((key, fields, metadata),) = walk_folder(tmp_path / "a")
     words = ["mkv", "png", "", "pdf", "nii.gz", "wav", "pil", "jpeg-array", "tiff"]
     assert list(fields) == [f"x.{n}.{word}".removesuffix(".") for n, word in enumerate(words)]
     assert (key, metadata) == ("0", {"litdata_key": 5})
     files.samples(tmp_path / "b", "str", [[b"x"]])
-    assert walked(tmp_path / "b") == [("0", {"data.txt": b"x"}, {})]
+    assert walk_folder(tmp_path / "b") == [("0", {"data.txt": b"x"}, {})]
     assert math.prod(len(words) for words in litdata_index.DTYPES.values()) == 21 * 14

@@ -15,7 +15,7 @@ from tests.penstock.formats.builders import mds_files as files
 from tests.refusals import refusal
 
 
-def walked(folder):
+def walk_folder(folder):
     """What the format yields: (key, field -> bytes, metadata)."""
     store = open_store(folder)
     found = mds.find_objects(store, list(store.list()))
@@ -96,7 +96,7 @@ def test_every_value_is_a_field_or_a_column(array, rows, numbers, tmp_path_facto
         expected.append((str(number), fields, metadata))
     folder = tmp_path_factory.mktemp("mds")
     files.fill(folder, columns, given_rows[:2], given_rows[2:])
-    assert walked(folder) == expected
+    assert walk_folder(folder) == expected
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_damaged_index_is_told(name, value, tmp_path_factory):
     index["shards"][0][name] = value
     files.put_index(folder, index)
     with refusal((Corrupt, InvalidSample), what="shards[0]", accepted="MDS, version 2"):
-        walked(folder)
+        walk_folder(folder)
 
 
 @pytest.mark.parametrize(

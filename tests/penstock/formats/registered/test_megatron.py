@@ -19,7 +19,7 @@ from tests.penstock.formats.builders import megatron_files as files
 from tests.refusals import refusal
 
 
-def walked(folder):
+def walk_folder(folder):
     """Runs of the documents of a folder: (prefix, first, field, metadata), and the bytes of each."""
     store = open_store(folder)
     found = megatron.find_objects(store, list(store.list()))
@@ -46,7 +46,7 @@ def test_each_document_is_its_sequences(documents, word, step, tmp_path_factory)
     files.fill(folder, "a", word, documents, modes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(megatron_index, "RUN_SAMPLES", step)
-        runs, found = walked(folder)
+        runs, found = walk_folder(folder)
     assert found == [files.data(word, [document]) for document in documents]
     assert [run[1] for run in runs] == list(range(0, max(1, len(documents)), step))
     assert {run[2] for run in runs} == {f"tokens.{word}"}
@@ -64,7 +64,7 @@ def test_each_document_is_its_sequences(documents, word, step, tmp_path_factory)
 def test_training_packs_documents_of_two_files(root, tmp_path, monkeypatch):
     monkeypatch.setattr(megatron_index, "RUN_SAMPLES", 7)
     for number, stem in enumerate(("a.b/web_text_document", "code")):
-        files.fill(tmp_path / "place", stem, "u2", files.numbered(20, 100 * number))
+        files.fill(tmp_path / "place", stem, "u2", files.number_documents(20, 100 * number))
     version = register(root, "megatron", tmp_path / "place", "docs").version
     rows = version.samples().collect().to_dicts()
     assert {row["key"] for row in rows} == {
@@ -87,11 +87,11 @@ def test_training_packs_documents_of_two_files(root, tmp_path, monkeypatch):
 
 
 def test_one_pair_has_plain_numbers_and_a_second_one_comes_later(root, tmp_path):
-    files.fill(tmp_path / "place", "a", "i4", files.numbered(9))
+    files.fill(tmp_path / "place", "a", "i4", files.number_documents(9))
     first = register(root, "megatron", tmp_path / "place", "docs").version
     assert [row["key"] for row in first.samples().collect().to_dicts()] == [str(i) for i in range(9)]
     assert register(root, "megatron", tmp_path / "place", "docs").version.id == first.id
-    files.fill(tmp_path / "place", "b", "i4", files.numbered(3))
+    files.fill(tmp_path / "place", "b", "i4", files.number_documents(3))
     done = register(root, "megatron", tmp_path / "place", "docs")
     assert (done.new, done.same, done.others) == (1, 1, 2)
     keys = [row["key"] for row in done.version.samples().collect().to_dicts()]
@@ -182,7 +182,7 @@ def test_flipped_bit_or_a_cut_is_told_or_changes_bounds_and_modes_alone(data, do
     (folder / "a.idx").write_bytes(good[:cut])
     said, runs, found = "", [], []
     try:
-        runs, found = walked(folder)
+        runs, found = walk_folder(folder)
     except Corrupt as error:
         said = str(error)
     if said:

@@ -8,14 +8,14 @@ import loader
 from tests.penstock.formats.builders import tars
 
 
-def opened(url, folder):
+def foreign_id(url, folder):
     return loader.open_foreign("webdataset", url, folder=folder).id
 
 
 def test_processes_that_begin_together_have_one_version(three, tmp_path):
     folder = str(tmp_path / "caches")
     with ProcessPoolExecutor(3, multiprocessing.get_context("forkserver")) as pool:
-        ids = set(pool.map(opened, [str(three)] * 3, [folder] * 3))
+        ids = set(pool.map(foreign_id, [str(three)] * 3, [folder] * 3))
     version = loader.open_foreign("webdataset", three, folder=folder)
     assert ids == {version.id}
     with loader.Root(tmp_path / "caches/root") as root:
@@ -30,7 +30,7 @@ def test_place_keeps_its_version_until_it_changes(three, tmp_path):
     assert loader.open_foreign("webdataset", three, folder=tmp_path / "b").id == first.id
     other = loader.open_foreign("webdataset", three, folder=tmp_path / "a", without=["cls"])
     assert (other.id != first.id, other.fields) == (True, ("txt",))
-    tars.fill(three, {"003.tar": tars.numbered(3, 40)})
+    tars.fill(three, {"003.tar": tars.number_samples(3, 40)})
     grown = loader.open_foreign("webdataset", three, folder=tmp_path / "a")
     assert (len(grown), grown.id != first.id) == (160, True)
     named = loader.open_foreign("webdataset", three, name="photos", folder=tmp_path / "a")

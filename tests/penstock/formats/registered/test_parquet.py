@@ -76,16 +76,16 @@ def place(tmp_path):
     return tmp_path / "place"
 
 
-def registered(root, place, **how):
+def register_parquet(root, place, **how):
     return register(root, "parquet", place, "t", key="id", fields={"cap": "txt"}, **how).version
 
 
-def plan_of(version, **how):
+def make_plan(version, **how):
     return loader.plan({"t": version.select("cap.txt", "ids.u2")}, seed=3, global_batch=16, **how)
 
 
 def steps(version, n=9, **how):
-    with loader.Loader(plan_of(version), **how) as batches:
+    with loader.Loader(make_plan(version), **how) as batches:
         return [(b.digest, list(b["cap.txt"])) for _, b in zip(range(n), batches, strict=False)]
 
 
@@ -110,14 +110,14 @@ def first_byte(chunk):
 
 @pytest.mark.parametrize("how", SEVERAL, ids=str)
 def test_every_executor_gives_the_same_batches_and_nothing_is_unverified(root, place, how):
-    version = registered(root, place)
+    version = register_parquet(root, place)
     assert steps(version, workers=0) == steps(version, **how)
-    with loader.Loader(plan_of(version), workers=0) as batches:
+    with loader.Loader(make_plan(version), workers=0) as batches:
         assert not next(iter(batches)).stats.get("unverified_bytes", 0)
 
 
 def test_view_of_bytes_and_a_step_seen_again(root, place):
-    version = registered(root, place)
+    version = register_parquet(root, place)
     view = version.select("image.jpg", "ids.u2", where_present=True)
     plan = loader.plan({"t": view}, seed=1, global_batch=8)
     raw = {"image.jpg": loader.modalities.decode_bytes}
@@ -132,7 +132,7 @@ def test_view_of_bytes_and_a_step_seen_again(root, place):
 
 
 def test_other_options_are_another_place(root, place):
-    version = registered(root, place)
+    version = register_parquet(root, place)
     other = register(root, "parquet", place, "u", key="id", fields={"cap": "txt"}, without=["ids"]).version
     mine, theirs = (
         {path.split("/")[1] for path in one.parts.shard_rows()["path"].to_pylist()}
@@ -144,7 +144,7 @@ def test_other_options_are_another_place(root, place):
 
 
 def test_object_that_was_replaced_is_named_though_its_chunks_are_kept(root, place):
-    version = registered(root, place)
+    version = register_parquet(root, place)
     assert steps(version, workers=0)
     put(place / "1.parquet", 41, 40)
     with refusal(Changed, what="size", within="/place/1.parquet"):
@@ -153,37 +153,37 @@ def test_object_that_was_replaced_is_named_though_its_chunks_are_kept(root, plac
 
 @pytest.mark.parametrize(("at", "lost"), [(last_byte, [55]), (first_byte, range(48, 56))])
 def test_damaged_value_or_chunk_costs_its_samples_alone(root, place, at, lost):
-    version = registered(root, place)
+    version = register_parquet(root, place)
     damage(place / "1.parquet", at)
     problems = " ".join(one.address for one in verify(root, "t", full=True).problems)
     assert {int(key) for key in re.findall(r"'k(\d+)'", problems)} == set(lost)
-    with loader.Loader(plan_of(version), corrupt_budget=0.5, workers=0) as batches:
+    with loader.Loader(make_plan(version), corrupt_budget=0.5, workers=0) as batches:
         seen = [b for _, b in zip(range(7), batches, strict=False)]
     assert {one.address.key for b in seen for one in b.substitutions} == {f"k{k}" for k in lost}
 
 
 def test_damaged_footer_is_told_before_it_is_parsed(root, place):
-    version = registered(root, place)
+    version = register_parquet(root, place)
     damage(place / "1.parquet", lambda chunk: (place / "1.parquet").stat().st_size - 20)
     with pytest.raises(Corrupt, match=r"1\.parquet: its footer, bytes \[.*CRC-32C"):
         steps(version, workers=0)
 
 
 def test_chunk_that_was_read_wrong_once_is_read_again(root, place):
-    version = registered(root, place)
+    version = register_parquet(root, place)
     steps(version, workers=0)
     with CHUNKS._lock:
         for key, (data, nbytes) in list(CHUNKS._held.items()):
             if isinstance(data, memoryview):
                 CHUNKS._held[key] = memoryview(bytes(nbytes)), nbytes
-    with loader.Loader(plan_of(version), workers=0) as batches:
+    with loader.Loader(make_plan(version), workers=0) as batches:
         batch = next(iter(batches))
     assert batch.stats["refetched"] > 0
     assert not batch.substitutions
 
 
 def test_adopted_it_needs_its_owner_no_more(root, place, capsys):
-    version = registered(root, place)
+    version = register_parquet(root, place)
     before = steps(version, workers=0)
     damage(place / "2.parquet", last_byte)
     done = adopt(root, "t")
@@ -203,7 +203,7 @@ def test_adopted_it_needs_its_owner_no_more(root, place, capsys):
 
 
 def test_older_readers_refuse_the_version(root, place, monkeypatch):
-    assert registered(root, place).manifest["format"] == 4
+    assert register_parquet(root, place).manifest["format"] == 4
     monkeypatch.setattr(manifest, "NEWEST_FORMAT", 3)
     with refusal(FormatTooNew, what="format", given=4, accepted=3):
         loader.Root(root.url).open("t")
@@ -262,7 +262,7 @@ def test_what_cannot_be_registered_is_told(root, place, monkeypatch):
     put(place / "0.parquet", 0, 40)
     monkeypatch.setattr("penstock.formats.tables.parquet.MOST_CHUNK_BYTES", 10)
     with refusal(InvalidSample, what="column 'image'", where="0.parquet, row group 0", given=61, accepted=10):
-        registered(root, place)
+        register_parquet(root, place)
 
 
 def test_names_of_files_tell_splits(root, tmp_path):
@@ -298,7 +298,7 @@ def test_verb_tells_what_a_shuffle_mixes(root, place, monkeypatch, capsys):
 
 
 def test_lists_and_packing_of_more_than_may_be_decoded_at_once_are_refused(root, place, monkeypatch):
-    view = registered(root, place).select("ids.u2")
+    view = register_parquet(root, place).select("ids.u2")
     loader.plan({"t": view}, seed=1, global_batch=2, pack=loader.pack("ids.u2", 16))
     monkeypatch.setattr("loader.order.random.lanes.LIVE_CHUNK_BYTES", 100)
     with refusal(InvalidPlan, what="documents", where="source 't'", given=8):
@@ -383,7 +383,7 @@ def test_cache_holds_no_more_than_it_may_and_the_last(puts):
 
 def test_range_reader_sees_one_run_of_bytes(root, place):
     """A page of a cache may begin and end anywhere."""
-    version = registered(root, place)
+    version = register_parquet(root, place)
     for path in sorted(set(version.parts.shard_rows()["path"].to_pylist())):
         size = version.placed.head(path).nbytes
         store = version.shard_store

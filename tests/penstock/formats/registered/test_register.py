@@ -29,7 +29,7 @@ from tests.refusals import refusal
 N = 120
 
 
-def plan_of(version, seed=3, batch=16):
+def make_plan(version, seed=3, batch=16):
     return loader.plan({"p": version.select("txt", "cls")}, seed=seed, global_batch=batch)
 
 
@@ -58,7 +58,7 @@ def contents(folder):
 def test_training_reads_what_lies_in_the_archives(root, three):
     version = register(root, "webdataset", three, "photos").version
     assert len(version) == N
-    ((_, keys, texts),) = steps(plan_of(version, batch=N), 1)
+    ((_, keys, texts),) = steps(make_plan(version, batch=N), 1)
     assert dict(zip(keys, texts, strict=True)) == {
         key: one["txt"].decode() for key, one in contents(three).items()
     }
@@ -67,7 +67,7 @@ def test_training_reads_what_lies_in_the_archives(root, three):
 
 def test_digest_is_of_what_was_read(root, three):
     """Made here of the archives' bytes, as docs/order.md says."""
-    plan = plan_of(register(root, "webdataset", three, "photos").version)
+    plan = make_plan(register(root, "webdataset", three, "photos").version)
     with loader.Loader(plan) as batches:
         batch = next(iter(batches))
     content = contents(three)
@@ -94,7 +94,7 @@ def test_packed_digest_covers_the_bytes_of_a_second_read(root, tmp_path):
     pack = loader.pack("tok.npy", 16, pad_id=0)
     plan = loader.plan({"docs": documents}, seed=1, global_batch=2, pack=pack)
 
-    def digest_of(decoder):
+    def read_digest(decoder):
         with loader.Loader(plan, 0, 1, workers=0, framework="numpy", decode={"tok.npy": decoder}) as batches:
             batch = next(batches)
         return batch.digest, batch.stats.get("refetched", 0)
@@ -106,7 +106,7 @@ def test_packed_digest_covers_the_bytes_of_a_second_read(root, tmp_path):
     good = archive.read_bytes()
     values = np.full(8, 258, np.uint16).tobytes()
     assert good.count(values) == 1
-    expected, _ = digest_of(tokens)
+    expected, _ = read_digest(tokens)
 
     def rewrite(content):
         with archive.open("r+b") as file:  # in place, as a disk that returns other bytes
@@ -121,11 +121,11 @@ def test_packed_digest_covers_the_bytes_of_a_second_read(root, tmp_path):
         return values
 
     rewrite(good.replace(values, bytes(16)))
-    assert digest_of(tokens_or_repair) == (expected, 1)
+    assert read_digest(tokens_or_repair) == (expected, 1)
 
 
-def test_sample_is_explained_by_the_object_that_it_lies_in(root, three):
-    plan = plan_of(register(root, "webdataset", three, "photos").version)
+def test_sample_is_explained_by_its_object(root, three):
+    plan = make_plan(register(root, "webdataset", three, "photos").version)
     explained = loader.explain(plan, 0)
     assert {one.provenance["raw_uri"] for one in explained} == {f"{three}/{k:03}.tar" for k in range(3)}
     assert "crc32c not known" in str(explained[0])
@@ -138,7 +138,7 @@ def test_sample_is_explained_by_the_object_that_it_lies_in(root, three):
 
 def test_batches_are_the_same_however_they_are_read(root, three):
     """By any workers, by two ranks, from a state on, and looked back at."""
-    plan = plan_of(register(root, "webdataset", three, "photos").version)
+    plan = make_plan(register(root, "webdataset", three, "photos").version)
     whole = steps(plan, 9)
     for how in (
         {"workers": 0},
@@ -172,42 +172,44 @@ def test_place_that_moved_is_named_once_more(root, three, tmp_path):
     version = register(root, "webdataset", three, "photos").version
     three.rename(tmp_path / "moved")
     with refusal(ObjectNotFound, what="registered object", within="/000.tar)"):
-        steps(plan_of(root.open("photos")), 1)
+        steps(make_plan(root.open("photos")), 1)
     assert register(root, "webdataset", tmp_path / "moved", "photos").version.id == version.id
     (place,) = (tmp_path / "root/places").iterdir()
     urls = [json.loads(path.read_text())["url"] for path in sorted(place.iterdir())]
     assert urls == [str(three), str(tmp_path / "moved")]
-    assert len(steps(plan_of(root.open("photos")), 1)) == 1
+    assert len(steps(make_plan(root.open("photos")), 1)) == 1
 
 
-def replaced(path, tars, members):
+def replace_archive(path, tars, members):
     """Write an archive again, as another one."""
     path.write_bytes(tars.tar_bytes(members))
 
 
 def test_object_that_was_replaced_is_named(root, three):
     version = register(root, "webdataset", three, "photos").version
-    replaced(three / "001.tar", tars, tars.numbered(1, 60))
+    replace_archive(three / "001.tar", tars, tars.number_samples(1, 60))
     with refusal(Changed, what="size", within="/tars/001.tar", given=133120, accepted=153600):
-        steps(plan_of(version), 9)
-    replaced(three / "001.tar", tars, [tars.JUMPED, *tars.numbered(1, 40)])  # the same size, another time
+        steps(make_plan(version), 9)
+    replace_archive(
+        three / "001.tar", tars, [tars.JUMPED, *tars.number_samples(1, 40)]
+    )  # the same size, another time
     with refusal(Changed, what="time", within="/tars/001.tar", accepted=1700000000000000):
-        steps(plan_of(root.open("photos")), 9)
+        steps(make_plan(root.open("photos")), 9)
 
 
 def test_object_that_is_replaced_while_a_training_reads_it_is_named(root, three):
     version = register(root, "webdataset", three, "photos").version
-    with loader.Loader(plan_of(version), workers=0) as batches:
+    with loader.Loader(make_plan(version), workers=0) as batches:
         steps_of = iter(batches)
         next(steps_of)
-        replaced(three / "001.tar", tars, tars.numbered(1, 60))
+        replace_archive(three / "001.tar", tars, tars.number_samples(1, 60))
         with refusal(Changed, what="size", within="/tars/001.tar", given=133120, accepted=153600):
             list(itertools.islice(steps_of, 8))
 
 
 def test_registering_again_takes_what_changed(root, three):
     first = register(root, "webdataset", three, "photos").version
-    tars.fill(three, {"003.tar": tars.numbered(3, 10), "001.tar": tars.numbered(1, 50)})
+    tars.fill(three, {"003.tar": tars.number_samples(3, 10), "001.tar": tars.number_samples(1, 50)})
     (three / "000.tar").unlink()
     found = register(root, "webdataset", three, "photos")
     assert (found.new, found.replaced, found.missing, found.same) == (1, 1, 1, 1)
@@ -216,7 +218,7 @@ def test_registering_again_takes_what_changed(root, three):
     keys = set(found.version.samples().collect()["key"].to_list())
     expected = {f"{k}/{i:04}" for k, n in ((1, 50), (2, 40), (3, 10)) for i in range(n)}
     assert keys == expected
-    assert len(steps(plan_of(found.version), 6)) == 6
+    assert len(steps(make_plan(found.version), 6)) == 6
     assert register(root, "webdataset", three, "photos").version.id == found.version.id
     assert list(verify(root, "photos", full=True).problems) == []
 
@@ -229,7 +231,7 @@ def test_registering_again_what_did_not_change_reads_no_keys(root, three, tmp_pa
     assert (again.version.id, again.same, again.new, again.missing) == (version.id, 3, 0, 0)
 
 
-def test_registering_again_what_only_shrank_leaves_samples_out(root, three):
+def test_second_registration_drops_samples_of_deleted_objects(root, three):
     register(root, "webdataset", three, "photos")
     (three / "000.tar").unlink()
     found = register(root, "webdataset", three, "photos")
@@ -240,13 +242,13 @@ def test_registering_again_what_only_shrank_leaves_samples_out(root, three):
 def test_sample_that_somebody_excluded_does_not_come_back(root, three):
     register(root, "webdataset", three, "photos")
     root.exclude("photos", ["0/0001"], reason="blurred")
-    tars.fill(three, {"003.tar": tars.numbered(3, 10)})
+    tars.fill(three, {"003.tar": tars.number_samples(3, 10)})
     assert len(register(root, "webdataset", three, "photos").version) == N + 10 - 1
 
 
 def test_dataset_of_another_place_is_refused(root, three, tmp_path):
     register(root, "webdataset", three, "photos")
-    tars.fill(tmp_path / "others", {"x.tar": tars.numbered(9, 3)})
+    tars.fill(tmp_path / "others", {"x.tar": tars.number_samples(9, 3)})
     with refusal(
         Conflict, what="objects", where=f"{tmp_path}/others", accepted="one of the 3 objects of photos@1"
     ):
@@ -286,7 +288,7 @@ def test_page_cannot_be_proven(root, three):
     register(root, "webdataset", three, "photos")
     version = loader.Root(root.url, verify="sha256").open("photos")
     with refusal(InvalidRuntime, what="verify", within="000.tar", given="sha256"):
-        steps(plan_of(version), 1)
+        steps(make_plan(version), 1)
 
 
 def test_verify_asks_every_object_and_says_what_it_cannot_prove(root, three, capsys):
@@ -301,7 +303,7 @@ def test_verify_asks_every_object_and_says_what_it_cannot_prove(root, three, cap
     assert verify(root, "photos").problems == []
     assert main(["verify", "photos", "--full", "--root", root.url]) == 0
     assert "have no known checksum: read, not verified" in capsys.readouterr().out
-    replaced(three / "001.tar", tars, tars.numbered(1, 60))
+    replace_archive(three / "001.tar", tars, tars.number_samples(1, 60))
     (three / "002.tar").unlink()
     for full in (False, True):
         told = [one.what for one in verify(root, "photos", full=full).problems]
@@ -365,7 +367,7 @@ def test_mirror_reads_the_same_place(root, three, tmp_path):
     migrate(root, open_store(mirror), Pace())
     other = loader.Root(mirror)
     assert other.open("photos").id == version.id
-    assert steps(plan_of(other.open("photos")), 3) == steps(plan_of(version), 3)
+    assert steps(make_plan(other.open("photos")), 3) == steps(make_plan(version), 3)
     assert not list((tmp_path / "mirror").glob("foreign/*"))
     assert verify(other, "photos", full=True).problems == []
 

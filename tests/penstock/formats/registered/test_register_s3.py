@@ -56,7 +56,7 @@ def texts(plan, n, **how):
 
 def test_training_reads_archives_in_a_bucket(root, place, tmp_path):
     url, store = place
-    put(store, tars, {f"shards/{k}.tar": tars.numbered(k, 30) for k in range(3)})
+    put(store, tars, {f"shards/{k}.tar": tars.number_samples(k, 30) for k in range(3)})
     version = register(root, "webdataset", url, "photos").version
     plan = loader.plan({"p": version.select("txt", "cls")}, seed=1, global_batch=30)
     found = texts(plan, 3)
@@ -105,7 +105,7 @@ def test_training_reads_a_table_in_a_bucket(root, place, tmp_path):
 
 def test_object_that_is_replaced_in_a_bucket_is_named(root, place):
     url, store = place
-    put(store, tars, {f"{k}.tar": tars.numbered(k, 30) for k in range(2)})
+    put(store, tars, {f"{k}.tar": tars.number_samples(k, 30) for k in range(2)})
     version = register(root, "webdataset", url, "photos").version
     size = store.head("1.tar").nbytes
     other = bytearray(store.get("1.tar").data)
@@ -115,7 +115,7 @@ def test_object_that_is_replaced_in_a_bucket_is_named(root, place):
     with refusal(Changed, what="change token", within="/1.tar"):
         texts(plan, 1)
     assert store.head("1.tar").nbytes == size
-    put(store, tars, {"1.tar": tars.numbered(1, 40)})
+    put(store, tars, {"1.tar": tars.number_samples(1, 40)})
     with refusal(Changed, what="size", within="/1.tar", accepted=size):
         texts(plan, 1, workers=0)
     told = [one.what for one in verify(root, "photos").problems]
@@ -134,11 +134,11 @@ def test_what_a_walk_costs_does_not_grow_with_the_payloads(root, place, monkeypa
     read = []
     fetch = object_file.ObjectWindow._fetch
 
-    def fetched(self, offset, nbytes):
+    def count_fetch(self, offset, nbytes):
         fetch(self, offset, nbytes)
         read.append(len(self._data))
 
-    monkeypatch.setattr(object_file.ObjectWindow, "_fetch", fetched)
+    monkeypatch.setattr(object_file.ObjectWindow, "_fetch", count_fetch)
     costs = {}
     for name, n, nbytes in (
         ("small", 400, 3000),
@@ -167,7 +167,7 @@ def test_what_a_walk_costs_does_not_grow_with_the_payloads(root, place, monkeypa
 def test_reading_costs_the_requests_of_a_root_four_that_find_the_place_and_one_per_seal(n, place):
     """The table of objects, the listing of the place's records (two), the newest; a seal at an index's first row."""
     url, store = place
-    put(store, tars, {f"tars/{k}.tar": tars.numbered(k, n) for k in range(2)})
+    put(store, tars, {f"tars/{k}.tar": tars.number_samples(k, n) for k in range(2)})
     root = loader.Root(f"{url}/root")
     register(root, "webdataset", f"{url}/tars", "photos")
     with root.write("own", part_samples=n) as writer:

@@ -32,18 +32,18 @@ from tests.refusals import refusal
 DAY_US = 86_400 * 10**6
 
 
-def plan_of(version):
+def make_plan(version):
     return loader.plan({"p": version.select("txt", "cls")}, seed=3, global_batch=16)
 
 
 def steps(version, n=5):
-    with loader.Loader(plan_of(version)) as batches:
+    with loader.Loader(make_plan(version)) as batches:
         return [
             (b.digest, b.stats.get("unverified_bytes", 0)) for _, b in zip(range(n), batches, strict=False)
         ]
 
 
-def seals_of(root):
+def seal_objects(root):
     return {info.key: root.store.get(info.key).data for info in root.store.list(SEALS)}
 
 
@@ -95,7 +95,9 @@ def test_archive_with_the_same_index_and_other_bytes_has_a_seal_of_its_own(root,
     version = register(root, "webdataset", three, "photos").version
     seal(version)
     (three / "001.tar").write_bytes(
-        tars.tar_bytes([(name, bytes(reversed(data))) for name, data in [tars.JUMPED, *tars.numbered(1, 40)]])
+        tars.tar_bytes(
+            [(name, bytes(reversed(data))) for name, data in [tars.JUMPED, *tars.number_samples(1, 40)]]
+        )
     )
     tars.set_time(three / "001.tar", 1_700_000_099)
     newest = register(root, "webdataset", three, "photos").version
@@ -109,14 +111,14 @@ def test_archive_with_the_same_index_and_other_bytes_has_a_seal_of_its_own(root,
 
 def test_changed_archive_is_named_and_the_others_are_sealed(root, three, capsys):
     register(root, "webdataset", three, "photos")
-    (three / "001.tar").write_bytes(tars.tar_bytes(tars.numbered(1, 39)))
+    (three / "001.tar").write_bytes(tars.tar_bytes(tars.number_samples(1, 39)))
     assert main(["seal", "photos", "--root", root.url]) == 1
     said = capsys.readouterr().out
     assert re.search(r"001\.tar has [\d,]+ bytes, registered were", said)
-    assert len(seals_of(root)) == 2
+    assert len(seal_objects(root)) == 2
     register(root, "webdataset", three, "photos")
     assert main(["seal", "photos", "--root", root.url]) == 0
-    assert len(seals_of(root)) == 3
+    assert len(seal_objects(root)) == 3
 
 
 def test_of_files_in_one_index_one_that_is_gone_stops_none_that_stay(root, tmp_path):
@@ -148,35 +150,35 @@ def test_seal_costs_one_request_per_index_there_or_not(root, three):
 
     missing = requests()
     seal(version)
-    assert sorted(missing) == sorted(set(missing)) == sorted(requests()) == sorted(seals_of(root))
+    assert sorted(missing) == sorted(set(missing)) == sorted(requests()) == sorted(seal_objects(root))
 
 
 def test_collector_keeps_seals_that_a_version_needs_and_deletes_the_others(root, three):
     version = register(root, "webdataset", three, "photos").version
     seal(version)
-    (three / "001.tar").write_bytes(tars.tar_bytes(tars.numbered(1, 39)))
+    (three / "001.tar").write_bytes(tars.tar_bytes(tars.number_samples(1, 39)))
     newest = register(root, "webdataset", three, "photos").version
     seal(newest)
-    assert len(seals_of(root)) == 4
+    assert len(seal_objects(root)) == 4
     del version
     root.retire("photos@1", reason="old")
     options = Options(grace_s=0)
     collect(root, options, apply=True, now_us=DAY_US)
     collect(root, options, apply=True, now_us=99 * DAY_US)
     needed = {IndexPlace.of(row).seal for row in newest.parts.shard_rows().to_pylist()}
-    assert set(seals_of(root)) == needed
+    assert set(seal_objects(root)) == needed
     root.retire("photos@2", reason="old")
     del newest
     for day in (199, 299, 399):
         collect(root, options, apply=True, now_us=day * DAY_US)
-    assert seals_of(root) == {}
+    assert seal_objects(root) == {}
 
 
 def test_mirror_has_the_seals(root, three, tmp_path):
     seal(register(root, "webdataset", three, "photos").version)
     migrate(root, open_store(str(tmp_path / "mirror")), Pace())
     mirror = loader.Root(tmp_path / "mirror")
-    assert seals_of(mirror) == seals_of(root)
+    assert seal_objects(mirror) == seal_objects(root)
     assert not any(nbytes for _, nbytes in steps(mirror.open("photos")))
 
 
@@ -185,15 +187,15 @@ def test_root_with_seals_verifies_and_a_damaged_seal_is_named(root, three):
     seal(version)
     report = verify_root(root)
     assert (report.problems, report.n_foreign) == ([], 0)
-    key, data = next(iter(seals_of(root).items()))
+    key, data = next(iter(seal_objects(root).items()))
     place = IndexPlace.of(version.parts.shard_rows().to_pylist()[0])
-    other = next(path for path in seals_of(root) if path != key)
-    root.store.put(key, seals_of(root)[other])
+    other = next(path for path in seal_objects(root) if path != key)
+    root.store.put(key, seal_objects(root)[other])
     assert [one.address for one in verify_root(root).problems] == [key]
     with refusal(Corrupt, what="path", where=key, given=other):
         parse_seal(root.store.get(key).data, key, key)
     root.store.put(key, data)
-    assert place.seal in seals_of(root)
+    assert place.seal in seal_objects(root)
 
 
 def test_takedown_looks_for_the_seal_and_the_next_version_is_sealed_by_its_index(root, three):
@@ -212,7 +214,7 @@ def test_takedown_looks_for_the_seal_and_the_next_version_is_sealed_by_its_index
 
 
 @given(st.lists(st.integers(-1, 2**32 - 1), max_size=50))
-def test_seal_is_what_was_put_in(crcs):
+def test_seal_holds_its_input(crcs):
     path = seal_path("foreign/p/a.tar", "0" * 64)
     data = seal_bytes(path, {"a": np.array(crcs, np.int64), "b": np.array(crcs[::-1], np.int64)})
     found = parse_seal(data, path, path)

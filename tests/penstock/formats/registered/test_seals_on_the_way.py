@@ -28,7 +28,7 @@ _numbers = itertools.count()
 KIB = 2**10
 
 
-def seals_of(root):
+def seal_objects(root):
     return {info.key: root.store.get(info.key).data for info in root.store.list(SEALS)}
 
 
@@ -40,7 +40,7 @@ def verbs(request):
         yield request.param
 
 
-def walked(store, *, small, sums):
+def walk_archive(store, *, small, sums):
     """(places, checksums, requests, bytes) of a walk whose requests are small, for an archive of some KiB."""
     sizes = {"FIRST_BYTES": 2 * KIB, "MOST_BYTES": 8 * KIB, "JUMP_BYTES": JUMP, "LOCAL_MOST_BYTES": 32 * KIB}
     neighbours, get, read = Neighbours(), store.get_range, list[int]()
@@ -86,13 +86,13 @@ def test_checksums_are_those_of_the_contents_and_cost_no_request(
         store.put("a.tar", data)
     else:
         (tmp_path / "a.tar").write_bytes(data)
-    places, crcs, requests, nbytes = walked(store, small=small, sums=True)
+    places, crcs, requests, nbytes = walk_archive(store, small=small, sums=True)
     assert places[1::2] == [len(one) for one in contents]
     assert crcs in ([], [google_crc32c.value(one) for one in contents])
     is_plain = kind == "memory" or verbs == "python" or all(len(name) < 99 for name, _ in members)
     if is_plain and all(len(one) < JUMP for one in contents):
         assert len(crcs) == len(members)
-    plain = walked(store, small=small, sums=False)
+    plain = walk_archive(store, small=small, sums=False)
     assert plain[:3] == (places, [], requests)
     assert nbytes <= plain[3] + JUMP * requests
 
@@ -100,7 +100,7 @@ def test_checksums_are_those_of_the_contents_and_cost_no_request(
 @pytest.mark.parametrize("format", ["webdataset", "energon", "webdataset of ours"])
 def test_registration_seals_as_penstock_seal_does(format, root, tmp_path):
     members = [
-        *tars.numbered(0, 3),
+        *tars.number_samples(0, 3),
         ("d/x.JPG", b"abc"),
         ("d/x.txt", b""),
         ("README", b"no field"),
@@ -115,32 +115,32 @@ def test_registration_seals_as_penstock_seal_does(format, root, tmp_path):
                 writer.add(f"k{i}", {"txt": str(i) * i, "cls": i}, metadata={"i": i})
         export(own.open("d"), "webdataset", open_store(place))
     else:
-        tars.fill(place, {"a.tar": members, "b.tar": tars.numbered(1, 3)})
+        tars.fill(place, {"a.tar": members, "b.tar": tars.number_samples(1, 3)})
     if format == "energon":
         (place / ".nv-meta").mkdir()
         (place / ".nv-meta/.info.json").write_text('{"shard_counts": {"a.tar": 5, "b.tar": 3}}')
     done = register(root, format.split()[0], place, "photos", without=["json"])
     assert done.sealed == len(done.version.parts.shard_rows()["path"].unique())
-    seals = seals_of(root)
+    seals = seal_objects(root)
     report = seal(done.version)
     assert (report.shards, report.skipped, report.nbytes) == (done.sealed, done.sealed, 0)
     for path in seals:
         (tmp_path / "root" / path).unlink()
     assert seal(done.version).failures == []
-    assert seals_of(root) == seals != {}
+    assert seal_objects(root) == seals != {}
 
 
 def test_what_was_jumped_over_is_left_for_penstock_seal_and_earlier_seals_stay(root, tmp_path):
     place = tmp_path / "place"
-    tars.fill(place, {"a.tar": tars.numbered(0, 4), "b.tar": [tars.JUMPED, *tars.numbered(1, 4)]})
+    tars.fill(place, {"a.tar": tars.number_samples(0, 4), "b.tar": [tars.JUMPED, *tars.number_samples(1, 4)]})
     first = register(root, "webdataset", place, "photos")
-    assert first.sealed == len(seals_of(root)) == 1
-    tars.fill(place, {"c.tar": tars.numbered(2, 4), "d.tar": [tars.JUMPED, *tars.numbered(3, 4)]})
-    before = seals_of(root)
+    assert first.sealed == len(seal_objects(root)) == 1
+    tars.fill(place, {"c.tar": tars.number_samples(2, 4), "d.tar": [tars.JUMPED, *tars.number_samples(3, 4)]})
+    before = seal_objects(root)
     second = register(root, "webdataset", place, "photos")
     assert second.sealed == 1
-    assert before.items() <= seals_of(root).items()
+    assert before.items() <= seal_objects(root).items()
     report = seal(second.version)
     assert (report.shards, report.skipped, report.failures) == (4, 2, [])
-    assert len(seals_of(root)) == 4
+    assert len(seal_objects(root)) == 4
     assert verify(root, "photos", full=True).unverified_nbytes == 0

@@ -21,7 +21,7 @@ def place(tmp_path):
     return tmp_path / "place"
 
 
-def _listed(place, format, **selection):
+def _selected_keys(place, format, **selection):
     listed = list_selected(open_store(str(place)), format, Selection(**selection))
     return [info.key for info in listed.infos]
 
@@ -56,7 +56,7 @@ LIVE = ["day=1/part-3.parquet", "part-2.parquet", "part-b c.parquet"]
 
 
 def test_live_files_of_a_delta_table_are_taken(delta, root):
-    assert _listed(delta, "parquet") == LIVE
+    assert _selected_keys(delta, "parquet") == LIVE
     done = register(root, "parquet", delta, "texts", fields={"text": "txt"})
     assert len(done.version) == 3
     assert (done.new, done.others) == (3, 6)
@@ -81,12 +81,12 @@ def test_checkpoint_of_a_delta_log_takes_the_place_of_its_commits(delta):
     for number in (0, 1):  # cleaned away
         (delta / f"_delta_log/{number:020}.json").unlink()
     with refusal(Corrupt, what="commit 0", where=f"{delta}/_delta_log/"):
-        _listed(delta, "parquet")
+        _selected_keys(delta, "parquet")
     _checkpoint(delta, 1, actions[:2], f".{1:010}.{2:010}")
     with refusal(Corrupt, what="commit 0", where=f"{delta}/_delta_log/"):  # half a checkpoint is none
-        _listed(delta, "parquet")
+        _selected_keys(delta, "parquet")
     _checkpoint(delta, 1, actions[2:], f".{2:010}.{2:010}")
-    assert _listed(delta, "parquet") == LIVE
+    assert _selected_keys(delta, "parquet") == LIVE
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_checkpoint_of_a_delta_log_takes_the_place_of_its_commits(delta):
 def test_delta_table_whose_files_do_not_tell_its_rows_is_refused(delta, action, fault):
     _commit(delta, 4, action)
     with refusal(InvalidStore, **fault):
-        _listed(delta, "parquet")
-    assert _listed(delta, "parquet", exclude=("_delta_log/",))[1:] == [
+        _selected_keys(delta, "parquet")
+    assert _selected_keys(delta, "parquet", exclude=("_delta_log/",))[1:] == [
         f"part-{name}.parquet" for name in ("0", "1", "2", "b c")
     ]
 
@@ -127,16 +127,16 @@ def test_rows_that_are_deleted_in_place_count_again_once_their_file_is_rewritten
     _commit(
         delta, 5, {"remove": {"path": "part-2.parquet", "deletionVector": vector}}, _add("part-0.parquet")
     )
-    assert _listed(delta, "parquet") == ["day=1/part-3.parquet", "part-0.parquet", "part-b c.parquet"]
+    assert _selected_keys(delta, "parquet") == ["day=1/part-3.parquet", "part-0.parquet", "part-b c.parquet"]
 
 
 def test_delta_log_that_is_damaged_or_lists_what_is_gone_is_named(delta):
     (delta / "part-2.parquet").unlink()
     with refusal(Corrupt, what="part-2.parquet", given=1):
-        _listed(delta, "parquet")
+        _selected_keys(delta, "parquet")
     (delta / "_delta_log" / f"{2:020}.json").write_text('{"add": ')
     with refusal(Corrupt, what="line 1", accepted="an action of a Delta log"):
-        _listed(delta, "parquet")
+        _selected_keys(delta, "parquet")
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,9 @@ def test_tables_whose_metadata_are_not_read_are_refused_by_name(place, key, faul
     (place / key).parent.mkdir(parents=True)
     (place / key).write_bytes(b"{}")
     with refusal(InvalidStore, **fault):
-        _listed(place, "parquet")
-    assert _listed(place, "parquet", exclude=("/t/**",)) == ["plain/0.parquet"]
-    assert len(_listed(place, "files")) == 3  # whose samples are files, whatever they hold
+        _selected_keys(place, "parquet")
+    assert _selected_keys(place, "parquet", exclude=("/t/**",)) == ["plain/0.parquet"]
+    assert len(_selected_keys(place, "files")) == 3  # whose samples are files, whatever they hold
 
 
 def test_other_tools_own_files_hold_no_rows(place):
@@ -162,8 +162,8 @@ def test_other_tools_own_files_hold_no_rows(place):
         table(place / key, {"text": [key]})
     (place / "_SUCCESS").write_bytes(b"")
     (place / ".a.parquet.crc").write_bytes(b"crc")
-    assert _listed(place, "parquet") == ["_day=1/b.parquet", "a.parquet"]
-    assert len(_listed(place, "files")) == 7
+    assert _selected_keys(place, "parquet") == ["_day=1/b.parquet", "a.parquet"]
+    assert len(_selected_keys(place, "files")) == 7
 
 
 def test_cache_of_hugging_face_leaves_out_what_filter_and_map_wrote(place, root):
@@ -176,7 +176,7 @@ def test_cache_of_hugging_face_leaves_out_what_filter_and_map_wrote(place, root)
     assert len(register(root, "arrow", place, "texts", fields={"text": "txt"}).version) == 2
 
 
-def test_files_that_the_state_of_a_saved_dataset_does_not_list_are_left_out(place, root):
+def test_files_missing_in_the_state_of_a_saved_dataset_are_skipped(place, root):
     arrow(place / "data-00000-of-00001.arrow", {"text": ["one", "two"]})
     arrow(place / "old.arrow", {"text": ["stale"]})
     (place / "state.json").write_text(
@@ -210,7 +210,7 @@ def test_mistyped_place_is_named(root, tmp_path, format):
         register(root, format, tmp_path / "typo", "photos")
 
 
-def test_link_out_of_a_place_brings_nothing_in(place, root, tmp_path):
+def test_link_that_leaves_a_place_adds_nothing(place, root, tmp_path):
     (tmp_path / "system").mkdir()
     for number in range(5):
         (tmp_path / f"system/{number}.txt").write_bytes(b"not yours")

@@ -14,7 +14,7 @@ from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 from tests.penstock.formats.builders import mds_files as mds
 from tests.penstock.formats.builders.places import TEXTS, split, splits
-from tests.penstock.formats.versions import digest, objects_in
+from tests.penstock.formats.versions import digest, place_objects
 from tests.refusals import refusal
 
 FORMATS = pytest.mark.parametrize("format", ["mds", "litdata", "tokens"])
@@ -26,7 +26,7 @@ NAMES = {
 """Format -> the name of an object by its number."""
 
 
-def rows_of(version):
+def split_rows(version):
     """key -> (split, bytes of its only field, key of its object)."""
     rows = version.samples().collect().to_dicts()
     found = read_fields(version.shard_store, version.address(np.arange(len(version)), version.fields))
@@ -36,7 +36,7 @@ def rows_of(version):
     }
 
 
-def name_of(format):
+def format_name(format):
     return "litdata" if format == "tokens" else format
 
 
@@ -50,8 +50,8 @@ def place(tmp_path, request):
 
 @FORMATS
 def test_each_folder_is_a_split(format, place, root):
-    version = register(root, name_of(format), place, "r").version
-    assert rows_of(version) == {
+    version = register(root, format_name(format), place, "r").version
+    assert split_rows(version) == {
         f"{folder}/{number}": (
             folder.rpartition("/")[2],
             text,
@@ -61,7 +61,7 @@ def test_each_folder_is_a_split(format, place, root):
         for number, text in enumerate(texts)
     }
     assert len(version.select(*version.fields).where("split = 'train'")) == 5
-    assert import_place(root, name_of(format), open_store(place), "i", workers=1).others == 3
+    assert import_place(root, format_name(format), open_store(place), "i", workers=1).others == 3
 
 
 def test_objects_without_samples_leave_too(root, tmp_path):
@@ -71,19 +71,19 @@ def test_objects_without_samples_leave_too(root, tmp_path):
     mds.fill(tmp_path / "place/test", {"text": "bytes"})
     version = register(root, "mds", tmp_path / "place", "r").version
     export(version, "mds", open_store(tmp_path / "out"))
-    found = objects_in(tmp_path / "out")
-    assert (found, len(found)) == (objects_in(tmp_path / "place"), 9)
+    found = place_objects(tmp_path / "out")
+    assert (found, len(found)) == (place_objects(tmp_path / "place"), 9)
 
 
 @FORMATS
 def test_split_that_comes_later_leaves_keys_as_they_were(format, place, root):
-    name = name_of(format)
+    name = format_name(format)
     first = register(root, name, place, "r").version
-    before = rows_of(first)
+    before = split_rows(first)
     split(format, place / "test", [b"x", b"y"])
     done = register(root, name, place, "r")
     assert (done.new, done.same, done.missing) == (2, 6, 0)
-    after = rows_of(done.version)
+    after = split_rows(done.version)
     assert {key: after[key] for key in before} == before
     assert {key: after[key][0] for key in after.keys() - before.keys()} == {
         "test/0": "test",
@@ -95,7 +95,7 @@ def test_split_that_comes_later_leaves_keys_as_they_were(format, place, root):
 @FORMATS
 def test_index_of_the_place_itself_is_the_only_one(format, place, root):
     """It has shards of its own, or of the folders below it, as `merge_index` of streaming leaves them."""
-    name = name_of(format)
+    name = format_name(format)
     index = json.loads((place / "train/index.json").read_text())
     for one in index.get("chunks") or index["shards"]:
         at = one if "filename" in one else one["raw_data"]
@@ -103,7 +103,7 @@ def test_index_of_the_place_itself_is_the_only_one(format, place, root):
         at[told] = f"train/{at[told]}"
     (place / "index.json").write_text(json.dumps(index))
     version = register(root, name, place, "r").version
-    assert {key: data for key, (_, data, _) in rows_of(version).items()} == {
+    assert {key: data for key, (_, data, _) in split_rows(version).items()} == {
         "0": b"a",
         "1": b"bb",
         "2": b"ccc",
@@ -112,7 +112,7 @@ def test_index_of_the_place_itself_is_the_only_one(format, place, root):
     (place / "train/index.json").unlink()
     split(format, place / "train/deeper", [b"x", b"y"])  # in a folder of the place, in none with an index
     version = register(root, name, place, "s").version
-    assert {key for key in rows_of(version) if key.startswith("train")} == {
+    assert {key for key in split_rows(version) if key.startswith("train")} == {
         "train/deeper/0",
         "train/deeper/1",
     }
@@ -139,16 +139,16 @@ def test_version_of_splits_is_written_anew_with_them(place, root, tmp_path):
     register(root, "mds", place, "r")
     root.exclude("r", ["train/1"], reason="bad")
     export(root.open("r@2"), "mds", open_store(tmp_path / "out"))
-    assert [key for key in objects_in(tmp_path / "out") if "/" in key] == []
+    assert [key for key in place_objects(tmp_path / "out") if "/" in key] == []
     back = register(root, "mds", tmp_path / "out", "back").version
-    found = {key: one[0] for key, one in rows_of(root.open("r@2")).items()}
-    assert {key: one[0] for key, one in rows_of(back).items()} == found
+    found = {key: one[0] for key, one in split_rows(root.open("r@2")).items()}
+    assert {key: one[0] for key, one in split_rows(back).items()} == found
     assert digest(back) == digest(root.open("r@2"))
 
 
 @FORMATS
 def test_index_of_a_split_that_is_damaged_is_named(format, place, root):
-    name = name_of(format)
+    name = format_name(format)
     (place / "val/index.json").write_text("{")
     with refusal(Corrupt, where=place / "val/index.json") as caught:
         register(root, name, place, "r")

@@ -16,7 +16,7 @@ from tests.refusals import refusal
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 
 
-def walked(data, name="a.tar"):
+def tar_members(data, name="a.tar"):
     return list(members(lambda offset, nbytes: data[offset : offset + nbytes], len(data), name))
 
 
@@ -32,7 +32,7 @@ def test_members_lie_where_tarfile_finds_them(found, format):
     data = tars.tar_bytes(found, FORMATS[format])
     with tarfile.open(fileobj=io.BytesIO(data), encoding="utf-8") as archive:
         expected = [(one.name, one.offset_data, one.size) for one in archive if one.isreg()]
-    mine = [(one.name, one.offset, one.nbytes) for one in walked(data)]
+    mine = [(one.name, one.offset, one.nbytes) for one in tar_members(data)]
     assert [one[1:] for one in mine] == [one[1:] for one in expected]
     assert [name.rstrip("/") for name, _, _ in mine] == [name for name, _, _ in expected]
     assert [data[offset : offset + nbytes] for _, offset, nbytes in mine] == [one for _, one in found]
@@ -44,7 +44,7 @@ def test_archive_that_is_cut_is_an_error_wherever_it_is(cut, format):
     data = tars.tar_bytes(members, FORMATS[format])
     end = len(data.rstrip(b"\0")) // 512 * 512 + 1536  # behind the two blocks that end it
     with refusal(Corrupt, what="end", within="a.tar, byte "):
-        walked(data[: end - 512 * cut // 8 - 1])
+        tar_members(data[: end - 512 * cut // 8 - 1])
 
 
 def special(kind, name="link.jpg"):
@@ -119,7 +119,7 @@ def special(kind, name="link.jpg"):
 def test_what_is_no_regular_file_is_named_with_its_byte(kind, fault):
     data = tars.tar_bytes([("a.jpg", b"1234"), special(kind)])
     with refusal(InvalidSample, **fault):
-        walked(data)
+        tar_members(data)
 
 
 def test_sparse_file_of_a_pax_header_is_named():
@@ -132,30 +132,30 @@ def test_sparse_file_of_a_pax_header_is_named():
         given="a sparse file",
         accepted="regular files",
     ):
-        walked(tars.tar_bytes([info], tarfile.PAX_FORMAT))
+        tar_members(tars.tar_bytes([info], tarfile.PAX_FORMAT))
 
 
 def test_folders_are_left_out_and_a_pax_size_counts():
     folder = tarfile.TarInfo("d")
     folder.type = tarfile.DIRTYPE
     data = bytearray(tars.tar_bytes([folder, ("d/a.txt", b"12345")], tarfile.PAX_FORMAT))
-    assert [(one.name, one.offset, one.nbytes) for one in walked(bytes(data))] == [("d/a.txt", 1024, 5)]
+    assert [(one.name, one.offset, one.nbytes) for one in tar_members(bytes(data))] == [("d/a.txt", 1024, 5)]
     info = tarfile.TarInfo("a.txt")
     info.size, info.pax_headers = 3, {"size": "5"}
     out = io.BytesIO()
     out.write(info.tobuf(tarfile.PAX_FORMAT) + b"12345".ljust(512, b"\0") + bytes(1024))
-    assert [one.nbytes for one in walked(out.getvalue())] == [5]
+    assert [one.nbytes for one in tar_members(out.getvalue())] == [5]
 
 
 def test_names_that_are_no_utf8_and_binary_sizes_are_read():
     info = tarfile.TarInfo("caf\udce9.txt")
     data = tars.tar_bytes([info], tarfile.GNU_FORMAT)
-    assert walked(data)[0].name == "caf\udce9.txt"
+    assert tar_members(data)[0].name == "caf\udce9.txt"
     large = tarfile.TarInfo("large.bin")
     large.size = 9 * 2**30
     header = large.tobuf(tarfile.GNU_FORMAT)
     with refusal(Corrupt, what="large.bin", where="a.tar, byte 0", given=0, accepted=9663676416):
-        walked(header)
+        tar_members(header)
 
 
 @pytest.mark.parametrize("byte", [0, 100, 130, 150, 156, 300])
@@ -163,30 +163,30 @@ def test_damaged_header_is_named(byte):
     data = bytearray(tars.tar_bytes([("a.txt", b"1"), ("b.txt", b"2")]))
     data[1024 + byte] ^= 0x15
     with refusal(Corrupt, what="header", where="a.tar, byte 1024", accepted="a tar header with its checksum"):
-        walked(bytes(data))
+        tar_members(bytes(data))
 
 
 def test_what_is_no_archive_and_what_goes_on_behind_its_end_is_named():
     with refusal(Corrupt, what="header", where="a.tar, byte 0", accepted="a tar header with its checksum"):
-        walked(b"PK\x03\x04" + bytes(2000))
+        tar_members(b"PK\x03\x04" + bytes(2000))
     one = tars.tar_bytes([("a.txt", b"1")])
     with refusal(
         Corrupt, what="end", where="a.tar, byte 1024", given=10240, accepted="no data behind the end"
     ):
-        walked(one + one)
+        tar_members(one + one)
     with refusal(Corrupt, what="end", where="a.tar, byte 0", given=0, accepted="two blocks of zeros"):
-        walked(b"")
+        tar_members(b"")
     damaged = bytearray(tars.tar_bytes([("x" * 200 + ".txt", b"1")], tarfile.PAX_FORMAT))
     damaged[512] = ord("9")
     with refusal(Corrupt, what="pax header", where="a.tar, byte 0"):
-        walked(bytes(damaged))
+        tar_members(bytes(damaged))
 
 
 def test_size_that_no_header_has_room_for_is_no_memory():
     info = tarfile.TarInfo("L")
     info.type, info.size = b"L", 2**33
     with refusal(Corrupt, what="extended header", where="a.tar, byte 0", given=8589934592, accepted=1048576):
-        walked(info.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
+        tar_members(info.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
 
 
 @given(content=st.binary(max_size=256) | st.just(b"\xff" * 256))

@@ -19,7 +19,7 @@ from penstock.formats.reading.sample import ForeignSample
 from penstock.formats.registration.register import register
 from penstock.formats.registration.selection import Selection
 from tests.penstock.formats.builders import tars
-from tests.penstock.formats.versions import fields_of as read
+from tests.penstock.formats.versions import field_bytes as read
 from tests.refusals import refusal
 
 
@@ -176,7 +176,7 @@ def test_what_would_be_lost_is_an_error(members, error, fault, root, tmp_path):
     assert root.datasets() == []
 
 
-def test_field_is_left_out_where_it_is_asked_for(root, tmp_path):
+def test_field_is_skipped_on_request(root, tmp_path):
     tars.fill(tmp_path / "tars", {"x.tar": [("a.jpg", b"1"), ("a.pth", b"2")]})
     version = register(root, "webdataset", tmp_path / "tars", "photos", without=["pth"]).version
     assert read(version) == {"a": {"jpg": b"1"}}
@@ -192,7 +192,7 @@ PACKED = {
 
 @pytest.mark.parametrize("name", PACKED)
 def test_compressed_archives_are_refused_by_name(name, root, tmp_path):
-    tars.fill(tmp_path / "tars", {"a.tar": tars.numbered(0, 2)})
+    tars.fill(tmp_path / "tars", {"a.tar": tars.number_samples(0, 2)})
     (tmp_path / "tars" / name).write_bytes(PACKED[name] + bytes(600))
     with refusal(InvalidStore, what="compression", where=f"{tmp_path}/tars/{name} (1 such)") as caught:
         register(root, "webdataset", tmp_path / "tars", "photos")
@@ -200,7 +200,7 @@ def test_compressed_archives_are_refused_by_name(name, root, tmp_path):
 
 
 def test_files_beside_archives_are_left_alone(root, tmp_path):
-    tars.fill(tmp_path / "tars", {"000.tar": tars.numbered(0, 2), "001.tar": tars.numbered(1, 2)})
+    tars.fill(tmp_path / "tars", {"000.tar": tars.number_samples(0, 2), "001.tar": tars.number_samples(1, 2)})
     whole = (tmp_path / "tars/000.tar").read_bytes()
     beside = {
         "idx": b"v1.2 2\n",
@@ -219,7 +219,7 @@ def test_files_beside_archives_are_left_alone(root, tmp_path):
 
 
 def test_archive_with_the_name_of_a_compressed_one_is_told(root, tmp_path):
-    tars.fill(tmp_path / "tars", {"a.tar": tars.numbered(0, 2), "b.tar.gz": tars.numbered(1, 2)})
+    tars.fill(tmp_path / "tars", {"a.tar": tars.number_samples(0, 2), "b.tar.gz": tars.number_samples(1, 2)})
     with refusal(InvalidStore, what="name", where=f"{tmp_path}/tars/b.tar.gz (1 such)", accepted=".tar"):
         register(root, "webdataset", tmp_path / "tars", "photos")
     chosen = Selection(exclude=("*.tar.gz",))
@@ -241,17 +241,17 @@ def test_small_members_of_a_bucket_cost_a_request_an_archive_behind_the_first(n,
     store = open_store(f"memory://walks-{n}")
     small = tars.tar_bytes([(f"{i}.bin", bytes(3000)) for i in range(members)])
     large = tars.tar_bytes([(f"{i}.bin", bytes(3 * 2**20)) for i in range(2)])
-    archives = [*[small] * n, tars.tar_bytes(tars.numbered(0, 300)), large, small, small]
+    archives = [*[small] * n, tars.tar_bytes(tars.number_samples(0, 300)), large, small, small]
     for number, data in enumerate(archives):
         store.put(f"{number}.tar", data)
     asked = {f"{number}.tar": [] for number in range(len(archives))}
     get_range = type(store).get_range
 
-    def counted(self, key, offset, nbytes, etag=None):
+    def record_range(self, key, offset, nbytes, etag=None):
         asked[key].append(nbytes)
         return get_range(self, key, offset, nbytes, etag)
 
-    monkeypatch.setattr(type(store), "get_range", counted)
+    monkeypatch.setattr(type(store), "get_range", record_range)
     found = format.find_objects(store, list(store.list()))
     for info in found.infos:
         assert list(found.samples(info))

@@ -14,7 +14,7 @@ def sentence(draw: random.Random, n_words: int) -> list[str]:
     return ["".join(draw.choices("abcdeéghiö", k=draw.randint(2, 8))) for _ in range(n_words)]
 
 
-def altered(draw: random.Random, words: list[str]) -> str:
+def alter_words(draw: random.Random, words: list[str]) -> str:
     """Return the words as another page would write them."""
     text = " ".join(f"{word}," if draw.random() < 0.2 else word for word in words)
     if draw.random() < 0.5:
@@ -40,7 +40,7 @@ def check_all_planted_questions_are_named(folder: Path, n_documents: int) -> Non
             question = number // 100 % len(questions)
             text = " ".join(words)
             if number % 100 == 0:
-                text = f"{text} {altered(draw, questions[question])} {text}"
+                text = f"{text} {alter_words(draw, questions[question])} {text}"
                 planted[key] = f"q{question:06d}"
             elif number % 100 == 1:
                 # Twelve words in a row of a longer question are none of its shingles.

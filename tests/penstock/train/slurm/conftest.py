@@ -88,7 +88,7 @@ def toy(root: str) -> Callable[..., RunSpec]:
     return toy
 
 
-def undisturbed(root: str, steps: int) -> dict[int, int]:
+def reference_digests(root: str, steps: int) -> dict[int, int]:
     """Return step -> digest of a training that nothing stops."""
     plan = loader.plan({"points": loader.Root(root).open("points@1")}, seed=7, global_batch=24)
     with loader.Loader(plan, 0, 1, framework="numpy", workers=0) as batches:

@@ -97,7 +97,7 @@ class Walk:
         assert self._commands == []
 
 
-def accounted(cluster: Slurm, account: str) -> list[tuple[int, str, int]]:
+def accounting_rows(cluster: Slurm, account: str) -> list[tuple[int, str, int]]:
     """Return (seconds, state, nodes) of each line of sacct."""
     columns = ("-D", "-X", "-n", "-P", "-S", "now-1hours", "-o", "ElapsedRaw,State,NNodes")
     rows = [line.split("|") for line in cluster.told("sacct", f"--accounts={account}", *columns).splitlines()]
@@ -125,11 +125,11 @@ def test_two_teams_walk_through_a_preemption(teams: Slurm, capsys: pytest.Captur
         ("big-7", "ended", STEPS),
         ("urgent", "ended", STEPS // 2),
     }
-    _check_goodput(walk, accounted(teams, "team-a"))
+    _check_goodput(walk, accounting_rows(teams, "team-a"))
     _, body = walk.next("usage")
     rows = {row["name"]: row for row in body["rows"]}
     for team in TEAMS:
-        lines = accounted(teams, team)
+        lines = accounting_rows(teams, team)
         hours = sum(2 * seconds * nodes for seconds, _, nodes in lines) / 3600
         assert rows[team]["allocated"] == pytest.approx(hours, abs=0.002)
         assert (rows[team]["starts"], rows[team]["failures"]) == (len(lines), 0)

@@ -20,7 +20,7 @@ from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import cancel, resume, submit
-from tests.penstock.train.slurm.test_slurm_runs import kill_toys, states, wait_for
+from tests.penstock.train.slurm.test_slurm_runs import kill_toys, states, wait_log
 from tests.servers.patience import until
 from tests.servers.slurm import Slurm
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slurm
 Toy = Callable[..., RunSpec]
 
 
-def job_of(launcher: SlurmJobs) -> str:
+def newest_job(launcher: SlurmJobs) -> str:
     return launcher._jobs("big-7")[-1].job_id
 
 
@@ -36,9 +36,9 @@ def test_job_whose_first_node_is_lost_five_times_is_released(
     slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit(toy(600, nodes="1"), launcher)
-    job = job_of(launcher)
+    job = newest_job(launcher)
     for number in range(5):
-        wait_for(launcher, f"began {number}", 1)
+        wait_log(launcher, f"began {number}", 1)
         node = slurm_cluster.told("squeue", "-h", "-j", job, "-o", "%N").strip()
         slurm_cluster.kill_node(node)
         slurm_cluster.start_node(node)
@@ -54,7 +54,7 @@ def test_job_whose_first_node_is_lost_five_times_is_released(
         launcher.submit(toy(600, nodes="1"))
         assert released == [job] * 3
     assert SlurmNodes(SlurmQueue()).release_runs() == [f"Slurm job {job}"]
-    wait_for(launcher, "began 5", 1)
+    wait_log(launcher, "began 5", 1)
     assert SlurmNodes(SlurmQueue()).release_runs() == []
 
 
@@ -64,11 +64,11 @@ def test_start_that_slurm_refuses_is_no_failure_of_the_run(
     """srun refuses with one line as long as the controller is away."""
     monkeypatch.setattr(slurm_job_script, "REFUSED_S", 1)
     submit(toy(600), launcher)
-    wait_for(launcher, "began 0", 2)
+    wait_log(launcher, "began 0", 2)
     slurm_cluster.wait_until_saved()
     slurm_cluster.kill_head()
     kill_toys(slurm_cluster)
-    wait_for(launcher, "began no rank, 2 times in a row", 1)
+    wait_log(launcher, "began no rank, 2 times in a row", 1)
     slurm_cluster.start_head()
     until(lambda: bool(slurm_cluster.told("sinfo", "-h")))
     assert re.search(r"srun has started no rank since \d\d:\d\d UTC, in [2-9] starts", launcher.why("big-7"))
@@ -92,25 +92,25 @@ def test_only_a_cancel_is_stored_as_a_persons_stop(
 ) -> None:
     run, folder = toy(600), RunFolder(loader.Root(root).store, "big-7")
     submit(run, launcher)
-    wait_for(launcher, "began 0", 2)
-    slurm_cluster.told(*command, job_of(launcher))
+    wait_log(launcher, "began 0", 2)
+    slurm_cluster.told(*command, newest_job(launcher))
     if is_cancel:
         until(lambda: states(launcher)[0] in ENDED)
         assert folder.is_to_stop()
         with pytest.raises(Conflict, match="was stopped or cancelled"):
             submit(run, launcher)
         resume(run, launcher)
-    wait_for(launcher, "began 1", 2)
+    wait_log(launcher, "began 1", 2)
     assert not folder.is_to_stop()
 
 
-def test_run_that_is_resumed_at_once_after_scancel_goes_on(
+def test_run_that_is_resumed_at_once_after_scancel_continues(
     slurm_cluster: Slurm, launcher: SlurmJobs, root: str, toy: Toy
 ) -> None:
     run, folder = toy(600), RunFolder(loader.Root(root).store, "big-7")
     submit(run, launcher)
-    wait_for(launcher, "began 0", 2)
-    slurm_cluster.told("scancel", job_of(launcher))
+    wait_log(launcher, "began 0", 2)
+    slurm_cluster.told("scancel", newest_job(launcher))
     refusals = 0
 
     def is_resumed() -> bool:
@@ -124,7 +124,7 @@ def test_run_that_is_resumed_at_once_after_scancel_goes_on(
 
     until(is_resumed)
     assert refusals
-    wait_for(launcher, "began 1", 2)
+    wait_log(launcher, "began 1", 2)
     assert not folder.is_to_stop()
     assert launcher.status("big-7").state == "running"
 
@@ -134,13 +134,13 @@ def test_cancel_after_a_preemption_is_stored_and_the_preemption_is_not(
 ) -> None:
     folder = RunFolder(loader.Root(root).store, "big-7")
     submit(toy(600, nodes="4", priority="abrupt"), launcher)
-    wait_for(launcher, "began 0", 4)
+    wait_log(launcher, "began 0", 4)
     slurm_cluster.told(
         "sbatch", "--qos=high", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"
     )
-    wait_for(launcher, "began 1", 4)
+    wait_log(launcher, "began 1", 4)
     assert not folder.is_to_stop()
-    slurm_cluster.told("scancel", job_of(launcher))
+    slurm_cluster.told("scancel", newest_job(launcher))
     until(lambda: states(launcher)[0] in ENDED)
     assert folder.is_to_stop()
 
@@ -151,7 +151,7 @@ def test_cancelled_run_that_waits_stays_cancelled(
     slurm_cluster.told("sbatch", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
     submit(toy(600), launcher)
     until(lambda: launcher.status("big-7").state == "waiting")
-    slurm_cluster.told("scancel", job_of(launcher))
+    slurm_cluster.told("scancel", newest_job(launcher))
     for _ in range(3):
         assert launcher.status("big-7").state == "ended"
         assert launcher.why("big-7") == ""
@@ -166,7 +166,7 @@ def test_controller_that_forgets_a_cancel_starts_ranks_that_make_no_step(
     """The job that it starts again is planted: how much a controller forgets depends on its luck."""
     run, folder = spec("--steps", 60, "--step-s", 0.1, nodes="1"), RunFolder(loader.Root(root).store, "big-7")
     submit(run, launcher)
-    wait_for(launcher, "took", 3)
+    wait_log(launcher, "took", 3)
     cancel(folder, launcher)
     before = launcher.logs("big-7").count("took")
     launcher.submit(run)
@@ -193,11 +193,11 @@ def test_list_of_runs_asks_slurm_twice(
     folder = RunFolder(loader.Root(root).store, "run-9")
     folder.put_spec(toy(1, run="run-9"))
 
-    def counted(queue: SlurmQueue, command: Sequence[str]) -> str:
+    def count_command(queue: SlurmQueue, command: Sequence[str]) -> str:
         asked[next(word for word in command if word in ("squeue", "sacct", "sh"))] += 1
         return answer(queue, command)
 
-    monkeypatch.setattr(SlurmQueue, "answer", counted)
+    monkeypatch.setattr(SlurmQueue, "answer", count_command)
     assert main(["train", "ls", "--root", root, "--cluster", str(tmp_path / "cluster.toml")]) == 0
     listed = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:])
     assert asked == {"squeue": 1, "sacct": 1, "sh": 1}
@@ -229,17 +229,17 @@ def test_goodput_without_accounting_is_by_the_record(
         launcher.spans("big-7")
 
 
-def test_run_whose_batch_script_is_killed_goes_on(
+def test_run_whose_batch_script_is_killed_continues(
     slurm_cluster: Slurm, launcher: SlurmJobs, root: str, toy: Toy
 ) -> None:
     """As after a lost node: its ranks save, and the job goes back to the queue."""
     submit(toy(600, ranks_per_node=2), launcher)
-    wait_for(launcher, "began 0", 4)
-    job = job_of(launcher)
+    wait_log(launcher, "began 0", 4)
+    job = newest_job(launcher)
     (script,) = slurm_cluster.scripts()
     os.kill(script, signal.SIGKILL)
-    wait_for(launcher, "began 1", 4)
-    assert job_of(launcher) == job
+    wait_log(launcher, "began 1", 4)
+    assert newest_job(launcher) == job
     assert launcher.logs("big-7").count("the batch script was killed; the job goes back to the queue") == 1
     assert not RunFolder(loader.Root(root).store, "big-7").is_to_stop()
     slurm_cluster.told("scancel", job)

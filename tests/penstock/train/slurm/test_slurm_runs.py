@@ -28,7 +28,7 @@ from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.run_usage import run_goodput
 from penstock.train.submitting import resume, submit
-from tests.penstock.train.slurm.conftest import undisturbed
+from tests.penstock.train.slurm.conftest import reference_digests
 from tests.servers.patience import until
 from tests.servers.processes import command_line, end, environment_bytes
 from tests.servers.slurm import Slurm
@@ -38,7 +38,7 @@ Toy = Callable[..., RunSpec]
 TOY = Path(__file__).with_name("toy.py")
 
 
-def wait_for(launcher: SlurmJobs, text: str, times: int) -> None:
+def wait_log(launcher: SlurmJobs, text: str, times: int) -> None:
     until(lambda: launcher.logs("big-7").count(text) >= times, lambda: launcher.logs("big-7"))
 
 
@@ -57,7 +57,7 @@ def states(launcher: SlurmJobs) -> list[str]:
     return [job.state for job in list_jobs(launcher._queue.answer, launcher._name("big-7"))]
 
 
-def steps_of(text: str) -> dict[int, dict[int, int]]:
+def step_digests(text: str) -> dict[int, dict[int, int]]:
     """Return step -> rank -> digest, each once."""
     out: dict[int, dict[int, int]] = defaultdict(dict)
     for rank, step, digest in re.findall(r"took (\d+) (\d+) (\d+)\n", text):
@@ -73,20 +73,20 @@ def test_preempted_run_goes_on_with_fewer_nodes(
     place = submit(run, launcher)
     assert "a preemption leaves 60 s (GraceTime 40 of QOS low, KillWait 20)" in place
     assert submit(run, launcher) == place
-    wait_for(launcher, "took", 8)
+    wait_log(launcher, "took", 8)
     assert launcher.status("big-7").state == "running"
     slurm_cluster.told(
         "sbatch", "--qos=high", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 600"
     )
     until(lambda: launcher.status("big-7").state == "ended")
     log = launcher.logs("big-7")
-    ranks = steps_of(log)
+    ranks = step_digests(log)
     assert [len(of_step) for of_step in ranks.values()] == sorted(
         (len(s) for s in ranks.values()), reverse=True
     )
     assert {len(of_step) for of_step in ranks.values()} == {2, 1}
     digests = {step: sum(of_step.values()) % 2**64 for step, of_step in ranks.items()}
-    assert digests == undisturbed(root, steps)
+    assert digests == reference_digests(root, steps)
     folder = RunFolder(loader.Root(root).store, "big-7")
     assert [(facts["ranks"], facts["restarts"]) for facts in folder.attempts().values()] == [(2, 0), (1, 1)]
     until(lambda: len(launcher.spans("big-7")) == 2 and bool(launcher.spans("big-7")[1].ended_us))
@@ -104,10 +104,10 @@ def test_run_is_requeued_after_a_stop_and_ends_if_a_person_cancels(
 ) -> None:
     """USR1 as the walltime sends it; ranks answer a cancel by 75 too, and inside the script the job is COMPLETING."""
     place = submit(toy(600, ranks_per_node=2), launcher)
-    wait_for(launcher, "began 0", 4)
+    wait_log(launcher, "began 0", 4)
     job = re.findall(r"Slurm job (\d+)", place)[0]
     slurm_cluster.told("scancel", "--signal=USR1", job)
-    wait_for(launcher, "began 1", 4)
+    wait_log(launcher, "began 1", 4)
     assert launcher.logs("big-7").count("heard SIGUSR1") == 4
     slurm_cluster.told("scancel", job)
     until(lambda: states(launcher)[0] in ENDED)
@@ -123,7 +123,7 @@ def test_run_is_requeued_after_a_stop_and_ends_if_a_person_cancels(
     assert ("began 0" in second, second.count("began 1")) == (False, 4)
     assert launcher.logs("big-7", rank=3, start=0).startswith("began 0: 3 of 4")
     resume(toy(600, ranks_per_node=2), launcher)
-    wait_for(launcher, "began 2", 4)  # restarts count on
+    wait_log(launcher, "began 2", 4)  # restarts count on
 
 
 def test_copy_of_the_code_reaches_every_node(launcher: SlurmJobs, toy: Toy, tmp_path: Path) -> None:
@@ -144,14 +144,14 @@ def test_changed_file_goes_on_in_a_job_of_its_own(
     """The first job ends after its stop, and is not requeued; the second has the new walltime and variables."""
     first = toy(600)
     place = submit(first, launcher)
-    wait_for(launcher, "began 0", 2)
+    wait_log(launcher, "began 0", 2)
     changed = replace(first, walltime_s=7200, srun=("--cpu-bind=none",), env={"CHANGED": "yes"})
     assert "its next start has the changed file: Slurm job" in submit(changed, launcher)
     assert "changed file" not in submit(changed, launcher), "it is found"
     assert launcher.why("big-7") == ""
     job = re.findall(r"Slurm job (\d+)", place)[0]
     slurm_cluster.told("scancel", "--signal=USR1", job)
-    wait_for(launcher, "began 1", 2)
+    wait_log(launcher, "began 1", 2)
     assert launcher.logs("big-7").count("has a changed file of the run, and goes on") == 1
     (pid, *_) = toys(slurm_cluster)
     assert b"CHANGED=yes" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -169,17 +169,17 @@ def test_run_is_requeued_by_slurm_without_a_grace(
     assert place.endswith(
         "a preemption leaves 20 s (GraceTime 0 of QOS abrupt, KillWait 20): less than grace_s = 60"
     )
-    wait_for(launcher, "began 0", 4)
+    wait_log(launcher, "began 0", 4)
     slurm_cluster.told(
         "sbatch", "--qos=high", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 3"
     )
-    wait_for(launcher, "began 1", 4)
+    wait_log(launcher, "began 1", 4)
     assert launcher.logs("big-7").count("heard SIGTERM") == 4
 
 
 def test_run_hears_the_end_of_its_walltime(slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy) -> None:
     submit(toy(600, walltime_s=60, grace_s=45), launcher)
-    wait_for(launcher, "began 1", 2)
+    wait_log(launcher, "began 1", 2)
     assert launcher.logs("big-7").count("heard SIGUSR1") == 2
 
 
@@ -190,7 +190,7 @@ def test_run_that_saves_after_its_walltime_is_requeued(
     run = toy(600, walltime_s=60)
     options = [option for option in launcher._options(run) if not option.startswith("--signal")]
     launcher._queue.submit(launcher._script(run), options)
-    wait_for(launcher, "began 1", 2)
+    wait_log(launcher, "began 1", 2)
     assert launcher.logs("big-7").count("heard SIGTERM") == 2
 
 
@@ -209,7 +209,7 @@ def test_stop_while_a_failed_run_waits_requeues_it(
     slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy
 ) -> None:
     submit(toy(0, "planted", nodes="4", priority="abrupt"), launcher)
-    wait_for(launcher, "restarts in 10 s", 1)
+    wait_log(launcher, "restarts in 10 s", 1)
     slurm_cluster.told(
         "sbatch", "--qos=high", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 3"
     )
@@ -219,22 +219,22 @@ def test_stop_while_a_failed_run_waits_requeues_it(
 
 def test_controller_that_dies_loses_no_stop(slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy) -> None:
     submit(toy(600), launcher)
-    wait_for(launcher, "began 0", 2)
+    wait_log(launcher, "began 0", 2)
     slurm_cluster.wait_until_saved()
     slurm_cluster.kill_head()
     for pid in toys(slurm_cluster):
         os.kill(pid, signal.SIGUSR1)
-    wait_for(launcher, "heard SIGUSR1", 2)
+    wait_log(launcher, "heard SIGUSR1", 2)
     slurm_cluster.start_head()
-    wait_for(launcher, "began 1", 2)
+    wait_log(launcher, "began 1", 2)
 
 
 def test_node_that_dies_requeues_the_run(slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy) -> None:
     submit(toy(600, nodes="3"), launcher)
-    wait_for(launcher, "began 0", 3)
+    wait_log(launcher, "began 0", 3)
     slurm_cluster.kill_node("m2")
     try:
-        wait_for(launcher, "began 1", 3)
+        wait_log(launcher, "began 1", 3)
         assert "m4" in launcher.logs("big-7").partition("began 1")[2]
     finally:
         slurm_cluster.start_node("m2")
@@ -248,11 +248,11 @@ def test_node_that_is_back_before_it_is_down_requeues_the_run(
     monkeypatch.setattr(slurm_job_script, "LOST_S", 6)
     monkeypatch.setattr(slurm_job_script, "CHECK_S", 1)
     submit(toy(600, nodes="3"), launcher)
-    wait_for(launcher, "began 0", 3)
+    wait_log(launcher, "began 0", 3)
     slurm_cluster.kill_node("m2")
     slurm_cluster.start_node("m2")
     kill_toys(slurm_cluster)  # ranks whose peers are lost fail
-    wait_for(launcher, "began 1", 3)
+    wait_log(launcher, "began 1", 3)
     assert "failed 6 s ago, and srun still waits for others" in launcher.logs("big-7")
 
 
@@ -262,7 +262,7 @@ def test_run_that_slurm_may_not_requeue_ends(
     """It gives its nodes back after a minute of refusals."""
     launcher = SlurmJobs(root, replace(cluster, train=TrainSettings(options=("--no-requeue",))))
     place = submit(toy(600), launcher)
-    wait_for(launcher, "began 0", 2)
+    wait_log(launcher, "began 0", 2)
     slurm_cluster.told("scancel", "--signal=USR1", re.findall(r"Slurm job (\d+)", place)[0])
     until(lambda: states(launcher)[0] in ENDED)
     assert "Slurm does not requeue the job; submit the run again" in launcher.logs("big-7")
@@ -285,7 +285,7 @@ def test_secrets_reach_neither_slurm_nor_the_script(
     run = toy(600, env={"ODD": "it's $HOME `x`\n2"})
     assert "PLANTED" not in launcher.describe(run)
     submit(run, launcher)
-    wait_for(launcher, "began 0", 2)
+    wait_log(launcher, "began 0", 2)
     for path in slurm_cluster.folder.rglob("*"):
         with suppress(FileNotFoundError, IsADirectoryError, OSError):  # daemons replace their files
             assert b"PLANTED" not in path.read_bytes(), path
@@ -343,11 +343,11 @@ def test_run_hears_the_user_signal_of_a_preemption(
     slurm_cluster.told("scontrol", "reconfigure")
     try:
         submit(toy(600, nodes="4"), launcher)
-        wait_for(launcher, "began 0", 4)
+        wait_log(launcher, "began 0", 4)
         slurm_cluster.told(
             "sbatch", "--qos=high", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 3"
         )
-        wait_for(launcher, "began 1", 4)
+        wait_log(launcher, "began 1", 4)
         assert launcher.logs("big-7").count("heard SIGUSR1") == 4
     finally:
         slurm_cluster.conf.write_text(before)
@@ -356,6 +356,6 @@ def test_run_hears_the_user_signal_of_a_preemption(
 
 def test_ranks_follow_the_switches(launcher: SlurmJobs, toy: Toy) -> None:
     submit(toy(0, nodes="4", ranks_per_node=2), launcher)
-    wait_for(launcher, "done", 8)
+    wait_log(launcher, "done", 8)
     places = dict(re.findall(r"began 0: (\d) of 8 on (m\d)", launcher.logs("big-7")))
     assert [places[str(rank)] for rank in range(8)] == ["m1", "m1", "m3", "m3", "m2", "m2", "m4", "m4"]

@@ -77,7 +77,7 @@ WAITING = {
 
 
 @pytest.fixture(scope="module")
-def planted(daemons: Slurm) -> Iterator[dict[str, str]]:
+def pending_jobs(daemons: Slurm) -> Iterator[dict[str, str]]:
     """Name of each job -> its id. All reasons are planted at once."""
     assert daemons.accounts is not None
     for line in LIMITS:
@@ -106,13 +106,13 @@ def planted(daemons: Slurm) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.parametrize("reason", WAITING)
-def test_reason_is_named(planted: dict[str, str], reason: str) -> None:
+def test_reason_is_named(pending_jobs: dict[str, str], reason: str) -> None:
     text = why_name_waits(SlurmQueue().answer, reason)
-    expected = re.sub(r"\{([a-z-]+)\}", lambda match: planted[match[1]], WAITING[reason][1])
+    expected = re.sub(r"\{([a-z-]+)\}", lambda match: pending_jobs[match[1]], WAITING[reason][1])
     assert re.match(rf"waits \d+ (s|min): {expected}", text), text
-    assert text.endswith(f"\nOut of service: m4 (penstock q-41: 4 wrong reads, by {planted['user']})")
+    assert text.endswith(f"\nOut of service: m4 (penstock q-41: 4 wrong reads, by {pending_jobs['user']})")
 
 
-def test_job_that_runs_waits_for_nothing(planted: dict[str, str]) -> None:
+def test_job_that_runs_waits_for_nothing(pending_jobs: dict[str, str]) -> None:
     assert why_name_waits(SlurmQueue().answer, "r-gpus") == ""
     assert why_name_waits(SlurmQueue().answer, "no-such-job") == ""

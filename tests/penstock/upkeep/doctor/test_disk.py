@@ -109,14 +109,14 @@ def test_full_disk_is_told(monkeypatch, tmp_path):
     assert levels["space"] == "warn"
 
 
-def test_clock_a_year_off(monkeypatch, tmp_path):
+def test_clock_with_an_error_of_a_year(monkeypatch, tmp_path):
     write = disk._write
 
-    def stamped(path, data):
+    def write_old(path, data):
         write(path, data)
         os.utime(path, (0, os.stat(path).st_mtime - 365 * 86_400))
 
-    monkeypatch.setattr(disk, "_write", stamped)
+    monkeypatch.setattr(disk, "_write", write_old)
     level, what = only(disk.disk_clock(str(tmp_path)))
     assert (level, what) == ("fail", "the file system is 365 days behind this machine's clock")
 

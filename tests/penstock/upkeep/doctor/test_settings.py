@@ -297,8 +297,8 @@ class Container:
 
 
 @pytest.fixture
-def looked_at(shared):
-    """looked_at(origin) -> what is found of az://bucket/root there."""
+def azure_findings(shared):
+    """azure_findings(origin) -> what is found of az://bucket/root there."""
 
     def look(origin):
         server = shared("servers/http").HttpServer(origin)
@@ -333,9 +333,9 @@ BEGUN = """<Blob><Name>root/data/begun.tar</Name><Properties><Content-Length>0</
     ],
     ids=lambda one: next(iter(one), "plain") if isinstance(one, dict) else "",
 )
-def test_container_of_azures(looked_at, told, wanted, words):
+def test_container_of_azures(azure_findings, told, wanted, words):
     container = Container(**told)
-    found = by_check(looked_at(container))
+    found = by_check(azure_findings(container))
     assert {check: level for check, (level, _) in found.items() if level != "ok"} == {
         "lifecycle": "note",
         **wanted,
@@ -344,8 +344,8 @@ def test_container_of_azures(looked_at, told, wanted, words):
     assert container.blobs == {}
 
 
-def test_container_that_may_not_be_asked(looked_at):
-    found = by_check(looked_at(lambda _: (403, b"", {})))
+def test_container_that_may_not_be_asked(azure_findings):
+    found = by_check(azure_findings(lambda _: (403, b"", {})))
     assert {level for level, _ in found.values()} == {"note"}
     assert "not permitted to ask" in found["object lock"][1]
 
@@ -487,12 +487,12 @@ def test_provider_that_must_be_awaited_is_not_asked(s3):
     assert (found.level, "asynchronous" in found.what) == ("note", True)
 
 
-def _sealed():
+def _raise_sealed():
     raise RuntimeError("vault is sealed")
 
 
 def test_credentials_that_nobody_gives_are_a_note(s3):
-    options = {"endpoint_url": s3["endpoint_url"], "credential_provider": _sealed}
+    options = {"endpoint_url": s3["endpoint_url"], "credential_provider": _raise_sealed}
     (found,) = s3_bucket("s3://doctor/root", options)
     assert (found.level, found.what) == ("note", "not asked: RuntimeError: vault is sealed")
 
@@ -566,7 +566,7 @@ def test_azure_is_asked_with_the_options_credentials(config, kind):
     assert type(azure_credential(config)).__name__ == kind
 
 
-@pytest.mark.parametrize("options", [{"token": "PLANTED"}, {"credential_provider": _sealed}])
+@pytest.mark.parametrize("options", [{"token": "PLANTED"}, {"credential_provider": _raise_sealed}])
 def test_azure_is_not_asked_with_other_credentials(options):
     (found,) = azure_container("az://cont/root", {"account_name": "lab", **options})
     assert (found.level, found.what.startswith("not asked: ")) == ("note", True)

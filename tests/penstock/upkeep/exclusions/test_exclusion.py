@@ -72,11 +72,11 @@ def test_same_action_again_changes_nothing(root):
 def test_stop_between_record_and_version(root, monkeypatch):
     """The record stands for the next build, and the same action again goes on with it."""
 
-    def killed(*_, **__):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(loader.Root, "exclude", killed)
+        patch.setattr(loader.Root, "exclude", interrupt)
         with pytest.raises(KeyboardInterrupt):
             exclude(root, "d@4", ["k3"], reason="dark", by="ann")
     (record,) = records(root.store, "d")

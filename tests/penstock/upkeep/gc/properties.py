@@ -71,7 +71,7 @@ def is_gone(root, record):
     return not list(root.store.list(f"data/{record.txn}/"))
 
 
-def needed(root, *records):
+def live_keys(root, *records):
     """The keys under data/ that these versions are made of."""
     keys = set()
     for record in records:
@@ -84,7 +84,7 @@ def there(root, folder="data/"):
     return {info.key for info in root.store.list(folder)}
 
 
-def stored(root):
+def root_bytes(root):
     """Bytes of all objects but the collector's own."""
     own = ("collect/", "swept/")
     return sum(info.nbytes for info in root.store.list("") if not info.key.startswith(own))
@@ -99,7 +99,7 @@ def raises(error, call):
     return False
 
 
-def retired_while_read():
+def retired_with_reader():
     """(a root, its first version, which is retired, and another root that has it open)."""
     root = fresh()
     one = write(root, "a")

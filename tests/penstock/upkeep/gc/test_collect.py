@@ -182,11 +182,11 @@ def test_plan_that_may_not_be_read_is_not_taken_for_a_damaged_one(properties):
     properties.two_versions(root)
     properties.look(root, 0)
 
-    def refused():
+    def raise_forbidden():
         raise Forbidden("no")
 
     with pytest.raises(Forbidden):
-        Before.read(properties.meanwhile(root.store, "get", refused), "c", moment(0), 0)
+        Before.read(properties.meanwhile(root.store, "get", raise_forbidden), "c", moment(0), 0)
 
 
 def test_notes_of_which_a_digit_flipped_count_for_nothing(properties, caplog):
@@ -249,7 +249,7 @@ def test_who_is_alive_is_not_silent_before_he_could_say_so(properties, monkeypat
     with refusal(InvalidRuntime, what="silence_s", given=1999, accepted=2000):
         Options(silence_s=1999)
     monkeypatch.undo()
-    root, one, reader = properties.retired_while_read()
+    root, one, reader = properties.retired_with_reader()
     txn = root.begin("d")
     for hour in (0, 0.15):
         found = properties.look(root, hour, silence_s=600, grace_s=0)
@@ -643,7 +643,7 @@ def test_gc(cli, own):
     assert cli("verify", "other", "--full", root=own).code == 0
 
 
-def test_version_that_is_lost_is_given_up(cli, own):
+def test_lost_version_is_abandoned(cli, own):
     root = loader.Root(own)
     root.tag("d@1", "paper")
     sweep = ("gc", "sweep", "--grace", "0h", "--apply")
@@ -688,8 +688,8 @@ def test_gc_retire(cli, own):
         (("sweep", "--dataset", "nope"), "no dataset 'nope'; it has d, other"),
     ],
 )
-def test_mistakes(cli, filled, arguments, words):
-    run = cli("gc", *arguments, root=filled[0])
+def test_mistakes(cli, sample_root, arguments, words):
+    run = cli("gc", *arguments, root=sample_root[0])
     assert run.code == 2
     assert words in run.err
 

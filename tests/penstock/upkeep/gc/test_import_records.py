@@ -13,12 +13,12 @@ from penstock.upkeep.gc import Options, collect
 LINES = '{"text": "a"}\n{"text": "b", "more": {}}\n'
 
 
-def imported(root, place):
+def import_root(root, place):
     options = ColumnarOptions(fields={"text": "txt"})
     return import_place(root, "jsonl", open_store(place), "d", options=options, shard_bytes=1, workers=1)
 
 
-def records_in(path):
+def import_records(path):
     return sorted(one.relative_to(path).as_posix() for one in path.glob("data/*/imported/*.json"))
 
 
@@ -32,31 +32,31 @@ def place(tmp_path):
 
 def test_records_of_a_published_import_are_collected(place, tmp_path):
     root = loader.Root(tmp_path / "root")
-    imported(root, place)
-    records = [key for key in records_in(tmp_path / "root") if "manifest-" not in key]
+    import_root(root, place)
+    records = [key for key in import_records(tmp_path / "root") if "manifest-" not in key]
     assert records
     report = collect(root, Options(name="c"), now_us=0)
     assert report.to_json()["foreign"]["objects"] == 0
     for hour in range(0, 400, 20):
         collect(root, Options(name="c"), apply=True, now_us=hour * HOUR_US)
-    assert [key for key in records_in(tmp_path / "root") if "manifest-" not in key] == []
+    assert [key for key in import_records(tmp_path / "root") if "manifest-" not in key] == []
     assert len(root.open("d")) == 4
-    assert imported(root, place).same == 2
+    assert import_root(root, place).same == 2
 
 
 def test_records_of_an_unfinished_import_stay(place, tmp_path, monkeypatch):
     root = loader.Root(tmp_path / "root")
 
-    def killed(*args, **kwargs):
+    def raise_conflict(*args, **kwargs):
         raise Conflict("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.formats.run_import.publish_registered", killed)
+        patch.setattr("penstock.formats.run_import.publish_registered", raise_conflict)
         with pytest.raises(Conflict, match="killed"):
-            imported(root, place)
-    records = records_in(tmp_path / "root")
+            import_root(root, place)
+    records = import_records(tmp_path / "root")
     assert records
     for hour in (1, 2):
         report = collect(root, Options(name="c"), apply=True, now_us=hour * HOUR_US)
-    assert (report.to_json()["foreign"]["objects"], records_in(tmp_path / "root")) == (0, records)
-    assert imported(root, place).skipped
+    assert (report.to_json()["foreign"]["objects"], import_records(tmp_path / "root")) == (0, records)
+    assert import_root(root, place).skipped

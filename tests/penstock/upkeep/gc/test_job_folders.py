@@ -22,7 +22,7 @@ SIGNS = {
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory):
+def finished_job(tmp_path_factory):
     """A root with a job of four blocks that has ended."""
     path = tmp_path_factory.mktemp("ended") / "root"
     with loader.Root(path).write("d") as writer:
@@ -32,12 +32,12 @@ def ended(tmp_path_factory):
 
 
 @pytest.fixture
-def job(ended, tmp_path):
+def job(finished_job, tmp_path):
     """The job, in a root of the test's own."""
-    return job_in(shutil.copytree(ended, tmp_path / "root"))
+    return job_in(shutil.copytree(finished_job, tmp_path / "root"))
 
 
-def root_of(job):
+def job_root(job):
     return loader.Root(job.store.url)
 
 
@@ -48,9 +48,9 @@ def there(job):
 def test_job_goes_after_14_days_and_the_grace(job, properties):
     before = there(job)
     for day in (0, 7, 14, 16.9):
-        properties.look(root_of(job), day * DAY)
+        properties.look(job_root(job), day * DAY)
         assert there(job) == before
-    report = properties.look(root_of(job), 17 * DAY)
+    report = properties.look(job_root(job), 17 * DAY)
     assert there(job) == set()
     assert report.swept.why == {"job without a live process": len(before)}
 
@@ -58,21 +58,21 @@ def test_job_goes_after_14_days_and_the_grace(job, properties):
 @pytest.mark.parametrize("sign", SIGNS)
 def test_job_that_somebody_touches_stays(job, properties, sign):
     for day in (0, 14):
-        properties.look(root_of(job), day * DAY)
+        properties.look(job_root(job), day * DAY)
     SIGNS[sign](folder_of(job))
     before = there(job)
     for day in (17, 30.9):
-        properties.look(root_of(job), day * DAY)
+        properties.look(job_root(job), day * DAY)
     assert there(job) == before
     for day in (31, 34):
-        properties.look(root_of(job), day * DAY)
+        properties.look(job_root(job), day * DAY)
     assert there(job) == set()
 
 
 def test_job_that_goes_on_while_it_is_swept_stays(job, properties, monkeypatch):
     """Four objects go at a time; a block begins when the first four are gone."""
     for day in (0, 14):
-        properties.look(root_of(job), day * DAY)
+        properties.look(job_root(job), day * DAY)
     before, left, true = there(job), [], plan.CollectionPlan.due
 
     def due(self, grace_us):
@@ -84,19 +84,19 @@ def test_job_that_goes_on_while_it_is_swept_stays(job, properties, monkeypatch):
 
     monkeypatch.setattr(plan, "ROWS", 4)
     monkeypatch.setattr(plan.CollectionPlan, "due", due)
-    properties.look(root_of(job), 17 * DAY)
+    properties.look(job_root(job), 17 * DAY)
     assert left[0] < there(job)
 
 
 @pytest.mark.parametrize("rows", [4, 1000])
 def test_sweep_that_is_killed_leaves_no_results_without_their_description(
-    ended, tmp_path, properties, monkeypatch, rows
+    finished_job, tmp_path, properties, monkeypatch, rows
 ):
     """And whoever computes the job again does all of it."""
     monkeypatch.setattr(plan, "ROWS", rows)
 
-    def store_of(name):
-        place = shutil.copytree(ended, tmp_path / name)
+    def make_store(name):
+        place = shutil.copytree(finished_job, tmp_path / name)
         for day in (0, 14):
             properties.look(loader.Root(place), day * DAY)
         return open_store(str(place))
@@ -104,7 +104,7 @@ def test_sweep_that_is_killed_leaves_no_results_without_their_description(
     def sweep(store):
         properties.look(root_in_store(store), 17 * DAY)
 
-    for store, k, side in killed_runs(sweep, store_of, verbs={"delete_many"}):
+    for store, k, side in killed_runs(sweep, make_store, verbs={"delete_many"}):
         job, left = job_in(store.url), {info.key for info in store.list("jobs/")}
         assert not left or f"jobs/{job.id}/job.json" in left, (k, side)
         assert told_of(done_by(job, numbers(8), INLINE)) == [i**2 for i in range(8)]

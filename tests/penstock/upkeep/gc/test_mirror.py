@@ -44,14 +44,14 @@ def mirror(primary, tmp_path):
     return loader.Root(target.url)
 
 
-def brought_up_to_date(primary, mirror):
+def update_mirror(primary, mirror):
     migrate(primary, mirror.store, Pace(None, None))
     return loader.Root(mirror.url)
 
 
 def test_nothing_goes_that_the_primary_has(primary, mirror):
     primary.retire("d@1", reason="old")
-    mirror = brought_up_to_date(primary, mirror)
+    mirror = update_mirror(primary, mirror)
     before = files(mirror)
     (Path(mirror.url) / "data" / "mine.txt").write_text("a foreign file")
     assert collect(mirror, NOW, apply=True).swept.objects == 0
@@ -63,7 +63,7 @@ def test_what_the_primary_swept_goes_and_the_rest_verifies(primary, mirror):
     here = collect(primary, NOW, apply=True).swept
     assert here.objects > 0
     assert collect(mirror, NOW, apply=True).swept.objects == 0, "the record was not copied yet"
-    mirror = brought_up_to_date(primary, mirror)
+    mirror = update_mirror(primary, mirror)
     gone = {key for table in read_swept(primary.store) for key in table["key"].to_pylist()}
     there = files(mirror) & gone
     done = collect(mirror, NOW, apply=True).swept
@@ -74,7 +74,7 @@ def test_what_the_primary_swept_goes_and_the_rest_verifies(primary, mirror):
         assert not verify(mirror, name, full=True).problems
 
 
-def aborted(root):
+def abort_transaction(root):
     """Bytes that nobody needs, of a transaction that was given up: no mirror gets them."""
     txn = root.begin("d")
     loader.write_part(root, txn, [("never", {"cls": 0})])
@@ -84,10 +84,10 @@ def aborted(root):
 
 def test_what_either_of_two_primaries_swept_goes(primary, mirror, tmp_path):
     """The first swept behind the last copy, so that both made a first record; another mirror has that of the first."""
-    aborted(primary)
+    abort_transaction(primary)
     third = open_store(str(tmp_path / "third"))
     migrate(primary, third, Pace(None, None))
-    second = brought_up_to_date(primary, mirror)
+    second = update_mirror(primary, mirror)
     assert collect(primary, NOW, apply=True).swept.objects > 0
     migrate(primary, third, Pace(None, None))  # copies the record
     assert promote_alone(second.store).promoted
@@ -109,10 +109,10 @@ def test_record_of_an_earlier_release_counts(primary, mirror):
     here = collect(primary, NOW, apply=True).swept
     (record,) = here.records
     (Path(primary.url) / record).rename(Path(primary.url) / "swept" / "000000000001.parquet")
-    aborted(primary)
+    abort_transaction(primary)
     (later,) = collect(primary, NOW, apply=True).swept.records
     assert later.startswith("swept/000000000002-")
-    mirror = brought_up_to_date(primary, mirror)
+    mirror = update_mirror(primary, mirror)
     assert collect(mirror, NOW, apply=True).swept.objects > 0
     assert files(mirror) == files(primary)
 
@@ -143,7 +143,7 @@ def test_root_that_is_moved_while_it_is_swept(primary, mirror, properties, monke
 def test_no_transaction_is_aborted_in_a_mirror(primary, mirror):
     """No sign of life of its writer is ever copied there."""
     txn = primary.begin("d")
-    mirror = brought_up_to_date(primary, mirror)
+    mirror = update_mirror(primary, mirror)
     for hour, apply in ((0, True), (80, False), (160, True)):
         at = Moment(at_us=0, run="one", run_us=hour * 3_600_000_000)
         found = collect(mirror, NOW, apply=apply, at=at)
@@ -157,7 +157,7 @@ def test_reader_of_the_mirror_keeps_what_it_reads(primary, mirror):
     wanted = files(mirror)
     primary.retire("d@1", reason="old")
     collect(primary, NOW, apply=True)
-    later = brought_up_to_date(primary, mirror)
+    later = update_mirror(primary, mirror)
     assert collect(later, NOW, apply=True).swept.objects == 0
     assert files(later) >= wanted
     del version
@@ -182,7 +182,7 @@ def test_held_version_that_was_retired_before_the_mirror_was_made_ends_no_look(p
         assert not verify(later, name, full=True).problems
 
 
-def test_of_a_root_with_mirrors_the_primary_alone_is_looked_at(properties, tmp_path):
+def test_collector_of_a_root_with_mirrors_reads_only_the_primary(properties, tmp_path):
     """The mirror is nearer, has notes of a collector of that name, and knows of no retirement and no lease."""
     primary = properties.fresh()
     properties.two_versions(primary)
@@ -201,5 +201,5 @@ def test_of_a_root_with_mirrors_the_primary_alone_is_looked_at(properties, tmp_p
     primary.retire("d@2", reason="old")
     swept = [properties.look(both, hour).swept.objects for hour in (80, 152)]
     assert (swept[0], swept[1] > 0) == (0, True)
-    assert properties.there(primary) == properties.needed(primary, third)
+    assert properties.there(primary) == properties.live_keys(primary, third)
     assert files(mirror, "collect") == before

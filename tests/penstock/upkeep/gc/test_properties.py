@@ -13,12 +13,12 @@ from tests.penstock.upkeep.gc.properties import (
     is_gone,
     is_whole,
     lacking,
+    live_keys,
     look,
     meanwhile,
-    needed,
     raises,
-    retired_while_read,
-    stored,
+    retired_with_reader,
+    root_bytes,
     there,
     two_versions,
     write,
@@ -32,7 +32,7 @@ CLAIMS = {
 }
 
 
-def claimed_and_retired(claim):
+def retired_with_claim(claim):
     """(a root, its first version, which is retired and claimed)."""
     root = fresh()
     one = write(root, "a")
@@ -43,7 +43,7 @@ def claimed_and_retired(claim):
     return root, one
 
 
-def test_retired_version_goes_after_the_grace_and_not_before():
+def test_retired_version_goes_only_after_the_grace():
     root = fresh()
     one, two = two_versions(root)
     for hour in (0, 10, 71.9):
@@ -53,7 +53,7 @@ def test_retired_version_goes_after_the_grace_and_not_before():
     look(root, 72)
     assert is_gone(root, one)
     assert is_whole(root, two)
-    assert there(root) == needed(root, two)
+    assert there(root) == live_keys(root, two)
 
 
 def test_what_versions_share_stays():
@@ -68,7 +68,7 @@ def test_what_versions_share_stays():
     for hour in (0, 80):
         look(root, hour)
     assert is_whole(root, three)
-    assert there(root) == needed(root, three)
+    assert there(root) == live_keys(root, three)
     assert not is_whole(root, one)
 
 
@@ -83,7 +83,7 @@ def test_attempts_that_lost_and_aborted_transactions_go():
     root.close()
     for hour in (0, 80):
         look(root, hour)
-    assert there(root) == needed(root, root.record("d@1"))
+    assert there(root) == live_keys(root, root.record("d@1"))
     assert lost.shards[0].path not in there(root)
 
 
@@ -106,7 +106,7 @@ def test_what_goes_with_a_version_goes():
 
 
 def test_leased_version_stays():
-    root, one, reader = retired_while_read()
+    root, one, reader = retired_with_reader()
     for hour in range(0, 400, 50):
         look(root, hour)
         reader.renew_leases()
@@ -118,7 +118,7 @@ def test_leased_version_stays():
 
 
 def test_lease_that_does_not_move_keeps_nothing():
-    root, one, reader = retired_while_read()
+    root, one, reader = retired_with_reader()
     for hour in (0, 71, 72, 143):
         look(root, hour)
         assert is_whole(root, one)
@@ -129,7 +129,7 @@ def test_lease_that_does_not_move_keeps_nothing():
 
 def test_lease_that_moves_again_before_the_sweep_keeps_its_version():
     """It was taken for dead when the plan was made, and is seen alive at the last look."""
-    root, one, reader = retired_while_read()
+    root, one, reader = retired_with_reader()
     for hour in (0, 72):
         look(root, hour)
     root._use(meanwhile(root.store, "put_file", reader.renew_leases))
@@ -141,7 +141,7 @@ def test_lease_that_moves_again_before_the_sweep_keeps_its_version():
 
 def test_lease_that_listings_lack_keeps_its_version():
     """Seen once it is asked for: at looks without a grace, and at the last look."""
-    root, one, reader = retired_while_read()
+    root, one, reader = retired_with_reader()
     look(root, 0)
     plain = root.store
     for hour in (1, 2):
@@ -274,8 +274,8 @@ def test_version_that_cannot_be_read_stops_the_collector():
 def test_what_the_log_keeps_is_not_deleted_because_it_cannot_be_read():
     """Nor anything else, until the file is back."""
     for who, claim in CLAIMS.items():
-        root, one = claimed_and_retired(claim)
-        (shards,) = [key for key in needed(root, one) if key.endswith("/shards.parquet")]
+        root, one = retired_with_claim(claim)
+        (shards,) = [key for key in live_keys(root, one) if key.endswith("/shards.parquet")]
         for key, damaged in itertools.product((one.manifest, shards), (False, True)):
             whole, before = root.store.get(key).data, there(root)
             root.store.delete_many([key])
@@ -298,17 +298,17 @@ def test_what_the_log_keeps_is_not_deleted_because_it_cannot_be_read():
 
 def test_what_a_collector_may_have_taken_ends_no_look():
     """The files of a version that a lease alone keeps, and of one that was given up and is on record."""
-    root, one, reader = retired_while_read()
+    root, one, reader = retired_with_reader()
     root.store.delete_many([one.manifest])
     look(root, 0)
     reader.close()
-    root, one = claimed_and_retired(CLAIMS["tag 'paper'"])
-    kept = needed(root, root.record("d@2"))
+    root, one = retired_with_claim(CLAIMS["tag 'paper'"])
+    kept = live_keys(root, root.record("d@2"))
     root.store.delete_many([one.manifest])
     for hour in (0, 80):
         look(root, hour, condemned=[one.id])
     assert there(root) == kept
-    root, one = claimed_and_retired(CLAIMS["tag 'paper'"])
+    root, one = retired_with_claim(CLAIMS["tag 'paper'"])
     for hour in (0, 80):
         look(root, hour, condemned=[one.id])
     assert is_gone(root, one)
@@ -334,12 +334,12 @@ def test_no_more_than_the_caps_goes():
     n = len(there(root))
     found = look(root, 80, max_objects=3)
     assert (found.swept.objects, found.swept.capped, len(there(root))) == (3, True, n - 3)
-    before = stored(root)
+    before = root_bytes(root)
     found = look(root, 80, max_bytes=20_000)
     assert found.swept.capped
-    assert 0 < found.swept.nbytes == before - stored(root) <= 20_000
+    assert 0 < found.swept.nbytes == before - root_bytes(root) <= 20_000
     assert not look(root, 80).swept.capped
-    assert there(root) == needed(root, two)
+    assert there(root) == live_keys(root, two)
     assert is_gone(root, one)
 
 
@@ -355,14 +355,14 @@ def test_object_above_the_cap_is_passed_over_and_named():
         found = look(root, 80, max_bytes=250_000, apply=apply)
         assert (found.swept.capped, found.swept.n_too_large, found.swept.too_large) == (False, 2, large)
         assert found.swept.objects > 0
-    assert there(root) == needed(root, two) | set(large)
+    assert there(root) == live_keys(root, two) | set(large)
     again = look(root, 80, max_bytes=250_000).swept
     assert (again.objects, again.capped, again.too_large) == (0, False, large)
     found = look(root, 80, max_bytes=300_001)
     assert (found.swept.capped, found.swept.too_large) == (True, {})
     found = look(root, 80, max_bytes=300_001)
     assert (found.swept.capped, found.swept.too_large) == (False, {})
-    assert there(root) == needed(root, two)
+    assert there(root) == live_keys(root, two)
 
 
 def test_what_cannot_be_deleted_is_passed_over_and_named():
@@ -372,7 +372,7 @@ def test_what_cannot_be_deleted_is_passed_over_and_named():
         root = fresh()
         _, two = two_versions(root)
         look(root, 0)
-        gone = sorted(there(root) - needed(root, two))
+        gone = sorted(there(root) - live_keys(root, two))
         held, plain = {gone[0], gone[2]}, root.store
         root._use(Holding(plain, held, stops=stops))
         found = look(root, 80, max_objects=1).swept
@@ -382,13 +382,13 @@ def test_what_cannot_be_deleted_is_passed_over_and_named():
             assert (found.n_refused, set(found.refused), found.capped) == (2, held, False)
             assert all("is held" in why for why in found.refused.values())
             assert sum(found.why.values()) == found.objects
-            assert there(root) == needed(root, two) | held
+            assert there(root) == live_keys(root, two) | held
         assert found.objects == 0
         assert len(list(read_swept(root.store))) == len(there(root, "swept/")) == 4
         root._use(plain)
         found = look(root, 83).swept
         assert (found.objects, found.n_refused, found.refused) == (2, 0, {})
-        assert there(root) == needed(root, two)
+        assert there(root) == live_keys(root, two)
 
 
 def test_every_deletion_is_on_record_before_it_is_done():
@@ -465,7 +465,7 @@ def test_clock_that_jumps_between_two_runs_ends_no_grace():
 def test_clock_that_is_set_aborts_nobody():
     """Between two looks that follow so soon that nobody's counter has moved."""
     for run, silence_s in (("one", 72 * 3600), ("two", 72 * 3600), ("one", 600), ("two", 600)):
-        root, one, reader = retired_while_read()
+        root, one, reader = retired_with_reader()
         txn = root.begin("d")
         beat = root.heartbeat(txn)
         for number, jump in enumerate((73, 200, 744)):
@@ -502,7 +502,7 @@ def test_takedown_passes_names_and_leases_and_no_hold():
     root.release("d@1", by="court")
     found = look(root, 0, grace_s=0, condemned=[one.id])
     assert found.swept.objects
-    assert there(root) == needed(root, three)
+    assert there(root) == live_keys(root, three)
     reader.close()
 
 

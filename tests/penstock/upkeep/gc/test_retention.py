@@ -14,7 +14,7 @@ from tests.refusals import refusal
 DAY_US = 86_400_000_000
 
 
-def state_of(n, retired=(), tagged=(), held=(), parents=()):
+def make_state(n, retired=(), tagged=(), held=(), parents=()):
     versions = tuple(
         VersionRecord(
             dataset="d",
@@ -52,12 +52,12 @@ def numbers(state, policy, leased=(), created=None, now_us=0):
     return [one.number for one in found]
 
 
-def on(year, month, day):
+def timestamp_us(year, month, day):
     return int(datetime(year, month, day, tzinfo=UTC).timestamp() * 1e6)
 
 
 def test_what_each_right_keeps():
-    state = state_of(8, retired=[2], tagged=[1], held=[3], parents=[5])
+    state = make_state(8, retired=[2], tagged=[1], held=[3], parents=[5])
     assert numbers(state, Policy(last=1)) == [4, 6, 7]
     assert numbers(state, Policy(last=2), leased=[4]) == [6]
     assert numbers(state, Policy(last=100)) == []
@@ -65,22 +65,26 @@ def test_what_each_right_keeps():
 
 def test_one_a_month():
     created = {
-        1: on(2026, 1, 3),
-        2: on(2026, 1, 31),
-        3: on(2026, 3, 1),
-        4: on(2026, 3, 2),
-        5: on(2026, 4, 1),
-        6: on(2026, 4, 2),
+        1: timestamp_us(2026, 1, 3),
+        2: timestamp_us(2026, 1, 31),
+        3: timestamp_us(2026, 3, 1),
+        4: timestamp_us(2026, 3, 2),
+        5: timestamp_us(2026, 4, 1),
+        6: timestamp_us(2026, 4, 2),
     }
-    state, now_us = state_of(6), on(2026, 4, 3)
+    state, now_us = make_state(6), timestamp_us(2026, 4, 3)
     assert numbers(state, Policy(last=1, monthly=2), created=created, now_us=now_us) == [1, 2, 3, 5]
     assert numbers(state, Policy(last=1, monthly=3), created=created, now_us=now_us) == [1, 3, 5]
     assert numbers(state, Policy(last=1, monthly=99), created=created, now_us=now_us) == [1, 3, 5]
-    assert numbers(state, Policy(last=1, days=31), created=created, now_us=on(2026, 4, 1)) == [1, 2, 3]
+    assert numbers(state, Policy(last=1, days=31), created=created, now_us=timestamp_us(2026, 4, 1)) == [
+        1,
+        2,
+        3,
+    ]
 
 
 YEAR = 365
-NOW_US = on(2026, 11, 20)
+NOW_US = timestamp_us(2026, 11, 20)
 
 
 def ago(*days):
@@ -113,7 +117,7 @@ def ago(*days):
     ],
 )
 def test_clocks_that_are_wrong_and_days(said, retired):
-    state = state_of(len(said))
+    state = make_state(len(said))
     assert numbers(state, Policy(last=1, days=10), created=ago(*said), now_us=NOW_US) == retired
 
 
@@ -123,22 +127,22 @@ def test_clocks_that_are_wrong_and_days(said, retired):
 )
 def test_clocks_that_are_wrong_and_months(k, wrong_by, retired):
     """The last of each of three months; one whose clock is wrong takes no month's place, and stays."""
-    created = dict(enumerate((on(2026, month, 9) for month in (7, 8, 9, 10, 11)), 1))
+    created = dict(enumerate((timestamp_us(2026, month, 9) for month in (7, 8, 9, 10, 11)), 1))
     created[k] += wrong_by * DAY_US
-    assert numbers(state_of(5), Policy(last=1, monthly=3), created=created, now_us=NOW_US) == retired
+    assert numbers(make_state(5), Policy(last=1, monthly=3), created=created, now_us=NOW_US) == retired
 
 
 @pytest.mark.parametrize("us", [10**18, 2**62, -(2**62)])
 def test_clock_that_is_out_by_ages(us):
     """No calendar has such a year."""
     policy = Policy(last=1, days=4, monthly=1)
-    assert numbers(state_of(4), policy, created=ago(50, 40, 3, 2) | {2: us}, now_us=NOW_US) == [1]
+    assert numbers(make_state(4), policy, created=ago(50, 40, 3, 2) | {2: us}, now_us=NOW_US) == [1]
 
 
 def test_what_was_retired_still_bears_witness():
     """Else a version of a slow clock would go right after those that show that it is slow."""
     said = (40, 35, 3 + YEAR, 2, 1)
-    state = state_of(5, retired=[1, 2])
+    state = make_state(5, retired=[1, 2])
     assert numbers(state, Policy(last=1, days=10), created=ago(*said), now_us=NOW_US) == []
     assert numbers(state, Policy(last=1, monthly=1), created=ago(*said), now_us=NOW_US) == [4]
 
@@ -162,9 +166,9 @@ def test_slow_clock_of_a_publisher_when_a_policy_is_applied(properties, monkeypa
 
 def test_publisher_that_is_always_slow_and_months():
     """From version 3 on every second one is published by a clock a year slow: its last of each month stay."""
-    made = [on(2026, month, day) for month in (9, 10, 11) for day in (3, 5, 7, 9)]
+    made = [timestamp_us(2026, month, day) for month in (9, 10, 11) for day in (3, 5, 7, 9)]
     created = {n: us - YEAR * DAY_US * (n % 2 == 1 and n > 1) for n, us in enumerate(made, 1)}
-    assert numbers(state_of(12), Policy(last=1, monthly=2), created=created, now_us=NOW_US) == [
+    assert numbers(make_state(12), Policy(last=1, monthly=2), created=created, now_us=NOW_US) == [
         1,
         2,
         3,
@@ -189,7 +193,7 @@ def test_clock_that_is_wrong_loses_no_young_version(data):
     kept_by_age = {i for i, age in enumerate(true, 1) if age < days}
     created[k] -= slow_by * DAY_US
     policy = Policy(last=1, days=days, monthly=data.draw(st.integers(0, 3)))
-    found = set(numbers(state_of(n), policy, created=created, now_us=NOW_US))
+    found = set(numbers(make_state(n), policy, created=created, now_us=NOW_US))
     assert not found & (kept_by_age - {k})
     if slow_by <= 0 or true[k - 1] + slow_by > min(true[: k - 1], default=10**9):
         assert not found & kept_by_age
@@ -200,7 +204,7 @@ def test_clock_that_is_wrong_loses_no_young_version(data):
 def test_for_every_history(data):
     n = data.draw(st.integers(1, 12))
     some = st.sets(st.integers(1, n))
-    state = state_of(n, *(data.draw(some) for _ in range(4)))
+    state = make_state(n, *(data.draw(some) for _ in range(4)))
     leased, created = data.draw(some), {i: i * 20 * DAY_US for i in range(1, n + 1)}
     policy = Policy(
         last=data.draw(st.integers(1, 4)),

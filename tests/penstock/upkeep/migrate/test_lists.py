@@ -62,7 +62,7 @@ def test_keys_of_every_kind_are_one_line_and_one_word(places):
     )
 
 
-def listed(store, key):
+def list_one_more(store, key):
     """The store; its listing has one key more, of an object that no store of ours could have written."""
     more = ObjectInfo(key=key, nbytes=3, etag="e")
     return ProxyStore(
@@ -72,7 +72,7 @@ def listed(store, key):
 
 @pytest.mark.parametrize("key", ["two\nlines", "ends with one\r"])
 def test_key_with_a_line_break_is_left_out_and_said(places, key):
-    source, target = listed(places[0], key), places[1]
+    source, target = list_one_more(places[0], key), places[1]
     rclone, s5cmd = io.StringIO(), io.StringIO()
     found = plan_prefix(source, target, rclone=rclone, s5cmd=s5cmd)
     assert (found.objects, found.unlisted) == (len(ODD) + 1, [key])

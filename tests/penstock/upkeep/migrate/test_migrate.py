@@ -150,7 +150,7 @@ def test_killed_migration_is_resumed_and_copies_nothing_twice(tmp_path):
     assert list(place.list("migrations/")) == []
 
 
-def test_what_changes_under_it_is_named_and_the_rest_goes_on(root, place, tmp_path, capsys):
+def test_concurrent_change_is_named_and_the_rest_continues(root, place, tmp_path, capsys):
     paths = sorted(str(path.relative_to(root.url)) for path in Path(root.url).rglob("*.tar"))
     gone, changed = paths[0], paths[1]
     whole = (Path(root.url) / changed).read_bytes()
@@ -321,7 +321,7 @@ def flips_of_data_alone(faults):
     """What misbehaves next: a flip waits for a read of an object whose SHA-256 or CRC-32C the root knows, everything
     else comes when it is due. (A marker or a log entry with a wrong byte ends a run with an error that names it.)"""
 
-    def next_of(request):
+    def next_fault(request):
         whole = request.method == "GET" and "/data/" in request.path
         due = (number for number, fault in enumerate(faults) if fault != "flip" or whole)
         number = next(due, None)
@@ -331,7 +331,7 @@ def flips_of_data_alone(faults):
         del faults[number]
         return fault
 
-    return next_of
+    return next_fault
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_from_cloud_to_cloud_with_faults_on_the_way(root, way, place, shared, re
     had a flipped byte on the way is named, or read again; the next run copies it."""
     http, servers, source = shared("servers/http"), [], root
 
-    def migrated(source, target):
+    def migrate_until_done(source, target):
         for _ in range(8):
             report = migrate(source, target, Pace(), at_once=3)
             if not report.failures:
@@ -366,13 +366,13 @@ def test_from_cloud_to_cloud_with_faults_on_the_way(root, way, place, shared, re
             with contextlib.closing(open_store(url, own)) as target:
                 for one in servers[-2:]:  # the source's, and the target's
                     one.faults.extend(FAULTS)
-                migrated(source, target)
+                migrate_until_done(source, target)
             # What is there, asked of the server behind: a fault that is still to come meets who copies, not this look.
             with contextlib.closing(open_store(url, options)) as there:
                 assert objects(there) == objects(root.store)
             source = loader.Root(url, options=own)
         servers[-1].faults.extend(FAULTS)
-        migrated(source, place)
+        migrate_until_done(source, place)
         source.close()
         assert [list(one.faults) for one in servers] == [[]] * len(servers), "each was met"
     finally:
@@ -562,13 +562,13 @@ def test_migrate_leaves_out_objects_that_a_version_names_outside_of_data(root, p
     publish, paths = changes.publish_parts, ["log/000000000099.json", "../outside.tar", "penstock.json"]
 
     def write_naming(path, numbers):
-        def forged(root, dataset, parts, *base, **how):
+        def forge_paths(root, dataset, parts, *base, **how):
             shards = [replace(shard, path=path) for shard in parts[0].shards]
             return publish(root, dataset, [replace(parts[0], shards=shards), *parts[1:]], *base, **how)
 
         with monkeypatch.context() as patched:  # as a writer does who keeps none of the rules
             patched.setattr(changes, "check_parts", lambda parts: parts[0].txn)
-            patched.setattr(changes, "publish_parts", forged)
+            patched.setattr(changes, "publish_parts", forge_paths)
             return write(root, numbers)
 
     for number, path in enumerate(paths):
@@ -615,13 +615,13 @@ def test_mirror_never_has_a_run_record_without_its_plan_and_version(root, place)
         body = {"format": 1, "run": "r", "step": step, "before": plan.hash, "plan": plan.save(root)}
         root.store.put_if_absent(f"follows/r/{step:019d}.json", json.dumps(body).encode())
 
-    def before(verb, key):
+    def decide_at_list(verb, key):
         if verb == "list" and threading.current_thread() is threading.main_thread() and len(steps) < 12:
             decide()
 
     decide()
     source = loader.Root(root.url)
-    source.store = ObservedStore(source.store, before)
+    source.store = ObservedStore(source.store, decide_at_list)
     for _ in range(2):
         assert migrate(source, place, Pace()).failures == {}
         mirror = loader.Root(place.url)

@@ -32,7 +32,7 @@ def place(tmp_path):
     return open_store(str(tmp_path / "mirror"))
 
 
-def derived(store):
+def derived_objects(store):
     return {
         info.key: store.get(info.key).data for prefix in ("search/", "maps/") for info in store.list(prefix)
     }
@@ -43,7 +43,7 @@ def test_mirror_searches_with_the_primarys_indexes(root, place, monkeypatch):
     make_index(root, "d")
     make_map(root, "d")
     assert migrate(root, place, Pace()).failures == {}
-    assert derived(place) == derived(root.store)
+    assert derived_objects(place) == derived_objects(root.store)
     mirror = loader.Root(place.url)
     version = mirror.open("d")
     monkeypatch.setattr("loader.dataset.search.similarity.MOST_COMPARED", 0)
@@ -61,10 +61,10 @@ def test_mirror_searches_with_the_primarys_indexes(root, place, monkeypatch):
 
 def test_mirror_has_no_segment_of_a_map_that_was_dropped(root, place):
     migrate(root, place, Pace())
-    before = derived(place)
+    before = derived_objects(place)
     drop_map(root, "d")
     make_map(root, "d")
     drop_index(root, "d", "caption.txt")
     migrate(root, place, Pace())
-    assert derived(place) == derived(root.store)
-    assert before.keys() != derived(place).keys()
+    assert derived_objects(place) == derived_objects(root.store)
+    assert before.keys() != derived_objects(place).keys()

@@ -71,7 +71,7 @@ def test_mirror_becomes_the_primary_and_the_primary_its_mirror(places, capsys, k
         publish(waiting, "early")
     assert main(["migrate", "promote", b, "--root", a]) == 0
     assert "1 transactions were not committed" in capsys.readouterr().out
-    kills.moved(a, b)
+    kills.has_new_primary(a, b)
     with refusal(Conflict, what="former primary", where=a, accepted=b):
         publish(old, "late")
     with refusal(Conflict, what="former primary", where=a, accepted=b):
@@ -84,7 +84,7 @@ def test_mirror_becomes_the_primary_and_the_primary_its_mirror(places, capsys, k
     assert main(["migrate", "run", a, "--root", b]) == 0
     assert loader.Root(a).open("d@3").id == third
     assert main(["migrate", "promote", b, "--root", a]) == 0  # again is no change
-    kills.moved(a, b)
+    kills.has_new_primary(a, b)
 
 
 def test_root_with_mirrors_writes_to_none_of_them_by_mistake(places):
@@ -105,12 +105,12 @@ def test_and_back_again_past_a_process_that_comes_late(places, kills):
     first = loader.Root(b).state.primary.token
     publish(loader.Root(b), "k2")
     promote(loader.Root(b), open_store(a), Pace())
-    kills.moved(b, a)
+    kills.has_new_primary(b, a)
     make_primary(open_store(b), first)  # the first promotion's last step, of a process that was asleep
     assert kills.writers(a, b) == [a]
     publish(loader.Root(a), "k3")
     assert migrate(loader.Root(a), open_store(b), Pace()).failures == {}
-    kills.moved(b, a)
+    kills.has_new_primary(b, a)
 
 
 @pytest.mark.parametrize("verb", ["get", "put"])
@@ -127,7 +127,7 @@ def test_run_that_was_begun_before_leaves_the_new_primary_one(places, verb, kill
 
     make_mirror(open_store(a), ObservedStore(open_store(b), promote_first))
     assert promoted, "in the middle"
-    kills.moved(a, b)
+    kills.has_new_primary(a, b)
 
 
 def test_killed_at_a_request(template, shared, kills, at_scale):
@@ -150,8 +150,8 @@ def test_publisher_meanwhile_is_copied_or_refused(places, kills, at_scale):
                 assert "was moved to" in str(error) or "is a mirror of" in str(error)  # noqa: PT017
 
         request = Death(k, die=publish_meanwhile)
-        promote(kills.over(request, a), request.of(open_store(b)), Pace(), at_once=1)
-        kills.moved(a, b)
+        promote(kills.mortal_root(request, a), request.of(open_store(b)), Pace(), at_once=1)
+        kills.has_new_primary(a, b)
         if not outcome:
             break
         ids = {one.id for one in loader.Root(b).versions("d")}
@@ -167,12 +167,12 @@ def test_publisher_meanwhile_is_copied_or_refused(places, kills, at_scale):
 
 def test_moment_of_the_fence_decides(places, shared, kills):
     """A commit that is about to be written when the fence is; a fence that is when a commit is."""
-    interrupted = shared("dataset/interrupted").interrupted
+    interrupted = shared("dataset/interrupted").interrupt_store
     a, b = places()
     late = interrupted(loader.Root(a), lambda: promote(loader.Root(a), open_store(b), Pace()))
     with refusal(Conflict, what="former primary", where=a, accepted=b):
         publish(late, "late")
-    kills.moved(a, b)
+    kills.has_new_primary(a, b)
     assert len(loader.Root(b).versions("d")) == 2
     a, b = places(1)
     done = []
@@ -181,7 +181,7 @@ def test_moment_of_the_fence_decides(places, shared, kills):
         open_store(b),
         Pace(),
     )
-    kills.moved(a, b)
+    kills.has_new_primary(a, b)
     assert loader.Root(b).open("d@3").id == done[0]
 
 
@@ -206,7 +206,7 @@ def test_primary_that_comes_back_with_nothing_more_becomes_a_mirror(places, kill
     promote_alone(open_store(b))
     publish(loader.Root(b), "k2")
     assert main(["migrate", "run", a, "--root", b]) == 0
-    kills.moved(a, b)
+    kills.has_new_primary(a, b)
     with pytest.raises(Conflict):
         publish(open_in_time, "late")
     assert a in [one["url"] for one in loader.Root(b).state.mirrors]
@@ -265,7 +265,7 @@ def test_no_mirror_that_is_damaged_becomes_the_primary(places, kills, what, clos
     target.put(key, whole)
     assert promote(loader.Root(a), target, Pace()).promoted
     target.delete_many([info.key for info in target.list("log/state-")])  # of a number that no hint has
-    kills.moved(a, b)
+    kills.has_new_primary(a, b)
 
 
 def test_damaged_hint_keeps_no_mirror_from_becoming_the_primary(places, kills):
@@ -273,7 +273,7 @@ def test_damaged_hint_keeps_no_mirror_from_becoming_the_primary(places, kills):
     open_store(b).put("log/state-000000000256.json", b"{")
     assert promote(loader.Root(a), open_store(b), Pace()).promoted
     open_store(b).delete_many(["log/state-000000000256.json"])
-    kills.moved(a, b)
+    kills.has_new_primary(a, b)
 
 
 def test_no_log_that_is_damaged_is_appended_to_where_the_primary_is_gone(places, kills):

@@ -106,7 +106,7 @@ class Kit:
 @pytest.fixture(scope="session")
 def kit(shared):
     made = Kit()
-    made.interrupted = shared("dataset/interrupted").interrupted
+    made.interrupted = shared("dataset/interrupted").interrupt_store
     return made
 
 

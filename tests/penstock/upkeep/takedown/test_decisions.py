@@ -64,7 +64,7 @@ def deny(root):
 
 
 @pytest.fixture
-def poisoned(root):
+def decision_root(root):
     """Three decisions; the second version has a document of the secret subject, and so has the third."""
     plans = []
     for step, subject in enumerate(("bob", SECRET, "bob")):
@@ -73,8 +73,8 @@ def poisoned(root):
     return root, plans
 
 
-def test_takedown_removes_plans_lists_and_packs_of_versions_that_held_the_document(kit, poisoned):
-    root, plans = poisoned
+def test_takedown_removes_plans_lists_and_packs_of_versions_that_held_the_document(kit, decision_root):
+    root, plans = decision_root
     untouched = loader.open_plan(root, plans[0])
     (kept_list,) = [name for name in names(root, "lists/") if name in json.dumps(untouched.to_json())]
     n = deny(root)

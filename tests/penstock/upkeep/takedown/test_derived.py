@@ -21,7 +21,7 @@ def pages(root):
     return [info.key for info in root.store.list("gates/")]
 
 
-def left(kit, root, n):
+def unclean_paths(kit, root, n):
     return [one["path"] for one in kit.prove(root, n)["places"] if not one["clean"]]
 
 
@@ -33,9 +33,9 @@ def test_pictures_of_a_card_that_came_late(kit, root):
     kit.sweep(root)
     path = f"{card_folder('photos', version.number, version.id)}/examples-image.jpg"
     root.store.put(path, b"\xff\xd8 a picture")
-    assert left(kit, root, n) == [path]
+    assert unclean_paths(kit, root, n) == [path]
     kit.take_down(root, n)
-    assert left(kit, root, n) == list(root.store.list("cards/")) == []
+    assert unclean_paths(kit, root, n) == list(root.store.list("cards/")) == []
 
 
 @pytest.mark.parametrize("key", ["p1", "a cat", "long/key", "R&D<1"])
@@ -47,10 +47,10 @@ def test_page_that_came_late(kit, root, key):
     kit.sweep(root)
     late = page(root.store, "photos", 1, key)
     others = [page(root.store, "clips", 1, key), page(root.store, "photos", 2, f"p2, {key}-2")]
-    assert left(kit, root, n) == [late]
+    assert unclean_paths(kit, root, n) == [late]
     kit.take_down(root, n)
     assert sorted(pages(root)) == sorted(others)
-    assert left(kit, root, n) == []
+    assert unclean_paths(kit, root, n) == []
 
 
 def test_pages_that_name_nobody(kit, root):
@@ -62,10 +62,10 @@ def test_pages_that_name_nobody(kit, root):
     assert pages(root) == []
     kit.sweep(root)
     both = [page(root.store, "photos", 3, "batch 3 waits"), page(root.store, "photos", 4, "batch 4 waits")]
-    assert left(kit, root, n) == []
+    assert unclean_paths(kit, root, n) == []
     for _ in range(2):
         kit.take_down(root, n)
-    assert (same in both, pages(root), left(kit, root, n)) == (True, both, [])
+    assert (same in both, pages(root), unclean_paths(kit, root, n)) == (True, both, [])
 
 
 LINE = {"format": 1, "step": 0, "slot": 0, "source": "d", "stage": "decode", "substitute": "", "error": "x"}
@@ -94,7 +94,7 @@ def test_ledgers_fields_stay(kit, root, key):
     assert second == LINE | lines[1] | {"substitute": "(taken down)"}
     assert third == LINE | lines[2]
     kit.sweep(root)
-    assert left(kit, root, n) == []
+    assert unclean_paths(kit, root, n) == []
 
 
 def test_another_datasets_samples_of_the_same_key(kit, root):
@@ -107,4 +107,4 @@ def test_another_datasets_samples_of_the_same_key(kit, root):
     n = kit.deny(root)
     kit.take_down(root, n)
     kit.sweep(root)
-    assert (told(), pages(root), left(kit, root, n)) == ([LINE | line], [theirs], [])
+    assert (told(), pages(root), unclean_paths(kit, root, n)) == ([LINE | line], [theirs], [])

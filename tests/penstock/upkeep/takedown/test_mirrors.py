@@ -34,7 +34,7 @@ def kit_write(root):
             writer.add(f"doc{i}", {"ids.npy": np.arange(i + 3)}, {"n": i}, {"subject": who})
 
 
-def plan_of(root):
+def save_plan(root):
     """A saved plan with a view and a table of packed sequences."""
     view = root.open("photos").where("n >= 0").select("ids.npy")
     asked = loader.pack("ids.npy", length=4, checksums=True)
@@ -49,7 +49,7 @@ def unclean(proof):
     return [place for place in proof["places"] if not place["clean"]]
 
 
-def copied(root, url):
+def copy_mirror(root, url):
     """A mirror, as a migration leaves one: every object."""
     store = open_store(url, None)
     for info in root.store.list(""):
@@ -57,7 +57,7 @@ def copied(root, url):
     return store
 
 
-def followed(root, store):
+def follow_takedown(root, store):
     """What a migration and the mirror's own collector do after a takedown."""
     there, here = ({info.key for info in one.list("data/")} for one in (store, root.store))
     store.delete_many(sorted(there - here))
@@ -66,13 +66,13 @@ def followed(root, store):
             store.put(info.key, root.store.get(info.key).data)
 
 
-def taken_down_at(kit, root, url):
+def take_down_mirror(kit, root, url):
     """The number of a takedown that a mirror there has followed."""
-    store = copied(root, url)
+    store = copy_mirror(root, url)
     n = kit.deny(root)
     kit.take_down(root, n)
     kit.sweep(root)
-    followed(root, store)
+    follow_takedown(root, store)
     return n
 
 
@@ -81,11 +81,11 @@ def versioned_mirror(kit, root, client, bucket):
     client.create_bucket(Bucket=bucket)
     client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     url = f"s3://{bucket}/root"
-    return url, taken_down_at(kit, root, url)
+    return url, take_down_mirror(kit, root, url)
 
 
 def test_plans_views_and_packs_go_at_a_mirror(kit, root, tmp_path):
-    plan_of(root)
+    save_plan(root)
     mirror = tmp_path / "mirror"
     shutil.copytree(tmp_path / "root", mirror)
     store = open_store(str(mirror), None)
@@ -93,7 +93,7 @@ def test_plans_views_and_packs_go_at_a_mirror(kit, root, tmp_path):
     n = kit.deny(root)
     kit.take_down(root, n)
     kit.sweep(root)
-    followed(root, store)
+    follow_takedown(root, store)
     assert small(root.store) == []
     (left,) = unclean(kit.prove(root, n, mirrors=[str(mirror)]))
     assert left["why"].startswith("2 objects are still there, such as plans/")
@@ -124,7 +124,7 @@ def test_views_and_packs_that_were_made_again_stay_at_a_mirror(kit, root, tmp_pa
     with root.write("tokens") as writer:
         writer.add("a", {"ids.npy": np.arange(9)}, source={"subject": "zed"})
     tokens = root.open("tokens").select("ids.npy")
-    plan_of(root)
+    save_plan(root)
     asked = loader.pack("ids.npy", length=4)
     tokens.packed(asked)
     n = kit.deny(root)
@@ -142,7 +142,7 @@ def test_views_and_packs_that_were_made_again_stay_at_a_mirror(kit, root, tmp_pa
 
 def test_views_go_before_the_plans_that_name_them(kit, root):
     """Killed between the two, the next run still finds by the plans which views there are to delete."""
-    plan_of(root)
+    save_plan(root)
     n = kit.deny(root)
     store, seen = root.store, []
     delete_many = store.delete_many
@@ -162,9 +162,9 @@ def test_views_go_before_the_plans_that_name_them(kit, root):
     assert small(store) == []
 
 
-def test_bucket_beside_a_folder_is_no_folder(documented, tmp_path):
+def test_bucket_beside_a_folder_is_no_folder(azure_account, tmp_path):
     """A mirror on this machine makes a store a local one; what its bucket keeps is looked at all the same."""
-    documented(BLOB.format("<Deleted>true</Deleted>"))
+    azure_account(BLOB.format("<Deleted>true</Deleted>"))
     (tmp_path / "mirror").mkdir()
     stores = [open_store("az://bucket/root"), open_store(str(tmp_path / "mirror"))]
     both = MirroredStore(stores, lambda _: "one root")
@@ -231,7 +231,7 @@ def test_what_a_mirror_in_azure_keeps(kit, root, azure, monkeypatch):
     told = f"AccountName={azure['account_name']};AccountKey={azure['account_key']};"
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", f"{told}BlobEndpoint={azure['endpoint']};")
     url = f"az://bucket/takedown-{next(_numbers)}"
-    n = taken_down_at(kit, root, url)
+    n = take_down_mirror(kit, root, url)
     proof = kit.prove(root, n, mirrors=[url])
     assert proof["result"] == "complete", unclean(proof)
     (seen,) = (one for one in proof["places"] if one["check"] == "noncurrent")
@@ -266,8 +266,8 @@ ANSWERS = {
 
 
 @pytest.fixture
-def documented(shared, monkeypatch):
-    """documented(blob, hns=, status=): an account of Azure's that answers in the form that Microsoft documents."""
+def azure_account(shared, monkeypatch):
+    """azure_account(blob, hns=, status=): an account of Azure's that answers in the form that Microsoft documents."""
     running = []
 
     def start(blob="", hns="false", status=200):
@@ -287,8 +287,8 @@ def documented(shared, monkeypatch):
 
 
 @pytest.mark.parametrize("told", ANSWERS)
-def test_what_azure_says_it_keeps(documented, told):
-    documented(BLOB.format(told))
+def test_what_azure_says_it_keeps(azure_account, told):
+    azure_account(BLOB.format(told))
     found = list(azure_remains("az://bucket/root", ["data/x.tar"]))
     assert [one.what for one in found] == ANSWERS[told]
     assert all(one.until and one.path == "data/x.tar" for one in found)
@@ -298,8 +298,8 @@ def test_what_azure_says_it_keeps(documented, told):
 @pytest.mark.parametrize(
     ("how", "says"), [({"hns": "true"}, "hierarchical namespace"), ({"status": 403}, "HttpResponseError")]
 )
-def test_what_azure_does_not_say(documented, how, says):
-    documented(**how)
+def test_what_azure_does_not_say(azure_account, how, says):
+    azure_account(**how)
     with pytest.raises(Unseen, match=says):
         list(azure_remains("az://bucket/root", ["data/x.tar"]))
     (place,) = noncurrent(open_store("az://bucket/root"), ["data/x.tar"])

@@ -48,7 +48,7 @@ def rows(root, dataset):
     return {row["key"]: row for row in frame.drop("ordinal", "part", "row").to_dicts()}
 
 
-def done(kit, root, n):
+def finish_takedown(kit, root, n):
     """Run, collected and proved; then run again, which finds nothing to do."""
     ran = kit.take_down(root, n)
     kit.sweep(root)
@@ -68,12 +68,12 @@ def test_whose_name_begins_so_keeps_it(kit, root):
     """Every column of theirs; and a takedown of them finds them."""
     bobs(root)
     before = rows(root, "photos")
-    ran, left = done(kit, root, kit.deny(root, Target(kind="subject", value="bob")))
+    ran, left = finish_takedown(kit, root, kit.deny(root, Target(kind="subject", value="bob")))
     assert ran.samples == {"photos": 1}
     assert rows(root, "photos") == {key: row for key, row in before.items() if key != "bob/1"}
     assert left == []
     m = kit.deny(root, Target(kind="raw", value="bob-smith/1.jpg"))
-    ran, left = done(kit, root, m)
+    ran, left = finish_takedown(kit, root, m)
     assert (ran.samples, left) == ({"photos": 1}, [])
     assert kit.found(root, "<bob-smith/1>") == []
     assert rows(root, "photos")["bob-smith/2"]["near_of"] is None
@@ -93,7 +93,9 @@ def test_what_somebody_else_is_called_is_not_theirs_alone(kit, root):
     raw = pa.table({"uri": ["/landing/video7"], "key": ["video7"], "label": ["cat"]})
     put_table(root.store, "tables/clips/raw_objects/1/x.parquet", raw, "raw_objects")
     before = rows(root, "clips")
-    _, left = done(kit, root, kit.deny(root, Target(kind="sample", value="video7", dataset="clips")))
+    _, left = finish_takedown(
+        kit, root, kit.deny(root, Target(kind="sample", value="video7", dataset="clips"))
+    )
     assert rows(root, "clips") == {key: before[key] for key in ("video7/2", "other")}
     assert left == []
     assert [info.key for info in root.store.list("tables/")] == ["tables/clips/raw_objects/1/x.parquet"]
@@ -104,7 +106,7 @@ def test_subject_that_is_called_as_somebodys_raw_object(kit, root):
     write(root, "clips", {"k1": ({}, source("k1", "rose")), "k2": ({}, source("k2", "bob"))})
     raw = pa.table({"uri": ["/landing/rose", "/landing/k1.jpg"], "key": ["rose", "k1.jpg"]})
     put_table(root.store, "tables/clips/raw_objects/1/x.parquet", raw, "raw_objects")
-    _, left = done(kit, root, kit.deny(root, Target(kind="subject", value="rose")))
+    _, left = finish_takedown(kit, root, kit.deny(root, Target(kind="subject", value="rose")))
     assert left == []
     (info,) = root.store.list("tables/clips/raw_objects/")
     facts = TableFile(path=info.key, nbytes=info.nbytes, sha256=_sha256(root, info.key), n_rows=1)
@@ -163,7 +165,7 @@ def cut_of_one(root):
     return append_record(root.store, record)
 
 
-def test_sample_that_waits_keeps_what_it_was_cut_of(kit, root):
+def test_waiting_sample_keeps_its_raw_object(kit, root):
     """Its provenance, its row among the units, and its raw object at its source."""
     cut_of_one(root)
     n = kit.deny(root, Target(kind="sample", value="v/1", dataset="clips"))
@@ -178,7 +180,7 @@ def test_sample_that_waits_keeps_what_it_was_cut_of(kit, root):
     assert (row["raw_uri"], row["raw_key"], row["source_key"]) == ("/landing/v.mp4", "v.mp4", "v.mp4")
     run_takedown(root, n, apply=True, raw=RawDeletion(deleted.append, files_beside), raw_below=["/landing"])
     assert deleted == []
-    assert done(kit, root, n)[1] == []
+    assert finish_takedown(kit, root, n)[1] == []
 
 
 def test_part_that_waits_of_somebody_who_is_called_nearly_so(kit, root):
@@ -189,7 +191,7 @@ def test_part_that_waits_of_somebody_who_is_called_nearly_so(kit, root):
     n = kit.deny(root, Target(kind="subject", value="bob"))
     kit.take_down(root, n)
     root.publish("photos", [part])
-    assert done(kit, root, n)[1] == []
+    assert finish_takedown(kit, root, n)[1] == []
     assert sorted(rows(root, "photos")) == ["bob-smith/9", "carol"]
 
 
@@ -229,7 +231,7 @@ def test_records_keep_their_way(kit, root):
         ),
     )
     n = kit.deny(root, *(Target(kind="subject", value=one) for one in subjects[:4]))
-    assert done(kit, root, n)[1] == []
+    assert finish_takedown(kit, root, n)[1] == []
     now = current_record(root.store, "faces", "units", batch)
     assert (now.partition, now.files, now.upstream) == (batch, record.files, record.upstream)
     assert now.body == {
@@ -265,13 +267,13 @@ def test_names_that_come_later_go_too(kit, root):
         },
     )
     n = kit.deny(root)
-    assert done(kit, root, n)[1] == []
+    assert finish_takedown(kit, root, n)[1] == []
     write(root, "photos", {f"p{i}": ({"dup_of": f"{SECRET}/one"}, {"subject": "bob"}) for i in (3, 4)})
     root.exclude("photos", ["p3"], reason=f"near_duplicate of {SECRET}/one (distance 3)")
     proof = kit.prove(root, n)
     assert proof["result"] == "incomplete"
     assert {one["check"] for one in proof["places"] if not one["clean"]} == {"retired", "scan"}
-    ran, left = done(kit, root, n)
+    ran, left = finish_takedown(kit, root, n)
     assert (ran.new, ran.retired, left) == (["photos@5"], ["photos@3", "photos@4"], [])
     assert kit.found(root, SECRET) == []
     assert {key: row["dup_of"] for key, row in rows(root, "photos").items()} == {"p2": None, "p4": None}
@@ -280,7 +282,7 @@ def test_names_that_come_later_go_too(kit, root):
     root.publish("photos", [part], producer={"labels": ["bob", SECRET, "eve"], "owner": "team"})
     # A version that tells no classes has those of the one before it, which is retired now.
     root.exclude("photos", ["p2"], reason="blurred", producer={"owner": "team"})
-    ran, left = done(kit, root, n)
+    ran, left = finish_takedown(kit, root, n)
     assert (ran.retired, left) == (["photos@6"], [])
     producer = root.open("photos").manifest["producer"]
     assert producer == {"takedown": n, "labels": ["bob", "(taken down) 1", "eve"], "owner": "team"}
@@ -297,11 +299,11 @@ def test_part_that_waits_and_names_one_is_no_lost_one(kit, root):
     (left,) = [one for one in kit.prove(root, n)["places"] if one["check"] == "scan" and not one["clean"]]
     assert left["path"].startswith("data/")
     root.publish("photos", [part])
-    assert done(kit, root, n)[1] == []
+    assert finish_takedown(kit, root, n)[1] == []
     assert rows(root, "photos")["q1"]["near_of"] is None
 
 
-def test_words_that_are_no_names_are_left_and_not_looked_for(kit, root):
+def test_words_that_are_no_names_are_kept_and_not_searched(kit, root):
     """Labels, captions and lists of them; of lists that name samples the items go."""
     write(
         root,
@@ -315,7 +317,7 @@ def test_words_that_are_no_names_are_left_and_not_looked_for(kit, root):
             "p3": ({"label": "tulip", "near": [], "near_keys": None, "caption": "c"}, {"subject": "bob"}),
         },
     )
-    _, left = done(kit, root, kit.deny(root, Target(kind="subject", value="u1")))
+    _, left = finish_takedown(kit, root, kit.deny(root, Target(kind="subject", value="u1")))
     assert left == []
     row = rows(root, "photos")["p2"]
     assert (row["label"], row["near"], row["near_keys"], row["caption"]) == (
@@ -335,7 +337,7 @@ def test_what_an_annotation_replaced_does_not_come_back(kit, root):
     )
     for key, of in (("p2", "zqalice"), ("p3", "p2")):
         root.annotate("photos", "fix", [{"key": key, "near_of": of}], author="ann")
-    _, left = done(kit, root, kit.deny(root, Target(kind="subject", value="A")))
+    _, left = finish_takedown(kit, root, kit.deny(root, Target(kind="subject", value="A")))
     assert left == []
     assert {key: row["near_of"] for key, row in rows(root, "photos").items()} == {"p2": None, "p3": "p2"}
     assert verify(root, "photos", full=True).problems == []
@@ -388,7 +390,7 @@ def test_names_in_tables_of_markdown(plain):
     assert scrub(column, marks)["table_markdown"].to_pylist() == [gone, gone, "| (taken down) | 1 |"]
 
 
-def test_of_a_table_and_of_json_only_what_names_samples_is_looked_at():
+def test_only_names_of_samples_are_searched_in_tables_and_json():
     marks = dataset_marks(DENY, "photos", ["rose"])
     table = pa.table({"label": ["rose"], "raw_key": ["rose"], "run_id": ["rose"]})
     assert scrub(table, marks) is table

@@ -107,7 +107,7 @@ PLANTED = {
 
 
 @pytest.fixture(scope="module")
-def redacted(kit, tmp_path_factory):
+def redacted_root(kit, tmp_path_factory):
     root = loader.Root(tmp_path_factory.mktemp("root"))
     kit.write(root, "photos", {f"{SECRET}/one": SECRET, "p2": "bob", "p3": "carol"}, part_samples=2)
     had = root.state.newest("photos").id
@@ -118,8 +118,8 @@ def redacted(kit, tmp_path_factory):
     return root, n, had
 
 
-def test_proof_finds_names_planted_under_each_prefix(kit, redacted):
-    root, n, had = redacted
+def test_proof_finds_names_planted_under_each_prefix(kit, redacted_root):
+    root, n, had = redacted_root
     assert set(PLANTED) == {*scan.SCANNED, *scan.ELSEWHERE}
     for prefix, plant in PLANTED.items():
         path, data = plant(root, had)
@@ -151,8 +151,8 @@ STRANGE = [
 ]
 
 
-def test_proof_names_objects_that_it_cannot_search(kit, redacted):
-    root, n, _ = redacted
+def test_proof_names_objects_that_it_cannot_search(kit, redacted_root):
+    root, n, _ = redacted_root
     for path in STRANGE:
         root.store.put(path, names())
     proof = kit.prove(root, n)
@@ -181,8 +181,8 @@ RUN_OBJECTS = {
 }
 
 
-def test_run_and_proof_name_records_of_trainings_with_a_name(kit, redacted):
-    root, n, _ = redacted
+def test_run_and_proof_name_records_of_trainings_with_a_name(kit, redacted_root):
+    root, n, _ = redacted_root
     for path, data in RUN_OBJECTS.items():
         root.store.put(path, data())
     report = kit.take_down(root, n)
@@ -198,8 +198,8 @@ def test_run_and_proof_name_records_of_trainings_with_a_name(kit, redacted):
     assert kit.prove(root, n)["result"] == "complete"
 
 
-def test_clips_of_a_running_batch_leave_a_proof_complete(kit, redacted):
-    root, n, _ = redacted
+def test_clips_of_a_running_batch_leave_a_proof_complete(kit, redacted_root):
+    root, n, _ = redacted_root
     folder = f"tables/films/clips_ahead/000001-a/{'0' * 32}"
     paths = [f"{folder}/clips.bin", f"{folder}/clips.json"]
     root.store.put(paths[0], b"clips")

@@ -30,7 +30,7 @@ def place(tmp_path):
 
 
 @pytest.fixture
-def taken(kit, place):
+def swept_takedown(kit, place):
     """(root, n): a root on a disk with a takedown that was run and swept."""
     root = loader.Root(place)
     kit.write(root, "photos", {f"{SECRET}/one": SECRET, "p2": "bob", "p3": "carol"}, part_samples=2)
@@ -45,8 +45,8 @@ def unclean(proof):
     return [place for place in proof["places"] if not place["clean"]]
 
 
-def test_proof_names_nobody_and_is_looked_at_again(kit, taken, place, tmp_path):
-    root, n = taken
+def test_proof_names_nobody_and_is_looked_at_again(kit, swept_takedown, place, tmp_path):
+    root, n = swept_takedown
     proof = kit.prove(root, n)
     assert proof["result"] == "complete", unclean(proof)
     assert SECRET not in json.dumps(proof)
@@ -113,9 +113,9 @@ PLANTED = (
 )
 
 
-def test_leftovers_are_found_by_both(kit, taken, place, tmp_path):
+def test_leftovers_are_found_by_both(kit, swept_takedown, place, tmp_path):
     """Of all that was planted a proof made now tells, and the script that holds the earlier proof against the root."""
-    root, n = taken
+    root, n = swept_takedown
     proof = kit.prove(root, n)
     for plant in PLANTED:
         plant(root, proof)
@@ -125,8 +125,8 @@ def test_leftovers_are_found_by_both(kit, taken, place, tmp_path):
 
 
 @pytest.mark.server
-def test_each_leftover_is_found_alone(kit, taken, place, tmp_path):
-    root, n = taken
+def test_each_leftover_is_found_alone(kit, swept_takedown, place, tmp_path):
+    root, n = swept_takedown
     proof = kit.prove(root, n)
     for plant in PLANTED:
         shutil.copytree(place, tmp_path / plant.__name__)
@@ -135,8 +135,8 @@ def test_each_leftover_is_found_alone(kit, taken, place, tmp_path):
         assert (status, said.count("\n")) == (1, 2), said
 
 
-def test_next_run_finds_what_was_left_behind(kit, taken):
-    root, n = taken
+def test_next_run_finds_leftovers(kit, swept_takedown):
+    root, n = swept_takedown
     a_member_has_its_key(root, None)
     assert kit.take_down(root, n).waiting == 1
     assert [one["what"] for one in unclean(kit.prove(root, n))] == [
@@ -144,8 +144,8 @@ def test_next_run_finds_what_was_left_behind(kit, taken):
     ]
 
 
-def test_what_is_out_of_reach_makes_it_incomplete(kit, taken, place, tmp_path):
-    root, n = taken
+def test_what_is_out_of_reach_makes_it_incomplete(kit, swept_takedown, place, tmp_path):
+    root, n = swept_takedown
     known = ["backups until 2026-12-24"]
     proof = kit.prove(root, n, known=known)
     assert (proof["result"], [one["what"] for one in unclean(proof)]) == ("incomplete", known)

@@ -149,13 +149,13 @@ def test_what_a_listing_lacks_once_is_used_by_others(root, names):
     names(root.store)
     lacks, real, seen = names_of_photos(root), root.store.list, set()
 
-    def listed(prefix="", start_after=None):
+    def list_without_once(prefix="", start_after=None):
         once = prefix not in seen
         seen.add(prefix)
         return (one for one in real(prefix, start_after) if not (once and one.key in lacks))
 
     assert lacks
-    root.store.list = listed
+    root.store.list = list_without_once
     assert shared_raw_objects(root, {"clips": [RAW]}) == {RAW}
 
 
@@ -196,7 +196,7 @@ def test_it_may_be_deleted_by_a_later_run(kit, root):
 
 
 @pytest.mark.parametrize("swept", [False, True])
-def test_what_something_else_was_cut_of_since(kit, root, swept):
+def test_raw_object_that_a_later_sample_needs(kit, root, swept):
     """It was theirs alone when it was noted; it stays now, and keeps no proof incomplete, also when nobody knows its
     address any more, until what was cut of it is taken down too."""
     write(root, "clips", {"k1": (RAW, "bob"), "k2": ("other", "carol")})

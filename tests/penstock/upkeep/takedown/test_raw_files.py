@@ -47,17 +47,17 @@ def place(shared, tmp_path):
 
 @pytest.mark.parametrize("below", [".", ".."])
 def test_video_goes_with_the_last_object_that_needs_it(place, below):
-    def beside(*numbers):
+    def files_by_object(*numbers):
         alone = {str(place / DATA.format(n)): [str((place / below).resolve())] for n in numbers}
         found = files_beside(alone, refused)
         return {uri[-11:-8]: [file[-7:-4] for file in files] for uri, files in found.items()}
 
     refused = {}
-    assert beside(0) == {}
-    assert beside(1) == {"001": ["001"]}
-    assert beside(0, 1) == {"001": ["000", "001"]}
+    assert files_by_object(0) == {}
+    assert files_by_object(1) == {"001": ["001"]}
+    assert files_by_object(0, 1) == {"001": ["000", "001"]}
     (place / DATA.format(0)).unlink()
-    assert beside(1) == {"001": ["000", "001"]}
+    assert files_by_object(1) == {"001": ["000", "001"]}
     assert refused == {}
 
 

@@ -38,64 +38,64 @@ def names_left(kit, root, n):
     return [one["path"] for one in kit.prove(root, n)["places"] if not one["clean"]]
 
 
-def marks_in(root, n):
+def run_marks(root, n):
     return [find(keys_tables(root, deny_entry(root, n), None), "photos").marks]
 
 
-def edits_of(store, root, n, newer=None):
-    return list(run_record_edits(store, marks_in(root, n), ([] if newer is None else newer).append))
+def record_edits(store, root, n, newer=None):
+    return list(run_record_edits(store, run_marks(root, n), ([] if newer is None else newer).append))
 
 
 @pytest.fixture
-def denied(kit, root):
+def denied_root(kit, root):
     kit.write(root, "photos", {"p1": SECRET, "p2": "bob"})
     return kit.deny(root)
 
 
-def test_windows_lose_the_denied_sample_and_keep_their_figures(kit, root, denied):
+def test_windows_lose_the_denied_sample_and_keep_their_figures(kit, root, denied_root):
     put_window(root.store, 10, "p1", "p2")
     put_window(root.store, 20, "p2", "")
     kept = root.store.get("trainings/big-7/windows/000001-000000000020.parquet").data
-    kit.take_down(root, denied)
+    kit.take_down(root, denied_root)
     rows = RunFolder(root.store, "big-7").windows()
     assert rows["slow_key"].tolist() == ["", "p2", "p2", ""]
     assert all(rows[f"slow_{name}"][0] == "" for name in SLOW_TEXTS)
     assert rows["slow_s"].tolist() == [0.5] * 4
     assert root.store.get("trainings/big-7/windows/000001-000000000020.parquet").data == kept
     kit.sweep(root)
-    assert names_left(kit, root, denied) == []
+    assert names_left(kit, root, denied_root) == []
 
 
-def test_proof_finds_a_window_of_a_run_that_still_trained(kit, root, denied):
-    kit.take_down(root, denied)
+def test_proof_finds_a_window_of_a_run_that_still_trained(kit, root, denied_root):
+    kit.take_down(root, denied_root)
     kit.sweep(root)
     put_window(root.store, 30, "p2", "p1")
     path = "trainings/big-7/windows/000001-000000000030.parquet"
-    assert names_left(kit, root, denied) == [path]
-    kit.take_down(root, denied)
-    assert names_left(kit, root, denied) == []
+    assert names_left(kit, root, denied_root) == [path]
+    kit.take_down(root, denied_root)
+    assert names_left(kit, root, denied_root) == []
     assert parse_table(root.store.get(path).data, path)["slow_key"].to_pylist() == ["p2", ""]
 
 
-def test_failure_that_quotes_a_sample_loses_its_name(kit, root, denied):
+def test_failure_that_quotes_a_sample_loses_its_name(kit, root, denied_root):
     path = f"trainings/big-7/failures/{'0' * 16}-000001.json"
     body = {"format": 1, "step": 3, "line": f"Corrupt: {SECRET} of photos@1", "wait_s": 10}
     root.store.put(path, json.dumps(body).encode())
-    kit.take_down(root, denied)
+    kit.take_down(root, denied_root)
     kit.sweep(root)
     assert json.loads(root.store.get(path).data) == {**body, "line": "Corrupt: (taken down) of photos@1"}
-    assert names_left(kit, root, denied) == []
+    assert names_left(kit, root, denied_root) == []
 
 
 @pytest.mark.parametrize("data", [b"PAR1", b"{", b""])
 @pytest.mark.parametrize("name", ["windows/000001-000000000009.parquet", f"failures/{'0' * 16}-000001.json"])
-def test_damaged_object_stops_no_takedown_and_goes(kit, root, denied, name, data):
+def test_damaged_object_stops_no_takedown_and_goes(kit, root, denied_root, name, data):
     put_window(root.store, 10, "p1")
     root.store.put(path := f"trainings/a/{name}", data)
-    kit.take_down(root, denied)
+    kit.take_down(root, denied_root)
     kit.sweep(root)
     assert path not in [info.key for info in root.store.list("trainings/")]
-    assert names_left(kit, root, denied) == []
+    assert names_left(kit, root, denied_root) == []
 
 
 NO_TEXT = pa.Array.from_buffers(
@@ -112,21 +112,21 @@ FORGED = {
 
 
 @pytest.mark.parametrize("table", FORGED.values(), ids=FORGED)
-def test_forged_window_stops_no_takedown_and_goes(root, denied, table):
+def test_forged_window_stops_no_takedown_and_goes(root, denied_root, table):
     path = "trainings/a/windows/000001-000000000009.parquet"
     root.store.put(path, table_bytes(table, "training-window"))
-    (edits,) = edits_of(root.store, root, denied)
+    (edits,) = record_edits(root.store, root, denied_root)
     assert edits == Edits(deletes=(path,))
 
 
-def test_failure_with_a_fraction_stops_no_takedown_and_goes(root, denied):
+def test_failure_with_a_fraction_stops_no_takedown_and_goes(root, denied_root):
     path = f"trainings/a/failures/{'0' * 16}-000001.json"
     root.store.put(path, json.dumps({"line": SECRET, "wait_s": 0.5}).encode())
-    (edits,) = edits_of(root.store, root, denied)
+    (edits,) = record_edits(root.store, root, denied_root)
     assert edits == Edits(deletes=(path,))
 
 
-def test_window_of_a_newer_release_is_kept_named_and_stops_no_takedown(kit, root, denied):
+def test_window_of_a_newer_release_is_kept_named_and_stops_no_takedown(kit, root, denied_root):
     """A trainer may forge the number: the proof names the object, and the others are edited."""
     path = "trainings/a/windows/000001-000000000009.parquet"
     newer = pa.table({"slow_key": ["p1"]}).replace_schema_metadata({"penstock.schema": "1000"})
@@ -134,13 +134,13 @@ def test_window_of_a_newer_release_is_kept_named_and_stops_no_takedown(kit, root
     pq.write_table(newer, sink)
     root.store.put(path, data := sink.getvalue().to_pybytes())
     put_window(root.store, 10, "p1", "p2")
-    report = kit.take_down(root, denied)
+    report = kit.take_down(root, denied_root)
     assert report.newer == [path]
     assert f"not searched, of a newer release by its own word: {path}" in report.text()
     assert root.store.get(path).data == data
     kit.sweep(root)
     assert RunFolder(root.store, "big-7").windows()["slow_key"].tolist() == ["", "p2"]
-    assert names_left(kit, root, denied) == [path]
+    assert names_left(kit, root, denied_root) == [path]
 
 
 class CountedStore:
@@ -166,23 +166,23 @@ class CountedStore:
         return data
 
 
-def test_large_objects_are_read_one_by_one_and_larger_ones_never(root, denied):
+def test_large_objects_are_read_one_by_one_and_larger_ones_never(root, denied_root):
     keys = [f"trainings/big-7/windows/000001-{step:012d}.parquet" for step in range(1, 6)]
     for step in range(1, 6):
         put_window(root.store, step, "p1")
     sizes = dict.fromkeys(keys[:3], MOST_BYTES - 10) | {keys[3]: MOST_BYTES + 1}
     store = CountedStore(root.store, sizes)
-    edits = edits_of(store, root, denied)
+    edits = record_edits(store, root, denied_root)
     assert [path for one in edits for path in one.deletes] == [keys[3]]
     assert sorted(path for one in edits for path in one.puts) == [*keys[:3], keys[4]]
     assert (store.most, keys[3] in store.read) == (1, False)
 
 
-def test_proof_reads_no_object_that_is_larger_than_a_window(root, denied):
+def test_proof_reads_no_object_that_is_larger_than_a_window(root, denied_root):
     put_window(root.store, 10, "p2")
     (info,) = root.store.list("trainings/")
     store = CountedStore(root.store, {info.key: MOST_BYTES + 1})
-    scan = Scan(root, read_record(root.store, denied), {"photos": marks_in(root, denied)[0]})
+    scan = Scan(root, read_record(root.store, denied_root), {"photos": run_marks(root, denied_root)[0]})
     scan._store = store
     assert list(scan.verdicts(store.list("trainings/"))) == [(info.key, "Corrupt")]
     assert store.read == []
@@ -198,7 +198,7 @@ class FailingStore:
         raise Transient(f"{self.url}/{key}: 503")
 
 
-def test_failing_store_is_no_damage(root, denied):
+def test_failing_store_is_no_damage(root, denied_root):
     put_window(root.store, 10, "p1")
     with pytest.raises(Transient):
-        edits_of(FailingStore(root.store), root, denied)
+        record_edits(FailingStore(root.store), root, denied_root)

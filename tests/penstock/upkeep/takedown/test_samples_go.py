@@ -5,7 +5,7 @@ from penstock.upkeep.verify.version import verify
 SECRET = "ZQALICEZQ"
 
 
-def up(root):
+def add_upper_group(root):
     return root.add_group("photos", "up", {"up.txt": lambda sample: "UP " + sample["txt"]})
 
 
@@ -21,7 +21,7 @@ def test_new_samples_are_dropped_at_the_commit(kit, root):
 def test_new_groups_keep_nothing(kit, root):
     """The group was made before the deny."""
     kit.write(root, "photos", {"p1": SECRET, "p2": "bob"})
-    version = up(kit.interrupted(root, lambda: kit.deny(root)))
+    version = add_upper_group(kit.interrupted(root, lambda: kit.deny(root)))
     more = [shard["path"] for shard in version.parts.shard_rows().to_pylist() if shard["group"] == "up"]
     assert all(SECRET.encode() not in root.store.get(path).data for path in more)
 
@@ -34,7 +34,7 @@ def test_next_commit_leaves_out_old_samples(kit, root):
 
 def test_nothing_is_left_after_the_collection(kit, root):
     kit.write(root, "photos", {f"{SECRET}/one": SECRET, "p2": "bob"})
-    up(root)
+    add_upper_group(root)
     kit.take_down(root, kit.deny(root))
     assert all(one.retired is not None for one in root.versions("photos")[:2])
     kit.sweep(root)

@@ -45,7 +45,7 @@ def root(tmp_path):
     return root
 
 
-def indexed_values(root):
+def index_values(root):
     """Return every code and text that is stored under `search/`."""
     values = []
     for info in root.store.list("search/"):
@@ -56,7 +56,7 @@ def indexed_values(root):
 
 
 def test_codes_and_texts_lose_the_sample_and_the_others_are_indexed_again(kit, root):
-    before = indexed_values(root)
+    before = index_values(root)
     codes = {value for value in before if isinstance(value, bytes)}
     n = kit.deny(root)
     kit.take_down(root, n)
@@ -64,7 +64,7 @@ def test_codes_and_texts_lose_the_sample_and_the_others_are_indexed_again(kit, r
     assert kit.found(root, SECRET) == []
     assert kit.prove(root, n)["result"] == "complete"
     version = root.open("photos")
-    after = indexed_values(root)
+    after = index_values(root)
     assert len(after) == len(before) - 2
     assert len(codes - set(after)) == 1
     index, texts = make_index(root, "photos").fields
@@ -163,7 +163,7 @@ def record_of_index(root):
     return parse_how(root.store.get(path).data, path)
 
 
-def indexed_objects(root):
+def index_objects(root):
     return {info.key: root.store.get(info.key).data for info in root.store.list("search/")}
 
 
@@ -182,15 +182,15 @@ def test_ranges_are_made_again_because_their_ends_are_numbers_of_samples(kit, ex
     assert after.high[0] < 0.1
     assert after.version == extreme.open("photos").id
     assert kit.prove(extreme, n)["result"] == "complete"
-    made = indexed_objects(extreme)
+    made = index_objects(extreme)
     make.drop_index(extreme, "photos")
     make_index(extreme, "photos")
-    assert indexed_objects(extreme) == made, "an index made anew is the same"
+    assert index_objects(extreme) == made, "an index made anew is the same"
     extreme.store.put(before.path, stored)
     assert unclean(kit.prove(extreme, n)) == [before.path]
     kit.take_down(extreme, n)
     assert kit.prove(extreme, n)["result"] == "complete"
-    assert indexed_objects(extreme) == made
+    assert index_objects(extreme) == made
 
 
 def test_ranges_of_an_earlier_release_name_no_version_and_are_made_again(kit, extreme):
@@ -210,10 +210,10 @@ def test_index_of_another_dataset_stays(kit, extreme):
     with extreme.write("other") as writer:
         writer.add("a", {"embedding.npy": np.arange(6, dtype=np.float32)})
     make_index(extreme, "other")
-    before = indexed_objects(extreme)
+    before = index_objects(extreme)
     n = kit.deny(extreme)
     kit.take_down(extreme, n)
-    kept = [path for path, data in indexed_objects(extreme).items() if before.get(path) == data]
+    kept = [path for path, data in index_objects(extreme).items() if before.get(path) == data]
     assert len(kept) == 2
 
 
@@ -222,22 +222,22 @@ def test_killed_takedown_leaves_no_codes_under_other_ranges(kit, extreme, monkey
     n = kit.deny(extreme)
     delete_many = type(extreme.store).delete_many
 
-    def killed(store, paths):
+    def delete_then_interrupt(store, paths):
         if not any(path.startswith("search/") for path in paths):
             return delete_many(store, paths)
         delete_many(store, paths[:n_deleted])
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(extreme.store), "delete_many", killed)
+        patch.setattr(type(extreme.store), "delete_many", delete_then_interrupt)
         with pytest.raises(KeyboardInterrupt):
             kit.take_down(extreme, n)
     kit.take_down(extreme, n)
-    after = indexed_objects(extreme)
+    after = index_objects(extreme)
     assert record_of_index(extreme).high[0] < 0.1
     make.drop_index(extreme, "photos")
     make_index(extreme, "photos")
-    assert indexed_objects(extreme) == after
+    assert index_objects(extreme) == after
 
 
 def test_local_codes_go_with_their_ranges(kit, extreme, tmp_path):
@@ -340,8 +340,8 @@ def test_mirror_loses_the_fit_with_the_samples_vector(kit, root, tmp_path):
     assert not list(mirror.list(fit))
     migrate(root, mirror, Pace())
     assert mirror.get(fit).data == root.store.get(fit).data
-    assert not [path for path in indexed_paths(mirror) if path not in indexed_paths(root.store)]
+    assert not [path for path in index_paths(mirror) if path not in index_paths(root.store)]
 
 
-def indexed_paths(store):
+def index_paths(store):
     return [info.key for prefix in ("search/", "maps/") for info in store.list(prefix)]

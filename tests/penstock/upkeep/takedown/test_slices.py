@@ -82,18 +82,18 @@ def test_slice_saved_after_the_takedown_of_a_retired_version_makes_the_proof_inc
     assert keys(root.open("photos").slice("cups")) == ["p2", "p3"]
 
 
-def test_takedown_killed_between_record_and_table_goes_on(kit, root, monkeypatch):
+def test_takedown_killed_between_record_and_table_continues(kit, root, monkeypatch):
     save(root)
     saved = read_slice(root.store, "photos", "cups")
     n = kit.deny(root)
     put = type(root.store).put
 
-    def put_until(store, key, data, **options):
+    def put_or_die(store, key, data, **options):
         if key == saved.table_path:
             raise Killed
         return put(store, key, data, **options)
 
-    monkeypatch.setattr(type(root.store), "put", put_until)
+    monkeypatch.setattr(type(root.store), "put", put_or_die)
     with pytest.raises(Killed):
         kit.take_down(root, n)
     monkeypatch.undo()

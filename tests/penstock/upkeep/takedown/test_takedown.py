@@ -421,7 +421,7 @@ def test_tables_of_many_publishes(kit, root):
         kit.write(root, "photos", {"q3": "bob"})
 
 
-def test_collector_takes_what_was_taken_down(kit, tmp_path, capsys):
+def test_collector_deletes_objects_of_a_takedown(kit, tmp_path, capsys):
     """Though the version has a tag and is leased: by the command line, with no grace."""
     root = loader.Root(tmp_path / "root")
     kit.write(root, "photos", {"p1": SECRET, "p2": "bob"})

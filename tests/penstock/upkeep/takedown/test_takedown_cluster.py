@@ -146,7 +146,7 @@ def test_run_is_that_of_one_process(root, kit, tmp_path):
     assert without_time(prove(root, n, cluster=INLINE)) == without_time(prove(root, n))
 
 
-def test_what_a_machine_cannot_read_is_read_here_and_its_words_stay_out(root, monkeypatch):
+def test_object_that_a_machine_cannot_read_is_read_here(root, monkeypatch):
     def breaks(*_):
         raise KeyError(SECRET)
 

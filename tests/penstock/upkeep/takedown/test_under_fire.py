@@ -26,7 +26,7 @@ SECRET = "ZQALICEZQ"
 _numbers = itertools.count()
 
 
-def begun(kit, url):
+def begin_takedown(kit, url):
     root = loader.Root(url)
     kit.write(root, "photos", {f"{SECRET}/one": SECRET, "p2": "bob", "p3": "carol"}, part_samples=2)
     root.add_group("photos", "up", {"up.txt": lambda sample: "UP " + sample["txt"]})
@@ -59,7 +59,7 @@ def test_killed_while_raw_objects_go(kit, tmp_path):
                 writer.add(f"k{len(subject)}", {"txt": subject}, source=source)
     n = kit.deny(root)
 
-    def store_of(name):
+    def make_store(name):
         for raw in (alone, shared, other):
             raw.write_bytes(b"raw")
         return open_store(str(shutil.copytree(tmp_path / "first", tmp_path / name)))
@@ -68,7 +68,7 @@ def test_killed_while_raw_objects_go(kit, tmp_path):
         raw = RawDeletion(delete_object, files_beside)
         run_takedown(root_in_store(store), n, apply=True, raw=raw, raw_below=[str(tmp_path)])
 
-    for store, _, _ in killed_runs(run, store_of, at=range(1, 999, 2)):
+    for store, _, _ in killed_runs(run, make_store, at=range(1, 999, 2)):
         on_record = {one["deleted"] for one in read_record(store, n).having("raw")}
         assert not (alone.exists() and True in on_record)
         run(store)
@@ -98,7 +98,7 @@ MORE = {
     ],
 )
 def test_others_publish_meanwhile(kit, root, what, kind):
-    root, n = begun(kit, root.url)
+    root, n = begin_takedown(kit, root.url)
     if (what, kind) == ("retirement", "begin"):
         # The parent is gone before the transaction is begun: the run says so, and the next one goes on.
         with pytest.raises(loader.errors.VersionRetired):
@@ -120,7 +120,7 @@ def test_others_publish_meanwhile(kit, root, what, kind):
 
 def test_publishers_that_began_before_the_entry(kit, root):
     """Parts and a group that were made before the takedown, and are published after it."""
-    root, _ = begun(kit, root.url)
+    root, _ = begin_takedown(kit, root.url)
     txn = root.begin("photos")
     samples = [
         (key, {"txt": f"<{who} {key}>", "cls": 1}, {"who": who}, {"subject": who})
@@ -170,7 +170,7 @@ def test_another_takedown_of_the_same_part_meanwhile(kit, root):
 
 def test_rewrite_that_changes_nothing_ends_the_takedown(kit, root, monkeypatch):
     """Published once, named, and not retired: a rewrite in a loop fills the store."""
-    root, n = begun(kit, root.url)
+    root, n = begin_takedown(kit, root.url)
     for name in ("redact_rows", "scrub"):
         monkeypatch.setattr(rewrite, name, lambda table, _: table)
     monkeypatch.setattr(rewrite, "redact_shards", lambda _store, _prefix, file, *_: file)
@@ -186,7 +186,7 @@ def test_rewrite_that_changes_nothing_ends_the_takedown(kit, root, monkeypatch):
 
 
 def test_version_that_no_rewrite_takes_up_ends_the_takedown(kit, root, monkeypatch):
-    root, n = begun(kit, root.url)
+    root, n = begin_takedown(kit, root.url)
     monkeypatch.setattr(steps, "publish_redacted", lambda *_: None)
     with refusal(Denied, what=f"rewrite of takedown {n}", within="photos@2 (data/") as raised:
         kit.take_down(root, n)
@@ -202,7 +202,7 @@ def test_version_that_no_rewrite_takes_up_ends_the_takedown(kit, root, monkeypat
 
 def test_versions_that_come_round_after_round_are_followed(kit, root, monkeypatch):
     """Each names the sample again, behind the takedown's newest version."""
-    root, n = begun(kit, root.url)
+    root, n = begin_takedown(kit, root.url)
     numbers = iter(range(4))
 
     def rewritten(*args):
@@ -224,7 +224,7 @@ def test_versions_that_come_round_after_round_are_followed(kit, root, monkeypatc
 
 def test_parts_of_a_dataset_without_versions(kit, root):
     """They wait to be published: a proof of another dataset's samples names them, as it does any other's."""
-    root, n = begun(kit, root.url)
+    root, n = begin_takedown(kit, root.url)
     txn = root.begin("newset")
     loader.write_part(root, txn, [("q1", {"txt": "x"}, {}, {"subject": SECRET}), ("q2", {"txt": "y"})])
     kit.take_down(root, n)
@@ -241,7 +241,7 @@ def test_parts_of_a_dataset_without_versions(kit, root):
 
 
 def test_takedown_taken_for_dead_is_run_again(kit, root):
-    root, n = begun(kit, root.url)
+    root, n = begin_takedown(kit, root.url)
 
     def abort():
         (txn,) = (one.txn for one in root.state.txns.values() if one.status == "open")
@@ -257,13 +257,13 @@ def test_takedown_taken_for_dead_is_run_again(kit, root):
 def test_version_that_was_collected_in_part(kit, data):
     """Whatever a sweep that was killed, or that a cap ended, left of a retired version: the takedown ends, what holds
     the samples keeps its proof incomplete, and what cannot be told apart any more has to go too."""
-    root, n = begun(kit, f"memory://in-part-{next(_numbers)}")
+    root, n = begin_takedown(kit, f"memory://in-part-{next(_numbers)}")
     root.retire("photos@1", reason="old")
     root.retire("photos@2", reason="old")
     kit.write(root, "photos", {"p2": "bob", "p3": "carol"})
     before = {one.key for one in root.store.list("data/")}
     theirs = tuple(f"data/{one.txn}/" for one in root.versions("photos")[:2])
-    gone = {key for key in kit.sweep(loader.Root(copied(root))) if key.startswith(theirs)}
+    gone = {key for key in kit.sweep(loader.Root(copy_root(root))) if key.startswith(theirs)}
     kept = data.draw(st.sets(st.sampled_from(sorted(gone)), min_size=1))
     root.store.delete_many(sorted(gone - kept))
     kit.take_down(root, n)
@@ -277,7 +277,7 @@ def test_version_that_was_collected_in_part(kit, data):
     assert kit.prove(root, n)["result"] == "complete"
 
 
-def copied(root):
+def copy_root(root):
     url = f"memory://in-part-{next(_numbers)}"
     other = loader.Root(url)
     for info in root.store.list(""):

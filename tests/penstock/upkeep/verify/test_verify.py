@@ -44,13 +44,13 @@ def change(root, path, edit):
     root.store.put(path, edit(root.store.get(path).data))
 
 
-def said(root, full=False):
+def problems(root, full=False):
     return [(one.address, one.what) for one in verify_root(loader.Root(root.url), full=full).problems]
 
 
 def only(root, address, what, full=False):
     """One problem, with this address and a text that this pattern is found in."""
-    ((found, text),) = said(root, full)
+    ((found, text),) = problems(root, full)
     assert found == address
     assert re.search(what, text), text
 
@@ -136,7 +136,7 @@ def test_missing_entries_wherever_a_read_ends(root, cli, gone):
 
 def test_each_gap_is_named(root):
     root.store.delete_many(map(entry_key, (3, 6, 8)))
-    assert [address for address, _ in said(root)] == [entry_key(n) for n in (3, 6, 8)]
+    assert [address for address, _ in problems(root)] == [entry_key(n) for n in (3, 6, 8)]
 
 
 def test_entries_that_are_written_meanwhile_are_not_missing(root, monkeypatch):
@@ -186,7 +186,7 @@ def test_commit_of_other_takedowns_than_its_manifest(root):
 def test_hints(root):
     for i in range(256):
         root.begin("d", txn=f"t{i}")
-    assert said(root) == []
+    assert problems(root) == []
     good = root.store.get(hint_key(256)).data
     root.store.put(hint_key(256), good.replace(b'"blurred"', b'"blurrrd"').replace(b'"old"', b'"odd"'))
     only(root, hint_key(256), "its checksum does not hold; delete it")
@@ -236,7 +236,7 @@ def test_manifest_that_is_gone(root):
     root.store.delete_many([path])
     only(root, f"d@2 {path}", path)
     root.retire("d@2", reason="gone")
-    assert said(root) == []  # of a version that is retired a collector may have taken it
+    assert problems(root) == []  # of a version that is retired a collector may have taken it
 
 
 @pytest.mark.parametrize("kind", ["shards", "samples", "stats", "key_hashes"])
@@ -247,12 +247,12 @@ def test_a_table(root, kind, how):
         root.store.delete_many([path])
     else:
         change(root, path, lambda data: data[:-9] if how == "shorter" else data[:60] + b"?" + data[61:])
-    found = said(root)
+    found = problems(root)
     # Every version that names the table; the group's own shards table is of d@2 and d@3.
     assert {address for address, _ in found} == {f"d@2 {path}", f"d@3 {path}"}
 
 
-def flipped(data):
+def flip_bit(data):
     return data[:60] + bytes([data[60] ^ 1]) + data[61:]
 
 
@@ -262,10 +262,10 @@ def test_shards_are_looked_at_beside_a_bad_table(root, kind, full):
     """Of every shard, also those of the first version that shares the table."""
     paths = [file["path"] for file in root.open("d@3").manifest[kind]]
     for path in paths:
-        change(root, path, flipped)
+        change(root, path, flip_bit)
     gone = [row["path"] for row in root.open("d@2").parts.shard_rows().to_pylist()]
     root.store.delete_many(gone)
-    found = said(root, full)
+    found = problems(root, full)
     tables = {address.split(" ")[1] for address, _ in found if address.endswith(".parquet")}
     assert tables == set(paths)
     shards = [address for address, _ in found if not address.endswith(".parquet")]
@@ -277,19 +277,19 @@ def test_shards_are_looked_at_beside_a_bad_table(root, kind, full):
 def test_bad_table_says_nothing_of_sound_shards(root, kind, full):
     """Nor of the keys in them, of which it may be the only list."""
     for file in root.open("d@3").manifest[kind]:
-        change(root, file["path"], flipped)
+        change(root, file["path"], flip_bit)
     report = verify_root(loader.Root(root.url), full=full)
     assert all(one.address.endswith(".parquet") for one in report.problems)
     assert report.shards == (0 if kind == "shards" else 6)
 
 
-def test_shards_of_the_other_shards_tables_are_looked_at(root, cli):
+def test_shards_of_the_other_shards_tables_are_read(root, cli):
     """Of two tables, the shards of the bad one cannot be, and are counted."""
     media, group = (file["path"] for file in root.open("d@2").manifest["shards"])
     lost = root.open("d@2").parts.shard("media", 1)
     root.store.delete_many([lost["path"]])
-    change(root, group, flipped)
-    found = dict(said(root))
+    change(root, group, flip_bit)
+    found = dict(problems(root))
     assert found.keys() == {
         f"d@2 {group}",
         f"d@3 {group}",
@@ -299,16 +299,16 @@ def test_shards_of_the_other_shards_tables_are_looked_at(root, cli):
     report = verify(loader.Root(root.url), "d@2")
     assert (report.shards, report.of_shards) == (3, 6)
     assert "d@2: 3 of 6 shards" in cli("verify", "d@2", root=root.url).out
-    change(root, media, flipped)
-    assert (verify(loader.Root(root.url), "d@2").shards, len(said(root))) == (0, 4)
+    change(root, media, flip_bit)
+    assert (verify(loader.Root(root.url), "d@2").shards, len(problems(root))) == (0, 4)
 
 
 def test_comparisons_that_need_no_bad_table_are_made(root):
     """A damaged table of statistics beside a manifest that says other than the tables of parts."""
     name = forge(root, lambda body: body.update(n_parts=9))
     path = root.open(name).manifest["stats"][0]["path"]
-    change(root, path, flipped)
-    assert {address for address, _ in said(root, full=True)} == {
+    change(root, path, flip_bit)
+    assert {address for address, _ in problems(root, full=True)} == {
         *(f"d@{n} {path}" for n in (2, 3, 4)),
         "d@4 manifest n_parts",
     }
@@ -368,7 +368,7 @@ def forge(root, edit):
 def test_counts_coverage_and_ordinals(root, edit, address, what):
     """A manifest that says other than its tables."""
     forge(root, edit)
-    found = said(root)
+    found = problems(root)
     assert any(re.fullmatch(address, where) and what in text for where, text in found), found
     assert {where.split("@")[1][0] for where, _ in found} == {"4"}
 
@@ -388,7 +388,7 @@ def forge_rows(root, group, rows):
 
 def test_samples_out_of_the_order_of_parts(root):
     forge_rows(root, "keys", [1, 0, *range(2, 12)])
-    ((address, what),) = said(root)
+    ((address, what),) = problems(root)
     assert address == "d@4 data/forged/x/samples-keys-0.parquet row 0"
     assert "out of the order of parts" in what
 
@@ -396,10 +396,10 @@ def test_samples_out_of_the_order_of_parts(root):
 def test_two_rows_of_an_annotation_for_one_sample(root):
     """As an earlier release wrote them of a column that was called `position`."""
     root.annotate("d", "labels", {f"k{i:02d}": {"s": "c"} for i in range(4, 12)}, author="ann")
-    assert said(root, full=True) == []
+    assert problems(root, full=True) == []
 
     forge_rows(root, "labels", [0, 1, 2, 3, 1, 2, 1])
-    ((address, what),) = said(root)
+    ((address, what),) = problems(root)
     assert address == "d@5 data/forged/x/samples-labels-0.parquet row 1"
     assert "3 rows are of its sample, and 2 of 4 samples have several" in what
 
@@ -425,8 +425,8 @@ def test_statistics_and_hashes_are_computed_again(root):
         ]
 
     forge(root, edit)
-    assert said(root) == []
-    found = said(root, full=True)
+    assert problems(root) == []
+    found = problems(root, full=True)
     assert [address.split(" (")[0] for address, _ in found] == [
         "d@4 statistics of 'f'",
         "d@4 statistics of 'w'",
@@ -462,7 +462,7 @@ def test_two_shards_exchanged(root):
     root.store.put(rows[0]["path"], second)
     root.store.put(rows[1]["path"], first)
     for full in (False, True):
-        found = said(root, full)
+        found = problems(root, full)
         assert all("d@2/" in address for address, _ in found)
         for row in rows:
             mine = [(address, what) for address, what in found if row["part"] in address]
@@ -473,7 +473,7 @@ def test_two_shards_exchanged(root):
 def test_index_of_another_shard(root):
     rows = [shard(root, at) for at in (0, 1)]
     root.store.put(rows[0]["index_path"], root.store.get(rows[1]["index_path"]).data)
-    ((address, what),) = said(root)
+    ((address, what),) = problems(root)
     assert address == f"d@2/{rows[0]['part']} media ({rows[0]['path']})"
     assert rows[0]["index_path"] in what
 
@@ -481,8 +481,8 @@ def test_index_of_another_shard(root):
 def test_bytes_behind_an_index(root):
     row = shard(root, 1)
     change(root, row["index_path"], lambda data: data + b"x")
-    assert said(root) == []
-    ((address, what),) = said(root, full=True)
+    assert problems(root) == []
+    ((address, what),) = problems(root, full=True)
     assert row["path"] in address
     assert what == f"its index has {row['index_nbytes'] + 1} bytes, the manifest states {row['index_nbytes']}"
 
@@ -490,8 +490,8 @@ def test_bytes_behind_an_index(root):
 def test_flipped_byte_is_found_by_full(root):
     row = shard(root, 1)
     change(root, row["path"], lambda data: data[:600] + bytes([data[600] ^ 1]) + data[601:])
-    assert said(root) == []
-    found = said(root, full=True)
+    assert problems(root) == []
+    found = problems(root, full=True)
     assert {address.split(" ")[0] for address, _ in found} == {f"d@2/{row['part']}"}
     assert "its SHA-256 is" in found[-1][1]
 
@@ -516,13 +516,13 @@ def test_version_that_is_retired_meanwhile(root, monkeypatch, collected):
     root.store.delete_many([row["path"]])
     check = verify_root_module.check_version
 
-    def retired_meanwhile(version, **how):
+    def retire_then_check(version, **how):
         if version.name == "d@2":
             loader.Root(root.url).retire("e@1", reason="policy")
             root.store.delete_many([record.manifest] if collected else [])
         return check(version, **how)
 
-    monkeypatch.setattr(verify_root_module, "check_version", retired_meanwhile)
+    monkeypatch.setattr(verify_root_module, "check_version", retire_then_check)
     report = verify_root(loader.Root(root.url))
     assert [one.address for one in report.problems] == [f"d@2/{row['part']} media ({row['path']})"]
     assert (report.versions, report.retired) == (5, 2)
@@ -605,7 +605,7 @@ def test_two_views_exchanged(root):
     first, second = (root.store.get(key).data for key in keys)
     root.store.put(keys[0], second)
     root.store.put(keys[1], first)
-    found = dict(said(root, full=True))
+    found = dict(problems(root, full=True))
     assert sorted(found) == sorted(keys)
     for key, other in zip(keys, reversed(keys), strict=True):
         assert f"{key} was written as {other}" in found[key]
@@ -619,7 +619,7 @@ def test_table_of_shingles_that_was_edited(root):
         writer.add("q", {"txt": "a question of nine words, some of them repeated"})
     protected_texts(root.open("exam"))
     (info,) = root.store.list("protected/")
-    assert said(root) == []
+    assert problems(root) == []
 
     def edit(data):
         table = parse_table(data, "x")
@@ -630,7 +630,7 @@ def test_table_of_shingles_that_was_edited(root):
     only(root, info.key, "its content differs from its checksum; delete it to rebuild it")
 
 
-def packs_of(root):
+def write_packs(root):
     """Two of one dataset, each with checksums of its pieces. Their keys."""
     txn = root.begin("t")
     samples = [(f"k{i}", {"tokens.npy": np.arange(9 + i, dtype=np.int32)}) for i in range(6)]
@@ -643,12 +643,12 @@ def packs_of(root):
 
 @pytest.mark.parametrize("ending", [".checks.parquet", ".parquet"])
 def test_two_packs_exchanged(root, ending):
-    keys = [key for key in packs_of(root) if key.partition(".")[2] == ending[1:]]
-    assert said(root) == []
+    keys = [key for key in write_packs(root) if key.partition(".")[2] == ending[1:]]
+    assert problems(root) == []
     first, second = (root.store.get(key).data for key in keys)
     root.store.put(keys[0], second)
     root.store.put(keys[1], first)
-    found = dict(said(root))
+    found = dict(problems(root))
     assert sorted(found) == keys
     assert all("was written as packs/" in what for what in found.values())
 
@@ -659,7 +659,7 @@ def test_takedowns_record_that_was_edited(root):
 
     n = root.log.deny([Target(kind="sample", value="k02", dataset="d")], "ticket 1", "desk").n
     run_takedown(root, n, apply=True)
-    assert said(root) == []
+    assert problems(root) == []
     keys = [info.key for info in root.store.list("takedowns/")]
     sound = {key: root.store.get(key).data for key in keys}
     for key in keys:
@@ -672,7 +672,7 @@ def test_report_that_was_edited(root):
     plan = loader.plan({"d": root.open("d").select("x")}, seed=1, global_batch=2)
     told = {"loss": 0.1, "\u00fc": float("nan")}
     (one,) = loader.report(root, plan, run="r1", steps=(0, 9), metrics=told, strict=True)
-    assert said(root) == []
+    assert problems(root) == []
     sound = root.store.get(one.key).data
     for fields in ({"last_step": 8}, {"run": "r2"}, {"dataset": "e"}):
         change(root, one.key, lambda data, fields=fields: json.dumps({**json.loads(data), **fields}).encode())
@@ -694,7 +694,7 @@ def test_gates_page_that_was_edited(root):
     from assets.pages.gate_page import save
 
     path = save(root.store, "d", "b1", "<p>all is well</p>")
-    assert said(root) == []
+    assert problems(root) == []
     change(root, path, lambda data: data.replace(b"well", b"lost"))
     only(root, path, "its content has sha256 .*: it was edited or renamed")
 
@@ -726,7 +726,7 @@ def test_packs(root):
         pack=loader.pack("tokens.npy", length=16),
     )
     (info,) = root.store.list("packs/")
-    assert said(root) == []
+    assert problems(root) == []
 
     def edit(data):
         table = parse_table(data, "x")
@@ -746,7 +746,7 @@ def test_list_that_was_edited(root):
 
     loader.listed(root.open("d"), [1, 0])
     (info,) = root.store.list("lists/")
-    assert said(root) == []
+    assert problems(root) == []
     change(root, info.key, lambda data: table_bytes(parse_table(data, "x").slice(1), "list"))
     only(root, info.key, "the sha256 of its ordinals is")
 

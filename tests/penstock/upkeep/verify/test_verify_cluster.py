@@ -47,7 +47,7 @@ def test_cluster_finds_what_one_process_finds(root, engine, table):
     assert there == here
 
 
-def test_every_verification_reads_again_and_one_that_was_given_up_goes_on(root):
+def test_every_verification_reads_again_and_an_interrupted_one_continues(root):
     for n in (1, 2):
         verify(root, "d@3", full=True, cluster=CLUSTERS["inline"])
         assert len(list(job_ids(root.store))) == n

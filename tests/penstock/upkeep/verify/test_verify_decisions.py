@@ -11,7 +11,7 @@ import loader
 from loader.dataset.log.denies import Target
 from penstock.upkeep.takedown.run import run_takedown
 from penstock.upkeep.verify.root import verify_root
-from tests.rollouts.rollout_roots import digests, online, publish_groups, trained_keys
+from tests.rollouts.rollout_roots import decision_keys, digests, online, publish_groups
 
 FIRST = f"follows/big/{0:019d}.json"
 SECOND = f"follows/big/{1:019d}.json"
@@ -35,7 +35,7 @@ def problems(root: loader.Root) -> dict[str, str]:
     return {problem.address: problem.what for problem in verify_root(root).problems}
 
 
-def body_of(root: loader.Root, key: str) -> dict[str, Any]:
+def json_body(root: loader.Root, key: str) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(root.store.get(key).data)
     return body
 
@@ -56,7 +56,7 @@ DAMAGE: list[tuple[dict[str, Any], str]] = [
 
 
 def test_damaged_decision_is_named(root: loader.Root) -> None:
-    body = body_of(root, FIRST)
+    body = json_body(root, FIRST)
     for change, says in DAMAGE:
         data = json.dumps({**body, **change})
         root.store.put(FIRST, data.encode())
@@ -90,7 +90,7 @@ def test_missing_plan_of_a_decision_is_named(root: loader.Root, cli: Callable[..
     with root.write("other") as writer:
         writer.add("k", {"cls": 1})
     root.log.deny([Target(kind="sample", value="k", dataset="other")], reason="asked", by="desk")
-    plan = body_of(root, SECOND)["plan"]
+    plan = json_body(root, SECOND)["plan"]
     root.store.delete_many([f"plans/{plan}.json"])
     run = cli("verify", root=root.url)
     assert run.code == 1
@@ -105,10 +105,10 @@ def test_plan_that_a_takedown_deleted_is_no_problem(root: loader.Root) -> None:
     with online(root) as batches:
         batches.seek(1)
         next(batches)
-        (key, *_) = trained_keys(batches)
+        (key, *_) = decision_keys(batches)
     number = root.log.deny([Target(kind="sample", value=key, dataset="rl")], reason="asked", by="desk").n
     run_takedown(root, number, apply=True)
-    plan = body_of(root, SECOND)["plan"]
+    plan = json_body(root, SECOND)["plan"]
     assert not list(root.store.list(f"plans/{plan}"))
     assert problems(root) == {}
     with online(root) as batches:
@@ -131,7 +131,7 @@ def test_records_of_a_followed_dataset_are_checked(tmp_path: Path) -> None:
         assert [batch.step for batch in batches] == [0, 1, 2]
     key = f"follows/big/{2:019d}.json"
     assert problems(root) == {}
-    body = body_of(root, key)
+    body = json_body(root, key)
     for change, says in (
         ({"step": 3}, "it is of step 3 of run 'big'"),
         ({"before": 1}, "1 is no hash of a plan"),

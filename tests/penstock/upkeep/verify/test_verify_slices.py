@@ -42,7 +42,7 @@ def test_slices_as_they_were_saved_have_no_problem(root):
     assert verify_root(root).n_foreign == 0
 
 
-def changed(root, name, **columns):
+def change_columns(root, name, **columns):
     """Store a list's table with other columns, under the same record."""
     record = read_slice(root.store, "d", name)
     table = read_slice_table(root.store, record, COLUMNS)
@@ -63,7 +63,7 @@ def changed(root, name, **columns):
     ],
 )
 def test_table_that_was_changed(root, columns, what):
-    changed(root, "cups", **columns)
+    change_columns(root, "cups", **columns)
     ((address, text),) = problems(root)
     assert address == "slices/d/cups/000001.json"
     assert re.search(what, text), text

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from assets.featurizers.decoding import normalise_pixels
 
-from .modules import Config, loaded, save_random
+from .modules import Config, load_network, save_random
 
 NAME = "autoencoder"
 
@@ -69,7 +69,7 @@ class Autoencoder(nn.Module):
 
 def load(path: Path, dtype: torch.dtype, place: str) -> Autoencoder:
     """Raises: InvalidWeights."""
-    return loaded(path, Autoencoder, NAME, dtype, place)[0]
+    return load_network(path, Autoencoder, NAME, dtype, place)[0]
 
 
 def save_small(path: Path, seed: int, config: Config = SMALL) -> None:

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from assets.featurizers.decoding import normalise_pixels
 
-from .modules import Block, Config, Patches, loaded, save_random
+from .modules import Block, Config, Patches, load_network, save_random
 
 NAME = "captioner"
 
@@ -85,7 +85,7 @@ class Captioner(nn.Module):
 
 def load(path: Path, dtype: torch.dtype, place: str) -> Captioner:
     """Raises: InvalidWeights."""
-    return loaded(path, Captioner, NAME, dtype, place)[0]
+    return load_network(path, Captioner, NAME, dtype, place)[0]
 
 
 def save_small(path: Path, seed: int, config: Config = SMALL) -> None:

@@ -21,7 +21,7 @@ _CONFIG = "penstock"
 """Key of a safetensors header under which a network keeps its configuration, as JSON."""
 
 
-def loaded(
+def load_network(
     path: Path, build: Callable[[Config], N], name: str, dtype: torch.dtype, place: str
 ) -> tuple[N, Config]:
     """The network of a file in eval mode, and its configuration. Raises: InvalidWeights."""

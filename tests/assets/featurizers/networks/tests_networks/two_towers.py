@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from assets.featurizers.decoding import normalise_pixels
 
-from .modules import Block, Config, Patches, loaded, save_random
+from .modules import Block, Config, Patches, load_network, save_random
 
 NAME = "two_towers"
 
@@ -79,7 +79,7 @@ class TwoTowers(nn.Module):
 
 def load(path: Path, dtype: torch.dtype, place: str) -> TwoTowers:
     """Raises: InvalidWeights."""
-    return loaded(path, TwoTowers, NAME, dtype, place)[0]
+    return load_network(path, TwoTowers, NAME, dtype, place)[0]
 
 
 def save_small(path: Path, seed: int, config: Config = SMALL) -> None:

@@ -31,8 +31,8 @@ class Source:
 
 
 @pytest.fixture
-def copied(monkeypatch):
-    """copied(do) -> what is known of the object, and what the target has of it."""
+def copy_object(monkeypatch):
+    """copy_object(do) -> what is known of the object, and what the target has of it."""
     monkeypatch.setattr("penstock.upkeep.copying.copy_one.PIECE_BYTES", 100)
 
     def copy(do):
@@ -43,8 +43,8 @@ def copied(monkeypatch):
     return copy
 
 
-def test_large_object_is_hashed_as_it_is(copied):
-    known, data = copied(lambda store: time.sleep(0.02))
+def test_large_object_is_hashed_as_it_is(copy_object):
+    known, data = copy_object(lambda store: time.sleep(0.02))
     assert data == DATA
     assert known.digest == f"sha256:{hashlib.sha256(DATA).hexdigest()}"
 
@@ -58,6 +58,6 @@ def test_large_object_of_another_size_does_not_arrive(monkeypatch):
     assert list(target.list("")) == []
 
 
-def test_large_object_that_is_replaced_while_it_is_read_is_named(copied):
+def test_large_object_that_is_replaced_while_it_is_read_is_named(copy_object):
     with pytest.raises(Changed):
-        copied(lambda store: store.put("k", DATA[::-1]))
+        copy_object(lambda store: store.put("k", DATA[::-1]))

@@ -18,7 +18,7 @@ RIGHT = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("held", [bytes, memoryview, lambda data: memoryview(bytearray(data))])
 @pytest.mark.parametrize("data", [DATA, b""])
-def test_bytes_in_pieces_whatever_they_lie_in(kind, held, data):
+def test_bytes_in_pieces_of_any_buffer(kind, held, data):
     digest, pieces = Digest("", kind), held(data)
     for at in range(0, len(data) + 1, 3_000):
         digest.update(pieces[at : at + 3_000])

@@ -39,13 +39,13 @@ def places(request, tmp_path):
 
 
 @pytest.fixture
-def taken(places, monkeypatch):
-    """taken(**item) -> (requests, bytes) of copying DATA; pieces are 4,000 bytes."""
+def copy_cost(places, monkeypatch):
+    """copy_cost(**item) -> (requests, bytes) of copying DATA; pieces are 4,000 bytes."""
     for name in ("PIECE_BYTES", "SMALL_PIECE_BYTES"):
         monkeypatch.setattr(f"penstock.upkeep.copying.copy_one.{name}", 4_000)
     monkeypatch.setattr("loader.storage.stream.MAX_BYTES", 4_000)
 
-    def taken(may_exist=False, **item):
+    def measure_copy(may_exist=False, **item):
         source, target = places
         source.put("k", DATA)
         pace = Counted()
@@ -54,28 +54,28 @@ def taken(places, monkeypatch):
         assert (found.digest, found.written) == ("", False) if may_exist else (SHA256, True)
         return pace.requests, pace.nbytes
 
-    return taken
+    return measure_copy
 
 
-def test_of_an_object_that_is_held(taken):
-    assert taken(nbytes=len(DATA)) == (3 + 1, len(DATA)), "three pieces, and a put"
+def test_of_an_object_that_is_held(copy_cost):
+    assert copy_cost(nbytes=len(DATA)) == (3 + 1, len(DATA)), "three pieces, and a put"
 
 
-def test_of_an_object_that_goes_through_a_file(taken, monkeypatch):
+def test_of_an_object_that_goes_through_a_file(copy_cost, monkeypatch):
     monkeypatch.setattr("penstock.upkeep.copying.copy_one.HELD_BYTES", 5_000)
     monkeypatch.setattr("loader.storage.stream.FIRST_BYTES", 4_000)
-    requests, nbytes = taken(nbytes=len(DATA))
+    requests, nbytes = copy_cost(nbytes=len(DATA))
     assert requests >= 3 + 4, "three pieces; a look, and an upload in parts"
     assert nbytes == len(DATA)
 
 
-def test_of_an_object_whose_size_nobody_says(taken):
-    assert taken(nbytes=None) == (1 + 1, len(DATA))
+def test_of_an_object_whose_size_nobody_says(copy_cost):
+    assert copy_cost(nbytes=None) == (1 + 1, len(DATA))
 
 
-def test_of_an_object_that_is_there(taken):
-    taken(nbytes=len(DATA))
-    assert taken(nbytes=len(DATA), may_exist=True) == (1, 0)
+def test_of_an_object_that_is_there(copy_cost):
+    copy_cost(nbytes=len(DATA))
+    assert copy_cost(nbytes=len(DATA), may_exist=True) == (1, 0)
 
 
 def test_run_takes_each_byte_once(places):
@@ -89,7 +89,7 @@ def test_run_takes_each_byte_once(places):
     assert (pace.requests, pace.nbytes) == (40, 19_000), "nothing is copied again"
 
 
-def test_pace_that_is_limited_is_waited_for(places):
+def test_copy_waits_for_its_rate_limit(places):
     """In its own time: nobody sleeps."""
     source, target = places
     for number in range(10):
@@ -108,7 +108,7 @@ def test_pace_that_is_limited_is_waited_for(places):
 
 
 @pytest.fixture
-def seen(monkeypatch):
+def pace_calls(monkeypatch):
     """What limits the commands made a pace of, what was taken from it, and how many objects they copied at once."""
     found = {"pace": [], "at_once": []}
 
@@ -134,32 +134,32 @@ def seen(monkeypatch):
 
 
 @pytest.mark.parametrize("verb", ["run", "promote", "prefix"])
-def test_limits_reach_the_pace(cli, seen, verb, tmp_path):
+def test_limits_reach_the_pace(cli, pace_calls, verb, tmp_path):
     with loader.Root(str(tmp_path / "root")).write("d") as writer:
         writer.add("k", {"cls": 1})
     if verb == "promote":  # only a mirror is promoted; this one lags
         assert cli("migrate", "run", tmp_path / "target", root=tmp_path / "root").code == 0
         with loader.Root(str(tmp_path / "root")).write("d") as writer:
             writer.add("later", {"cls": 1})
-        for calls in seen.values():
+        for calls in pace_calls.values():
             calls.clear()
     open_store(str(tmp_path / "plain")).put("k", DATA)
     what = ("run", "--from", tmp_path / "plain") if verb == "prefix" else (verb,)
     limits = ("--requests-per-s", "5e3", "--bytes-per-s", "1048576.5", "--at-once", "3")
     run = cli("migrate", *what, tmp_path / "target", *limits, root=tmp_path / "root")
     assert (run.code, run.err) == (0, "")
-    ((pace, *said),) = seen["pace"]
+    ((pace, *said),) = pace_calls["pace"]
     assert said == [5000.0, 1048576.5]
-    assert seen["at_once"] == [3]
+    assert pace_calls["at_once"] == [3]
     assert pace.requests > 0
     assert pace.nbytes > 0
 
 
-def test_without_limits_there_are_none(cli, seen, tmp_path):
+def test_without_limits_there_are_none(cli, pace_calls, tmp_path):
     open_store(str(tmp_path / "plain")).put("k", DATA)
     assert cli("migrate", "run", "--from", tmp_path / "plain", tmp_path / "target").code == 0
-    assert [said[1:] for said in seen["pace"]] == [(None, None)]
-    assert seen["at_once"] == [16]
+    assert [said[1:] for said in pace_calls["pace"]] == [(None, None)]
+    assert pace_calls["at_once"] == [16]
 
 
 @pytest.mark.parametrize("verb", ["run", "promote"])

@@ -188,7 +188,7 @@ def test_what_changes_at_the_source_is_named_and_replaced_when_asked(places, cap
     assert "1 others at the target" in capsys.readouterr().out
 
 
-def test_source_that_changes_under_a_run_is_named_and_the_rest_goes_on(places):
+def test_source_that_changes_under_a_run_is_named_and_the_rest_continues(places):
     source, target = places
     made = fill(source, 10)
 
@@ -383,7 +383,7 @@ def test_from_cloud_to_cloud_with_faults_on_the_way(way, places, shared, request
             server.close()
 
 
-def test_folder_markers_are_left_out(s3, tmp_path):
+def test_folder_markers_are_skipped(s3, tmp_path):
     """What a console makes for a folder: 'folder/', listed as an empty 'folder', which nobody can read."""
     client = boto3_client(s3)
     for key, data in (("marked/folder/", b""), ("marked/folder/x", b"1"), ("marked/empty", b"")):
@@ -500,11 +500,11 @@ def test_verify_does_not_read_everything_where_etags_are_no_md5s(two_s3s):
         source.put(f"{number:03d}", b"%d" % number)
         origin.hold(f"p/{number:03d}", b"%d" % number)
 
-    def encrypted(request):
+    def encrypt_etags(request):
         status, body, headers = origin(request)
         return status, re.sub(rb'<ETag>"(.{31}).', rb'<ETag>"0\1', body), headers
 
-    server.origin = encrypted
+    server.origin = encrypt_etags
     found = verify_prefix(source, target, full=False)
     assert (found.checked, found.problems) == (200, {})
     assert 0 < found.read <= 4 * AT_ONCE

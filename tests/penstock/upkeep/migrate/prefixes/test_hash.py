@@ -41,7 +41,7 @@ def manifest(store, hash="sha256"):
     return {row["key"]: row[hash] for table in tables for row in table.to_pylist()}
 
 
-def of(made, hash="sha256"):
+def right_hashes(made, hash="sha256"):
     return {key: RIGHT[hash](data) for key, data in made.items()}
 
 
@@ -53,11 +53,11 @@ def test_hash_may_be_crc32c(places, monkeypatch, capsys):
     made = fill(source, 260)
     run = ["migrate", "run", target.url, "--from", source.url]
     assert main([*run, "--hash", "crc32c"]) == 0
-    assert manifest(target, "crc32c") == of(made, "crc32c")
+    assert manifest(target, "crc32c") == right_hashes(made, "crc32c")
     assert set(manifest(target).values()) == {""}
     source.put("new", b"new")
     assert main(run) == 0
-    assert manifest(target, "crc32c") == {**of(made, "crc32c"), "new": ""}
+    assert manifest(target, "crc32c") == {**right_hashes(made, "crc32c"), "new": ""}
     assert manifest(target)["new"] == RIGHT["sha256"](b"new")
     assert "were accepted by size" not in capsys.readouterr().out
     verdict = verify_prefix(source, target, full=True)
@@ -79,7 +79,7 @@ def test_what_was_copied_with_sha256_is_compared_by_that(places, then):
     assert list(report.failures) == ["003.bin"]
     report = migrate_prefix(source, target, Pace(), hash=then, replace=True)
     assert (report.failures, report.copied) == ({}, 1)
-    assert manifest(target) == of({**made, "003.bin": b"ano"})
+    assert manifest(target) == right_hashes({**made, "003.bin": b"ano"})
 
 
 @pytest.mark.parametrize("then", ["sha256", "crc32c"])
@@ -116,7 +116,7 @@ def test_what_former_releases_noted_is_read(places):
     assert verify_prefix(source, target, full=True).problems == {}
     report = migrate_prefix(source, target, Pace())
     assert (report.copied, report.skipped, report.unhashed) == (0, len(made) + 1, 0)
-    assert manifest(target) == of({**made, "new": b"new"})
+    assert manifest(target) == right_hashes({**made, "new": b"new"})
 
 
 @pytest.mark.parametrize("option", [["--update"], ["--hash", "crc32c"]])

@@ -49,7 +49,7 @@ SUITE = (
 class Gate:
     """Checks that a batch must pass to be published.
 
-    Raises: ValueError for a check with a built-in name, a share out of range, and for `baseline` or `protected` without
+    Raises: InvalidSpec for a built-in name of a check, a share out of range, and for `baseline` or `protected` without
     `thresholds`.
     """
 

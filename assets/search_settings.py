@@ -8,7 +8,7 @@ from loader.errors import InvalidSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Fields to index after each version, with `penstock index`'s own result. Raises: ValueError."""
+    """Fields to index after each version, with `penstock index`'s own result. Raises: InvalidSpec."""
 
     like: tuple[str, ...] = ("embedding.npy",)
     """Embeddings to compare, such as `appearance.npy`."""
@@ -88,7 +88,7 @@ def check_searchable(
     outputs: Collection[str],
     dataset: str,
 ) -> None:
-    """Check that a dataset's featurizers make the embeddings. outputs: their fields. Raises: ValueError."""
+    """Check that a dataset's featurizers make the embeddings. outputs: their fields. Raises: InvalidSpec."""
     for field in search.like:
         if field not in outputs:
             fields = ", ".join(sorted(outputs)) or "none"

@@ -78,7 +78,7 @@ def check_format(
     in_place: bool,
     options: "ColumnarOptions",
 ) -> None:
-    """Raise ValueError for an unsupported format of raw objects or its options. whose: name of the source."""
+    """Raise InvalidSpec for an unsupported format of raw objects or its options. whose: name of the source."""
     from penstock.formats.importer import check_options
     from penstock.formats.registry import importer_named
 
@@ -108,7 +108,7 @@ Sieve = Callable[[ObjectInfo], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """Largest size of a batch, and how long objects wait for it to fill. Raises: ValueError."""
+    """Largest size of a batch, and how long objects wait for it to fill. Raises: InvalidSpec."""
 
     max_objects: int = 4096
     """Most objects per batch."""
@@ -123,14 +123,18 @@ class BatchLimits:
     """Approximate limit of batches per call; None: no limit."""
 
     def __post_init__(self) -> None:
-        counts = (self.max_objects, self.max_bytes, self.max_batches or 1)
-        if not all(1 <= count < math.inf for count in counts) or not 0 <= self.max_wait_s < math.inf:
-            raise InvalidSpec(
-                f"limits of a batch are 1 or more, max_wait_s 0 or more, got {self}",
-                what="batch",
-                given=repr(self),
-                accepted="1 or more, max_wait_s 0 or more",
-            )
+        smallest = {"max_objects": 1, "max_bytes": 1, "max_batches": 1, "max_wait_s": 0}
+        for name, low in smallest.items():
+            limit = getattr(self, name)
+            if name == "max_batches":
+                limit = limit or 1  # None and 0: no limit
+            if not low <= limit < math.inf:  # excludes NaN
+                raise InvalidSpec(
+                    f"limits of a batch are 1 or more, max_wait_s 0 or more, got {self}",
+                    what=name,
+                    given=limit,
+                    accepted=f"{low} or more",
+                )
 
 
 DEFAULT_LIMITS = BatchLimits()
@@ -157,7 +161,7 @@ class Feed:
 class Source:
     """A location of raw objects, and which of them to ingest.
 
-    Raises: ValueError for an invalid name, pattern or limit; InvalidStore for a secret in plain text.
+    Raises: InvalidSpec for an invalid name, pattern or limit; InvalidStore for a secret in plain text.
     """
 
     name: str = "landing"
@@ -322,7 +326,7 @@ LANDING = Source()
 
 
 def check_sources(sources: tuple[Source, ...]) -> None:
-    """Raise ValueError if there is no source, a name repeats, or formats differ."""
+    """Raise InvalidSpec if there is no source, a name repeats, or formats differ."""
     names = [source.name for source in sources]
     if not names or len(set(names)) != len(names):
         raise InvalidSpec(

@@ -31,7 +31,7 @@ _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """Scheduled work, owners and tenant, and the accepted age of versions. Raises: ValueError."""
+    """Scheduled work, owners and tenant, and the accepted age of versions. Raises: InvalidSpec."""
 
     tenant: str = ""
     """Tenant for the run queue's limits; "" for none."""
@@ -77,7 +77,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Delays in seconds after which a person is alerted; None never alerts. Raises: ValueError."""
+    """Delays in seconds after which a person is alerted; None never alerts. Raises: InvalidSpec."""
 
     backlog_s: float | None = 6 * _HOUR_S
     """Longest seconds from landing until an object is trainable or its batch is stopped. Six hours exceed any healthy
@@ -117,7 +117,7 @@ class Feature:
     """Parameter name -> value."""
 
     def build(self) -> Featurizer:
-        """Return the featurizer. Raises: ValueError, TypeError, ImportError."""
+        """Return the featurizer. Raises: InvalidSpec, TypeError, ImportError."""
         return make(self.name, **self.parameters)
 
     @property
@@ -130,7 +130,7 @@ class Feature:
 class Filter:
     """Rule that drops samples whose `column` is outside the limits; NaN and infinity never pass.
 
-    Raises: ValueError if limits are not finite or out of order, or if `allowed` is a single string.
+    Raises: InvalidSpec if limits are not finite or out of order, or if `allowed` is a single string.
     """
 
     column: str

@@ -39,7 +39,7 @@ class Expectation:
     - matches: the regular expression `pattern` matches anywhere; null passes
     - row_count: low <= number of rows <= high
 
-    Raises: ValueError if the fields are inconsistent.
+    Raises: InvalidSpec if the fields are inconsistent.
     """
 
     kind: Kind

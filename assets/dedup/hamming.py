@@ -78,7 +78,7 @@ def cut(n_chunks: int, max_distance: int) -> tuple[Chunk, ...]:
 
 @cache
 def cheapest_chunks(n_hashes: int, max_distance: int) -> tuple[Chunk, ...]:
-    """Return the cheapest cut for searching `n_hashes` random hashes. Raises: ValueError beyond `MAX_DISTANCE`."""
+    """Return the cheapest cut for searching `n_hashes` random hashes. Raises: InvalidSpec beyond `MAX_DISTANCE`."""
     if not 0 <= max_distance <= MAX_DISTANCE:
         raise invalid_option("max_distance", max_distance, f"0 to {MAX_DISTANCE} bits")
     longest = min(_MAX_CHUNK_BITS, max(8, n_hashes.bit_length() + 1))
@@ -139,7 +139,7 @@ class HashIndex:
 
 
 def build(hashes: UInt64s, max_distance: int) -> HashIndex:
-    """Index hashes, uint64 [n, k], by the first of each row. Raises: ValueError beyond `MAX_DISTANCE`."""
+    """Index hashes, uint64 [n, k], by the first of each row. Raises: InvalidSpec beyond `MAX_DISTANCE`."""
     tables = []
     first = np.ascontiguousarray(hashes[:, 0])
     for chunk in cheapest_chunks(len(hashes), max_distance):

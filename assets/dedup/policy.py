@@ -15,7 +15,7 @@ TEXT = "text"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingMatch:
-    """A second search, by embeddings, that also finds crops. Raises: ValueError for an invalid field."""
+    """A second search, by embeddings, that also finds crops. Raises: InvalidSpec for an invalid field."""
 
     field: str = "embedding.npy"
     """Featurizer field with the embedding, float32 [d]."""
@@ -29,7 +29,7 @@ class EmbeddingMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextMatch:
-    """A search among documents, by the featurizer `minhash`. Raises: ValueError for an invalid field.
+    """A search among documents, by the featurizer `minhash`. Raises: InvalidSpec for an invalid field.
 
     Two documents are near if a band of their signatures is equal, and at least `min_similarity` of all values.
     """
@@ -49,7 +49,7 @@ class TextMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearDuplicates:
-    """Rules for finding and resolving near-duplicates. Raises: ValueError for an invalid field."""
+    """Rules for finding and resolving near-duplicates. Raises: InvalidSpec for an invalid field."""
 
     max_distance: int = 8
     """Largest distance between perceptual hashes of copies: 0 to 16 of 64 bits. Recompressed or halved copies differ in

@@ -34,7 +34,7 @@ CHECK_NAMES = tuple(CHECK_TEXTS)
 class Thresholds:
     """Smallest differences that matter: shares of raw objects or samples, 0 to 1, unless stated otherwise.
 
-    Raises: ValueError out of range.
+    Raises: InvalidSpec out of range.
     """
 
     alpha: float = 1e-3

@@ -27,7 +27,7 @@ FEATURIZERS = {
 def make(name: str, /, **parameters: Any) -> Featurizer:
     """Return the featurizer with this registered name or "module:Class" path.
 
-    Raises: ValueError (unknown name or value), TypeError (unknown parameter), ImportError or AttributeError (no such
+    Raises: InvalidSpec (unknown name or value), TypeError (unknown parameter), ImportError or AttributeError (no such
     class).
     """
     from .models import MODELS  # a spec without features loads no models

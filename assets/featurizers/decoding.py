@@ -30,7 +30,7 @@ def kind_inputs(**fields: str | None) -> dict[str, tuple[str, ...]]:
 
 
 def kind_field(inputs: Mapping[str, tuple[str, ...]], kind: str) -> str:
-    """Return the field to read for this kind. Raises: ValueError for any other kind."""
+    """Return the field to read for this kind. Raises: InvalidSpec for any other kind."""
     if kind not in inputs:
         raise InvalidSpec(
             f"a sample of kind {kind!r}; accepted: {', '.join(sorted(inputs))}",

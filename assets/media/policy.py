@@ -34,7 +34,7 @@ _HEX_COLOUR = re.compile(r"#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})", re.I)
 
 
 def alpha_ground(rule: str) -> tuple[int, int, int] | None:
-    """Return the RGB background that an alpha rule names; None for 'drop' and 'keep'. Raises: ValueError."""
+    """Return the RGB background that an alpha rule names; None for 'drop' and 'keep'. Raises: InvalidSpec."""
     if rule in ("drop", "keep"):
         return None
     match = _HEX_COLOUR.fullmatch(rule)
@@ -47,7 +47,7 @@ def alpha_ground(rule: str) -> tuple[int, int, int] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buckets:
-    """Shapes for training on images and clips. Raises: ValueError for an invalid field."""
+    """Shapes for training on images and clips. Raises: InvalidSpec for an invalid field."""
 
     bases_px: tuple[int, ...] = (256, 512, 1024)
     """Sides in px of the squares that set buckets' areas: 64 to 8192, ascending, multiples of 64 (32 below 512)."""
@@ -192,7 +192,7 @@ class ImagePolicy:
     """Rules for photos.
 
     A dataset's photos use one field: `img` (JPEG, PNG or WebP) with mode="reference" or alpha="keep", else `jpg`.
-    Raises: ValueError for an invalid field.
+    Raises: InvalidSpec for an invalid field.
     """
 
     mode: Literal["canonical", "reference"] = "canonical"
@@ -243,7 +243,7 @@ class ImagePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoPolicy:
-    """Rules for clips of videos. Raises: ValueError for an invalid field."""
+    """Rules for clips of videos. Raises: InvalidSpec for an invalid field."""
 
     units: Literal["windows", "shots", "segments"] = "windows"
     """"windows": consecutive clips of `clip_s`. "shots": the same within each shot. "segments": rows of the `_segments`
@@ -288,7 +288,7 @@ class VideoPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioPolicy:
-    """Rules for segments of audio. Raises: ValueError for an invalid field."""
+    """Rules for segments of audio. Raises: InvalidSpec for an invalid field."""
 
     segments: Literal["fixed", "energy", "given"] = "fixed"
     """"fixed": consecutive segments of `segment_s`. "energy": stretches louder than their background. "given": rows of
@@ -344,7 +344,7 @@ class CutPolicy:
 
 
 def check_range(name: str, value: float, bounds: tuple[float, float | None]) -> None:
-    """Check that a number is within inclusive bounds. Raises: ValueError."""
+    """Check that a number is within inclusive bounds. Raises: InvalidSpec."""
     low, high = bounds
     accepted = f"{low} or more"
     is_inside = math.isfinite(value) and value >= low
@@ -356,7 +356,7 @@ def check_range(name: str, value: float, bounds: tuple[float, float | None]) -> 
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Check that a value is one of the choices. Raises: ValueError."""
+    """Check that a value is one of the choices. Raises: InvalidSpec."""
     if value not in choices:
         accepted = ", ".join(map(repr, choices))
         raise invalid_option(name, value, accepted)

@@ -136,7 +136,11 @@ def follow(
             if libraries is not None and head.libraries != libraries:
                 raise JobFailed(
                     f"block {block} of job {folder.id} was computed with {head.libraries}, others with "
-                    f"{libraries}; install the same releases on all nodes, and penstock jobs clear {folder.id}"
+                    f"{libraries}; install the same releases on all nodes, and penstock jobs clear {folder.id}",
+                    what="libraries",
+                    where=f"block {block} of job {folder.id}",
+                    given=head.libraries,
+                    accepted=libraries,
                 )
             libraries = head.libraries
             seen.add(block)
@@ -188,7 +192,9 @@ class _Waiter:
     def status(self, n_missing: int) -> AttemptStatus:
         if self._folder.stopped:
             raise JobCancelled(
-                f"job {self._folder.id} ({self._description.about}) was cancelled; run it again to go on"
+                f"job {self._folder.id} ({self._description.about}) was cancelled; run it again to go on",
+                what="job",
+                given=self._folder.id,
             )
         try:
             status = self._current(n_missing)
@@ -221,6 +227,7 @@ class _Waiter:
             # The submitter may have died between the engine's acceptance and its record.
             if self._engine.find(name):
                 self._folder.placed(self.attempt, attempt)
+            # Its submitter died between intent and submission: nothing else would place it.
             elif now_us() - attempt.at_us > INTENT_S * 1e6:
                 return self._place(self.attempt + 1)
             else:
@@ -243,7 +250,10 @@ class _Waiter:
             raise InvalidRuntime(
                 f"no process works on job {self._folder.id} ({self._description.about}), and every writer of "
                 f"{FOLDER} may have written its description. Run the command that submitted it again. Or read penstock "
-                f"jobs show {self._folder.id}, and pass --sha256 {self._description.sha256} to vouch for it"
+                f"jobs show {self._folder.id}, and pass --sha256 {self._description.sha256} to vouch for it",
+                what="job",
+                given=self._folder.id,
+                accepted=self._description.sha256,
             )
         record = AttemptRecord(
             by=f"{socket.gethostname()}:{os.getpid()}",
@@ -272,13 +282,20 @@ class _Waiter:
         if tired:
             raise JobFailed(
                 f"blocks {', '.join(map(str, tired[:10]))} of job {self._folder.id} began {MAX_STARTS} times without "
-                f"outcomes; {self._last_words(tired[0])}"
+                f"outcomes; {self._last_words(tired[0])}",
+                what="blocks",
+                where=f"job {self._folder.id}",
+                given=tired[:10],
+                accepted=MAX_STARTS,
             )
         barren = self.attempt == self._own_attempt and attempt.n_begun == starts.total()
         self._n_barren = self._n_barren + 1 if barren else 0
         if self._n_barren == BARREN:
             raise JobFailed(
-                f"{BARREN} attempts at job {self._folder.id} began no block; {self._last_words(None)}"
+                f"{BARREN} attempts at job {self._folder.id} began no block; {self._last_words(None)}",
+                what="attempts",
+                where=f"job {self._folder.id}",
+                given=BARREN,
             )
 
     def _last_words(self, block: int | None) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
@@ -242,33 +243,79 @@ def read_cluster(path: str | Path) -> Cluster:
         for size in (cluster.slot.memory, cluster.slot.scratch):
             # Here, so that a wrong size is the file's error, not a job's.
             parse_size(size or "0")
+    except InvalidCluster as error:
+        raise error.with_message(f"{path}: {error}", where=path) from error
     except (OSError, ValueError) as error:  # raised by reading, TOML, msgspec and sizes
-        raise InvalidCluster(f"{path}: {error}") from error
+        raise InvalidCluster(f"{path}: {error}", what=_faulty_key(error), where=path) from error
     if cluster.engine not in ENGINES:
-        raise InvalidCluster(f"{path}: engine = {cluster.engine!r}; accepted: {', '.join(sorted(ENGINES))}")
+        raise InvalidCluster(
+            f"{path}: engine = {cluster.engine!r}; accepted: {', '.join(sorted(ENGINES))}",
+            what="engine",
+            where=path,
+            given=cluster.engine,
+            accepted=sorted(ENGINES),
+        )
     for name, engines in _ONLY_OF.items():
         if (name in tables or name in slot or name in train) and cluster.engine not in engines:
             raise InvalidCluster(
-                f"{path}: {name} is for {' and '.join(engines)}, and the engine is {cluster.engine!r}; remove it"
+                f"{path}: {name} is for {' and '.join(engines)}, and the engine is {cluster.engine!r}; remove it",
+                what=name,
+                where=path,
+                given=cluster.engine,
+                accepted=engines,
             )
     if cluster.engine == "ray" and not cluster.address.startswith(("http://", "https://")):
         raise InvalidCluster(
             f"{path}: address = {cluster.address!r}; accepted: the URL of the head's dashboard, such as "
-            "'http://head:8265'"
+            "'http://head:8265'",
+            what="address",
+            where=path,
+            given=cluster.address,
+            accepted="the URL of the head's dashboard",
         )
+    _check_slot(cluster, path)
+    return cluster
+
+
+def _check_slot(cluster: Cluster, path: str | Path) -> None:
     if cluster.slot.cpus < 0 or cluster.slot.number < 1:
-        raise InvalidCluster(f"{path}: slot.cpus is at least 0, slot.number at least 1")
+        raise InvalidCluster(
+            f"{path}: slot.cpus is at least 0, slot.number at least 1",
+            what="slot.cpus and slot.number",
+            where=path,
+            given=(cluster.slot.cpus, cluster.slot.number),
+        )
     if cluster.slot.gpus < 0 or (cluster.slot.gpu_type and not cluster.slot.gpus):
-        raise InvalidCluster(f"{path}: slot.gpus is at least 0, and at least 1 beside slot.gpu_type")
+        raise InvalidCluster(
+            f"{path}: slot.gpus is at least 0, and at least 1 beside slot.gpu_type",
+            what="slot.gpus",
+            where=path,
+            given=cluster.slot.gpus,
+        )
     if cluster.slot.gpus > cluster.cpus:
         raise InvalidCluster(
-            f"{path}: slot.cpus is at least slot.gpus, {cluster.slot.gpus}: each GPU has a worker of its own"
+            f"{path}: slot.cpus is at least slot.gpus, {cluster.slot.gpus}: each GPU has a worker of its own",
+            what="slot.cpus",
+            where=path,
+            given=cluster.cpus,
+            accepted=cluster.slot.gpus,
         )
-    return cluster
+
+
+def _faulty_key(error: Exception) -> str | None:
+    # msgspec states the key's path at the end of its message only: Expected `int`, got `str` - at `$.slot.gpus`
+    match = re.search(r"at `\$\.(.+)`", str(error))
+    if match:
+        return match[1]
+    return None
 
 
 def _check_keys(table: str, values: Mapping[str, object], kind: type) -> None:
     known = [one.name for one in fields(kind)]
     for name in values:
         if name not in known:
-            raise ValueError(f"{table}{name} is no key; accepted: {', '.join(known)}")
+            raise InvalidCluster(
+                f"{table}{name} is no key; accepted: {', '.join(known)}",
+                what=f"{table}{name}",
+                accepted=known,
+            )

@@ -24,6 +24,7 @@ R = TypeVar("R")
 FOLDER = "jobs/"
 MAX_STARTS = 8
 """A block that starts this often without outcomes fails its job."""
+# Anyone may write a name: int() refuses thousands of digits, and no job has numbers of more than 18.
 _NUMBER = re.compile(r"/([0-9]{1,18})(?:-([0-9]{1,18}))?\.")
 _ID = re.compile(r"[0-9a-f]{32}")
 _TOKEN = re.compile(r"(?:[0-9a-f]{8})?")
@@ -195,7 +196,8 @@ class JobFolder:
 
     def __init__(self, store: Store, id: str) -> None:
         if not _ID.fullmatch(id):
-            raise InvalidRuntime(f"job {id!r}; accepted: 32 hex digits, as penstock jobs ls prints them")
+            message = f"job {id!r}; accepted: 32 hex digits, as penstock jobs ls prints them"
+            raise InvalidRuntime(message, what="job", given=id, accepted="32 hex digits")
         self.store = store
         self.id = id
         self._base = f"{FOLDER}{id}/"
@@ -222,7 +224,11 @@ class JobFolder:
             raise Changed(
                 f"{where} in {self.store.url} is not the description that was submitted: its SHA-256 is "
                 f"{stored[:12]}, not {sha256[:12]}. Find out who may write to {FOLDER} there, then run "
-                f"penstock jobs clear {self.id}, and the command that submitted the job again"
+                f"penstock jobs clear {self.id}, and the command that submitted the job again",
+                what="description",
+                where=f"{self.store.url}/{where}",
+                given=stored,
+                accepted=sha256,
             )
         description = from_json(data, JobDescription, where)
         self._token = description.token
@@ -250,11 +256,14 @@ class JobFolder:
         if [hashlib.sha256(data).hexdigest()] != description.frames[block : block + 1]:
             raise Changed(
                 f"{where} in {self.store.url} is not what was submitted; find out who may write to {FOLDER} "
-                f"there, then run penstock jobs clear {self.id}, and the command that submitted the job again"
+                f"there, then run penstock jobs clear {self.id}, and the command that submitted the job again",
+                what="units",
+                where=f"{self.store.url}/{where}",
             )
         lines = from_frame(data, where)
         if len(lines) != n_units:
-            raise Corrupt(f"{where} has {len(lines)} units, job.json lists {n_units}")
+            message = f"{where} has {len(lines)} units, job.json lists {n_units}"
+            raise Corrupt(message, what="units", where=where, given=len(lines), accepted=n_units)
         return [from_json(line, kind, where) for line in lines]
 
     def has_units(self, description: JobDescription) -> bool:
@@ -396,6 +405,7 @@ class JobFolder:
         for info, is_link in objects:
             if is_link:
                 _log.warning("%s/%s is a symbolic link: not deleted", self.store.url, info.key)
+        # If this process is killed, the next submitter still finds the description, and removes the rest.
         last = self.key("job.json")
         keys = sorted((info.key for info, is_link in objects if not is_link), key=lambda key: key == last)
         delete_in_place(self.store, keys, FOLDER)

@@ -132,14 +132,19 @@ class WorkerCalls:
             self._finish, [arguments], timeout_s=FINISH_S, variables=self._variables
         )
         if outcome.value is None:
+            failure = _failure(outcome)
             raise Fault(
-                f"block {number} could not be finished: {_failure(outcome).reason}",
+                f"block {number} could not be finished: {failure.reason}",
                 what=f"block {number}",
-                given=_failure(outcome).reason,
+                given=failure.summary,
             )
         body, fault = _read(outcome.value)
         if fault:
-            raise Fault(f"block {number} could not be finished: {fault}", what=f"block {number}", given=fault)
+            # The further lines of a fault are its traceback.
+            first_line, _, _ = fault.partition("\n")
+            raise Fault(
+                f"block {number} could not be finished: {fault}", what=f"block {number}", given=first_line
+            )
         return from_json(body, self.work.part, f"what the finish of block {number} returned")
 
     def _store(self, outcome: Outcome[bytes]) -> StoredOutcome[Any]:

@@ -67,7 +67,9 @@ class LockedProcesses:
         except FileNotFoundError:
             raise
         except OSError as error:  # a link, or a pipe without a reader
-            raise EngineUnreachable(f"could not open {self.path(name, kind)}: {error}") from error
+            raise EngineUnreachable(
+                f"could not open {self.path(name, kind)}: {error}", what=kind, where=self.path(name, kind)
+            ) from error
 
     def exists(self, name: str, kind: str = "lock") -> bool:
         """Return whether a process has a file of a kind."""
@@ -164,7 +166,9 @@ class LockedProcesses:
     def _foreign(self, path: Path) -> EngineUnreachable:
         return EngineUnreachable(
             f"{path} is not a private folder of this user, or not a regular file of this user in it; it was not read, "
-            "and no process was ended. Remove it, or set TMPDIR to a folder of your own"
+            "and no process was ended. Remove it, or set TMPDIR to a folder of your own",
+            what="owner",
+            where=path,
         )
 
 

@@ -18,7 +18,8 @@ def _msgspec() -> Any:
         import msgspec
     except ImportError as error:
         raise MissingDependency(
-            "data jobs and files of clusters need msgspec: pip install 'penstock-data[cluster]'"
+            "data jobs and files of clusters need msgspec: pip install 'penstock-data[cluster]'",
+            what="msgspec",
         ) from error
     return msgspec
 
@@ -39,7 +40,7 @@ def from_json(data: bytes | memoryview, kind: type[T], where: str) -> T:
         ValueError,
         RecursionError,
     ) as error:  # ValueError: raised by a __post_init__, or by invalid UTF-8
-        raise Corrupt(f"{where} is no {kind.__name__}: {error}") from error
+        raise Corrupt(f"{where} is no {kind.__name__}: {error}", what=kind.__name__, where=where) from error
     return value
 
 
@@ -65,10 +66,16 @@ def from_frame(data: bytes | memoryview, where: str) -> list[bytes]:
             # One byte more shows that a frame is too large.
             text = stream.read(MAX_FRAME_BYTES + 1)
     except (OSError, pa.ArrowException) as error:
-        raise Corrupt(f"{where} is no frame of Zstandard: {error}") from error
+        raise Corrupt(f"{where} is no frame of Zstandard: {error}", what="frame", where=where) from error
     is_too_long = len(text) > MAX_FRAME_BYTES
     is_cut_off = bool(text) and not text.endswith(b"\n")
     if is_too_long or is_cut_off:
-        raise Corrupt(f"{where} is cut off, or has more than {MAX_FRAME_BYTES} bytes")
+        raise Corrupt(
+            f"{where} is cut off, or has more than {MAX_FRAME_BYTES} bytes",
+            what="frame",
+            where=where,
+            given=len(text),
+            accepted=MAX_FRAME_BYTES,
+        )
     lines: list[bytes] = text.split(b"\n")[:-1]
     return lines

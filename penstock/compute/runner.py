@@ -99,6 +99,7 @@ class Runner:
         """Compute this runner's blocks; return the exit status. Raises: the first fault."""
         done = set(self._folder.done())
         numbers = range(self._name.element, len(self._description.blocks), self._name.elements)
+        # Another runner may finish one of these meanwhile: the outcomes that are written first count.
         waiting = iter([number for number in numbers if number not in done])
         lock = threading.Lock()
         errors = list[BaseException]()
@@ -130,6 +131,7 @@ class Runner:
                 raise error
         if errors or self._stop_requested.is_set():
             return STOPPED
+        # Not FAILED: a restarted runner would give up the same blocks.
         return REFUSED if given_up else DONE
 
     def _is_stopped(self) -> bool:
@@ -279,6 +281,7 @@ class _BlockRun:
                 text = "".join(traceback.format_exception(error))
                 self._folder.put_log(self._block, self._number, text)
         except StoreError as silent:
+            # `error` is the cause: a store that fails meanwhile must not hide it.
             error.add_note(f"and how block {self._block} ended could not be written: {silent}")
 
     def _one_at_a_time(self, missing: Sequence[int]) -> None:
@@ -292,6 +295,7 @@ class _BlockRun:
             # It may kill the runner: the outcomes so far must be stored.
             if deaths[number]:
                 self._keep()
+            # Named before it runs: if this runner vanishes, the next start reads which unit ran.
             self._start = replace(self._start, unit=number)
             self._folder.tell_start(self._block, self._start, self._number)
             for outcome in self._results([number]):
@@ -318,10 +322,16 @@ def check_code(description: JobDescription) -> None:
     """Check that this machine's code is the job's. Raises: CodeMismatch."""
     if description.python != python_release():
         raise CodeMismatch(
-            f"the job was submitted by Python {description.python}, here is {python_release()} ({sys.executable})"
+            f"the job was submitted by Python {description.python}, here is {python_release()} ({sys.executable})",
+            what="python",
+            given=python_release(),
+            accepted=description.python,
         )
     if (here := source_hash(description.work)) != description.code:
         raise CodeMismatch(
             f"the job was submitted by another source tree (SHA-256 {description.code[:12]}) than the one here "
-            f"({here[:12]}, {sys.executable}); install the same checkout for nodes and who submits"
+            f"({here[:12]}, {sys.executable}); install the same checkout for nodes and who submits",
+            what="code",
+            given=here,
+            accepted=description.code,
         )

@@ -79,7 +79,11 @@ def _gpus(n_gpus: int | None) -> Sequence[str]:
     if n_gpus is not None and len(there) < n_gpus:
         raise InvalidRuntime(
             f"slot.gpus = {n_gpus}, and {socket.gethostname()} shows {len(there)} GPUs: its engine gave fewer, or "
-            "torch there is not built for CUDA"
+            "torch there is not built for CUDA",
+            what="slot.gpus",
+            where=socket.gethostname(),
+            given=len(there),
+            accepted=n_gpus,
         )
     return there[:n_gpus]
 

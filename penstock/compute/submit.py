@@ -88,6 +88,7 @@ def write_units(work: Work[U, Any], units: Iterable[U], path: Path) -> UnitsFile
             sha256.update(frame)
             file.write(frame)
             blocks.append((len(block), offset, len(frame)))
+            # A runner reads each frame long after the description: only its own hash shows that it was replaced.
             frames.append(hashlib.sha256(frame).hexdigest())
             offset += len(frame)
     return UnitsFile(sha256=sha256.hexdigest(), blocks=blocks, frames=frames)
@@ -96,6 +97,7 @@ def write_units(work: Work[U, Any], units: Iterable[U], path: Path) -> UnitsFile
 Tell = Callable[[str], object]
 MAX_OTHERS = 16
 """Most of a job's folders that may hold other work; more mean forgery."""
+# `_has_units` compares the units: a later run of the same job may give them another run id.
 _COMPARED = ("work", "name", "version", "code", "python", "stores")
 _log = logging.getLogger(__name__)
 
@@ -170,7 +172,10 @@ def name_other(folder: JobFolder, why: str, tell: Tell, n_others: int) -> None:
     if n_others >= MAX_OTHERS:
         raise JobFailed(
             f"{n_others} folders in {folder.store.url}/{FOLDER} have ids of one job and hold other work, the last is "
-            f"{folder.id}: {why}. Find out who may write there, and run penstock jobs clear ID for each"
+            f"{folder.id}: {why}. Find out who may write there, and run penstock jobs clear ID for each",
+            what="folders",
+            where=f"{folder.store.url}/{FOLDER}",
+            given=n_others,
         )
 
 
@@ -225,6 +230,7 @@ def _accept(
             others = ["units"]
         if others:
             return None, f"it holds another job (other {', '.join(others)})"
+        # By its hash: another writer may have replaced it since it was compared.
         return folder.find_description(stored.sha256), ""
     except (Changed, Corrupt) as error:
         return None, str(error)

@@ -91,7 +91,9 @@ class StoredPlace:
         spec = getattr(store, "spec", None)
         if not isinstance(spec, StoreSpec) or spec.url.startswith("memory:"):
             raise InvalidRuntime(
-                f"{store.url} cannot be opened by a node; a job's stores are folders or buckets by their own URL"
+                f"{store.url} cannot be opened by a node; a job's stores are folders or buckets by their own URL",
+                what="store",
+                given=store.url,
             )
         return cls(url=spec.url, options=dict(spec.options))
 
@@ -161,7 +163,10 @@ class Node:
         """Return one of the job's stores. Raises: InvalidRuntime for any other URL; as `StoreSpec.open`."""
         if url not in self.stores:
             raise InvalidRuntime(
-                f"the job names no store {url!r}; accepted: {', '.join(sorted(self.stores))}"
+                f"the job names no store {url!r}; accepted: {', '.join(sorted(self.stores))}",
+                what="store",
+                given=url,
+                accepted=sorted(self.stores),
             )
         store = self.stores[url]
         if isinstance(store, StoreSpec):
@@ -236,7 +241,10 @@ class Work(Generic[U, R]):
                 return f"{module}:{name}"
         raise InvalidRuntime(
             f"the work {self.name!r} is no name of the module {module} of its function; "
-            "put both at the top level of a module that nodes can import"
+            "put both at the top level of a module that nodes can import",
+            what="work",
+            where=module,
+            given=self.name,
         )
 
 
@@ -249,15 +257,25 @@ def find_work(place: str, packages: Sequence[str]) -> Work[Any, Any]:
     if module.partition(".")[0] not in packages:
         raise InvalidRuntime(
             f"work {place!r}; accepted are works of the packages {', '.join(sorted(packages))}: "
-            "name its package in `packages` of the cluster's file"
+            "name its package in `packages` of the cluster's file",
+            what="work",
+            given=place,
+            accepted=sorted(packages),
         )
     try:
         work = getattr(import_module(module), name, None)
     # A module may raise anything while it is imported.
     except Exception as error:
         raise InvalidRuntime(
-            f"work {place!r} cannot be imported here: {type(error).__name__}: {error}"
+            f"work {place!r} cannot be imported here: {type(error).__name__}: {error}",
+            what="import",
+            given=place,
         ) from error
     if not isinstance(work, Work):
-        raise InvalidRuntime(f"{place!r} is no work; accepted: a name that holds a `Work`")
+        raise InvalidRuntime(
+            f"{place!r} is no work; accepted: a name that holds a `Work`",
+            what="work",
+            given=place,
+            accepted="a `Work`",
+        )
     return work

@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from loader import Part
 from loader.storage import open_store
 from penstock.compute.attach import attach
@@ -17,6 +15,7 @@ from penstock.compute.pool import Compute, InlineCompute, LocalCompute
 from penstock.compute.submit import BlockOutcomes
 from penstock.compute.work import Fault
 from tests.compute.part_works import TEXTS, Text, Written
+from tests.refusals import refusal
 from tests.servers.patience import until
 
 INLINE = Cluster(engine="inline", packages=("tests",))
@@ -111,9 +110,9 @@ def test_store_at_fault_under_a_part_begins_the_block_again_with_all_units(tmp_p
 def test_block_that_cannot_be_finished_says_why(tmp_path):
     units = texts(tmp_path, 2, {1: "finish badly"})
     for way in ("inline engine", "here, inline"):
-        with pytest.raises(Fault, match="block 1 could not be finished: ValueError: no part comes of it"):
+        with refusal(Fault, what="block 1", given="ValueError: no part comes of it"):
             WAYS[way](units)
-    with pytest.raises(Fault, match="block 0 could not be finished: Transient: the store does not answer"):
+    with refusal(Fault, what="block 0", given="Transient: the store does not answer"):
         here([replace(units[0], does="wait for the store")], LocalCompute(1))
 
 

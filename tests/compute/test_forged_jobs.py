@@ -27,6 +27,7 @@ from penstock.upkeep.verify.version import verify
 from tests.compute.forged_copy import forged_copy
 from tests.compute.job_checks import bytes_done, done_by, folder_of, job_in, numbers, told_of
 from tests.compute.works import RUNS, Number, Run
+from tests.refusals import refusal
 
 INLINE, LOCAL = Cluster(engine="inline", packages=("tests",)), Cluster(engine="local", packages=("tests",))
 CLUSTERS = pytest.mark.parametrize("cluster", [INLINE, LOCAL], ids=["inline", "local"])
@@ -97,7 +98,7 @@ def test_description_that_is_replaced_behind_its_submission_is_refused(node, tmp
     job = job_in(tmp_path / "jobs")
     folder = folder_of(job)
     engine = forging(lambda: forged_copy(job.store, job.id, secrets, packages, tmp_path))
-    with pytest.raises(Changed, match=r"job\.json .* is not the description that was submitted"):
+    with refusal(Changed, what="description", where=f"{job.store.url}/{folder.key('job.json')}"):
         list(attach(job, numbers(4), engine, INLINE))
     assert not list(packages.iterdir())
     assert folder.done() == []
@@ -127,7 +128,7 @@ def test_units_that_are_replaced_behind_the_description_are_refused(tmp_path):
     given = parser().parse_args([*command, "--element", "0", "--elements", "1"])
     runner = open_runner(given, lambda _: InlineCompute())
     job.store.put(key, data[:offset] + forged)
-    with pytest.raises(Changed, match=r"block 1 of .* is not what was submitted"):
+    with refusal(Changed, what="units", where=f"{job.store.url}/block 1 of {key}"):
         runner.run()
     assert 1 not in there.folder.done()
 
@@ -246,7 +247,7 @@ def test_forged_folders_do_not_stop_a_list_of_jobs(node, capsys):
 @pytest.mark.parametrize("id_", ["..", "../x", "", ".", "a/b", "0" * 31 + "/", "A" * 32])
 def test_id_that_leads_elsewhere_is_refused(tmp_path, id_):
     store = open_store(str(tmp_path))
-    with pytest.raises(InvalidRuntime, match="32 hex digits"):
+    with refusal(InvalidRuntime, what="job", given=id_):
         JobFolder(store, id_)
 
 
@@ -277,7 +278,7 @@ def test_outcomes_of_another_type_are_refused(tmp_path):
     job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
     submit_job(job, numbers(3))
     folder.put_done(0, Head(), [StoredOutcome(result={"n": 0, "square": "text"})])
-    with pytest.raises(Corrupt, match="done/0"):
+    with refusal(Corrupt, what="StoredOutcome", within="done/0"):
         done_by(job, numbers(3), INLINE)
 
 

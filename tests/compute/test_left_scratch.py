@@ -18,6 +18,7 @@ from penstock.compute.engines.slurm import element_script
 from penstock.compute.submit import submit_job
 from penstock.compute.work import source_hash
 from tests.compute.job_checks import REPOSITORY, done_by, job_in, numbers, told_of
+from tests.refusals import refusal
 from tests.servers.patience import until
 from tests.servers.processes import python
 
@@ -129,7 +130,7 @@ def test_folder_of_local_runners_is_no_link(tmp_path, monkeypatch):
     other = tmp_path / "other"
     other.mkdir()
     (tmp_path / f"penstock-runners-{os.getuid()}").symlink_to(other)
-    with pytest.raises(EngineUnreachable, match="not a private folder of this user"):
+    with refusal(EngineUnreachable, what="owner", where=tmp_path / f"penstock-runners-{os.getuid()}"):
         LocalEngine().submit("pk-1", [sys.executable, "-c", ""], 1)
     assert list(other.iterdir()) == []
 

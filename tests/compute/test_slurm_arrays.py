@@ -16,6 +16,7 @@ from penstock.compute.engines.slurm import (
     element_script,
     sbatch_options,
 )
+from tests.refusals import refusal
 
 
 @given(st.integers(0, 5000), st.integers(1, 700), st.integers(1, 1000))
@@ -57,7 +58,8 @@ def test_options_name_what_a_slot_gets():
     "wrong", [{"slots": 0}, {"slots": 1, "cpus": 0}, {"slots": 1, "gpus": -1}, {"slots": "4"}]
 )
 def test_number_that_is_none_is_named(wrong):
-    with pytest.raises(InvalidCluster, match=list(wrong)[-1]):
+    name = list(wrong)[-1]
+    with refusal(InvalidCluster, what=name, given=wrong[name]):
         SlurmCluster(**wrong)
 
 

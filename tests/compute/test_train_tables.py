@@ -4,6 +4,7 @@ import pytest
 
 from loader.errors import InvalidCluster
 from penstock.compute.cluster import NodeCheck, read_cluster
+from tests.refusals import refusal
 
 FILE = """
 engine = "slurm"
@@ -29,16 +30,16 @@ def test_tables_of_trainings_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "fault"),
     [
-        ('engine = "slurm"', 'engine = "local"', "priorities is for kubernetes and slurm"),
-        ('engine = "slurm"', 'engine = "kubernetes"', "options is for slurm"),
-        ("options =", "option =", "train.option is no key; accepted: options, checks"),
-        ("limit_s = 90", 'limit_s = "90"', "int"),
-        ("[priorities]\nlow = ", "[priorities]\nlow = 3 #", "str"),
+        ('engine = "slurm"', 'engine = "local"', {"what": "priorities", "given": "local"}),
+        ('engine = "slurm"', 'engine = "kubernetes"', {"what": "options", "given": "kubernetes"}),
+        ("options =", "option =", {"what": "train.option", "accepted": ["options", "checks", "on_node"]}),
+        ("limit_s = 90", 'limit_s = "90"', {"what": "train.checks[...].limit_s"}),
+        ("[priorities]\nlow = ", "[priorities]\nlow = 3 #", {"what": "priorities[...]"}),
     ],
 )
-def test_mistake_in_a_table_is_named(tmp_path, old, new, message):
+def test_mistake_in_a_table_is_named(tmp_path, old, new, fault):
     (tmp_path / "cluster.toml").write_text(FILE.replace(old, new))
-    with pytest.raises(InvalidCluster, match=message):
+    with refusal(InvalidCluster, where=tmp_path / "cluster.toml", **fault):
         read_cluster(tmp_path / "cluster.toml")

@@ -4,6 +4,7 @@ import pytest
 
 from loader.errors import InvalidRuntime
 from resources.viewer_links import run_page, sample_page, version_page, viewer_url
+from tests.refusals import refusal
 
 
 def test_pages_lie_below_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +28,6 @@ def test_without_a_viewer_there_are_none(monkeypatch: pytest.MonkeyPatch, set_to
 )
 def test_address_that_is_not_for_everybody(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("PENSTOCK_VIEW_URL", url)
-    with pytest.raises(InvalidRuntime, match="PENSTOCK_VIEW_URL") as caught:
+    with refusal(InvalidRuntime, what="PENSTOCK_VIEW_URL", accepted="http(s)://host:port/path") as caught:
         viewer_url()
     assert "secret" not in str(caught.value)

@@ -22,7 +22,7 @@ _DEVICE = re.compile(r"cpu|cuda(:[0-9]+)?")
 
 
 def check_device_name(device: str) -> None:
-    """Check that a device is "auto", "cpu", "cuda" or "cuda:<number>". Raises: ValueError."""
+    """Check that a device is "auto", "cpu", "cuda" or "cuda:<number>". Raises: InvalidSpec."""
     if device != "auto" and not _DEVICE.fullmatch(device):
         raise invalid_option("device", device, "'auto', 'cpu', 'cuda', 'cuda:<number>'")
 

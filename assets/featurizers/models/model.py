@@ -38,7 +38,7 @@ class ModelFeaturizer(Featurizer):
     """Base class of featurizers that run a model: override `load`, `prepare`, `run` and `finish`, not `__call__`.
 
     The same bytes give the same features in any batch, process and order; on another processor type or torch release
-    the last bits may differ. Raises: ValueError for an invalid field.
+    the last bits may differ. Raises: InvalidSpec for an invalid field.
     """
 
     weights: str
@@ -218,7 +218,7 @@ CAPTIONERS = {"transformers": f"{_NETWORKS}:load_captioner"}
 
 
 def check_network(networks: Mapping[str, str], name: str) -> None:
-    """Check that `name` is in `networks` or has the form "module:function". Raises: ValueError."""
+    """Check that `name` is in `networks` or has the form "module:function". Raises: InvalidSpec."""
     if name not in networks and ":" not in name:
         named = ", ".join(map(repr, networks))
         raise invalid_option("network", name, f"{named}, or 'module:function' of another one")

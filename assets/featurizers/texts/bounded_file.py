@@ -7,7 +7,7 @@ from loader.errors import InvalidSpec
 
 
 def read_bounded(path: Path, name: str, max_bytes: int) -> bytes:
-    """Return the bytes of a regular file; `name` begins the message. Raises: ValueError."""
+    """Return the bytes of a regular file; `name` begins the message. Raises: InvalidSpec."""
     try:
         status = path.stat()
         # Before it is opened: a named pipe blocks its reader, and a device has no end.

@@ -93,7 +93,7 @@ class ChatTemplate:
 
 @lru_cache(maxsize=16)
 def read_template(tokenizer: Path, template: str | None) -> ChatTemplate:
-    """Return the template of a file, or the one beside the tokenizer. Raises: ValueError, which names the file."""
+    """Return the template of a file, or the one beside the tokenizer. Raises: InvalidSpec, which names the file."""
     settings = _read_settings(tokenizer.parent / "tokenizer_config.json")
     template_file = tokenizer.parent / "chat_template.jinja"
     source: Any = settings.get("chat_template")

@@ -79,7 +79,7 @@ class TokenizerFile:
 
 @lru_cache(maxsize=4)
 def load_tokenizer(path: str, sha256: str) -> TokenizerFile:
-    """Return the tokenizer, loaded once per process. Raises: ValueError, MissingDependency."""
+    """Return the tokenizer, loaded once per process. Raises: InvalidSpec, MissingDependency."""
     return TokenizerFile(path, sha256)
 
 

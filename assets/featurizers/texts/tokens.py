@@ -180,7 +180,7 @@ class Tokens(Featurizer):
         )
 
     def _identities(self) -> list[str]:
-        """Return what the tokens depend on, beside the parameters. Raises: ValueError for `append`."""
+        """Return what the tokens depend on, beside the parameters. Raises: InvalidSpec for `append`."""
         n_ids = self._n_ids
         if self.append is not None and not 0 <= self.append < n_ids:
             raise InvalidSpec(

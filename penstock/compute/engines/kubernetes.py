@@ -92,7 +92,10 @@ class KubernetesCluster:
             raise InvalidCluster(
                 f"image = {self.image!r}; accepted: an image by its digest, such as "
                 "'registry.example/penstock@sha256:<64 hex digits>', which a push prints: "
-                "a tag could name another source tree tomorrow"
+                "a tag could name another source tree tomorrow",
+                what="image",
+                given=self.image,
+                accepted="an image by its digest",
             )
 
 
@@ -239,7 +242,9 @@ class KubernetesEngine:
                     return
                 self._api.delete_job(name, job["metadata"]["uid"])
             if time.monotonic() > until_s:
-                raise EngineUnreachable(f"an earlier Job {name} is not gone after {CANCEL_S:.0f} s")
+                raise EngineUnreachable(
+                    f"an earlier Job {name} is not gone after {CANCEL_S:.0f} s", what=name, accepted=CANCEL_S
+                )
             time.sleep(ASK_S)
 
     def find(self, name: str) -> bool:
@@ -293,7 +298,11 @@ class KubernetesEngine:
             if job is not None and not _is_leaving(job):
                 self._api.delete_job(name, job["metadata"]["uid"])
             if time.monotonic() > until_s:
-                raise EngineUnreachable(f"pods of {name} have not ended after {CANCEL_S:.0f} s; cancel again")
+                raise EngineUnreachable(
+                    f"pods of {name} have not ended after {CANCEL_S:.0f} s; cancel again",
+                    what=name,
+                    accepted=CANCEL_S,
+                )
             time.sleep(ASK_S)
 
     def logs(self, name: str, element: int) -> str:

@@ -38,7 +38,7 @@ class KubernetesApi:
             from kubernetes import client, config
         except ImportError as error:
             raise MissingDependency(
-                "clusters of Kubernetes need its client: pip install 'penstock-data[k8s]'"
+                "clusters of Kubernetes need its client: pip install 'penstock-data[k8s]'", what="kubernetes"
             ) from error
         self._namespace = namespace
         self._heard = False
@@ -57,7 +57,8 @@ class KubernetesApi:
                 config.load_incluster_config(client_configuration=configuration)
         except (config.ConfigException, OSError) as error:
             raise InvalidCluster(
-                f"no cluster of Kubernetes: {error}; set KUBECONFIG, or kubernetes.context of the cluster's file"
+                f"no cluster of Kubernetes: {error}; set KUBECONFIG, or kubernetes.context of the cluster's file",
+                what="kubernetes.context",
             ) from error
         configuration.retries = False  # the waiting process retries, not the client
         self._client = client.ApiClient(configuration=configuration)
@@ -172,7 +173,9 @@ class KubernetesApi:
         try:
             return dict(json.loads(answer))
         except ValueError as error:  # sent by something between here and the server
-            raise EngineUnreachable(f"the API server's answer is no JSON: {error}") from error
+            raise EngineUnreachable(
+                f"the API server's answer is no JSON: {error}", what="JSON", where="API server"
+            ) from error
 
     def _ask(
         self, call: Callable[..., Any], *, silent: tuple[int, ...] = (), **arguments: Any
@@ -189,7 +192,10 @@ class KubernetesApi:
             return None
         except (HTTPError, OSError, self._config_error) as error:  # the last: while renewing credentials
             raise EngineUnreachable(
-                f"the API server of Kubernetes does not answer: {type(error).__name__}: {error}"
+                f"the API server of Kubernetes does not answer: {type(error).__name__}: {error}",
+                what="answer",
+                where="API server",
+                given=type(error).__name__,
             ) from error
         self._heard = True
         return body
@@ -200,12 +206,14 @@ class KubernetesApi:
         if status in silent:
             self._heard = True
         elif status in _SILENT or status >= 500 or (status in _OF_THE_USER and self._heard):
-            raise EngineUnreachable(answer) from error
+            raise EngineUnreachable(answer, what="answer", where="API server", given=status) from error
         else:
             hint = "see image, queue, secret, slot and kubernetes of the cluster"
             if status == 404:
                 hint = "is JobSet installed, and is there a namespace of this name?"
-            raise InvalidCluster(f"{answer}; {hint}") from error
+            raise InvalidCluster(
+                f"{answer}; {hint}", what="request", where="API server", given=status
+            ) from error
 
 
 def is_true(conditioned: Mapping[str, Any], *kinds: str) -> bool:

@@ -71,7 +71,9 @@ class LocalEngine:
             number = signal.SIGKILL if is_late else signal.SIGTERM
             self._processes.send(name, number, whole_group=is_late)
             if time.monotonic() > until_s + END_S:
-                raise EngineUnreachable(f"the runner {name} of this machine does not end; cancel again")
+                raise EngineUnreachable(
+                    f"the runner {name} of this machine does not end; cancel again", what=name
+                )
             time.sleep(0.05)
         if name in self._begun:
             self._begun[name].wait()

@@ -111,7 +111,9 @@ class RayEngine:
         while (job := self._job(name)) is not None and _LOOKS.get(job["status"]) != "ended":
             self._request("POST", f"/api/jobs/{name}/stop")
             if time.monotonic() > until_s:
-                raise EngineUnreachable(f"{name} has not ended after {CANCEL_S:.0f} s; cancel again")
+                raise EngineUnreachable(
+                    f"{name} has not ended after {CANCEL_S:.0f} s; cancel again", what=name, accepted=CANCEL_S
+                )
             time.sleep(0.5)
 
     def logs(self, name: str, element: int) -> str:
@@ -171,13 +173,24 @@ class RayEngine:
                 return None
             if error.code in (400, 401, 403) or 300 <= error.code < 400:
                 raise InvalidCluster(
-                    f"{self._address} refuses {method} {path}: {error.code} {why}"
+                    f"{self._address} refuses {method} {path}: {error.code} {why}",
+                    what=f"{method} {path}",
+                    where=self._address,
+                    given=error.code,
                 ) from error
             raise EngineUnreachable(
-                f"{self._address} answers {method} {path} with {error.code}: {why}"
+                f"{self._address} answers {method} {path} with {error.code}: {why}",
+                what=f"{method} {path}",
+                where=self._address,
+                given=error.code,
             ) from error
         except (OSError, ValueError) as error:
-            raise EngineUnreachable(f"{self._address} does not answer {method} {path}: {error}") from error
+            raise EngineUnreachable(
+                f"{self._address} does not answer {method} {path}: {error}",
+                what=f"{method} {path}",
+                where=self._address,
+                given=type(error).__name__,
+            ) from error
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -199,7 +212,9 @@ def _authorization() -> dict[str, str]:
         try:
             token = Path(path).read_text().strip()
         except OSError as error:
-            raise InvalidCluster(f"the token of Ray (RAY_AUTH_TOKEN_PATH): {error}") from error
+            raise InvalidCluster(
+                f"the token of Ray (RAY_AUTH_TOKEN_PATH): {error}", what="RAY_AUTH_TOKEN_PATH", where=path
+            ) from error
     if token:
         return {"Authorization": f"Bearer {token}"}
     return {}

@@ -135,10 +135,10 @@ class SlurmQueue:
         if ended.returncode:
             message = ended.stderr.strip()
             if any(word in message for word in _REFUSED) and not any(word in message for word in _SILENT):
-                raise InvalidCluster(
-                    f"Slurm refuses the job: {message}; see queue, account and slot of the cluster"
-                )
-            raise EngineUnreachable(f"sbatch ended with {ended.returncode}: {message or 'no message'}")
+                refusal = f"Slurm refuses the job: {message}; see queue, account and slot of the cluster"
+                raise InvalidCluster(refusal, what="job", where="Slurm", given=message)
+            reason = f"sbatch ended with {ended.returncode}: {message or 'no message'}"
+            raise EngineUnreachable(reason, what="sbatch", given=ended.returncode)
         # --test-only answers on standard error; `id;cluster` comes from a federation
         return ended.stdout.strip().partition(";")[0] or ended.stderr.strip()
 
@@ -154,7 +154,8 @@ class SlurmQueue:
         jobs: dict[str, str] = {}
         for line in lines.splitlines():
             if line.count("|") < 3:
-                raise EngineUnreachable(f"squeue prints {line[:200]!r}, which is no element of an array")
+                fault = f"squeue prints {line[:200]!r}, which is no element of an array"
+                raise EngineUnreachable(fault, what="squeue", given=line[:200])
             element, partition, state, reason = line.strip().split("|", 3)
             number = element.partition("_")[0]
             jobs[number] = f"{number} in partition {partition}"
@@ -191,7 +192,9 @@ class SlurmQueue:
             if lasted > CANCEL_S:
                 raise EngineUnreachable(
                     f"{elements.count(WAITING | RUNNING)} elements of {name} have not ended after {CANCEL_S:.0f} s; "
-                    "cancel again"
+                    "cancel again",
+                    what=name,
+                    given=elements.count(WAITING | RUNNING),
                 )
             # --full: the batch script and its children, not only the job's steps.
             kill = ["--signal=KILL", "--full"] if lasted > KILL_AFTER_S else []
@@ -210,7 +213,9 @@ class SlurmQueue:
         if ended.returncode:
             name = next(word for word in command if word != "env" and "=" not in word)
             raise EngineUnreachable(
-                f"{name} ended with {ended.returncode}: {ended.stderr.strip() or 'no message'}"
+                f"{name} ended with {ended.returncode}: {ended.stderr.strip() or 'no message'}",
+                what=name,
+                given=ended.returncode,
             )
         return ended.stdout
 
@@ -223,10 +228,13 @@ class SlurmQueue:
         except FileNotFoundError as error:
             raise InvalidCluster(
                 f"there is no command {full[0]!r} here; install Slurm's commands, or give the cluster "
-                'submit = ["ssh", "<login node>"]'
+                'submit = ["ssh", "<login node>"]',
+                what=full[0],
             ) from error
         except subprocess.TimeoutExpired as error:
-            raise EngineUnreachable(f"{command[0]} did not answer within {ANSWER_S:.0f} s") from error
+            raise EngineUnreachable(
+                f"{command[0]} did not answer within {ANSWER_S:.0f} s", what=command[0], accepted=ANSWER_S
+            ) from error
 
 
 BEGUN = 8

@@ -109,10 +109,14 @@ def _jobs(rows: PrintedRows, columns: Mapping[str, int]) -> Iterator[QueuedJob]:
     """Yield the jobs. Raises: EngineUnreachable for a row that is none: it may be any job, so all are unknown."""
     for row in rows.whole:
         if not row[0].isdigit():
-            raise EngineUnreachable(f"squeue prints {' | '.join(row)[:200]!r}, which is no job")
+            raise EngineUnreachable(
+                f"squeue prints {' | '.join(row)[:200]!r}, which is no job", what="squeue", given=row
+            )
         yield _job(dict(zip(columns, row, strict=True)))
     if rows.rest:
-        raise EngineUnreachable(f"squeue prints {' | '.join(rows.rest)[:200]!r}, which is no job")
+        raise EngineUnreachable(
+            f"squeue prints {' | '.join(rows.rest)[:200]!r}, which is no job", what="squeue", given=rows.rest
+        )
 
 
 def _job(values: Mapping[str, str]) -> QueuedJob:

@@ -35,5 +35,10 @@ ENGINES: Mapping[str, Callable[[int | None, Collection[str]], Compute]] = {
 def open_compute(engine: str, workers: int | None = None, variables: Collection[str] = ()) -> Compute:
     """Open an engine; close it after use. Raises: InvalidRuntime."""
     if engine not in ENGINES:
-        raise InvalidRuntime(f"compute engine {engine!r}; accepted: {', '.join(sorted(ENGINES))}")
+        raise InvalidRuntime(
+            f"compute engine {engine!r}; accepted: {', '.join(sorted(ENGINES))}",
+            what="engine",
+            given=engine,
+            accepted=sorted(ENGINES),
+        )
     return ENGINES[engine](workers, variables)

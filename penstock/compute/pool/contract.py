@@ -87,10 +87,20 @@ def check_limits(timeout_s: float | Sequence[float], n_units: int) -> Sequence[f
     if isinstance(timeout_s, list | tuple):
         each = list(timeout_s)
     if each is not None and len(each) != n_units:
-        raise InvalidRuntime(f"{len(each)} timeouts for {n_units} units; give one for all, or one of each")
+        raise InvalidRuntime(
+            f"{len(each)} timeouts for {n_units} units; give one for all, or one of each",
+            what="timeout_s",
+            given=len(each),
+            accepted=n_units,
+        )
     for limit_s in [timeout_s] if each is None else each:
         if not (isinstance(limit_s, int | float) and 0 < limit_s < math.inf):
-            raise InvalidRuntime(f"timeout_s={limit_s!r}; accepted: a finite number of seconds above 0")
+            raise InvalidRuntime(
+                f"timeout_s={limit_s!r}; accepted: a finite number of seconds above 0",
+                what="timeout_s",
+                given=limit_s,
+                accepted="a finite number of seconds above 0",
+            )
     if each is None:
         return [cast("float", timeout_s)] * n_units
     return each

@@ -51,7 +51,9 @@ class InlineCompute:
         types = answer_types(function)
         for position, unit in enumerate(units):
             if self._closed:
-                raise InvalidRuntime("this engine was closed; open another one")
+                raise InvalidRuntime(
+                    "this engine was closed; open another one", what="engine", given="closed"
+                )
             outcome = _run_here(function, unit, types)
             if progress is not None:
                 progress(position + 1, len(units))
@@ -195,7 +197,9 @@ class LocalCompute:
     def _outcomes(self, work: _Map, progress: Progress | None) -> Iterator[Outcome[R]]:
         with self._lock:
             if self._closed:
-                raise InvalidRuntime("this engine was closed; open another one")
+                raise InvalidRuntime(
+                    "this engine was closed; open another one", what="engine", given="closed"
+                )
             self._maps.add(work)
         try:
             for number in range(min(self._n_workers, len(work.units))):
@@ -229,7 +233,9 @@ class LocalCompute:
                     raise work.error
                 reply = work.consume(index)
                 if reply is None and work.stopped:
-                    raise InvalidRuntime("this engine was closed in the middle of a map")
+                    raise InvalidRuntime(
+                        "this engine was closed in the middle of a map", what="map", given="closed"
+                    )
                 news = work.done > work.reported
                 work.reported = work.done
             if news and progress is not None:

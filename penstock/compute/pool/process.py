@@ -102,7 +102,9 @@ class Worker:
         except OSError as error:
             raise InvalidRuntime(
                 f"a worker process cannot start ({error}); use fewer workers, or look at the limits on "
-                "processes and open files, and at the space for temporary files"
+                "processes and open files, and at the space for temporary files",
+                what="worker",
+                given=type(error).__name__,
             ) from error
 
     def load(self, function: bytes) -> None:
@@ -118,13 +120,17 @@ class Worker:
             kind, body = self._receive(time.monotonic() + START_TIMEOUT_S)
         except TimeoutError as error:
             raise InvalidRuntime(
-                f"importing what the function needs took more than {START_TIMEOUT_S:.0f} s in a worker process"
+                f"importing what the function needs took more than {START_TIMEOUT_S:.0f} s in a worker process",
+                what="import",
+                accepted=START_TIMEOUT_S,
             ) from error
         if kind == worker.FAILED:
             _, reason = failure_told(body)
             raise Unpicklable(
                 f"a worker process cannot load the function: {reason}\nThe function, and all that it holds, "
-                "must stand in modules that can be imported, not in __main__, a notebook or another function"
+                "must stand in modules that can be imported, not in __main__, a notebook or another function",
+                what="function",
+                given=reason,
             )
         self.function = function
 

@@ -113,7 +113,7 @@ def test_bytes_limit_a_batch_too(store: Store, place: Store) -> None:
         "g",
     ]
     assert len(keys) == 5
-    with refusal(InvalidSpec, what="batch", accepted="1 or more, max_wait_s 0 or more"):
+    with refusal(InvalidSpec, what="max_objects", given=0):
         BatchLimits(max_objects=0)
 
 

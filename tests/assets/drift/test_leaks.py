@@ -19,6 +19,7 @@ from penstock.search.overlap import protected_texts
 from penstock.search.overlap.find_overlaps import find_overlaps
 from penstock.search.overlap.protected_texts import distinct_shingles, protected_path
 from penstock.search.overlap.sample_texts import SampleTexts
+from tests.refusals import refusal
 
 HASH = "0123456789abcdef"
 
@@ -190,7 +191,7 @@ def test_gate_does_not_trust_the_stored_shingles(root: loader.Root) -> None:
 def test_text_that_cannot_be_read_names_sample_and_remedy(root: loader.Root) -> None:
     with root.write("exam") as out:
         out.add("q", {"txt": QUESTION})
-    with pytest.raises(DecodeFailed, match=r"batch b1 of docs, sample 'bad', field 'txt': .*UTF-8.*exclude"):
+    with refusal(DecodeFailed, what="txt", where="batch b1 of docs, sample 'bad'"):
         judged_texts(root, {"bad": b"\xff\xfe"}, "exam@1")
 
 

@@ -174,7 +174,7 @@ def test_index_that_is_wrong_of_one_object_refuses_it_alone(
     found = look_at(store, format, NO_OPTIONS)
     assert found.has_samples(store.head(sound))
     said = rf"{wrong} has {sized[name] - 7} bytes, and its index gives {sized[name]}"
-    with pytest.raises(Corrupt, match=said):
+    with refusal(Corrupt, what="size", where=place / wrong, given=sized[name] - 7, accepted=sized[name]):
         found.has_samples(store.head(wrong))
     told = import_place(root, format, store, "d").failures
     assert [
@@ -209,7 +209,8 @@ def test_parts_in_place_are_published_with_the_table_that_the_gate_saw(
     record = current_record(root.store, "demo", "samples", batch)
     assert record is not None
     parts = [loader.Part.from_json(part) for part in record.body["parts"]]
-    with pytest.raises(StageNotPublished, match="no verdict"):
+    transaction = f"transaction {record.body['txn']}"
+    with refusal(StageNotPublished, what="verdict", where=transaction, given="no verdict was given"):
         root.publish("demo", parts, foreign=record.body["foreign"])
     with pytest.raises(InvalidSample, match="foreign="):
         root.publish("demo", parts)

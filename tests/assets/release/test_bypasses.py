@@ -26,6 +26,7 @@ from loader.storage import open_store
 from penstock.stages import current_record
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
+from tests.refusals import refusal
 from tests.servers.deployment import REPOSITORY, RUNS_IN_THE_DAEMON, Deployment, deployment
 
 ROOT, LANDING, BAD = "BYPASS_ROOT", "BYPASS_LANDING", "BYPASS_BAD"
@@ -168,7 +169,8 @@ def test_parts_are_not_published_by_hand_before_a_gate_has_looked_at_them(
     record = current_record(root.store, "demo", "samples", batch)
     assert record is not None
     parts = [loader.Part.from_json(body) for body in record.body["parts"]]
-    with pytest.raises(StageNotPublished, match="wait for their gate"):
+    transaction = f"transaction {record.body['txn']}"
+    with refusal(StageNotPublished, what="verdict", where=transaction, given="no verdict was given"):
         root.publish("demo", parts, exclude=record.body["exclude"])
     # The samples' record is no verdict on them.
     with pytest.raises(StageNotPublished, match="judged other parts"):

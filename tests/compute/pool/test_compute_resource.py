@@ -8,6 +8,7 @@ import pytest
 from loader.errors import InvalidRuntime
 from penstock.compute.pool import ENGINES, InlineCompute, LocalCompute
 from resources.compute import ComputeResource
+from tests.refusals import refusal
 from tests.servers.patience import PATIENCE_S
 
 
@@ -39,7 +40,8 @@ def test_resource_opens_what_it_names() -> None:
 
 @pytest.mark.parametrize("options", [{"engine": "cloud"}, {"workers": -1}])
 def test_what_the_resource_refuses(options) -> None:
-    with pytest.raises(InvalidRuntime, match="accepted"), ComputeResource(**options).opened():
+    ((name, value),) = options.items()
+    with refusal(InvalidRuntime, what=name, given=value), ComputeResource(**options).opened():
         pass
 
 

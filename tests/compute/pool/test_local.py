@@ -18,6 +18,7 @@ from penstock.compute.pool import LocalCompute
 from penstock.compute.pool.environment import visible_gpus, worker_environment
 from penstock.compute.pool.local import AHEAD_BYTES, AHEAD_UNITS
 from penstock.compute.pool.process import MapTask, Pool
+from tests.refusals import refusal
 from tests.servers.patience import until
 from tests.servers.processes import python
 
@@ -175,7 +176,7 @@ def test_module_that_breaks_its_workers(engine, units, tmp_path, monkeypatch, bo
 def test_no_room_for_a_worker(units, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     engine = LocalCompute(2)
-    with pytest.raises(InvalidRuntime, match="a worker process cannot start"):
+    with refusal(InvalidRuntime, what="worker", given="FileNotFoundError"):
         list(engine.map(units.double, range(5), timeout_s=TIMEOUT_S))
     engine.close()
 

@@ -159,7 +159,10 @@ class CachedStore:
         page_cuts = PageCuts(spans, self._cache.page_bytes)
         if page_cuts.end > content.nbytes:
             raise Corrupt(
-                f"{self.url}/{key}: a range ends behind byte {content.nbytes}, where the object ends"
+                f"{self.url}/{key}: a range ends behind byte {content.nbytes}, where the object ends",
+                what="range",
+                where=f"{self.url}/{key}",
+                given=content.nbytes,
             )
         is_patient = _waits.get()
         missing = self._read_pages(key, content, page_cuts, is_patient=is_patient)
@@ -389,7 +392,13 @@ class CachedStore:
 
     def _check(self, key: str, content: Content, etag: str | None) -> None:
         if etag is not None and etag != content.sha256:
-            raise Changed(f"{self.url}/{key}: pinned as {etag}, and the version has SHA-256 {content.sha256}")
+            raise Changed(
+                f"{self.url}/{key}: pinned as {etag}, and the version has SHA-256 {content.sha256}",
+                what="etag",
+                where=f"{self.url}/{key}",
+                given=etag,
+                accepted=content.sha256,
+            )
 
     def _pin(self, key: str, etag: str) -> None:
         pinned = self._pins.setdefault(key, etag)

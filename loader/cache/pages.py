@@ -96,7 +96,11 @@ def _upgrade(path: str, mode: int) -> None:
     if number > NEWEST_FORMAT:
         raise InvalidRuntime(
             f"the cache folder {path} has format {number}, and this penstock reads formats up to {NEWEST_FORMAT}: use "
-            "another folder, or the newer penstock"
+            "another folder, or the newer penstock",
+            what="format",
+            where=path,
+            given=number,
+            accepted=NEWEST_FORMAT,
         )
     hints = os.path.join(path, FORMER_HINTS)
     with suppress(OSError):
@@ -127,16 +131,22 @@ def _refuse_others(path: str) -> None:
     link, status, user = os.lstat(path), os.stat(path), os.geteuid()
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (user, 0):
         why = f"is a link that user {link.st_uid} made"
+        fault = {"what": "owner of the link", "given": link.st_uid}
     elif status.st_uid != user:
         why = f"belongs to user {status.st_uid}"
+        fault = {"what": "owner", "given": status.st_uid}
     elif status.st_mode & 0o022:
-        why = f"has the mode {stat.S_IMODE(status.st_mode):o}: others may write there"
+        mode = stat.S_IMODE(status.st_mode)
+        why = f"has the mode {mode:o}: others may write there"
+        fault = {"what": "mode", "given": mode}
     else:
         return
     raise InvalidRuntime(
         f"the cache folder {path} {why}, and this process runs as user {user}: anyone who writes there decides what a "
         "training reads. Name a folder that is not there yet (it is made with the mode 700), or empty this one, make "
-        "it yours and chmod 700; where users who trust one another share it: loader.NodeCache(path=..., shared=True)"
+        "it yours and chmod 700; where users who trust one another share it: loader.NodeCache(path=..., shared=True)",
+        where=path,
+        **fault,
     )
 
 
@@ -147,7 +157,10 @@ def _refuse_sources(path: str) -> None:
             if os.path.exists(os.path.join(folder, marker)):
                 raise InvalidRuntime(
                     f"the cache folder {path} lies in {folder}, which is {what}; nothing but its own data may lie "
-                    "there: use a folder elsewhere on a local disk"
+                    "there: use a folder elsewhere on a local disk",
+                    what="cache",
+                    where=path,
+                    given=what,
                 )
         above = os.path.dirname(folder)
         if above == folder:

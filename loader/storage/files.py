@@ -209,9 +209,10 @@ def _state(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _change_error(path: str, target: str) -> Changed:
-    return Changed(
+    message = (
         f"{path} was written to while it was uploaded to {target}: wait for its writer, then upload again"
     )
+    return Changed(message, what="file", where=target, given=path)
 
 
 def download(

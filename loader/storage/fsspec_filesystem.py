@@ -59,7 +59,9 @@ def open_filesystem(url: str, own: Mapping[str, object], secrets: Sequence[str])
         raise MissingDependency(f"{redact(url, secrets)}: {redact(str(error), secrets)}") from None
     except (ValueError, TypeError, OSError) as error:
         raise InvalidStore(
-            f"{redact(url, secrets)}: fsspec does not open it: {redact(str(error), secrets)}"
+            f"{redact(url, secrets)}: fsspec does not open it: {redact(str(error), secrets)}",
+            what="URL",
+            where=redact(url, secrets),
         ) from None
     _refuse_old(fs, url)
     return fs, str(path)

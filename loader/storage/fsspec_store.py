@@ -63,7 +63,10 @@ def open_fsspec(url: str, options: Mapping[str, object], spec: StoreSpec) -> Sto
     if unknown or not isinstance(own, Mapping):
         raise InvalidStore(
             f"{spec.url}: {unknown or 'fsspec'} not understood; the file system's options go under one key, "
-            f'{{"fsspec": {{...}}}}, beside {", ".join(RETRY_OPTIONS)}'
+            f'{{"fsspec": {{...}}}}, beside {", ".join(RETRY_OPTIONS)}',
+            what="options",
+            where=spec.url,
+            given=unknown,
         )
     if ("::" not in url and url.split("://", 1)[0] in ("file", "local")) or "://" not in url:
         return open_local(url, {}, spec)  # our local store creates atomically, fsspec's does not

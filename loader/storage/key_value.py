@@ -111,9 +111,17 @@ def open_memory(url: str, options: Mapping[str, object], spec: StoreSpec) -> Sto
     """Open the store with a name in this process. Raises: InvalidStore if there is no name, or an option."""
     parts = urlsplit(url)
     if not parts.netloc:
-        raise InvalidStore(f"{url!r} has no name; write memory://name or memory://name/prefix")
+        raise InvalidStore(
+            f"{url!r} has no name; write memory://name or memory://name/prefix", what="URL", given=url
+        )
     if options:
-        raise InvalidStore(f"memory:// takes no options, got {sorted(options)}; leave them out")
+        raise InvalidStore(
+            f"memory:// takes no options, got {sorted(options)}; leave them out",
+            what="options",
+            where=url,
+            given=sorted(options),
+            accepted="none",
+        )
     prefix = parts.path.strip("/")
     if prefix:
         check_key(prefix)

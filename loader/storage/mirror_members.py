@@ -197,7 +197,10 @@ class Members:
     def _admit(self, member: Member, identity: str | None) -> None:
         if identity is None and (member is not self.primary or self._identity is not None):
             raise ObjectNotFound(
-                f"{member.url} holds no root yet; penstock migrate run makes a mirror, root.write() a root"
+                f"{member.url} holds no root yet; penstock migrate run makes a mirror, root.write() a root",
+                what="root",
+                where=member.url,
+                given="none",
             )
         if identity and self._identity is None:
             self._identity = identity

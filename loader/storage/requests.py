@@ -140,7 +140,9 @@ class RetryBudget:
         if self.deadline_s < 0 or self.base_s < 0 or self.cap_s < self.base_s:
             raise InvalidStore(
                 f"retry budget {self} cannot be: deadline, base and cap are seconds, 0 or more, base <= cap: "
-                "options retry_deadline_s, retry_base_s, retry_cap_s"
+                "options retry_deadline_s, retry_base_s, retry_cap_s",
+                what="retry budget",
+                given=self,
             )
 
     def pause_s(self, tries: int, fraction: float) -> float:
@@ -160,7 +162,12 @@ class Limiter:
     def __init__(self, most: int = 64) -> None:
         """most: most requests in flight, at least 1. Raises: InvalidStore."""
         if most < 1:
-            raise InvalidStore(f"max_concurrency={most} lets no request through; give 1 or more")
+            raise InvalidStore(
+                f"max_concurrency={most} lets no request through; give 1 or more",
+                what="max_concurrency",
+                given=most,
+                accepted="1 or more",
+            )
         self._most = most
         self._limit = float(most)
         self._in_flight = self._waiting = 0

@@ -97,7 +97,9 @@ def open_store(url: str | PathLike[str], options: Mapping[str, object] | None = 
     text = fspath(url) if isinstance(url, PathLike) else url
     if not isinstance(text, str) or not text:
         raise InvalidStore(
-            f"store URL {text!r}: give a path or a URL such as '/data/root' or 's3://bucket/prefix'"
+            f"store URL {text!r}: give a path or a URL such as '/data/root' or 's3://bucket/prefix'",
+            what="store URL",
+            given=text,
         )
     settings = dict(options or {})
     return _open(text, settings, store_spec(text, settings))
@@ -205,7 +207,9 @@ def _refuse_secrets(url: str) -> None:
         if query and parts.scheme not in ("file", "local", ""):
             raise InvalidStore(
                 f"{redact(url.split('?', 1)[0])!r} has a query (?...), and a store is a bucket and a folder: signed "
-                "URLs name one object and expire; open the folder with credentials instead"
+                "URLs name one object and expire; open the folder with credentials instead",
+                what="store URL",
+                given="a query",
             )
 
 
@@ -342,7 +346,12 @@ def translate_options(
         if name in RUNTIME_OPTIONS or name in also:
             continue
         if name not in names:
-            raise InvalidStore(_unknown(url, name, sorted({*names, *also, *RUNTIME_OPTIONS})))
+            raise InvalidStore(
+                _unknown(url, name, sorted({*names, *also, *RUNTIME_OPTIONS})),
+                what="option",
+                where=url,
+                given=name,
+            )
         if value is None:
             continue
         target = names[name]
@@ -352,7 +361,11 @@ def translate_options(
             value = check_address(url, f"option {name}", value)
         if target in translated and translated[target] != value:
             raise InvalidStore(
-                f"{url}: {spellings[target]!r} and {name!r} mean the same and differ; give one of them"
+                f"{url}: {spellings[target]!r} and {name!r} mean the same and differ; give one of them",
+                what=name,
+                where=url,
+                given=spellings[target],
+                accepted="one of them",
             )
         translated[target], spellings[target] = value, name
     return translated
@@ -368,7 +381,10 @@ def check_address(url: str, what: str, address: object) -> str:
     if match is None or int(match.group(1) or 0) > 65_535:
         raise InvalidStore(
             f"{url}: {what}={redact(text)!r} is no address of a server; write http://host:port or https://host, "
-            "without a user"
+            "without a user",
+            what=what,
+            where=url,
+            given=text,
         )
     return text
 
@@ -377,7 +393,12 @@ def bucket_and_prefix(url: str) -> tuple[str, str]:
     """Return ('bucket', 'some/prefix') of `s3://bucket/some/prefix/`. Raises: InvalidStore."""
     bucket, _, prefix = url.split("://", 1)[1].partition("/")
     if not bucket:
-        raise InvalidStore(f"{url!r} names no bucket; write {url.split('://', 1)[0]}://bucket/prefix")
+        raise InvalidStore(
+            f"{url!r} names no bucket; write {url.split('://', 1)[0]}://bucket/prefix",
+            what="bucket",
+            where=url,
+            given="none",
+        )
     prefix = prefix.strip("/")
     return bucket, check_key(prefix) if prefix else ""
 
@@ -397,5 +418,11 @@ def _number(url: str, name: str, value: object) -> float:
     except (TypeError, ValueError):
         number = -1.0
     if not 0 <= number <= MOST:
-        raise InvalidStore(f"{url}: option {name}={value!r} is no number of 0 to {MOST:,.0f}")
+        raise InvalidStore(
+            f"{url}: option {name}={value!r} is no number of 0 to {MOST:,.0f}",
+            what=name,
+            where=url,
+            given=value,
+            accepted=[0, MOST],
+        )
     return number

@@ -16,6 +16,7 @@ from loader.cache.pages import FORMAT, HEADER_BYTES, former_page_name, make_plac
 from loader.cache.running_loaders import DEAD_S
 from loader.cache.spec import NodeCache
 from loader.errors import InvalidRuntime
+from tests.refusals import refusal
 
 PAGE = 4096
 FILE = PAGE + HEADER_BYTES
@@ -343,7 +344,7 @@ def test_folder_of_the_format_before_is_accepted_and_its_pages_go_first(folder, 
 def test_folder_of_a_later_format_is_refused(folder):
     make_place(str(folder))
     (folder / "penstock-cache.json").write_text(json.dumps({"format": 3}))
-    with pytest.raises(InvalidRuntime, match="has format 3"):
+    with refusal(InvalidRuntime, what="format", where=folder, given=3, accepted=2):
         opened(folder, 30)
 
 
@@ -366,7 +367,7 @@ def test_never_in_a_root(tmp_path):
     root.create()
     os.symlink(tmp_path / "root" / "data", tmp_path / "link")
     for place in (tmp_path / "root", tmp_path / "root" / "data" / "x" / "cache", tmp_path / "link" / "cache"):
-        with pytest.raises(InvalidRuntime, match="a penstock root"):
+        with refusal(InvalidRuntime, what="cache", where=place, given="a penstock root"):
             opened(place, 100)
     assert not (tmp_path / "root" / "data").exists()
 
@@ -374,9 +375,17 @@ def test_never_in_a_root(tmp_path):
 def test_never_among_other_files(tmp_path):
     (tmp_path / "landing").mkdir()
     (tmp_path / "landing" / "cat.jpg").write_bytes(b"a cat")
-    with pytest.raises(InvalidRuntime, match=r"cat\.jpg"):
+    with refusal(
+        InvalidRuntime,
+        what="cache",
+        where=f"{tmp_path}/landing",
+        given="cat.jpg",
+        accepted="an empty folder",
+    ):
         opened(tmp_path / "landing", 100)
     (tmp_path / "landing" / "_origins.json").write_bytes(b"{}")
-    with pytest.raises(InvalidRuntime, match="a landing place"):
+    with refusal(
+        InvalidRuntime, what="cache", where=f"{tmp_path}/landing/cache", given="a landing place"
+    ):
         opened(tmp_path / "landing" / "cache", 100)
     assert sorted(os.listdir(tmp_path / "landing")) == ["_origins.json", "cat.jpg"]

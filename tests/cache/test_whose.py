@@ -12,6 +12,7 @@ from loader.cache.node_cache import OpenCache
 from loader.cache.pages import BadPage, Pages
 from loader.cache.spec import NodeCache
 from loader.errors import InvalidRuntime
+from tests.refusals import refusal
 from tests.servers.patience import PATIENCE_S
 
 PAGE = 4096
@@ -68,11 +69,9 @@ def test_one_of_an_earlier_release_is_closed(make_origin, reader, folder):
 def test_somebody_elses_folder_is_refused(folder, another_user):
     opened(folder)
     another_user()
-    with pytest.raises(
-        InvalidRuntime, match=rf"{folder} belongs to user {os.getuid()}, and this process runs as"
-    ):
+    with refusal(InvalidRuntime, what="owner", where=folder, given=os.getuid()):
         opened(folder)
-    with pytest.raises(InvalidRuntime, match="belongs to user"):
+    with refusal(InvalidRuntime, what="owner", where=folder, given=os.getuid()):
         loader.Loader(one_sample(), cache=folder)
 
 
@@ -87,7 +86,7 @@ def one_sample():
 def test_folder_that_others_write_to_is_refused(folder, bits, empty):
     folder.mkdir() if empty else opened(folder)
     os.chmod(folder, bits)
-    with pytest.raises(InvalidRuntime, match=rf"has the mode {bits:o}: others may write there.*shared=True"):
+    with refusal(InvalidRuntime, what="mode", where=folder, given=bits):
         opened(folder)
     assert mode(folder) == bits
 
@@ -96,7 +95,9 @@ def test_folder_that_is_no_cache_keeps_its_mode(folder):
     folder.mkdir()
     (folder / "mine.txt").write_text("x")
     os.chmod(folder, 0o755)
-    with pytest.raises(InvalidRuntime, match="holds other things"):
+    with refusal(
+        InvalidRuntime, what="cache", where=folder, given="mine.txt", accepted="an empty folder"
+    ):
         opened(folder)
     assert mode(folder) == 0o755
 
@@ -106,7 +107,7 @@ def test_link_of_ones_own_leads_to_it(folder, tmp_path, another_user):
     (tmp_path / "link").symlink_to(folder)
     opened(tmp_path / "link")
     another_user()
-    with pytest.raises(InvalidRuntime, match=r"is a link that user|belongs to user"):
+    with refusal(InvalidRuntime, what="owner", where=f"{tmp_path}/link", given=os.getuid()):
         opened(tmp_path / "link")
 
 
@@ -130,7 +131,7 @@ def test_users_who_trust_one_another_share_one(folder, another_user, put):
     another_user()
     assert opened(folder, shared=True).read(name, [slice(0, 4)]) == [bytes(4)]
     assert mode(folder / "pages" / name[-2:] / name) == 0o644
-    with pytest.raises(InvalidRuntime, match="shared = 'yes'; True or False"):
+    with refusal(InvalidRuntime, what="cache shared", given="yes", accepted=[True, False]):
         NodeCache(path=folder, shared="yes")
 
 

@@ -8,6 +8,7 @@ from loader.storage.cloud.azure import azure_config
 from loader.storage.cloud.gcs import gcs_config
 from loader.storage.cloud.s3 import s3_config
 from loader.storage.spec import store_runtime
+from tests.refusals import refusal
 from tests.servers.processes import python
 
 
@@ -72,33 +73,121 @@ def test_explicit_keys_are_not_mixed_with_the_environments_token(s3_options, fau
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "fault"),
     [
-        ({"endpont_url": "x"}, r"'endpont_url', did you mean 'endpoint_url'\? accepted are .*skip_signature"),
-        ({"client_kwargs": {"verify": False}}, "unknown option 'verify'"),
-        ({"client_kwargs": {"profile": "lab"}}, "'profile' stands in client_kwargs"),
-        ({"client_kwargs": {"timeout_s": 1}}, "'timeout_s' stands in client_kwargs"),
-        ({"client_kwargs": {"direct_reads": False}}, "'direct_reads' stands in client_kwargs"),
-        ({"client_kwargs": "x"}, "give a dict"),
-        ({"key": "A", "access_key_id": "B"}, "mean the same and differ"),
-        ({"endpoint_url": "A", "client_kwargs": {"endpoint_url": "B"}}, "given twice"),
-        ({"profile": "p", "anon": True}, "contradict"),
-        ({"profile": "no-such-profile"}, "gives no credentials"),
-        ({"credential_provider": 5}, "give a function"),
-        ({"key": "A"}, "both key and secret"),
-        ({"token": "A"}, "both key and secret"),
-        ({"key": "A", "secret": "B", "profile": "p"}, "contradict"),
-        ({"checksum_algorithm": "no-such"}, "options are refused"),
-        ({"direct_reads": "perhaps"}, "give true or false"),
-        ({"timeout_s": "soon"}, "timeout_s"),
-        ({"timeout_s": 1e300}, "timeout_s=1e\\+300 is no number of 0 to 1,000,000,000"),
-        ({"retry_deadline_s": -1}, "retry_deadline_s"),
-        ({"max_concurrency": 0}, "max_concurrency"),
-        ({"retry_cap_s": 0.0}, "retry_cap_s"),
+        ({"endpont_url": "x"}, {"what": "option", "where": "s3://bucket/prefix", "given": "endpont_url"}),
+        (
+            {"client_kwargs": {"verify": False}},
+            {"what": "option", "where": "s3://bucket/prefix", "given": "verify"},
+        ),
+        (
+            {"client_kwargs": {"profile": "lab"}},
+            {"what": "client_kwargs", "where": "s3://bucket/prefix", "given": "profile"},
+        ),
+        (
+            {"client_kwargs": {"timeout_s": 1}},
+            {"what": "client_kwargs", "where": "s3://bucket/prefix", "given": "timeout_s"},
+        ),
+        (
+            {"client_kwargs": {"direct_reads": False}},
+            {"what": "client_kwargs", "where": "s3://bucket/prefix", "given": "direct_reads"},
+        ),
+        (
+            {"client_kwargs": "x"},
+            {"what": "client_kwargs", "where": "s3://bucket/prefix", "given": "str", "accepted": "a dict"},
+        ),
+        (
+            {"key": "A", "access_key_id": "B"},
+            {
+                "what": "access_key_id",
+                "where": "s3://bucket/prefix",
+                "given": "key",
+                "accepted": "one of them",
+            },
+        ),
+        (
+            {"endpoint_url": "A", "client_kwargs": {"endpoint_url": "B"}},
+            {"what": "endpoint_url", "where": "s3://bucket/prefix", "given": "twice", "accepted": "once"},
+        ),
+        ({"profile": "p", "anon": True}, {"what": "credentials", "where": "s3://bucket/prefix"}),
+        (
+            {"profile": "no-such-profile"},
+            {"what": "profile", "where": "s3://bucket/prefix", "given": "no-such-profile"},
+        ),
+        (
+            {"credential_provider": 5},
+            {
+                "what": "credential_provider",
+                "where": "s3://bucket/prefix",
+                "given": "int",
+                "accepted": "a function",
+            },
+        ),
+        (
+            {"key": "A"},
+            {
+                "what": "key and secret",
+                "where": "s3://bucket/prefix",
+                "given": "one",
+                "accepted": "both or neither",
+            },
+        ),
+        (
+            {"token": "A"},
+            {
+                "what": "key and secret",
+                "where": "s3://bucket/prefix",
+                "given": "one",
+                "accepted": "both or neither",
+            },
+        ),
+        ({"key": "A", "secret": "B", "profile": "p"}, {"what": "credentials", "where": "s3://bucket/prefix"}),
+        ({"checksum_algorithm": "no-such"}, {"what": "options", "where": "bucket"}),
+        (
+            {"direct_reads": "perhaps"},
+            {
+                "what": "direct_reads",
+                "where": "s3://bucket/prefix",
+                "given": "perhaps",
+                "accepted": [True, False],
+            },
+        ),
+        (
+            {"timeout_s": "soon"},
+            {
+                "what": "timeout_s",
+                "where": "s3://bucket/prefix",
+                "given": "soon",
+                "accepted": [0, 1000000000.0],
+            },
+        ),
+        (
+            {"timeout_s": 1e300},
+            {
+                "what": "timeout_s",
+                "where": "s3://bucket/prefix",
+                "given": 1e300,
+                "accepted": [0, 1000000000.0],
+            },
+        ),
+        (
+            {"retry_deadline_s": -1},
+            {
+                "what": "retry_deadline_s",
+                "where": "s3://bucket/prefix",
+                "given": -1,
+                "accepted": [0, 1000000000.0],
+            },
+        ),
+        ({"max_concurrency": 0}, {"what": "max_concurrency", "given": 0, "accepted": "1 or more"}),
+        (
+            {"retry_cap_s": 0.0},
+            {"what": "retry budget", "given": "RetryBudget(deadline_s=60.0, base_s=0.05, cap_s=0.0)"},
+        ),
     ],
 )
-def test_s3_options_that_are_refused(options, message: str):
-    with pytest.raises(InvalidStore, match=message):
+def test_s3_options_that_are_refused(options, fault):
+    with refusal(InvalidStore, **fault):
         open_store("s3://bucket/prefix", options)
 
 
@@ -228,43 +317,76 @@ def test_azure_options(options, host, config):
 
 
 @pytest.mark.parametrize(
-    ("url", "options", "message"),
+    ("url", "options", "fault"),
     [
-        ("gs://b", {"token": "ya29.raw"}, "bearer_token"),
-        ("gs://b", {"consistency": "none"}, "unknown option 'consistency'"),
-        ("az://c", {"connection_string": "AccountName"}, "connection_string"),
-        ("abfs://c@lab.dfs.core.windows.net/p", {"account_name": "other"}, "not the account"),
-        ("az://c", {"account": "x"}, "did you mean 'account_"),
+        ("gs://b", {"token": "ya29.raw"}, {"what": "token", "where": "gs://b"}),
+        ("gs://b", {"consistency": "none"}, {"what": "option", "where": "gs://b", "given": "consistency"}),
+        ("az://c", {"connection_string": "AccountName"}, {"what": "connection_string", "where": "az://c"}),
+        (
+            "abfs://c@lab.dfs.core.windows.net/p",
+            {"account_name": "other"},
+            {
+                "what": "account_name",
+                "where": "az://c@lab.dfs.core.windows.net/p",
+                "given": "other",
+                "accepted": "lab.dfs.core.windows.net",
+            },
+        ),
+        ("az://c", {"account": "x"}, {"what": "option", "where": "az://c", "given": "account"}),
         (
             "az://c",
             {"account_name": "a", "connection_string": "AccountName=b;AccountKey=eA=="},
-            "account_name differs",
+            {"what": "account_name", "where": "az://c", "accepted": "connection_string"},
         ),
         (
             "az://c",
             {"account_key": "a2V5", "connection_string": "AccountName=b;AccountKey=eA=="},
-            "account_key differs",
+            {"what": "account_key", "where": "az://c", "accepted": "connection_string"},
         ),
         (
             "az://c",
             {"account_host": "lab.blob.core.windows.net", "endpoint": "http://other:1"},
-            "give one of them",
+            {"what": "endpoint", "where": "az://c", "accepted": "lab.blob.core.windows.net"},
         ),
-        ("memory://name", {"x": 1}, "takes no options"),
-        ("memory://", {}, "has no name"),
-        ("s3:///prefix", {}, "names no bucket"),
-        ("s3://b/../other", {}, "segment"),
-        ("s3://b/p?versionId=1", {}, "has a query"),
-        ("nosuchscheme://x", {}, "fsspec does not open it"),
-        ("memory://x", {"fsspec": {}, "anon": True}, "anon"),
-        ("memory://x", {"fsspec": 3}, "fsspec"),
-        (5, {}, "store URL 5: give a path or a URL"),
-        (b"/data", {}, "store URL b'/data'"),
+        (
+            "memory://name",
+            {"x": 1},
+            {"what": "options", "where": "memory://name", "given": ["x"], "accepted": "none"},
+        ),
+        ("memory://", {}, {"what": "URL", "given": "memory://"}),
+        ("s3:///prefix", {}, {"what": "bucket", "where": "s3:///prefix", "given": "none"}),
+        ("s3://b/../other", {}, {"what": "segment of a key", "where": "../other", "given": ".."}),
+        ("s3://b/p?versionId=1", {}, {"what": "store URL", "given": "a query"}),
+        ("nosuchscheme://x", {}, {"what": "URL", "where": "nosuchscheme://x"}),
+        (
+            "memory://x",
+            {"fsspec": {}, "anon": True},
+            {"what": "options", "where": "memory://x", "given": ["anon"]},
+        ),
+        ("memory://x", {"fsspec": 3}, {"what": "options", "where": "memory://x", "given": []}),
+        (5, {}, {"what": "store URL", "given": 5}),
+        (b"/data", {}, {"what": "store URL", "given": "b'/data'"}),
     ],
 )
-def test_other_urls_and_options_that_are_refused(url, options, message: str):
-    with pytest.raises(InvalidStore, match=message):
+def test_other_urls_and_options_that_are_refused(url, options, fault):
+    with refusal(InvalidStore, **fault):
         open_store(url, options)
+
+
+@pytest.mark.parametrize(
+    ("url", "option", "suggestion"),
+    [
+        (
+            "s3://b",
+            "endpont_url",
+            r"'endpont_url', did you mean 'endpoint_url'\? accepted are .*skip_signature",
+        ),
+        ("az://c", "account", "did you mean 'account_"),
+    ],
+)
+def test_close_name_of_an_option_is_suggested(url, option, suggestion: str):
+    with pytest.raises(InvalidStore, match=suggestion):
+        open_store(url, {option: "x"})
 
 
 @pytest.mark.parametrize(
@@ -291,13 +413,13 @@ def test_other_urls_and_options_that_are_refused(url, options, message: str):
     ],
 )
 def test_what_is_no_address_is_refused_by_its_option(url: str, option: str, more, address: str):
-    with pytest.raises(InvalidStore, match=f"option {option}=.* is no address of a server") as caught:
+    with refusal(InvalidStore, what=f"option {option}", where=url, given=address) as caught:
         open_store(url, {option: address, **more})
-    assert "PLANTED" not in str(caught.value)
+    assert "PLANTED" not in str(caught.value) + str(caught.value.fields)
 
 
 def test_address_of_the_environment_is_named_by_its_variable():
-    with pytest.raises(InvalidStore, match=r"AWS_ENDPOINT_URL='127\.0\.0\.1:9000' is no address"):
+    with refusal(InvalidStore, what="AWS_ENDPOINT_URL", where="s3://b", given="127.0.0.1:9000"):
         s3_config("s3://b", {}, {**NO_FILE, "AWS_ENDPOINT_URL": "127.0.0.1:9000"})
 
 

@@ -74,20 +74,32 @@ def azure_config(
     config = translate_options(url, options, NAMES, _OURS)
     for name, value in _connection_string(url, options.get("connection_string")).items():
         if name != "endpoint" and config.get(name, value) != value:  # an endpoint may serve the same account
-            raise InvalidStore(f"{url}: {name} differs from connection_string; give one of them")
+            raise InvalidStore(
+                f"{url}: {name} differs from connection_string; give one of them",
+                what=name,
+                where=url,
+                accepted="connection_string",
+            )
         config.setdefault(name, value)
     if account_host := str(options.get("account_host") or ""):
         endpoint = check_address(url, "account_host", f"https://{account_host}")
         if config.setdefault("endpoint", endpoint) != endpoint:
             raise InvalidStore(
-                f"{url}: endpoint is another than account_host={account_host!r}; give one of them"
+                f"{url}: endpoint is another than account_host={account_host!r}; give one of them",
+                what="endpoint",
+                where=url,
+                accepted=account_host,
             )
         host = host or account_host
     if host:
         account = config.setdefault("account_name", host.split(".", 1)[0])
         if account != host.split(".", 1)[0]:
             raise InvalidStore(
-                f"{url}: account_name={account!r} is not the account of {host!r}; give one of them"
+                f"{url}: account_name={account!r} is not the account of {host!r}; give one of them",
+                what="account_name",
+                where=url,
+                given=account,
+                accepted=host,
             )
         if "." in host and not host.endswith(_PUBLIC):
             config.setdefault(
@@ -133,7 +145,9 @@ def _connection_string(url: str, text: object) -> dict[str, str]:
         elif not equals or known not in _CONNECTION_IGNORED:
             raise InvalidStore(
                 f"{url}: connection_string has a part that is not understood; accepted are AccountName=, "
-                "AccountKey=, SharedAccessSignature=, BlobEndpoint= and EndpointSuffix=, separated by ';'"
+                "AccountKey=, SharedAccessSignature=, BlobEndpoint= and EndpointSuffix=, separated by ';'",
+                what="connection_string",
+                where=url,
             )
     if suffix and "account_name" in config:
         config.setdefault("endpoint", f"https://{config['account_name']}.blob.{suffix}")

@@ -135,7 +135,9 @@ def connector(
             )
         except refusals as error:
             brief = redact(str(error).split("\n\nDebug source", 1)[0], runtime.secrets)
-            raise InvalidStore(f"{bucket}: the options are refused: {brief}") from None
+            raise InvalidStore(
+                f"{bucket}: the options are refused: {brief}", what="options", where=bucket, given=brief
+            ) from None
         return cast("Client", client)
 
     return connect

@@ -33,7 +33,12 @@ def file_provider(url: str, path: str) -> Any:
         kind = info["type"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = type(error).__name__
-        raise InvalidStore(f"{url}: {path!r} is no file of Google credentials ({why}); {_ADVICE}") from None
+        raise InvalidStore(
+            f"{url}: {path!r} is no file of Google credentials ({why}); {_ADVICE}",
+            what="credentials file",
+            where=url,
+            given=path,
+        ) from None
     try:
         from google.auth.exceptions import GoogleAuthError
         from obstore.auth.google import GoogleCredentialProvider
@@ -48,7 +53,11 @@ def file_provider(url: str, path: str) -> Any:
     except (GoogleAuthError, ValueError, KeyError, TypeError) as error:
         why = type(error).__name__  # its text may contain the key
         raise InvalidStore(
-            f"{url}: {path!r} ({kind}) gives no Google credentials ({why}); {_ADVICE}"
+            f"{url}: {path!r} ({kind}) gives no Google credentials ({why}); {_ADVICE}",
+            what="credentials file",
+            where=url,
+            given=path,
+            accepted=f"credentials, not {kind}",
         ) from None
 
 
@@ -119,13 +128,22 @@ def credential_provider(
     """
     provider = options.get("credential_provider")
     if provider is not None and not callable(provider):
-        raise InvalidStore(f"{url}: credential_provider is a {type(provider).__name__}; give a function")
+        raise InvalidStore(
+            f"{url}: credential_provider is a {type(provider).__name__}; give a function",
+            what="credential_provider",
+            where=url,
+            given=type(provider).__name__,
+            accepted="a function",
+        )
     profile = options.get("profile")
     anonymous = bool(config.get("skip_signature"))
     explicit = _explicit(url, config)
     if sum((provider is not None, bool(profile), anonymous or explicit is not None)) > 1:
         raise InvalidStore(
-            f"{url}: a profile, a credential_provider and explicit credentials (or anon) contradict; give one"
+            f"{url}: a profile, a credential_provider and explicit credentials (or anon) contradict; give one",
+            what="credentials",
+            where=url,
+            accepted="one of profile, credential_provider and explicit credentials",
         )
     if provider is not None or explicit is not None or anonymous:
         return None if anonymous else provider or explicit
@@ -172,7 +190,13 @@ def _explicit(url: str, config: dict[str, Any]) -> Callable[[], dict[str, Any]] 
     if keys == dict.fromkeys(keys):
         return None
     if not keys["access_key_id"] or not keys["secret_access_key"]:
-        raise InvalidStore(f"{url}: give both key and secret, or neither (then the environment is asked)")
+        raise InvalidStore(
+            f"{url}: give both key and secret, or neither (then the environment is asked)",
+            what="key and secret",
+            where=url,
+            given="one",
+            accepted="both or neither",
+        )
     token = keys.pop("session_token")
     return lambda: {**keys, "token": token, "expires_at": None}
 
@@ -190,5 +214,8 @@ def _boto_provider(url: str, profile: str) -> Any:
         return Boto3CredentialProvider(boto3.session.Session(profile_name=profile), ttl=_ASKED_AGAIN)
     except (BotoCoreError, ValueError) as error:
         raise InvalidStore(
-            f"{url}: AWS profile {profile!r} gives no credentials: {error}; see ~/.aws/config"
+            f"{url}: AWS profile {profile!r} gives no credentials: {error}; see ~/.aws/config",
+            what="profile",
+            where=url,
+            given=profile,
         ) from None

@@ -85,10 +85,31 @@ def translate(
 
     lacking: as for `advice`. path: the object's path in its bucket; "" for several objects.
     """
-    answer, text = _answer(error, path), str(error).split("\n\nDebug source", 1)[0]
+    answer = _answer(error, path)
+    verb = what.partition(" ")[0]
+    if what.startswith("look up "):
+        verb = "look up"
+    address = what.removeprefix(f"{verb} ")
+    given = _code(error, answer) or answer.status or type(error).__name__
+    leaf = _leaf(error, answer, what, lacking, secrets, path)
+    return leaf.with_message(str(leaf), what=verb, where=address, given=given)
+
+
+def _code(error: Exception, answer: _Answer) -> str:
+    """Return the store's code of the error, or ""."""
+    kept = None
+    if not answer.status:
+        kept = _KEPT.search(str(error).split("\n\nDebug source", 1)[0])
+    return kept["code"] if kept else _xml(answer.body, "Code")
+
+
+def _leaf(
+    error: Exception, answer: _Answer, what: str, lacking: Sequence[str], secrets: Sequence[str], path: str
+) -> StoreError:
+    text = str(error).split("\n\nDebug source", 1)[0]
     status, words = answer.status, answer.words
     kept = _KEPT.search(text) if not status else None
-    code = kept["code"] if kept else _xml(answer.body, "Code")
+    code = _code(error, answer)
     brief = f"the store answered {code} {kept['why']} for {kept['key']}" if kept else _brief(text, answer)
     why = f"cannot {what}: {redact(brief, secrets)}"
     name = type(error).__name__

@@ -95,5 +95,7 @@ def _add_token(url: str, config: dict[str, Any], token: object) -> None:
     else:
         raise InvalidStore(
             f"{url}: this kind of token is not supported; accepted are 'anon', 'google_default', the path of "
-            "a credentials file and its content as a dict; an OAuth token goes under bearer_token"
+            "a credentials file and its content as a dict; an OAuth token goes under bearer_token",
+            what="token",
+            where=url,
         )

@@ -320,7 +320,11 @@ def list_objects(
                     continue  # 'sub/' sorts after 'sub.x', and 'sub' before it
                 raise StoreError(
                     f"cannot list {prefix!r}: {key!r} came behind {previous!r}, and key order is needed; "
-                    "this bucket (an S3 directory bucket?) does not list in it: use a general purpose bucket"
+                    "this bucket (an S3 directory bucket?) does not list in it: use a general purpose bucket",
+                    what="key order",
+                    where=prefix,
+                    given=key,
+                    accepted=f"a key after {previous!r}",
                 )
             previous = key
             if key > last:

@@ -47,13 +47,13 @@ def explain_refusal(connection: Connection, scheme: str, path: str, refused: For
     try:
         connection.call("list", path, attempt)
     except Forbidden:
-        return Forbidden(
+        return refused.with_message(
             f"{refused}; these credentials may not list the bucket, so that a missing object looks forbidden: grant "
             f"{to_list} on it, and {to_read} if reading is refused then"
         )
     except StoreError:
         return refused
-    return Forbidden(f"{refused}; these credentials may list and not read: grant {to_read}")
+    return refused.with_message(f"{refused}; these credentials may list and not read: grant {to_read}")
 
 
 T = TypeVar("T")
@@ -276,7 +276,10 @@ class ReadStore(Opened):
 
     def _short(self, key: str, offset: int, nbytes: int, size: int | None = None) -> Corrupt:
         end = "before that range" if size is None else f"at byte {size}"
-        return Corrupt(f"{self.url}/{key}[{offset}:{offset + nbytes}]: the object ends {end}")
+        message = f"{self.url}/{key}[{offset}:{offset + nbytes}]: the object ends {end}"
+        return Corrupt(
+            message, what="range", where=f"{self.url}/{key}", given=[offset, offset + nbytes], accepted=size
+        )
 
 
 class NativeAnswer:

@@ -178,15 +178,30 @@ def s3_config(
     environ = os.environ if environ is None else environ
     client_kwargs = options.get("client_kwargs") or {}
     if not isinstance(client_kwargs, Mapping):
-        raise InvalidStore(f"{url}: client_kwargs is a {type(client_kwargs).__name__}; give a dict")
+        raise InvalidStore(
+            f"{url}: client_kwargs is a {type(client_kwargs).__name__}; give a dict",
+            what="client_kwargs",
+            where=url,
+            given=type(client_kwargs).__name__,
+            accepted="a dict",
+        )
     flat = {name: value for name, value in options.items() if name != "client_kwargs"}
     for name, value in client_kwargs.items():
         if name in RUNTIME_OPTIONS or name in _OURS:
             raise InvalidStore(
-                f"{url}: {name!r} stands in client_kwargs, which are boto's and obstore's names; give it beside them"
+                f"{url}: {name!r} stands in client_kwargs, which are boto's and obstore's names; give it beside them",
+                what="client_kwargs",
+                where=url,
+                given=name,
             )
         if name in flat and flat[name] != value:
-            raise InvalidStore(f"{url}: {name!r} is given twice, in client_kwargs too; give it once")
+            raise InvalidStore(
+                f"{url}: {name!r} is given twice, in client_kwargs too; give it once",
+                what=name,
+                where=url,
+                given="twice",
+                accepted="once",
+            )
         flat[name] = value
     config = translate_options(url, flat, NAMES, _OURS)
     profile = options.get("profile")
@@ -210,7 +225,13 @@ def _direct(
 ) -> Direct | None:
     direct_reads = options.get("direct_reads")
     if direct_reads is not None and not isinstance(direct_reads, bool):
-        raise InvalidStore(f"{url}: option direct_reads={direct_reads!r} is no boolean; give true or false")
+        raise InvalidStore(
+            f"{url}: option direct_reads={direct_reads!r} is no boolean; give true or false",
+            what="direct_reads",
+            where=url,
+            given=direct_reads,
+            accepted=[True, False],
+        )
     if direct_reads is False or runtime.client.get("proxy_url"):
         return None
     if any(config.get(name) or os.environ.get(f"AWS_{name.upper()}") for name in _NOT_DIRECT):

@@ -138,7 +138,12 @@ class RemoteStore(ReadStore):
         except FileNotFoundError:
             return False
         if held != data:
-            raise AlreadyExists(f"{self.url}/{key}: the key already holds another object; choose another key")
+            raise AlreadyExists(
+                f"{self.url}/{key}: the key already holds another object; choose another key",
+                what="key",
+                where=f"{self.url}/{key}",
+                given="another object",
+            )
         return True
 
 

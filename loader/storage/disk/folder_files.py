@@ -19,34 +19,41 @@ _AGAIN = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR}
 def disk_error(verb: str, path: str, error: OSError) -> StoreError:
     why = f"cannot {verb} {path}: {error.strerror or error}"
     number = error.errno
+    code = errno.errorcode.get(number or 0, type(error).__name__)
+    fault = {"what": "object", "where": path, "given": code}
     if isinstance(error, NotADirectoryError) and verb == "write":
         return InvalidStore(
-            f"{why}; part of that path is a file, and a disk cannot hold 'a' and 'a/b': choose another key"
+            f"{why}; part of that path is a file, and a disk cannot hold 'a' and 'a/b': choose another key",
+            **fault,
         )
     leads_nowhere = number == errno.ELOOP and verb == "read"  # a link to itself is treated as a dangling link
     if isinstance(error, FileNotFoundError | NotADirectoryError) or leads_nowhere:
         if verb == "write" and error.filename not in (None, path):
-            return ObjectNotFound(f"cannot write {path}: there is no file {error.filename}")
-        return ObjectNotFound(f"{path}: there is no such object")
+            return ObjectNotFound(f"cannot write {path}: there is no file {error.filename}", **fault)
+        return ObjectNotFound(f"{path}: there is no such object", **fault)
     if isinstance(error, IsADirectoryError) or number == errno.ENOTEMPTY:
-        return InvalidStore(f"{why}; other objects lie below that key: choose another key")
+        return InvalidStore(f"{why}; other objects lie below that key: choose another key", **fault)
     if isinstance(error, PermissionError) or number == errno.EROFS:
         return Forbidden(
             f"{why}; this process runs as user id {os.geteuid()}: check owner and mode of the directory, "
-            "and whether the file system is mounted read-only"
+            "and whether the file system is mounted read-only",
+            **fault,
         )
     if number in (errno.ENOSPC, errno.EDQUOT):
         return StoreError(
             f"{why}; nothing was stored: free space or raise the quota there (`df {os.path.dirname(path)}`), "
-            "then run the same command again"
+            "then run the same command again",
+            **fault,
         )
     if number in (errno.EMFILE, errno.ENFILE):
-        return StoreError(f"{why}; raise the limit of open files (`ulimit -n`) or read with fewer threads")
+        return StoreError(
+            f"{why}; raise the limit of open files (`ulimit -n`) or read with fewer threads", **fault
+        )
     if number == errno.ENAMETOOLONG:
-        return InvalidStore(f"{why}; a segment of a key on a disk is at most 255 bytes")
+        return InvalidStore(f"{why}; a segment of a key on a disk is at most 255 bytes", **fault)
     if number in _AGAIN:
-        return Transient(f"{why}; the disk or its server did not answer: check it, then try again")
-    return StoreError(f"{why} (errno {number})")
+        return Transient(f"{why}; the disk or its server did not answer: check it, then try again", **fault)
+    return StoreError(f"{why} (errno {number})", **fault)
 
 
 def upload_size(path: str, target: str) -> int:
@@ -55,7 +62,9 @@ def upload_size(path: str, target: str) -> int:
         with open(path, "rb") as source:
             return os.fstat(source.fileno()).st_size
     except FileNotFoundError:
-        raise ObjectNotFound(f"cannot write {target}: there is no file {path}") from None
+        raise ObjectNotFound(
+            f"cannot write {target}: there is no file {path}", what="file", where=path, given="no file"
+        ) from None
     except IsADirectoryError:
         raise InvalidStore(f"cannot write {target}: {path} is a directory; upload its files") from None
     except OSError as error:
@@ -68,7 +77,10 @@ def no_links(path: str, error: OSError) -> OSError | StoreError:
         return error
     return InvalidStore(
         f"cannot create {path}: its file system has no hard links ({error.strerror}), so a create-only write "
-        "cannot be safe there; keep the root on a POSIX file system or in a bucket"
+        "cannot be safe there; keep the root on a POSIX file system or in a bucket",
+        what="hard link",
+        where=path,
+        given=errno.errorcode.get(error.errno or 0),
     )
 
 

@@ -50,7 +50,13 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 def open_local(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
     """Open a local folder. Raises: InvalidStore for a file, another host's file:// URL, `~`, or an option."""
     if options:
-        raise InvalidStore(f"{url}: a directory takes no options, got {sorted(options)}; leave them out")
+        raise InvalidStore(
+            f"{url}: a directory takes no options, got {sorted(options)}; leave them out",
+            what="options",
+            where=url,
+            given=sorted(options),
+            accepted="none",
+        )
     path = _url_path(url)
     if re.match(r"~[^/]*(/|$)", path):
         raise InvalidStore(f"{url!r}: '~' is not expanded here; write the path in full")
@@ -64,7 +70,13 @@ def open_local(url: str, options: Mapping[str, object], spec: StoreSpec) -> Stor
             "a folder that exists"
         ) from error
     if os.path.exists(root) and not os.path.isdir(root):
-        raise InvalidStore(f"{root} is a file; a store is a directory")
+        raise InvalidStore(
+            f"{root} is a file; a store is a directory",
+            what="store",
+            where=root,
+            given="a file",
+            accepted="a directory",
+        )
     return LocalStore(root, StoreSpec(url=root, options={}, dropped=spec.dropped))
 
 
@@ -293,7 +305,11 @@ class LocalStore(Opened):
         if etag is not None and etag != current:
             raise Changed(
                 f"{self._base}{key}: the file was replaced since it was first read (etag {etag}, now {current}); "
-                "where only its times changed, start again; else restore it. Other programs must not write to a root"
+                "where only its times changed, start again; else restore it. Other programs must not write to a root",
+                what="etag",
+                where=f"{self._base}{key}",
+                given=current,
+                accepted=etag,
             )
         return current
 
@@ -346,7 +362,8 @@ def _link(temporary: str, target: str) -> None:
     except FileExistsError as error:
         if os.path.isdir(target):
             raise disk_error("write", target, IsADirectoryError(error.errno, "is a directory")) from error
-        raise AlreadyExists(f"{target}: the key already holds another object; choose another key") from error
+        message = f"{target}: the key already holds another object; choose another key"
+        raise AlreadyExists(message, what="key", where=target, given="another object") from error
     except OSError as error:
         raise no_links(target, error) from error
 
@@ -412,5 +429,8 @@ def _check_no_link(descriptor: int, name: str, link: str, path: str) -> None:
 def _link_error(link: str, path: str) -> InvalidStore:
     return InvalidStore(
         f"{path} was not deleted: {link} is a symbolic link, and what lies behind one may be another owner's; delete "
-        "it there by hand, or mount that folder here in place of the link"
+        "it there by hand, or mount that folder here in place of the link",
+        what="symbolic link",
+        where=path,
+        given=link,
     )

@@ -10,6 +10,7 @@ from loader.errors import AlreadyExists, Forbidden
 from loader.storage import open_store
 from loader.storage.cloud.listing import differ
 from loader.storage.cloud.s3 import S3PutStore
+from tests.refusals import refusal
 
 DATA = bytes(range(256)) * 40
 TWIN = f'"{hashlib.md5(DATA, usedforsecurity=False).hexdigest()}"'
@@ -109,7 +110,7 @@ def test_without_the_right_to_write_it_says_so(faulty, faulty_store, passing_on,
 
 def test_object_of_somebody_else_stays(faulty, faulty_store):
     faulty.origin.hold("k", b"another")
-    with pytest.raises(AlreadyExists, match="already holds another object"):
+    with refusal(AlreadyExists, what="key", where="s3://bucket/k", given="another object"):
         faulty_store.put_same("k", DATA, TWIN, replace=False)
     assert faulty.origin.held() == {"k": b"another"}
     faulty_store.put_same("k", DATA, TWIN, replace=True)

@@ -25,6 +25,7 @@ from loader.storage.disk.unlisted_files import (
     list_with_unfinished,
 )
 from loader.storage.store import list_keys
+from tests.refusals import refusal
 from tests.servers.patience import PATIENCE_S
 
 
@@ -144,7 +145,7 @@ def test_what_lies_behind_links_is_read_and_not_listed_in_place(tmp_path):
 @pytest.mark.parametrize("path", ["cards/a/x.tar", "data/t/a/x.tar", "data/t/b/y.tar", "data/t/b/gone.tar"])
 def test_nothing_behind_a_link_is_deleted_in_place(tmp_path, path):
     store = linked(tmp_path)
-    with pytest.raises(InvalidStore, match="is a symbolic link"):
+    with refusal(InvalidStore, what="symbolic link", where=f"{store.url}/{path}"):
         delete_in_place(store, ["data/u.tar", path])
     assert (tmp_path / "true" / path).is_symlink() or store.get(path).data == b"x"
     assert [info.key for info in store.list("data/u")] == []
@@ -162,7 +163,7 @@ def test_full_disk_leaves_nothing_and_says_what_to_do(tmp_path, monkeypatch, ver
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
-        with pytest.raises(StoreError, match=r"No space left.*free space") as caught:
+        with refusal(StoreError, what="object", where=f"{tmp_path}/root/k", given="ENOSPC") as caught:
             getattr(store, verb)("k", b"x" * 10)
     assert str(tmp_path / "root" / "k") in str(caught.value)
     assert files_below(tmp_path / "root") == ["other"]
@@ -220,7 +221,7 @@ def test_file_system_without_hard_links_is_refused(tmp_path, monkeypatch):
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    with pytest.raises(InvalidStore, match="no hard links"):
+    with refusal(InvalidStore, what="hard link", where=f"{tmp_path}/k", given="EPERM"):
         store.put_if_absent("k", b"x")
     assert files_below(tmp_path) == []
 
@@ -245,9 +246,9 @@ def test_key_below_a_file_and_a_key_above_files(tmp_path):
     store = open_store(tmp_path)
     store.put("a/b", b"x")
     for verb in (store.put, store.put_if_absent):
-        with pytest.raises(InvalidStore, match="cannot hold"):
+        with refusal(InvalidStore, what="object", where=f"{tmp_path}/a/b/c", given="ENOTDIR"):
             verb("a/b/c", b"y")
-        with pytest.raises(InvalidStore, match="below that key"):
+        with refusal(InvalidStore, what="object", where=f"{tmp_path}/a"):
             verb("a", b"y")
     assert files_below(tmp_path) == ["a/b"]
 
@@ -303,9 +304,11 @@ def test_paths_that_are_refused(url: str):
 
 def test_file_is_no_store(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
-    with pytest.raises(InvalidStore, match="is a file"):
+    with refusal(
+        InvalidStore, what="store", where=f"{tmp_path}/file", given="a file", accepted="a directory"
+    ):
         open_store(tmp_path / "file")
-    with pytest.raises(InvalidStore, match="takes no options"):
+    with refusal(InvalidStore, what="options", where=tmp_path, given=["anon"], accepted="none"):
         open_store(tmp_path, {"anon": True})
 
 
@@ -358,5 +361,5 @@ def test_folder_that_always_vanishes_ends_the_write(tmp_path, monkeypatch):
 
     monkeypatch.setattr(folder_files, "make_directories", vanishing)
     store = open_store(str(tmp_path))
-    with pytest.raises(ObjectNotFound, match="cannot write"):
+    with refusal(ObjectNotFound, what="object", where=f"{tmp_path}/a/b", given="ENOENT"):
         store.put("a/b", b"bytes")

@@ -7,6 +7,7 @@ import pytest
 
 from loader.errors import Forbidden, InvalidStore, Throttled, Transient
 from loader.storage.requests import Limiter, Retrier, RetryBudget, patient, try_once
+from tests.refusals import refusal
 
 
 class Clock:
@@ -157,7 +158,7 @@ def test_no_more_than_the_limit_are_in_flight():
 
 
 def test_limit_below_one_is_refused():
-    with pytest.raises(InvalidStore, match="max_concurrency"):
+    with refusal(InvalidStore, what="max_concurrency", given=0, accepted="1 or more"):
         Limiter(0)
 
 

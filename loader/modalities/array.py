@@ -112,7 +112,11 @@ def field_layout(field: str, data: Buffer) -> NpyLayout:
         return npy_layout(data)
     count, rest = divmod(len(data), FLAT[word].itemsize)
     if rest:
-        raise DecodeFailed(f"{word}: {len(data)} bytes are no whole values of {FLAT[word].itemsize} bytes")
+        raise DecodeFailed(
+            f"{word}: {len(data)} bytes are no whole values of {FLAT[word].itemsize} bytes",
+            what=word,
+            given=len(data),
+        )
     return NpyLayout(b"", (count,), False, FLAT[word], len(data))
 
 
@@ -161,26 +165,37 @@ def encode(field: str, value: object) -> bytes:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise InvalidField(
             f"field {field!r} takes a numpy.ndarray or the bytes of a .npy file, got {kind}. "
-            "Convert it first (a torch tensor with .numpy(), a masked array with .filled())"
+            "Convert it first (a torch tensor with .numpy(), a masked array with .filled())",
+            what=field,
+            given=kind,
         )
     array = np.array(value, order="C", copy=None, subok=False)
     if array.dtype.hasobject:
         raise InvalidField(
             f"field {field!r}: dtype {array.dtype} holds Python objects, which would have to be pickled. "
-            "Give it a plain dtype, or store .json"
+            "Give it a plain dtype, or store .json",
+            what=field,
+            given=f"dtype {array.dtype}",
+            accepted="a dtype without Python objects",
         )
     if npy_format.descr_to_dtype(npy_format.dtype_to_descr(array.dtype)) != array.dtype:
         raise InvalidField(
             f"field {field!r}: dtype {array.dtype} is none of numpy's own, and a .npy file would hold nameless bytes. "
             "Store array.view(np.uint16), or uint8 for one byte, and view the tensor as its dtype in the training: "
-            "tensor.view(torch.bfloat16)"
+            "tensor.view(torch.bfloat16)",
+            what=field,
+            given=f"dtype {array.dtype}",
+            accepted="a dtype of numpy's own",
         )
     file = io.BytesIO()
     try:
         npy_format.write_array(file, array, version=(1, 0), allow_pickle=False)
     except ValueError as error:
         raise InvalidField(
-            f"field {field!r}: dtype {array.dtype} does not fit the .npy format: {error}"
+            f"field {field!r}: dtype {array.dtype} does not fit the .npy format: {error}",
+            what=field,
+            given=f"dtype {array.dtype}",
+            accepted="the .npy format",
         ) from error
     return file.getvalue()
 

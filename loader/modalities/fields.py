@@ -57,16 +57,26 @@ def check_field(name: object) -> str:
     Raises: InvalidField.
     """
     if not isinstance(name, str):
-        raise InvalidField(f"a field name is a str such as 'jpg' or 'caption.txt', got {name!r}")
+        raise InvalidField(
+            f"a field name is a str such as 'jpg' or 'caption.txt', got {name!r}",
+            what="field name",
+            given=name,
+        )
     if not _NAME.fullmatch(name):
         raise InvalidField(
             f"field name {name!r} is not made of words of [A-Za-z0-9_-] joined by single dots, "
-            "such as 'jpg', 'caption.txt' or 'cam_high.mp4'"
+            "such as 'jpg', 'caption.txt' or 'cam_high.mp4'",
+            what="field name",
+            given=name,
+            accepted="words of [A-Za-z0-9_-] joined by single dots",
         )
     if len(name) > MAX_FIELD_BYTES:
         raise InvalidField(
             f"field name {name!r} has {len(name)} bytes; at most {MAX_FIELD_BYTES} leave room for the key "
-            "in a tar member name"
+            "in a tar member name",
+            what="field name",
+            given=len(name),
+            accepted=MAX_FIELD_BYTES,
         )
     if last_word(name) in PICKLES:
         raise InvalidField(

@@ -38,7 +38,11 @@ def moving_rows(
             "idle_ms and idle_rows of at least 1"
         )
     if not values.ndim or not len(values) or values.dtype.kind not in "biuf":
-        raise DecodeFailed(f"{values.dtype} {list(values.shape)} are no rows of numbers")
+        raise DecodeFailed(
+            f"{values.dtype} {list(values.shape)} are no rows of numbers",
+            what="values",
+            given=f"{values.dtype} {list(values.shape)}",
+        )
     n = len(values)
     rows = values.reshape(n, -1).astype(np.float64)  # [n, dims]
     # [n]: last row of the shortest idle time that begins at each row; n if the stream ends before
@@ -65,7 +69,10 @@ def _check_clock(clock: Array, n: int) -> None:
     is_form = clock.dtype == np.int64 and clock.shape == (n,)
     if not is_form or (np.diff(clock) <= 0).any():
         raise DecodeFailed(
-            f"the clock is {clock.dtype} {list(clock.shape)}; accepted: int64 [{n}], ascending strictly"
+            f"the clock is {clock.dtype} {list(clock.shape)}; accepted: int64 [{n}], ascending strictly",
+            what="clock",
+            given=f"{clock.dtype} {list(clock.shape)}",
+            accepted=f"int64 [{n}], ascending strictly",
         )
 
 

@@ -24,7 +24,7 @@ def decode_txt(data: Buffer, rng: np.random.Generator | None = None) -> str:
     try:
         return str(data, "utf-8")
     except UnicodeDecodeError as error:
-        raise DecodeFailed(f"txt: not UTF-8: {error}") from error
+        raise DecodeFailed(f"txt: not UTF-8: {error}", what="txt", given="no UTF-8") from error
 
 
 def decode_json(data: Buffer, rng: np.random.Generator | None = None) -> object:
@@ -51,18 +51,32 @@ def decode_cls(data: Buffer, rng: np.random.Generator | None = None) -> int:
     if match:
         value = int(match[1])
     if value is None or not INT64_MIN <= value <= INT64_MAX:
-        raise DecodeFailed(f"cls: {bytes(data[:40])!r} is not a decimal integer within int64")
+        raise DecodeFailed(
+            f"cls: {bytes(data[:40])!r} is not a decimal integer within int64",
+            what="cls",
+            given=f"{bytes(data[:40])!r}",
+        )
     return value
 
 
 def encode_txt(field: str, value: object) -> bytes:
     """Return a str as UTF-8. Raises: InvalidField if it is not a str or has lone surrogates."""
     if not isinstance(value, str):
-        raise InvalidField(f"field {field!r} takes str or bytes, got {_kind(value)}")
+        raise InvalidField(
+            f"field {field!r} takes str or bytes, got {_kind(value)}",
+            what=field,
+            given=_kind(value),
+            accepted="str or bytes",
+        )
     try:
         return value.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InvalidField(f"field {field!r}: the str cannot be written as UTF-8: {error}") from error
+        raise InvalidField(
+            f"field {field!r}: the str cannot be written as UTF-8: {error}",
+            what=field,
+            given=str(error),
+            accepted="UTF-8",
+        ) from error
 
 
 def encode_json(field: str, value: object) -> bytes:
@@ -75,14 +89,22 @@ def encode_json(field: str, value: object) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidField(
             f"field {field!r} takes bytes or what JSON holds (dict list str int bool None, finite float); "
-            f"got {_kind(value)}: {error}"
+            f"got {_kind(value)}: {error}",
+            what=field,
+            given=_kind(value),
+            accepted="JSON",
         ) from error
 
 
 def encode_jsonl(field: str, value: object) -> bytes:
     """Return one JSON document and a newline per item. Raises: InvalidField if it is not a list; as `encode_json`."""
     if not isinstance(value, list | tuple):
-        raise InvalidField(f"field {field!r} takes bytes or a list of what JSON holds, got {_kind(value)}")
+        raise InvalidField(
+            f"field {field!r} takes bytes or a list of what JSON holds, got {_kind(value)}",
+            what=field,
+            given=_kind(value),
+            accepted="bytes or a list",
+        )
     return b"".join(encode_json(field, item) + b"\n" for item in value)
 
 
@@ -90,10 +112,18 @@ def encode_cls(field: str, value: object) -> bytes:
     """Return an int or numpy integer as decimal digits. Raises: InvalidField, also for bool and outside int64."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise InvalidField(
-            f"field {field!r} takes int within int64 or bytes, got {_kind(value)}: {value!r:.40}"
+            f"field {field!r} takes int within int64 or bytes, got {_kind(value)}: {value!r:.40}",
+            what=field,
+            given=value,
+            accepted="int within int64 or bytes",
         )
     if not INT64_MIN <= int(value) <= INT64_MAX:
-        raise InvalidField(f"field {field!r} takes int within int64, got {int(value)}")
+        raise InvalidField(
+            f"field {field!r} takes int within int64, got {int(value)}",
+            what=field,
+            given=int(value),
+            accepted="int within int64",
+        )
     return b"%d" % int(value)
 
 
@@ -101,7 +131,7 @@ def _loads(data: Buffer, what: str) -> object:
     try:
         return json.loads(str(data, "utf-8"))
     except (ValueError, RecursionError) as error:
-        raise DecodeFailed(f"{what}: {error}") from error
+        raise DecodeFailed(f"{what}: {error}", what=what, given=str(error)) from error
 
 
 def _kind(value: object) -> str:

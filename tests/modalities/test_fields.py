@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from loader.errors import InvalidField
 from loader.modalities import check_field, decoder_extensions, encode, find_decoder
 from loader.modalities.fields import without_row_blocks
+from tests.refusals import refusal
 from tests.servers.processes import python
 
 WORDS = st.text("abcXYZ019_-", min_size=1, max_size=8)
@@ -44,14 +45,15 @@ def test_words_joined_by_dots_are_names(words):
     ],
 )
 def test_what_is_not_a_name_is_refused(name):
-    with pytest.raises(InvalidField, match="field name"):
+    given = 81 if name == "x" * 81 else name
+    with refusal(InvalidField, what="field name", given=given):
         check_field(name)
 
 
 @pytest.mark.parametrize("name", ["pkl", "a.pickle", "model.pth", "x.PT", "m.joblib", "a.pyd", "a.dill"])
 def test_pickles_are_refused_everywhere(name):
     for refuses in (check_field, find_decoder, lambda n: encode(n, b"")):
-        with pytest.raises(InvalidField, match="never unpickled"):
+        with refusal(InvalidField, what="field", given=name):
             refuses(name)
 
 
@@ -121,7 +123,7 @@ def test_row_blocks_are_of_arrays_only():
 def test_cycle_is_not_json():
     cycle: list[object] = []
     cycle.append(cycle)
-    with pytest.raises(InvalidField, match="json"):
+    with refusal(InvalidField, what="json", given="builtins.list", accepted="JSON"):
         encode("json", cycle)
 
 

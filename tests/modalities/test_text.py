@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from loader.errors import DecodeFailed
 from loader.modalities import encode, find_decoder
+from tests.refusals import refusal
 
 FEW = settings(max_examples=150, deadline=None, derandomize=True)
 JSON = st.recursive(
@@ -91,7 +92,7 @@ def test_bad_bytes_are_refused(field, data):
 
 
 def test_jsonl_names_the_line():
-    with pytest.raises(DecodeFailed, match="line 3"):
+    with refusal(DecodeFailed, what="jsonl: line 3"):
         read("jsonl", b"1\n\n{\n")
 
 

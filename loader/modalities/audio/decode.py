@@ -77,7 +77,7 @@ def read_sound(data: Buffer, request: AudioDecoder, rng: np.random.Generator | N
         mixed = channel_mix(heard.channels, heard.layout, request.channels)(part)
         chosen = resample(mixed, source_hz, rate_hz)[:, begin : begin + stop - first]
     except (UnknownLayout, StrangeRate) as error:
-        raise DecodeFailed(f"audio: {error}") from error
+        raise DecodeFailed(f"audio: {error}", what="channels", accepted=["keep", "first"]) from error
     if n_pad:
         return np.pad(chosen, ((0, 0), (0, n_pad)))
     return np.ascontiguousarray(chosen)
@@ -104,7 +104,9 @@ def _open_audio(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]
             options["probesize"] = str(_PROBED_BYTES)
         with av.open(io.BytesIO(data), mode="r", options=options) as container:
             if not container.streams.audio:
-                raise DecodeFailed(f"audio: no audio stream ({len(data)} bytes)")
+                raise DecodeFailed(
+                    f"audio: no audio stream ({len(data)} bytes)", what="audio stream", given="none"
+                )
             stream = container.streams.audio[0]
             codec = cast("av.AudioCodecContext | None", stream.codec_context)
             if codec is None:
@@ -151,7 +153,10 @@ def _read(
     promise = announced_length(container.format.name, data)
     if promise is not None and promise.n_samples - heard.n_source > promise.slack_s * heard.rate_hz:
         raise DecodeFailed(
-            f"audio: {heard.n_source} samples, the {container.format.name} header states {promise.n_samples}"
+            f"audio: {heard.n_source} samples, the {container.format.name} header states {promise.n_samples}",
+            what="samples",
+            given=heard.n_source,
+            accepted=promise.n_samples,
         )
     if container.format.name.startswith("mov"):
         check_complete(stream, len(data))

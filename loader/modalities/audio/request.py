@@ -37,20 +37,44 @@ class AudioDecoder:
     def __post_init__(self) -> None:
         if self.samples is not None and self.seconds is not None:
             raise InvalidRuntime(
-                f"audio(samples={self.samples}, seconds={float(self.seconds)}): give one of them"
+                f"audio(samples={self.samples}, seconds={float(self.seconds)}): give one of them",
+                what="samples and seconds",
+                given=[self.samples, self.seconds],
+                accepted="one of them",
             )
         if (self.samples is not None and self.samples < 1) or (
             self.seconds is not None and self.seconds <= 0
         ):
-            raise InvalidRuntime(f"audio(samples={self.samples}, seconds={self.seconds}): above 0, or None")
+            raise InvalidRuntime(
+                f"audio(samples={self.samples}, seconds={self.seconds}): above 0, or None",
+                what="samples and seconds",
+                given=[self.samples, self.seconds],
+                accepted="above 0, or None",
+            )
         if self.rate_hz is not None and not _RATES_HZ[0] <= self.rate_hz <= _RATES_HZ[1]:
-            raise InvalidRuntime(f"audio(rate_hz={self.rate_hz}): {_RATES_HZ[0]} to {_RATES_HZ[1]}, or None")
+            raise InvalidRuntime(
+                f"audio(rate_hz={self.rate_hz}): {_RATES_HZ[0]} to {_RATES_HZ[1]}, or None",
+                what="rate_hz",
+                given=self.rate_hz,
+                accepted=list(_RATES_HZ),
+            )
         if self.channels not in CHANNELS:
-            raise InvalidRuntime(f"audio(channels={self.channels!r}): {', '.join(map(repr, CHANNELS))}")
+            raise InvalidRuntime(
+                f"audio(channels={self.channels!r}): {', '.join(map(repr, CHANNELS))}",
+                what="channels",
+                given=self.channels,
+                accepted=list(CHANNELS),
+            )
         if self.at is not None and self.at < 0:
-            raise InvalidRuntime(f"audio(at={float(self.at)}): seconds from 0, or None for a drawn place")
+            raise InvalidRuntime(
+                f"audio(at={float(self.at)}): seconds from 0, or None for a drawn place",
+                what="at",
+                given=self.at,
+            )
         if self.pad and self.length(1) is None:
-            raise InvalidRuntime("audio(pad=True) needs samples or seconds: how long to make it")
+            raise InvalidRuntime(
+                "audio(pad=True) needs samples or seconds: how long to make it", what="pad", given=self.pad
+            )
 
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
         """Return the stretch.
@@ -82,7 +106,10 @@ class AudioDecoder:
         if (missing > 0 and not self.pad) or first >= n_samples:
             raise DecodeFailed(
                 f"audio: {n_samples} samples at {rate_hz} Hz, but {max(length, 1)} from sample {first} on take "
-                f"{first + max(length, 1)}. Filter by length, ask for fewer with loader.audio, or for pad=True"
+                f"{first + max(length, 1)}. Filter by length, ask for fewer with loader.audio, or for pad=True",
+                what="samples",
+                given=n_samples,
+                accepted=first + max(length, 1),
             )
         if self.at is None and rng is not None and missing < 0:
             first = int(rng.integers(1 - missing))
@@ -115,7 +142,9 @@ def audio(
         except TypeError:
             known = False
         if not known:
-            raise InvalidRuntime(f"audio({name}={value!r}): a number of seconds, or None")
+            raise InvalidRuntime(
+                f"audio({name}={value!r}): a number of seconds, or None", what=name, given=value
+            )
     try:
         return AudioDecoder(
             samples=None if samples is None else operator.index(samples),
@@ -126,4 +155,8 @@ def audio(
             pad=pad,
         )
     except TypeError as error:
-        raise InvalidRuntime(f"audio({samples!r}, rate_hz={rate_hz!r}): {error}") from error
+        raise InvalidRuntime(
+            f"audio({samples!r}, rate_hz={rate_hz!r}): {error}",
+            what="audio()",
+            given=[samples, seconds, rate_hz, at],
+        ) from error

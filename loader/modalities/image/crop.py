@@ -147,7 +147,10 @@ class Framing:
             if top + height > whole[0] or left + width > whole[1]:
                 raise DecodeFailed(
                     f"video: crop={self.crop} (top, left, height, width) reaches out of a frame of {whole[0]} x "
-                    f"{whole[1]} px (height x width)"
+                    f"{whole[1]} px (height x width)",
+                    what="crop",
+                    given=self.crop,
+                    accepted=whole,
                 )
             if self.size is None:
                 kept_at = (top, left)

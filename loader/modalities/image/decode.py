@@ -86,7 +86,10 @@ def decode_deep(data: Buffer, *, colour: bool) -> np.ndarray:
     if not is_deep_png(data):
         raise DecodeFailed(
             f"image: begins with {bytes(data[:12])!r} ({len(data)} bytes), which is no PNG of 16 bits; bits=16 reads "
-            "only these. Leave bits out"
+            "only these. Leave bits out",
+            what="bits",
+            given=f"{bytes(data[:12])!r}",
+            accepted="a PNG of 16 bits",
         )
     check_deep(data, colour=colour)
     return _pillow(data, PngImagePlugin.PngImageFile, "png", is_deep=True)
@@ -177,7 +180,10 @@ def decode_box(
     pixels = decode_8(data)
     if max(pixels.shape[:2]) > MAX_SIDE:
         raise DecodeFailed(
-            limit_message("image", max(pixels.shape[:2]), "px in a row", MAX_SIDE, "Store it smaller")
+            limit_message("image", max(pixels.shape[:2]), "px in a row", MAX_SIDE, "Store it smaller"),
+            what="px in a row",
+            given=max(pixels.shape[:2]),
+            accepted=MAX_SIDE,
         )
     (top, left, height, width), flip = choose((pixels.shape[0], pixels.shape[1]))
     part = np.ascontiguousarray(pixels[top : top + height, left : left + width])
@@ -241,7 +247,7 @@ def _plain_jpeg(data: Buffer, header: JpegHeader, divisor: int, out: np.ndarray 
     try:
         pixels: np.ndarray = simplejpeg.decode_jpeg(data, "RGB", buffer=out, **least)
     except ValueError as error:
-        raise DecodeFailed(f"jpg: {error} ({len(data)} bytes)") from error
+        raise DecodeFailed(f"jpg: {error} ({len(data)} bytes)", what="jpg", given=str(error)) from error
     return pixels
 
 
@@ -306,13 +312,21 @@ def _pillow(data: Buffer, reader: type[Image.Image], word: str, is_deep: bool = 
     except _DAMAGED as error:
         if is_of_the_machine(error):
             raise
-        raise DecodeFailed(f"{word}: {type(error).__name__}: {error} ({len(data)} bytes)") from error
+        raise DecodeFailed(
+            f"{word}: {type(error).__name__}: {error} ({len(data)} bytes)",
+            what=word,
+            given=type(error).__name__,
+        ) from error
 
 
 def _key(image: Image.Image, depth: int) -> object:
     key = image.info["transparency"]
     if image.mode == "RGB" and depth == 16:
-        raise DecodeFailed("png: 16-bit colours of which one is transparent; store it with an alpha channel")
+        raise DecodeFailed(
+            "png: 16-bit colours of which one is transparent; store it with an alpha channel",
+            what="png",
+            given="16-bit colours of which one is transparent",
+        )
     if image.mode == "L" and isinstance(key, int):
         return key * (255 // (2**depth - 1))
     return key
@@ -349,5 +363,8 @@ def _check_size(width_px: int, height_px: int, word: str) -> None:
                 "px",
                 MAX_IMAGE_PX,
                 "Store it smaller",
-            )
+            ),
+            what="px",
+            given=[width_px, height_px],
+            accepted=MAX_IMAGE_PX,
         )

@@ -42,12 +42,16 @@ def check_deep(data: Buffer, *, colour: bool) -> None:
     kind = data[_KIND_AT]
     if kind not in (_GRAY, _RGB):
         raise DecodeFailed(
-            f"png: 16 bits per sample with an alpha channel; {_WAYS}, or store it without alpha"
+            f"png: 16 bits per sample with an alpha channel; {_WAYS}, or store it without alpha",
+            what="png",
+            given="an alpha channel",
         )
     if kind == _RGB and not colour:
         raise DecodeFailed(
             "png: colour of 16 bits per sample; loader.image(bits=16) or loader.random_resized_crop(bits=16) keeps "
-            f"them, and {_WAYS}"
+            f"them, and {_WAYS}",
+            what="png",
+            given="colour of 16 bits",
         )
 
 

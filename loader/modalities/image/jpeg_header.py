@@ -85,7 +85,9 @@ def _walk_segments(data: Buffer) -> JpegHeader:
             at += 2 + nbytes
         is_multiscan = is_progressive or (components > 1 and data[at + 4] < components)
     except IndexError:
-        raise DecodeFailed(f"jpg: ends within its headers ({len(data)} bytes)") from None
+        raise DecodeFailed(
+            f"jpg: ends within its headers ({len(data)} bytes)", what="jpg", given=len(data)
+        ) from None
     if not height or not width or not components:
         raise DecodeFailed(f"jpg: no frame header before the first scan, or one of {width} x {height} px")
     if exif or xmp:
@@ -104,7 +106,12 @@ def check_scans(data: Buffer, n_px: int = 1) -> None:
     values = np.frombuffer(data, np.uint8)  # seven times as fast as bytes.count
     n_alike = np.count_nonzero((values[:-1] == 0xFF) & (values[1:] == _SCAN))
     if n_alike > most and (n_scans := _n_scans(bytes(data))) > most:
-        raise DecodeFailed(limit_message("jpg", n_scans, "scans", most, "Write it anew as a baseline JPEG"))
+        raise DecodeFailed(
+            limit_message("jpg", n_scans, "scans", most, "Write it anew as a baseline JPEG"),
+            what="scans",
+            given=n_scans,
+            accepted=most,
+        )
 
 
 def _n_scans(data: bytes) -> int:

@@ -145,7 +145,12 @@ class RandomResizedCrop(PlacingDecoder):
             self._refuse("bits", "8, 16 or None")
 
     def _refuse(self, name: str, accepted: str) -> NoReturn:
-        raise InvalidRuntime(f"random_resized_crop({name}={getattr(self, name)!r}): {accepted}")
+        raise InvalidRuntime(
+            f"random_resized_crop({name}={getattr(self, name)!r}): {accepted}",
+            what=name,
+            given=getattr(self, name),
+            accepted=accepted,
+        )
 
     def __call__(
         self,
@@ -213,7 +218,9 @@ def random_resized_crop(
         if isinstance(error, InvalidRuntime):
             raise
         raise InvalidRuntime(
-            f"random_resized_crop({size!r}, area={area!r}, ratio={ratio!r}, flip={flip!r}): {error}"
+            f"random_resized_crop({size!r}, area={area!r}, ratio={ratio!r}, flip={flip!r}): {error}",
+            what="random_resized_crop()",
+            given=[size, area, ratio, flip],
         ) from error
 
 

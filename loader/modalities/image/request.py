@@ -70,16 +70,39 @@ class ImageDecoder:
     def __post_init__(self) -> None:
         if self.size is not None and (min(self.size) < 1 or self.size[0] * self.size[1] > MAX_SIZE_PX):
             raise InvalidRuntime(
-                f"image(size={self.size}): (height, width) in px, at least 1, together at most {MAX_SIZE_PX} px"
+                f"image(size={self.size}): (height, width) in px, at least 1, together at most {MAX_SIZE_PX} px",
+                what="size",
+                given=self.size,
+                accepted=MAX_SIZE_PX,
             )
         if self.crop not in (None, "center", "random"):
-            raise InvalidRuntime(f"image(crop={self.crop!r}): 'center', 'random' or None")
+            raise InvalidRuntime(
+                f"image(crop={self.crop!r}): 'center', 'random' or None",
+                what="crop",
+                given=self.crop,
+                accepted=["center", "random", None],
+            )
         if self.crop is not None and self.size is None:
-            raise InvalidRuntime(f"image(crop={self.crop!r}) needs size=(height, width): what to cut to")
+            raise InvalidRuntime(
+                f"image(crop={self.crop!r}) needs size=(height, width): what to cut to",
+                what="size",
+                given=self.size,
+                accepted="(height, width), for a crop",
+            )
         if self.alpha not in ("white", "black", "keep"):
-            raise InvalidRuntime(f"image(alpha={self.alpha!r}): 'white', 'black' or 'keep'")
+            raise InvalidRuntime(
+                f"image(alpha={self.alpha!r}): 'white', 'black' or 'keep'",
+                what="alpha",
+                given=self.alpha,
+                accepted=["white", "black", "keep"],
+            )
         if self.bits not in (None, *BITS):
-            raise InvalidRuntime(f"image(bits={self.bits!r}): 8, 16 or None")
+            raise InvalidRuntime(
+                f"image(bits={self.bits!r}): 8, 16 or None",
+                what="bits",
+                given=self.bits,
+                accepted=[8, 16, None],
+            )
 
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
         """Return the image.
@@ -125,4 +148,8 @@ def image(
     except (TypeError, ValueError) as error:
         if isinstance(error, InvalidRuntime):
             raise
-        raise InvalidRuntime(f"image({size!r}, {crop!r}, {alpha!r}, bits={bits!r}): {error}") from error
+        raise InvalidRuntime(
+            f"image({size!r}, {crop!r}, {alpha!r}, bits={bits!r}): {error}",
+            what="image()",
+            given=[size, crop, alpha, bits],
+        ) from error

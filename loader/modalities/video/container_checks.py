@@ -126,7 +126,11 @@ class _Tables:
             elif kind in _CONTAINERS or kind == b"meta":
                 if depth > _DEPTH:
                     raise DecodeFailed(
-                        limit_message(f"mp4: {_name(kind)} at byte {head}", depth, "boxes around it", _DEPTH)
+                        limit_message(f"mp4: {_name(kind)} at byte {head}", depth, "boxes around it", _DEPTH),
+                        what="boxes",
+                        where=f"{_name(kind)} at byte {head}",
+                        given=depth,
+                        accepted=_DEPTH,
                     )
                 self._container(kind, start, end, depth)
                 if kind == b"moof" and not self._all_fragments:
@@ -212,7 +216,11 @@ class _Tables:
     def _fits(self, where: str, n: int, width: int, room: int) -> None:
         if n * width > room:
             raise DecodeFailed(
-                f"{where} is damaged: {n:,} entries of {width} bytes in {max(0, room):,} bytes"
+                f"{where} is damaged: {n:,} entries of {width} bytes in {max(0, room):,} bytes",
+                what="entries",
+                where=where,
+                given=n,
+                accepted=max(0, room) // width,
             )
 
     def _promise(self, where: str, n: int) -> None:
@@ -225,7 +233,11 @@ class _Tables:
                     "samples",
                     self._file_nbytes,
                     "The file has no more bytes: it is damaged or forged",
-                )
+                ),
+                what="samples",
+                where=where,
+                given=n,
+                accepted=self._file_nbytes,
             )
 
     def _edit(self, where: str) -> None:
@@ -236,7 +248,13 @@ class _Tables:
         ):
             most = MAX_MP4_EDITED * self._file_nbytes + MP4_SAMPLES_ANYWAY
             what = f"{where}: {self._n_edits:,} edits of {self._n_samples:,} samples"
-            raise DecodeFailed(limit_message(what, entries, "index entries", most, "Write the video anew"))
+            raise DecodeFailed(
+                limit_message(what, entries, "index entries", most, "Write the video anew"),
+                what="index entries",
+                where=where,
+                given=entries,
+                accepted=most,
+            )
 
     def _refuse_compressed(self, where: str, start: int, end: int) -> None:
         at = start
@@ -249,7 +267,11 @@ class _Tables:
             if kind == b"cmvd":
                 if self._unpacked:
                     raise DecodeFailed(
-                        f"{where}: a second compressed header; accepted is one, in the file itself"
+                        f"{where}: a second compressed header; accepted is one, in the file itself",
+                        what="compressed header",
+                        where=where,
+                        given="a second",
+                        accepted="one",
                     )
                 unpacker = zlib.decompressobj()
                 try:
@@ -260,7 +282,13 @@ class _Tables:
                     raise DecodeFailed(f"{where} is damaged: {error}") from error
                 long_size = int.from_bytes(self._read(at + 8, 4), "big")
                 if (n := max(long_size, len(body))) > MAX_MP4_HEADER_BYTES:
-                    raise DecodeFailed(limit_message(where, n, "decompressed bytes", MAX_MP4_HEADER_BYTES))
+                    raise DecodeFailed(
+                        limit_message(where, n, "decompressed bytes", MAX_MP4_HEADER_BYTES),
+                        what="decompressed bytes",
+                        where=where,
+                        given=n,
+                        accepted=MAX_MP4_HEADER_BYTES,
+                    )
                 self._unpacked = True
                 _Tables(memory_reader(body), len(body), self._file_nbytes, is_unpacked=True).check()
             at = stop
@@ -274,7 +302,10 @@ def check_complete(stream: "av.AudioStream | av.VideoStream", nbytes: int) -> No
     end = max((entry.pos + entry.size for entry in stream.index_entries), default=0)
     if end > nbytes:
         raise DecodeFailed(
-            f"{stream.type}: truncated: its samples reach to byte {end}, the file ends at {nbytes}"
+            f"{stream.type}: truncated: its samples reach to byte {end}, the file ends at {nbytes}",
+            what=stream.type,
+            given=nbytes,
+            accepted=end,
         )
 
 
@@ -304,11 +335,14 @@ def check_segment(data: Buffer) -> None:
         if identity == _SEGMENT:
             if nbytes >= 0 and at + nbytes > len(data):
                 raise DecodeFailed(
-                    f"video: truncated: its segment reaches to byte {at + nbytes}, the file ends at {len(data)}"
+                    f"video: truncated: its segment reaches to byte {at + nbytes}, the file ends at {len(data)}",
+                    what="segment",
+                    given=len(data),
+                    accepted=at + nbytes,
                 )
             return
         at += max(nbytes, 0)
-    raise DecodeFailed(f"video: no Matroska segment in {len(data)} bytes")
+    raise DecodeFailed(f"video: no Matroska segment in {len(data)} bytes", what="segment", given="none")
 
 
 def is_hidden(codec: str, body: bytes) -> bool:
@@ -335,7 +369,9 @@ def _number(data: Buffer, at: int, *, keep_marker: bool) -> tuple[int, int]:
         first = data[at]
     if not first:
         raise DecodeFailed(
-            f"video: truncated or damaged: byte {at} of {len(data)} begins no Matroska element"
+            f"video: truncated or damaged: byte {at} of {len(data)} begins no Matroska element",
+            what="element",
+            given=at,
         )
     n = 9 - first.bit_length()
     body = bytes(data[at : at + n])

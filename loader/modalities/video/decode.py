@@ -162,7 +162,10 @@ class ClipBuilder:
             if nbytes > MAX_CLIP_BYTES:
                 raise DecodeFailed(
                     f"video: {self._n_frames} frames of {width} x {height} px take {nbytes} bytes, more than "
-                    f"{MAX_CLIP_BYTES}; ask for fewer or smaller ones with loader.video"
+                    f"{MAX_CLIP_BYTES}; ask for fewer or smaller ones with loader.video",
+                    what="frames",
+                    given=nbytes,
+                    accepted=MAX_CLIP_BYTES,
                 )
             shape = (self._n_frames, height, width, pixels.channels)
             out = None
@@ -190,7 +193,10 @@ class Cropper:
         if left % across or top % down:
             raise DecodeFailed(
                 f"video: in {frame.format.name} a crop that is resized begins at a multiple of {down} px down and "
-                f"{across} px across, in stored pixels; got {top} and {left}"
+                f"{across} px across, in stored pixels; got {top} and {left}",
+                what="crop",
+                given=[top, left],
+                accepted=[down, across],
             )
         self._made_for = (frame.height, frame.width, frame.format.name)
         self._graph = av.filter.Graph()
@@ -333,7 +339,11 @@ def decoded(source: ClipSource, frames: Sequence[int], framing: Framing) -> np.n
         back = 1
         while (trouble := _decode_packets(source, codec, run, clip)) is not None:
             if run.first == 0:
-                raise DecodeFailed(f"video: {trouble} (decoded from the first packet to {run.stop - 1})")
+                raise DecodeFailed(
+                    f"video: {trouble} (decoded from the first packet to {run.stop - 1})",
+                    what="frame",
+                    given=trouble,
+                )
             run = run._replace(first=source.timeline.keyframe(max(0, run.first - back)))
             back *= 2
     return clip.upright()

@@ -49,7 +49,9 @@ class WholeFile:
         other errors from av.
         """
         if not container.streams.video:
-            raise DecodeFailed(f"video: no video stream ({len(data)} bytes)")
+            raise DecodeFailed(
+                f"video: no video stream ({len(data)} bytes)", what="video stream", given="none"
+            )
         self.stream = container.streams.video[0]
         # The stubs declare a codec context, but streams with an unknown codec have none.
         codec = cast("Codec | None", self.stream.codec_context)
@@ -111,7 +113,11 @@ def whole_file(data: Buffer) -> Iterator[WholeFile]:
     except (FFmpegError, ValueError, LookupError, MemoryError, OverflowError) as error:
         if is_of_the_machine(error):
             raise
-        raise DecodeFailed(f"video: {type(error).__name__}: {error} ({len(data)} bytes)") from error
+        raise DecodeFailed(
+            f"video: {type(error).__name__}: {error} ({len(data)} bytes)",
+            what="video",
+            given=type(error).__name__,
+        ) from error
 
 
 def prepare(codec: Codec) -> None:

@@ -24,7 +24,9 @@ def frame_side_data(frame: "av.VideoFrame") -> "Mapping[str, Buffer]":
     try:
         return cast("Mapping[str, Buffer]", frame.side_data)  # av's stub declares a TypedDict
     except ValueError as error:
-        raise DecodeFailed(f"video: PyAV cannot read what comes with its frames: {error}") from error
+        raise DecodeFailed(
+            f"video: PyAV cannot read what comes with its frames: {error}", what="side data", given=str(error)
+        ) from error
 
 
 def frame_matrix(frame: "av.VideoFrame") -> tuple[int, ...] | None:
@@ -45,5 +47,8 @@ def turn_of_matrix(matrix: tuple[int, ...] | None) -> PixelTurn:
     if a == d == 0 and b and c:
         return PixelTurn(True, b < 0, c < 0)
     raise DecodeFailed(
-        f"video: the display matrix {a, b, c, d} is no quarter turn; re-encode the clip upright"
+        f"video: the display matrix {a, b, c, d} is no quarter turn; re-encode the clip upright",
+        what="display matrix",
+        given=[a, b, c, d],
+        accepted="a quarter turn",
     )

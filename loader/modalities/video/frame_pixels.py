@@ -40,14 +40,20 @@ def frame_pixels(pix_fmt: str, bits: Bits | None) -> FramePixels:
     if depth > _DEEPEST_BITS or _FLOAT.search(pix_fmt):
         raise DecodeFailed(
             f"video: frames of {pix_fmt} have floats or samples of {depth} bits; integers of up to {_DEEPEST_BITS} "
-            "bits are decoded. Store the frames as a .npy array"
+            "bits are decoded. Store the frames as a .npy array",
+            what="pix_fmt",
+            given=pix_fmt,
+            accepted=_DEEPEST_BITS,
         )
     if bits == 8:
         return _RGB
     if depth > 8 and pix_fmt.startswith("ya"):
         raise DecodeFailed(
             f"video: frames of {pix_fmt} are gray of {depth} bits with alpha; store gray and alpha apart, or decode "
-            "with loader.video(bits=8)"
+            "with loader.video(bits=8)",
+            what="pix_fmt",
+            given=pix_fmt,
+            accepted="gray without alpha",
         )
     if is_deep_gray(pix_fmt):
         order = "<"

@@ -68,7 +68,12 @@ class PacketPages:
         except (pa.ArrowException, OSError, ValueError) as error:
             if is_of_the_machine(error):
                 raise
-            raise DecodeFailed(f"packet table: page {number}: {type(error).__name__}: {error}") from error
+            raise DecodeFailed(
+                f"packet table: page {number}: {type(error).__name__}: {error}",
+                what="packet table",
+                where=f"page {number}",
+                given=type(error).__name__,
+            ) from error
         table = build_table([batch], self.facts)
         timeline = Timeline.of_table(table)
         is_last = number + 2 == len(self.pts)
@@ -80,7 +85,12 @@ class PacketPages:
                 timeline.times[-1] == self.pts[-1] if is_last else timeline.times[-1] < self.pts[number + 1]
             )
         ):
-            raise DecodeFailed(f"packet table: page {number} differs from its head; make it again")
+            raise DecodeFailed(
+                f"packet table: page {number} differs from its head; make it again",
+                what="packet table",
+                where=f"page {number}",
+                given="another head",
+            )
         return PacketPage(table, timeline)
 
 
@@ -132,7 +142,11 @@ def joined(pages: Sequence[PacketPage]) -> PacketPage:
         return pages[0]
     for before, later in pairwise(page.table for page in pages):
         if later.pos[0] < before.pos[-1] + before.size[-1]:
-            raise DecodeFailed("packet table: places of two pages that do not ascend; make it again")
+            raise DecodeFailed(
+                "packet table: places of two pages that do not ascend; make it again",
+                what="packet table",
+                given="places that do not ascend",
+            )
     names = COLUMNS.names
     columns = {name: np.concatenate([getattr(page.table, name) for page in pages]) for name in names}
     table = PacketTable(**columns, facts=pages[0].table.facts)

@@ -204,7 +204,12 @@ def read_packets(data: Buffer) -> PacketTable:
             schema = reader.schema
             facts, version = read_facts(schema.metadata or {})
             if not schema.equals(COLUMNS, check_metadata=False):
-                raise DecodeFailed(f"packet table: its columns are {schema.names}, not {COLUMNS.names}")
+                raise DecodeFailed(
+                    f"packet table: its columns are {schema.names}, not {COLUMNS.names}",
+                    what="packet table",
+                    given=schema.names,
+                    accepted=COLUMNS.names,
+                )
             batches = list(reader)
             for batch in batches:
                 batch.validate(full=True)
@@ -213,10 +218,14 @@ def read_packets(data: Buffer) -> PacketTable:
     except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
         if is_of_the_machine(error):
             raise
-        raise DecodeFailed(f"packet table: {type(error).__name__}: {error}") from error
+        raise DecodeFailed(
+            f"packet table: {type(error).__name__}: {error}", what="packet table", given=type(error).__name__
+        ) from error
     if not batches or (version == 1 and len(batches) != 1):
         raise DecodeFailed(
-            f"packet table: {len(batches)} batches; schema {version} has {'one' if version == 1 else 'some'}"
+            f"packet table: {len(batches)} batches; schema {version} has {'one' if version == 1 else 'some'}",
+            what="packet table",
+            given=f"{len(batches)} batches",
         )
     return build_table(batches, facts)
 
@@ -233,7 +242,11 @@ def check_plain(message: pa.ipc.Message) -> None:
     except struct.error as error:
         raise DecodeFailed(f"packet table: a message without a batch: {error}") from error
     if not is_plain:
-        raise DecodeFailed("packet table: its batch is compressed; make it again")
+        raise DecodeFailed(
+            "packet table: its batch is compressed; make it again",
+            what="packet table",
+            given="a compressed batch",
+        )
 
 
 def _member(data: pa.Buffer, table: int, number: int) -> int:
@@ -290,7 +303,9 @@ def _check(table: PacketTable) -> None:
     faults = [what for what, is_so in wrong.items() if is_so] + fact_faults(facts)
     if faults:
         raise DecodeFailed(
-            f"packet table: {', '.join(faults)}; make it again with add_group, or leave it out"
+            f"packet table: {', '.join(faults)}; make it again with add_group, or leave it out",
+            what="packet table",
+            given=", ".join(faults),
         )
 
 
@@ -317,11 +332,18 @@ def read_facts(metadata: Mapping[bytes, bytes]) -> tuple[StreamFacts, int]:
     """Return the facts in a schema's metadata, and its schema's number. Raises: DecodeFailed; KeyError; ValueError."""
     texts = {name.decode(): value.decode() for name, value in metadata.items()}
     if texts["penstock.table"] != "packets":
-        raise DecodeFailed(f"packet table: this is a table of {texts['penstock.table']!r}")
+        raise DecodeFailed(
+            f"packet table: this is a table of {texts['penstock.table']!r}",
+            what="packet table",
+            given=texts["penstock.table"],
+        )
     version = int(texts["penstock.schema"])
     if version > TABLE_VERSION:
         raise FormatTooNew(
-            f"packet table of schema {texts['penstock.schema']}; this penstock reads up to {TABLE_VERSION}: upgrade it"
+            f"packet table of schema {texts['penstock.schema']}; this penstock reads up to {TABLE_VERSION}: upgrade it",
+            what="schema",
+            given=texts["penstock.schema"],
+            accepted=TABLE_VERSION,
         )
     facts = {field.name: _PARSERS[field.type](texts[field.name]) for field in fields(StreamFacts)}
     return StreamFacts(**facts), version

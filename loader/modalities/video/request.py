@@ -55,17 +55,40 @@ class VideoDecoder:
 
     def __post_init__(self) -> None:
         if self.frames < 1 or self.stride < 1:
-            raise InvalidRuntime(f"video(frames={self.frames}, stride={self.stride}): both are at least 1")
+            raise InvalidRuntime(
+                f"video(frames={self.frames}, stride={self.stride}): both are at least 1",
+                what="frames and stride",
+                given=[self.frames, self.stride],
+                accepted="at least 1",
+            )
         if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
-            raise InvalidRuntime(f"video(size={self.size}): (height, width) in px, each at least 1, or None")
+            raise InvalidRuntime(
+                f"video(size={self.size}): (height, width) in px, each at least 1, or None",
+                what="size",
+                given=self.size,
+                accepted="(height, width) in px, each at least 1, or None",
+            )
         if self.start is not None and self.start < 0:
             raise InvalidRuntime(
-                f"video(start={self.start}): a frame number from 0, or None for a drawn place"
+                f"video(start={self.start}): a frame number from 0, or None for a drawn place",
+                what="start",
+                given=self.start,
+                accepted="a frame number from 0, or None",
             )
         if self.at is not None and self.start is not None:
-            raise InvalidRuntime(f"video(at={self.at!r}, start={self.start}): give one of them")
+            raise InvalidRuntime(
+                f"video(at={self.at!r}, start={self.start}): give one of them",
+                what="at and start",
+                given=[self.at, self.start],
+                accepted="one of them",
+            )
         if self.bits not in (None, *BITS):
-            raise InvalidRuntime(f"video(bits={self.bits!r}): 8, 16 or None")
+            raise InvalidRuntime(
+                f"video(bits={self.bits!r}): 8, 16 or None",
+                what="bits",
+                given=self.bits,
+                accepted=[8, 16, None],
+            )
         self._check_crop()
 
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
@@ -77,7 +100,10 @@ class VideoDecoder:
         if self.leader is not None:
             raise InvalidRuntime(
                 f"video(at={self.at!r}) follows another field of its sample; give it to a Loader: "
-                f"decode={{{self.at!r}: loader.video(...), 'other.mp4': loader.video(at={self.at!r})}}"
+                f"decode={{{self.at!r}: loader.video(...), 'other.mp4': loader.video(at={self.at!r})}}",
+                what="at",
+                given=self.at,
+                accepted="a Loader",
             )
         read: dict[str, np.ndarray] = load("video.decode:read_whole")(
             {"": data}, lambda timelines: choose({"": self}, timelines, {"": rng})
@@ -145,14 +171,25 @@ class VideoDecoder:
         if isinstance(crop, tuple):
             if len(crop) != 4 or min(crop[:2]) < 0 or min(crop[2:]) < 1:
                 raise InvalidRuntime(
-                    f"video(crop={crop}): (top, left, height, width) in px, inside the frame"
+                    f"video(crop={crop}): (top, left, height, width) in px, inside the frame",
+                    what="crop",
+                    given=crop,
+                    accepted="(top, left, height, width) in px, inside the frame",
                 )
         elif crop not in (None, "center", "random"):
             raise InvalidRuntime(
-                f"video(crop={crop!r}): 'center', 'random', (top, left, height, width) or None"
+                f"video(crop={crop!r}): 'center', 'random', (top, left, height, width) or None",
+                what="crop",
+                given=crop,
+                accepted="'center', 'random', (top, left, height, width) or None",
             )
         elif crop is not None and self.size is None:
-            raise InvalidRuntime(f"video(crop={crop!r}) needs size=(height, width): what to cut to")
+            raise InvalidRuntime(
+                f"video(crop={crop!r}) needs size=(height, width): what to cut to",
+                what="size",
+                given=self.size,
+                accepted="(height, width), for a crop",
+            )
 
 
 class RunDecoder(VideoDecoder):
@@ -251,7 +288,10 @@ def video(
         places = _times(at)
         if isinstance(places, tuple | str) and (frames is not None or stride != 1):
             raise InvalidRuntime(
-                f"video(at={at!r}, frames={frames!r}, stride={stride!r}): at names the frames; leave the others out"
+                f"video(at={at!r}, frames={frames!r}, stride={stride!r}): at names the frames; leave the others out",
+                what="at",
+                given=at,
+                accepted="at without frames and stride",
             )
         return VideoDecoder(
             frames=_n_frames(frames, places, size),
@@ -267,7 +307,9 @@ def video(
         if isinstance(error, InvalidRuntime):
             raise
         call = (frames, stride, size, start, at, crop, bits)
-        raise InvalidRuntime(f"video({', '.join(map(repr, call))}): {error}") from error
+        raise InvalidRuntime(
+            f"video({', '.join(map(repr, call))}): {error}", what="video()", given=call
+        ) from error
 
 
 def _n_frames(frames: SupportsIndex | None, places: At, size: GivenSize) -> int:

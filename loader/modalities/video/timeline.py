@@ -59,7 +59,10 @@ class Timeline:
         if len(twice):
             i = int(twice[0])
             raise DecodeFailed(
-                f"video: packets {shown[i]} and {shown[i + 1]} have the same timestamp {times[i]}"
+                f"video: packets {shown[i]} and {shown[i + 1]} have the same timestamp {times[i]}",
+                what="timestamp",
+                where=f"packets {shown[i]} and {shown[i + 1]}",
+                given=int(times[i]),
             )
         return Timeline(pts, np.flatnonzero(key), shown, times, time_base, end_pts)
 
@@ -100,7 +103,10 @@ class Timeline:
             if len(self):
                 span = f"from {float(self.begin_s):.6f} to {float(self.end_s):.6f} s"
             raise DecodeFailed(
-                f"video: no frame is shown at {float(time_s):.6f} s; this video is shown {span}"
+                f"video: no frame is shown at {float(time_s):.6f} s; this video is shown {span}",
+                what="time",
+                given=time_s,
+                accepted=span,
             )
         return frame
 

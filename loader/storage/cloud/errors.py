@@ -90,9 +90,9 @@ def translate(
     if what.startswith("look up "):
         verb = "look up"
     address = what.removeprefix(f"{verb} ")
-    given = _code(error, answer) or answer.status or type(error).__name__
+    code = _code(error, answer) or answer.status or type(error).__name__
     leaf = _leaf(error, answer, what, lacking, secrets, path)
-    return leaf.with_message(str(leaf), what=verb, where=address, given=given)
+    return leaf.with_message(str(leaf), what=verb, where=address, given=code)
 
 
 def _code(error: Exception, answer: _Answer) -> str:

@@ -19,6 +19,7 @@ from loader.modalities.image import decode as image
 from loader.modalities.image import jpeg_header
 from loader.modalities.image.deep_png import needs_bits
 from loader.modalities.image.request import ImageDecoder
+from tests.refusals import refusal
 
 decode = find_decoder("jpg")
 RNG = np.random.default_rng(7)
@@ -214,7 +215,7 @@ def test_transparent_grey_is_found_at_every_depth(depth):
 
 
 def test_transparent_colour_of_16_bits_is_refused():
-    with pytest.raises(DecodeFailed, match="store it with an alpha channel"):
+    with refusal(DecodeFailed, what="png", given="16-bit colours of which one is transparent"):
         find_decoder("png", bits=8)(png16(np.zeros((2, 2, 3), np.uint16), 2, bytes(6)), None)
 
 
@@ -225,25 +226,25 @@ def test_bytes_decide_not_the_suffix():
 
 def test_truncated_jpeg_is_refused_wherever_it_ends():
     for n in [*range(2, 700, 23), len(JPEG) // 2, len(JPEG) - 100, len(JPEG) - 2]:
-        with pytest.raises(DecodeFailed, match="jpg"):
+        with refusal(DecodeFailed, what="jpg"):
             decode(JPEG[:n], None)
-    with pytest.raises(DecodeFailed, match="jpg"):
+    with refusal(DecodeFailed, what="jpg"):
         decode(JPEG[: len(JPEG) // 2] + b"\xff\xd9", None)
 
 
 def test_bombs_are_refused_by_their_headers():
     frame = JPEG.index(b"\xff\xc0")
     huge = JPEG[: frame + 5] + struct.pack(">HH", 65500, 65500) + JPEG[frame + 9 :]
-    with pytest.raises(DecodeFailed, match="65500 x 65500 px"):
+    with refusal(DecodeFailed, what="px", given=[65500, 65500], accepted=89478485):
         decode(huge, None)
     png = png16(np.zeros((1, 1), np.uint16), 0)
     head = struct.pack(">II", 40_000, 40_000) + png[24:29]
     huge = png[:16] + head + struct.pack(">I", zlib.crc32(b"IHDR" + head)) + png[33:]
-    with pytest.raises(DecodeFailed, match="40000 x 40000 px"):
+    with refusal(DecodeFailed, what="px", given=[40000, 40000], accepted=89478485):
         decode(huge, None)
     canvas = (99_999).to_bytes(3, "little") * 2
     chunk = b"VP8X" + struct.pack("<I", 10) + b"\x02\0\0\0" + canvas
-    with pytest.raises(DecodeFailed, match="DecompressionBombError"):
+    with refusal(DecodeFailed, what="webp", given="DecompressionBombError"):
         decode(b"RIFF" + struct.pack("<I", 4 + len(chunk)) + b"WEBP" + chunk, None)
     assert image.MAX_IMAGE_PX == 89_478_485
 
@@ -273,7 +274,7 @@ def test_jpeg_of_too_many_scans_is_refused(progressive, kind):
     """Each scan is a pass over all pixels, progressive or not: 66 KB of them decoded for 17 s."""
     data = kind(many_scans(progressive, 150))
     for read in (decode, find_decoder("img"), ImageDecoder(size=(24, 32))):
-        with pytest.raises(DecodeFailed, match=r"jpg: 15\d scans; at most 100 are accepted"):
+        with refusal(DecodeFailed, what="scans", accepted=100):
             read(data, None)
 
 
@@ -284,7 +285,7 @@ def test_large_jpeg_has_fewer_scans():
         decode(bytes(data), None)
     frame = data.index(b"\xff\xc2")
     data[frame + 5 : frame + 9] = struct.pack(">HH", 9000, 9000)
-    with pytest.raises(DecodeFailed, match=r"jpg: 6\d scans; at most 26 are accepted"):
+    with refusal(DecodeFailed, what="scans", accepted=26):
         decode(bytes(data), None)
 
 
@@ -296,7 +297,7 @@ def test_jpeg_scans_are_counted_as_libjpeg_finds_them():
     assert np.array_equal(decode(noted, None), decode(whole, None))
     last = whole.rindex(b"\xff\xda")
     stray = whole[:last] + b"".join([b"\xff\xff\xff" + whole[last:-2]] * 150) + b"\xff\xd9"
-    with pytest.raises(DecodeFailed, match=r"15\d scans"):
+    with refusal(DecodeFailed, what="scans", accepted=100):
         decode(stray, None)
 
 
@@ -366,7 +367,7 @@ def test_real_images_decode_or_are_refused_as_the_corpus_says():
             with pytest.raises(DecodeFailed):
                 decode(path.read_bytes(), None)
         elif needs_bits(path.read_bytes()):
-            with pytest.raises(DecodeFailed, match="bits=16"):
+            with refusal(DecodeFailed, what="png", given="colour of 16 bits"):
                 decode(path.read_bytes(), None)
             assert ImageDecoder(bits=8)(path.read_bytes()).shape[2] in (3, 4), path.name
         else:

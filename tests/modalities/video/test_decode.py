@@ -21,6 +21,7 @@ from loader.modalities import find_decoder
 from loader.modalities.video.demux import whole_file
 from loader.modalities.video.request import VideoDecoder, video
 from loader.modalities.video.timeline import Timeline
+from tests.refusals import refusal
 
 
 def make_timeline(n, time_base=Fraction(1, 25)):
@@ -69,7 +70,7 @@ class TestWhichFrames:
 
     @pytest.mark.parametrize("decoder", [video(4, 3, start=3), video(13), video(7, 2)])
     def test_too_few_frames_are_not_repeated(self, decoder):
-        with pytest.raises(DecodeFailed, match=r"12 frames.* take 13"):
+        with refusal(DecodeFailed, what="frames", given=12, accepted=13):
             decoder.choose_frames(make_timeline(12), np.random.default_rng(0))
 
 
@@ -130,7 +131,7 @@ def test_frames_that_an_edit_list_hides_are_not_counted(media, gop):
     assert hidden == (10 if gop == "250" else 2)
     got = video(30)(data)
     assert [media.number_in(frame) for frame in got] == list(range(10, 40))
-    with pytest.raises(DecodeFailed, match="30 frames"):
+    with refusal(DecodeFailed, what="frames", given=30, accepted=31):
         video(31)(data)
 
 
@@ -142,7 +143,7 @@ def test_two_frames_at_one_instant_are_refused(media):
     data = media.encode_video(
         [n * 40 for n in range(20)], options={"g": "20", "bf": "0"}, shift=onto_the_next
     )
-    with pytest.raises(DecodeFailed, match="same timestamp"):
+    with refusal(DecodeFailed, what="timestamp", where="packets 5 and 6", given=3840):
         video(2)(data)
 
 
@@ -189,7 +190,9 @@ def test_quarter_turn_agrees_with_ffmpeg_s_angle(videos):
 
 
 def test_another_angle_is_refused(videos):
-    with pytest.raises(DecodeFailed, match="quarter turn"):
+    with refusal(
+        DecodeFailed, what="display matrix", given=[65536, 65536, -65536, 65536], accepted="a quarter turn"
+    ):
         video(1)(with_matrix(videos["gop12"][0], 1, 1, -1, 1))
 
 
@@ -268,7 +271,7 @@ class TestRefusals:
         last = whole.rindex(b"\xff\xda")
         many = whole[:last] + whole[last:-2] * 150 + b"\xff\xd9"
         assert len(video(1)(motion_jpeg(whole))) == 1
-        with pytest.raises(DecodeFailed, match=r"15\d scans; at most 100"):
+        with refusal(DecodeFailed, what="scans", accepted=100):
             video(1)(motion_jpeg(many))
 
     def test_truncated(self, videos):
@@ -289,7 +292,7 @@ class TestRefusals:
         ],
     )
     def test_other_bytes(self, data):
-        with pytest.raises(DecodeFailed, match="video"):
+        with refusal(DecodeFailed, what="video", given="InvalidDataError"):
             video(2)(data)
 
     def test_no_video_stream(self):
@@ -299,11 +302,11 @@ class TestRefusals:
             frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), "fltp", "mono")
             frame.sample_rate = 16000
             container.mux([*stream.encode(frame), *stream.encode(None)])
-        with pytest.raises(DecodeFailed, match="no video stream"):
+        with refusal(DecodeFailed, what="video stream", given="none"):
             video(1)(file.getvalue())
 
     def test_clip_too_large(self, videos):
-        with pytest.raises(DecodeFailed, match="bytes, more than"):
+        with refusal(DecodeFailed, what="frames", given=18000000000, accepted=4294967296):
             video(60, size=(10_000, 10_000))(videos["gop12"][0])
 
     def test_damage_in_a_picture_is_refused_not_concealed(self, videos):

@@ -48,9 +48,14 @@ class KeyValueStore(Opened, ABC):
         blob = self.get(key)
         self._check(key, blob, etag)
         data = blob.data[offset : offset + nbytes]
+        # A slice behind the end is shorter, and raises nothing.
         if len(data) != nbytes or offset > len(blob.data):
             raise Corrupt(
-                f"{self.url}/{key}[{offset}:{offset + nbytes}]: the object ends at byte {len(blob.data)}"
+                f"{self.url}/{key}[{offset}:{offset + nbytes}]: the object ends at byte {len(blob.data)}",
+                what="range",
+                where=f"{self.url}/{key}",
+                given=[offset, offset + nbytes],
+                accepted=len(blob.data),
             )
         return Blob(data, blob.etag)
 
@@ -92,7 +97,11 @@ class KeyValueStore(Opened, ABC):
         if etag is not None and etag != blob.etag:
             raise Changed(
                 f"{self.url}/{key}: the object was replaced since it was first read "
-                f"(etag {etag}, now {blob.etag}); open the version again"
+                f"(etag {etag}, now {blob.etag}); open the version again",
+                what="etag",
+                where=f"{self.url}/{key}",
+                given=blob.etag,
+                accepted=etag,
             )
 
 

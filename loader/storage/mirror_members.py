@@ -53,6 +53,7 @@ class Member:
             if self._strikes < STRIKES or self._until_s is not None:
                 return None
             now, self._strikes = self._clock(), 0
+            # A store that fails soon after its return waits longer: each attempt costs a reader its timeout.
             again = now - self._back_s < PASSED_OVER_MAX_S
             self._pause_s = min(2 * self._pause_s, PASSED_OVER_MAX_S) if again else PASSED_OVER_S
             self._until_s = now + self._pause_s

@@ -192,9 +192,11 @@ class Limiter:
     def release(self, token: int, *, throttled: bool) -> None:
         with self._lock:
             self._in_flight -= 1
+            # As TCP does: one more request after a window of successes, half of them after throttling.
             if not throttled:
                 if self._limit < self._most:
                     self._limit = min(float(self._most), self._limit + 1.0 / self._limit)
+            # Requests that were in flight at a cut report the same throttling: only the first one cuts.
             elif token == self._cuts:
                 self._limit = max(1.0, self._limit / 2.0)
                 self._cuts += 1
@@ -246,6 +248,7 @@ class Retrier:
                 tries += 1
                 spent_s, worth = self._clock() - started_s, _worth.get()
                 pause_s = self.budget.pause_s(tries, self._rng())
+                # The caller has another source, such as a mirror: it needs the store's own error at once.
                 if worth is not None and not worth(spent_s + pause_s):
                     raise
                 if not self.budget.lasts(spent_s + pause_s, throttled=throttled):

@@ -384,8 +384,6 @@ def test_never_among_other_files(tmp_path):
     ):
         opened(tmp_path / "landing", 100)
     (tmp_path / "landing" / "_origins.json").write_bytes(b"{}")
-    with refusal(
-        InvalidRuntime, what="cache", where=f"{tmp_path}/landing/cache", given="a landing place"
-    ):
+    with refusal(InvalidRuntime, what="cache", where=f"{tmp_path}/landing/cache", given="a landing place"):
         opened(tmp_path / "landing" / "cache", 100)
     assert sorted(os.listdir(tmp_path / "landing")) == ["_origins.json", "cat.jpg"]

@@ -95,9 +95,7 @@ def test_folder_that_is_no_cache_keeps_its_mode(folder):
     folder.mkdir()
     (folder / "mine.txt").write_text("x")
     os.chmod(folder, 0o755)
-    with refusal(
-        InvalidRuntime, what="cache", where=folder, given="mine.txt", accepted="an empty folder"
-    ):
+    with refusal(InvalidRuntime, what="cache", where=folder, given="mine.txt", accepted="an empty folder"):
         opened(folder)
     assert mode(folder) == 0o755
 

@@ -86,6 +86,7 @@ def translate(
     lacking: as for `advice`. path: the object's path in its bucket; "" for several objects.
     """
     answer = _answer(error, path)
+    # The only verb of two words; the address may contain spaces, so the text cannot be split from its end.
     verb = what.partition(" ")[0]
     if what.startswith("look up "):
         verb = "look up"
@@ -97,6 +98,7 @@ def translate(
 
 def _code(error: Exception, answer: _Answer) -> str:
     """Return the store's code of the error, or ""."""
+    # S3 reports each key that it did not delete in a response of status 200.
     kept = None
     if not answer.status:
         kept = _KEPT.search(str(error).split("\n\nDebug source", 1)[0])

@@ -12,6 +12,7 @@ from ...errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound, St
 from ...json_text import is_text
 from ..store import TEMPORARY, Refuse, key_fault, temporary_name
 
+# link(2) states EPERM for a file system without hard links.
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _AGAIN = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR}
 
@@ -19,6 +20,7 @@ _AGAIN = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR}
 def disk_error(verb: str, path: str, error: OSError) -> StoreError:
     why = f"cannot {verb} {path}: {error.strerror or error}"
     number = error.errno
+    # The name of the errno: its text depends on the C library and the language.
     code = errno.errorcode.get(number or 0, type(error).__name__)
     fault = {"what": "object", "where": path, "given": code}
     if isinstance(error, NotADirectoryError) and verb == "write":

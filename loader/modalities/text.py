@@ -37,6 +37,7 @@ def decode_json(data: Buffer, rng: np.random.Generator | None = None) -> object:
 
 def decode_jsonl(data: Buffer, rng: np.random.Generator | None = None) -> list[object]:
     """Return one JSON document per nonblank line. Raises: DecodeFailed, which names the line (from 1)."""
+    # Not splitlines: a carriage return is white space inside a document.
     lines = bytes(data).split(b"\n")
     return [_loads(line, f"jsonl: line {n}") for n, line in enumerate(lines, 1) if line.strip()]
 
@@ -110,6 +111,7 @@ def encode_jsonl(field: str, value: object) -> bytes:
 
 def encode_cls(field: str, value: object) -> bytes:
     """Return an int or numpy integer as decimal digits. Raises: InvalidField, also for bool and outside int64."""
+    # bool is a subclass of int, and a reader would return 1 for True.
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise InvalidField(
             f"field {field!r} takes int within int64 or bytes, got {_kind(value)}: {value!r:.40}",

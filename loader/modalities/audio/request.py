@@ -71,6 +71,7 @@ class AudioDecoder:
                 what="at",
                 given=self.at,
             )
+        # Any rate: the audio's own is known once it is open.
         if self.pad and self.length(1) is None:
             raise InvalidRuntime(
                 "audio(pad=True) needs samples or seconds: how long to make it", what="pad", given=self.pad
@@ -145,6 +146,7 @@ def audio(
             raise InvalidRuntime(
                 f"audio({name}={value!r}): a number of seconds, or None", what=name, given=value
             )
+    # Fractions of a small denominator: 0.1 becomes 1/10, and a number of samples rounds alike on every machine.
     try:
         return AudioDecoder(
             samples=None if samples is None else operator.index(samples),

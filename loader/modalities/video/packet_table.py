@@ -195,6 +195,7 @@ def read_packets(data: Buffer) -> PacketTable:
     """
     try:
         source = pa.BufferReader(pa.py_buffer(data))
+        # Before the reader, which decompresses each batch that it reads. read_message ends a stream by EOFError.
         with suppress(EOFError):
             while True:
                 check_plain(pa.ipc.read_message(source))
@@ -235,6 +236,7 @@ def check_plain(message: pa.ipc.Message) -> None:
     if message.type != "record batch":
         return
     try:
+        # By Arrow's schema the header is field 2 of a message, and the compression field 3 of a record batch.
         (root,) = struct.unpack_from("<I", message.metadata)
         header = _member(message.metadata, root, 2)
         (offset,) = struct.unpack_from("<I", message.metadata, header)
@@ -250,6 +252,7 @@ def check_plain(message: pa.ipc.Message) -> None:
 
 
 def _member(data: pa.Buffer, table: int, number: int) -> int:
+    # A table of FlatBuffers begins with the distance to its field table: 4 bytes of sizes, then 2 per field.
     (back,) = struct.unpack_from("<i", data, table)
     (nbytes,) = struct.unpack_from("<H", data, table - back)
     if 4 + 2 * number >= nbytes:

@@ -53,6 +53,7 @@ class Timeline:
         if not time_base:
             raise DecodeFailed("video: the stream has no time base")
         numbers = np.flatnonzero(~discard)
+        # Packets lie in decoding order; a stable sort by time gives the order of display.
         shown = numbers[np.argsort(pts[numbers], kind="stable")]
         times = pts[shown]
         twice = np.flatnonzero(times[1:] == times[:-1])
@@ -93,6 +94,7 @@ class Timeline:
         """
         exact = Fraction(time_s)
         now = self._tick(exact)
+        # The slack only finds the frame: a time at or behind the end shows nothing, however close it is.
         if isinstance(time_s, float):
             tick = self._tick(exact + FLOAT_SLACK_S)
         else:

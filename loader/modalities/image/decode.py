@@ -178,13 +178,10 @@ def decode_box(
                 pixels = _with_alpha(pixels, alpha)
             return _filter(pixels, divisor, box, size, turned_by, place)
     pixels = decode_8(data)
-    if max(pixels.shape[:2]) > MAX_SIDE:
-        raise DecodeFailed(
-            limit_message("image", max(pixels.shape[:2]), "px in a row", MAX_SIDE, "Store it smaller"),
-            what="px in a row",
-            given=max(pixels.shape[:2]),
-            accepted=MAX_SIDE,
-        )
+    side = max(pixels.shape[:2])
+    if side > MAX_SIDE:
+        message = limit_message("image", side, "px in a row", MAX_SIDE, "Store it smaller")
+        raise DecodeFailed(message, what="px in a row", given=side, accepted=MAX_SIDE)
     (top, left, height, width), flip = choose((pixels.shape[0], pixels.shape[1]))
     part = np.ascontiguousarray(pixels[top : top + height, left : left + width])
     turn = PixelTurn(False, False, flip)

@@ -287,12 +287,8 @@ def video(
     try:
         places = _times(at)
         if isinstance(places, tuple | str) and (frames is not None or stride != 1):
-            raise InvalidRuntime(
-                f"video(at={at!r}, frames={frames!r}, stride={stride!r}): at names the frames; leave the others out",
-                what="at",
-                given=at,
-                accepted="at without frames and stride",
-            )
+            text = f"video(at={at!r}, frames={frames!r}, stride={stride!r}): at names the frames; leave the others out"
+            raise InvalidRuntime(text, what="at", given=at, accepted="at without frames and stride")
         return VideoDecoder(
             frames=_n_frames(frames, places, size),
             stride=operator.index(stride),
@@ -307,9 +303,8 @@ def video(
         if isinstance(error, InvalidRuntime):
             raise
         call = (frames, stride, size, start, at, crop, bits)
-        raise InvalidRuntime(
-            f"video({', '.join(map(repr, call))}): {error}", what="video()", given=call
-        ) from error
+        message = f"video({', '.join(map(repr, call))}): {error}"
+        raise InvalidRuntime(message, what="video()", given=call) from error
 
 
 def _n_frames(frames: SupportsIndex | None, places: At, size: GivenSize) -> int:

@@ -178,7 +178,10 @@ def _plan_body(root: Root, plan_hash: str) -> Any:
         return parse_json(data)
     except DamagedJson as error:
         raise Corrupt(
-            f"{root.url}/plans/{plan_hash}.json is not JSON ({error}); save the plan again, or restore the file"
+            f"{root.url}/plans/{plan_hash}.json is not JSON ({error}); save the plan again, or restore the file",
+            what="plan",
+            where=f"{root.url}/plans/{plan_hash}.json",
+            given="no JSON",
         ) from error
 
 
@@ -204,7 +207,11 @@ def _build_plan(
     if opened.hash != plan_hash:
         raise PlanMismatch(
             f"{root.url}/plans/{plan_hash}.json holds the plan {opened.hash}: it was edited or renamed; restore it, "
-            "or save the plan again"
+            "or save the plan again",
+            what="plan",
+            where=f"{root.url}/plans/{plan_hash}.json",
+            given=opened.hash,
+            accepted=plan_hash,
         )
     return opened
 

@@ -92,7 +92,9 @@ def _percent(match: re.Match[str]) -> str:
     except UnicodeEncodeError:
         raise InvalidKey(
             f"{match.string!r} has {match[0]!r}, half of a character, which no file name has; replace it, e.g. by "
-            "text.encode('utf-8', 'replace').decode()"
+            "text.encode('utf-8', 'replace').decode()",
+            what="key",
+            given=match.string,
         ) from None
 
 
@@ -111,11 +113,19 @@ def member_name(key: str, field: str) -> str:
     if nbytes > MAX_MEMBER_BYTES:
         raise InvalidKey(
             f"key {key!r} with field {field!r} is {nbytes} bytes; at most {MAX_MEMBER_BYTES} are accepted. "
-            "Use a shorter key (a hash, say) and pass the long one as source={'source_key': ...}"
+            "Use a shorter key (a hash, say) and pass the long one as source={'source_key': ...}",
+            what="key",
+            where=f"field {field!r}",
+            given=nbytes,
+            accepted=MAX_MEMBER_BYTES,
         )
     if _HIDDEN.match(name):
         raise InvalidKey(
-            f"key {key!r} with field {field!r} begins with '__...__', which webdataset skips as its own; rename it"
+            f"key {key!r} with field {field!r} begins with '__...__', which webdataset skips as its own; rename it",
+            what="key",
+            where=f"field {field!r}",
+            given=key,
+            accepted="no key that begins with '__...__'",
         )
     return name
 

@@ -68,7 +68,12 @@ def _parquet_batches(path: str, name: str, batch_rows: int) -> Iterator[pa.Recor
                 batch.validate(full=True)  # changed bytes may no longer be UTF-8
                 yield batch
     except UNREADABLE as error:
-        raise InvalidSample(f"{name} is not a readable Parquet file: {error}; write it again") from error
+        raise InvalidSample(
+            f"{name} is not a readable Parquet file: {error}; write it again",
+            what="file",
+            where=name,
+            given=type(error).__name__,
+        ) from error
 
 
 def n_parquet_rows(path: str) -> int:
@@ -266,7 +271,10 @@ def _lines(path: str, name: str, header: Sequence[str], delimiter: str) -> Itera
                     yield reader.line_num, cells
         except (csv.Error, UnicodeDecodeError) as error:
             raise InvalidSample(
-                f"line {reader.line_num + 1} of {name} is not CSV in UTF-8: {error}"
+                f"line {reader.line_num + 1} of {name} is not CSV in UTF-8: {error}",
+                what="CSV",
+                where=f"line {reader.line_num + 1} of {name}",
+                given=type(error).__name__,
             ) from error
 
 

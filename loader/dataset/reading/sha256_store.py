@@ -225,7 +225,10 @@ class VerifiedStore:
         end = max((offset + nbytes for offset, nbytes in spans), default=0)
         if end > shard.hashes.nbytes:
             raise Corrupt(
-                f"{self.url}/{key}: a range ends behind byte {shard.hashes.nbytes}, where the shard ends"
+                f"{self.url}/{key}: a range ends behind byte {shard.hashes.nbytes}, where the shard ends",
+                what="range",
+                where=f"{self.url}/{key}",
+                given=shard.hashes.nbytes,
             )
         return shard
 
@@ -273,7 +276,10 @@ class VerifiedStore:
         end = page.offset + page.nbytes
         raise Corrupt(
             f"{self.url}/{key}: bytes [{page.offset}:{end}] differ from the SHA-256 in its index: the "
-            "shard was replaced or damaged"
+            "shard was replaced or damaged",
+            what="SHA-256",
+            where=f"{self.url}/{key}",
+            given=[page.offset, end],
         )
 
 

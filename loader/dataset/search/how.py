@@ -209,7 +209,11 @@ def similarity_field(version: "VersionData", field_name: str | None) -> str:
     listed = ", ".join(arrays) or "none"
     raise FieldNotFound(
         f"{version.name} has no field embedding.npy or appearance.npy to compare; its arrays are {listed}. Name one "
-        "with field=, or add the featurizer `appearance` to the dataset"
+        "with field=, or add the featurizer `appearance` to the dataset",
+        what="field",
+        where=version.name,
+        given=field_name,
+        accepted=["embedding.npy", "appearance.npy"],
     )
 
 
@@ -225,4 +229,9 @@ def text_fields(version: "VersionData", field_name: str | None) -> tuple[str, ..
         version.group_of(field_name)
         raise FieldNotFound(f"{field_name!r} of {version.name} is no text; its text fields are {listed}")
     others = ", ".join((*LINE_FIELDS, TASK_FIELD))
-    raise FieldNotFound(f"{version.name} has no text field (.txt) and no {others} to search for words")
+    raise FieldNotFound(
+        f"{version.name} has no text field (.txt) and no {others} to search for words",
+        what="text field",
+        where=version.name,
+        given="none",
+    )

@@ -215,14 +215,25 @@ def parse_segment(data: bytes, path: str, kind: SegmentKind) -> StoredSegment:
     rows = with_rows(footer.parts, values)
     for name in ("part", "row"):
         if not table[name].combine_chunks().equals(rows[name].combine_chunks()):
-            raise Corrupt(f"{path} has other values of {name!r} than its footer states; {_AGAIN}")
+            raise Corrupt(
+                f"{path} has other values of {name!r} than its footer states; {_AGAIN}",
+                what=name,
+                where=path,
+                given="other values than the footer's",
+            )
     digest = content_digest(
         kind,
         footer.parts,
         values,
     )
     if digest != footer.sha256:
-        raise Corrupt(f"{path}: the sha256 of its values is {digest}, it states {footer.sha256}; {_AGAIN}")
+        raise Corrupt(
+            f"{path}: the sha256 of its values is {digest}, it states {footer.sha256}; {_AGAIN}",
+            what="sha256",
+            where=path,
+            given=digest,
+            accepted=footer.sha256,
+        )
     return StoredSegment(
         path=path,
         parts=footer.parts,
@@ -288,7 +299,13 @@ def _check_footer(metadata: pq.FileMetaData, path: str, kind: SegmentKind) -> _F
         nbytes += metadata.row_group(number).total_byte_size
     most_bytes = _most_bytes(kind, n_rows)
     if nbytes > most_bytes:
-        raise Corrupt(f"{path} has {nbytes:,} bytes of values; accepted are {most_bytes:,}; {_AGAIN}")
+        raise Corrupt(
+            f"{path} has {nbytes:,} bytes of values; accepted are {most_bytes:,}; {_AGAIN}",
+            what="values",
+            where=path,
+            given=nbytes,
+            accepted=most_bytes,
+        )
     return _Footer(parts=parts, sha256=sha256)
 
 
@@ -328,7 +345,13 @@ def _check_texts(column: pa.ChunkedArray, path: str, kind: SegmentKind) -> None:
         nbytes += pc.sum(row_lengths).as_py() or 0
     most_bytes = _most_bytes(kind, len(column))
     if nbytes > most_bytes:
-        raise Corrupt(f"{path} has {nbytes:,} bytes of texts; accepted are {most_bytes:,}; {_AGAIN}")
+        raise Corrupt(
+            f"{path} has {nbytes:,} bytes of texts; accepted are {most_bytes:,}; {_AGAIN}",
+            what="texts",
+            where=path,
+            given=nbytes,
+            accepted=most_bytes,
+        )
 
 
 @contextmanager
@@ -340,7 +363,12 @@ def _corrupt_if_unreadable(path: str) -> Iterator[None]:
     except (*UNREADABLE, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         if is_of_the_machine(error):
             raise
-        raise Corrupt(f"{path} is no segment ({type(error).__name__} {error}); {_AGAIN}") from error
+        raise Corrupt(
+            f"{path} is no segment ({type(error).__name__} {error}); {_AGAIN}",
+            what="segment",
+            where=path,
+            given=type(error).__name__,
+        ) from error
 
 
 def merge_segments(

@@ -108,7 +108,9 @@ class Similarity:
             name = names[int(np.argmin(is_usable))]
             raise FieldMismatch(
                 f"sample {name!r} of {self._version.name} has no usable {self.field!r}: it is missing, zero, not "
-                "finite, or of another width. Pass another sample"
+                "finite, or of another width. Pass another sample",
+                what=self.field,
+                where=f"sample {name!r} of {self._version.name}",
             )
         return unit_vector(vectors.mean(axis=0), self.numbers, self.field)
 

@@ -254,16 +254,24 @@ def unit_vector(vector: object, width: int, field: str) -> np.ndarray:
         values = np.asarray(vector, np.float64)
     except (ValueError, TypeError):
         raise FieldMismatch(
-            f"like = {vector!r:.80}: pass a key, keys, or {width} numbers for {field!r}"
+            f"like = {vector!r:.80}: pass a key, keys, or {width} numbers for {field!r}",
+            what="like",
+            given=vector,
+            accepted=width,
         ) from None
     if values.ndim != 1 or len(values) != width:
         raise FieldMismatch(
-            f"the vector has the shape {list(values.shape)}; embeddings in {field!r} have {width} numbers"
+            f"the vector has the shape {list(values.shape)}; embeddings in {field!r} have {width} numbers",
+            what="vector",
+            given=list(values.shape),
+            accepted=width,
         )
     largest = np.abs(values).max(initial=0)
     if not np.isfinite(largest) or not largest:
         raise FieldMismatch(
-            "the vector is zero or not finite; it needs a direction: finite numbers, not all zero"
+            "the vector is zero or not finite; it needs a direction: finite numbers, not all zero",
+            what="vector",
+            given="zero or not finite",
         )
     scaled = values / largest
     unit: np.ndarray = scaled / np.sqrt(scaled @ scaled)

@@ -82,7 +82,10 @@ def parse_words(query: str) -> list[WordTerm]:
         raise InvalidRuntime(f"words = {query!r:.80}; pass a text, such as 'red cup -empty'")
     if len(query) > MOST_CHARACTERS:
         raise InvalidRuntime(
-            f"the words have {len(query):,} characters; at most {MOST_CHARACTERS} are accepted: pass fewer words"
+            f"the words have {len(query):,} characters; at most {MOST_CHARACTERS} are accepted: pass fewer words",
+            what="words",
+            given=len(query),
+            accepted=MOST_CHARACTERS,
         )
     terms = []
     for match in _TERM.finditer(query):
@@ -99,7 +102,9 @@ def parse_words(query: str) -> list[WordTerm]:
         terms += [WordTerm((word,), is_excluded) for word in words]
     if not terms:
         raise InvalidRuntime(
-            f"{query!r} has no word: pass words, \"phrases\" and -words, such as 'red cup -empty'"
+            f"{query!r} has no word: pass words, \"phrases\" and -words, such as 'red cup -empty'",
+            what="words",
+            given=query,
         )
     return terms
 

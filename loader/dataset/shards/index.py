@@ -211,9 +211,8 @@ class IndexFile:
         largest = max(group_rows, default=0)
         if not is_full or largest > ROW_GROUP_ROWS:
             sizes = sorted(set(group_rows))
-            raise Corrupt(
-                f"{self.url} has row groups of {sizes} rows; all but the last have {ROW_GROUP_ROWS}"
-            )
+            message = f"{self.url} has row groups of {sizes} rows; all but the last have {ROW_GROUP_ROWS}"
+            raise Corrupt(message, what="row groups", where=self.url, given=sizes, accepted=ROW_GROUP_ROWS)
 
         first_rows = np.zeros(len(group_rows) + 1, np.int64)
         np.cumsum(
@@ -414,9 +413,12 @@ class IndexFile:
     ) -> None:
         sha256 = hashlib.sha256(data).hexdigest()
         if sha256 != expected:
-            raise Corrupt(
+            message = (
                 f"{self.url}: {what} SHA-256 {sha256}, in {source} {expected}: it was replaced or damaged; restore "
                 "it from a mirror"
+            )
+            raise Corrupt(
+                message, what=what.rpartition(" ")[0], where=self.url, given=sha256, accepted=expected
             )
 
     def _check_crc(

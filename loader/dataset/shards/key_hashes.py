@@ -214,7 +214,11 @@ def _check_footer(
     if checksum != expected:
         raise Corrupt(
             f"{name}: the footer's CRC-32C is {checksum:08x}, in the manifest {expected:08x}; "
-            "restore it from a mirror"
+            "restore it from a mirror",
+            what="footer's CRC-32C",
+            where=name,
+            given=f"{checksum:08x}",
+            accepted=f"{expected:08x}",
         )
 
 

@@ -82,7 +82,11 @@ def check_field_bytes(
         raise FieldTooLarge(
             f"field {field!r} of sample {key!r} is {nbytes} bytes; "
             f"at most {MAX_FIELD_BYTES} (4 GiB) are accepted. "
-            "Cut the sample into shorter units (clips, segments, episodes)"
+            "Cut the sample into shorter units (clips, segments, episodes)",
+            what=field,
+            where=f"sample {key!r}",
+            given=nbytes,
+            accepted=MAX_FIELD_BYTES,
         )
 
 
@@ -320,7 +324,11 @@ class PageHashes:
         if page_bytes < 1 or len(digests) != DIGEST_BYTES * -(-nbytes // page_bytes):
             raise Corrupt(
                 f"{name} has {len(digests)} bytes of hashes of pages of {page_bytes} bytes, "
-                f"for a shard of {nbytes} bytes; restore it from a mirror"
+                f"for a shard of {nbytes} bytes; restore it from a mirror",
+                what="hashes of pages",
+                where=name,
+                given=len(digests),
+                accepted=nbytes,
             )
         return PageHashes(
             digests=digests,

@@ -72,7 +72,11 @@ def check_source(key: str, source: Mapping[str, Any]) -> dict[str, str]:
     if unknown:
         accepted = ", ".join(SOURCE_COLUMNS)
         raise InvalidField(
-            f"source of sample {key!r} has {unknown}; accepted: {accepted}. Other facts go into metadata="
+            f"source of sample {key!r} has {unknown}; accepted: {accepted}. Other facts go into metadata=",
+            what="source",
+            where=f"sample {key!r}",
+            given=unknown,
+            accepted=accepted,
         )
     texts = {}
     for name, value in source.items():
@@ -139,7 +143,11 @@ def _text(
     except UnicodeEncodeError as error:
         raise InvalidField(
             f"{what} of sample {key!r} is {value!r}, which is not UTF-8 text ({error.reason}); percent-escape it "
-            "(loader.escape_key), or decode file names with errors='replace'"
+            "(loader.escape_key), or decode file names with errors='replace'",
+            what=what,
+            where=f"sample {key!r}",
+            given=value,
+            accepted="UTF-8 text",
         ) from error
     return value
 
@@ -209,7 +217,11 @@ def arrow_column(
     try:
         return pa.array(values, column_type)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise FieldMismatch(f"metadata column {name!r}: {error}; use one kind of value per column") from error
+        raise FieldMismatch(
+            f"metadata column {name!r}: {error}; use one kind of value per column",
+            what=name,
+            given=type(error).__name__,
+        ) from error
 
 
 def _float_column(
@@ -289,7 +301,12 @@ def concat(tables: Iterable[pa.Table], what: str) -> pa.Table:
     try:
         return pa.concat_tables(all_tables, promote_options="permissive")
     except pa.ArrowException as error:
-        raise FieldMismatch(f"{what}: parts disagree about a column's type: {error}") from error
+        raise FieldMismatch(
+            f"{what}: parts disagree about a column's type: {error}",
+            what="types",
+            where=what,
+            given=type(error).__name__,
+        ) from error
 
 
 def with_dataset_types(table: pa.Table, dataset_types: Mapping[str, str]) -> pa.Table:
@@ -326,7 +343,11 @@ def _cast_column(
             problem = str(error)
     raise FieldMismatch(
         f"column {name!r} is {own_type} here and {dataset_type} in the dataset so far ({problem}); convert it, or use "
-        "another column name: a column's type does not change"
+        "another column name: a column's type does not change",
+        what="type",
+        where=f"column {name!r}",
+        given=str(own_type),
+        accepted=str(dataset_type),
     )
 
 

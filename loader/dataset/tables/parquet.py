@@ -116,7 +116,9 @@ def corrupt_if_unreadable(
     except errors as error:
         if is_of_the_machine(error):
             raise
-        raise Corrupt(f"{what}: {error}; restore it from a mirror") from error
+        raise Corrupt(
+            f"{what}: {error}; restore it from a mirror", what="table", given=type(error).__name__
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,7 +92,12 @@ def _with_plain_texts(table: pa.Table, name: str, most_bytes: int) -> pa.Table:
         texts = table.column(position)
         nbytes += _text_bytes(texts, name)
         if nbytes > most_bytes:
-            raise Corrupt(f"{name} has texts of more than {most_bytes:,} bytes in all")
+            raise Corrupt(
+                f"{name} has texts of more than {most_bytes:,} bytes in all",
+                what="texts",
+                where=name,
+                accepted=most_bytes,
+            )
         plain_texts = texts.cast(pa.string())
         table = table.set_column(position, field.name, plain_texts)
     return table
@@ -112,7 +117,12 @@ def _text_bytes(column: pa.ChunkedArray, name: str) -> int:
         lengths = pc.binary_length(chunk.dictionary)
         longest = pc.max(lengths).as_py() or 0
         if longest > MOST_SMALL_TEXT:
-            raise Corrupt(f"{name} has a text of more than {MOST_SMALL_TEXT:,} bytes")
+            raise Corrupt(
+                f"{name} has a text of more than {MOST_SMALL_TEXT:,} bytes",
+                what="text",
+                where=name,
+                accepted=MOST_SMALL_TEXT,
+            )
         row_lengths = lengths.take(chunk.indices)
         nbytes += pc.sum(row_lengths).as_py() or 0
     return nbytes

@@ -219,7 +219,11 @@ def check_sha256(
     sha256 = hashlib.sha256(data).hexdigest()
     if sha256 != expected:
         raise Corrupt(
-            f"{name}: {what} has SHA-256 {sha256}, in {source} {expected}; restore it from a mirror"
+            f"{name}: {what} has SHA-256 {sha256}, in {source} {expected}; restore it from a mirror",
+            what=what,
+            where=name,
+            given=sha256,
+            accepted=expected,
         )
 
 

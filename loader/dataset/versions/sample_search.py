@@ -117,7 +117,12 @@ def search_samples(
     """
     k = whole_number("k", k, 1, MOST_RESULTS)
     if words is None and like is None and members is None:
-        raise InvalidRuntime("a search needs words, or like= with a key, keys or a vector")
+        raise InvalidRuntime(
+            "a search needs words, or like= with a key, keys or a vector",
+            what="words",
+            given="none",
+            accepted="words or like",
+        )
     selected = _select(version, where, members)
     if words is None and like is None:
         unsearched = WordMatches(
@@ -311,7 +316,10 @@ def _direction(state: "_SearchState", similarity: Similarity, like: Any) -> np.n
         key = keys[int(missing[0])]
         raise SampleNotFound(
             f"{version.name} has no live sample {key!r}: it does not exist, or was excluded or taken down. Pass "
-            "the key of another sample"
+            "the key of another sample",
+            what="like",
+            where=version.name,
+            given=key,
         )
     return similarity.mean_direction(ordinals, keys)
 

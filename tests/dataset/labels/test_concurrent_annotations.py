@@ -106,5 +106,5 @@ def test_every_version_was_retired_meanwhile(label_root):
         other.retire("d@1", reason="x")
         yield {"key": "k1", "label": "b"}
 
-    with pytest.raises(Conflict, match="every version of the dataset was retired"):
+    with refusal(Conflict, what="parent", given="retired"):
         label_root.annotate("d@1", "ours", rows(), author="ann")

@@ -15,6 +15,7 @@ from loader.dataset.search.text_reads import TextReader
 from loader.dataset.search.words import fold_texts, in_order, parse_words, term_matches
 from loader.errors import FieldNotFound, InvalidRuntime, NotIndexed
 from penstock.search.make import make_index
+from tests.refusals import refusal
 
 TEXTS = {
     "a": "A red CUP on a table",
@@ -89,9 +90,9 @@ def test_versions_without_texts(tmp_path, version, monkeypatch):
     root = loader.Root(tmp_path / "root")
     with root.write("d") as writer:
         writer.add("a", {"cls": 1})
-    with pytest.raises(FieldNotFound, match="no text field"):
+    with refusal(FieldNotFound, what="text field", where="d@1", given="none"):
         root.open("d").search("red")
-    with pytest.raises(FieldNotFound, match=r"'caption' is no text|no field 'caption'"):
+    with refusal(FieldNotFound, what="caption", where="d@1"):
         version.search("red", field="caption")
     monkeypatch.setattr("loader.dataset.search.text_index.MOST_READ", 5)
     fresh = loader.Root(version.store.url).open("d")

@@ -10,6 +10,7 @@ import pytest
 import loader
 from loader.dataset.tables.columns import check_metadata, check_source, fits, type_named
 from loader.errors import FieldMismatch, InvalidField
+from tests.refusals import refusal
 
 
 class Licence(enum.StrEnum):
@@ -69,7 +70,7 @@ def test_refused_values_name_sample_and_column(value):
 
 @pytest.mark.parametrize("name", ["key", "part", "row", "ordinal", "raw_uri", "a.b", "1a", "", "ä", 3])
 def test_refused_column_names(name):
-    with pytest.raises(InvalidField, match=f"metadata column {name!r}"):
+    with refusal(InvalidField, what="column", given=name):
         check_metadata("k", {name: 1})
 
 
@@ -78,9 +79,11 @@ def test_source_takes_provenance_only():
         "raw_uri": "s3://x",
         "raw_start": "3",
     }
-    with pytest.raises(InvalidField, match=r"source of sample 'k' has \['camera'\].*metadata="):
+    with refusal(InvalidField, what="source", where="sample 'k'", given=["camera"]):
         check_source("k", {"camera": "a"})
-    with pytest.raises(InvalidField, match="source 'raw_key' of sample 'k'"):
+    with refusal(
+        InvalidField, what="source 'raw_key'", where="sample 'k'", given="\udcff.jpg", accepted="UTF-8 text"
+    ):
         check_source("k", {"raw_key": "\udcff.jpg"})
 
 
@@ -113,14 +116,14 @@ def test_later_run_of_ints_becomes_the_floats_of_the_dataset(root):
 def test_floats_do_not_fit_an_int_column(root, value):
     """Also when they are whole: whether a run can be published does not depend on its values."""
     write(root, {"a": {"x": 1}})
-    with pytest.raises(FieldMismatch, match="column 'x' is double here and int64 in the dataset"):
+    with refusal(FieldMismatch, what="type", where="column 'x'", given="double", accepted="int64"):
         write(root, {"c": {"x": value}})
     assert len(root.versions("d")) == 1
 
 
 def test_int_that_a_float_cannot_hold_is_refused(root):
     write(root, {"a": {"x": 1.5}})
-    with pytest.raises(FieldMismatch, match="column 'x' is int64 here and double"):
+    with refusal(FieldMismatch, what="type", where="column 'x'", given="int64", accepted="double"):
         write(root, {"b": {"x": 2**60 + 1}})
 
 
@@ -159,7 +162,9 @@ def test_two_kinds_in_one_run_are_refused(root, part_samples):
 
 
 def test_odd_value_is_named_by_its_sample(root):
-    with pytest.raises(FieldMismatch, match=r"column 'x' holds different kinds: .*str in sample 'b'"):
+    with refusal(
+        FieldMismatch, what="x", given="int in sample 'a', str in sample 'b'", accepted="one kind per column"
+    ):
         write(root, {"a": {"x": 1}, "b": {"x": "text"}})
 
 
@@ -180,7 +185,13 @@ def test_lists_keep_their_type_over_runs(root):
     version = write(root, {"d": {"e": [], "f": []}})
     assert column(version, "e") == {"a": [], "b": [], "c": [3], "d": []}
     assert column(version, "f") == {"a": [1.5], "b": [1.0, 2.0], "c": None, "d": []}
-    with pytest.raises(FieldMismatch, match="column 'e'"):
+    with refusal(
+        FieldMismatch,
+        what="type",
+        where="column 'e'",
+        given="list<element: string>",
+        accepted="list<element: int64>",
+    ):
         write(root, {"x": {"e": ["text"]}})
 
 
@@ -214,6 +225,6 @@ def test_type_names_are_read_back(kind):
 
 def test_group_names(root):
     for group in ("", "Media", "a/b", "a.b", "../x", 3):
-        with pytest.raises(InvalidField, match="group"):
+        with refusal(InvalidField, what="group", given=group):
             root.write("d", group=group)
     assert loader.Root(root.url).write("d", groups={"cls": "labels"})

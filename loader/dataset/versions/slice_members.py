@@ -182,7 +182,10 @@ def _check_not_removed(record: SliceRecord) -> None:
     if record.removed:
         raise SliceNotFound(
             f"the slice {record.full_name} was removed by {record.by}: {record.why}. Pass n= of an earlier number "
-            f"(penstock slice show {record.full_name}), or save the slice again"
+            f"(penstock slice show {record.full_name}), or save the slice again",
+            what="slice",
+            where=record.full_name,
+            given=record.why,
         )
 
 
@@ -199,7 +202,11 @@ def check_term(
         raise Corrupt(
             f"{what} {version.dataset}/{term.name}, number {term.n}, has other samples of {version.name} than when the "
             f"view was made: the sha256 of its ordinals is {sha256}, it was {term.sha256}. It was changed: restore it "
-            "from a mirror, or make a new plan"
+            "from a mirror, or make a new plan",
+            what="sha256",
+            where=f"{version.dataset}/{term.name}",
+            given=sha256,
+            accepted=term.sha256,
         )
 
 
@@ -212,7 +219,10 @@ def slice_ordinals(version: "VersionData", record: SliceRecord) -> Int64s:
         if is_own_version and list_sha256(ordinals) != record.sha256:
             raise Corrupt(
                 f"{record.path}: its expression selects other samples of {version.name} than when it was saved; it was "
-                "changed. Restore it from a mirror, or save the slice again"
+                "changed. Restore it from a mirror, or save the slice again",
+                what="expression",
+                where=record.path,
+                given="other samples",
             )
         return ordinals
     located = locate_list(version, record)
@@ -252,7 +262,10 @@ def locate_list(version: "VersionData", record: SliceRecord) -> Int64s:
             first = int(np.argmax(differs))
             raise Corrupt(
                 f"{record.table_path}: sample {first} is stated as ordinal {stored[first]} of {version.name}, which is "
-                "no live sample of its part and row. It was changed: restore it from a mirror, or save the slice again"
+                "no live sample of its part and row. It was changed: restore it from a mirror, or save the slice again",
+                what="ordinal",
+                where=record.table_path,
+                given=int(stored[first]),
             )
         return ordinals
 
@@ -292,7 +305,11 @@ def _live_ordinals(
         first = int(np.argmax(is_outside))
         raise Corrupt(
             f"{record.table_path}: sample {first} is stated as row {row[first]} of a part with {n_rows[first]} rows. "
-            "It was changed: restore it from a mirror, or save the slice again"
+            "It was changed: restore it from a mirror, or save the slice again",
+            what="row",
+            where=record.table_path,
+            given=int(row[first]),
+            accepted=int(n_rows[first]),
         )
     ordinals = np.full(len(position), MISSING, np.int64)
     ordinals[is_known] = parts.live_ordinals(position[is_known], row[is_known])

@@ -83,7 +83,11 @@ def whole_predicate(
         ending = f") AND ({own_predicate})"
         if bucket.predicate is not None and bucket.predicate.endswith(ending):
             return bucket.predicate.removesuffix(ending).removeprefix("(")
-    raise InvalidPlan(f"the view where {bucket.predicate!r} is not the bucket {label!r} of {by!r}")
+    raise InvalidPlan(
+        f"the view where {bucket.predicate!r} is not the bucket {label!r} of {by!r}",
+        what="bucket",
+        given=label,
+    )
 
 
 def _label_comparisons(edges: Sequence[str] | None, label: str) -> list[Comparisons]:
@@ -130,14 +134,19 @@ def _by_value(
     if not is_label:
         raise InvalidPlan(
             f"bucket({by!r}): its values are {values.dtype}; strings, whole numbers and booleans are labels as "
-            "they are, of other numbers pass edges=, such as bucket('duration_s', edges=[0, 2, 5, 10])"
+            "they are, of other numbers pass edges=, such as bucket('duration_s', edges=[0, 2, 5, 10])",
+            what=f"bucket({by!r})",
+            given=str(values.dtype),
         )
     member_values = values.filter(pl.Series(members)).drop_nulls()
     distinct = member_values.unique().sort().to_list()
     if len(distinct) > MAX_BUCKETS:
         raise InvalidPlan(
             f"bucket({by!r}): {len(distinct)} different values, such as {distinct[:_SHOWN]}; at most "
-            f"{MAX_BUCKETS} are accepted. For numbers pass edges="
+            f"{MAX_BUCKETS} are accepted. For numbers pass edges=",
+            what=f"bucket({by!r})",
+            given=len(distinct),
+            accepted=MAX_BUCKETS,
         )
     return {str(value): (f"= {_literal(value)}",) for value in distinct}
 
@@ -150,7 +159,9 @@ def _by_edge(
     if not values.dtype.is_numeric():
         raise InvalidPlan(
             f"bucket({by!r}, edges=): its values are {values.dtype}, and edges need numbers; without edges= every "
-            "value is a bucket"
+            "value is a bucket",
+            what=f"bucket({by!r}, edges=)",
+            given=str(values.dtype),
         )
     return _ranges(edges)
 

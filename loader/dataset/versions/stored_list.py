@@ -89,12 +89,21 @@ def parse_list(data: bytes, path: str, name: str) -> I64:
     """Return the list in a file, int64 [N], checked against its name. Raises: Corrupt."""
     table = parse_stored(data, path, name)
     if table.column_names != ["ordinal"]:
-        raise Corrupt(f"{name} has the columns {table.column_names}, a list has 'ordinal': delete it")
+        raise Corrupt(
+            f"{name} has the columns {table.column_names}, a list has 'ordinal': delete it",
+            what="columns",
+            where=name,
+            given=table.column_names,
+            accepted=["ordinal"],
+        )
     ordinals: I64 = table["ordinal"].to_numpy().astype(np.int64)
     if path != list_path(list_sha256(ordinals)):
         raise Corrupt(
             f"{name}: the sha256 of its ordinals is {list_sha256(ordinals)}: it was damaged or renamed. Restore it "
-            "from a mirror, or delete it and make the list again with loader.listed"
+            "from a mirror, or delete it and make the list again with loader.listed",
+            what="sha256",
+            where=name,
+            given=list_sha256(ordinals),
         )
     return ordinals
 
@@ -110,6 +119,9 @@ def _of_view(view: View, ordinals: I64) -> I64:
         raise InvalidPlan(
             f"listed: place {place} has the ordinal {ordinals[place]}, which {view!r} lacks, as {len(wrong)} of "
             f"{len(ordinals)} are: {view.version.name} has {n} samples, the view {len(view)}. Ordinals belong to "
-            "one version"
+            "one version",
+            what="ordinal",
+            where=view.version.name,
+            given=int(ordinals[place]),
         )
     return ordinals

@@ -386,7 +386,10 @@ def read_view(version: VersionShards, path: str) -> SelectTable | None:
     ):
         if crc32c(row) != stated:
             raise Corrupt(
-                f"{name}: the bits from ordinal {first_ordinal} on are damaged. Delete it to rebuild it"
+                f"{name}: the bits from ordinal {first_ordinal} on are damaged. Delete it to rebuild it",
+                what="bits",
+                where=name,
+                given=first_ordinal,
             )
     return SelectTable(bits, len(version))
 

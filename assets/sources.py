@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 JOINED = frozenset({"lance", "lerobot", "rosbag"})
-"""Formats whose raw objects consist of several files (`composite_objects`)."""
+"""Formats whose raw objects consist of several files, joined by `JoinedObjects`."""
 KEYED_BY_PLACE = frozenset({"lance"})
 """Formats whose keys are unique in a source, since rows move between its objects."""
 
@@ -189,8 +189,8 @@ class Source:
     feed: Feed | None = None
     """Feed of notices about new objects or None."""
     format: str = ""
-    """Format, such as "webdataset" (`source_formats`), whose samples are ingested unchanged; "" for media, which are
-    cut. All sources of a dataset share format, keep, key, fields, without and clocks.
+    """Format, such as "webdataset" (`read_formats`, `in_place_formats`), whose samples are ingested unchanged; "" for
+    media, which are cut. All sources of a dataset share format, keep, key, fields, without and clocks.
     """
     keep: Literal["copy", "in place"] = "copy"
     """"copy" copies a format's samples into the dataset; "in place" leaves their bytes in the source."""

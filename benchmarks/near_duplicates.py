@@ -22,7 +22,7 @@ import polars as pl
 from assets.dedup import hamming
 from assets.dedup.near_pairs import Embeddings, find, index_images, near_embeddings
 from assets.dedup.policy import NearDuplicates
-from assets.dedup.settle import cast_columns, looks, settle, table_candidates
+from assets.dedup.settle import best_of_groups, cast_columns, settle, table_candidates
 
 POLICY = NearDuplicates()
 N_BRUTE, N_EMBEDDED = 16, 50_000
@@ -80,7 +80,7 @@ def main() -> None:
     read, _ = timed(
         "read the published samples", lambda: cast_columns(pl.read_parquet(io.BytesIO(sink.getvalue())))
     )
-    (published, _), _ = timed("sort them by look and quality", lambda: looks(read, ungrouped=False))
+    (published, _), _ = timed("sort them by look and quality", lambda: best_of_groups(read, ungrouped=False))
     filed, _ = timed("file their hashes", lambda: index_images(published.pictures, POLICY.max_distance))
     near, _ = timed("search, as they are and mirrored", lambda: find(filed, new.pictures, mirrored=True))
     settled, _ = timed("settle, the batch among itself too", lambda: settle(new, published, near, POLICY))

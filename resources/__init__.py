@@ -1,1 +1,1 @@
-"""Dagster resources: the locations of the data. No logic."""
+"""Dagster resources: the root and raw stores, the compute cluster and the alerts' channels."""

@@ -19,7 +19,7 @@ from loader.errors import (
     plain_value,
 )
 from loader.keywords import check_whole_number, whole_number
-from loader.order.random.plan_hash import check_int
+from loader.order.random.plan_hash import int_in_range
 from loader.run.workers.batch_message import PickledError
 from tests.refusals import refusal
 
@@ -113,7 +113,7 @@ def test_refusal_needs_a_field():
 @pytest.mark.parametrize("value", [0, 5, True, 1.0, "2", None])
 def test_whole_number_that_is_refused_is_stated(value):
     with refusal(InvalidPlan, what="batch", given=value, accepted="a whole number from 1 to 4"):
-        check_int("batch", value, 1, 4)
+        int_in_range("batch", value, 1, 4)
 
 
 def test_whole_number_accepts_a_numpy_integer_that_a_stored_one_is_not():

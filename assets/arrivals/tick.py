@@ -110,7 +110,7 @@ def _advance(
                 flows = _continue_listing(work)
             with ExitStack() as stack:
                 received = _read_feed(work, stack)
-                _make_batches(work, hold=flows)
+                _make_batches(work, more_follow=flows)
                 progress.at_us = dataset.now_us
                 if received is not None:
                     dealt_with = received.settle(progress)
@@ -219,8 +219,8 @@ def _admit_chunk(
     return n_done
 
 
-def _make_batches(work: SourceTick, *, hold: bool) -> None:
-    # hold: more objects come next, so the rest waits unless no batch was full.
+def _make_batches(work: SourceTick, *, more_follow: bool) -> None:
+    # more_follow: further objects come next, so objects that fill no batch wait, unless no batch was full.
     progress = work.progress
     limits = work.dataset.limits
     now_us = work.dataset.now_us
@@ -231,24 +231,25 @@ def _make_batches(work: SourceTick, *, hold: bool) -> None:
         for position in unseen([one.item.identity for one in waiting], batched_objects(work.book))
     ]
     arrived = {one.item.identity: one for one in fresh}
-    items = [one.item for one in fresh]
-    batches, items = make_batches(work.book, work.place.url, items, limits, rest=False)
-    rest = [arrived[item.identity] for item in items]
-    if not (hold and batches) and _is_due(progress, rest, limits, now_us):
+    fresh_items = [one.item for one in fresh]
+    batches, unbatched = make_batches(work.book, work.place.url, fresh_items, limits, rest=False)
+    remainder = [arrived[item.identity] for item in unbatched]
+    if not (more_follow and batches) and _is_due(progress, remainder, limits, now_us):
         remaining = limits
         if limits.max_batches is not None:
             remaining = replace(limits, max_batches=limits.max_batches - len(batches))
         if remaining.max_batches != 0:
-            more, items = make_batches(work.book, work.place.url, items, remaining, rest=True)
+            more, unbatched = make_batches(work.book, work.place.url, unbatched, remaining, rest=True)
             batches += more
-            if not items:
+            if not unbatched:
                 progress.rest_us = now_us
     work.step.batches += batches
     if work.step.n_new:
         progress.admitted.append((now_us, work.step.n_new))
-    progress.waiting = {item.uri: arrived[item.identity] for item in items}
-    if batches or not items:
-        progress.held = []  # read these messages again, and acknowledge any without waiting objects
+    progress.waiting = {item.uri: arrived[item.identity] for item in unbatched}
+    if batches or not unbatched:
+        # The next tick receives these messages again, and acknowledges each whose objects are all in batches.
+        progress.held = []
 
 
 def _is_due(

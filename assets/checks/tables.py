@@ -9,7 +9,7 @@ from penstock.text import markdown_table
 
 from ..dedup.near_pairs import find, index_images
 from ..dedup.policy import KINDS
-from ..dedup.settle import Candidates, cast_columns, looks
+from ..dedup.settle import Candidates, best_of_groups, cast_columns
 from ..dedup.settle import schema as compared_schema
 from .marked_copies import marked_copies
 from .outcome import CheckResult, Severity
@@ -257,12 +257,12 @@ def near_duplicates_across_splits(
         return _result(
             n_unhashed, f"{n_unhashed} of {len(samples)} samples have no perceptual hash", severity
         )
-    new, members = looks(cast_columns(samples), ungrouped=False)
+    new, members = best_of_groups(cast_columns(samples), ungrouped=False)
     across = _nearest_pairs(new, new, max_distance, mirrored)
     if baseline is not None:
         names = [name for name in compared_schema() if name in baseline.collect_schema()]
         published = cast_columns(baseline.select(names).collect())
-        others, _ = looks(published.filter(published["kind"].is_in(list(kinds))), ungrouped=False)
+        others, _ = best_of_groups(published.filter(published["kind"].is_in(list(kinds))), ungrouped=False)
         # A pair within the batch wins over one with the version: neither sample is published yet.
         across = _nearest_pairs(new, others, max_distance, mirrored) | across
     # Equal images are compared once; `members` lists the samples behind each.
@@ -287,9 +287,9 @@ def nearest_samples(
     Samples without a near-duplicate, mirrored or not, are left out.
     """
     names = [name for name in compared_schema() if name in others.collect_schema()]
-    own, _ = looks(cast_columns(table).filter(table["kind"].is_in(list(KINDS))), ungrouped=True)
+    own, _ = best_of_groups(cast_columns(table).filter(table["kind"].is_in(list(KINDS))), ungrouped=True)
     theirs = cast_columns(others.select(names).collect())
-    filed, _ = looks(theirs.filter(theirs["kind"].is_in(list(KINDS))), ungrouped=False)
+    filed, _ = best_of_groups(theirs.filter(theirs["kind"].is_in(list(KINDS))), ungrouped=False)
     pairs = find(index_images(filed.pictures, max_distance), own.pictures, mirrored=True)
     # Sorted by query, then distance, then row (lexsort's last key leads): np.unique takes the first, the nearest.
     pairs = pairs.take(np.lexsort((pairs.row, pairs.distance, pairs.query)))

@@ -29,9 +29,9 @@ from .settle import (
     MINHASH,
     Candidates,
     DuplicateOf,
+    best_of_groups,
     cast_columns,
     compared_frame,
-    looks,
     schema,
     settle,
     table_candidates,
@@ -107,7 +107,7 @@ def version_samples(
     else:
         table = cast_columns({})
     table = table.filter(table["kind"].is_in(KINDS) & ~table["key"].is_in(list(but)))
-    candidates, members = looks(table, ungrouped=policy.embedding is not None)
+    candidates, members = best_of_groups(table, ungrouped=policy.embedding is not None)
     return Published(
         opened=version,
         table=table,

@@ -69,7 +69,7 @@ def quality_measures(table: "pl.DataFrame") -> Float64s:
     return np.stack([pixels, nbytes, column("sharpness_laplacian_var")], axis=1)
 
 
-def classes(values: Float64s) -> Int64s:
+def quality_classes(values: Float64s) -> Int64s:
     """Return int64 [n, 3]: the class of each measure; larger is better."""
     with np.errstate(divide="ignore", invalid="ignore"):
         # float64 [n, 3]: -inf for 0, NaN if unknown.
@@ -78,9 +78,9 @@ def classes(values: Float64s) -> Int64s:
     return levels
 
 
-def why(better: Float64s, worse: Float64s) -> str:
-    """Return how one row of `measured` is better than another; "" if their classes are equal."""
-    for place, (ours, theirs) in enumerate(zip(classes(better), classes(worse), strict=True)):
+def quality_reason(better: Float64s, worse: Float64s) -> str:
+    """Return how one row of `quality_measures` is better than another; "" if their classes are equal."""
+    for place, (ours, theirs) in enumerate(zip(quality_classes(better), quality_classes(worse), strict=True)):
         if ours != theirs:
             words, digits = _BETTER[place]
             if np.isnan(worse[place]):
@@ -115,7 +115,7 @@ class Candidates:
     pictures: ImageHashes
     """Image hashes of the samples."""
     measured: Float64s
-    """Float64 [n, 3]: see the function `measured`."""
+    """Float64 [n, 3]: see `quality_measures`."""
     embeddings: Embeddings | None = None
     """None if not compared."""
 
@@ -228,8 +228,8 @@ class _Course:
         self._new = new
         self._published = published
         self._by_quality = policy.keep == "better"
-        self._classes = classes(new.measured)
-        self._published_classes = classes(published.measured)
+        self._classes = quality_classes(new.measured)
+        self._published_classes = quality_classes(published.measured)
         sort_keys = [np.arange(len(new))]
         if self._by_quality:
             # lexsort: the last key counts most, so the first class goes last.
@@ -282,7 +282,7 @@ class _Course:
             return
         self.stays[sample] = True
         for by, distance, other in worse:
-            reason = why(self._new.measured[sample], self._published.measured[other])
+            reason = quality_reason(self._new.measured[sample], self._published.measured[other])
             self.superseded[other] = DuplicateOf(
                 of=key,
                 by=_BY[by],
@@ -293,11 +293,11 @@ class _Course:
     def _why(self, sample: int, other: int) -> str:
         better = ""
         if self._by_quality:
-            better = why(self._new.measured[other], self._new.measured[sample])
+            better = quality_reason(self._new.measured[other], self._new.measured[sample])
         return f"the other {better or 'landed before'}"
 
     def _why_published(self, sample: int, other: int) -> str:
-        better = why(self._published.measured[other], self._new.measured[sample])
+        better = quality_reason(self._published.measured[other], self._new.measured[sample])
         if self._by_quality and self._published_classes[other].tolist() > self._classes[sample].tolist():
             return f"the other {better}"
         split = str(self._published.splits[other])
@@ -369,15 +369,15 @@ def _split(table: "pl.DataFrame") -> tuple[Strings, Int64s]:
     return names.to_numpy().astype(object), numbers
 
 
-def looks(table: "pl.DataFrame", *, ungrouped: bool) -> tuple[Candidates, "pl.Series"]:
+def best_of_groups(table: "pl.DataFrame", *, ungrouped: bool) -> tuple[Candidates, "pl.Series"]:
     """Return the best sample of each group, and each group's rows.
 
-    A group has equal hashes (one look), form and split; with `ungrouped`, each sample is a group of its own.
+    A group has equal hashes, form and split; with `ungrouped`, each sample is a group of its own.
     """
     import polars as pl
 
     every = table_candidates(table, [""] * len(table))
-    levels = classes(every.measured)
+    levels = quality_classes(every.measured)
     # int64 [n]: rows, the best first.
     order = np.lexsort((np.arange(len(every)), *(-level for level in levels.T[::-1])))
     ranked = pl.DataFrame(

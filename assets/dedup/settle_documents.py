@@ -2,9 +2,10 @@
 
 Documents are visited as they landed. One that is near a document that stays, published or of the batch, is a copy of
 the nearest such document: never of a copy. A document with the signature of an earlier copy has that copy's original,
-even if a nearer document stayed in between. A published document always stays. Only documents that share a band with
-another are compared. A document costs its bands' documents that stay, so that a text a million times costs one
-comparison each. Memory: 1.1 kB per document, signatures included.
+even if a nearer document stayed in between. A published document always stays.
+
+A document is compared only with staying documents that share a band with it. So each of a million copies of a text
+costs one comparison. Memory: 1.1 kB per document, signatures included.
 """
 
 from collections import defaultdict

@@ -1,7 +1,7 @@
 """Find images, clips and audio that show or contain nothing: black, of one colour, or silent.
 
-The check needs no history. It compares the share of such objects, per kind and source, with a fixed limit, so the very
-first batch of a covered camera stops.
+The check compares the share of such objects, per kind and source, with a fixed limit. It needs no history: the gate
+stops even the first batch of a covered camera.
 """
 
 from dataclasses import replace

@@ -2,7 +2,7 @@
 
 Three measures have different blind spots: the level (mean), the Kolmogorov-Smirnov distance, and the population
 stability index over deciles. The index hardly detects a 3 % change of scale. The level detects no change of spread.
-None of them detects 1 % of zeros. Differences in the last digits are ignored (`settled`).
+None of them detects 1 % of zeros. Differences in the last digits are ignored (`settle_ties`).
 """
 
 import math

@@ -75,7 +75,7 @@ class StaleCache:
         stages = [feature.stage for feature in spec.features]
         self.records = KnownRecords(spec.name, [UNITS, *stages])
         self.lists: dict[str, Mapping[str, Mapping[str, int]] | None] = {}
-        self.came: set[str] = set()
+        self.published_paths: set[str] = set()
 
 
 def stale(root: loader.Root, spec: DatasetSpec, before: StaleCache | None = None) -> list[Stale]:
@@ -134,14 +134,14 @@ def _is_done(included: "Included", record: StageRecord) -> bool:
 class Included:
     """Predicate on a record: a version has its features, or can still get them, by the root's state at construction."""
 
-    def __init__(self, root: loader.Root, looked: StaleCache | None = None) -> None:
+    def __init__(self, root: loader.Root, earlier: StaleCache | None = None) -> None:
         self._store = root.store
         self._state = root.state
         self._lists: dict[str, Mapping[str, Mapping[str, int]] | None] = {}
-        self._came = set[str]()
-        if looked:
-            self._lists = looked.lists
-            self._came = looked.came
+        self._published_paths = set[str]()
+        if earlier:
+            self._lists = earlier.lists
+            self._published_paths = earlier.published_paths
 
     def __call__(self, record: StageRecord) -> bool:
         txn = record.body.get("refresh")
@@ -161,7 +161,7 @@ class Included:
 
     def _came_with_its_batch(self, record: StageRecord) -> bool:
         # The first record of a batch is made before its samples, so the batch has published it.
-        if record.r == 1 or record.path in self._came:
+        if record.r == 1 or record.path in self._published_paths:
             return True
         samples = current_record(self._store, record.dataset, "samples", record.partition)
         if samples is None:
@@ -169,7 +169,7 @@ class Included:
         upstream = [(one.stage, one.r) for one in samples.upstream]
         if (record.stage, record.r) not in upstream:
             return False
-        self._came.add(record.path)
+        self._published_paths.add(record.path)
         return True
 
     def _batch_list(self, txn: str) -> Mapping[str, Mapping[str, int]] | None:

@@ -1,7 +1,7 @@
 """`python -m assets.search.text_vector`: the embedding of one text, by the text tower of an `embedding` featurizer.
 
-Reads JSON from standard input: `text`, `weights`, `network`. Writes JSON: `vector` and `weights_sha256`, or `error`. A
-process of its own: the model's libraries take gigabytes, and read weights of others.
+Reads JSON from standard input: `text`, `weights`, `network`. Writes JSON: `vector` and `weights_sha256`, or `error`. It
+runs in a process of its own, because the model's libraries take gigabytes and parse weights from elsewhere.
 """
 
 import json

@@ -15,7 +15,7 @@ from assets.pipeline.stages import recut_requests
 from assets.spec import DatasetSpec
 from dagster_project.jobs import job_name
 from dagster_project.runs import LAUNCHED, location_tags, sensor_location
-from dagster_project.sensors.recovery import again
+from dagster_project.sensors.recovery import repeat_requests
 from loader.storage import Store
 from resources.storage import LandingResource, RootResource
 
@@ -85,7 +85,7 @@ def discovery_sensor(
         requests = [dg.RunRequest(run_key=key, partition_key=key) for key in requested]
         recuts = islice(_without_run(context.instance, list(overtaken), label), max_runs)
         requests += [dg.RunRequest(run_key=key, partition_key=overtaken[key]) for key in recuts]
-        requests += again(context.instance, job, label)
+        requests += repeat_requests(context.instance, job, label)
         if not requests and not forgotten:
             return dg.SkipReason(f"nothing to run; {summary}")
         return dg.SensorResult(
@@ -133,7 +133,7 @@ def _to_run(
 
 
 def _without_run(instance: dg.DagsterInstance, keys: Sequence[str], label: str) -> Iterator[str]:
-    """Retries, or a person, repeat failed runs."""
+    """Yield the partitions without any run, failed ones included: retries, or a person, repeat those."""
     for start in range(0, len(keys), _KEYS_PER_QUERY):
         chunk = keys[start : start + _KEYS_PER_QUERY]
         launched = dg.RunsFilter(tags={_RUN_KEY: list(chunk), **location_tags(label)}, statuses=LAUNCHED)

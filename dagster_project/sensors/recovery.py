@@ -38,13 +38,15 @@ WAITED_S = 600.0
 PROMISE_S = 300.0
 """Seconds within which Dagster retries, if at all."""
 
-_REPEATED = "_ingest"  # jobs that discovery requests; schedules and sensors repeat publishing jobs anyway
+_REPEATED_SUFFIX = (
+    "_ingest"  # jobs that discovery requests; schedules and sensors repeat publishing jobs anyway
+)
 _GRACE_S = 30.0
 _LOOK_BACK_S = 86_400.0
 _MAX_RUNS = 100
 _REASON = "dagster/failure_reason"
 _RETRY, _BACKFILL = "dagster/auto_retry_run_id", "dagster/backfill"
-_OF_THE_RUN = ("STEP_FAILURE", "JOB_INITIALIZATION_FAILURE")
+_STEP_OR_START = ("STEP_FAILURE", "JOB_INITIALIZATION_FAILURE")
 _NO_ANSWER = {Throttled.__name__, Transient.__name__, "OperationalError", "InterfaceError"}
 """Error classes of store and Dagster's database."""
 _PID = re.compile(r"\(pid: (\d+)\)")
@@ -69,7 +71,7 @@ def recovery_sensor() -> dg.SensorDefinition:
     return recovery
 
 
-def again(instance: dg.DagsterInstance, job: str, label: str = "") -> list[dg.RunRequest]:
+def repeat_requests(instance: dg.DagsterInstance, job: str, label: str = "") -> list[dg.RunRequest]:
     """Return a request for each lost run of an idempotent job."""
     return [
         dg.RunRequest(
@@ -100,7 +102,7 @@ def is_after_wait(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 def will_start_again(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """Return whether Dagster or a sensor will repeat a failed run."""
     return run.tags.get(WILL_RETRY) == "true" or (
-        run.job_name.endswith(_REPEATED)
+        run.job_name.endswith(_REPEATED_SUFFIX)
         and run_attempt(run) <= len(PAUSES_S)
         and is_no_fault_of_the_run(instance, run)
     )
@@ -108,13 +110,13 @@ def will_start_again(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 
 def is_no_fault_of_the_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """Return whether a run failed without a step's error, or because the store or the database did not respond."""
-    if run.tags.get(_REASON) not in _OF_THE_RUN:
+    if run.tags.get(_REASON) not in _STEP_OR_START:
         return True
     failures = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records
-    return any(_was_not_answered(event.event_log_entry.get_dagster_event()) for event in failures)
+    return any(_is_no_answer(event.event_log_entry.get_dagster_event()) for event in failures)
 
 
-def _was_not_answered(event: dg.DagsterEvent) -> bool:
+def _is_no_answer(event: dg.DagsterEvent) -> bool:
     error = event.step_failure_data.error
     while error is not None:
         if error.cls_name in _NO_ANSWER:

@@ -44,7 +44,7 @@ def release_sensor(dataset: str) -> dg.SensorDefinition:
             context.update_cursor(json.dumps({"event": newest, "attempt": 1}))
             return _request(dataset, newest, 1)
         here = sensor_location(context)
-        failed = _failure_time(
+        failed = _final_failure_s(
             context.instance, job, _key(dataset, event, attempt), here.label if here else ""
         )
         if failed is None:
@@ -77,13 +77,16 @@ def _request(dataset: str, event: int, attempt: int) -> dg.RunRequest:
     return dg.RunRequest(run_key=_key(dataset, event, attempt), tags=tags)
 
 
-def _failure_time(
+def _final_failure_s(
     instance: dg.DagsterInstance,
     job: str,
     key: str,
     label: str,
 ) -> float | None:
-    """Return when the release failed, in Unix seconds; None if it may still succeed or is superseded."""
+    """Return when the release failed for good, in Unix seconds; None if it may still succeed or is superseded.
+
+    A failure that Dagster promised to retry counts only `PROMISE_S` later.
+    """
     tags = location_tags(label)
     of_key = dg.RunsFilter(tags={_RUN_KEY: key, **tags}, statuses=LAUNCHED)
     of_job = dg.RunsFilter(job_name=job, tags=tags, statuses=LAUNCHED)

@@ -11,7 +11,7 @@ from ..order.plan import Plan
 from ..run.batch.batch import Batch, SlowSample
 from ..run.loader import Loader
 from ..run.metrics import Metrics, show_progress
-from ..run.recipe.recipe import steps_of_run, stored_views
+from ..run.recipe.recipe import run_length, stored_views
 from ..run.recipe.world import World
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class SuccessiveLoaders:
 
     def __len__(self) -> int:
         if self._loader is None:
-            return steps_of_run(self.end)
+            return run_length(self.end)
         return len(self._loader)
 
     @property

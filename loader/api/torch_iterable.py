@@ -13,7 +13,7 @@ from ..errors import InvalidRuntime, PlanMismatch, Unpicklable
 from ..order.plan import Plan
 from ..run.batch.batch import Batch
 from ..run.loader import Loader
-from ..run.recipe.recipe import steps_of_run
+from ..run.recipe.recipe import run_length
 from ..run.recipe.world import World
 from .shared_start import SharedStart
 
@@ -103,7 +103,7 @@ class PlanDataset(IterableDataset[Batch]):
         return True
 
     def __len__(self) -> int:
-        return steps_of_run(self._end)
+        return run_length(self._end)
 
     @property
     def step(self) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..errors import InvalidPlan
 from .content import PlanContent
-from .random.plan_hash import check_int
+from .random.plan_hash import int_in_range
 from .sources.growth import Growth, origins
 from .sources.quarantine import ListedSamples, Quarantine, QuarantineList, list_samples
 from .sources.views import OrderView
@@ -22,7 +22,7 @@ def add_quarantine(
 
     lists: source name -> keys.
     """
-    step = check_int("quarantined: step", step, 0, 2**53)
+    step = int_in_range("quarantined: step", step, 0, 2**53)
     if not isinstance(lists, Mapping):
         raise InvalidPlan(
             f"quarantined({lists!r}): {{source name: [sample keys]}} is needed",

@@ -8,7 +8,7 @@ from ..errors import BatchTooLarge, InvalidPlan, InvalidRuntime
 from .interleave import Interleaving, Turn
 from .mixture import FILL, MASK, MixtureSegment, Stream, check_boundary, epoch_steps
 from .planned_source import PlannedSource
-from .random.plan_hash import MAX_GLOBAL_BATCH, check_int, content_hash
+from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, int_in_range
 from .sources.growth import GrownStream, Growth, Stage, grow_streams
 from .sources.packing import PackedView, Packing
 from .sources.quarantine import Quarantine
@@ -64,8 +64,8 @@ class PlanContent:
     """Content hash of the plan, "p-" and sha256 hex."""
 
     def __post_init__(self) -> None:
-        check_int("seed", self.seed, 0, 2**64 - 1)
-        check_int("global_batch", self.global_batch, 1, MAX_GLOBAL_BATCH)
+        int_in_range("seed", self.seed, 0, 2**64 - 1)
+        int_in_range("global_batch", self.global_batch, 1, MAX_GLOBAL_BATCH)
         if not isinstance(self.allow_repeats, bool):
             raise InvalidPlan(
                 f"allow_repeats = {self.allow_repeats!r}: True or False is needed",
@@ -73,7 +73,7 @@ class PlanContent:
                 given=self.allow_repeats,
                 accepted=[True, False],
             )
-        check_int("first_step", self.first_step, 0, MAX_FIRST_STEP)
+        int_in_range("first_step", self.first_step, 0, MAX_FIRST_STEP)
         if self.first_step and self.boundary != MASK:
             raise InvalidPlan(
                 f'first_step = {self.first_step} with boundary = {self.boundary!r}: it needs boundary="mask", whose '

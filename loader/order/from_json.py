@@ -12,7 +12,7 @@ from .mixture import chain_segments
 from .plan import Plan
 from .planned_source import PlannedSource
 from .random.lanes import MAX_SAMPLES, LaneShape
-from .random.plan_hash import MAX_GLOBAL_BATCH, check_int, content_hash
+from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, int_in_range
 from .sources.growth import Growth
 from .sources.packing import Packing
 from .sources.quarantine import Quarantine, QuarantineList
@@ -48,7 +48,7 @@ def plan_from_json(
     for name, entry in sorted(d["sources"].items()):
         sources[name] = _reopen_source(name, entry, reopen)
     schedule = [(entry["start_step"], entry["weights"]) for entry in d["segments"]]
-    check_int("global_batch", d["global_batch"], 1, MAX_GLOBAL_BATCH)
+    int_in_range("global_batch", d["global_batch"], 1, MAX_GLOBAL_BATCH)
     names = [source.source for source in sources.values()]
     no_weights = dict.fromkeys(names, 0)  # refused, if the JSON has no segment from step 0 on
     weight_schedule = integer_schedule(no_weights, schedule)
@@ -284,7 +284,7 @@ def _growths(
     for number, entry in enumerate(entries):
         name = f"grown[{number}]"
         _check_entry(name, entry, {"step": int, "source": str})
-        step = check_int(f"{name}: step", entry["step"], 0, _MAX_STEP)
+        step = int_in_range(f"{name}: step", entry["step"], 0, _MAX_STEP)
         steps.append((step, entry["source"]))
     return restore_growths(sources, steps)
 
@@ -296,7 +296,7 @@ def _slot_schedule(
     """Return (start step, slots of a batch) of each segment. global_batch: slots of segments without an entry."""
     slots: list[tuple[int, int]] = []
     for number, entry in enumerate(segments):
-        batch = check_int(
+        batch = int_in_range(
             f"segments[{number}]: batch",
             entry.get("batch", global_batch),
             1,
@@ -324,8 +324,8 @@ def _size_schedule(bucket_by: Mapping[str, Any]) -> list[tuple[int, dict[str, in
         _check_entry("bucket_by.ramp", entry, {"start_step": int, "batch": dict})
         sizes = dict(sizes)  # a copy: `out` has the former one
         for label, slots in entry["batch"].items():
-            sizes[label] = check_int(f"batch of {label!r}", slots, 1, MAX_GLOBAL_BATCH)
-        start = check_int(
+            sizes[label] = int_in_range(f"batch of {label!r}", slots, 1, MAX_GLOBAL_BATCH)
+        start = int_in_range(
             "bucket_by.ramp: start_step",
             entry["start_step"],
             first_allowed,
@@ -364,13 +364,13 @@ def _quarantine_list(
     samples: list[tuple[int, str]] = []
     try:
         for ordinal, key in entry["samples"]:
-            sample = (check_int("ordinal", ordinal, 0, MAX_SAMPLES), str(key))
+            sample = (int_in_range("ordinal", ordinal, 0, MAX_SAMPLES), str(key))
             samples.append(sample)
     except (TypeError, ValueError):
         raise InvalidPlan(f"{_DAMAGED}: {name} has samples that are no [ordinal, key]") from None
 
     source = entry["source"]
-    growth = check_int(f"{name}: growth", entry.get("growth", 0), 0, 2**31)
+    growth = int_in_range(f"{name}: growth", entry.get("growth", 0), 0, 2**31)
     if (source, growth) not in growths:
         version = ""
         if growth:
@@ -421,7 +421,7 @@ def _reopen_source(
         view_id=view.id,
         shape=shape,
         bucket=entry.get("bucket"),
-        growth=check_int(f"source {name!r}: growth", entry.get("growth", 0), 0, 2**31),
+        growth=int_in_range(f"source {name!r}: growth", entry.get("growth", 0), 0, 2**31),
         delta=entry.get("delta") is True,
         begins=entry.get("begins") is True,
     )

@@ -10,7 +10,7 @@ from .content import PlanContent
 from .interleave import Interleaving, bucket_source
 from .mixture import MASK
 from .planned_source import MixtureSource, PlannedSource, mixture_source, plan_source
-from .random.plan_hash import check_int
+from .random.plan_hash import int_in_range
 from .sources.growth import Growth, delta_name, whole_view_name
 from .sources.items_view import ItemsView
 from .sources.views import Delta, OrderView, view_growth
@@ -23,7 +23,7 @@ def grow_content(
     bucket_by: object,
 ) -> dict[str, Any]:
     """Return the plan's changed fields: `sources`, `grown` and, with buckets, `segments` and `buckets`."""
-    step = check_int("grow: step", step, 0, 2**53)
+    step = int_in_range("grow: step", step, 0, 2**53)
     _check_growth(plan, views, step)
     sources = dict(plan.sources)
     growths = list(plan.grown)

@@ -15,7 +15,7 @@ from .bucket_sources import bucket_labels, bucket_segments, interleave_parts, sp
 from .content import PlanContent
 from .mixture import FILL, chain_segments
 from .planned_source import MixtureSource, PlannedSource, mixture_source, plan_source, source
-from .random.plan_hash import check_int, plan_json
+from .random.plan_hash import int_in_range, plan_json
 from .slots import Slots, Stacked
 from .sources.bucket import BucketBy, bucket, size_ramp
 from .sources.packing import PackBy
@@ -293,7 +293,7 @@ def make_plan(
     planned_views = {name: source.view for name, source in sources.items()}
     # Everything but the sources and their mixture, which depend on buckets.
     content: dict[str, Any] = {
-        "seed": check_int("seed", seed, 0, 2**64 - 1),
+        "seed": int_in_range("seed", seed, 0, 2**64 - 1),
         "global_batch": ramp[0][1],
         "boundary": boundary,
         "allow_repeats": allow_repeats,

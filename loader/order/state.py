@@ -3,10 +3,10 @@
 Every rank saves the same bytes, and any number of ranks can continue from them. Steps from `step` on may be planned
 differently; anything that decided earlier steps may not change.
 
-[...begun...] lists the entries that begin before `step`. With buckets each bucket is a source, and `past` has
-"bucket_by": {"batch": {label: B}, "turns": [...begun...]}, and "ramp": [...begun...] if batches changed. Each view of a
-source that grew is a source, and `past` has "grown": [...begun...]. With both, the hash of a growth's views is in its
-entry, as "views".
+Below, [...begun...] is a list of the entries that begin before `step`, the only ones that have decided a step. With
+buckets each bucket is a source, and `past` has "bucket_by": {"batch": {label: B}, "turns": [...begun...]}, and
+"ramp": [...begun...] if batches changed. Each view of a source that grew is a source, and `past` has "grown":
+[...begun...]. With both, the hash of a growth's views is in its entry, as "views".
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,9 @@ _KINDS: dict[str, type] = {
     "digest": str,
 }
 _SOURCE_FIELDS = ("view", "n", "chunk", "lanes", "h")
-_SHORT_ID = 18  # 'w-' + 64 bits: enough to name what differs; the hash `plan` covers the whole id
+_SHORT_ID = (
+    18  # characters, 'w-' and 64 bits: enough to name what differs. The hash `plan` covers the whole id
+)
 
 
 def step_state(plan: PlanContent, step: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ MAX_ATTEMPTS = 8  # the run stops after these: eight corrupt samples in a row ar
 
 
 def plan_slots(plan: PlanContent, step: int) -> Slots:
-    """Return a step's slots, with substitutes for quarantined samples.
+    """Return a step's slots, with substitutes for quarantined samples; `step_slots` returns them without.
 
     Packed sequences stay; their quarantined documents are masked. Raises InvalidRuntime for an invalid step;
     InvalidPlan if all substitutes of a slot are quarantined.
@@ -32,7 +32,7 @@ def plan_stack(
     rank: int = 0,
     world_size: int = 1,
 ) -> Stacked:
-    """Return one rank's slots as `stack_slots` does, with substitutes as in `plan_slots`."""
+    """Return one rank's slots of several steps, with substitutes; `stack_slots` returns them without."""
     stacked = stack_slots(plan, steps, rank, world_size)
     removes_samples = any(len(growth.removed) for growth in plan.grown)
     excludes_samples = removes_samples or bool(plan.quarantine.lists)

@@ -7,7 +7,7 @@ from math import gcd, lcm
 from typing import Any, TypeVar
 
 from ..errors import InvalidPlan
-from .random.plan_hash import MAX_GLOBAL_BATCH, check_int
+from .random.plan_hash import MAX_GLOBAL_BATCH, int_in_range
 
 MAX_TOTAL_WEIGHT = 2**16
 
@@ -140,7 +140,7 @@ def parse_ramp(value: object) -> list[tuple[int, int]]:
     """Return (start step, slots) pairs of a global batch, from step 0 on."""
 
     def check_batch(name: str, slots: Any) -> int:
-        return check_int(name, slots, 1, MAX_GLOBAL_BATCH)
+        return int_in_range(name, slots, 1, MAX_GLOBAL_BATCH)
 
     return steps_of("global_batch", value, check_batch)
 
@@ -173,7 +173,7 @@ def steps_of(
                 accepted="(step, number)",
             ) from None
         start_name = f"{name} entry {number}: step"
-        start = check_int(start_name, start, low, high)
+        start = int_in_range(start_name, start, low, high)
         value_name = f"{name} from step {start}"
         value = checked(value_name, value)
         low = start + 1
@@ -245,7 +245,7 @@ def integer_schedule(
         first_allowed = 0
         if weight_schedule:
             first_allowed = weight_schedule[-1][0] + 1
-        start = check_int(f"schedule entry {len(weight_schedule)}: step", start, first_allowed, 2**53)
+        start = int_in_range(f"schedule entry {len(weight_schedule)}: step", start, first_allowed, 2**53)
         if unknown:
             raise InvalidPlan(
                 f"schedule at step {start} names {unknown}; the sources are {sorted(weights)}",

@@ -22,7 +22,7 @@ from .making.assemble import Assembler
 from .making.prefetch import prefetch_bound
 from .metrics import Metrics, Status, StepTiming, show_progress
 from .recipe.decode import ByBucket, Decode, Transform
-from .recipe.recipe import Recipe, bounds, steps_of_run
+from .recipe.recipe import Recipe, bounds, run_length
 from .recipe.world import World, check_micro_batch, count_micros, micro_count
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Return the run's steps, or its micro batches with `micro_batch`. Raises: TypeError for an endless run."""
-        end = steps_of_run(self._end)
+        end = run_length(self._end)
         if self._micro_batch is None:
             return end
         return count_micros(self.plan, end, self.world.world_size, self._micro_batch)

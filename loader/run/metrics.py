@@ -1,7 +1,8 @@
 """Counters, a wait histogram per stage, the status line and the bottleneck.
 
-Stages of a batch: `batch.MAKING`; handover: it waits for the training; consumer: the training waits for it; busy: the
-training works; room: threads wait because enough is made ahead; copy: to a device.
+Stages of a batch are `batch.MAKING` and five more. In `handover` the batch waits for the training. In `consumer` the
+training, which consumes it, waits for the batch. In `busy` the training works. In `room` threads wait because enough
+batches are ahead. In `copy` the batch goes to a device.
 
 peers: the part of fetch that waits for other nodes. A batch waits for reads of other threads. So this part is an
 estimate, by the share of peers in the time of all reads since the batch before.

@@ -135,6 +135,7 @@ class _Recording(np.random.Generator):
         self.draws: list[str] = []
         self.n_draws = 0
 
+    # Not `__getattr__`, which Python calls only for names that the class lacks: the draws are methods of numpy's class.
     def __getattribute__(self, name: str) -> Any:
         attribute = super().__getattribute__(name)
         if (

@@ -1,10 +1,10 @@
 """Run a chat template's code within bounds, in jinja2's sandbox.
 
-The sandbox keeps a template from files and from Python, and bounds `range`. It bounds neither nested loops and
-recursion, nor texts that double, so this one gives each rendering a budget of work. A pass of a loop and a call of a
-macro cost `STEP`, a character that is copied or searched costs 1. The syntax tree is changed for that: loops and
-macros begin with a call that pays, and `~` and comparisons pay for their operands. A thread with a timeout would also
-end such templates, but a slow machine would then reject chats that a fast one accepts.
+jinja2's sandbox keeps a template from files and from Python, and bounds `range`. It does not bound nested loops,
+recursion and texts that double. So each rendering has a budget of work: a pass of a loop and a call of a macro cost
+`STEP`, a character that is copied or searched costs 1. Changes to the syntax tree charge it: loops and macros begin
+with a call that pays, and `~` and comparisons pay for their operands. Rejected: a timeout, with which a slow machine
+would reject chats that a fast one accepts.
 """
 
 import json

@@ -89,6 +89,7 @@ class LoudnessMeter:
         self.true_peak_dbtp: float | None = None
         if not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:
             raise Unmeasurable(f"{rate_hz} Hz; from {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz")
+        # FFmpeg names channels "NONE" if the file states no layout. One or two of them are mono or stereo.
         if set(channels) == {"NONE"} and len(channels) <= 2:
             layout = ("mono", "stereo")[len(channels) - 1]
         self._rate_hz = rate_hz
@@ -96,6 +97,7 @@ class LoudnessMeter:
         self._n_seen = 0
         self._peak = 0.0
         self._ebur128 = self._build_graph()
+        # To at least 192 kHz, as the true peak of BS.1770-4 needs.
         if rate_hz <= 48_000:
             factor = 4
         elif rate_hz <= 96_000:

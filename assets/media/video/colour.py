@@ -270,7 +270,7 @@ class Rendering:
     treatment: Treatment
     """"" (unchanged), "reduced" (to 8 bits), "gamut" (wide primaries to BT.709), "pq" or "hlg" (tone-mapped)."""
     signal: VideoSignal | None
-    """Input of `tone_map`; None if it is not used."""
+    """Input of `to_sdr`; None if it is not used."""
     primaries: int
     """Colour primaries of the clip."""
     transfer: int

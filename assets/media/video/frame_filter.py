@@ -116,7 +116,7 @@ class FrameFilter:
         if swapped:
             width_px, height_px = height_px, width_px
         width, height = fit(width_px, height_px, self._policy.short_side_px)
-        if signal is not None:  # scales only; `tone_map` converts colours
+        if signal is not None:  # scales only; `to_sdr` converts colours
             self._step = None
             matrix = signal.matrix
             full = signal.full_range

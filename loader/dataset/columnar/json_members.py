@@ -1,6 +1,6 @@
 """Turn scalar members of a JSON field into metadata columns, as img2dataset's output needs.
 
-Other values stay in the field. Types are unified here within one archive, and over all samples by `agreed_columns`.
+Other values stay in the field. Types are unified here within one archive, and over all samples by `JsonMembers.agreed`.
 """
 
 from collections.abc import Collection, Mapping, Sequence

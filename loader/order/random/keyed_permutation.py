@@ -260,7 +260,8 @@ def _sides_each(n: I64) -> tuple[U64, U64]:
 
 def _root(n: I64) -> I64:
     """Return floor(sqrt(n)) of each value (int64 [m])."""
-    # A double has 53 bits: the estimate is off by one at most. `-=` takes bool as 0 and 1.
+    # A double has 53 bits, an int64 has 63: the estimate is off by one at most, in either direction.
+    # `-=` and `+=` take bool as 0 and 1.
     estimate = np.sqrt(n)
     root: I64 = estimate.astype(np.int64)
     is_above = root * root > n

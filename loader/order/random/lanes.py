@@ -25,7 +25,7 @@ from .keyed_permutation import (
     select_rows,
     sub_array,
 )
-from .plan_hash import check_int
+from .plan_hash import int_in_range
 
 LIVE_CHUNK_BYTES = 2**31
 """Approximate decoded bytes of the chunks that a source reads side by side."""
@@ -103,7 +103,7 @@ def choose_shape(
     Raises InvalidPlan for values out of range.
     """
     if lanes is not None:
-        lanes = check_int("lanes", lanes, 1, MAX_LANES)  # accepts numpy's integers
+        lanes = int_in_range("lanes", lanes, 1, MAX_LANES)  # accepts numpy's integers
     if decoded is not None and chunk is None and lanes is None:
         rows, nbytes = decoded
         # Few chunks need no bound: the usual rule applies to them.
@@ -111,7 +111,7 @@ def choose_shape(
             chunk, lanes = _bound_lanes(rows, nbytes)
 
     if chunk is not None:
-        chunk = check_int("chunk", chunk, 1, MAX_CHUNK)
+        chunk = int_in_range("chunk", chunk, 1, MAX_CHUNK)
     else:
         samples_per_request = CHUNK_BYTES // max(1, mean_sample_bytes)
         samples_per_chunk = min(samples_per_request, n // CHUNKS_MIN)

@@ -10,7 +10,7 @@ from ...keywords import whole_number
 MAX_GLOBAL_BATCH = 2**31
 
 
-def check_int(
+def int_in_range(
     name: str,
     value: object,
     low: int,

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from ...errors import InvalidPlan
-from ..random.plan_hash import MAX_GLOBAL_BATCH, check_int
+from ..random.plan_hash import MAX_GLOBAL_BATCH, int_in_range
 from ..weights import GlobalBatch, in_force, steps_of
 
 _SHAPE = re.compile(r"w([0-9]+)h([0-9]+)(?:f([0-9]+))?")  # width, height in px, frames
@@ -90,7 +90,7 @@ def bucket(
         batch=batch_steps,
         budget=budget_steps,
         cost=cost_of_label,
-        multiple=check_int("multiple", multiple, 1, MAX_GLOBAL_BATCH),
+        multiple=int_in_range("multiple", multiple, 1, MAX_GLOBAL_BATCH),
     )
 
 
@@ -304,4 +304,4 @@ def _positive(name: str, value: Number) -> Fraction:
 
 
 def _batch_size(name: str, value: object) -> int:
-    return check_int(name, value, 1, MAX_GLOBAL_BATCH)
+    return int_in_range(name, value, 1, MAX_GLOBAL_BATCH)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from ...errors import InvalidPlan
-from ..random.plan_hash import check_int
+from ..random.plan_hash import int_in_range
 from .packing import (
     HIGHEST_FILL,
     LOWEST_FILL,
@@ -66,8 +66,8 @@ def pack(
         raise InvalidPlan(message, what="ragged", given=ragged, accepted="split=False")
     return PackBy(
         field=field,
-        length=check_int("pack: length", length, 1, MAX_LENGTH_TOKENS),
-        pad_id=check_int("pack: pad_id", pad_id, LOWEST_FILL, HIGHEST_FILL),
+        length=int_in_range("pack: length", length, 1, MAX_LENGTH_TOKENS),
+        pad_id=int_in_range("pack: pad_id", pad_id, LOWEST_FILL, HIGHEST_FILL),
         lengths=lengths,
         checksums=checksums,
         side_fields=side_fields,
@@ -199,7 +199,7 @@ def _check_side_fields(field: str, request: object) -> tuple[tuple[str, int], ..
     side_fields = []
     for name, fill in request.items():
         if isinstance(fill, bool):
-            fill = int(fill)  # `check_int` refuses truth values
-        number = check_int(f"pack: beside[{name!r}]", fill, LOWEST_FILL, HIGHEST_FILL)
+            fill = int(fill)  # `int_in_range` refuses truth values
+        number = int_in_range(f"pack: beside[{name!r}]", fill, LOWEST_FILL, HIGHEST_FILL)
         side_fields.append((name, number))
     return tuple(side_fields)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...errors import InvalidPlan
 from ..random.keyed_permutation import I64
-from ..random.plan_hash import check_int
+from ..random.plan_hash import int_in_range
 from .views import OrderView
 
 QuarantineKeys: TypeAlias = Mapping[str, Iterable[str]]
@@ -189,7 +189,7 @@ def build_quarantine(
                 given=entry,
                 accepted="(step, {source name: [sample keys]})",
             ) from None
-        start = check_int("quarantine entry: step", start, 0, 2**53)
+        start = int_in_range("quarantine entry: step", start, 0, 2**53)
         for source, keys in source_keys:
             scope = (start, source)
             lists_of_source = key_lists.setdefault(scope, [])

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
 from ...errors import InvalidPlan
-from ..random.plan_hash import check_int
+from ..random.plan_hash import int_in_range
 
 RULES = ("last", "nearest", "linear")
 """The last value up to an instant; the nearest one, of two the earlier; a straight line between neighbours."""
@@ -63,7 +63,7 @@ def rows(
     """
     first_row = _row(first)
     stop_row = _row(stop)
-    every = check_int("rows: step", step, 1, 2**31)
+    every = int_in_range("rows: step", step, 1, 2**31)
     values = range(first_row, stop_row, every)
     return _offsets("rows", values, "rows")
 
@@ -114,7 +114,7 @@ def nanoseconds(time: Time) -> int:
 
 
 def _row(value: object) -> int:
-    return check_int("rows", value, -(2**31), 2**31)
+    return int_in_range("rows", value, -(2**31), 2**31)
 
 
 def _offsets(
@@ -283,7 +283,7 @@ def build_layout(
             )
     return WindowLayout(
         anchor=anchor,
-        every=check_int("windows: every", every, 1, 2**31),
+        every=int_in_range("windows: every", every, 1, 2**31),
         at=offsets_by_field,
         rule=_rules(rule, offsets_by_field),
         pad=_check_pad(pad, offsets_by_field),

@@ -1,7 +1,7 @@
 """Read the indexes of a version through the pages of a node's cache.
 
-A reader checks each part of an index against the footer's SHA-256, which the shards table has. So a page needs no
-checksum of its reader's: if its bytes are wrong, the second read takes the origin's and deletes the page.
+The shards table has the SHA-256 of an index's footer, and the footer the hashes of its parts. A reader checks both, so
+pages need no checksum here. If a page's bytes are wrong, the second read takes the origin's and deletes the page.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from ...storage.requests import is_retry
 from ...storage.store import ObjectReader
 
 FIRST_EXCESS = 2**18
-"""Most bytes that a first batch reads besides its own to bring a page: most indexes are smaller than a page."""
+"""Most bytes that a first batch reads beyond its own needs, so that the cache gets a whole page."""
 
 
 class CachedIndexes:

@@ -1,4 +1,4 @@
-"""Make the items of a replay's part a few at a time, so that memory does not grow with the part."""
+"""Make the items of a stretch of slots for a replay, a few at a time: memory does not grow with the stretch."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

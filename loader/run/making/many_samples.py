@@ -162,7 +162,8 @@ FieldCall = tuple[Decoder | None, NumberRng | None, FieldRows | None]
 class ManySamples:
     """Makes many of a recipe's samples; thread-safe. decoders: per source, decoders by field.
 
-    Decoding threads contend for the interpreter's lock between two images.
+    Makes them field by field, not sample by sample: threads contend for the interpreter's lock between two images, so
+    few Python steps lie there.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ class RecordedSubstitution(Protocol):
 CHEAP = (decode_bytes, text.decode_cls, text.decode_txt)
 """Decoders that cost less than the copy of their bytes, as the decoders of arrays do."""
 MOST_APART = 6
-"""Most masked documents in a slot that are chosen singly; more are all chosen or none."""
+"""Most masked documents in a slot whose subsets are all listed, 2**n for n documents; above, only all or none."""
 
 
 class SlotEntries(NamedTuple):
@@ -375,7 +375,7 @@ def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | Non
     return last + 1 if end is None else min(end, last + 1), None if plan.boundary == MASK else limit
 
 
-def steps_of_run(end: int | None) -> int:
+def run_length(end: int | None) -> int:
     """Return the number of steps in the whole run, which a framework takes for an epoch's length.
 
     Raises: TypeError if the run is endless.

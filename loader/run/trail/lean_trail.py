@@ -45,7 +45,7 @@ def read_lean_trail(
     if base is None or not listed.is_grown:
         base = no_lean_trail(run)
     objects = RowObjects(store, trail_folder(run))
-    new = lean_rows(objects.batches(listed.new))
+    new = lean_rows(objects.object_groups(listed.new))
     starts = log_starts(
         store,
         run,

@@ -48,12 +48,12 @@ class RowObjects:
         self._folder = folder
 
     def frames(self, names: Sequence[str]) -> "Iterator[pl.DataFrame]":
-        """Yield the objects' rows, batch by batch in order. Raises: Corrupt; FormatTooNew; StoreError."""
-        for objects in self.batches(names):
+        """Yield the rows of each group of objects, in order. Raises: Corrupt; FormatTooNew; StoreError."""
+        for objects in self.object_groups(names):
             yield rows_frame(objects)
 
-    def batches(self, names: Sequence[str]) -> Iterator[list[StoredRows]]:
-        """Yield the objects in order, batch by batch. A store that lets readers wait is asked ahead.
+    def object_groups(self, names: Sequence[str]) -> Iterator[list[StoredRows]]:
+        """Yield the objects in order, in groups of `AT_ONCE`. Requests groups ahead from a store on a network.
 
         Raises: StoreError.
         """
@@ -61,7 +61,7 @@ class RowObjects:
         batches = [names[first : first + AT_ONCE] for first in firsts]
         is_on_disk = is_local(self._store) and not is_on_network(self._store)
         if is_on_disk or len(names) < 2:
-            # A file is read in 25 us. Threads that read it take longer, and the interpreter's lock from the parser.
+            # A read of a local file takes 25 us. A thread costs more, and takes the lock from the parser.
             for batch in batches:
                 yield [self._read(name) for name in batch]
             return

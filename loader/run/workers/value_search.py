@@ -96,7 +96,7 @@ class _ValueSearch:
             return
         # An object's own state, such as the strength of an augmentation.
         namespace = {name: function}
-        self._add(f"the state of {name}", namespace, name)
+        self._add_place(f"the state of {name}", namespace, name)
 
     def places(self) -> list[ValuePlace]:
         while self._pending and len(self._searched) < MOST_OBJECTS:
@@ -110,7 +110,7 @@ class _ValueSearch:
                 places.append(place)
         return places
 
-    def _add(self, name: str, namespace: Mapping[str, Any], key: str) -> None:
+    def _add_place(self, name: str, namespace: Mapping[str, Any], key: str) -> None:
         place = ValuePlace(name, namespace, key)
         self._places.setdefault((id(namespace), key), place)
 
@@ -128,13 +128,14 @@ class _ValueSearch:
         self._pending += kind.__bases__
         attributes = vars(kind)
         for name, value in attributes.items():
+            # Searched even if not compared itself: a method reads other values.
             self._pending.append(value)
             if name.startswith(("__", "_abc_")):
                 continue
             if hasattr(type(value), "__get__"):  # a method, or a slot
                 continue
             description = f"the class attribute {kind.__qualname__}.{name}"
-            self._add(description, attributes, name)
+            self._add_place(description, attributes, name)
 
     def _search_function(self, function: FunctionType) -> None:
         self._pending.append(getattr(function, "__wrapped__", None))
@@ -158,7 +159,7 @@ class _ValueSearch:
             return
         self._pending.append(value)
         if is_read and not isinstance(value, BY_IDENTITY):
-            self._add(name, _CellNamespace(cell), "")
+            self._add_place(name, _CellNamespace(cell), "")
 
     def _search_code(self, code: CodeType, namespace: dict[str, Any]) -> None:
         module: ModuleType | None = None  # of the user, and loaded by the instruction before
@@ -185,7 +186,7 @@ class _ValueSearch:
         module = namespace.get("__name__", "__main__")
         if module == "__main__":
             module = "the script"
-        self._add(f"the global {name} of {module}", namespace, name)
+        self._add_place(f"the global {name} of {module}", namespace, name)
         return value
 
 

@@ -26,10 +26,10 @@ from dagster_project.sensors.recovery import (
     PAUSES_S,
     PROMISE_S,
     WILL_RETRY,
-    again,
     end_orphans,
     is_alive,
     lost_runs,
+    repeat_requests,
     will_start_again,
 )
 from loader.errors import Transient
@@ -216,9 +216,9 @@ def test_code_location_retries_only_its_own_runs(instance: dg.DagsterInstance) -
         instance.report_run_failed(one, "its process is gone")
     now_s = time.time() + 1
     assert [found.run_id for found in lost_runs(instance, "cats_ingest", now_s, HERE.label)] == [run.run_id]
-    assert [request.tags[recovery.AGAIN_OF] for request in again(instance, "cats_ingest", HERE.label)] == [
-        run.run_id
-    ]
+    assert [
+        request.tags[recovery.AGAIN_OF] for request in repeat_requests(instance, "cats_ingest", HERE.label)
+    ] == [run.run_id]
 
 
 def test_process_that_is_not_waited_for_is_dead_too() -> None:
@@ -306,7 +306,7 @@ def test_step_that_could_not_report_to_the_database_is_retried(instance: dg.Dags
 
 def test_each_is_asked_for_with_the_next_attempt(instance: dg.DagsterInstance) -> None:
     run = go(instance, store="yes")
-    (request,) = again(instance, "cats_ingest")
+    (request,) = repeat_requests(instance, "cats_ingest")
     assert request.run_key == f"again-{run.run_id}"
     assert request.tags[ATTEMPT] == "2"
 
@@ -316,10 +316,10 @@ def test_long_wait_for_a_clusters_job_uses_up_no_attempt(
 ) -> None:
     monkeypatch.setattr(recovery, "WAITED_S", 0.0)
     go(instance, store="yes", **{WAITS: "3f9a"})
-    (request,) = again(instance, "cats_ingest")
+    (request,) = repeat_requests(instance, "cats_ingest")
     assert request.tags[ATTEMPT] == "1"
     monkeypatch.setattr(recovery, "WAITED_S", 600.0)
-    (request,) = again(instance, "cats_ingest")
+    (request,) = repeat_requests(instance, "cats_ingest")
     assert request.tags[ATTEMPT] == "2", "it may have a fault of its own"
 
 

@@ -14,7 +14,7 @@ from penstock.compute.cluster import Cluster, read_cluster
 from penstock.compute.engines.kubernetes import KubernetesCluster, KubernetesEngine, job_object
 from tests.compute.batch_checks import NETWORKS, assert_same_batch
 from tests.compute.job_checks import REPOSITORY, bytes_done, done_by, folder_of, job_in, numbers, told_of
-from tests.servers.kubernetes_api import kubeconfig, kubernetes, wrong_in
+from tests.servers.kubernetes_api import job_error, kubeconfig, kubernetes
 from tests.servers.patience import until
 
 pytestmark = pytest.mark.k8s
@@ -162,7 +162,7 @@ def test_why_pods_wait_is_told_in_the_words_of_who_lets_them_wait(cluster, serve
 def test_job_has_the_schema_of_the_release():
     for more in ({}, {"gpus": 2, "queue": "team", "secret": "s", "memory_bytes": 2**30}):
         body = job_object(KubernetesCluster(slots=2, image=IMAGE, **more), "pk-a-1", ["python"], 9, (0, 3))
-        assert not wrong_in(body)
-        assert wrong_in({**body, "spec": {**body["spec"], "paralellism": 2}})
+        assert not job_error(body)
+        assert job_error({**body, "spec": {**body["spec"], "paralellism": 2}})
         del body["spec"]["completions"]
-        assert "completions" in wrong_in({**body, "spec": {**body["spec"], "completions": 0}})
+        assert "completions" in job_error({**body, "spec": {**body["spec"], "completions": 0}})

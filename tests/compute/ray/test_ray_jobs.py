@@ -27,7 +27,7 @@ from tests.compute.job_checks import (
     told_of,
 )
 from tests.servers.patience import PATIENCE_S, until
-from tests.servers.processes import command_line_of, end
+from tests.servers.processes import command_line, end
 from tests.servers.ray_nodes import TOKEN
 
 pytestmark = pytest.mark.ray
@@ -135,12 +135,12 @@ def test_while_a_node_the_driver_runners_and_who_waits_are_killed(cluster, ray_c
     command = [sys.executable, "-c", WAITER, str(tmp_path), str(tmp_path / "cluster.toml")]
     waiter = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
     until(lambda: len(folder_of(there).done()) > 1)
-    drivers = [pid for pid in ray_cluster.processes() if b"ray_driver" in command_line_of(pid)]
+    drivers = [pid for pid in ray_cluster.processes() if b"ray_driver" in command_line(pid)]
     for pid in drivers:
         os.kill(pid, signal.SIGSTOP)  # no other block begins until all are killed
     waiter.kill()
     waiter.wait()
-    runners = [pid for pid in ray_cluster.processes() if b"runner_process" in command_line_of(pid)]
+    runners = [pid for pid in ray_cluster.processes() if b"runner_process" in command_line(pid)]
     end(runners[0])
     ray_cluster.kill_node()
     for pid in drivers:
@@ -151,7 +151,7 @@ def test_while_a_node_the_driver_runners_and_who_waits_are_killed(cluster, ray_c
 
 def test_batch_has_the_same_bytes_though_a_runner_is_killed(cluster, ray_cluster, tmp_path):
     def runners():
-        return [pid for pid in ray_cluster.processes() if b"runner_process" in command_line_of(pid)]
+        return [pid for pid in ray_cluster.processes() if b"runner_process" in command_line(pid)]
 
     assert_same_batch(cluster, tmp_path, runners)
 

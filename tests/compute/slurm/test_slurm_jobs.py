@@ -23,7 +23,7 @@ from tests.compute.job_checks import (
     told_of,
 )
 from tests.servers.patience import until
-from tests.servers.processes import command_of, end
+from tests.servers.processes import command_name, end
 
 pytestmark = pytest.mark.slurm
 INLINE = Cluster(engine="inline", packages=("tests",))
@@ -95,7 +95,7 @@ def test_while_runners_a_node_the_controller_and_who_waits_are_killed(
     waiter.kill()
     waiter.wait()
     for pid in slurm_cluster.processes("m1"):
-        if command_of(pid).startswith("python"):
+        if command_name(pid).startswith("python"):
             end(pid)
     slurm_cluster.kill_node("m3")
     slurm_cluster.kill_head()
@@ -125,6 +125,6 @@ def test_cluster_of_one_slot(cluster, quick, tmp_path):
 
 def test_batch_has_the_same_bytes_though_a_runner_is_killed(cluster, quick, slurm_cluster, tmp_path):
     def runners():
-        return [pid for pid in slurm_cluster.processes() if command_of(pid).startswith("python")]
+        return [pid for pid in slurm_cluster.processes() if command_name(pid).startswith("python")]
 
     assert_same_batch(cluster, tmp_path, runners)

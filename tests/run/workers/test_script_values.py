@@ -123,7 +123,7 @@ def test_changed_attributes_and_variables_are_named(monkeypatch):
     transform = counting_transform()
     values = make_values(transform)
     transform({}, None)
-    assert values.change().startswith("the variable calls of counted")
+    assert values.change().startswith("the variable calls of counting_transform")
 
 
 def test_array_that_changes_in_place_is_named(monkeypatch):

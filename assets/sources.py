@@ -290,7 +290,7 @@ class Source:
 
         def why(info: ObjectInfo) -> str:
             key = info.key
-            # Before the patterns of media: a table's log is no media, but must not be skipped in silence.
+            # Before the patterns of media: a table's log is not media, but must not be skipped in silence.
             if log := log_of(key):
                 if reason := unwanted(key):
                     return reason

@@ -18,7 +18,7 @@ def main() -> None:
     start = time.perf_counter()
     plan = loader.plan({"synthetic": loader.synthetic(N_SAMPLES)}, seed=1, global_batch=BATCH)
     if len(plan.slots(step)) != BATCH:
-        raise ValueError(f"step {step} is no whole batch")
+        raise ValueError(f"step {step} is not a whole batch")
     seconds = time.perf_counter() - start
     print(json.dumps({"seconds": seconds, "bytes": peak_bytes()}))
 

@@ -88,7 +88,7 @@ class Folder:
         """Write an object, or replace it."""
         path = self.path / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A name that is no object's: readers of the folder see whole objects only.
+        # A name that is not a object's: readers of the folder see whole objects only.
         partial = path.with_name(f".{path.name}.partial")
         partial.write_bytes(body)
         partial.replace(path)

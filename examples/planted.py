@@ -76,7 +76,7 @@ def dated_blank(number: int) -> Image.Image:
 
 
 def train(root: loader.Root, run: str) -> None:
-    """Train on the newest version, and leave a trail. A step whose loss is no number changes no weight."""
+    """Train on the newest version, and leave a trail. A step whose loss is not a number changes no weight."""
     version = root.open(f"{DATASET}@latest")
     view = version.select("jpg", "cls", where_present=True)
     plan = loader.plan({"photos": view}, seed=SEED, global_batch=GLOBAL_BATCH, allow_repeats=True)

@@ -419,7 +419,7 @@ class ModelFailed(PenstockError, RuntimeError):
 
 
 class FeaturizerFailed(PenstockError, RuntimeError):
-    """A featurizer's code failed, which is no verdict on a sample; the message has featurizer, sample and error."""
+    """A featurizer's code failed, which is not a verdict on a sample; the message has featurizer, sample and error."""
 
 
 class EngineUnreachable(PenstockError, ConnectionError):

@@ -52,7 +52,7 @@ def parse_json(data: bytes | str, *, lenient: bool = False) -> Any:
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            message = "it holds half a character (a lone surrogate), which is no text"
+            message = "it holds half a character (a lone surrogate), which is not text"
             raise DamagedJson(message, what="surrogate") from None
     return value
 
@@ -80,7 +80,7 @@ def text_member(body: Mapping[str, Any], name: str) -> str:
     """Return an object's member that must be a text. Raises: KeyError; TypeError."""
     value = body[name]
     if not is_text(value):
-        raise TypeError(f"{name} = {value!r:.80} is no text")
+        raise TypeError(f"{name} = {value!r:.80} is not text")
     return str(value)
 
 
@@ -183,7 +183,7 @@ def _whole(text: str) -> int:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise DamagedJson(f"{text} is no finite number", what="number", value=text)
+    raise DamagedJson(f"{text} is not a finite number", what="number", value=text)
 
 
 _PLAIN = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number)

@@ -208,13 +208,13 @@ def parse(data: bytes | memoryview, path: str) -> Exclusion | Withdrawal:
     except FormatTooNew:
         raise
     except DAMAGED as error:
-        message = f"{path} is no record of an exclusion ({error}); restore it from a mirror"
+        message = f"{path} is not a record of an exclusion ({error}); restore it from a mirror"
         raise Corrupt(message, where=path, given=error, accepted="a record of an exclusion") from error
 
 
 def _texts(body: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
     if strange := [name for name in names if not is_text(body[name])]:
-        raise TypeError(f"{strange[0]} = {body[strange[0]]!r:.100} is no text")
+        raise TypeError(f"{strange[0]} = {body[strange[0]]!r:.100} is not text")
     return {name: body[name] for name in names}
 
 

@@ -53,16 +53,16 @@ _OF_SERVER = ("endpoint_url", "account_name", "account_host")
 
 
 def check_root_or_records(store: Store, what: str) -> None:
-    """Raise NotARoot if a place is no root, and has no record of a training: it may be misspelt.
+    """Raise NotARoot if a place is not a root, and has no record of a training: it may be misspelt.
 
-    Earlier releases kept such records in places that are no roots. what: what the caller did not find, "runs".
+    Earlier releases kept such records in places that are not roots. what: what the caller did not find, "runs".
     """
     if is_there(store, MARKER):
         return
     for prefix in BEFORE_A_ROOT:
         if prefix != PROBES and next(iter(store.list(prefix)), None) is not None:
             return
-    message = f"{store.url} is no root, and has no {what}: check --root"
+    message = f"{store.url} is not a root, and has no {what}: check --root"
     raise NotARoot(message, what="--root", given=store.url, accepted="a root")
 
 

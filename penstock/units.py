@@ -92,7 +92,9 @@ def parse_length(text: str) -> float:
     number = text[:-1]
     unit = text[-1:]
     if unit not in units or not number.replace(".", "", 1).isdigit():
-        raise ValueError(f"{text!r} is no length of time; accepted: a number with s, m, h or d, such as 72h")
+        raise ValueError(
+            f"{text!r} is not a length of time; accepted: a number with s, m, h or d, such as 72h"
+        )
     return float(number) * units[unit]
 
 
@@ -102,7 +104,7 @@ def parse_size(text: str) -> int:
     unit = next((unit for unit in units if text.endswith(unit)), "")
     number = text.removesuffix(unit).strip()
     if not number.replace(".", "", 1).isdigit():
-        raise ValueError(f"{text!r} is no size; accepted: bytes, or a number with KiB, MiB, GiB or TiB")
+        raise ValueError(f"{text!r} is not a size; accepted: bytes, or a number with KiB, MiB, GiB or TiB")
     # Stored as int64.
     return int(min(float(number) * units.get(unit, 1), 2**63 - 1))
 

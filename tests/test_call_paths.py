@@ -14,7 +14,7 @@ from tests.servers.processes import python
 ROOT = Path(__file__).parent.parent
 FILES = {"publish": 41, "next": 48, "register": 69}
 """Files of the project in which anything runs: 8 samples on a local disk, arrays of numpy, made by the caller.
-`loader/errors.py` does not count: it is no step of a path, and errors that are caught enter it too.
+`loader/errors.py` does not count: it is not a step of a path, and errors that are caught enter it too.
 
 For `penstock register webdataset` an archive with one sample, once its modules are loaded.
 """

@@ -39,7 +39,7 @@ def test_local_ranks_of_multiprocessing_children_are_counted(method):
     for child in children:
         child.join(PATIENCE_S)
     assert numbers == [RANKS] * RANKS
-    assert local_ranks(without_a_launcher()) == 1, "the parent is no rank"
+    assert local_ranks(without_a_launcher()) == 1, "the parent is not a rank"
 
 
 COUNTS = """

@@ -124,7 +124,7 @@ def _azure(name: str) -> Callable[[Json, int], Iterator[Notice]]:
             path = unquote(urlsplit(body["data"]["url"]).path).lstrip("/")
             container, _slash, key = path.partition("/")
             yield Notice(key=key, bucket=container)
-        # Other events of these two, such as deletions, are no arrivals.
+        # Other events of these two, such as deletions, are not arrivals.
         elif not str(body[name]).startswith(("Microsoft.Storage.", "Microsoft.EventGrid.")):
             raise UnreadableNotice(f"an event of {name} {body[name]!r}")
 

@@ -110,7 +110,7 @@ def counts(
         n = current.get(name, 0)
         before = baseline.get(name, 0)
         if not before:
-            # A new kind has no ratio, and growth is no fault.
+            # A new kind has no ratio, and growth is not a fault.
             rows.append((name, before, n, "new"))
             continue
         ratio = n / before

@@ -213,7 +213,7 @@ def parse_segment(
         raise
     except _UNREADABLE as error:
         raise Corrupt(
-            f"{name} is no record of a segment: {error}",
+            f"{name} is not a record of a segment: {error}",
             what="record",
             where=name,
             given=type(error).__name__,

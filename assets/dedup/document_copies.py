@@ -164,7 +164,7 @@ def without_marked(
     published: PublishedNear,
     version: "loader.Version",
 ) -> PublishedNear:
-    """Return the pairs whose published document is no marked copy: a document is a copy only of one that stays."""
+    """Return the pairs whose published document is not a marked copy: a document is a copy only of one that stays."""
     import polars as pl
 
     if "dup_of" not in version.manifest["columns"]:

@@ -176,7 +176,7 @@ class BatchCopies:
     """Name -> count from the comparison."""
 
     def columns(self, key: str) -> Row:
-        """Return the sample's dup_of, dup_by and how near it is; {} if it is no near-duplicate."""
+        """Return the sample's dup_of, dup_by and how near it is; {} if it is not a near-duplicate."""
         copy = self.of.get(key)
         if copy is None:
             return {}
@@ -212,7 +212,7 @@ def find_copies(
     # In landing order, since the first of equal samples stays.
     rows = sorted(samples, key=lambda row: (place.get(row["raw_key"], len(place)), row["key"]))
     newest = newest_version(root, dataset)
-    # A sample that replaces a published one is no copy of it.
+    # A sample that replaces a published one is not a copy of it.
     but = [*(row["key"] for row in samples), *replaced]
     images = [row for row in rows if row["kind"] in KINDS]
     copies = BatchCopies(compared_with=newest.id if newest else "")

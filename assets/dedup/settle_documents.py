@@ -118,7 +118,7 @@ def settle_documents(
     min_similarity: float,
     published: PublishedNear | None = None,
 ) -> dict[str, DuplicateOf]:
-    """Return key -> original of each copy. A document without words is no copy, and has none.
+    """Return key -> original of each copy. A document without words is not a copy, and has none.
 
     published: near pairs of the distinct documents. O(n log n + near pairs).
     """

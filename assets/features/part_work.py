@@ -87,7 +87,7 @@ def plain_featurizer(featurizer: Featurizer) -> PlainFeaturizer | None:
             PlainFeaturizer(place=f"{kind.__module__}:{kind.__qualname__}", parameters=asdict(featurizer))
         )
         plain = from_json(text, PlainFeaturizer, "a featurizer")
-        # Equal parameters are no proof: a class may keep state that asdict does not show.
+        # Equal parameters are not proof: a class may keep state that asdict does not show.
         again = plain.load()
     except (TypeError, ValueError, AttributeError, Corrupt):  # parameters not plain, or a local class
         return None

@@ -65,7 +65,7 @@ def read_content(landing: Store, task: HashTask) -> Hashed:
     except (StoreError, Corrupt) as error:
         if is_fault(error):
             raise
-        check_folder(landing)  # raises if the whole source is gone: that is no verdict on an object
+        check_folder(landing)  # raises if the whole source is gone: that is not a verdict on an object
         reason = str(error)
         return Hashed(error_code=type(error).__name__, error_reason=reason[:_REASON_CHARS])
     return Hashed(sha256=digest.hexdigest(), mime=sniff(head))

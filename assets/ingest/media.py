@@ -47,7 +47,7 @@ from .time_limits import Tell, TimeLimit, container_limits, log
 CODE_VERSION = "3"
 CHECK = "readable"
 _SUPERSEDED = ("Changed", "ObjectNotFound")
-"""Object was repaired (it lands again) or deleted since, which is no damage."""
+"""Object was repaired (it lands again) or deleted since, which is not damage."""
 _BYTES_PER_S = 10e6
 """Bytes of an image or text audited per second."""
 
@@ -175,7 +175,7 @@ def audit_objects(
         try:
             _check_readable(row, batch.spec)
         except Unusable as unusable:
-            # For a reason of its own, which objects with the same bytes do not share: it is no original of them.
+            # For a reason of its own, which objects with the same bytes do not share: it is not an original of them.
             refusals[key] = refusal_row(key, sha256, unusable)
             continue
         if first_with.setdefault(sha256, key) == key:

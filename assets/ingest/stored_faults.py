@@ -31,9 +31,9 @@ _FAULTS = frozenset(
         "TimeoutError",
     }
 )
-"""Names of errors that are no verdict on any data."""
+"""Names of errors that are not a verdict on any data."""
 _FEATURIZER_FAULTS = frozenset({"AttributeError", "TypeError", "NotImplementedError", "InvalidField"})
-"""Names of errors that are no verdict if a featurizer raises them."""
+"""Names of errors that are not a verdict if a featurizer raises them."""
 _ERROR = re.compile(r"(?:the same bytes as .+: )?((?:\w+\.)*)(\w+):")
 """A reason begins with the error's module and class; a copy's reason names its original before them."""
 _FFMPEG = "av."

@@ -119,7 +119,7 @@ def file_kind(path: str, mime: str, kinds: Collection[Kind] = MEDIA_KINDS) -> Ki
     check_supported(mime)
     if mime in SUBTITLES:
         raise dropped(
-            "probe", "subtitles", "subtitles are no text of their own; store a text without times as .txt"
+            "probe", "subtitles", "subtitles are not text of their own; store a text without times as .txt"
         )
     kind: Kind | None = None
     if mime in IMAGE_TYPES:

@@ -201,7 +201,7 @@ def _row(batch: pa.RecordBatch, at: int) -> tuple[str, Row, int]:
         try:
             row[name] = cell.as_py()
         except UnicodeDecodeError as error:
-            return key, Corrupt(f"{name} is no UTF-8 ({error})"), nbytes
+            return key, Corrupt(f"{name} is not UTF-8 ({error})"), nbytes
     return key, row, nbytes
 
 
@@ -379,7 +379,7 @@ def _segment(where: str, row: Mapping[str, Any]) -> Segment:
     for name, value in texts.items():
         if not is_text(value):
             raise Corrupt(
-                f"{where}: {name}={value!r} is no text", what=name, where=where, given=value, accepted="text"
+                f"{where}: {name}={value!r} is not text", what=name, where=where, given=value, accepted="text"
             )
     return Segment(start_s=start_s, end_s=end_s, **texts)
 

@@ -183,7 +183,7 @@ def _check_dv(data: Buffer) -> None:
         n_bytes = factor * _DV_PAL_BYTES
     if n_bytes and len(data) % n_bytes:
         raise _truncation(
-            f"{len(data)} bytes are no whole number of frames of {n_bytes} bytes",
+            f"{len(data)} bytes are not a whole number of frames of {n_bytes} bytes",
             where="frames",
             given=len(data),
             accepted=n_bytes,

@@ -135,7 +135,7 @@ def _document(line: str, number: int) -> Document:
         raise rejected(
             "decode",
             "bad_json",
-            f"line {number} is no JSON object",
+            f"line {number} is not a JSON object",
             where=f"line {number}",
             given=type(body).__name__,
         )

@@ -229,7 +229,7 @@ def _ledger_row(body: Mapping[str, Any]) -> Row:
     if type(step) is not int or not 0 <= step < 2**63:
         raise ValueError(f"step={step!r:.40}; accepted are integers from 0, of 64 bits")
     if len(row["key"].encode()) > _KEY_BYTES or not all(isinstance(name, str) for name in fields):
-        raise ValueError(f"a key of more than {_KEY_BYTES} bytes, or fields whose names are no text")
+        raise ValueError(f"a key of more than {_KEY_BYTES} bytes, or fields whose names are not text")
     return row | {"error": row["error"][:500], "step": step, "fields": fields}
 
 

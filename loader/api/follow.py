@@ -152,7 +152,7 @@ class Following(SuccessiveLoaders):
             return None
         except DAMAGED as error:
             raise Corrupt(
-                f"{self._root.url}/{key} is no record of a followed run ({error}); restore it from a mirror"
+                f"{self._root.url}/{key} is not a record of a followed run ({error}); restore it from a mirror"
             ) from error
 
     def _grow(self, step: int) -> Plan:

@@ -45,7 +45,7 @@ def items(
             returned them, before any transform, without padding. Its result is `batch.collated`; the fields stay. Only
             for a plan with one source, and without `micro_batch`.
 
-    Raises: InvalidPlan for anything that is no dataset, with the way out; EmptyView for one without items.
+    Raises: InvalidPlan for anything that is not a dataset, with the way out; EmptyView for one without items.
     """
     is_factory = _is_opener(dataset)
     opened: Any = dataset

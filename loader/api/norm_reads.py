@@ -292,7 +292,7 @@ def _floats(field: str, values: NDArray[Any], weights: I64 | None) -> tuple[NDAr
     kind = values.dtype.kind
     is_exact = True
     if kind in "iu" and values.size:
-        is_exact = int(np.abs(values).max()) <= 2**53  # larger ones are no float64
+        is_exact = int(np.abs(values).max()) <= 2**53  # larger ones are not float64
     if kind not in "biuf" or not is_exact:
         raise FieldMismatch(
             f"norm: {field!r} holds {values.dtype}; floats, truth values or whole numbers are needed",

@@ -83,7 +83,7 @@ class Report:
         parsed = cls(**{**body, "versions": tuple(body["versions"])})
         if wrong := [name for name, is_sound in _SOUND.items() if not is_sound(getattr(parsed, name))]:
             name = wrong[0]
-            raise TypeError(f"{name} = {getattr(parsed, name)!r:.100} is no value of a report")
+            raise TypeError(f"{name} = {getattr(parsed, name)!r:.100} is not a value of a report")
         if parsed.first_step > parsed.last_step:
             raise TypeError(f"steps {parsed.first_step} to {parsed.last_step}")
         return parsed
@@ -277,7 +277,7 @@ def _plain_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
         try:
             number = float(value)
         except (TypeError, ValueError, RuntimeError) as error:  # torch: a tensor with several values
-            raise InvalidRuntime(f"metrics[{name!r}] is no number: {error}") from None
+            raise InvalidRuntime(f"metrics[{name!r}] is not a number: {error}") from None
         plain[str(name)[:MAX_TEXT_CHARS]] = number if math.isfinite(number) else str(number)
     return plain
 
@@ -332,7 +332,7 @@ def _newest(store: Store, dataset: str) -> int:
 
 def _read(store: Store, dataset: str, key: str) -> Report:
     if not isinstance(key, str) or not key.startswith(_folder(dataset)):
-        raise Corrupt(f"{store.url}: {key!r} is no report of {dataset}")
+        raise Corrupt(f"{store.url}: {key!r} is not a report of {dataset}")
     data = store.get(key).data
     try:
         body = parse_json_object(data)
@@ -343,7 +343,7 @@ def _read(store: Store, dataset: str, key: str) -> Report:
             stored_report = Report.from_json(body)
     except DAMAGED as error:
         raise Corrupt(
-            f"{store.url}/{key} is no report of a training ({error!r}): it was changed; restore or delete it"
+            f"{store.url}/{key} is not a report of a training ({error!r}): it was changed; restore or delete it"
         ) from error
     if stored_report is None:
         raise FormatTooNew(

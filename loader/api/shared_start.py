@@ -70,7 +70,7 @@ def _of_parent(step: int, parent: int, descriptor: int) -> SharedStart:
     try:
         file = os.open(f"/proc/{parent}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return SharedStart(step)  # the parent has ended, or this is no Linux
+        return SharedStart(step)  # the parent has ended, or this is not Linux
     start = SharedStart.__new__(SharedStart)
     start._own(file)
     return start

@@ -106,7 +106,7 @@ def delta_timestamps(
         deltas: LeRobot's dictionary: feature, such as "action", -> seconds from the frame on.
         fps: Frames per second; None takes the fact `fps` of each field.
 
-    Raises: InvalidPlan for a feature that the view lacks, or a time that is no whole row.
+    Raises: InvalidPlan for a feature that the view lacks, or a time that is not a whole row.
     """
     if isinstance(episodes, Version):
         view = episodes.select()
@@ -236,7 +236,7 @@ def _frames(field: str, frames: Any, scales: Any, depth_unit: str) -> Any:
     """Return float32 [B, k, C, H, W]: colour from 0 to 1, depth as distances.
 
     frames: uint8 or uint16 [B, k, H, W, C]. scales: float64 [B, 5], `DepthScale.numbers` of each slot, zeros at
-    padding; None for a video that is no depth.
+    padding; None for a video that is not depth.
     """
     import torch
 

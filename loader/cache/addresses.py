@@ -55,7 +55,7 @@ def split_address(address: str, *, least_port: int = 1) -> tuple[str, int]:
         if least_port <= port < 2**16:
             return host, port
     raise InvalidRuntime(
-        f"{address!r} is no address of a cache server; expected HOST:PORT, as in 10.0.0.1:{PORT}"
+        f"{address!r} is not an address of a cache server; expected HOST:PORT, as in 10.0.0.1:{PORT}"
     )
 
 

@@ -181,6 +181,6 @@ def _read(path: str) -> bytes:
     try:
         return os.read(descriptor, SIGN_BYTES_MAX)
     except OSError:
-        return b""  # a folder or a pipe is no sign
+        return b""  # a folder or a pipe is not a sign
     finally:
         os.close(descriptor)

@@ -119,14 +119,14 @@ def save_slice(
     by: person's name. why: person's reason. page: URL of the page on which the samples were chosen, or "".
 
     Raises: InvalidName; SampleNotFound for an unknown key; EmptyView for a list without samples; InvalidSample for
-    other values; InvalidPlan for a view of another version; FieldNotFound for a rule that is no expression; Conflict in
-    a mirror; Corrupt if the newest number is damaged.
+    other values; InvalidPlan for a view of another version; FieldNotFound for a rule that is no expression; Conflict
+    in a mirror; Corrupt if the newest number is damaged.
     """
     check_slice_name(name)
     check_stated("name of the slice's author", by)
     check_stated("reason of the slice", why)
     if not is_text(page):
-        raise InvalidSample(f"page = {page!r} is no text; pass an address, or nothing")
+        raise InvalidSample(f"page = {page!r} is not text; pass an address, or nothing")
     version = root.open(ref)
     where = samples if isinstance(samples, str) else ""
     ordinals = _ordinals(version, name, samples)

@@ -113,7 +113,7 @@ def field_layout(field: str, data: Buffer) -> NpyLayout:
     count, rest = divmod(len(data), FLAT[word].itemsize)
     if rest:
         raise DecodeFailed(
-            f"{word}: {len(data)} bytes are no whole values of {FLAT[word].itemsize} bytes",
+            f"{word}: {len(data)} bytes are not whole values of {FLAT[word].itemsize} bytes",
             what=word,
             given=len(data),
         )

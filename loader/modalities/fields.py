@@ -89,7 +89,7 @@ def check_field(name: object) -> str:
 
 
 def without_row_blocks(fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the fields that are no row blocks of another one, which is a .npy array."""
+    """Return the fields that are not row blocks of another one, which is a .npy array."""
     blocks = {field + ROWS_SUFFIX for field in fields if last_word(field) == "npy"}
     return tuple(field for field in fields if field not in blocks)
 
@@ -174,7 +174,7 @@ def is_of_the_machine(error: BaseException) -> bool:
 
 
 def is_of_code(error: BaseException) -> bool:
-    """Return whether a bug in a user's decoder raised the error, which therefore is no verdict on the bytes.
+    """Return whether a bug in a user's decoder raised the error, which therefore is not a verdict on the bytes.
 
     penstock's own decoders call libraries that raise TypeError for damaged bytes too. So an error that passed through
     one of them is about the bytes.

@@ -68,7 +68,7 @@ def _line(body: dict[str, Any]) -> LanguageLine:
     unknown = sorted(body.keys() - set(LanguageLine._fields))
     if unknown:
         accepted = ", ".join(LanguageLine._fields)
-        raise DamagedJson(f"{unknown[0]!r:.80} is no part of a line; accepted: {accepted}", what=unknown[0])
+        raise DamagedJson(f"{unknown[0]!r:.80} is not part of a line; accepted: {accepted}", what=unknown[0])
     start = body.get("start_ns")
     end = body.get("end_ns")
     calls = body.get("tool_calls")

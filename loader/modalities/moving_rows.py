@@ -29,7 +29,7 @@ def moving_rows(
     - idle_ms: shortest idle time in ms, with a clock
     - idle_rows: shortest idle run in rows, without a clock
 
-    Raises: ValueError for a setting out of range; DecodeFailed for values that are no rows of numbers, and for a clock
+    Raises: ValueError for a setting out of range; DecodeFailed for values that are not rows of numbers, and for a clock
     of another length or that does not ascend.
     """
     if not (0 <= still < 1 and idle_ms >= 1 and idle_rows >= 1):
@@ -39,7 +39,7 @@ def moving_rows(
         )
     if not values.ndim or not len(values) or values.dtype.kind not in "biuf":
         raise DecodeFailed(
-            f"{values.dtype} {list(values.shape)} are no rows of numbers",
+            f"{values.dtype} {list(values.shape)} are not rows of numbers",
             what="values",
             given=f"{values.dtype} {list(values.shape)}",
         )

@@ -13,7 +13,7 @@ from .sources.growth import earlier_ordinals, find_removals
 from .sources.window_view import view_ordinals
 from .stream_order import epoch_positions
 
-MAX_ATTEMPTS = 8  # the run stops after these: eight corrupt samples in a row are no accident
+MAX_ATTEMPTS = 8  # the run stops after these: eight corrupt samples in a row are not an accident
 
 
 def plan_slots(plan: PlanContent, step: int) -> Slots:

@@ -115,9 +115,9 @@ def _fraction(name: str, weight: Weight) -> Fraction:
 
 
 def exact_fraction(weight: Weight) -> Fraction:
-    """Return a weight as its printed decimal. Raises TypeError, ValueError or ZeroDivisionError if it is no number."""
+    """Return a weight as its printed decimal. Raises: TypeError, ValueError, ZeroDivisionError if it is no number."""
     if isinstance(weight, bool):
-        raise TypeError("a truth value is no weight")
+        raise TypeError("a truth value is not a weight")
     if isinstance(weight, int | Fraction):
         return Fraction(weight)
     text = str(weight)  # 0.1 means 1/10, not the double next to it

@@ -167,18 +167,18 @@ def _ranges_in_pairs(stored: object) -> Int64s:
 
 def check_list(value: object) -> Iterable[Any]:
     if not isinstance(value, list):
-        raise TypeError(f"{value!r:.80} is no list")
+        raise TypeError(f"{value!r:.80} is not a list")
     return value
 
 
 def stored_number(value: object, most: int) -> int:
     """Return a whole number from 0 to `most`. Raises: ValueError."""
     if not is_whole_number(value, 0, most):
-        raise ValueError(f"{value!r:.80} is no whole number from 0 to {most}")
+        raise ValueError(f"{value!r:.80} is not a whole number from 0 to {most}")
     return value
 
 
 def text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.80} is no text")
+        raise TypeError(f"{value!r:.80} is not text")
     return value

@@ -198,14 +198,14 @@ def _steps(value: object) -> int:
 def _plan_hash(value: object) -> str:
     plan = text(value)
     if plan and not _PLAN.fullmatch(plan):
-        raise ValueError(f"{plan!r:.80} is no hash of a plan")
+        raise ValueError(f"{plan!r:.80} is not a hash of a plan")
     return plan
 
 
 def _policy(value: object) -> int:
     # A version may be negative: users name their policies as they like, and only the distance counts.
     if type(value) is not int or abs(value) > MOST_POLICY:
-        raise ValueError(f"{value!r:.80} is no version of a policy")
+        raise ValueError(f"{value!r:.80} is not a version of a policy")
     return value
 
 
@@ -394,8 +394,8 @@ class RunRecords:
 
     def _damage_error(self, key: str, error: Exception) -> Corrupt:
         return Corrupt(
-            f"{self._store.url}/{key} is no record of a decision ({error}): it was damaged. Restore it from a mirror, "
-            "or give the run another name and pass like= and until= to repeat its steps before this one",
+            f"{self._store.url}/{key} is not a record of a decision ({error}): it was damaged. Restore it from a "
+            "mirror, or give the run another name and pass like= and until= to repeat its steps before this one",
             what=key,
             where=self._store.url,
             given=str(error),

@@ -132,7 +132,7 @@ def _token_fields(
     if versions is not None:
         stored[VERSIONS] = _versions(key, versions, is_sampled)
         sampled_versions = stored[VERSIONS][is_sampled]
-        if len(sampled_versions):  # the others have -1, which is no version
+        if len(sampled_versions):  # the others have -1, which is not a version
             counts["policy_min"] = int(sampled_versions.min())
             counts["policy_max"] = int(sampled_versions.max())
     return stored, counts

@@ -44,7 +44,7 @@ def any_array(
         RuntimeError,
     ) as error:  # ragged lists, tensors that need grad or are on a GPU
         raise InvalidSample(
-            f"{where} is no array: {error}; pass a list, a numpy array or a CPU tensor"
+            f"{where} is not an array: {error}; pass a list, a numpy array or a CPU tensor"
         ) from error
     if array.dtype.kind not in "iufb" and array.size:
         raise InvalidSample(

@@ -371,5 +371,5 @@ def _which(objects: Sequence[PlacedObject], offset: int) -> int:
 
 def _disk(store: Store) -> Disk:
     disk = as_disk(store)
-    assert disk is not None, f"{store.url} is no folder of this machine"
+    assert disk is not None, f"{store.url} is not a folder of this machine"
     return disk

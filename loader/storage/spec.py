@@ -380,7 +380,7 @@ def check_address(url: str, what: str, address: object) -> str:
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match.group(1) or 0) > 65_535:
         raise InvalidStore(
-            f"{url}: {what}={redact(text)!r} is no address of a server; write http://host:port or https://host, "
+            f"{url}: {what}={redact(text)!r} is not an address of a server; write http://host:port or https://host, "
             "without a user",
             what=what,
             where=url,
@@ -419,7 +419,7 @@ def _number(url: str, name: str, value: object) -> float:
         number = -1.0
     if not 0 <= number <= MOST:
         raise InvalidStore(
-            f"{url}: option {name}={value!r} is no number of 0 to {MOST:,.0f}",
+            f"{url}: option {name}={value!r} is not a number of 0 to {MOST:,.0f}",
             what=name,
             where=url,
             given=value,

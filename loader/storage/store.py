@@ -119,7 +119,7 @@ class Store(RangeReader, Protocol):
         """Yield the objects whose key starts with `prefix` and sorts after `start_after`, in key order."""
 
     def delete_many(self, keys: Iterable[str]) -> None:
-        """Delete objects; a missing key is no error."""
+        """Delete objects; a missing key is not an error."""
 
     def copy(self, src: str, dst: str) -> None:
         """Copy an object within the store."""

@@ -282,7 +282,7 @@ def card_files(card: Card) -> dict[str, bytes]:
 def save_card(store: Store, card: Card) -> SavedCard:
     """Write the files that the root lacks.
 
-    Raises: StoreError; Corrupt if the stored card.json is no card.
+    Raises: StoreError; Corrupt if the stored card.json is not a card.
     """
     folder = card_folder(card.dataset, card.number, card.id)
     written = []

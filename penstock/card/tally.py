@@ -273,7 +273,7 @@ def _exponent(low: float, high: float) -> int:
 
 
 MAX_NAMES = 60
-"""Most kinds or splits; a column with more values is no category."""
+"""Most kinds or splits; a column with more values is not a category."""
 CANDIDATES = 4
 """Candidates per example, to choose different raw objects."""
 OTHERS = "(others)"

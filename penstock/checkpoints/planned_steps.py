@@ -152,7 +152,7 @@ def _event(store: Store, key: str) -> dict[str, Any]:
         body = parse_json_object(store.get(key).data)
         return {**body, "event": str(body["event"]), "step": int(body["step"])}
     except DAMAGED as error:
-        raise Corrupt(f"{store.url}/{key} is no event: {error}") from error
+        raise Corrupt(f"{store.url}/{key} is not an event: {error}") from error
 
 
 def _last_step(store: Store, run: str) -> int:

@@ -176,7 +176,7 @@ def read_record(store: Store, key: str) -> SetAside:
         return _parse(parse_json_object(data))
     except DAMAGED as error:
         raise Corrupt(
-            f"{store.url}/{key} is no record of a checkpoint that was set aside: {error}"
+            f"{store.url}/{key} is not a record of a checkpoint that was set aside: {error}"
         ) from error
 
 

@@ -315,7 +315,7 @@ def _check_keys(table: str, values: Mapping[str, object], kind: type) -> None:
     for name in values:
         if name not in known:
             raise InvalidCluster(
-                f"{table}{name} is no key; accepted: {', '.join(known)}",
+                f"{table}{name} is not a key; accepted: {', '.join(known)}",
                 what=f"{table}{name}",
                 accepted=known,
             )

@@ -154,7 +154,7 @@ class WorkerCalls:
         body, fault = _read(outcome.value)
         if fault:
             raise Fault(
-                f"work {self.work.name!r} failed, which is no verdict on its unit: {fault}",
+                f"work {self.work.name!r} failed, which is not a verdict on its unit: {fault}",
                 what=self.work.name,
                 given=fault,
             )

@@ -40,7 +40,9 @@ def from_json(data: bytes | memoryview, kind: type[T], where: str) -> T:
         ValueError,
         RecursionError,
     ) as error:  # ValueError: raised by a __post_init__, or by invalid UTF-8
-        raise Corrupt(f"{where} is no {kind.__name__}: {error}", what=kind.__name__, where=where) from error
+        raise Corrupt(
+            f"{where} is not a valid {kind.__name__}: {error}", what=kind.__name__, where=where
+        ) from error
     return value
 
 
@@ -66,7 +68,7 @@ def from_frame(data: bytes | memoryview, where: str) -> list[bytes]:
             # One byte more shows that a frame is too large.
             text = stream.read(MAX_FRAME_BYTES + 1)
     except (OSError, pa.ArrowException) as error:
-        raise Corrupt(f"{where} is no frame of Zstandard: {error}", what="frame", where=where) from error
+        raise Corrupt(f"{where} is not a frame of Zstandard: {error}", what="frame", where=where) from error
     is_too_long = len(text) > MAX_FRAME_BYTES
     is_cut_off = bool(text) and not text.endswith(b"\n")
     if is_too_long or is_cut_off:

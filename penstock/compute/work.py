@@ -240,7 +240,7 @@ class Work(Generic[U, R]):
             if value is self and module != "__main__":
                 return f"{module}:{name}"
         raise InvalidRuntime(
-            f"the work {self.name!r} is no name of the module {module} of its function; "
+            f"the work {self.name!r} is not a name of the module {module} of its function; "
             "put both at the top level of a module that nodes can import",
             what="work",
             where=module,
@@ -273,7 +273,7 @@ def find_work(place: str, packages: Sequence[str]) -> Work[Any, Any]:
         ) from error
     if not isinstance(work, Work):
         raise InvalidRuntime(
-            f"{place!r} is no work; accepted: a name that holds a `Work`",
+            f"{place!r} is not a work; accepted: a name that holds a `Work`",
             what="work",
             given=place,
             accepted="a `Work`",

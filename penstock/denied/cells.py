@@ -28,7 +28,7 @@ def json_object(data: bytes, path: str, url: str) -> dict[str, Any]:
         return parse_json_object(data)
     except DamagedJson as error:
         raise Corrupt(
-            f"{url}/{path} is no JSON object ({error}); restore it from a mirror, or delete it",
+            f"{url}/{path} is not a JSON object ({error}); restore it from a mirror, or delete it",
             what="JSON object",
             where=f"{url}/{path}",
             given=str(error),

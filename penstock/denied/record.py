@@ -67,7 +67,7 @@ def read_record(store: Store, n: int) -> TakedownRecord:
                 marks.setdefault(dataset, set()).update(hashes)
         except DAMAGED as error:
             raise Corrupt(
-                f"{store.url}/{info.key} is no record of a takedown ({error}); restore it from a mirror"
+                f"{store.url}/{info.key} is not a record of a takedown ({error}); restore it from a mirror"
             ) from error
     # Sorted by content: the result does not depend on the files that hold it.
     ordered = tuple(places[key] for key in sorted(places))

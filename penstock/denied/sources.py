@@ -58,11 +58,11 @@ def plain_uri(uri: str) -> str:
 
 
 def check_place(place: str) -> str:
-    """Return the location unchanged. Raises: InvalidStore if it covers everything, or is no location."""
+    """Return the location unchanged. Raises: InvalidStore if it covers everything, or is not a location."""
     if not _base(place):
         raise InvalidStore(
-            f"--raw-below {place!r} is no folder and no bucket; write a path in full, such as /data/landing, or a URL "
-            "such as s3://bucket/landing"
+            f"--raw-below {place!r} is neither a folder nor a bucket; write a path in full, such as /data/landing, or "
+            "a URL such as s3://bucket/landing"
         )
     return place
 

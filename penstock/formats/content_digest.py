@@ -70,7 +70,7 @@ def content_digest(
     if workers < 1:
         message = f"--workers {workers}: a number of threads above 0 is needed"
         raise InvalidRuntime(message, what="--workers", given=workers, accepted="a number above 0")
-    # Provenance is no content: an import and a registration of one source have one digest.
+    # Provenance is not a content: an import and a registration of one source have one digest.
     provenance = [name for name in version.manifest["columns"] if name in SOURCE_COLUMNS and name != "key"]
     selection = select(version, None, {*without, *provenance})
     report = DigestReport(version=version.name)

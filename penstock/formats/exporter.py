@@ -434,14 +434,14 @@ def put_parcel(outbox: Outbox, key: str, samples: Sequence[bytes], config: bytes
 
 
 def check_value(sample: ExportSample, name: str, format: str, *, is_text: bool, item: int = 1) -> bytes:
-    """Return a field. Raises: InvalidSample if it is no UTF-8 text, or no whole values of `item` bytes."""
+    """Return a field. Raises: InvalidSample if it is not UTF-8 text, or no whole values of `item` bytes."""
     data = sample.fields[name]
     if is_text:
         try:
             data.decode()
         except UnicodeDecodeError as error:
             raise InvalidSample(
-                f"sample {sample.key!r}: {name} is no UTF-8 ({error}), which {format} needs; leave it out (--without)"
+                f"sample {sample.key!r}: {name} is not UTF-8 ({error}), which {format} needs; leave it out (--without)"
             ) from error
     elif len(data) % item:
         raise InvalidSample(

@@ -103,7 +103,7 @@ class JoiningImporter(Importer, Protocol):
     ) -> Mapping[str, Sequence[str]]:
         """Return object key -> keys of its files, its own first; cached. Raises: InvalidStore.
 
-        Objects that need no other file may be absent. A file that maps to no keys is no object.
+        Objects that need no other file may be absent. A file that maps to no keys is not an object.
         """
 
     def find_complete_objects(

@@ -128,7 +128,7 @@ def _absent(window: ObjectWindow, at: ByteRange) -> list[str]:
             names = parse_json(window.read(*at))
         if type(names) is list and all(type(name) is str for name in names):
             return names
-        raise DamagedJson("it is no list of names")
+        raise DamagedJson("it is not a list of names")
     except DamagedJson as error:
         raise corrupt(
             window, at.offset, f"the list of fields that a sample lacks is damaged: {error}"
@@ -187,7 +187,7 @@ def _read_index(packed: bytes, name: str) -> tuple[LitDataIndex, str]:
             document | {"config": document["config"] | {"compression": None, "ipc_compression": None}}
         )
     except (DamagedJson, KeyError, TypeError) as error:
-        raise Corrupt(f"{name}, byte 0: it is no index of LitData: {error!r}") from error
+        raise Corrupt(f"{name}, byte 0: it is not an index of LitData: {error!r}") from error
     return parse_index(data.encode(), name, None), level
 
 

@@ -67,7 +67,7 @@ class LitDataChunk(NamedTuple):
     first: int
     """Index of its first sample in the dataset."""
     n_tokens: int | None
-    """Tokens; None if samples are no token streams."""
+    """Tokens; None if samples are not token streams."""
 
 
 class LitDataIndex(NamedTuple):
@@ -111,7 +111,7 @@ def parse_index(data: bytes, name: str, exported: Exported | None) -> LitDataInd
     except PenstockError:
         raise
     except (DamagedJson, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        message = f"{name}, byte 0: it is no index of LitData: {error!r}"
+        message = f"{name}, byte 0: it is not an index of LitData: {error!r}"
         raise Corrupt(message, where=name, accepted="an index of LitData") from error
     check_apart({leaf.name: leaf.column for leaf in leaves if leaf.column}, name)
     return LitDataIndex(chunks, leaves, is_tokens)

@@ -100,7 +100,7 @@ def document(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> ByteRange:
         head = window.read(at.offset, NESTED_HEAD)
         if head == struct.pack("<BI", _DOCUMENT, text_bytes):
             return ByteRange(at.offset + NESTED_HEAD, text_bytes)
-    raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are no JSON text")
+    raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are not JSON text")
 
 
 def _put_array(leaf: Leaf, window: ObjectWindow, at: ByteRange, out: LeafValues) -> None:
@@ -129,7 +129,7 @@ def _array(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> tuple[str, list[i
     raise corrupt(
         window,
         at.offset,
-        f"leaf {leaf.name!r} has {at.nbytes} bytes, which are no array",
+        f"leaf {leaf.name!r} has {at.nbytes} bytes, which are not an array",
         what=f"leaf {leaf.name!r}",
         given=at.nbytes,
         accepted="an array",
@@ -279,7 +279,7 @@ def _table_bytes(window: ObjectWindow, start: int) -> bytes:
         if tail == struct.pack("<I", size % 2**32) + _MAGIC:
             return window.read(start, size)
     raise corrupt(
-        window, start, f"behind the last sample are {window.nbytes - start} bytes, which are no table"
+        window, start, f"behind the last sample are {window.nbytes - start} bytes, which are not a table"
     )
 
 

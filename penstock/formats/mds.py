@@ -105,7 +105,7 @@ def parse_shards(data: bytes, name: str) -> list[MdsShard]:
         if not isinstance(listed, list):
             raise TypeError(f"shards is a {type(listed).__name__}, no list")
     except (DamagedJson, KeyError, TypeError) as error:
-        message = f"{name}, byte 0: it is no index of MDS shards: {error!r}"
+        message = f"{name}, byte 0: it is not an index of MDS shards: {error!r}"
         raise Corrupt(message, where=name, accepted="an index of MDS shards") from error
     shards: dict[str, MdsShard] = {}
     first = 0
@@ -317,7 +317,7 @@ def _array(window: ObjectWindow, value: _ColumnValue) -> tuple[str, tuple[int, .
         at += rank * width
     if not word or not shape or at + math.prod(shape) * int(word[1:]) != end:
         what = f"column {column.name!r}"
-        message = f"{what} has {value.nbytes} bytes, which are no array"
+        message = f"{what} has {value.nbytes} bytes, which are not an array"
         raise corrupt(window, value.at, message, what=what, given=value.nbytes, accepted="an array")
     return word, shape, at
 
@@ -409,7 +409,7 @@ def _shards(data: bytes, name: str) -> dict[str, _Compressed]:
             files[basename] = str(compressed_file["basename"]), int(compressed_file["bytes"]), codec
         plain = parse_shards(json.dumps(index).encode(), name)
     except (DamagedJson, KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"{name}, byte 0: it is no index of MDS shards: {error!r}") from error
+        raise Corrupt(f"{name}, byte 0: it is not an index of MDS shards: {error!r}") from error
     shards = {}
     for shard in plain:
         key, nbytes, codec = files[shard.key]

@@ -170,7 +170,7 @@ def _sequence_edges(
 def _read_header(window: ObjectWindow) -> MegatronHeader:
     data = window.read(0, HEADER_BYTES)
     if data[: len(MAGIC)] != MAGIC[: len(data)] or not data:
-        message = "it is no index of Megatron: it does not begin with MMIDIDX"
+        message = "it is not an index of Megatron: it does not begin with MMIDIDX"
         raise _corrupt(window, 0, message, what="magic", accepted="MMIDIDX")
     if len(data) < HEADER_BYTES:
         raise _corrupt(window, len(data), f"the index is cut: its header has {HEADER_BYTES} bytes")
@@ -414,7 +414,7 @@ def _tokens(sample: ExportSample, field: str) -> tuple[str, Any]:
     try:
         array = np.load(io.BytesIO(data), allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
-        raise _refusal(sample, f"is no npy: {error}") from error
+        raise _refusal(sample, f"is not npy: {error}") from error
     word = f"{array.dtype.kind}{array.dtype.itemsize}"
     if array.ndim != 1 or word not in _CODES:
         raise _refusal(sample, f"is of {array.dtype}, of {array.ndim} dimensions")

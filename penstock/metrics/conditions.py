@@ -183,7 +183,7 @@ def training_conditions(facts: TrainingFacts, now_s: float) -> Iterator[RaisedCo
         )
     if facts.state in ENDED_STATES:
         return
-    # All thirds: one slow minute in fifteen is no starved run.
+    # All thirds: one slow minute in fifteen is not a starved run.
     least_wait = min(facts.waits, default=0.0)
     if least_wait > STARVED_SHARE:
         waited = f"{least_wait:.0%}".replace("%", " %")

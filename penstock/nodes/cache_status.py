@@ -61,7 +61,7 @@ def _status(client: PeerClient, address: str) -> NodeStatus:
         return _parse(address, parse_json_object(answer.text))
     # Anything may listen at a wrong address.
     except (DamagedJson, ValueError, KeyError, TypeError):
-        return NodeStatus(address, "its answer is no status of a cache server")
+        return NodeStatus(address, "its answer is not a status of a cache server")
 
 
 def _parse(address: str, body: dict[str, Any]) -> NodeStatus:

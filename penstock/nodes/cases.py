@@ -213,7 +213,7 @@ class CaseBook:
         text = body.get("text")
         at_us = _object_time(body)
         if at_us is None or not isinstance(text, str) or not is_node(node):
-            _log.warning("%s/%s is no case: it is left out", self._store.url, _key(number, "case"))
+            _log.warning("%s/%s is not a case: it is left out", self._store.url, _key(number, "case"))
             return
         self._cases[number] = Case(number=number, node=str(node), opened_us=at_us, text=reason_text(text))
 

@@ -117,7 +117,7 @@ class NodeProver:
         return proofs[-1]
 
     def _compare_bytes(self, root: loader.Root, node: str, ranges: Sequence[ObjectRange]) -> NodeProof:
-        # A range that is wrong here too is no fault of the node.
+        # A range that is wrong here too is not a fault of the node.
         right = version_crcs(root, ranges)
         if not right:
             return NodeProof(
@@ -233,7 +233,7 @@ class NodeProver:
             )
         if not is_node(node):
             raise InvalidCluster(
-                f"{node!r} is no name of a node", what="node", given=node, accepted="the name of a node"
+                f"{node!r} is not a name of a node", what="node", given=node, accepted="the name of a node"
             )
         named = [word.replace("{node}", node) for word in prefix]
         if "{command}" in prefix:  # for ssh, which gives a shell one text

@@ -66,7 +66,7 @@ class RangeReads:
             raise ValueError("a count is below 0")
         first_s = [None if seconds is None else float(seconds) for seconds in body["first_s"]]
         if not all(seconds is None or 0 <= seconds < math.inf for seconds in first_s):
-            raise ValueError("seconds of a read are no number")
+            raise ValueError("seconds of a read are not a number")
         failed = int(body["failed"])
         error = str(body["error"])[:500]
         return RangeReads(crcs=crcs, first_s=first_s, failed=failed, error=error)

@@ -391,7 +391,7 @@ class _RunReader:
 
 
 def loss_differences(root: loader.Root, run: str) -> list[LossDifference]:
-    """Return the first difference between a replay and its run; none if the run is no replay.
+    """Return the first difference between a replay and its run; none if the run is not a replay.
 
     Costs as `notes_in_parts`, until a part differs. Raises: Corrupt.
     """

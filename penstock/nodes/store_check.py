@@ -113,7 +113,7 @@ def check_scratch(folder: str) -> Finding:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             back = os.pread(file.fileno(), SCRATCH_BYTES, 0)
     except OSError as error:
-        # A full disk or a missing folder is no broken disk.
+        # A full disk or a missing folder is not a broken disk.
         status = {ENOSPC: CheckStatus.WARNING, ENOENT: CheckStatus.UNKNOWN, EACCES: CheckStatus.UNKNOWN}
         return status.get(error.errno or 0, CheckStatus.FAILED), f"scratch disk {folder}: {error}"
     if back != data:

@@ -74,7 +74,7 @@ def _copy(source: Store, target: Store, checkpoint: Checkpoint) -> CheckpointCop
     data = marker.encode(checkpoint)
     if odd := [part.name for part in checkpoint.objects if "/" in part.name]:
         raise Corrupt(
-            f"{source.url}: step {step} of run {run!r} names {odd[0]!r}, which is no part's name",
+            f"{source.url}: step {step} of run {run!r} names {odd[0]!r}, which is not a part's name",
             what="name of a part",
             where=f"{source.url}: step {step} of run {run!r}",
             given=odd[0],

@@ -96,7 +96,7 @@ class Launched:
     def from_env(environ: Mapping[str, str] | None = None) -> "Launched":
         """Return what torchrun, Slurm, Open MPI, MPICH or `penstock train` set; a single process without a launcher.
 
-        Raises: InvalidRuntime for a variable that is no number.
+        Raises: InvalidRuntime for a variable that is not a number.
         """
         environ = os.environ if environ is None else environ
         world = World.from_env(environ)
@@ -181,7 +181,7 @@ def first_node(nodes: str) -> str:
     """Return the first of Slurm's node names: `gpu07` of `gpu[07-09,12],other`. Raises: InvalidRuntime."""
     match = re.match(r"([^,\[\]]+)(?:\[(\w+)[^\]]*\]([^,\[\]]*))?", nodes)
     if match is None:
-        raise InvalidRuntime(f"{nodes!r} is no list of Slurm's nodes; set MASTER_ADDR to the first node")
+        raise InvalidRuntime(f"{nodes!r} is not a list of Slurm's nodes; set MASTER_ADDR to the first node")
     return "".join(part or "" for part in match.groups())
 
 

@@ -104,8 +104,8 @@ def _node(folder: RunFolder, name: str) -> str:
     """Return a node's name of a record if it can be no list of Slurm's. Raises: Corrupt."""
     if not _HOST.fullmatch(name):
         raise Corrupt(
-            f"a window of {folder.store.url}/{folder.key('windows/')} names the node {name[:64]!r}, which is no host "
-            "name; pass --not-on NODE",
+            f"a window of {folder.store.url}/{folder.key('windows/')} names the node {name[:64]!r}, which is not a "
+            "host name; pass --not-on NODE",
             what="node",
             where=f"{folder.store.url}/{folder.key('windows/')}",
             given=name[:64],

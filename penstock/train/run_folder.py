@@ -416,7 +416,7 @@ def runs(store: Store) -> list[str]:
 
 
 def run_objects(store: Store) -> Iterator[tuple[str, ObjectInfo]]:
-    """Yield the run of each object of the records; "" if its folder is no run's name."""
+    """Yield the run of each object of the records; "" if its folder is not a run's name."""
     for info in store.list(FOLDER):
         run, slash, _ = info.key.removeprefix(FOLDER).partition("/")
         yield run if slash and is_run_name(run) else "", info

@@ -138,7 +138,7 @@ def parse_spec(values: Mapping[str, Any], where: str) -> RunSpec:
     for name in values:
         if name not in known:
             raise InvalidSpec(
-                f"{where}: {name} is no key; accepted: {', '.join(known)}",
+                f"{where}: {name} is not a key; accepted: {', '.join(known)}",
                 what=name,
                 where=where,
                 accepted=list(known),

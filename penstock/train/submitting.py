@@ -285,7 +285,7 @@ def end_note(folder: RunFolder) -> list[str]:
 def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:
     """Return all runs of a record, each with its newest events only.
 
-    Raises: NotARoot for a place without runs that is no root, such as a typo; EngineUnreachable; StoreError.
+    Raises: NotARoot for a place without runs that is not a root, such as a typo; EngineUnreachable; StoreError.
     """
     listed = briefs(root.store)
     if not listed:

@@ -106,7 +106,7 @@ def exclusion_slice(record: Exclusion) -> tuple[str | None, str]:
 
 
 def _addresses(explanation: Explanation) -> Iterator[SampleAddress]:
-    if explanation.dataset is not None:  # a dataset's items are no stored samples
+    if explanation.dataset is not None:  # a dataset's items are not stored samples
         return
     if not explanation.pieces:
         yield explanation.address

@@ -224,7 +224,7 @@ def _check(keys: Collection[str], reason: str, by: str, page: str) -> list[str]:
                 f"an exclusion needs a {name}, got {words!r}: pass text that others will read"
             )
     if not is_text(page):
-        raise InvalidRuntime(f"page={page!r} is no text; pass an address, or nothing")
+        raise InvalidRuntime(f"page={page!r} is not text; pass an address, or nothing")
     return sorted(set(keys))
 
 

@@ -71,7 +71,7 @@ def plan_repair(
     """
     check_stated("name of who repairs", by)
     if mirror is not None and root_id(mirror) != root_id(store):
-        message = f"{mirror.url} is no mirror of {store.url}: their ids differ; give a copy of this root"
+        message = f"{mirror.url} is not a mirror of {store.url}: their ids differ; give a copy of this root"
         raise Conflict(message, what="id", where=mirror.url, accepted=store.url)
     return _Repair(store, by, mirror, believe).plan()
 

@@ -166,7 +166,7 @@ def expand_nodes(text: str) -> tuple[str, ...]:
         while end < len(item):
             match = _RANGES.match(item, end)
             if match is None or match.end() == end:
-                raise ValueError(f"{item!r} is no list of nodes")
+                raise ValueError(f"{item!r} is not a list of nodes")
             end = match.end()
             parts.append([match[1] + number for number in _numbers(match[2])] if match[2] else [match[1]])
         # Counted before it is built: m[1-9999][1-9999] would have 100 million names.
@@ -174,7 +174,7 @@ def expand_nodes(text: str) -> tuple[str, ...]:
         for part in parts:
             total *= len(part)
         if not item or len(names) + total > MAX_NODES:
-            raise ValueError(f"{item!r} is no list of at most {MAX_NODES:,} nodes")
+            raise ValueError(f"{item!r} is not a list of at most {MAX_NODES:,} nodes")
         names += map("".join, product(*parts))
     return tuple(names)
 
@@ -197,7 +197,7 @@ def _numbers(ranges: str) -> list[str]:
         match = _RANGE.fullmatch(item)
         first, last = (match[1], match[2] or match[1]) if match else ("1", "0")
         if not 0 <= int(last) - int(first) < MAX_NODES - len(results):
-            raise ValueError(f"{ranges!r} is no range of at most {MAX_NODES:,} nodes")
+            raise ValueError(f"{ranges!r} is not a range of at most {MAX_NODES:,} nodes")
         # Slurm keeps leading zeros: m[08-10] is m08, m09 and m10.
         results += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
     return results
@@ -314,7 +314,7 @@ def count_gpus(answer: Callable[[Sequence[str]], str]) -> int:
         name, bar, resources = line.strip().partition("|")
         if not bar:
             raise Corrupt(
-                f"sinfo, line {number}: {line[:200]!r} is no node and its resources",
+                f"sinfo, line {number}: {line[:200]!r} is not a node and its resources",
                 what="node",
                 where=f"sinfo, line {number}",
                 given=line[:200],

@@ -13,7 +13,7 @@ from .sacct import AccountedJob
 LOST = ("repeated steps", "waiting for data", "idle", "back-off")
 """Parts of a run's goodput that count as lost."""
 FAILURES = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "LAUNCH_FAILED"})
-"""States of a start that failed. Preemption, the time limit and cancellation are no failures."""
+"""States of a start that failed. Preemption, the time limit and cancellation are not failures."""
 HOUR_S = 3600.0
 
 

@@ -169,7 +169,7 @@ def _list_near(arguments: Namespace) -> Answer:
         )
     header = ("run", "step", "saved (UTC)", "bytes", "nodes", "trained on")
     table = Table(form=FORM, header=header, rows=cells)
-    # Ranks save near copies one by one. Without a marker the save is in progress, which is no fault.
+    # Ranks save near copies one by one. Without a marker the save is in progress, which is not a fault.
     wrong = any(step.problem and step.checkpoint is not None for step in steps)
     where = arguments.peers or arguments.near
     return body, [table] if body else f"{where} has no near saves", int(wrong)

@@ -232,7 +232,7 @@ def _names(text: str) -> tuple[str, str]:
     """Return dataset and name. Raises: InvalidRuntime."""
     dataset, slash, name = text.partition("/")
     if not slash:
-        raise InvalidRuntime(f"{text!r} is no slice: write DATASET/NAME, such as photos/cups")
+        raise InvalidRuntime(f"{text!r} is not a slice: write DATASET/NAME, such as photos/cups")
     return dataset, name
 
 

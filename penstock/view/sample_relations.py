@@ -214,7 +214,7 @@ def _training_slots(
     if training.trail is not None and slots:
         recorded = training.are_recorded(np.array([one.step for one in slots]))
         slots = [one for one, there in zip(slots, recorded.tolist(), strict=True) if there]
-    # Even if a version was deleted, the page shows the rest. Plans without the sample are no error.
+    # Even if a version was deleted, the page shows the rest. Plans without the sample are not an error.
     shown_errors = [one for one in errors if not isinstance(one, InvalidRuntime)][-1:]
     return HeldSteps(
         training=training.name,

@@ -179,7 +179,7 @@ def test_codes_of_searches_count_and_go_before_pages_that_are_read(folder, page_
     cache = opened(folder, 32, objects(32))
     for number in range(32):
         assert put(cache, name(number), bytes(PAGE))
-    # One of them is being written, and is no part of the cache yet.
+    # One of them is being written, and is not part of the cache yet.
     assert [path.name for path in codes.iterdir()] == ["segment.faiss.0123abcd"]
     assert numbers(page_files) == set(range(32))
 

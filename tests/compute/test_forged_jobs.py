@@ -241,7 +241,7 @@ def test_forged_folders_do_not_stop_a_list_of_jobs(node, capsys):
     assert main(["jobs", "ls", "--root", root.url]) == 1
     said = capsys.readouterr().out
     assert "maximum recursion depth" in said
-    assert "given/1.json is no AttemptRecord" in said
+    assert "given/1.json is not a valid AttemptRecord" in said
 
 
 @pytest.mark.parametrize("id_", ["..", "../x", "", ".", "a/b", "0" * 31 + "/", "A" * 32])

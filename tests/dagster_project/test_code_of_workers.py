@@ -1,4 +1,4 @@
-"""Workers import what the code location imports, under `dg launch`; code that they cannot import is no verdict."""
+"""Workers import what the code location imports, under `dg launch`; code that they cannot import is not a verdict."""
 
 import os
 import subprocess

@@ -85,7 +85,7 @@ class Site:
         self.dagster.start("code-server", "webserver", "daemon")
 
     def keys(self) -> list[str]:
-        """Every object of the root that is no heartbeat, lease or hint."""
+        """Every object of the root that is not a heartbeat, lease or hint."""
         with loader.Root(self.folder / "root") as root:
             places = ("data/", "stages/", "tables/", "log/")
             return [info.key for place in places for info in root.store.list(place)]

@@ -108,10 +108,10 @@ def _wrong(value: Any, known: Any, path: str) -> list[str]:
         return [] if known(value) else [f"{path} = {value!r}"]
     if isinstance(known, list):
         if not isinstance(value, list) or not value:
-            return [f"{path} = {value!r} is no list"]
+            return [f"{path} = {value!r} is not a list"]
         return [one for n, item in enumerate(value) for one in _wrong(item, known[0], f"{path}[{n}]")]
     if not isinstance(value, dict):
-        return [f"{path} = {value!r} is no object"]
+        return [f"{path} = {value!r} is not an object"]
     return [
         one
         for name, item in value.items()

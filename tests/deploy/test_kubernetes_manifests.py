@@ -155,7 +155,7 @@ def test_pod_is_as_restricted_as_its_namespace_asks(component: str) -> None:
         mounts = {mount["name"] for mount in one["volumeMounts"]}
         assert mounts <= {volume["name"] for volume in pod["volumes"]} | {"data"}
     assert "livenessProbe" in container(component)
-    assert "startupProbe" in container(component), "a slow start is no failure"
+    assert "startupProbe" in container(component), "a slow start is not a failure"
 
 
 def test_commands_and_ports_are_those_of_compose() -> None:

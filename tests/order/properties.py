@@ -546,7 +546,7 @@ def packing_is_the_reference(reference, tokens, length):
 
 
 def groups_stay_together_as_in_the_reference(reference, tokens, groups, length):
-    documents = np.arange(len(tokens), dtype=np.int64) * 3  # ordinals are no positions
+    documents = np.arange(len(tokens), dtype=np.int64) * 3  # ordinals are not positions
     made = pack_table.pack_groups(documents, np.array(tokens, np.int64), np.array(groups, np.int64), length)
     got = [[] for _ in range(len(made))]
     for sequence, document, *piece in made.rows(0, made.n_pieces).tolist():

@@ -34,7 +34,7 @@ def expect_refusal(says):
         ({"response_logprobs": [None, *LOGPROBS[1:]]}, "logprobs.npy has nan at token 2, which was sampled"),
         ({"response_logprobs": ["a"] * 5}, "response_logprobs has dtype <U1"),
         ({"response_logprobs": [None, "a", 0, 0, 0]}, "response_logprobs holds other values than numbers"),
-        ({"response_ids": [[1], [2, 3]]}, "response_ids is no array"),
+        ({"response_ids": [[1], [2, 3]]}, "response_ids is not an array"),
         ({"prompt_ids": [2**31]}, "tokens.npy has the value 2147483648"),
         ({"prompt_ids": [0.5]}, "tokens.npy has dtype float64"),
         ({"reward_score": NAN}, "reward=nan"),

@@ -123,7 +123,7 @@ REFUSED = {
         {"tokens": np.ma.array(TOKENS, mask=[True, False, False, False])},
         "tokens.npy has masked values",
     ),
-    "ragged tokens": ({"tokens": [[1], [2, 3]]}, "tokens.npy is no array"),
+    "ragged tokens": ({"tokens": [[1], [2, 3]]}, "tokens.npy is not an array"),
     "a negative version where sampled": ({"versions": [0, -2, 1, 0]}, "versions.npy has the value -2"),
     "versions of another length": ({"versions": [1, 2]}, "versions.npy has 2 values"),
     "a reward that is text": ({"reward": "1.0"}, "reward='1.0'"),

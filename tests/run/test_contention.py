@@ -90,7 +90,7 @@ def least_late_share(probe, compute):
 def test_probe_finds_a_thread_that_computes_in_python():
     probe = LockProbe()
     try:
-        assert probe.drain() == 0.0, "too few are no share"
+        assert probe.drain() == 0.0, "too few are not a share"
         share = least_late_share(probe, lambda: sum(range(10**6)))
         assert share > 0.5
         assert probe.drain() == share, "nor do they take its place"
@@ -417,7 +417,7 @@ def test_auto_keeps_threads_if_a_worker_cannot_start(plan, record_stretch, cores
 def test_auto_returns_to_threads_if_results_cannot_be_sent(
     plan, record_stretch, cores, in_workers, caplog, properties
 ):
-    """What threads can hand out is no error because `auto` chose processes."""
+    """What threads can hand out is not an error because `auto` chose processes."""
     record_stretch(Measurement(0.0, WORKING))
     cores(3)
     options = {"transform": in_workers.unsendable, "framework": "numpy"}

@@ -172,7 +172,7 @@ class HttpServer:
                 self._receive(connection)  # until the client gives up
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             return False
-        connection.settimeout(30.0)  # a client that is slow to take it is no fault
+        connection.settimeout(30.0)  # a client that is slow to take it is not a fault
         connection.sendall(head.encode("latin-1") + sent)
         connection.settimeout(0.05)
         return True

@@ -162,7 +162,7 @@ def wrong_in_jobset(body: Json) -> str:
         wrong += filter(None, [job_error(job)])
         host = f"{name}-{replicated['name']}-0-{spec['completions'] - 1}"
         if len(host) > 63 or not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", host):
-            wrong.append(f"{host} is no host name")
+            wrong.append(f"{host} is not a host name")
     return "; ".join(wrong)
 
 

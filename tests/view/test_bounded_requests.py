@@ -121,10 +121,10 @@ def test_trail_with_other_columns_is_named_as_damaged(serve, root, plan, how, tm
     for path in ("/r/one", "/r/one/2", "/r/one/2/1", "/r/one.json"):
         answer = served.get(path)
         assert answer.status_code == 502
-        assert "is no table of a trail" in answer.text
+        assert "is not a table of a trail" in answer.text
         assert key in answer.text
     assert main(["trail", "show", "one", "--root", root.url]) == 1
-    assert "is no table of a trail" in capsys.readouterr().err
+    assert "is not a table of a trail" in capsys.readouterr().err
 
 
 def test_trail_with_a_column_of_a_later_release_is_read(root, plan):

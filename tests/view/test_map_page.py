@@ -249,7 +249,7 @@ def test_wrong_lasso_is_named_and_the_page_stays(site, lasso, error):
     ("path", "status", "error"),
     [
         ("/v/faces/2/map.png?box=1,2,3", 400, "is not x0,y0,x1,y1 of whole numbers"),
-        ("/v/faces/2/map.png?colour=smell", 400, "it is no column of faces@2"),
+        ("/v/faces/2/map.png?colour=smell", 400, "it is not a column of faces@2"),
         ("/v/faces/2/map/near.json?x=1", 404, "y = ''"),
         ("/v/faces/2/map/near.json?x=70000&y=1", 400, "is not on the map"),
         ("/v/plain/1/map.png", 400, "has no field embedding.npy or appearance.npy"),

@@ -13,7 +13,7 @@ def read_bounded(path: Path, name: str, max_bytes: int) -> bytes:
         # Before it is opened: a named pipe blocks its reader, and a device has no end.
         if not stat.S_ISREG(status.st_mode):
             raise InvalidSpec(
-                f"{name} is no regular file", what="file", where=path, accepted="a regular file"
+                f"{name} is not a regular file", what="file", where=path, accepted="a regular file"
             )
         if status.st_size > max_bytes:
             raise InvalidSpec(

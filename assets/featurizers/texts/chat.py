@@ -48,7 +48,11 @@ def parse_chat(body: object) -> Chat:
     """Return the chat in a JSON object: {"messages", "tools"}; it may have other names. Raises: Unusable."""
     if not isinstance(body, Mapping):
         raise rejected(
-            STAGE, "no_chat", "the JSON is no object with messages", where="JSON", given=type(body).__name__
+            STAGE,
+            "no_chat",
+            "the JSON is not an object with messages",
+            where="JSON",
+            given=type(body).__name__,
         )
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:

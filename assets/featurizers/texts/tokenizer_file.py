@@ -122,7 +122,7 @@ def _json_tokenizer(path: Path, data: bytes) -> Any:
         tokenizer = Tokenizer.from_buffer(data)
     except Exception as error:  # the library raises plain Exception
         raise InvalidSpec(
-            f"tokenizer={str(path)!r} is no tokenizer.json: {error}",
+            f"tokenizer={str(path)!r} is not a tokenizer.json: {error}",
             what="tokenizer.json",
             where=path,
             given=str(error),
@@ -143,7 +143,7 @@ def _sentencepiece(path: Path, data: bytes) -> Any:
         return sentencepiece.SentencePieceProcessor(model_proto=data)
     except RuntimeError as error:
         raise InvalidSpec(
-            f"tokenizer={str(path)!r} is no sentencepiece model: {error}",
+            f"tokenizer={str(path)!r} is not a sentencepiece model: {error}",
             what="sentencepiece model",
             where=path,
             given=str(error),

@@ -164,7 +164,7 @@ def _has_more(image: "Image") -> bool:
 
 
 def read_heif() -> None:
-    """Let Pillow open HEIC. Raises: MissingDependency, which is no verdict on the object."""
+    """Let Pillow open HEIC. Raises: MissingDependency, which is not a verdict on the object."""
     try:
         import pi_heif  # type: ignore[import-untyped]
     except ImportError as error:

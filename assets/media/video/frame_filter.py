@@ -201,7 +201,7 @@ def matrix_filters(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]
         raise dropped(
             "cut",
             "rotation",
-            f"its display matrix ({numbers}) is no quarter turn and no mirror",
+            f"its display matrix ({numbers}) is neither a quarter turn nor a mirror",
             given=[a, b, c, d],
         )
     if sideways:

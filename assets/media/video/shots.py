@@ -5,7 +5,7 @@
   contrast.
 - Dissolve: a frame is a mix of two unrelated frames equally far before and after (`mixed_frames`). The shot starts in
   the middle.
-- Pans, passing objects and lights are no boundaries.
+- Pans, passing objects and lights are not boundaries.
 """
 
 from collections import deque

@@ -32,7 +32,7 @@ def array(
         values = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors on a GPU
         raise InvalidSample(
-            f"{where} is no array: {error}; pass a list, a numpy array or a CPU tensor"
+            f"{where} is not an array: {error}; pass a list, a numpy array or a CPU tensor"
         ) from error
     if values.ndim != n_dimensions:
         raise InvalidSample(f"{where} has shape {list(values.shape)}; {n_dimensions} dimensions are needed")

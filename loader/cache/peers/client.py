@@ -417,7 +417,7 @@ class PeerCall:
         """Parse a head that is not the usual one. Raises: PeerFault."""
         parsed = parse_answer_head(head)
         if parsed is None:
-            raise self.fault(OSError(0, "its answer is no HTTP"))
+            raise self.fault(OSError(0, "its answer is not HTTP"))
         if parsed.status != PARTIAL:
             if parsed.nbytes > TEXT_BYTES:
                 raise self.fault(OSError(0, f"its answer has a text of {parsed.nbytes} bytes"))

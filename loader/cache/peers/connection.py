@@ -71,7 +71,7 @@ class PeerConnection:
         end = data.find(HEAD_END)
         while end < 0:
             if len(data) > HEAD_BYTES:
-                raise OSError(0, f"its answer has a head of more than {HEAD_BYTES} bytes, or is no HTTP")
+                raise OSError(0, f"its answer has a head of more than {HEAD_BYTES} bytes, or is not HTTP")
             data += self._receive(ANSWER_HEAD_BYTES, 0, deadline_s)
             end = data.find(HEAD_END)
         end += len(HEAD_END)

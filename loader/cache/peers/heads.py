@@ -120,7 +120,7 @@ def parse_head(data: bytes) -> RequestHead:
         raise BadHead(411, "a body needs a Content-Length")
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit() and len(length) <= 12):
-        raise BadHead(400, "Content-Length is no number of bytes")
+        raise BadHead(400, "Content-Length is not a number of bytes")
     return RequestHead(request[1], request[2], int(length), headers)
 
 

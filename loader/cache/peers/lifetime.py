@@ -122,7 +122,7 @@ def last_server(folder: str) -> ServerRecord | None:
 def cache_token(folder: str | None) -> str | None:
     """Return the token of a cluster, from TOKEN_VARIABLE or a file of mode 600 in the folder; None without one.
 
-    Raises: InvalidRuntime for a token that others may read, or that is no token.
+    Raises: InvalidRuntime for a token that others may read, or that is not a token.
     """
     token = token_text()
     source = TOKEN_VARIABLE

@@ -128,8 +128,8 @@ def slurm_addresses(environ: Mapping[str, str] | None = None) -> tuple[str, ...]
     job = slurm_job(environ)
     if job is None:
         raise InvalidRuntime(
-            'cache peers = "slurm", and SLURM_JOB_NODELIST and SLURM_JOB_ID are not set: this is no Slurm job. Give a '
-            "list of HOST:PORT instead"
+            'cache peers = "slurm", and SLURM_JOB_NODELIST and SLURM_JOB_ID are not set: this is not a Slurm job. Give '
+            "a list of HOST:PORT instead"
         )
     port = slurm_port(job.id)
     addresses = [format_address(host, port) for host in _hostnames(job.nodes)]
@@ -144,7 +144,7 @@ def slurm_port(job_id: int) -> int:
 @lru_cache(maxsize=4)
 def _hostnames(nodes: str) -> tuple[str, ...]:
     if not re.fullmatch(r"[0-9A-Za-z_.,\[\]-]{1,100000}", nodes):
-        raise InvalidRuntime(f"SLURM_JOB_NODELIST={nodes[:80]!r} is no list of host names")
+        raise InvalidRuntime(f"SLURM_JOB_NODELIST={nodes[:80]!r} is not a list of host names")
     if "[" not in nodes:
         return tuple(nodes.split(","))
     try:

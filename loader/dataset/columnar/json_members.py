@@ -99,7 +99,7 @@ class JsonMembers:
         lines = []
         for what, (n, example) in sorted(self._notes.items()):
             line = f"{n} {what}, such as {example}"
-            if not what.startswith("files of"):  # other members are no values
+            if not what.startswith("files of"):  # other members are not values
                 line = f"json: {line}"
             lines.append(line)
         return lines
@@ -142,7 +142,7 @@ class JsonMembers:
         """Return a table cast to these types, without other columns. Keys and provenance stay."""
         agreed, lost = cast_to_types(table, types)
         for name, (n, value) in lost.items():
-            reason = f"values of {name} are no {types[name]}, which the dataset has, and are null"
+            reason = f"values of {name} are not {types[name]}, which the dataset has, and are null"
             self.count(reason, repr(value[:80]), n)
         return agreed
 
@@ -184,7 +184,7 @@ class JsonColumns:
         try:
             members = parse_members(data)
         except DamagedJson as error:
-            self._members.note("documents are no JSON objects", f"{of}, byte {at}: {error}")
+            self._members.note("documents are not JSON objects", f"{of}, byte {at}: {error}")
             return {}
         return self._values(members, of, at)
 
@@ -224,7 +224,7 @@ class JsonColumns:
             if value is None or kind is list or kind is dict:
                 continue
             if kind is str and not _is_short(value):
-                why = f"texts are longer than {MOST_TEXT_BYTES:,} bytes, or are no UTF-8"
+                why = f"texts are longer than {MOST_TEXT_BYTES:,} bytes, or are not UTF-8"
                 self._note(why, name, of, at)
                 continue
             # Looked up here, and not in a method: most members come in every document.

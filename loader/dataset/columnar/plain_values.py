@@ -396,7 +396,7 @@ def text_bytes(
         return value.encode()
     except UnicodeEncodeError as error:
         raise InvalidSample(
-            f"{where}: column {column!r} is no UTF-8 text ({error}); leave it out (--without {column})"
+            f"{where}: column {column!r} is not UTF-8 text ({error}); leave it out (--without {column})"
         ) from error
 
 
@@ -420,7 +420,7 @@ def array_bytes(
         plain = plain.astype(np.float64 if is_float else np.int64)
     is_flat = plain.ndim == 1
     if plain.dtype.kind not in "iuf" or (word != "npy" and not is_flat):
-        raise InvalidSample(f"{where}: column {column!r} is no list of numbers, which {word} holds")
+        raise InvalidSample(f"{where}: column {column!r} is not a list of numbers, which {word} holds")
     if word == "npy":
         return _npy_bytes(plain, dtype)
     with np.errstate(over="ignore", invalid="ignore"):

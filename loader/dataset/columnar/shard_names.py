@@ -7,7 +7,7 @@ from typing import NamedTuple
 OF = r"\d{1,9}-of-\d{1,9}"
 """Pattern for a file's number and the number of files. Most writers number from 0, some from 1."""
 MOST_FILES = 10**6
-"""Most files that a name may state: a larger number is no count of files. Also the most names that are looked up."""
+"""Most files that a name may state: a larger number is not a count of files. Also the most names that are looked up."""
 _NAME = re.compile(r"(?P<number>\d{1,9})-of-(?P<total>\d{1,9})(?P<hash>-[0-9a-f]{8,})?(?=[._-]|$)")
 """The Hub's writers append a hash of the content, which differs from file to file."""
 

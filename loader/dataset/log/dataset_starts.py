@@ -43,7 +43,7 @@ def write_dataset_start(
 ) -> None:
     """Replace the start of a dataset by the one of this state. One request.
 
-    A failure is no error: a start by name then waits for the log.
+    A failure is not an error: a start by name then waits for the log.
     """
     path = dataset_start_path(dataset)
     data = dump_dataset_start(state, dataset)
@@ -126,7 +126,7 @@ def parse_manifest_paths(manifests: Mapping[str, object]) -> dict[str, str]:
     for id, path in manifests.items():
         if not isinstance(path, str) or not _may_be_manifest(id, path):
             raise ValueError(
-                f"{path!r:.200} is no path of the manifest of {id!r:.80}",
+                f"{path!r:.200} is not a path of the manifest of {id!r:.80}",
             )
         paths[id] = path
     return paths

@@ -120,7 +120,7 @@ def _fold_begin(draft: _Draft, entry: Entry) -> None:
     if parent is not None:
         parent_dataset, number = draft.ids.get(parent, ("", 0))  # no dataset has the name ""
         if parent_dataset != dataset:
-            _refuse(entry, "parent", f"parent {parent} is no version of {dataset}")
+            _refuse(entry, "parent", f"parent {parent} is not a version of {dataset}")
         record = draft.versions(dataset)[number - 1]
         if record.retired is not None:
             _refuse(entry, "parent", f"parent {record.name} was retired")
@@ -395,7 +395,7 @@ def _fold_primary(draft: _Draft, entry: Entry) -> None:
         gone=is_gone,
     )
 
-    # From now on the new primary is no mirror, and the former primary is one, unless it is unreachable.
+    # From now on the new primary is not a mirror, and the former primary is one, unless it is unreachable.
     draft.mirrors = [mirror for mirror in draft.mirrors if mirror["url"] != url]
     if not is_gone:
         former = {

@@ -125,5 +125,5 @@ def read_heartbeat(store: Store, txn: str) -> Beat | None:
     except ObjectNotFound:
         return None
     except DAMAGED as e:
-        _log.warning("%s in %s is no sign of life (%s): read as beat 0", key, store.url, e)
+        _log.warning("%s in %s is not a sign of life (%s): read as beat 0", key, store.url, e)
         return Beat(beat=0, holder="")

@@ -394,7 +394,7 @@ class Leases:
         except ObjectNotFound:  # released just now
             return None
         except InvalidStore as e:  # an invalid key name
-            _log.warning("%r in %s is no lease (%s): ignored", key, self._store.url, e)
+            _log.warning("%r in %s is not a lease (%s): ignored", key, self._store.url, e)
             return None
         return parse_lease(key, data, etag)
 
@@ -414,7 +414,7 @@ def parse_lease(key: str, data: bytes, etag: str) -> LeaseRecord:
         beat = int(str(body["beat"]))
         host = str(body.get("host", ""))
     except DAMAGED as e:
-        _log.warning("%s is no lease (%s): it claims nothing", key, e)
+        _log.warning("%s is not a lease (%s): it claims nothing", key, e)
         return LeaseRecord(key=key, holder=holder, host="", beat=0, versions=(), etag=etag)
     return LeaseRecord(key=key, holder=holder, host=host, beat=beat, versions=tuple(versions), etag=etag)
 

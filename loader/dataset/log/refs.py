@@ -105,7 +105,7 @@ def parse_ref(text: str) -> ParsedRef:
         )
     if text.startswith("v-"):
         if not _ID_PREFIX.fullmatch(text):
-            raise InvalidName(f"{text!r} is no version id: 'v-' and at least 8 lower-case hex digits")
+            raise InvalidName(f"{text!r} is not a version id: 'v-' and at least 8 lower-case hex digits")
         return ParsedRef(id_prefix=text)
     dataset, at_sign, name = text.partition("@")
     check_dataset_name(dataset)

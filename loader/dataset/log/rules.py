@@ -104,7 +104,7 @@ def decide_begin(
     if parent is not None:
         record = state.by_id(parent)
         if record is None or record.dataset != dataset:
-            message = f"{parent} is no version of {dataset}: {existing_names(state, dataset)}"
+            message = f"{parent} is not a version of {dataset}: {existing_names(state, dataset)}"
             raise VersionNotFound(message, what="parent", where=dataset, given=parent)
         _refuse_retired(state, record)
     kind = "begin"

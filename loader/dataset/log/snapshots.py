@@ -1,6 +1,6 @@
 """Hints: `log/state-<n>.json` stores the folded state after entry n, every 256 entries, so that opening is cheap.
 
-A hint is no part of the chain of hashes, so no reader trusts it by itself. A reader uses it only if entry n + 1
+A hint is not part of the chain of hashes, so no reader trusts it by itself. A reader uses it only if entry n + 1
 contains the same checksum of the state, and follows the same entry n. So any process may write hints. If one is
 missing, stale, damaged or forged, more entries are read.
 """

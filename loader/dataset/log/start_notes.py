@@ -68,7 +68,7 @@ def write_start(
 ) -> None:
     """Store the notes of a plan with this JSON, if `state` has all of its versions. Costs one request.
 
-    A failure is no error: without notes a start waits for the log.
+    A failure is not an error: without notes a start waits for the log.
     """
     manifests: dict[str, str] = {}
     for id in plan_version_ids(body):

@@ -114,7 +114,7 @@ def check_verdict(
     refuse_ungated(txn, verdict)
     name = _RECORD.fullmatch(verdict)
     if name is None or name["dataset"] != txn.dataset:
-        message = f"{verdict!r} is no record of a stage of {txn.dataset}"
+        message = f"{verdict!r} is not a record of a stage of {txn.dataset}"
         raise ungated_error(txn.txn, message, given=verdict, accepted=f"a record of a stage of {txn.dataset}")
 
     record = _record(store, txn, verdict)

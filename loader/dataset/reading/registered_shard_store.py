@@ -50,7 +50,7 @@ def open_shard_store(store: Store, files: Sequence[dict[str, Any]], name: str) -
     @lru_cache(maxsize=MAX_SHARDS)
     def path_objects(path: str) -> Sequence[PlacedObject]:
         if path not in rows:
-            raise Corrupt(f"{path} is no registered shard of {name}: run penstock verify {name}")
+            raise Corrupt(f"{path} is not a registered shard of {name}: run penstock verify {name}")
         first, stop = rows[path]
         objects: list[PlacedObject] = []
         for row in table.slice(first, stop - first).to_pylist():
@@ -89,8 +89,8 @@ def _locations(shards: Iterable[str], name: str) -> set[str]:
         is_path = re.fullmatch(rf"{FOREIGN}[0-9a-f]{{32}}/.+", path or "", re.DOTALL)
         if not is_path:
             raise Corrupt(
-                f"the table of objects of {name} has the shard {path!r}, which is no path in a place: it was damaged "
-                "or forged. Register the place again"
+                f"the table of objects of {name} has the shard {path!r}, which is not a path in a place: it was "
+                "damaged or forged. Register the place again"
             )
     return {foreign_place(path) for path in shards}
 

@@ -228,7 +228,7 @@ class VersionShards:
         shard = self.parts.find_shard(path)
         if shard is None:
             raise Corrupt(
-                f"{path} is no shard of {self.name}: nothing is known of its bytes",
+                f"{path} is not a shard of {self.name}: nothing is known of its bytes",
                 what="shard",
                 where=self.name,
                 given=path,

@@ -153,7 +153,7 @@ def parse_how(data: bytes, path: str) -> How:
         raise
     except DAMAGED as error:
         raise Corrupt(
-            f"{path} is no record of an index ({error}); delete it with its segments, and run penstock index again",
+            f"{path} is not a record of an index ({error}); delete it with its segments, and run penstock index again",
             what="record of an index",
             where=path,
             given=str(error),
@@ -178,11 +178,11 @@ def _check(how: How, path: str) -> None:
 def _numbers(body: dict[str, Any], name: str) -> tuple[float, ...]:
     values = body[name]
     if not isinstance(values, list) or len(values) > MOST_NUMBERS:
-        raise TypeError(f"{name} is no list of numbers")
+        raise TypeError(f"{name} is not a list of numbers")
     numbers = []
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(f"{name} has {value!r:.80}, which is no number")
+            raise TypeError(f"{name} has {value!r:.80}, which is not a number")
         numbers.append(float(value))
     return tuple(numbers)
 
@@ -227,7 +227,7 @@ def text_fields(version: "VersionData", field_name: str | None) -> tuple[str, ..
     listed = ", ".join(texts) or "none"
     if field_name is not None:
         version.group_of(field_name)
-        raise FieldNotFound(f"{field_name!r} of {version.name} is no text; its text fields are {listed}")
+        raise FieldNotFound(f"{field_name!r} of {version.name} is not text; its text fields are {listed}")
     others = ", ".join((*LINE_FIELDS, TASK_FIELD))
     raise FieldNotFound(
         f"{version.name} has no text field (.txt) and no {others} to search for words",

@@ -364,7 +364,7 @@ def _corrupt_if_unreadable(path: str) -> Iterator[None]:
         if is_of_the_machine(error):
             raise
         raise Corrupt(
-            f"{path} is no segment ({type(error).__name__} {error}); {_AGAIN}",
+            f"{path} is not a segment ({type(error).__name__} {error}); {_AGAIN}",
             what="segment",
             where=path,
             given=type(error).__name__,

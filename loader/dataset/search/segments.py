@@ -211,7 +211,7 @@ def transaction(source: str) -> str:
     """Return the transaction that wrote an index. Raises: ValueError for another path."""
     match = _SOURCE.fullmatch(source)
     if match is None:
-        raise ValueError(f"{source!r} is no path of a transaction's object")
+        raise ValueError(f"{source!r} is not a path of a transaction's object")
     return match["txn"]
 
 

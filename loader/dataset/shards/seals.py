@@ -100,7 +100,7 @@ def parse_seal(
             field = column.removesuffix(_CRC)
             crcs[field] = integers(table[column])
     except TypeError as error:
-        message = f"{url} is no seal: {error}. {_REMEDY}"
+        message = f"{url} is not a seal: {error}. {_REMEDY}"
         raise Corrupt(message, what="seal", where=url, given=str(error)) from error
     content_sha256 = _content_sha256(crcs)
     if content_sha256 != table_facts(table).get("content_sha256"):

@@ -259,7 +259,7 @@ def _frames(
     frames = []
     for entry, table in zip(files, tables, strict=True):
         frame = pl.DataFrame(table)
-        # In a file that is no annotation, columns with these names are ordinary metadata.
+        # In a file that is not an annotation, columns with these names are ordinary metadata.
         if not is_annotation(entry):
             others = EDIT_COLUMNS.difference(names)
             frame = frame.drop(others, strict=False)

@@ -141,7 +141,7 @@ def convert_value(value: Any, kind: str) -> Any:
         return _json_text(value)
     if isinstance(value, str):
         value = _parse_literal(value)
-    # In Python a bool is an int, but true is no number.
+    # In Python a bool is an int, but true is not a number.
     if isinstance(value, bool) != (kind == "bool"):
         return None
     if kind == "bool":

@@ -148,6 +148,6 @@ def _read_record(store: Store, key: str) -> dict[str, Any]:
             raise TypeError("url is a text or null, format a number")
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(
-            f"{store.url}/{key} is no record of a place ({error}); register the bytes again"
+            f"{store.url}/{key} is not a record of a place ({error}); register the bytes again"
         ) from error
     return body

@@ -165,7 +165,7 @@ def parse_slice(data: bytes | memoryview, path: str) -> SliceRecord:
         raise
     except DAMAGED as error:
         raise Corrupt(
-            f"{path} is no record of a slice ({error}); restore it from a mirror, or delete it",
+            f"{path} is not a record of a slice ({error}); restore it from a mirror, or delete it",
             what="record",
             where=path,
             given=str(error),
@@ -363,7 +363,7 @@ def parse_slice_table(
     expected = {name: _COLUMNS[name] for name in read_columns}
     if kinds != expected or has_nulls or table.num_rows != record.n_samples:
         raise Corrupt(
-            f"{path} is no table of {record.path}: it has {table.num_rows} rows of {kinds}; needed are "
+            f"{path} is not a table of {record.path}: it has {table.num_rows} rows of {kinds}; needed are "
             f"{record.n_samples} of {expected} without nulls. Restore it from a mirror"
         )
     facts = table_facts(table)

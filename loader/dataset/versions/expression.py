@@ -324,7 +324,7 @@ def counts(kind: str, token: str) -> bool:
 
 def _refusal(text: object) -> str | None:
     if not isinstance(text, str):
-        return f"{text!r} is no text"
+        return f"{text!r} is not text"
     before, heads, n_words, tokens = ("", ""), [""], 0, sql_tokens(text)
     for kind, token in tokens:
         if kind == "odd":
@@ -334,7 +334,7 @@ def _refusal(text: object) -> str | None:
         if kind == "word" and (why := _bad_word(token, before, heads[-1])):
             return why
         if token == "(" and before[0] in ("word", "name") and before[1] not in _CALLED:
-            return f"{before[1].lower()}(...) is no function that may be called"
+            return f"{before[1].lower()}(...) is not a function that may be called"
         if token == "(":
             heads.append(before[1])
         elif token == ")" and len(heads) > 1:

@@ -71,7 +71,7 @@ def load_checks(view: "ViewSamples", path: str) -> PieceChecks | None:
         return PieceChecks(np.column_stack([table[name].to_numpy() for name in _COLUMNS]).astype(np.int64))
     except KeyError as error:
         raise Corrupt(
-            f"{store.url}/{path} is no table of checksums: {error}; delete it, documents are then read whole"
+            f"{store.url}/{path} is not a table of checksums: {error}; delete it, documents are then read whole"
         ) from error
 
 

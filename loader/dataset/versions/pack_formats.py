@@ -127,5 +127,5 @@ def check_shape(shape: Any) -> tuple[int, ...]:
     for size in sizes:
         is_int = type(size) is int  # no truth value
         if not is_int or size < 0:
-            raise ValueError(f"{shape!r} is no shape")
+            raise ValueError(f"{shape!r} is not a shape")
     return tuple(sizes)

@@ -66,7 +66,7 @@ def ordinals_in_tables(
 
 def _read_rows(version: "VersionData", keys: frozenset[str]) -> Iterator[pa.Table]:
     """Yield part, row and key of the rows with these keys, a table per file."""
-    # A text with half a character is no key, and Arrow cannot hold it.
+    # A text with half a character is not a key, and Arrow cannot hold it.
     texts = [key for key in keys if is_text(key)]
     if not texts:
         return

@@ -113,7 +113,7 @@ def find_samples_with_exclusion(
     """
     if version is None or not exclusions:
         return NO_ROWS, frozenset()
-    # A key without a live sample is no error: the decision also covers samples that may come later.
+    # A key without a live sample is not an error: the decision also covers samples that may come later.
     live = live_rows(version, frozenset(exclusions))
     reasons = {}
     for key, exclusion in exclusions.items():

@@ -85,8 +85,8 @@ def decode_deep(data: Buffer, *, colour: bool) -> np.ndarray:
     """
     if not is_deep_png(data):
         raise DecodeFailed(
-            f"image: begins with {bytes(data[:12])!r} ({len(data)} bytes), which is no PNG of 16 bits; bits=16 reads "
-            "only these. Leave bits out",
+            f"image: begins with {bytes(data[:12])!r} ({len(data)} bytes), which is not a PNG of 16 bits; bits=16 "
+            "reads only these. Leave bits out",
             what="bits",
             given=f"{bytes(data[:12])!r}",
             accepted="a PNG of 16 bits",

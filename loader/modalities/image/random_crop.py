@@ -232,5 +232,5 @@ def _parse_range(name: str, value: object) -> Range:
 
 def _parse_number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name}: {value!r} is no number")
+        raise TypeError(f"{name}: {value!r} is not a number")
     return float(value)

@@ -62,9 +62,9 @@ class DepthScale:
         if not isinstance(self.is_log, bool):
             raise ValueError(f"is_log = {self.is_log!r}")
         if not 0 <= self.min_m < self.max_m <= _MOST_M:  # also rejects NaN
-            raise ValueError(f"{self.min_m} to {self.max_m} m is no range within 0 to {_MOST_M:,.0f} m")
+            raise ValueError(f"{self.min_m} to {self.max_m} m is not a range within 0 to {_MOST_M:,.0f} m")
         if not abs(self.shift_m) <= _MOST_M or (self.is_log and self.min_m + self.shift_m <= 0):
-            raise ValueError(f"the logarithm of {self.min_m} + {self.shift_m} m is no number")
+            raise ValueError(f"the logarithm of {self.min_m} + {self.shift_m} m is not a number")
 
     def to_json(self) -> dict[str, Any]:
         """Return the fact. Distances are texts: canonical JSON has no floats."""

@@ -47,7 +47,7 @@ def turn_of_matrix(matrix: tuple[int, ...] | None) -> PixelTurn:
     if a == d == 0 and b and c:
         return PixelTurn(True, b < 0, c < 0)
     raise DecodeFailed(
-        f"video: the display matrix {a, b, c, d} is no quarter turn; re-encode the clip upright",
+        f"video: the display matrix {a, b, c, d} is not a quarter turn; re-encode the clip upright",
         what="display matrix",
         given=[a, b, c, d],
         accepted="a quarter turn",

@@ -211,7 +211,7 @@ def open_codec(facts: StreamFacts) -> Codec:
     """Return an open decoder with the demuxer's settings. Raises: ValueError if the codec is unknown; FFmpegError."""
     codec = av.CodecContext.create(facts.codec, "r")
     if not isinstance(codec, av.VideoCodecContext):
-        raise ValueError(f"{facts.codec!r} is no video decoder")
+        raise ValueError(f"{facts.codec!r} is not a video decoder")
     codec.extradata = facts.extradata or None
     if facts.codec_tag:
         codec.codec_tag = facts.codec_tag

@@ -355,7 +355,7 @@ def read_facts(metadata: Mapping[bytes, bytes]) -> tuple[StreamFacts, int]:
 def _fraction(text: str) -> Fraction:
     numerator, _, denominator = text.partition("/")
     if not int(denominator):
-        raise ValueError(f"{text!r} is no fraction")
+        raise ValueError(f"{text!r} is not a fraction")
     return Fraction(int(numerator), int(denominator))
 
 

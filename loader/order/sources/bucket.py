@@ -216,7 +216,7 @@ def _check_budget(has_budget: bool, has_batch: bool, needs_budget: bool) -> None
 
 
 def _by_label(name: str, option: object) -> dict[str, Any]:
-    """Return a mapping from text labels. Raises InvalidPlan if the option of `bucket` is no mapping."""
+    """Return a mapping from text labels. Raises InvalidPlan if the option of `bucket` is not a mapping."""
     if option is None:
         return {}
     if not isinstance(option, Mapping):

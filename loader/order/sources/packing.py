@@ -254,7 +254,7 @@ class Packing:
             names = [other["field"] for other in others]
             names.append(own["field"])
             if not all(isinstance(name, str) for name in names):
-                raise TypeError("a field's name is no text")
+                raise TypeError("a field's name is not text")
             side_fields = [SideField(**_with_shape(side)) for side in body.get("beside", ())]
             ragged = []
             for entry in body.get("ragged", ()):
@@ -307,7 +307,7 @@ def _dtype(name: str) -> np.dtype[Any]:
             dtype = np.dtype(name)
     if dtype is None:
         raise InvalidPlan(
-            f"pack: dtype = {name!r} is no numpy dtype; write it as numpy does, such as '<u2'",
+            f"pack: dtype = {name!r} is not a numpy dtype; write it as numpy does, such as '<u2'",
             what="dtype",
             where="pack",
             given=name,

@@ -223,7 +223,7 @@ def list_samples(
             given=source,
         )
     for keys in key_lists:
-        is_text = isinstance(keys, str)  # its characters are no keys
+        is_text = isinstance(keys, str)  # its characters are not keys
         if is_text or not isinstance(keys, Iterable):
             raise InvalidPlan(
                 f"quarantine[{source!r}] = {keys!r}: a list of sample keys is needed",

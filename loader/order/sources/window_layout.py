@@ -89,7 +89,7 @@ def times(
 
 
 def nanoseconds(time: Time) -> int:
-    """Return a time in ns. Raises: InvalidPlan for a float, or a time that is no whole number of ns."""
+    """Return a time in ns. Raises: InvalidPlan for a float, or a time that is not a whole number of ns."""
     exact: Fraction | None = None
     if isinstance(time, Fraction):
         exact = time * 10**9

@@ -111,7 +111,7 @@ class StepMetrics:
 
     @contextmanager
     def time_fetch(self) -> Iterator[None]:
-        """Time a block as `timed("fetch")` does, less the seconds of `verify` inside. Count what was no waiting."""
+        """Time a block as `timed("fetch")` does, less the seconds of `verify` inside. Count what was not waiting."""
         start = perf_counter()
         before = self.seconds.get("verify", 0.0)
         usage = _thread_usage()

@@ -95,7 +95,7 @@ def _narrow(name: str, value: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     lost = narrow != value if value.dtype.kind in "iu" else np.isfinite(narrow) != np.isfinite(value)
     if lost.any():
         first = value[lost].flat[0]
-        message = f"field {name!r} holds {first!r}, which is no {dtype}, and JAX would change it; {_FITTING}"
+        message = f"field {name!r} holds {first!r}, which is not {dtype}, and JAX would change it; {_FITTING}"
         raise InvalidRuntime(message, what=name, given=first, accepted=str(dtype))
     return narrow
 

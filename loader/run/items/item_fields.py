@@ -26,7 +26,7 @@ def item_fields(
     own names, and another tuple `names`, or "0", "1", and so on. Any other value is the field "item". PIL images become
     uint8 arrays [height, width] or [height, width, channels].
 
-    Raises: InvalidSample for None, an iterator, the dataset itself, a name that is no string or occurs twice, and a
+    Raises: InvalidSample for None, an iterator, the dataset itself, a name that is not a string or occurs twice, and a
     tuple with another number of entries than `names`.
     """
     _refuse(item, dataset)

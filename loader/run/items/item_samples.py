@@ -305,7 +305,7 @@ class SourceItems:
             return item_fields(item, names, dataset)
         except InvalidSample as error:
             raise error.with_message(
-                f"item {ordinal} of source {self._name!r} is no sample: {error}",
+                f"item {ordinal} of source {self._name!r} is not a sample: {error}",
                 where=f"item {ordinal} of source {self._name!r}",
             ) from None
 

@@ -69,7 +69,7 @@ class Bound(NamedTuple):
 def prefetch_bound(nbytes: int | None) -> Bound:
     """Return the bound for batches made ahead. nbytes: the user's limit; None sizes it by need.
 
-    Raises: InvalidRuntime if `nbytes` is no whole number, or negative.
+    Raises: InvalidRuntime if `nbytes` is not a whole number, or negative.
     """
     if nbytes is not None:
         nbytes = whole_number("prefetch", nbytes, 0)

@@ -30,7 +30,7 @@ def row_numbers(data: bytes, where: str, required: Mapping[str, pa.DataType]) ->
             if not field.name.startswith(NOTE):
                 continue
             if not pa.types.is_primitive(field.type):
-                raise ValueError("a metric is no number")
+                raise ValueError("a metric is not a number")
             types[field.name] = pa.float64()
         names = list(types)
         n_rows = reader.metadata.num_rows
@@ -48,7 +48,7 @@ def row_numbers(data: bytes, where: str, required: Mapping[str, pa.DataType]) ->
         if is_of_the_machine(error):
             raise
         raise Corrupt(
-            f"{where} is no table of a trail ({error}); restore or delete it",
+            f"{where} is not a table of a trail ({error}); restore or delete it",
             what="table",
             where=where,
             given=str(error),

@@ -155,7 +155,7 @@ def _raise_for_empty(rows: pa.Table, n_rows: Mapping[str, int]) -> None:
         first += n
         if empty:
             raise Corrupt(
-                f"{where} is no table of a trail: {', '.join(empty)} lack values; restore or delete it",
+                f"{where} is not a table of a trail: {', '.join(empty)} lack values; restore or delete it",
                 what="columns",
                 where=where,
                 given=empty,

@@ -196,7 +196,7 @@ def cast_rows(table: pa.Table, name: str, without: Collection[str] = ()) -> pa.T
         if is_of_the_machine(error):
             raise
         raise Corrupt(
-            f"{name} is no table of a trail ({error}); restore or delete it",
+            f"{name} is not a table of a trail ({error}); restore or delete it",
             what="table",
             where=name,
             given=str(error),
@@ -226,7 +226,7 @@ def _numbers(row: StepRow) -> dict[str, float]:
         try:
             numbers[name] = float(value)
         except Exception as error:  # noqa: BLE001 - the training's own object must not cost the other rows
-            _log.warning("step %d: the note %s is no number (%s)", row.step, name, error)
+            _log.warning("step %d: the note %s is not a number (%s)", row.step, name, error)
     return numbers
 
 
@@ -237,7 +237,7 @@ def _largest(row: StepRow) -> list[dict[str, Any]]:
         try:
             values = np.concatenate([_floats(one.values)[one.real] for one in parts])
         except Exception as error:  # noqa: BLE001 - as of a note
-            _log.warning("step %d: the note %s is no number per sample (%s)", row.step, note, error)
+            _log.warning("step %d: the note %s is not a number per sample (%s)", row.step, note, error)
             continue
         slots = np.concatenate([one.first_slot + one.real.nonzero()[0] for one in parts])
         order = np.lexsort((slots, -np.nan_to_num(values, nan=np.inf), ~np.isnan(values)))[:LARGEST]

@@ -300,7 +300,7 @@ def parse_start(data: bytes, name: str) -> StartRecord:
         raise
     except DAMAGED as error:
         raise Corrupt(
-            f"{name} is no start of a trail ({type(error).__name__}: {error}); restore or delete it",
+            f"{name} is not a start of a trail ({type(error).__name__}: {error}); restore or delete it",
             what="start of a trail",
             where=name,
             given=type(error).__name__,

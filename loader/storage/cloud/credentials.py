@@ -26,7 +26,7 @@ _ADVICE = "give one that gcloud or the console wrote, or unset GOOGLE_APPLICATIO
 def file_provider(url: str, path: str) -> Any:
     """Return a token provider for the file at `path`; None if obstore reads the file itself.
 
-    Raises: InvalidStore if the file is no credential file; MissingDependency if it needs google-auth.
+    Raises: InvalidStore if the file is not a credential file; MissingDependency if it needs google-auth.
     """
     try:
         info = json.loads(Path(path).read_bytes())
@@ -34,7 +34,7 @@ def file_provider(url: str, path: str) -> Any:
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = type(error).__name__
         raise InvalidStore(
-            f"{url}: {path!r} is no file of Google credentials ({why}); {_ADVICE}",
+            f"{url}: {path!r} is not a file of Google credentials ({why}); {_ADVICE}",
             what="credentials file",
             where=url,
             given=path,
@@ -65,7 +65,7 @@ def google_token(config: Mapping[str, Any]) -> str:
     """Return an OAuth token from google-auth, for the service account key in `config` or for this machine.
 
     Raises: ImportError if google-auth is missing; ValueError, KeyError, TypeError, OSError, GoogleAuthError if there
-    are no valid credentials.
+    are not valid credentials.
     """
     import google.auth
     from google.auth.transport.requests import Request

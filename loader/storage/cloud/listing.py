@@ -226,7 +226,7 @@ def _parse_xml(body: bytes) -> Element:
             raise ParseError("it declares entities")
         return fromstring(body)
     except ParseError as error:
-        raise OSError(f"the store's listing is no XML: {error}") from None
+        raise OSError(f"the store's listing is not XML: {error}") from None
 
 
 def _text(element: Element, name: str) -> str:

@@ -226,7 +226,7 @@ def _direct(
     direct_reads = options.get("direct_reads")
     if direct_reads is not None and not isinstance(direct_reads, bool):
         raise InvalidStore(
-            f"{url}: option direct_reads={direct_reads!r} is no boolean; give true or false",
+            f"{url}: option direct_reads={direct_reads!r} is not a boolean; give true or false",
             what="direct_reads",
             where=url,
             given=direct_reads,

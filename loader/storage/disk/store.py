@@ -235,7 +235,7 @@ class LocalStore(Opened):
             yield _info(key, status), stat.S_ISLNK(status.st_mode)
 
     def delete_in_place(self, paths: Iterable[str], top: str = "") -> None:
-        """Delete paths from `list_in_place`, but no links; a missing path is no error.
+        """Delete paths from `list_in_place`, but no links; a missing path is not an error.
 
         Raises: InvalidStore for other paths, for links and for paths below links.
         """
@@ -392,7 +392,7 @@ def _pread_rest(descriptor: int, data: bytes, offset: int, nbytes: int) -> bytes
 
 
 def _unlink_in_place(base: str, path: str) -> None:
-    """Delete a file below a folder, but nothing behind a link; a missing file is no error."""
+    """Delete a file below a folder, but nothing behind a link; a missing file is not an error."""
     # Opens each folder relative to its parent, so that it follows no link that appears meanwhile.
     *folders, name = path.split("/")
     try:

@@ -35,7 +35,7 @@ class ListedNearStep:
 def nodes_of_folder(path: str, run: str | None) -> dict[str, list[NearNode]]:
     """Return run -> this node's near steps. path: folder of its node cache. Raises: InvalidRuntime; StoreError."""
     if not os.path.isdir(path):
-        raise InvalidRuntime(f"{path} is no folder; pass the path of a node cache")
+        raise InvalidRuntime(f"{path} is not a folder; pass the path of a node cache")
     folder = os.path.join(path, FOLDER)
     if not os.path.isdir(folder):
         return {}

@@ -22,9 +22,9 @@ class NearMarker:
     nodes: Sequence[str]
     """Nodes that have it."""
     checkpoint: Checkpoint | None
-    """None if it is no marker of the step."""
+    """None if it is not a marker of the step."""
     problem: str
-    """Why it is no marker of the step, or ""."""
+    """Why it is not a marker of the step, or ""."""
 
     @property
     def attempt(self) -> str:

@@ -209,7 +209,7 @@ class NearNodes:
 
 
 def _own_member(near: "loader.NodeCache", addresses: Sequence[str]) -> str:
-    """Return this node's address, whose server runs from now on. Raises: InvalidRuntime if it is no peer."""
+    """Return this node's address, whose server runs from now on. Raises: InvalidRuntime if it is not a peer."""
     own = member_address(near, addresses)
     if own is None:
         names = ", ".join(addresses)

@@ -111,7 +111,7 @@ def job_object(
     elements = count_elements(n_blocks, cluster.slots)
     labels = {"app.kubernetes.io/name": "penstock", "app.kubernetes.io/managed-by": "penstock"}
     rules: list[dict[str, Any]] = [
-        # An eviction is no failure of the runner.
+        # An eviction is not a failure of the runner.
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     ]
     if refused := sorted(code for code in final if code):

@@ -174,7 +174,7 @@ class KubernetesApi:
             return dict(json.loads(answer))
         except ValueError as error:  # sent by something between here and the server
             raise EngineUnreachable(
-                f"the API server's answer is no JSON: {error}", what="JSON", where="API server"
+                f"the API server's answer is not JSON: {error}", what="JSON", where="API server"
             ) from error
 
     def _ask(

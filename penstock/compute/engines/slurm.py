@@ -154,7 +154,7 @@ class SlurmQueue:
         jobs: dict[str, str] = {}
         for line in lines.splitlines():
             if line.count("|") < 3:
-                fault = f"squeue prints {line[:200]!r}, which is no element of an array"
+                fault = f"squeue prints {line[:200]!r}, which is not an element of an array"
                 raise EngineUnreachable(fault, what="squeue", given=line[:200])
             element, partition, state, reason = line.strip().split("|", 3)
             number = element.partition("_")[0]
@@ -203,7 +203,7 @@ class SlurmQueue:
 
     def tail(self, path: str) -> str:
         """Return the last 64 KiB of a file, or "". Raises: EngineUnreachable."""
-        # A missing file is no error: the element has not begun.
+        # A missing file is not an error: the element has not begun.
         line = f"if [ -e {shlex.quote(path)} ]; then tail -c {LOG_BYTES} {shlex.quote(path)}; fi"
         return self.answer(["sh", "-c", line])
 

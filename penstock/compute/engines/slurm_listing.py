@@ -110,12 +110,14 @@ def _jobs(rows: PrintedRows, columns: Mapping[str, int]) -> Iterator[QueuedJob]:
     for row in rows.whole:
         if not row[0].isdigit():
             raise EngineUnreachable(
-                f"squeue prints {' | '.join(row)[:200]!r}, which is no job", what="squeue", given=row
+                f"squeue prints {' | '.join(row)[:200]!r}, which is not a job", what="squeue", given=row
             )
         yield _job(dict(zip(columns, row, strict=True)))
     if rows.rest:
         raise EngineUnreachable(
-            f"squeue prints {' | '.join(rows.rest)[:200]!r}, which is no job", what="squeue", given=rows.rest
+            f"squeue prints {' | '.join(rows.rest)[:200]!r}, which is not a job",
+            what="squeue",
+            given=rows.rest,
         )
 
 

@@ -140,7 +140,7 @@ def build_failure(code: str, reason: str) -> Failure:
     """Return a failure, as `described` words it. Raises: WorkerFailed if code or machine failed."""
     if code == FAULT:
         raise WorkerFailed(
-            f"code or machine failed in a worker, which is no verdict on the data: {reason}\n"
+            f"code or machine failed in a worker, which is not a verdict on the data: {reason}\n"
             "Repair the cause, and run this again",
             what=code,
             given=reason,

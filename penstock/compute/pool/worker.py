@@ -91,7 +91,7 @@ class Messages:
     def next(self, deadline_s: float | None = None) -> tuple[bytes, bytearray]:
         """Return the next message's kind and body. deadline_s: on the monotonic clock.
 
-        Raises: EOFError if the other side is closed; TimeoutError; ValueError if it is no message.
+        Raises: EOFError if the other side is closed; TimeoutError; ValueError if it is not a message.
         """
         self._fill(_HEADER.size, deadline_s)
         kind, nbytes = _HEADER.unpack_from(self._held)

@@ -96,7 +96,7 @@ def _document(store: Store, info: ObjectInfo) -> Any:
         return parse_json(data)
     except DamagedJson as error:
         if info.key.endswith(".json"):
-            raise Corrupt(f"{name} is no JSON: {error}", where=name, accepted="JSON") from error
+            raise Corrupt(f"{name} is not JSON: {error}", where=name, accepted="JSON") from error
     if len(data) > MOST_YAML_BYTES:
         raise Corrupt(
             f"{name} has {len(data):,} bytes of YAML; at most {MOST_YAML_BYTES:,} are read, or write it as JSON"
@@ -109,7 +109,7 @@ def _document(store: Store, info: ObjectInfo) -> Any:
         return yaml.load(data, Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise Corrupt(
-            f"{name} is no YAML: {' '.join(str(error).split())[:300]}", where=name, accepted="YAML"
+            f"{name} is not YAML: {' '.join(str(error).split())[:300]}", where=name, accepted="YAML"
         ) from error
 
 
@@ -127,10 +127,10 @@ def _counts(document: Any, name: str) -> dict[str, int]:
 
 def _count(n: Any) -> int:
     if not isinstance(n, str | int):  # a list with YAML aliases may have an endless text form
-        raise TypeError(f"a {type(n).__name__} is no number of samples")
+        raise TypeError(f"a {type(n).__name__} is not a number of samples")
     text = str(n)
     if not re.fullmatch(r"\d{1,15}", text):
-        raise ValueError(f"{text[:40]!r} is no number of samples")
+        raise ValueError(f"{text[:40]!r} is not a number of samples")
     return int(text)
 
 
@@ -159,7 +159,7 @@ def _with_splits(counts: dict[str, int], document: Any, name: str) -> NvMeta:
     for split, patterns in parts.items():
         for key in budget.names(patterns):
             if key not in counts:
-                message = f"{name}: the split {split!r} has {key!r}, which is no archive of the dataset"
+                message = f"{name}: the split {split!r} has {key!r}, which is not an archive of the dataset"
                 raise Corrupt(message, what=f"split {split!r}", where=name, given=key)
             if splits.setdefault(key, split) != split:
                 message = (
@@ -172,7 +172,7 @@ def _with_splits(counts: dict[str, int], document: Any, name: str) -> NvMeta:
 
 def _check_texts(values: Iterable[Any]) -> None:
     if not all(isinstance(value, str) for value in values):
-        raise TypeError("a name is no text")
+        raise TypeError("a name is not text")
 
 
 class NameBudget:
@@ -384,7 +384,7 @@ def _columns(database: sqlite3.Connection, table: str, required: tuple[str, ...]
     hidden = {row[1]: row[6] for row in database.execute(f"PRAGMA table_xinfo({table})")}
     is_table = kind == "table" and str(sql).upper().startswith("CREATE TABLE ")
     if not is_table or any(hidden.get(column) for column in required):
-        message = f"{name}: {table} is no plain table; run `energon prepare` again"
+        message = f"{name}: {table} is not a plain table; run `energon prepare` again"
         raise Corrupt(message, what=f"table {table}", where=name, accepted="a plain table")
     missing = [column for column in required if column not in hidden]
     if missing:

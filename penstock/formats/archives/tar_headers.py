@@ -80,7 +80,7 @@ def iterate_members(names: Sequence[str], places: Sequence[int]) -> Iterator[Tar
 def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[TarMembers]:
     """Yield an archive's regular files in runs. name: object's name for errors. many: fast path for plain headers.
 
-    Raises: Corrupt if the archive is damaged or data follows its end; InvalidSample for a member that is no regular
+    Raises: Corrupt if the archive is damaged or data follows its end; InvalidSample for a member that is not a regular
     file.
     """
     at = 0
@@ -190,7 +190,7 @@ def _check_size(block: bytes, name: str, at: int) -> int:
     total = _sum(block[:256]) + _sum(block[256:])
     # Nearly all checksum fields have the common form, whose sum is known: one comparison is enough.
     if total != _total(block[148:156]) and not _has_other_checksum(block, total):
-        what = "it is no tar archive" if at == 0 else "the header there is damaged"
+        what = "it is not a tar archive" if at == 0 else "the header there is damaged"
         message = f"{what}: the checksum of a header is wrong"
         raise _corrupt(name, at, message, what="header", accepted="a tar header with its checksum")
     field = block[124:136]
@@ -201,7 +201,7 @@ def _check_size(block: bytes, name: str, at: int) -> int:
     else:
         size = _octal(field)
     if size < 0:
-        raise _corrupt(name, at, f"the header there has the size {field!r}, which is no number of bytes")
+        raise _corrupt(name, at, f"the header there has the size {field!r}, which is not a number of bytes")
     return size
 
 
@@ -243,7 +243,7 @@ def _octal(field: bytes) -> int:
 
 def _decimal(text: bytes, name: str, at: int) -> int:
     if not text.isdigit() or len(text) > 20:
-        raise _corrupt(name, at, f"a pax record there has size={text[:40]!r}, which is no number of bytes")
+        raise _corrupt(name, at, f"a pax record there has size={text[:40]!r}, which is not a number of bytes")
     return int(text)
 
 

@@ -155,7 +155,7 @@ class JsonDocuments:
         self._columns, self._starts = members.columns() if members else None, list[int]()
 
     def note(self, what: str, member: str) -> None:
-        """Note a member that is no field."""
+        """Note a member that is not a field."""
         if self._members is not None:
             self._members.note(what, f"{member!r} of {self._window.name}")
 

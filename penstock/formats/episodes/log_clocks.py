@@ -22,7 +22,7 @@ LOG_TIME, STAMP = CLOCKS
 MAX_LAG_NS = 5 * 10**9
 """Largest difference between the stamps and log times of one clock. A slow detector or a full network takes seconds."""
 _USUAL_STEPS = 3
-"""Median steps of a topic's stamps that are no leap."""
+"""Median steps of a topic's stamps that are not leap."""
 _MOST_NAMES = 8
 """Most topics that an error names."""
 

@@ -305,7 +305,7 @@ def _number(name: str) -> _TypeNode:
 
 def _read_cdr(node: _TypeNode, data: bytes) -> Mapping[str, Any]:
     if len(data) < 4 or data[0] or data[1] > 1:
-        raise Corrupt(f"its first bytes {data[:4].hex()} are no plain CDR; other encodings are not read")
+        raise Corrupt(f"its first bytes {data[:4].hex()} are not plain CDR; other encodings are not read")
     reader = _MessageReader(data[4:], "<" if data[1] else ">", cdr=True)
     message: Mapping[str, Any] = reader.value(node)
     if len(reader.data) - reader.at > 3:  # more than padding

@@ -98,10 +98,10 @@ def _image_bytes(data: Any) -> bytes:
         try:
             return base64.b64decode(data, validate=True)
         except binascii.Error as error:
-            raise Corrupt(f"its image is no base64: {error}") from error
+            raise Corrupt(f"its image is not base64: {error}") from error
     if isinstance(data, np.ndarray) and data.dtype == np.uint8:
         return data.tobytes()
-    raise InvalidSample("its images are no bytes")
+    raise InvalidSample("its images are not bytes")
 
 
 def depth_images(images: Sequence[bytes], what: str) -> Any:
@@ -113,7 +113,7 @@ def depth_images(images: Sequence[bytes], what: str) -> Any:
     decoded_bytes = 2 * width * height * len(images)
     if not is_depth or headers or decoded_bytes > _MOST_DEPTH_BYTES:
         raise InvalidSample(
-            f"{what}: its images are no PNG of one size, grey, of 16 bits, and {_MOST_DEPTH_BYTES:,} bytes together"
+            f"{what}: its images are not PNG of one size, grey, of 16 bits, and {_MOST_DEPTH_BYTES:,} bytes together"
         )
     frames: list[Any] = []
     for image in images:
@@ -137,7 +137,7 @@ def mp4_of_frames(codec: str, frames: Sequence[bytes], ns: Any, what: str) -> by
                 f"{what}: {len(frames)} messages hold {len(sizes)} frames; each message is to be one frame"
             )
         if not is_key[0]:
-            raise Corrupt(f"{what}: its first frame is no keyframe; packets are never encoded anew")
+            raise Corrupt(f"{what}: its first frame is not a keyframe; packets are never encoded anew")
         tick_s, ticks = _ticks(ns, what)
         pts = ticks.tolist()
         span = PacketSpan(

@@ -58,7 +58,7 @@ def parse_features(data: bytes, name: str) -> list[RldsFeature]:
     try:
         features = list(_leaves(parse_json_object(data), "", 0, 0))
     except (DamagedJson, KeyError, TypeError, ValueError, AttributeError) as error:
-        message = f"{name}: it is no features.json of TensorFlow Datasets: {error!r}"
+        message = f"{name}: it is not a features.json of TensorFlow Datasets: {error!r}"
         raise Corrupt(message, where=name, accepted="features.json of TensorFlow Datasets") from error
     if not any(feature.in_steps for feature in features):
         raise InvalidSample(
@@ -131,7 +131,7 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
         return Readable([], lambda info: [], lambda run: iter(()))
     for key in keys:
         if _OTHERS.search(key):
-            message = f"{store.url}/{key} is no TFRecord: write the dataset with file_format='tfrecord'"
+            message = f"{store.url}/{key} is not a TFRecord: write the dataset with file_format='tfrecord'"
             raise InvalidStore(message, where=f"{store.url}/{key}", accepted="TFRecord")
     features = parse_features(store.get(FEATURES).data, f"{store.url}/{FEATURES}")
     chosen = [feature for feature in features if not _is_excluded(feature, options)]
@@ -205,7 +205,7 @@ def _episode(
             raise Corrupt(f"{where}: {path} has values of {n} steps, others of {most}")
     metadata["n_steps"] = most
     if not fields:
-        raise InvalidSample(f"{where}: no step has a value: an episode without fields is no sample")
+        raise InvalidSample(f"{where}: no step has a value: an episode without fields is not a sample")
     return fields, metadata
 
 
@@ -272,7 +272,7 @@ def _numbers(feature: RldsFeature, raw: ExampleFeature, what: str) -> Any:
     is_integer = feature.dtype.kind in "iu"
     # Records have int64 only, and a declared int8 must not wrap.
     if is_integer and (converted.astype(numbers.dtype) != numbers).any():
-        raise Corrupt(f"{what} has numbers that are no {feature.dtype}")
+        raise Corrupt(f"{what} has numbers that are not {feature.dtype}")
     return converted.reshape(-1, *feature.shape)
 
 
@@ -286,4 +286,4 @@ def _text(data: bytes, what: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise Corrupt(f"{what} is no UTF-8: {error}") from error
+        raise Corrupt(f"{what} is not UTF-8: {error}") from error

@@ -153,7 +153,7 @@ def _open_file(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, str]]:
             if is_of_the_machine(error):
                 raise
             raise Corrupt(
-                f"{where} is no valid HDF5 file: {error}; repair it, or move it elsewhere"
+                f"{where} is not a valid HDF5 file: {error}; repair it, or move it elsewhere"
             ) from error
 
 
@@ -200,7 +200,7 @@ def _arrays(
             continue
         if not isinstance(member, h5py.Dataset) or member.dtype.kind not in "biuf":
             raise InvalidSample(
-                f"{where}: {member.name} is no array of numbers; leave it out (--without {field})"
+                f"{where}: {member.name} is not an array of numbers; leave it out (--without {field})"
             )
         _check_inside(member, where)
         yield field, member
@@ -230,7 +230,7 @@ def _masks(file: Any, where: str) -> dict[str, frozenset[str]]:
 
 def _members(mask: Any, where: str) -> frozenset[str]:
     if not isinstance(mask, _h5py().Dataset) or mask.dtype.kind not in "SO":
-        raise InvalidSample(f"{where}: {mask.name} is no list of names of demonstrations")
+        raise InvalidSample(f"{where}: {mask.name} is not a list of names of demonstrations")
     _check_inside(mask, where)
     if mask.nbytes > MAX_MASK_BYTES:
         raise InvalidSample(f"{where}: {limit_message(mask.name, mask.nbytes, 'bytes', MAX_MASK_BYTES)}")

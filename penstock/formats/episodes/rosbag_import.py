@@ -228,7 +228,7 @@ def ros1_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
 
         buffered = io.BufferedReader(file, 2**16)
         if buffered.read(len(_BEGIN)) != _BEGIN:  # rosbags would read on to the end of the line
-            raise ValueError("it is no bag of version 2.0")
+            raise ValueError("it is not a bag of version 2.0")
         buffered.seek(0)
         path: Any = _OpenBag(buffered)
         with Reader(path) as reader:

@@ -138,7 +138,7 @@ def read_layout(
     by_number = _by_number(store.url, episodes_there)
     there = {one.key for one in infos}
     known = _known_keys(there, version, by_number, metadata) | _camera_videos(left_out, there)
-    named = frozenset(by_number)  # before the choice: the rows of others are no leftovers
+    named = frozenset(by_number)  # before the choice: the rows of others are not leftovers
     if episodes:  # a chosen part never has the totals of the whole dataset
         by_number = _choose(store, by_number, episodes, earlier, there)
     else:

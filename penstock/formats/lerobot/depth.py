@@ -38,7 +38,7 @@ def depth_fact(name: str, feature: Mapping[str, Any]) -> dict[str, Any] | None:
     where = f"{INFO}: feature {name!r:.80}"
     try:
         if bool in map(type, (min_m, max_m, shift_m)):  # true is the number 1 to float()
-            message = f"{where}: depth = {fact!r:.200}: a distance is no number"
+            message = f"{where}: depth = {fact!r:.200}: a distance is not a number"
             raise InvalidSample(message, what="depth", given=fact, accepted="numbers")
         return DepthScale.parse(fact, where).to_json()
     except InvalidSample as error:

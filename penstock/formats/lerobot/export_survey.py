@@ -188,7 +188,10 @@ class _Differences:
         why = f"its clock differs from the clock of {main}.npy: a dataset has one rate"
         losses = [Loss(f"field '{name}.npy'", why) for name in sorted(self.clocks)]
         if self.irregular:
-            why = f"of {len(self.irregular)} episodes, the first is {self.irregular[0]}, it is no multiple of 1/{fps} s"
+            first = self.irregular[0]
+            why = (
+                f"of {len(self.irregular)} episodes, the first is {first}, it is not a multiple of 1/{fps} s"
+            )
             losses.append(Loss("clock", f"{why}: it becomes float32 seconds, which lerobot may refuse"))
         if self.inexact:
             key, why = next(iter(self.inexact.items()))

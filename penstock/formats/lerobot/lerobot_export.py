@@ -141,7 +141,7 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
         outbox,
     )
     totals_key = _totals_key(unit.number)
-    # Part of the journal, so it is no object of the dataset.
+    # Part of the journal, so it is not an object of the dataset.
     outbox.store.put(totals_key, totals.stored(selection.version.id, totals_key))
     return {
         "told": json.dumps({"episodes": written, "features": features}, sort_keys=True)
@@ -254,7 +254,7 @@ def _rows(episode: PlannedEpisode, sample: ExportSample, survey: Survey) -> dict
     for name in survey.texts:
         texts = parse_json(sample.fields[f"{name}.json"])
         if not isinstance(texts, list) or len(texts) != n or not all(isinstance(one, str) for one in texts):
-            raise Corrupt(f"sample {sample.key!r}: {name}.json is no list of {n} texts")
+            raise Corrupt(f"sample {sample.key!r}: {name}.json is not a list of {n} texts")
         out[name] = texts
     tasks = np.concatenate(
         [np.full(one["stop"] - one["start"], survey.tasks.index(one["task"])) for one in episode.tasks]

@@ -74,7 +74,7 @@ def with_norm(stats: Mapping[str, Mapping[str, Any]], norm: Norm) -> dict[str, d
         feature = field.removesuffix(".npy")
         if feature not in out:
             raise FieldMismatch(
-                f"the norm {norm.path} is of {field!r}, which is no numeric feature of the export",
+                f"the norm {norm.path} is of {field!r}, which is not a numeric feature of the export",
                 what=field,
                 where=norm.path,
                 accepted="a numeric feature of the export",

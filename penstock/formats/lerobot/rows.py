@@ -174,7 +174,7 @@ def _check_frames(camera: FrameTimes, seconds: Any) -> None:
 
 def _float32_spacing(seconds: Any) -> Any:
     """Return float64, shaped as `seconds`: the distance of neighbouring float32 values there."""
-    magnitude = np.maximum(np.abs(seconds), 2.0**-20)  # a microsecond: less is no error of a clock
+    magnitude = np.maximum(np.abs(seconds), 2.0**-20)  # a microsecond: less is not an error of a clock
     return np.spacing(magnitude.astype(np.float32)).astype(np.float64)
 
 

@@ -14,7 +14,7 @@ from .sample import ForeignSample
 
 NOTE = ".penstock/export.json"
 MEMBERS = ("json", "metadata.json")
-"""Metadata member's possible extensions; the first that is no field is used."""
+"""Metadata member's possible extensions; the first that is not a field is used."""
 KEY = "key"
 METADATA = "metadata"
 """Columns of exports to MDS and LitData."""
@@ -52,7 +52,7 @@ class Exported(NamedTuple):
             columns = parse_json_object(data, lenient=True)
             unknown = sorted(columns.keys() - self.columns.keys())
             if unknown:
-                raise ValueError(f"{unknown[0]!r} is no column of the export")
+                raise ValueError(f"{unknown[0]!r} is not a column of the export")
             for column, value in columns.items():
                 values = source if column in SOURCE_COLUMNS else metadata
                 values[column] = _cast(value, self.columns[column])
@@ -83,7 +83,7 @@ class Exported(NamedTuple):
             try:
                 key = window.read(*span).decode()
             except UnicodeDecodeError as error:
-                raise Corrupt(f"{window.name}, byte {span.offset}: the key is no UTF-8: {error}") from error
+                raise Corrupt(f"{window.name}, byte {span.offset}: the key is not UTF-8: {error}") from error
         if METADATA not in spans:
             return ForeignSample(key, sample.fields)
         span = spans[METADATA]
@@ -105,10 +105,10 @@ def find_export(
         columns = note["columns"]
         texts = [*note["fields"], *note["lost"], *columns.keys(), *columns.values()]
         if not all(isinstance(text, str) for text in texts):
-            raise TypeError("a name is no text")
+            raise TypeError("a name is not text")
         return Exported(frozenset(note["fields"]), dict(columns), frozenset(note["lost"]))
     except (DamagedJson, AttributeError, KeyError, TypeError) as error:
-        raise Corrupt(f"{store.url}/{key} is no note of an export: {error!r}") from error
+        raise Corrupt(f"{store.url}/{key} is not a note of an export: {error!r}") from error
 
 
 def is_export(store: Store, folder: str, format: str) -> bool:

@@ -22,7 +22,7 @@ class MissingItem(NamedTuple):
     text: str
     """Names the missing thing, and the file that states it."""
     key: str
-    """Key of the missing object; "" if it is no object."""
+    """Key of the missing object; "" if it is not an object."""
     n: int = 1
     """Number of missing things."""
 
@@ -53,7 +53,7 @@ class StatedCounts:
         what: what states the number, and of what. noun: plural. names: which are missing, or "".
         Raises: Corrupt if some are missing, unless that is allowed.
         """
-        # Files that were added later are no loss.
+        # Files that were added later are not loss.
         if n_there >= stated:
             return
         text = f"{what} states {stated:,} {noun}, and {n_there:,} are there"

@@ -144,7 +144,7 @@ def _version_places(version: Version) -> set[str]:
     places = {foreign_place(path) for path in paths if is_foreign(path)}
     if strange := sorted(place for place in places if not re.fullmatch("[0-9a-f]{32}", place)):
         raise Corrupt(
-            f"{version.name} has a shard in the place {strange[0]!r}, which is no id: it was damaged or forged"
+            f"{version.name} has a shard in the place {strange[0]!r}, which is not an id: it was damaged or forged"
         )
     return places
 

@@ -154,7 +154,7 @@ class _LabelRows:
         """Return the SHA-256 of names and values, in the order of the rows."""
         digest = hashlib.sha256()
         for name, row in self.row_of.items():
-            # `str`: times and decimals are no JSON.
+            # `str`: times and decimals are not JSON.
             digest.update(json.dumps([name, self.values(row)], sort_keys=True, default=str).encode() + b"\n")
         return digest.hexdigest()
 

@@ -146,7 +146,7 @@ class _DeltaLog:
                 self._take(parse_json_object(line))
             except (DamagedJson, KeyError, TypeError, AttributeError) as error:
                 raise Corrupt(
-                    f"{self._store.url}/{info.key}, line {number + 1} is no action of a Delta log: {error!r}",
+                    f"{self._store.url}/{info.key}, line {number + 1} is not an action of a Delta log: {error!r}",
                     what=f"line {number + 1}",
                     where=f"{self._store.url}/{info.key}",
                     accepted="an action of a Delta log",

@@ -75,7 +75,7 @@ def _data_files(store: Store, key: str) -> list[str]:
         state = parse_json_object(store.get(key).data)
         files = [file["filename"] for file in state["_data_files"]]
         if not _are_names(files):
-            raise TypeError("a file's name is no name")
+            raise TypeError("a file's name is not a name")
     except (DamagedJson, KeyError, TypeError) as error:
         message = f"{store.url}/{key} is not the state of a dataset: {error!r}"
         raise Corrupt(message, where=f"{store.url}/{key}", accepted="the state of a dataset") from error
@@ -86,7 +86,7 @@ def _split_names(store: Store, key: str) -> list[str]:
     try:
         splits: list[str] = parse_json_object(store.get(key).data)["splits"]
         if type(splits) is not list or not _are_names(splits):
-            raise TypeError("splits is no list of names")
+            raise TypeError("splits is not a list of names")
     except (DamagedJson, KeyError, TypeError) as error:
         raise Corrupt(f"{store.url}/{key} names no splits of a dataset: {error!r}") from error
     return splits

@@ -54,7 +54,7 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: ColumnarOptions
         versions,
         lambda: [_files(one) for one in _open(store).get_fragments()] if versions else [],
     )
-    # Files of older versions, and added columns of a fragment, are no objects by themselves.
+    # Files of older versions, and added columns of a fragment, are not objects by themselves.
     nothing = {one.key: list[str]() for one in infos if one.key.startswith(_DATA)}
     return nothing | {files[0]: files for files in fragments}
 

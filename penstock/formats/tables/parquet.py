@@ -370,7 +370,7 @@ def _value(sample: ExportSample, name: str) -> Any:
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            why = f"is no UTF-8 ({error})"
+            why = f"is not UTF-8 ({error})"
     elif word == "cls":
         if data.isdigit() and len(data) < 19:  # 18 digits fit an int64
             number = int(data)

@@ -281,7 +281,7 @@ class _Text:
         return InvalidSample(f"{self._name}, row {row} is not JSON: {why}; repair it{cut}")
 
     def _next(self) -> str:
-        """Return the next character that is no white space, unconsumed; "" at the end."""
+        """Return the next character that is not white space, unconsumed; "" at the end."""
         while True:
             while self._at < len(self._text):
                 if (character := self._text[self._at]) not in _SPACE:

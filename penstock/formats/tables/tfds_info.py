@@ -100,10 +100,10 @@ def _lengths_by_split(body: Mapping[str, Any], where: str) -> dict[str, list[int
 
 
 def _damage_error(where: str, error: Exception) -> Corrupt:
-    return Corrupt(f"{where} is no dataset_info.json of TensorFlow Datasets: {error!r}")
+    return Corrupt(f"{where} is not a dataset_info.json of TensorFlow Datasets: {error!r}")
 
 
 def _count(value: Any) -> int:
     if type(value) not in (int, str) or not re.fullmatch(r"\d{1,15}", str(value)):
-        raise ValueError(f"{str(value)[:40]!r} is no number of records")
+        raise ValueError(f"{str(value)[:40]!r} is not a number of records")
     return int(value)

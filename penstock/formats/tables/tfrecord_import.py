@@ -64,7 +64,7 @@ class ExampleFeature(NamedTuple):
 
 
 class Wire(ValueError):
-    """Bytes that are no Example; names the damaged byte."""
+    """Bytes that are not an Example; names the damaged byte."""
 
 
 class _WireField(NamedTuple):
@@ -107,7 +107,7 @@ def _entry(data: bytes, entry: _WireField) -> tuple[str, ExampleFeature]:
             try:
                 name = data[start:stop].decode()
             except UnicodeDecodeError as error:
-                raise Wire(f"byte {field.at}: the name of a feature is no UTF-8") from error
+                raise Wire(f"byte {field.at}: the name of a feature is not UTF-8") from error
         elif field.number == 2:
             feature = _feature(data, field)
     return name, feature
@@ -144,7 +144,7 @@ def _floats(data: bytes, start: int, stop: int) -> np.ndarray[Any, Any]:
     for field in _values(data, start, stop):
         nbytes = field.stop - field.start
         if field.kind not in (_BYTES, _FIXED32) or nbytes % 4:  # packed, or one float
-            raise Wire(f"byte {field.at}: {nbytes} bytes of type {field.kind} are no floats")
+            raise Wire(f"byte {field.at}: {nbytes} bytes of type {field.kind} are not floats")
         out += data[field.start : field.stop]
         _check_count(len(out) // 4, field)
     return np.frombuffer(bytes(out), "<f4")
@@ -265,7 +265,7 @@ def examples(
             try:
                 features = parse_features(data)
             except Wire as error:
-                raise Corrupt(f"{where} at byte {at} is no tf.train.Example: {error}") from error
+                raise Corrupt(f"{where} at byte {at} is not a tf.train.Example: {error}") from error
             yield row, where, features
     if info.key in counts.of:
         what = f"{TFDS_INFO}, of {store.url}/{info.key},"

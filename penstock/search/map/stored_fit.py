@@ -164,7 +164,7 @@ def parse_fit(data: bytes, path: str, numbers: int | None = None) -> MapFit:
     except (*UNREADABLE, LookupError, TypeError, AttributeError, OverflowError) as error:
         if is_of_the_machine(error):
             raise
-        message = f"{path} is no fit of a map ({type(error).__name__} {error}); {_AGAIN}"
+        message = f"{path} is not a fit of a map ({type(error).__name__} {error}); {_AGAIN}"
         raise Corrupt(message, what="fit of a map", where=path, given=str(error)) from error
     if digest != sha256:
         message = f"{path}: the sha256 of its columns is {digest}, it states {sha256}; {_AGAIN}"
@@ -187,7 +187,7 @@ def fit_version(data: bytes, path: str) -> str:
     except (*UNREADABLE, LookupError, TypeError, AttributeError, OverflowError) as error:
         if is_of_the_machine(error):
             raise
-        raise Corrupt(f"{path} is no fit of a map ({type(error).__name__} {error}); {_AGAIN}") from error
+        raise Corrupt(f"{path} is not a fit of a map ({type(error).__name__} {error}); {_AGAIN}") from error
 
 
 def _parse(data: bytes, path: str, numbers: int | None) -> tuple[MapFit, str]:

@@ -13,9 +13,9 @@ from loader.dataset.log.marker import FOLDERS, MARKER
 GIT_S = 10.0
 """Seconds that git has."""
 MOST_FILES = 5_000
-"""More files are no folder of code."""
+"""More files are not a folder of code."""
 LARGE_BYTES = 2**20
-"""Larger files are no code: they are left out."""
+"""Larger files are not code: they are left out."""
 STORED_FOLDERS = {prefix.rstrip("/") for prefix in FOLDERS}
 """Folders of a root's objects."""
 
@@ -72,7 +72,7 @@ def code_files(root: Path) -> dict[str, str]:
 def list_paths(root: Path) -> Iterable[str]:
     """Return the paths below a folder that git does not ignore; without git, all outside of hidden folders.
 
-    Objects that penstock stores in a root below the folder are no code: each start and each checkpoint changes some.
+    Objects that penstock stores in a root below the folder are not code: each start and each checkpoint changes some.
     """
     # -z: git otherwise quotes names with special characters.
     listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")

@@ -56,7 +56,7 @@ def pack(root: Path) -> bytes:
             if number >= MOST_FILES or nbytes > MOST_BYTES:
                 raise InvalidSpec(
                     f"--snapshot: {root} has more than {MOST_FILES:,} files or {MOST_BYTES:,} bytes up to {path}; put "
-                    "what is no code into .gitignore",
+                    "what is not code into .gitignore",
                     what="--snapshot",
                     where=root,
                     given=path,
@@ -74,7 +74,7 @@ def _inside(root: Path, path: str) -> Path | None:
         return None
     if not file.is_file() or not file.is_relative_to(root.resolve()):
         raise InvalidSpec(
-            f"--snapshot: {path} is no file of {root}: a link out of it, a submodule or a pipe; put it into .gitignore",
+            f"--snapshot: {path} is not a file of {root}, but a link out of it, submodule or pipe; put it in .gitignore",
             what="--snapshot",
             where=root,
             given=path,

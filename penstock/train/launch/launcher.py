@@ -120,7 +120,7 @@ class Launcher(Protocol):
     def log_part(self, run: str, begin: int | None, end: int | None = None) -> LogPart:
         """Return what the run wrote from a byte of its log on. begin: None for the last 64 KiB. end: byte after it.
 
-        Raises: InvalidRuntime if the log is no single file.
+        Raises: InvalidRuntime if the log is not a single file.
         """
         ...
 

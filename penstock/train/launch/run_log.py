@@ -197,7 +197,7 @@ def missing_log(answer: Answer, log: str, key: str = "") -> MissingLog | None:
     setting = f" ({key} in the cluster's file)" if key else ""
     match kind.strip():
         case "folder":
-            return MissingLog(f"{folder}{setting} is no folder on {host}", is_folder=bool(key))
+            return MissingLog(f"{folder}{setting} is not a folder on {host}", is_folder=bool(key))
         case "closed":
             return MissingLog(f"{user} may not enter {folder}{setting} on {host}", is_folder=bool(key))
         case "unreadable":

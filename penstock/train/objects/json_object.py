@@ -33,14 +33,16 @@ def read_object(
     """
     size = store.head(key).nbytes if nbytes is None else nbytes
     if size > most:
-        message = f"{store.url}/{key} is no {what}: it has {size:,} bytes; accepted: at most {most:,}"
+        message = (
+            f"{store.url}/{key} is not a valid {what}: it has {size:,} bytes; accepted: at most {most:,}"
+        )
         raise Corrupt(message, what=what, where=f"{store.url}/{key}", given=size, accepted=most)
     data = store.get(key).data
     try:
         return parse(parse_json_object(data))
     except DAMAGED as error:
         raise Corrupt(
-            f"{store.url}/{key} is no {what}: {error or type(error).__name__}",
+            f"{store.url}/{key} is not a valid {what}: {error or type(error).__name__}",
             what=what,
             where=f"{store.url}/{key}",
             given=str(error) or type(error).__name__,

@@ -72,7 +72,7 @@ def differences(old: RunSpec, new: RunSpec) -> tuple[FieldChange, ...]:
 def _facts(spec: RunSpec) -> dict[str, Any]:
     """Return a file's values by key, each variable under a name of its own."""
     facts = spec.to_json()
-    # "" means the record's root, so naming that root is no change.
+    # "" means the record's root, so naming that root is not a change.
     facts["checkpoints"] = spec.checkpoints or spec.record
     variables = facts.pop("env")
     for name, text in variables.items():

@@ -225,5 +225,5 @@ def _numbers(step: HeldStep) -> Mapping[str, float]:
         try:
             numbers[name] = float(value)
         except Exception as error:  # noqa: BLE001 - the training's own object must not cost the other metrics
-            _log.warning("step %d: the metric %s is no number (%s)", step.step, name, error)
+            _log.warning("step %d: the metric %s is not a number (%s)", step.step, name, error)
     return numbers

@@ -340,7 +340,7 @@ class Compared:
         raise _uneven(self._source, self._target, item.path)
 
     def _has_arrived(self, path: str, digest: str) -> bool:
-        # Twice: a wrong read of the target is no wrong copy.
+        # Twice: a wrong read of the target is not a wrong copy.
         return any(self._transfer.digest(self._target, path) == digest for _ in range(2))
 
 

@@ -60,7 +60,7 @@ def check_places(source: Store, target: Store) -> None:
                     f"{store.url} is a root, whose log is copied last: penstock migrate run without --from, and its "
                     "URL as --root, makes a mirror of it; give other places here"
                 )
-                raise Conflict(message, what="log", where=store.url, accepted="a location that is no root")
+                raise Conflict(message, what="log", where=store.url, accepted="a location that is not a root")
         note = read(target, SOURCE)
         if note is None and first.result() is None:  # a source emptied since an earlier copy is accepted
             raise InvalidStore(

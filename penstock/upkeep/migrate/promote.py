@@ -81,7 +81,7 @@ def promote(
     if is_verified := is_primary(source, state):
         if not last_copied_entry(source, target):  # a mistyped URL would close the primary for good
             message = (
-                f"{target.url} is no mirror of {source.url} yet: check the URL, or run penstock migrate run "
+                f"{target.url} is not a mirror of {source.url} yet: check the URL, or run penstock migrate run "
                 f"{target.url} first; nothing was moved"
             )
             raise Conflict(message, what="target", where=target.url, accepted=f"a mirror of {source.url}")
@@ -131,7 +131,7 @@ def promote_alone(target: Store) -> Promotion:
     done = Promotion(target=target.url, former=target.url)
     moved = state.primary
     if MIRROR_OF not in marker and not (moved is not None and is_primary(target, state)):
-        message = f"{target.url} is no mirror: its marker names no primary"
+        message = f"{target.url} is not a mirror: its marker names no primary"
         raise Conflict(message, what="marker", where=target.url, accepted="a mirror")
     if MIRROR_OF in marker:
         if moved is None or moved.url != target.url:  # otherwise it was already moving here

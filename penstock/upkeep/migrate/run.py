@@ -55,7 +55,7 @@ def last_copied_entry(source: Store, target: Store) -> int:
         there = next((info for info in target.list("") if not info.key.startswith(COPIED)), None)
         if there is not None:
             raise NotARoot(
-                f"{target.url} is no mirror and not empty ({there.key} ...): give an empty place",
+                f"{target.url} is not a mirror and not empty ({there.key} ...): give an empty place",
                 what="target",
                 where=target.url,
                 given=there.key,

@@ -50,7 +50,7 @@ _FREE = re.compile(
 )
 _SEARCHED = {
     "data": re.compile(r".+\.(?:parquet|json|tar)"),
-    # Clips of a running batch are no tables: a takedown deletes its dataset's.
+    # Clips of a running batch are not tables: a takedown deletes its dataset's.
     "tables": re.compile(rf".+\.(?:parquet|json)|tables/{_NAME}/clips_ahead/{_NAME}/{_NAME}/clips\.bin"),
     "stages": re.compile(r".+\.json"),
     "exclusions": re.compile(r".+\.json"),

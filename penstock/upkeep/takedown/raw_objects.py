@@ -52,7 +52,7 @@ def delete_object(uri: str) -> None:
     place, slash, name = plain_uri(uri).rpartition("/")
     if not slash or not name:
         raise InvalidStore(
-            f"{uri!r} is no path or URL of an object, so it cannot be deleted; leave --delete-raw out"
+            f"{uri!r} is not a path or URL of an object, so it cannot be deleted; leave --delete-raw out"
         )
     open_store(place or "/", None).delete_many([name])
 

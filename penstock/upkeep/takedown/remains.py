@@ -310,7 +310,7 @@ def page_prefixes(record: TakedownRecord) -> set[str]:
 def _pages(folder: str, record: TakedownRecord) -> list[str]:
     if not os.path.isfile(os.path.join(folder, MARKER)):
         raise InvalidRuntime(
-            f"{folder} is no node cache: it has no {MARKER}; pass the path given to NodeCache",
+            f"{folder} is not a node cache: it has no {MARKER}; pass the path given to NodeCache",
             what=MARKER,
             where=folder,
             accepted="a node cache",
@@ -348,7 +348,7 @@ def purge_mirror(url: str, record: TakedownRecord, root: Store) -> int:
     """
     store = open_store(url, None)
     if root_id(store) != root_id(root):
-        raise InvalidRuntime(f"{url} is no mirror of {root.url}: it has another root's id, or none")
+        raise InvalidRuntime(f"{url} is not a mirror of {root.url}: it has another root's id, or none")
     there = [path for path in _paths_to_delete(store, record, root) if not path.startswith(COLLECTED)]
     store.delete_many(there)
     return len(there) + delete_noncurrent(store, record.paths)

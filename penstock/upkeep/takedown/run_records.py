@@ -35,7 +35,7 @@ AT_ONCE = 16
 BATCH = 256
 """Objects read at once, and objects whose edits are applied together."""
 MOST_BYTES = 64 * 2**20
-"""Larger objects are no windows or failures: 100,000 ranks have 20 MB. Also the most bytes in memory at once."""
+"""Larger objects are not windows or failures: 100,000 ranks have 20 MB. Also the most bytes in memory at once."""
 _TEXT = re.compile(rb"[^\s'\"(),;\[\]{}<>]+")
 """Words of a text, which may be a name."""
 _ONE_WINDOW = threading.Lock()
@@ -111,10 +111,10 @@ def scrub_run_record(store: Store, path: str, marks: Sequence[Marks], nbytes: in
             with _ONE_WINDOW:
                 return _scrub_window(data, f"{store.url}/{path}", marks)
         return _scrub_failure(json_object(data, path, store.url), marks)
-    except (Corrupt, FormatTooNew):  # a newer table is no damage
+    except (Corrupt, FormatTooNew):  # a newer table is not damage
         raise
     except (*DAMAGED, pa.ArrowException) as error:  # columns of one name, no texts, floats
-        raise Corrupt(f"{store.url}/{path} is no object of a run's record: {error}") from error
+        raise Corrupt(f"{store.url}/{path} is not an object of a run's record: {error}") from error
 
 
 def is_rewritten(path: str) -> bool:
@@ -146,7 +146,7 @@ def _unpack(data: bytes, where: str) -> bytes | None:
             # One byte more shows that it is too large; a bomb stays packed.
             unpacked = file.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise Corrupt(f"{where} is no gzip file: {error}") from error
+        raise Corrupt(f"{where} is not a gzip file: {error}") from error
     if len(unpacked) <= MOST_BYTES:
         return unpacked
     return None

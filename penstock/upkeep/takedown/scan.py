@@ -114,7 +114,7 @@ def member_keys(store: Store, path: str) -> Iterator[str]:
                 folder, slash, name = member.name.rpartition("/")
                 yield folder + slash + name.partition(".")[0]
     except tarfile.TarError as error:
-        raise Corrupt(f"{store.url}/{path} is no archive that can be read to its end: {error}") from error
+        raise Corrupt(f"{store.url}/{path} is not an archive that can be read to its end: {error}") from error
 
 
 def part_samples(root: Root, dataset: str, rows: DenyEntries, marks: Marks) -> dict[str, dict[str, Any]]:
@@ -434,7 +434,7 @@ def _lines(data: bytes, path: str) -> Iterator[bytes]:
         with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
             yield from BufferedReader(stream, 2**20)
     except (OSError, pa.ArrowException) as error:
-        raise Corrupt(f"{path} is no frame of Zstandard: {error}") from error
+        raise Corrupt(f"{path} is not a frame of Zstandard: {error}") from error
 
 
 def _counts(table: pa.Table, marks: Marks) -> bool:

@@ -135,6 +135,6 @@ def _table(data: bytes, path: str) -> pa.Table:
     is_slice = kinds.get("ordinal") == "int64" and kinds.get("key") == "string"
     if not is_slice or table["ordinal"].null_count:
         raise Corrupt(
-            f"{path} is no table of a slice: it has {kinds}; restore it from a mirror, or delete it"
+            f"{path} is not a table of a slice: it has {kinds}; restore it from a mirror, or delete it"
         )
     return table

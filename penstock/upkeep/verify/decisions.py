@@ -62,7 +62,7 @@ def _check(
         return str(error)
     except DAMAGED as error:
         return (
-            f"it is no record of this name ({type(error).__name__}: {error}): it was damaged, edited or renamed; "
+            f"it is not a record of this name ({type(error).__name__}: {error}): it was damaged, edited or renamed; "
             "restore it from a mirror"
         )
     if not plan or is_excused:
@@ -113,5 +113,5 @@ def _follow_plan(body: Mapping[str, Any], run: str, step: int) -> str:
     plan = body["plan"]
     for name in (plan, body["before"]):
         if not isinstance(name, str) or not _PLAN.fullmatch(name):
-            raise ValueError(f"{name!r:.80} is no hash of a plan")
+            raise ValueError(f"{name!r:.80} is not a hash of a plan")
     return str(plan)

@@ -69,7 +69,7 @@ def check_stored(store: Store, key: str, state: State) -> Iterator[Problem]:
     try:
         what = check(key, store.get(key).data, state)
     except ObjectNotFound as error:
-        # A collector or takedown deletes some of these: an object that is no longer listed is no problem.
+        # A collector or takedown deletes some of these: an object that is no longer listed is not a problem.
         what = ""
         if any(info.key == key for info in store.list(key)):
             what = str(error)
@@ -186,7 +186,7 @@ def _report(key: str, data: bytes, _: State) -> str:
     try:
         body = parse_json_object(data)
     except DamagedJson as error:
-        return f"it is no JSON object: it was edited ({error}); restore it from a mirror"
+        return f"it is not a JSON object: it was edited ({error}); restore it from a mirror"
     if body.pop("format") != FORMAT:
         return ""  # from a newer penstock, which may name reports differently
     try:

@@ -28,6 +28,6 @@ def segment_problem(store: Store, key: str, data: bytes, state: State) -> str:
         return "no index or map has an object of this name: look at it, then move or delete it"
     kind = read_kind(store, key)
     if by_name.name != kind.name:
-        return f"it is no segment of its folder, whose segments end in {kind.ending}; {_AGAIN}"
+        return f"it is not a segment of its folder, whose segments end in {kind.ending}; {_AGAIN}"
     parse_segment(data, key, kind)
     return ""

@@ -371,7 +371,7 @@ def _is_pictures(layout: NpyLayout) -> bool:
     shape = layout.shape
     if layout.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)) or len(shape) not in (3, 4):
         return False
-    # A stack of 3 x 3 matrices is no image.
+    # A stack of 3 x 3 matrices is not an image.
     return min(shape[1:3]) >= _PICTURE_PX and (len(shape) == 3 or shape[3] in (1, 3, 4))
 
 

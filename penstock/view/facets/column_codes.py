@@ -201,7 +201,7 @@ def _coding(name: str, series: "polars.Series") -> _Coding:
 
 
 def kind_of_type(name: str, type_name: str) -> str:
-    """Return a column's kind by its name and Arrow type; texts that are all distinct are no categories."""
+    """Return a column's kind by its name and Arrow type; texts that are all distinct are not categories."""
     if type_name == "bool":
         return BOOL
     if type_name == "string":

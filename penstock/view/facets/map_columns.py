@@ -108,7 +108,7 @@ def coded_labels(coded: CodedColumn) -> LabelCodes | None:
 
 
 def text_labels(series: "polars.Series") -> LabelCodes | None:
-    """Return labels from the values of their column; None if they are no texts."""
+    """Return labels from the values of their column; None if they are not texts."""
     pl = import_polars()
     if series.dtype != pl.String:
         return None

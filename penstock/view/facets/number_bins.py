@@ -150,7 +150,7 @@ def _logarithmic(numbers: Numbers) -> list[Any]:
         edges.append(float(short))
     if not _is_whole(numbers):
         return edges
-    # Whole ends above 2^53 are no floats: what rounding moved beyond them would not fit the type.
+    # Whole ends above 2^53 are not floats: what rounding moved beyond them would not fit the type.
     first, last = _whole_ends(numbers)
     whole = [math.ceil(edge) for edge in edges]
     return [edge for edge in whole if first < edge < last]
@@ -163,7 +163,7 @@ def _round_edge(edge: float, width: float) -> float:
     magnitude = math.log10(width)
     # Two digits below the width: its hundredth.
     digits = 2 - math.floor(magnitude)
-    # 10 to this power is no float.
+    # 10 to this power is not a float.
     if abs(digits) > 300:
         return edge
     return round(

@@ -136,7 +136,7 @@ class CheckedFilter:
     errors: tuple[str, ...] = ()
     """A sentence for each refused part."""
     of_map: Set[str] = frozenset()
-    """Columns of the map, which are no columns of the samples table."""
+    """Columns of the map, which are not columns of the samples table."""
 
     @property
     def map_terms(self) -> tuple[str, ...]:

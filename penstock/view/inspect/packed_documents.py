@@ -79,7 +79,7 @@ class PackedSequence(JsonRecord):
 
 
 def read_sequence(plan: "loader.Plan", values: SlotValues) -> PackedSequence | None:
-    """Return a slot's documents, or None if the slot is no packed sequence."""
+    """Return a slot's documents, or None if the slot is not a packed sequence."""
     return _sequence(plan, values.source, values.address.ordinal, values.decoded)
 
 

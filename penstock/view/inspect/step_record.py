@@ -112,7 +112,7 @@ class StepRecord(JsonRecord):
     @property
     def bad_slots(self) -> tuple[SlotRow, ...]:
         """The stored samples that a bad mark names, or whose metric is not finite, by slot."""
-        if self.totals:  # packed sequences are no samples
+        if self.totals:  # packed sequences are not samples
             return ()
         named = {slot for mark in self.marks if mark.weight >= BAD_WEIGHT for slot in mark.slots}
         rows = []

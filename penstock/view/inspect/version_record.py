@@ -315,7 +315,7 @@ def _order_page(
                 cache,
             )
         return page, ""
-    # A store that is down is no fault of the order, and another order would not help.
+    # A store that is down is not a fault of the order, and another order would not help.
     except StoreError:
         raise
     except PenstockError as error:
@@ -356,7 +356,7 @@ def _row_columns(
         hint = did_you_mean(unknown[0], sorted(accepted)) or ";"
         return known[
             :MOST_COLUMNS
-        ], f"cols names {clean(unknown[0], 80)!r}{hint} it is no column of {version.name}"
+        ], f"cols names {clean(unknown[0], 80)!r}{hint} it is not a column of {version.name}"
     if len(known) > MOST_COLUMNS:
         return known[:MOST_COLUMNS], f"cols names {len(known):,} columns; accepted are up to {MOST_COLUMNS}"
     return known, ""

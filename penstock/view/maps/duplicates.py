@@ -95,7 +95,7 @@ def _copies(
     if series.dtype != import_polars().String:
         return none, [], 0
     n_bytes = series.str.len_bytes()
-    # "" and null both mean that a sample is no copy.
+    # "" and null both mean that a sample is not a copy.
     is_copy = (n_bytes > 0).fill_null(False)
     copies = is_copy.arg_true()
     first = copies.head(MOST_COPIES)

@@ -194,7 +194,7 @@ def map_record(
 
 
 def _parse_box(text: str) -> tuple[Box, str]:
-    """Return (part of the map, ""), or (all of it, why the text is no part)."""
+    """Return (part of the map, ""), or (all of it, why the text is not part)."""
     try:
         return parse_box(text), ""
     except InvalidRuntime as error:
@@ -210,7 +210,7 @@ def colour_column(version: "loader.Version", colour: str | None) -> str:
         return ""
     if colour not in names:
         hint = did_you_mean(colour, names) or ";"
-        raise FieldNotFound(f"colour names {clean(colour, 80)!r}{hint} it is no column of {version.name}")
+        raise FieldNotFound(f"colour names {clean(colour, 80)!r}{hint} it is not a column of {version.name}")
     return colour
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from loader.errors import PenstockError
 
 MOST_RESIDUAL_PX = 3.0
-"""Largest residual; beyond it, the transform is no crop, flip, scaling or rotation."""
+"""Largest residual; beyond it, the transform is not a crop, flip, scaling or rotation."""
 MOST_NONLINEAR = 0.02
 """Largest deviation of grey, as a share of the distance of black and white."""
 _MOST_POINTS = 4096
@@ -139,9 +139,9 @@ def _placement(
     corners, mirrored, residual = _fit(black, white, across, down, ends)
     reasons = []
     if not black_levels:
-        reasons.append("its colours are no linear map of the original's")
+        reasons.append("its colours are not a linear map of the original's")
     if not corners:
-        reasons.append("it is no crop, flip, scale or rotation of the original")
+        reasons.append("it is not a crop, flip, scale or rotation of the original")
     return Placement(
         corners=corners,
         mirrored=mirrored,

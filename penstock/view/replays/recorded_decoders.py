@@ -130,9 +130,9 @@ def _keywords(class_: type[Any], options: str) -> dict[str, Any]:
     """Return the arguments in a `repr` of a class. Raises: ValueError; SyntaxError."""
     call = ast.parse(options, mode="eval").body
     if not isinstance(call, ast.Call):
-        raise ValueError(f"{options!r:.100} is no call")
+        raise ValueError(f"{options!r:.100} is not a call")
     if call.args or ast.unparse(call.func) != class_.__name__:
-        raise ValueError(f"{options!r:.100} is no {class_.__name__} with named options")
+        raise ValueError(f"{options!r:.100} is not a call of {class_.__name__} with named options")
     named = dict[str, Any]()
     for keyword in call.keywords:
         if keyword.arg is None:
@@ -148,11 +148,11 @@ def _literal(value: ast.expr) -> Any:
     if not isinstance(value, ast.Call):
         return ast.literal_eval(value)
     if ast.unparse(value.func) != "Fraction" or value.keywords:
-        raise ValueError(f"{ast.unparse(value)!r:.100} is no literal")
+        raise ValueError(f"{ast.unparse(value)!r:.100} is not a literal")
     numbers = [ast.literal_eval(argument) for argument in value.args]
     if any(type(number) is not int for number in numbers):
         # `Fraction("1e999999999")` would take a GB, and hours.
-        raise ValueError(f"{ast.unparse(value)!r:.100} is no fraction of whole numbers")
+        raise ValueError(f"{ast.unparse(value)!r:.100} is not a fraction of whole numbers")
     return Fraction(*numbers)
 
 

@@ -155,7 +155,7 @@ class ReplayedPart:
         self.ids = batch.ids
         self.digest = None
         self.crc32c = {}
-        if not self.missing:  # a digest of some of the samples is no digest of the part
+        if not self.missing:  # a digest of some of the samples is not a digest of the part
             self.digest, self.crc32c = batch.digest, self._columns.crcs()
         self.errors = {
             one.slot: one.error for one in batch.substitutions if not one.attempt and not one.substitute

@@ -50,7 +50,7 @@ def mask_field(tokens: str) -> str:
 
 
 def is_rollout(names: Sequence[str]) -> bool:
-    """Return whether a sample with these fields has tokens and a mask, and is no episode."""
+    """Return whether a sample with these fields has tokens and a mask, and is not an episode."""
     has_clock = any(name.endswith(CLOCK) for name in names)
     return not has_clock and tokens_field(names) != ""
 
@@ -66,7 +66,7 @@ class FieldShape(JsonRecord):
     field: str
     nbytes: int
     shape: str
-    """Such as "uint16 [812, 48, 8]"; "" if it is no array, or damaged."""
+    """Such as "uint16 [812, 48, 8]"; "" if it is not an array, or damaged."""
     is_per_token: bool
     """True if the page shows a value of it for each token."""
     is_checked: bool

@@ -44,7 +44,7 @@ def worst_key(
     (explanation,) = loader.explain(plan, step, slot=slot)
     if explanation.dataset is not None or explanation.pieces:
         raise InvalidRuntime(
-            f"slot {slot} of {run}@{step} is no stored sample but of a dataset or a packed sequence: pass a key"
+            f"slot {slot} of {run}@{step} is not a stored sample but of a dataset or a packed sequence: pass a key"
         )
     key = explanation.address.key
     version = version_of(plan, explanation.source)

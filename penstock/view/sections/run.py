@@ -45,7 +45,7 @@ from .texts import (
 from .unusual import largest_box, unusual_box
 
 _OWN = {"step", "wait_ms", "substituted"}
-"""Columns of a chart that are no metrics of the training."""
+"""Columns of a chart that are not metrics of the training."""
 MOST_WAITING = 0.1
 """Share of waits above which the tile is red."""
 MOST_START_ROWS = 12

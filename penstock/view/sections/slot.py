@@ -164,7 +164,7 @@ def _side(
     if record.dataset:
         text = "Raw object and Dagster run are not known: penstock stores no bytes of a dataset."
         side.append(card("Dataset", NoticeSection(record.dataset), NoticeSection(text, "quiet")))
-    # A sequence is no stored sample: its documents' pages list their relations.
+    # A sequence is not a stored sample: its documents' pages list their relations.
     if record.packed is None:
         if record.version:
             side.append(slices_box(record, record.version))

@@ -112,7 +112,7 @@ def _episode(site: Site, request: Request) -> OpenEpisode:
     check_ordinal(version, ordinal)
     (names,) = sample_fields(version, [ordinal])
     if not is_episode(version, names):
-        raise InvalidRuntime(f"sample {ordinal} of {version.name} is no episode: it has no stream")
+        raise InvalidRuntime(f"sample {ordinal} of {version.name} is not an episode: it has no stream")
     key = ("episode", version.id, ordinal)
     return site.opened.cached(site.opened.episodes, key, lambda: open_episode(version, ordinal, names))
 
@@ -140,7 +140,7 @@ def _lane(site: Site, request: Request) -> Response:
     episode = _episode(site, request)
     field = request.path_params["field"]
     if field not in episode.streams or field in episode.errors or not episode.has_times(field):
-        raise InvalidRuntime(episode.errors.get(field) or f"{field!r:.100} is no stream on the axis")
+        raise InvalidRuntime(episode.errors.get(field) or f"{field!r:.100} is not a stream on the axis")
     summary: StreamSummary = site.opened.episodes.get(
         ("stream", episode.version.id, episode.address.ordinal, field),
         lambda: site.opened.outage.ask(lambda: episode.summary(field)),
@@ -179,7 +179,7 @@ def _frame(site: Site, request: Request) -> Response:
     field = request.path_params["field"]
     n = request.path_params["n"]
     if field not in episode.cameras or field in episode.errors:
-        raise InvalidRuntime(episode.errors.get(field) or f"{field!r:.100} is no camera of this episode")
+        raise InvalidRuntime(episode.errors.get(field) or f"{field!r:.100} is not a camera of this episode")
 
     def make() -> Media:
         with BUDGET.reserve(episode.frame_bytes(field)):

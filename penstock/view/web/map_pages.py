@@ -77,7 +77,7 @@ def parse_colour(query: QueryParams) -> str | None:
 
 def filter_query(query: QueryParams, **changes: object) -> str:
     """Return the query of an address with the same filter, and with these parameters changed; at least "?"."""
-    # The order of the samples is no part of the map.
+    # The order of the samples is not part of the map.
     requested = replace(parse_filter(query.getlist), like="", sort="")
     parameters = {**filter_parameters(requested), "colour": query.get("colour", "")}
     return address("", **{**parameters, **changes}) or "?"

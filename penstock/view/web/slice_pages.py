@@ -167,7 +167,7 @@ def _samples(site: Site, request: Mapping[str, Any]) -> Samples:
 
 
 def _parse_query(request: Mapping[str, Any]) -> VersionFilter:
-    """Return the filter in a page's query (`filter`), or in members of their own. The order is no part of it."""
+    """Return the filter in a page's query (`filter`), or in members of their own. The order is not part of it."""
     values: ParameterValues = partial(_values, request)
     if "filter" in request:
         values = QueryParams(str(request["filter"]).removeprefix("?")).getlist

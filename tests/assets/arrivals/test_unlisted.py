@@ -23,7 +23,7 @@ LIMITS = BatchLimits(max_objects=2, max_wait_s=0)
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with three objects, a link out of it and two names that are no keys."""
+    """A folder with three objects, a link out of it and two names that are not keys."""
     place, outside = tmp_path / "place", tmp_path / "outside"
     place.mkdir()
     outside.mkdir()

@@ -60,7 +60,7 @@ def honest_batches(run: Run, arrive: Callable[[Path], str], tmp_path: Path) -> l
 def test_feed_and_what_it_must_not_become(
     run: Run, arrive: Callable[[Path], str], root: loader.Root, tmp_path: Path, honest_batches: list[str]
 ) -> None:
-    # Versions that are no batch of their own are passed by.
+    # Versions that are not a batch of their own are passed by.
     newest = root.open("demo@latest")
     root.exclude(
         newest.id, newest.keys(np.array([0])), reason="by hand", producer={"stage_record": "stages/x"}

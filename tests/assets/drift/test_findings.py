@@ -37,7 +37,7 @@ def test_equal_shares_differ_beyond_chance_as_seldom_as_is_said(share: float) ->
 
 
 def test_samples_of_one_object_are_no_evidence_of_their_own() -> None:
-    """80 of 100 against 50 of 100 is no chance, unless these are 10 objects."""
+    """80 of 100 against 50 of 100 is not chance, unless these are 10 objects."""
     many = share_difference(counted(80, 100), counted(500, 1_000), ALPHA)
     few = share_difference(counted(80, 100, 10), counted(500, 1_000, 100), ALPHA)
     assert many.effect == few.effect == pytest.approx(0.3)
@@ -201,7 +201,7 @@ def test_texts_of_the_neighbour_are_seen_without_a_baseline(shift: int) -> None:
     (found,) = caption_findings(object_texts(mixed, {}), [], Thresholds(), 1e-6)
     assert found.keys == ("010.jpg", "011.jpg", "012.jpg")
     few = object_texts(texts(words[:10], shift), {})
-    assert caption_findings(few, [], Thresholds(), 1e-6) == []  # ten texts are no proof
+    assert caption_findings(few, [], Thresholds(), 1e-6) == []  # ten texts are not proof
 
 
 def test_finding_names_texts_without_words_of_their_object() -> None:

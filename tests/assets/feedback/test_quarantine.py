@@ -241,7 +241,7 @@ DAMAGED_LINES = {
     "half a character in the key": {"key": "\ud800"},
     "half a character in the error": {"error": "\udfff"},
     "half a character in a field": {"fields": {"\ud800": {}}},
-    "fields that are no names": {"fields": [["jpg"], ["cls"]]},
+    "fields that are not names": {"fields": [["jpg"], ["cls"]]},
     "a key without an end": {"key": "k" * 100_000},
     "a version that is a list": {"version_id": []},
 }

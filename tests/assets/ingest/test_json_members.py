@@ -117,7 +117,7 @@ def test_batch_is_cut_again_whose_columns_others_had_published_with_other_types(
     store, given = open_store(str(place)), {"partition": records[1].partition, "run_id": "r"}
     again, _, _ = units_stage(root, store, InlineCompute(), spec(keep), **given, tell=said.append)
     assert again.body["columns"] == {"n": "int64"}
-    why = "json: 1 values of n are no int64, which the dataset has, and are null, such as 'x'"
+    why = "json: 1 values of n are not int64, which the dataset has, and are null, such as 'x'"
     assert said[-1].endswith(why)
 
 
@@ -135,7 +135,7 @@ def test_nodes_of_a_cluster_copy_the_columns_of_the_batch(tmp_path: Path) -> Non
             _, record = cut(root, place, compute, spec("copy"), notes)
             parts = [loader.Part.from_json(entry["part"]) for entry in record.body["parts"]]
             found.append([record.body["columns"], [part.samples and part.samples.sha256 for part in parts]])
-            assert any("1 documents are no JSON objects" in note for note in notes)
+            assert any("1 documents are not JSON objects" in note for note in notes)
     assert found[0][0] == found[1][0] == {"n": "double"}
 
 

@@ -34,7 +34,7 @@ SPEC = DatasetSpec(name="demo")
 
 @pytest.fixture
 def photos(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> Path:
-    """Photos in folders that are no labels, such as the day of the recording."""
+    """Photos in folders that are not labels, such as the day of the recording."""
     place = tmp_path / "photos"
     for number, day in enumerate(("monday", "monday", "tuesday")):
         path = place / day / f"{number}.jpg"

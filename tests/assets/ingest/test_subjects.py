@@ -54,7 +54,7 @@ def test_subjects_are_known_split_whole_and_removed_by_a_takedown(
     assert (ran.samples, ran.new, ran.retired) == ({"demo": 2}, ["demo@2"], ["demo@1"])
     left = root.open("demo@2").samples().collect()["subject"].to_list()
     assert sorted(filter(None, left)) == sorted(2 * [one for one in SUBJECTS if one != gone])
-    # Its name is no class any more, and every other class keeps its number.
+    # Its name is not a class any more, and every other class keeps its number.
     names = root.open("demo@2").manifest["producer"]["labels"]
     assert gone not in names
     assert [name for name in names if name in SUBJECTS] == [one for one in SUBJECTS if one != gone]

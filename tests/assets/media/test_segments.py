@@ -153,7 +153,7 @@ def test_table_that_is_none(tmp_path: Path, name: str, data: bytes, what: str, g
     ("row", "told"),
     [
         (b'{"key": "a", "start_s": 0, "end_s": true}', "end_s=True; accepted"),
-        (b'{"key": "a", "start_s": 0, "end_s": 1, "label": 3}', "label=3 is no text"),
+        (b'{"key": "a", "start_s": 0, "end_s": 1, "label": 3}', "label=3 is not text"),
         (b'{"key": "a", "start_s": 0, "end_s": 1, "label": "%s"}' % (b"x" * 70_000), "label has more than"),
         (b'{"key": "a", "start_s": {}, "end_s": 1}', "start_s={}; accepted"),
     ],

@@ -172,7 +172,7 @@ def test_parts_are_not_published_by_hand_before_a_gate_has_looked_at_them(
     transaction = f"transaction {record.body['txn']}"
     with refusal(StageNotPublished, what="verdict", where=transaction, given="no verdict was given"):
         root.publish("demo", parts, exclude=record.body["exclude"])
-    # The samples' record is no verdict on them.
+    # The samples' record is not a verdict on them.
     with pytest.raises(StageNotPublished, match="judged other parts"):
         root.publish("demo", parts, exclude=record.body["exclude"], verdict=record.path)
     assert not root.state.versions("demo")

@@ -38,7 +38,7 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
         value = json.loads(data, parse_float=no_floats, parse_constant=no_floats)
     except ValueError as error:
         raise Broken(f"{where} is not JSON: {error}") from error
-    require(isinstance(value, dict), f"{where} is no object")
+    require(isinstance(value, dict), f"{where} is not an object")
     require(canonical(value) == data, f"{where} is not canonical JSON")
     return value
 

@@ -89,7 +89,7 @@ class Reader:
     def excluded(self, manifest: dict[str, Any], parts: dict[str, int]) -> set[Row]:
         gone: set[Row] = set()
         for row in self.rows(manifest["exclusions"], "exclusions"):
-            require(row["part"] in parts, f"{row['part']} is excluded and is no part")
+            require(row["part"] in parts, f"{row['part']} is excluded and is not part")
             some = {
                 (row["part"], i)
                 for i in range(parts[row["part"]])
@@ -160,7 +160,7 @@ class Reader:
             rows = self.table(file, f"samples-{file['group']}")
             for row in rows:
                 at = row["part"], row["row"]
-                require(at in key_of, f"{file['path']} names {at}, which is no row")
+                require(at in key_of, f"{file['path']} names {at}, which is not a row")
                 if file["group"] == "keys":
                     require(named.setdefault(at, row["key"]) == row["key"], f"{file['path']}: {at} twice")
                     continue
@@ -196,7 +196,7 @@ def read_parquet(data: bytes, path: str, kind: str) -> list[dict[str, Any]]:
     try:
         table = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True).read(use_threads=False)
     except (OSError, ValueError) as error:
-        raise Broken(f"{path} is no Parquet: {error}") from error
+        raise Broken(f"{path} is not Parquet: {error}") from error
     said = table.schema.metadata or {}
     require(said.get(b"penstock.table") == kind.encode(), f"{path} is a table of {said}")
     require(said.get(b"penstock.schema") == b"1", f"{path} has another schema")

@@ -18,7 +18,7 @@ from penstock.upkeep.gc import clients
 
 
 class AtOnce(Executor):
-    """Does what is submitted before it returns: which thread is quicker is no part of a world. What ends an actor ends
+    """Does what is submitted before it returns: which thread is quicker is not part of a world. What ends an actor ends
     it here, too."""
 
     def __init__(self, *_: Any, **__: Any) -> None:

@@ -135,7 +135,7 @@ def test_report_of_a_recorded_run_shows_its_usage(
     root.store.put(folder.key("attempts/000001.json"), b"{")
     tell(root, plan, "big", 0, 151)
     assert daemon.tick() == 1
-    assert "000001.json is no start" in materializations(instance)[-1].metadata["run record"].value
+    assert "000001.json is not a valid start" in materializations(instance)[-1].metadata["run record"].value
 
 
 @pytest.mark.parametrize("dies_after", [0, 1, 2, 5])

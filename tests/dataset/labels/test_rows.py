@@ -126,7 +126,7 @@ def test_signature_is_in_no_message(signed_server):
         assert name in str(caught.value)
         assert not [part for part in ("SECRET", "policy", "2030") if part in shown], shown
 
-    read_error(InvalidSample, "^'labels.xlsx' is no kind of file", "labels.xlsx")
+    read_error(InvalidSample, "^'labels.xlsx' is not a kind of file", "labels.xlsx")
     read_error(InvalidSample, "^line 2 of bad.csv has 3 cells", "bad.csv")
     read_error(ObjectNotFound, "no such object", "other.csv")
     signed_server.fault_of = lambda request: 403 if request.method == "GET" else None
@@ -407,7 +407,9 @@ def test_what_is_no_source_of_rows(tmp_path):
             read(rows)
     for name in ("labels.xlsx", "labels"):
         (tmp_path / name).touch()
-        with pytest.raises(InvalidSample, match=r"is no kind of file .*accepted: \.parquet, \.jsonl, \.csv"):
+        with pytest.raises(
+            InvalidSample, match=r"is not a kind of file .*accepted: \.parquet, \.jsonl, \.csv"
+        ):
             read(tmp_path / name)
     (tmp_path / "labels.parquet").write_bytes(b"PAR1")
     with refusal(InvalidSample, what="file", where="labels.parquet", given="ArrowInvalid"):

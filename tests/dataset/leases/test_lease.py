@@ -310,7 +310,7 @@ def test_lease_that_a_listing_lacks_is_read_at_its_last_key(store):
 def test_what_is_no_lease_claims_nothing(data, caplog):
     found = parse_lease("leases/x.json", data, "e")
     assert (found.holder, found.versions, found.beat) == ("x", (), 0)
-    assert "leases/x.json is no lease" in warnings(caplog)[0]
+    assert "leases/x.json is not a lease" in warnings(caplog)[0]
 
 
 def test_leases_of_an_earlier_release_are_read():

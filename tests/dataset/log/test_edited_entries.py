@@ -32,7 +32,7 @@ def test_edited_entry_is_named_exactly(store, k, change):
 
 
 def test_edited_entry_is_told_with_the_root_and_what_to_do(store):
-    """Whoever opens the root meets it: a commit by another number, an entry that is no JSON, one that is gone."""
+    """Whoever opens the root meets it: a commit by another number, an entry that is not JSON, one that is gone."""
     history(store)
     entries = all_entries(store)
     commit = next(one for one in entries if one.kind == "commit")

@@ -46,7 +46,7 @@ def waiting(root):
 def test_parts_are_published_with_their_verdict(root, waiting):
     version = root.publish("photos", waiting, verdict=verdict(root, waiting))
     assert len(version) == 3
-    assert root.publish("photos", waiting).id == version.id  # it is out: again is no change
+    assert root.publish("photos", waiting).id == version.id  # it is out: again is not a change
     assert loader.Root(root.url).log.verify() == root.state
 
 

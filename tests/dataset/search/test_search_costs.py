@@ -182,4 +182,4 @@ def test_second_key_reads_its_rows_only(tmp_path, monkeypatch):
     for key in ("k0-3", "missing", "\ud800"):
         with refusal(SampleNotFound, what="like", where="d@3", given=key):
             version.search(like=key)
-    assert n_scans == [1, 1]  # the first lookup, and the text that is no key
+    assert n_scans == [1, 1]  # the first lookup, and the text that is not a key

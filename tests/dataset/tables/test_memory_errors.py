@@ -1,4 +1,4 @@
-"""A machine without memory is no damaged table: Arrow raises one class of error for both."""
+"""A machine without memory is not a damaged table: Arrow raises one class of error for both."""
 
 import itertools
 

@@ -113,9 +113,9 @@ def test_stored_plan_does_not_read(tmp_path):
         ("kind = U&'x'", "prefixes"),
         ("kind = 'x", "quote ' is never closed"),
         ('"w > 1', "never closed"),
-        ("UNNEST(w) > 1", r"unnest\(\.\.\.\) is no function"),
+        ("UNNEST(w) > 1", r"unnest\(\.\.\.\) is not a function"),
         ("w = 1 OR " * 2000 + "w = 2", "write column IN"),
-        (["w = 1"], "is no text"),
+        (["w = 1"], "is not text"),
     ],
 )
 def test_what_is_refused_says_why(version, text, why):

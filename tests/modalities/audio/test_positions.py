@@ -19,7 +19,7 @@ from loader.modalities.audio.padding import audio_ends, edit_end, flac_samples, 
 from loader.modalities.audio.timeline import Heard, floats
 from tests.refusals import refusal
 
-SECONDS, ODD = 1, 137  # a length that is no multiple of any codec's frame
+SECONDS, ODD = 1, 137  # a length that is not a multiple of any codec's frame
 decode = find_decoder("flac")
 
 

@@ -363,9 +363,9 @@ def test_images_of_sides_beyond_the_filter_are_refused():
         ({"ratio": (2, 1)}, r"ratio=\(2.0, 1.0\)\): \(smallest, largest\) width by height"),
         ({"ratio": (0, 1)}, "ratio="),
         ({"ratio": (1, math.inf)}, "ratio="),
-        ({"ratio": ("3", "4")}, "ratio: '3' is no number"),
+        ({"ratio": ("3", "4")}, "ratio: '3' is not a number"),
         ({"flip": 2}, r"flip=2.0\): a chance from 0 to 1"),
-        ({"flip": True}, "flip: True is no number"),
+        ({"flip": True}, "flip: True is not a number"),
         ({"alpha": "red"}, r"alpha='red'\): 'white', 'black' or 'keep'"),
     ],
 )

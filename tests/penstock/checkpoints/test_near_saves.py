@@ -189,7 +189,7 @@ def test_no_other_node_that_answers_means_no_marker(tmp_path, cluster):
             node.stop()
         steps = []
         save_until(saved, 3 * EVERY, first=EVERY + 1, on_failed=lambda step, reason: steps.append(step))
-        assert steps == [2 * EVERY]  # the second failure is no news
+        assert steps == [2 * EVERY]  # the second failure is not news
         assert saved.near_counts()[:4] == (1, 0, 2, EVERY)
     assert stored(cluster[0]).keys() == {EVERY}
 

@@ -59,7 +59,7 @@ def column(version, name):
 
 def test_rows_of_a_table_become_typed_columns(root, photos):
     report, version = import_folder(root, photos, table=str(photos / "labels.csv"))
-    assert report.samples == 3  # the table beside the photos is no sample
+    assert report.samples == 3  # the table beside the photos is not a sample
     assert report.notes == []
     kinds = {name: version.manifest["columns"][name]["type"] for name in ("label", "weight", "indoors")}
     assert kinds == {"label": "string", "weight": "double", "indoors": "bool"}

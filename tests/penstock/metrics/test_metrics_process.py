@@ -99,7 +99,7 @@ def test_wrong_address_is_a_usage_error(root: loader.Root, words: list[str]) -> 
 
 def test_folder_that_is_no_root_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["metrics", str(tmp_path / "nothing"), "--textfile", str(tmp_path / "x")]) == 2
-    assert "is no root" in capsys.readouterr().err
+    assert "is not a root" in capsys.readouterr().err
 
 
 def test_taken_port_is_named(

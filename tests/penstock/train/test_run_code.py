@@ -145,7 +145,7 @@ def test_forged_code_hides_no_run_and_opens_no_file(
     assert "commit x\\nforged" in text
     folder.store.put(key, b"{")
     assert main(["train", "show", "big-7", "--root", folder.store.url]) == 0
-    assert "is no code of a start" in capsys.readouterr().out
+    assert "is not a valid code of a start" in capsys.readouterr().out
 
 
 def test_run_records_its_code(root: str, start: Start) -> None:

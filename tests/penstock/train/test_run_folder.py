@@ -91,9 +91,9 @@ def test_damaged_or_foreign_object_hides_no_run(tmp_path: Path) -> None:
         root.store.put(f"trainings/{key}", b"{}")
     listed = summaries(root, EndedRuns())
     assert [run.run for run in listed] == runs(root.store) == ["a", "b"]
-    assert "000009-000000.json is no event" in listed[0].problem
+    assert "000009-000000.json is not a valid event" in listed[0].problem
     assert (listed[1].problem, listed[1].newest.name) == ("", "saved")
-    assert "is no event" in _newest(listed[0])
+    assert "is not a valid event" in _newest(listed[0])
 
 
 def test_one_run_is_read_whole_and_in_order(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_settings_replace_keys_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("walltime=1", "walltime is no key"),
+        ("walltime=1", "walltime is not a key"),
         ("walltime_s=long", "walltime_s = 'long'; accepted: a whole number"),
         ("walltime_s", "accepted: KEY=VALUE"),
         (f"record={URLS[0]}", "record has a URL with a password"),

@@ -56,7 +56,7 @@ def test_change_of_what_decides_no_batch_is_recorded(record: str, more: dict[str
     folder, first, second = folder_of(record), spec(record), spec(record, **more)
     folder.put_spec(first, "ann")
     folder.put_spec(second, "bob")
-    assert folder.put_spec(second, "eve") == "", "the same file is no change"
+    assert folder.put_spec(second, "eve") == "", "the same file is not a change"
     assert folder.spec() == second
     (change,) = folder.spec_changes()
     assert (change.by, change.spec, change.changed) == ("bob", second, differences(first, second))

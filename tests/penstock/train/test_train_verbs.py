@@ -251,7 +251,7 @@ def test_missing_output_names_its_place(folder: RunFolder, penstock: Penstock, t
     for more in ((), ("--all",), ("--follow",)):
         status, output, errors = penstock(*words, *more)
         assert (status != 0, output) == (True, "")
-        assert f"{logs} (logs in the cluster's file) is no folder on {os.uname().nodename}" in errors
+        assert f"{logs} (logs in the cluster's file) is not a folder on {os.uname().nodename}" in errors
     logs.mkdir()
     status, output, _ = penstock(*words)
     assert (status, "it waits (Priority" in output) == (0, True)
@@ -627,7 +627,7 @@ def test_place_that_is_no_root_is_no_empty_list(
 
     status, output, errors = answer("typo")
     assert (status != 0, output) == (True, "")
-    assert f"typo is no root, and has no {names}: check --root" in errors
+    assert f"typo is not a root, and has no {names}: check --root" in errors
     assert not (tmp_path / "typo").exists()
     loader.Root(tmp_path / "empty").create()
     status, output, _ = answer("empty")

@@ -136,7 +136,7 @@ def test_damaged_record_is_named_and_its_time_unknown(two_starts: RunFolder) -> 
     assert [start.run for start in usage.starts] == ["", "", ""]
     (problem,) = usage.problems
     assert "the time of big-7 counts as unknown" in problem
-    assert "attempts/000002.json is no start" in problem
+    assert "attempts/000002.json is not a valid start" in problem
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def test_jobs_of_a_real_accounting():
         (("|100|", "|Unknown|"), "line 2: Submit, Start, End"),
         (("|120", "|90"), "line 2: Submit, Start, End"),
         (("|1|m1|", "|-1|m1|"), "line 2: NNodes = '-1'"),
-        (("|m1|", "|m[1-999999999]|"), "line 2: '1-999999999' is no range of at most 65,536 nodes"),
+        (("|m1|", "|m[1-999999999]|"), "line 2: '1-999999999' is not a range of at most 65,536 nodes"),
         (("gres/gpu=2|60", "gres/gpu=many|60"), "line 2: gres/gpu=many = 'many'"),
         (("|60|", "|" + "6" * 13 + "|"), "line 2: TimelimitRaw"),
     ],

@@ -80,7 +80,7 @@ def test_damaged_slice_is_named_beside_the_others(root, covers, cli):
     done = cli("slice", "ls", root=root.url)
     assert done.code == 1
     assert "demo/high" in done.out
-    assert "slices/demo/covers/000001.json is no record of a slice" in done.out
+    assert "slices/demo/covers/000001.json is not a record of a slice" in done.out
     assert cli("slice", "show", "demo/covers", root=root.url).code == 1
 
 

@@ -130,7 +130,7 @@ def failing(sample, rng, *, number):
 
 
 def raise_base_exception(sample, rng, *, number, kind):
-    """Raises what is no Exception: it comes over as it is, where it can be."""
+    """Raises what is not an Exception: it comes over as it is, where it can be."""
     if sample["cls"] == number:
         raise {"awkward": AwkwardExit("one", "two"), "local": LocalExit("held"), "exit": SystemExit(3)}[kind]
     return sample

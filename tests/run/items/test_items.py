@@ -227,8 +227,8 @@ def failing(i):
     ("item", "error", "says"),
     [
         (missing, InvalidRuntime, "source 'photos' said that it has 40 items, and has no item"),
-        (lambda i: None, InvalidSample, "of source 'photos' is no sample: it is None"),
-        (lambda i: iter([i]), InvalidSample, "of source 'photos' is no sample: it is a list_iterator"),
+        (lambda i: None, InvalidSample, "of source 'photos' is not a sample: it is None"),
+        (lambda i: iter([i]), InvalidSample, "of source 'photos' is not a sample: it is a list_iterator"),
         (lambda i: {i: 1}, InvalidSample, "a field's name is a string"),
         (failing, KeyError, "labels.csv"),
     ],

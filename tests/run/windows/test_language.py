@@ -1,4 +1,4 @@
-"""The text of windows: what a search over the lines of `language.jsonl` finds, and lines that are no language."""
+"""The text of windows: what a search over the lines of `language.jsonl` finds, and lines that are not language."""
 
 import itertools
 from collections.abc import Iterator

@@ -107,7 +107,7 @@ class Relative:
 
 
 def read_values(view: loader.View, transform: Any = None) -> dict[str, np.ndarray]:
-    """All values of all windows that are no padding, out of a Loader."""
+    """All values of all windows that are not padding, out of a Loader."""
     plan = loader.plan({"arm": loader.windows(view, anchor="action.npy", at=AT)}, seed=1, global_batch=1)
     values: dict[str, list[np.ndarray]] = {"action.npy": [], "state.npy": []}
     with loader.Loader(plan, framework="numpy", workers=0, epochs=1) as batches:

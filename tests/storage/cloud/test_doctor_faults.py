@@ -1,4 +1,4 @@
-"""A store that stumbles is no liar: what is tried again under the retry budget is no finding of the doctor's."""
+"""A store that stumbles is not a liar: what is tried again under the retry budget is not a finding of the doctor's."""
 
 import pytest
 

@@ -127,7 +127,7 @@ def test_it_is_tried_again(faulty, faulty_store, replace, fault):
 
 @either
 def test_who_may_write_and_not_read_writes_again(faulty, faulty_store, puts, passing_on, replace):
-    """As with KMS, whose ETags are no MD5s, and a role that may encrypt and not decrypt."""
+    """As with KMS, whose ETags are not MD5s, and a role that may encrypt and not decrypt."""
     refusal = 403, b"<Error><Code>AccessDenied</Code></Error>", {}
     passing_on(lambda one: refusal if one.method == "GET" else one)
     faulty.faults.append("etag")

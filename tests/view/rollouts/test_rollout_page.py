@@ -242,7 +242,7 @@ ODD = {
     "not an array": ({"logprobs.npy": b"words"}, "npy: "),
     "tokens of two dimensions": ({"tokens.npy": np.zeros((3, 1), int)}, "whole numbers of one dimension"),
     "tokens of floats": ({"tokens.npy": np.zeros(3)}, "whole numbers of one dimension"),
-    "turns that are no JSON": ({"turns.jsonl": b"{"}, "jsonl: "),
+    "turns that are not JSON": ({"turns.jsonl": b"{"}, "jsonl: "),
     "turns of a huge number": ({"turns.jsonl": b'{"role": "user", "text": 1' + b"0" * 5000 + b"}"}, None),
     "no number": ({"logprobs.npy": np.array([np.nan, np.inf, -np.inf], np.float32)}, None),
     "largest numbers": ({"q.npy": np.array([1e308, -1e308, 0])}, None),

@@ -1,4 +1,4 @@
-"""Token ids: the text comes back from them, and odd text is no trouble."""
+"""Token ids: the text comes back from them, and odd text is not trouble."""
 
 import socket
 from typing import Any, NoReturn

@@ -59,7 +59,7 @@ def spans(sound: np.ndarray, policy: AudioPolicy = POLICY) -> list[tuple[float, 
 def test_stretches_between_pauses_are_found(noise_db: float) -> None:
     sound = synthetic_speech((1.0, 3.0), (3.2, 4.0), (6.0, 8.5), total_s=12.0, noise_db=noise_db)
     found = spans(sound)
-    assert len(found) == 2  # 0.2 s is no pause
+    assert len(found) == 2  # 0.2 s is not a pause
     for (start, end), (begins, ends) in zip(found, [(1.0, 4.0), (6.0, 8.5)], strict=True):
         assert start == pytest.approx(begins - 0.1, abs=0.03)
         assert end == pytest.approx(ends + 0.1, abs=0.06)

@@ -91,7 +91,7 @@ def test_blurred_video_is_less_sharp(encode_video: EncodeVideo, noise_frames: Ma
 def test_black_bars() -> None:
     frames = pictures(3, 5)
     frames[:, :4] = frames[:, -5:] = 16
-    frames[1, 10:20] = 0  # black for a while is no bar
+    frames[1, 10:20] = 0  # black for a while is not a bar
     assert bars(frames.max(axis=0)) == (9 / 36, 0)
     frames[:, :, :8] = 16
     assert bars(frames.max(axis=0)) == (9 / 36, 8 / 64)

@@ -128,7 +128,7 @@ LONG = b'{"text": "' + b"a" * 40 + b'"}\n'
         (b'{"text": "a", "id": null}\n', "bad.jsonl, row 0: the key, column 'id', is None"),
         (b'{"text": "a", "id": NaN}\n', "bad.jsonl, row 0: the key, column 'id', is nan"),
         (b'{"id": 1}\n', "bad.jsonl, sample '1' has no field"),
-        (b'{"id": 1, "text": "\\ud800"}\n', "bad.jsonl, row 0: column 'text' is no UTF-8 text"),
+        (b'{"id": 1, "text": "\\ud800"}\n', "bad.jsonl, row 0: column 'text' is not UTF-8 text"),
         (b'{"id": 1, "text": "a", "w": 1e400}\n' + b"[" * 100_000, "bad.jsonl, row 1 is not JSON"),
         (b'{"id": 1, "text": "a", "n": 99999999999999999999}', "bad.jsonl, row 0: column 'n' has the number"),
         (

@@ -28,7 +28,7 @@ def test_import_of_more_archives_keeps_the_types_of_the_dataset(tmp_path):
     version, done = import_photos(mixed(place, [1, 2, 3.0, 0.5, "x", "4"]), tmp_path / "root")
     assert [row["v"] for row in rows(version)] == [1, 2, 3, None, None, 4]
     assert any(
-        note.startswith("json: 2 values of v are no int64, which the dataset has") for note in done.notes
+        note.startswith("json: 2 values of v are not int64, which the dataset has") for note in done.notes
     )
 
 
@@ -36,7 +36,7 @@ def test_import_says_what_became_no_column(tmp_path, capsys):
     tars.fill(tmp_path / "tars", {"0.tar": img2dataset.members(0, b"damaged")})
     url = str(tmp_path / "root")
     assert main(["import", "webdataset", str(tmp_path / "tars"), "photos", "--root", url]) == 0
-    assert "json: 1 documents are no JSON objects, such as " in capsys.readouterr().out
+    assert "json: 1 documents are not JSON objects, such as " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("format", ["webdataset", "energon"])

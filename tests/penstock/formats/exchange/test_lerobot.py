@@ -262,7 +262,7 @@ def test_every_wrong_episode_is_named_and_nothing_is_published(own, tmp_path, cl
     assert loader.Root(tmp_path / "root").datasets() == []
     done = cli(*run, "--without", CAMERA, root=tmp_path / "root")
     assert (done.code, done.out.splitlines()[1]) == (0, "3 samples with bytes of their own")
-    # Metadata and videos are no samples, but the import reads them.
+    # Metadata and videos are not samples, but the import reads them.
     assert "others hold no samples" in done.out
     assert "ignored" not in done.out
 

@@ -175,7 +175,7 @@ def test_record_files_and_records_that_dataset_info_states(tmp_path):
     write_records(place, "d-train.tfrecord-00001-of-00003", range(2))
     assert "tfrecord-00002-of-00003, states 3 records, and 2 are there" in outcome("tfrecord", place, **how)
     (place / "dataset_info.json").write_text('{"splits": [{"name": "train", "shardLengths": ["many"]}]}')
-    assert "is no dataset_info.json of TensorFlow Datasets" in outcome("tfrecord", place, **how)
+    assert "is not a dataset_info.json of TensorFlow Datasets" in outcome("tfrecord", place, **how)
 
 
 def write_shards(format, path):

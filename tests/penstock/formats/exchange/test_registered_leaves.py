@@ -95,7 +95,7 @@ def test_archives_leave_as_they_came_until_something_is_added(archives, tmp_path
 
 
 def test_archive_without_some_samples_has_all_other_members_byte_for_byte(archives, tmp_path):
-    """Its other headers are kept too: of pax, long names, folders, files that are no samples."""
+    """Its other headers are kept too: of pax, long names, folders, files that are not samples."""
     sub = archives / "sub"
     with tarfile.open(sub / "pax.tar", "w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "all"}) as out:
         for name in (

@@ -136,8 +136,8 @@ def test_each_episode_is_a_sample_with_its_features(write, tmp_path):
     [
         ({"steps/action": [1.0] * 20}, "steps/action has 20 float values, and a shape of [7]"),
         ({"steps/action": [1.0] * 14}, "has values of"),
-        ({"steps/observation/grid": [256] * 12}, "has numbers that are no uint8"),
-        ({"steps/language_instruction": [b"\xff"] * 3}, "is no UTF-8"),
+        ({"steps/observation/grid": [256] * 12}, "has numbers that are not uint8"),
+        ({"steps/language_instruction": [b"\xff"] * 3}, "is not UTF-8"),
         (
             {"steps/observation/image": [picture(1), picture(2), picture(3, (8, 8))]},
             "of several kinds or sizes",
@@ -146,7 +146,7 @@ def test_each_episode_is_a_sample_with_its_features(write, tmp_path):
         ({"steps/observation/image": [b"?"] * 3}, "read are jpeg, png"),
         (
             {"steps/observation/depth": [depth(0), depth(1), picture(2)]},
-            "no PNG of one size, grey, of 16 bits",
+            "not PNG of one size, grey, of 16 bits",
         ),
         ({"steps/observation/depth": [depth(0)[:40]] * 3}, "steps/observation/depth: "),
         ({"steps/observation/image": [1, 2, 3]}, "has int64 values, and is of bytes"),

@@ -144,7 +144,7 @@ def bomb(name, nbytes, dtype):
 
 
 SPOILT = {
-    "names": (_names, "names is no array of numbers"),
+    "names": (_names, "names is not an array of numbers"),
     "external": (link("data/demo_1/stolen", h5py.ExternalLink("secret.hdf5", "/data")), "'stolen' is a link"),
     "soft": (link("data/demo_1/again", h5py.SoftLink("/data/demo_2/actions")), "demo_1: 'again' is a link"),
     "outside": (outside("data/demo_1/raw", (4,), "u1"), "has its bytes in another file"),
@@ -157,7 +157,7 @@ SPOILT = {
         bomb("mask/huge", 2**40, "S1"),
         "/mask/huge: 1,099,511,627,776 bytes; at most 67,108,864 are",
     ),
-    "mask_numbers": (link("mask/numbers", np.arange(3)), "/mask/numbers is no list of names"),
+    "mask_numbers": (link("mask/numbers", np.arange(3)), "/mask/numbers is not a list of names"),
     "bomb": (
         bomb("data/demo_1/huge", 2**33, "u1"),
         r"demo_1 has 8,589,9\d\d,\d{3} bytes, more than 4,160,749,568",
@@ -175,7 +175,7 @@ def test_files_that_are_not_as_they_should_be_are_named_and_the_others_are_read(
         write(tmp_path / f"in/{name}.hdf5", change)
     for cut in (0, 100, len(whole) // 2, len(whole) - 1):
         (tmp_path / f"in/cut{cut}.hdf5").write_bytes(whole[:cut])
-        told[f"cut{cut}"] = rf"cut{cut}\.hdf5 is no valid HDF5 file"
+        told[f"cut{cut}"] = rf"cut{cut}\.hdf5 is not a valid HDF5 file"
     done = import_lift(tmp_path / "in", tmp_path / "root")
     for name, why in told.items():
         assert [bool(re.search(why, one)) for one in done.failures if f"/{name}.hdf5" in one] == [True], name

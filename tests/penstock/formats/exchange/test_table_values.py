@@ -1,4 +1,4 @@
-"""Values, names and folders of tables: healthy ones come in as they are, and what is not taken is no damage."""
+"""Values, names and folders of tables: healthy ones come in as they are, and what is not taken is not damage."""
 
 import contextlib
 import errno
@@ -263,7 +263,7 @@ def test_tables_that_were_registered_with_64_bits_are_read_as_they_were(tmp_path
 def test_null_in_a_list_of_lists_is_no_number(tmp_path):
     table(tmp_path / "place/a.parquet", {"x": pa.array([[[1.0, None]]], NESTED["f4"][1])})
     (why,) = import_table(tmp_path / "place", tmp_path / "root", fields=[("x", "npy")])[0].failures
-    assert "row 0: column 'x' is no list of numbers" in why
+    assert "row 0: column 'x' is not a list of numbers" in why
 
 
 # One column, one form

@@ -101,7 +101,7 @@ def test_records_of_parts_have_keys_of_their_own(tmp_path):
         ),
         (
             lambda data, one: data + one(b"\x0a\x05"),
-            r"record 2 at byte 72 is no tf\.train\.Example: byte 0: field 1",
+            r"record 2 at byte 72 is not a tf\.train\.Example: byte 0: field 1",
         ),
         (lambda data, one: data + one(b"\x12\x00"), r"record 2 at byte 72 .* a SequenceExample"),
         (lambda data, one: data + one(b""), r"sample 'bad/000000002' has no field"),

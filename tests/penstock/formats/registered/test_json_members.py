@@ -148,7 +148,7 @@ def test_documents_that_cannot_be_read_are_null_counted_and_stay_a_field(root, f
     found = {bytes(one["json"]) for one in read_fields(done.version.shard_store, places)}
     assert {*broken, large} <= found
     assert [note.partition(", such as")[0] for note in done.notes] == [
-        f"json: {len(broken)} documents are no JSON objects",
+        f"json: {len(broken)} documents are not JSON objects",
         "json: 1 documents have more than 65,536 bytes",
     ]
     assert all("0.tar, byte " in note for note in done.notes)
@@ -160,7 +160,7 @@ def test_texts_that_no_column_takes_are_null_and_counted(root, fill):
     )
     assert column(done.version, "v") == ["a", None, None, "é" * 8000]
     (note,) = done.notes
-    assert note.startswith("json: 2 texts are longer than 16,384 bytes, or are no UTF-8, such as ")
+    assert note.startswith("json: 2 texts are longer than 16,384 bytes, or are not UTF-8, such as ")
     assert note.endswith("'v'")
 
 
@@ -252,4 +252,4 @@ def test_archive_without_documents_has_no_columns_and_costs_no_read(root, three,
 def test_register_says_what_became_no_column(root, fill, capsys):
     place = fill([{"v": 1}, b"damaged"])
     assert main(["register", "webdataset", str(place), "photos", "--root", root.url]) == 0
-    assert "json: 1 documents are no JSON objects, such as " in capsys.readouterr().out
+    assert "json: 1 documents are not JSON objects, such as " in capsys.readouterr().out

@@ -83,7 +83,7 @@ def test_mirror_becomes_the_primary_and_the_primary_its_mirror(places, capsys, k
     assert main(["migrate", "status", a, "--root", b]) == 1
     assert main(["migrate", "run", a, "--root", b]) == 0
     assert loader.Root(a).open("d@3").id == third
-    assert main(["migrate", "promote", b, "--root", a]) == 0  # again is no change
+    assert main(["migrate", "promote", b, "--root", a]) == 0  # again is not a change
     kills.has_new_primary(a, b)
 
 

@@ -317,7 +317,7 @@ def test_command_line(kit, place, tmp_path, capsys):
 
 
 def test_script_tells_names_from_words(kit, place, tmp_path):
-    """What somebody else is called too, a label, a field and a line of another dataset's ledger are no names."""
+    """What somebody else is called too, a label, a field and a line of another dataset's ledger are not names."""
     root = loader.Root(place)
     with root.write("clips") as writer:
         for key, label in (("video7", "x"), ("video7/2", "video7"), ("video8", "c")):

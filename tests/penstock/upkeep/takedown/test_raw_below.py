@@ -98,7 +98,7 @@ def test_operator_says_where(place, capsys):
     assert main([*verb[:4], "--raw-below", "/x", *verb[5:]]) == 2
     assert "--raw-below without --delete-raw" in capsys.readouterr().err
     assert main([*verb, "--raw-below", "/"]) == 2
-    assert "is no folder and no bucket" in capsys.readouterr().err
+    assert "is neither a folder nor a bucket" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,8 @@ FORGED = {
     "two paths": pa.table([pa.array(["p1"])] * 3, names=["slow_key", "slow_path", "slow_path"]),
     "number": pa.table({"slow_key": ["p1", "p2"], "slow_stage": [1, 2]}),
     "long text": pa.table({"slow_key": [*["x" * 5_000] * 9, "p1"]}),
-    "key is no text": pa.table({"slow_key": NO_TEXT}),
-    "path is no text": pa.table({"slow_key": pa.array(["p1"]), "slow_path": NO_TEXT}),
+    "key is not text": pa.table({"slow_key": NO_TEXT}),
+    "path is not text": pa.table({"slow_key": pa.array(["p1"]), "slow_path": NO_TEXT}),
 }
 
 

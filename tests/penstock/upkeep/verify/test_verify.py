@@ -560,7 +560,7 @@ def test_plan_edited_by_hand(root):
     ("edit", "problem"),
     [
         (lambda data: data.replace(b"/manifest-", b"0/manifest-"), r"it states data/.*, the log data/"),
-        (lambda data: data.replace(b"/manifest-", b"/manifest-0"), "is no path of the manifest of"),
+        (lambda data: data.replace(b"/manifest-", b"/manifest-0"), "is not a path of the manifest of"),
         (lambda data: data[:-1], "it cannot be read: DamagedJson"),
     ],
 )
@@ -574,7 +574,7 @@ def test_start_notes_that_were_edited(root, edit, problem):
     ("edit", "problem"),
     [
         (lambda data: data.replace(b"/manifest-", b"0/manifest-"), r"it states data/.*, the log data/"),
-        (lambda data: data.replace(b"/manifest-", b"/manifest-0"), "is no path of the manifest of"),
+        (lambda data: data.replace(b"/manifest-", b"/manifest-0"), "is not a path of the manifest of"),
         (lambda data: data[:-1], "it cannot be read: DamagedJson"),
     ],
 )
@@ -684,7 +684,7 @@ def test_report_that_was_edited(root):
         root.store.put(one.key, sound)
     for data in (b"1", b"null", b"[]"):
         change(root, one.key, lambda _, data=data: data)
-        only(root, one.key, "it is no JSON object: it was edited")
+        only(root, one.key, "it is not a JSON object: it was edited")
         root.store.put(one.key, sound)
     change(root, one.key, lambda data: json.dumps({**json.loads(data), "mood": "fine"}).encode())
     only(root, one.key, "it has other fields than a report .*'mood'.*: it was edited")

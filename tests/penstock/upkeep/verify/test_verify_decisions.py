@@ -47,7 +47,7 @@ def test_healthy_records_have_no_problem(root: loader.Root) -> None:
 
 DAMAGE: list[tuple[dict[str, Any], str]] = [
     ({"run": "other"}, "it is of step 0 of run 'other'"),
-    ({"plan": "p-1"}, "'p-1' is no hash of a plan"),
+    ({"plan": "p-1"}, "'p-1' is not a hash of a plan"),
     ({"steps": 0}, "one step at least"),
     ({"cursor": {}}, "KeyError: 'parts'"),
     ({"format": 3}, "has format 3; this penstock reads up to 2: upgrade"),
@@ -134,7 +134,7 @@ def test_records_of_a_followed_dataset_are_checked(tmp_path: Path) -> None:
     body = json_body(root, key)
     for change, says in (
         ({"step": 3}, "it is of step 3 of run 'big'"),
-        ({"before": 1}, "1 is no hash of a plan"),
+        ({"before": 1}, "1 is not a hash of a plan"),
         ({"plan": f"p-{'0' * 64}"}, "is missing, and no takedown deleted it"),
     ):
         data = json.dumps({**body, **change})

@@ -69,7 +69,7 @@ def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, OSError) as error:
         raise InvalidWeights(
-            f"{path} is no safetensors file: {error}", what="file", where=path, accepted="safetensors"
+            f"{path} is not a safetensors file: {error}", what="file", where=path, accepted="safetensors"
         ) from error
     if stated is None:
         raise InvalidWeights(

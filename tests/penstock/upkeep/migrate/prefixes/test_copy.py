@@ -79,7 +79,7 @@ def test_source_that_was_emptied_since_is_none(places, capsys):
 
 @pytest.mark.parametrize("verb", ["plan", "run", "status", "verify"])
 def test_source_without_anything_is_a_mistake(tmp_path, capsys, verb):
-    """A URL that was mistyped is no migration that is done, and the target is not marked as filled from there."""
+    """A URL that was mistyped is not a migration that is done, and the target is not marked as filled from there."""
     target = tmp_path / "to"
     assert main(["migrate", verb, str(target), "--from", str(tmp_path / "form")]) == 2
     assert f"{tmp_path / 'form'}: nothing lies there" in capsys.readouterr().err
@@ -239,7 +239,9 @@ def test_other_places_are_refused(places, tmp_path):
     root = loader.Root(str(tmp_path / "root"))
     root.create()
     for pair in ((root.store, target), (source, root.store)):
-        with refusal(Conflict, what="log", where=f"{tmp_path}/root", accepted="a location that is no root"):
+        with refusal(
+            Conflict, what="log", where=f"{tmp_path}/root", accepted="a location that is not a root"
+        ):
             migrate_prefix(*pair, Pace())
     migrate_prefix(source, target, Pace())
     other = open_store(str(tmp_path / "other"))

@@ -74,7 +74,7 @@ def _inside(root: Path, path: str) -> Path | None:
         return None
     if not file.is_file() or not file.is_relative_to(root.resolve()):
         raise InvalidSpec(
-            f"--snapshot: {path} is not a file of {root}, but a link out of it, submodule or pipe; put it in .gitignore",
+            f"--snapshot: {path} is not a file of {root}, but a link, submodule or pipe; put it in .gitignore",
             what="--snapshot",
             where=root,
             given=path,

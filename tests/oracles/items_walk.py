@@ -78,7 +78,7 @@ def walk_settings(source, **options):
 
 
 def print_walk(source, **options):
-    """Print what `walked` returns, and facts of the source, as a line of JSON."""
+    """Print what `walk_settings` returns, and facts of the source, as a line of JSON."""
     view = source if hasattr(source, "fingerprint") else loader.items(source)
     facts = {"fingerprint": view.fingerprint, "length": len(view)}
     print(json.dumps({**facts, "settings": walk_settings(source, **options)}))

@@ -158,7 +158,7 @@ def keys_of_step_1(replay):
     return [one.address.key for one in loader.explain(replay.plan, 1)]
 
 
-@pytest.mark.parametrize("function", ["photos", "named", "as_items", "opened_by_function"])
+@pytest.mark.parametrize("function", ["photos", "view_by_name", "as_items", "photos_function"])
 def test_recipe_may_return_the_dataset_in_each_form(folder, explained, function):
     ordinals = plan_of(folder, "items").slots(1).ordinal.tolist()
     assert explained(function) == [item_recipes.key_of(ordinal) for ordinal in ordinals]
@@ -186,7 +186,10 @@ def test_wrong_recipe_is_named_with_what_differs(explained, function, error, say
     ("function", "says"),
     [
         ("failing_keys", ["LookupError: no name", "while naming item", "item_recipes.py:"]),
-        ("unopened", ["FileNotFoundError: photos.h5", "while opening the dataset 'photos'", "in _unopened"]),
+        (
+            "missing_items",
+            ["FileNotFoundError: photos.h5", "while opening the dataset 'photos'", "in _raise_missing"],
+        ),
     ],
 )
 def test_error_of_the_users_code_is_named_with_its_line(command, function, says):

@@ -158,7 +158,7 @@ def test_another_transform_is_told(trained):
     with loader.Root(trained) as root, Viewed(root, "one", recipes.floats) as viewed:
         _, record = viewed.step(1, 0, 1)
         assert proved(record) == ALL | {"code": False, "tensors": False}
-        assert "normalised" in text_of(record, "code")
+        assert "normalise" in text_of(record, "code")
         assert "jpg" in text_of(record, "tensors")
 
 

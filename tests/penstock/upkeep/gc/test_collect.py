@@ -609,10 +609,10 @@ def test_lengths_and_sizes():
     ]
     assert [parse_size(text) for text in ("0", "4096", "1.5KiB", "2TiB")] == [0, 4096, 1536, 2**41]
     for wrong in ("", "72", "h", "-1h", "1w", "1e3s"):
-        with pytest.raises(ValueError, match="no length of time"):
+        with pytest.raises(ValueError, match="not a length of time"):
             parse_length(wrong)
     for wrong in ("", "1GB", "-1", "KiB"):
-        with pytest.raises(ValueError, match="no size"):
+        with pytest.raises(ValueError, match="not a size"):
             parse_size(wrong)
 
 
@@ -678,12 +678,12 @@ def test_gc_retire(cli, own):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("plan", "--grace", "72"), "no length of time"),
-        (("sweep", "--max-bytes", "1GB"), "no size"),
+        (("plan", "--grace", "72"), "not a length of time"),
+        (("sweep", "--max-bytes", "1GB"), "not a size"),
         (("plan", "--collector", "a b"), "cannot name a collector"),
         (("sweep", "--max-objects", "-1"), "max_objects = -1"),
         (("sweep", "--silence", "5m"), "silence_s = 300; at least 600 is needed"),
-        (("retire", "d", "--keep-last", "0"), "last = 0 in a policy"),
+        (("retire", "d", "--keep-last", "0"), "last = 0: a whole number"),
         (("retire", "nope", "--keep-last", "1"), "no dataset 'nope'"),
         (("sweep", "--dataset", "nope"), "no dataset 'nope'; it has d, other"),
     ],

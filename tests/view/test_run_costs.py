@@ -208,6 +208,7 @@ def test_sample_of_a_step_that_was_made_again_is_the_last_one(runs, tmp_path):
         values[4, 2] = 90.0
         put_samples(root, "again", 1, 60, values)
         (start,) = read_starts(root.store, "again")
+        # The last try has no sample in slot 2: the value of the first one there does not count either.
         last = StepRow(
             step=5,
             at_us=start.at_us + 10**10,
@@ -215,7 +216,7 @@ def test_sample_of_a_step_that_was_made_again_is_the_last_one(runs, tmp_path):
             substituted=0,
             wait_us=1,
             per_sample={
-                ("loss", 0): PerSample(values=np.full(16, 20.0), first_slot=0, real=np.ones(16, bool))
+                ("loss", 0): PerSample(values=np.full(16, 20.0), first_slot=0, real=np.arange(16) != 2)
             },
         )
         name = f"{trail_folder('again')}0-of-1/{5:019d}-{999:016x}.parquet"

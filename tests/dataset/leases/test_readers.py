@@ -32,8 +32,11 @@ def test_version_keeps_its_lease_when_the_root_is_dropped(tmp_path: Path) -> Non
     assert list(list_leases(store)) == []
 
 
+@pytest.mark.parametrize("has_read_log", [False, True])
 @pytest.mark.parametrize("collected", [False, True])
-def test_version_that_is_retired_before_the_lease_exists_is_not_opened(url: str, collected: bool) -> None:
+def test_version_that_is_retired_before_the_lease_exists_is_not_opened(
+    url: str, collected: bool, has_read_log: bool
+) -> None:
     """By whoever did not see the lease: also where a collector has deleted what is read beside it."""
     root = loader.Root(url)
     with root.write("photos") as writer:
@@ -47,6 +50,8 @@ def test_version_that_is_retired_before_the_lease_exists_is_not_opened(url: str,
 
     reader = loader.Root(url)
     reader._use(ObservedStore(reader.store, retire_at_put))
+    if has_read_log:
+        assert reader.datasets() == ["photos"]  # a root that has not read the log guesses the version
     with pytest.raises(VersionRetired, match="leaked"):
         reader.open("photos@1")
 

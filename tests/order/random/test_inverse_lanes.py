@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loader.order.random.keyed_permutation import ARGSORT_MAX, perm, unperm, unperm_one
-from loader.order.random.lane_inverse import find_position, find_positions
+from loader.order.random.lane_inverse import MIN_TOGETHER, find_position, find_positions
 from loader.order.random.lanes import LaneShape, locate
 
 SHAPES = st.builds(
@@ -63,6 +63,8 @@ def test_any_values_are_sent_back_together(k, n, data):
     st.data(),
 )
 def test_positions_together_are_positions_one_by_one(shape, data):
-    ordinals = data.draw(st.lists(st.integers(0, shape.n - 1), min_size=1, max_size=20))
+    # From MIN_TOGETHER on, positions are computed together.
+    size = data.draw(st.sampled_from([1, MIN_TOGETHER - 1, MIN_TOGETHER, 20]))
+    ordinals = data.draw(st.lists(st.integers(0, shape.n - 1), min_size=size, max_size=size))
     together = find_positions(shape, 7, "arm", 2, np.array(ordinals, np.int64))
     assert together.tolist() == [find_position(shape, 7, "arm", 2, ordinal) for ordinal in ordinals]

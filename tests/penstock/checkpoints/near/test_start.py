@@ -14,6 +14,7 @@ from loader.errors import CheckpointMismatch, CorruptCheckpoint, InvalidRuntime
 from loader.storage.requests import Traffic, count_requests
 from penstock.checkpoints import Checkpoints
 from penstock.checkpoints.marker import marker_key, part_key
+from penstock.checkpoints.near import start
 from penstock.checkpoints.near.start import NearSteps
 from penstock.checkpoints.restore import load_newest
 from penstock.checkpoints.set_aside import set_aside
@@ -299,13 +300,25 @@ def test_token_that_others_may_read_is_refused(root, nodes, steps):
         load(root, nodes[0], nodes)
 
 
-def test_start_of_a_saver_serves_its_node(root, nodes, steps):
+def test_start_of_a_saver_serves_its_node(root, nodes, steps, monkeypatch):
     nodes[0].stop()
+    servers = []
+
+    class ObservedSteps(NearSteps):
+        """Records whether the node's server runs when the near steps are read."""
+
+        def __init__(self, *arguments):
+            servers.append(live_server(str(nodes[0].folder)))
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(start, "NearSteps", ObservedSteps)
     with near_checkpoints(root, RUN, nodes[0], nodes[:1], near_every=20) as checkpoints:
         assert live_server(str(nodes[0].folder)) is None
         checkpoints.load(empty(), partial=True)
         server = live_server(str(nodes[0].folder))
         assert server.address == nodes[0].address
+    # The other nodes read this one's parts meanwhile.
+    assert servers == [server]
     (process,) = lifetime._started
     assert process.pid == server.pid
     process.terminate()

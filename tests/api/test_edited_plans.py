@@ -74,7 +74,7 @@ BESIDE = ("pack", "beside", 0)
         (("pack", "length"), 8, InvalidPlan, "source 'pairs' is packed as"),
         (("pack", "length"), "x", InvalidPlan, "source 'pairs' is packed as"),
         (("pack", "length"), 2**63, InvalidPlan, "source 'pairs' is packed as"),
-        (("pack", "dtype"), None, InvalidPlan, "no numpy dtype"),
+        (("pack", "dtype"), None, InvalidPlan, "not a numpy dtype"),
         (("pack", "beside"), DELETED, InvalidPlan, "source 'pairs' is packed as"),
         ((*BESIDE, "field"), "x", InvalidPlan, "source 'pairs' is packed as"),
         ((*BESIDE, "field"), {}, InvalidPlan, "JSON is damaged"),

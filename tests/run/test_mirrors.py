@@ -331,7 +331,7 @@ def test_no_store_has_the_shard(primary, mirror, tmp_path):
             os.unlink(path)
     with (
         loader.Root(primary.url, mirrors=[str(mirror)]) as root,
-        refusal(ObjectNotFound, what="cls", within="field 'cls'"),
+        refusal(ObjectNotFound, what="object", within="field 'cls'"),
     ):
         digests(root)
 

@@ -210,7 +210,7 @@ def test_parts_in_place_are_published_with_the_table_that_the_gate_saw(
     assert record is not None
     parts = [loader.Part.from_json(part) for part in record.body["parts"]]
     transaction = f"transaction {record.body['txn']}"
-    with refusal(StageNotPublished, what="verdict", where=transaction, given="no verdict was given"):
+    with refusal(StageNotPublished, what="verdict", where=transaction, given=""):
         root.publish("demo", parts, foreign=record.body["foreign"])
     with pytest.raises(InvalidSample, match="foreign="):
         root.publish("demo", parts)

@@ -347,7 +347,7 @@ def test_damaged_checksums_are_refused(tmp_path):
         (path,) = tmp_path.glob("packs/*.checks.parquet")
         for data, says in (
             (path.read_bytes()[:-9], "not a readable"),
-            (columns(document=[1]), "no table of ch"),
+            (columns(document=[1]), "not a table of ch"),
         ):
             path.write_bytes(data)
             with pytest.raises(Corrupt, match=says):

@@ -68,7 +68,7 @@ def test_runs_are_listed(cli, root, tmp_path):
     done = cli("trail", "ls", "--json", root=root.url)
     assert done.code == 1
     problems = {row["run"]: row["problem"] for row in done.json}
-    assert "no start of a trail" in problems["bad"]
+    assert "not a start of a trail" in problems["bad"]
     assert "two different records, the first is" in problems["other"]
     assert not problems["big-7"]
     done = cli("trail", "ls", "nope", root=root.url)

@@ -124,7 +124,7 @@ def config(**change):
         ("mds.arrays", "gz", raw_bytes(7), "bytes or more; its index gives 7"),
         ("mds.arrays", "gz", raw_bytes(2**31), "at most 1,073,741,824"),
         ("mds.arrays", "gz", shard(samples=9), "has 5 samples, and its index gives 9"),
-        ("mds.arrays", "gz", lambda index: index["shards"].insert(0, []), "no index of MDS shards"),
+        ("mds.arrays", "gz", lambda index: index["shards"].insert(0, []), "not an index of MDS shards"),
     ],
 )
 def test_compressed_shards_that_are_wrong_are_told(place, how, change, said, tmp_path):

@@ -124,7 +124,8 @@ def test_column_keeps_the_dataset_s_type_and_what_does_not_fit_is_null_and_count
     assert column(done.version, "v") == [first, *stored]
     told = [note.partition(", such as")[0] for note in done.notes if "are null" in note]
     kind = kinds(done.version)["v"]
-    assert told == [f"json: {n_lost} values of v are not {kind}, which the dataset has, and are null"][:n_lost]
+    loss = f"json: {n_lost} values of v are not {kind}, which the dataset has, and are null"
+    assert told == [loss][:n_lost]
 
 
 def test_dataset_registered_without_columns_gets_them_with_its_next_objects(root, fill, monkeypatch):

@@ -70,7 +70,11 @@ def test_nothing_is_left_after_close(local, tmp_path, monkeypatch):
                     next(batches)
             except TransformFailed:
                 pass
-            assert len(mine()) == 3 + (transform is None), "the lock's probe begins with the first batch"
+            names = [thread.name for thread in mine()]
+            n_probes = names.count("penstock-lock-probe")
+            assert n_probes == (transform is None), "the lock's probe begins with the first batch"
+            # A thread starts with a batch for which no other one is idle.
+            assert 1 <= len(names) - n_probes <= 3
         assert mine() == []
         assert open_files() - before == set()
         assert list(temporary.iterdir()) == []

@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-MOST_PAGES, MOST_WORDS = 36, 70_900
+MOST_PAGES, MOST_WORDS = 36, 70_960
 """Bounds of the documentation below docs/, counted as `wc -w` does."""
 COUNTS = Path(__file__).parent / "style.txt"
 PACKAGES = ("loader/", "penstock/", "resources/", "assets/", "dagster_project/")

@@ -139,8 +139,9 @@ def in_namespaces(bucket: Path, folder: Path, size: int) -> list[Row]:
     places = folder / "namespaces"
     rows = whole_set(bucket, places, size, has_namespaces=True)
     rows += kills(bucket, places, size, has_namespaces=True)
-    links = describe_links()
-    return [Row(f"in namespaces ({links}): {row.what}", row.measured, row.aim) for row in rows if row.aim]
+    named = [Row(f"in namespaces: {row.what}", row.measured, row.aim) for row in rows if row.aim]
+    links = Row("links of the namespaces", describe_links(), "")
+    return [links, *named]
 
 
 def costs(bucket: Path, folder: Path, size: int) -> list[Row]:
@@ -156,7 +157,7 @@ def costs(bucket: Path, folder: Path, size: int) -> list[Row]:
             ),
             Row("both sides as a multiple of the disk's", f"{page.ratio:.1f}", "2.5"),
             Row(
-                "the same bytes by bare sockets, `preadv` and `send`: both sides, us",
+                "the same by bare sockets, both sides, us",
                 f"{page.sockets_us:.0f}",
                 "",
             ),
@@ -195,7 +196,7 @@ def near(bucket: Path, folder: Path, size: int) -> list[Row]:
             "1.10",
         ),
         Row(
-            "the same, beside two threads a rank of another program that hash at the same low priority",
+            "the same, beside hashing of another program at that priority",
             f"{figures.beside_hashing_s / figures.alone_s:.2f}",
             "",
         ),
@@ -221,10 +222,9 @@ def fill(bucket: Path, folder: Path, size: int) -> list[Row]:
         rows += [
             Row(f"{what}: speed, local files 1", f"{epoch.ratio:.2f}", "0.9"),
             Row("the same by the ranks' processor time", f"{by_processor:.2f}", "0.9"),
-            Row("processor time of a photo from local files, us", f"{epoch.local_us:.0f}", ""),
             Row(
-                "the same after `cache fill`: rank, servers, us",
-                f"{epoch.reader_us:.0f}, {epoch.servers_us:.0f}",
+                "processor time of a photo: local files; rank, servers, us",
+                f"{epoch.local_us:.0f}; {epoch.reader_us:.0f}, {epoch.servers_us:.0f}",
                 "",
             ),
             Row("requests to the bucket", f"{epoch.requests:.0f}", "0"),
@@ -291,8 +291,7 @@ def page(rows: Sequence[Row]) -> str:
         f"{NODES} nodes of one rank each, {SAMPLES:,} samples of {SAMPLE_BYTES // 1000} kB in a shuffle, batches of 4, "
         f"5 ms of latency: `python -m benchmarks.cluster`. The shares are measured on {SHARE_SAMPLES:,} samples of "
         f"{SHARE_SAMPLE_BYTES // 1000} kB in pages of {SHARE_PAGE_BYTES // 2**10} KiB, in batches of {SHARE_BATCH}: "
-        f"{RANGES_STEPS} steps are read ahead, {RANGES_STEPS * SHARE_BATCH * NODES / SHARE_SAMPLES:.0%} of the first "
-        "epoch, and two batches made. A page for each running loader stays free.",
+        f"{RANGES_STEPS} steps are read ahead, and two batches made.",
         "",
         "| what | measured | aim |",
         "| --- | --- | --- |",

@@ -22,7 +22,7 @@ from .part_stream import write_part
 PARTS_AT_ONCE = 1
 """Parts that a rank writes at a time: the training runs beside them.
 
-With two, four ranks on two cores saved as often, but the slowest step took 1.44 to 1.85 times as long, not 1.14.
+With two, four ranks on two cores saved as often, but the slowest step took 1.44 to 1.85 times as long, not 1.09.
 """
 SAVE_S = 120.0
 """Seconds after which a rank begins no further part."""

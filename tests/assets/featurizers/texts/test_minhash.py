@@ -6,7 +6,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from assets.featurizers import make
@@ -39,6 +39,7 @@ def reference_shingles(text: str) -> set[str]:
     st.text(alphabet=st.sampled_from("aB c.\n-Éé\u0301ß1_速い"), max_size=200),
     st.integers(min_value=1, max_value=50),
 )
+@example("a b c a b a c b a a b c c a", 16)  # shingles that lie across two blocks
 def test_shingles_are_those_of_the_reference(text: str, block_characters: int) -> None:
     """However short the blocks of a text are."""
     with pytest.MonkeyPatch.context() as patch:

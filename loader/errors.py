@@ -67,9 +67,8 @@
       InvalidSpec:            (ValueError)
       RunTaken:               (RuntimeError)
 
-A message names the fault, the given and the accepted value, and the remedy; for stored data also the address
-(`name@12/part-00042 media[1048576:1310720] sample 'ep_31/0120'`).
-Programs read the same facts from the fields `what`, `where`, `given` and `accepted`: a text may change.
+A message names the fault, the given and the accepted value, the remedy, and the address of stored data. Programs read
+the same facts from the fields `what`, `where`, `given` and `accepted`: a text may change.
 """
 
 import os
@@ -96,7 +95,8 @@ def redact(text: str, secrets: abc.Iterable[str] = ()) -> str:
     """Return `text` without the given secrets, passwords in URLs and signatures in queries."""
     for secret in secrets:
         text = text.replace(secret, "***")
-    return re.sub(_SIGNED, r"\1=***", re.sub(USERINFO, "***@", text))
+    without_passwords = re.sub(USERINFO, "***@", text)
+    return re.sub(_SIGNED, r"\1=***", without_passwords)
 
 
 def plain_value(value: object, depth: int = 0) -> object:
@@ -283,7 +283,7 @@ class FormatTooNew(RootError, ValueError):
 
 
 class VersionNotFound(RootError, LookupError):
-    """No such dataset, version, tag, alias or id. dataset: the existing one; "" for none; None: unknown."""
+    """No such dataset, version, tag, alias or id. dataset: the one without that version; "" if it does not exist."""
 
     def __init__(self, *args: object, dataset: str | None = None, **fields: object) -> None:
         super().__init__(*args, **fields)

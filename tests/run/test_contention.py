@@ -32,7 +32,7 @@ from tests.servers.patience import PATIENCE_S, until
 from tests.servers.processes import python
 
 PHOTOS = Stages(wait_share=0.97, compute_share=0.02, decode_share=0.93, fetch_share=0.02, load=2.5, cores=2.6)
-"""Recorded on a node of 16 cores, as those of test_maker_choice.py."""
+"""Recorded on a node of 16 cores, like the figures of test_maker_choice.py."""
 WORKING = replace(PHOTOS, wait_share=0.5)
 COPIES = Stages(wait_share=0.97, compute_share=0.02, decode_share=0.0, fetch_share=0.87, load=1.0, cores=1.1)
 STAGES = ("plan", "address", "fetch_wait", "peer_wait", "verify", "decode", "transform", "collate")

@@ -427,7 +427,7 @@ def test_decoder_of_the_callers_gets_whole_documents(memory_root):
 
 
 def test_of_a_split_document_only_the_corrupt_piece_is_masked(memory_root, watch_store):
-    """`spoil_documents` changes the last byte: that of the fourth document's last piece, tokens 896 to 899."""
+    """`spoil_documents` changes the last byte, which lies in the fourth document's last piece, tokens 896 to 899."""
     version = write(memory_root, lengths=LONG)
     plan = make_plan(version, batch=5, pack=CHECKED)
     sound, _ = an_epoch(plan)

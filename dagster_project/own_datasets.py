@@ -17,7 +17,7 @@ import dagster as dg
 from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec
 from dagster_project.datasets import specs
-from loader.storage.spec import redact
+from loader.redaction import redact
 
 VARIABLE = "PENSTOCK_DATASETS"
 BROKEN = "broken_datasets"

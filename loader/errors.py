@@ -72,31 +72,16 @@ the same facts from the fields `what`, `where`, `given` and `accepted`: a text m
 """
 
 import os
-import re
 from collections import abc
 from typing import Self
 
-# Patterns as texts, compiled at their first use: `import loader` needs none.
-USERINFO = r"(?<=://)[^/@:\s\[]*:(?![0-9]{1,5}/)[^\s\"'<>]{0,256}@"
-"""A password may hold @ and /; a colon with a port and a path is none."""
-_SIGNED = (
-    r"(?i)\b(sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature|"
-    r"x-goog-credential|awsaccesskeyid|access_token|token|(?:api|secret|access)?[_-]?key|password|passwd|pwd|secret)=[^&\s\"']+"
-)
+from .redaction import redact
 
 # Bounds of fields. Longer texts are cut. Longer and deeper lists become their repr: a list may contain itself.
 MAX_CHARS = 300
 MAX_ENTRIES = 20
 MAX_DEPTH = 3
 _FIELDS = ("what", "where", "given", "accepted")
-
-
-def redact(text: str, secrets: abc.Iterable[str] = ()) -> str:
-    """Return `text` without the given secrets, passwords in URLs and signatures in queries."""
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    without_passwords = re.sub(USERINFO, "***@", text)
-    return re.sub(_SIGNED, r"\1=***", without_passwords)
 
 
 def plain_value(value: object, depth: int = 0) -> object:

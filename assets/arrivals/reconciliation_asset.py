@@ -5,7 +5,7 @@ import time
 import dagster as dg
 
 from loader.errors import PenstockError
-from loader.storage.spec import redact
+from loader.redaction import redact
 from penstock.text import markdown_table
 from resources.storage import LandingResource, RootResource
 

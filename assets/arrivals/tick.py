@@ -15,8 +15,8 @@ from dataclasses import replace
 from itertools import islice
 
 from loader.errors import PenstockError
+from loader.redaction import redact
 from loader.storage import ObjectInfo, Store
-from loader.storage.spec import redact
 from loader.storage.store import SHOWN, list_place
 
 from ..sources import BatchLimits, Sieve, Source

@@ -24,10 +24,10 @@ from ..errors import AlreadyExists, Corrupt, FormatTooNew, InvalidName, InvalidR
 from ..json_text import is_text, parse_json_object
 from ..keywords import is_whole_number
 from ..order.plan import Plan
+from ..redaction import redact
 from ..run.recipe.recipe import stored_view
 from ..storage import Store
 from ..storage.mirror import primary_store
-from ..storage.spec import redact
 
 FORMAT = 1
 MAX_METRICS = 200

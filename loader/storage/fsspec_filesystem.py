@@ -17,8 +17,8 @@ from ..errors import (
     Throttled,
     Transient,
 )
+from ..redaction import redact
 from .cloud.errors import NO_BUCKET, NO_BUCKET_CODES, advice, other_region, region_advice
-from .spec import redact
 
 # Package -> first version whose `pipe_file(mode="create")` is one conditional request.
 ATOMIC = {"s3fs": "2024.10", "gcsfs": "2025.2", "adlfs": "2024.12"}

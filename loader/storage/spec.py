@@ -14,9 +14,9 @@ from types import FunctionType
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
-from ..errors import USERINFO, InvalidStore, MissingDependency
-from ..errors import redact as redact
+from ..errors import InvalidStore, MissingDependency
 from ..keywords import did_you_mean
+from ..redaction import USERINFO, redact
 from .requests import Limiter, RetryBudget
 from .store import Store, check_key
 

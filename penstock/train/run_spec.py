@@ -10,8 +10,9 @@ from typing import Any
 
 from loader.dataset.log.entries import canonical
 from loader.errors import InvalidName, InvalidSpec
+from loader.redaction import redact
 from loader.run.trail.trail import check_run_name
-from loader.storage.spec import has_url_secret, redact
+from loader.storage.spec import has_url_secret
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -9,9 +9,10 @@ import traceback
 import pytest
 
 from loader.errors import Forbidden, InvalidStore, PenstockError
+from loader.redaction import redact
 from loader.storage import Store, StoreSpec, open_store
 from loader.storage.cloud import azure, gcs, s3
-from loader.storage.spec import is_secret, redact, store_runtime, store_spec
+from loader.storage.spec import is_secret, store_runtime, store_spec
 from tests.servers.patience import PATIENCE_S
 
 PLANTED = "PLANTEDsecretPLANTED"
@@ -145,7 +146,7 @@ def test_private_key_of_sftp_is_dropped():
 
 def test_redact_ends_whatever_the_text():
     """In a process of its own, which can be ended."""
-    script = "from loader.storage.spec import redact; print(len(redact('://' + ':' * 300_000)))"
+    script = "from loader.redaction import redact; print(len(redact('://' + ':' * 300_000)))"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, check=False, timeout=PATIENCE_S
     )

@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from ...errors import FieldNotFound, InvalidField, InvalidSample, StoreError
 from ...json_text import is_text
+from ...redaction import redact
 from ...storage import open_store
 from ...storage.disk.scratch import scratch_folder
 from ...storage.files import download
-from ...storage.spec import redact
 from ..tables.columns import arrow_column, check_metadata
 from .batch import (
     DELIMITERS,

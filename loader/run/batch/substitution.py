@@ -9,7 +9,7 @@ from ...errors import Corrupt, DecodeFailed
 from ...order.plan import Plan
 from ...order.slots import Slots
 from ...order.substitutes import substitutes
-from ...storage.spec import redact
+from ...redaction import redact
 from ..recipe.rank_slots import LocatedSamples, RankSlots
 
 Result = TypeVar("Result")

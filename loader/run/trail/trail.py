@@ -23,7 +23,7 @@ from ...distribution import DISTRIBUTION
 from ...errors import Corrupt, FormatTooNew, InvalidName, InvalidRuntime
 from ...json_text import parse_json_object
 from ...keywords import check_whole_number
-from ...storage.spec import redact
+from ...redaction import redact
 from ..recipe.decode import ByBucket
 from ..recipe.recipe import Recipe, stored_view
 

@@ -9,8 +9,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ...errors import InvalidStore, PenstockError
+from ...redaction import redact
 from ..requests import Retrier, count_request
-from ..spec import Runtime, StoreSpec, redact
+from ..spec import Runtime, StoreSpec
 from ..threads import DaemonPool, check_fork, native_opened
 from .errors import translate
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from ...errors import Forbidden, InvalidStore, ObjectNotFound, StoreError, Throttled, Transient
-from ..spec import redact
+from ...redaction import redact
 
 _STATUS = re.compile(r"status code: (\d{3})|Server returned error response: ")
 _LEADS = ("location {} not found: ", "location {} already exists: ", "for path {}: ")

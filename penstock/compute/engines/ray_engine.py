@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from loader.errors import EngineUnreachable, InvalidCluster
-from loader.storage.spec import redact
+from loader.redaction import redact
 
 from . import ray_driver
 from .engine import AttemptStatus

@@ -14,8 +14,8 @@ from typing import Any
 
 from loader.dataset.log.entries import canonical
 from loader.errors import AlreadyExists, Corrupt, ObjectNotFound
+from loader.redaction import redact
 from loader.storage import ObjectInfo, Store
-from loader.storage.spec import redact
 
 from ..objects.json_object import read_object
 from .code_files import code_files, code_root, commit, file_sha256, git, script_folder

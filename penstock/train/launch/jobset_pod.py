@@ -15,7 +15,7 @@ import loader
 from loader.dataset.log.entries import canonical
 from loader.errors import AlreadyExists, Corrupt
 from loader.json_text import parse_json_object
-from loader.storage.spec import redact
+from loader.redaction import redact
 
 from ...checkpoints.ranks import several
 from ...units import utc_us

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from loader.errors import EngineUnreachable, InvalidRuntime, PenstockError
-from loader.storage.spec import redact
+from loader.redaction import redact
 
 from ...alerts import Alert, Severity, channels, send
 from ...text import line_text

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from loader.dataset.log.entries import canonical
+from loader.redaction import redact
 from loader.storage import ObjectInfo, Store
-from loader.storage.spec import redact
 
 from ...units import second
 from .json_object import read_object, whole_number

@@ -14,11 +14,11 @@ from typing import Any
 from loader.dataset.log.entries import canonical
 from loader.dataset.root import Root
 from loader.errors import Corrupt, FormatTooNew, MissingDependency, ObjectNotFound, RunNotFound
+from loader.redaction import redact
 from loader.run.trail.read_trail import RunTrail
 from loader.run.trail.step_range_reads import read_rank_trail
 from loader.run.trail.step_rows import NOTE
 from loader.storage.mirror import primary_store
-from loader.storage.spec import redact
 
 from ..objects.json_object import read_object, whole_number
 from ..run_folder import FORMAT, RunFolder

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from loader.dataset.root import Root
 from loader.errors import InvalidRuntime, MissingDependency
+from loader.redaction import redact
 from loader.storage.mirror import primary_store
-from loader.storage.spec import redact
 
 from ...checkpoints import marker
 from .run_facts import RunFacts, TrackedVersion

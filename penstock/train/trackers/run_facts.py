@@ -6,9 +6,9 @@ from urllib.parse import quote
 
 from loader.dataset.root import Root
 from loader.order.plan import Plan
+from loader.redaction import redact
 from loader.run.recipe.recipe import stored_view
 from loader.storage.mirror import primary_store
-from loader.storage.spec import redact
 
 from ...checkpoints import marker
 from ..code.code_files import commit

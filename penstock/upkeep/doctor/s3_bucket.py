@@ -6,8 +6,9 @@ from typing import Any
 from xml.etree.ElementTree import ParseError
 
 from loader.errors import MissingDependency
+from loader.redaction import redact
 from loader.storage.cloud.s3 import s3_config
-from loader.storage.spec import bucket_and_prefix, redact, secret_values
+from loader.storage.spec import bucket_and_prefix, secret_values
 
 from .finding import Finding, fail, note, ok, warn
 from .lifecycle_rules import ARCHIVES, judge_rules, rules_of_s3

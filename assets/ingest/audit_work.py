@@ -81,7 +81,10 @@ def audit(task: AuditTask, node: Node) -> Audited:
     result = audit_object(request)
     if result.fault:
         raise Fault(
-            f"{raw['key']!r} could not be audited: {result.fault}", what=raw["key"], given=result.fault
+            f"{raw['key']!r} could not be audited: {result.fault}",
+            what="audit",
+            where=raw["key"],
+            given=result.fault,
         )
     return Audited(row=result.row, refusal=result.refusal)
 

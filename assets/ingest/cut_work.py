@@ -119,7 +119,12 @@ def cut(task: CutTask, node: Node) -> CutUnits:
     )
     result = cut_object(request)
     if result.fault:
-        raise Fault(f"{task.raw['key']!r} could not be cut: {result.fault}")
+        raise Fault(
+            f"{task.raw['key']!r} could not be cut: {result.fault}",
+            what="cut",
+            where=task.raw["key"],
+            given=result.fault,
+        )
     pieces = [_unit_files(unit, node.scratch) for unit in result.units]
     return CutUnits(kind=result.kind, pieces=pieces, refusal=result.refusal)
 

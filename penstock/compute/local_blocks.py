@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from loader.errors import Corrupt
+from loader.errors import Corrupt, PenstockError
 from loader.storage import Store
 from loader.storage.disk.scratch import scratch_folder
 
@@ -23,6 +23,18 @@ FINISH_S = 3600.0
 """Time limit of a block's `finish`, in s."""
 _RESULT = b"r"
 _FAULT = b"f"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SentFault:
+    """A fault of code or machine, as a worker sends it."""
+
+    text: str
+    """Type, message and perhaps a traceback."""
+    where: str | None = None
+    """The error's field, if it states one."""
+    given: Any = None
+    """The error's field, or the first line of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +152,11 @@ class WorkerCalls:
             )
         body, fault = _read(outcome.value)
         if fault:
-            # The further lines of a fault are its traceback.
-            first_line, _, _ = fault.partition("\n")
             raise Fault(
-                f"block {number} could not be finished: {fault}", what=f"block {number}", given=first_line
+                f"block {number} could not be finished: {fault.text}",
+                what=f"block {number}",
+                where=fault.where,
+                given=fault.given,
             )
         return from_json(body, self.work.part, f"what the finish of block {number} returned")
 
@@ -154,9 +167,10 @@ class WorkerCalls:
         body, fault = _read(outcome.value)
         if fault:
             raise Fault(
-                f"work {self.work.name!r} failed, which is not a verdict on its unit: {fault}",
+                f"work {self.work.name!r} failed, which is not a verdict on its unit: {fault.text}",
                 what=self.work.name,
-                given=fault,
+                where=fault.where,
+                given=fault.given,
             )
         try:  # a hostile input file may control the worker
             result = from_json(body, self.work.result, "the result of a unit")
@@ -170,20 +184,35 @@ def _failure(outcome: Outcome[Any]) -> Failure:
 
 
 def _answer(make: Callable[[], Any]) -> bytes:
-    # A letter, then a result's JSON or a fault's text
+    # A letter, then the JSON of a result or a fault
     try:
         answer = make()
     except Exception as error:
         if not is_fault(error):
             raise
         # Returned, since the pool reports an exception as the unit's failure.
-        return _FAULT + f"{type(error).__name__}: {error}".encode()
+        return _FAULT + to_json(_sent_fault(error))
     return _RESULT + to_json(answer)
 
 
-def _read(answer: bytes) -> tuple[memoryview, str]:
+def _sent_fault(error: Exception) -> _SentFault:
+    text = f"{type(error).__name__}: {error}"
+    fields: Mapping[str, Any] = {}
+    if isinstance(error, PenstockError):
+        fields = error.fields
+    # The further lines of a text are a traceback.
+    first_line, _, _ = text.partition("\n")
+    return _SentFault(text=text, where=fields.get("where"), given=fields.get("given", first_line))
+
+
+def _read(answer: bytes) -> tuple[memoryview, _SentFault | None]:
     body = memoryview(answer)[1:]
-    return body, "" if answer[:1] == _RESULT else str(body, errors="replace")
+    if answer[:1] == _RESULT:
+        return body, None
+    try:
+        return body, from_json(body, _SentFault, "a fault")
+    except Corrupt:  # a hostile input file may control the worker
+        return body, _SentFault(text=str(body, errors="replace"))
 
 
 U = TypeVar("U")

@@ -65,7 +65,11 @@ def _runs(
             if size > MAX_DEMO_BYTES:
                 raise InvalidSample(
                     f"{where}, {name} has {size:,} bytes, more than {MAX_DEMO_BYTES:,}; cut the demonstration, or "
-                    "leave arrays out (--without FIELD)"
+                    "leave arrays out (--without FIELD)",
+                    what="bytes",
+                    where=f"{where}, {name}",
+                    given=size,
+                    accepted=MAX_DEMO_BYTES,
                 )
             nbytes += size
             if nbytes >= RUN_BYTES:
@@ -107,7 +111,11 @@ def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator
             if len(steps) > 1 or (isinstance(declared, int) and steps - {declared}):
                 raise InvalidSample(
                     f"{at} has arrays of {sorted(steps)} steps, and num_samples = {declared}: all are of the same "
-                    "steps; repair the demonstration, or leave arrays out (--without FIELD)"
+                    "steps; repair the demonstration, or leave arrays out (--without FIELD)",
+                    what="steps",
+                    where=at,
+                    given=sorted(steps),
+                    accepted=declared,
                 )
             if "episode.json" not in options.without:
                 attributes_of = {"demo": attributes, "data": shared}
@@ -130,7 +138,7 @@ def _h5py() -> Any:
         import h5py
     except ImportError as error:
         raise MissingDependency(
-            "robomimic files are read by h5py: pip install 'penstock-data[robomimic]'"
+            "robomimic files are read by h5py: pip install 'penstock-data[robomimic]'", what="h5py"
         ) from error
     return h5py
 
@@ -148,12 +156,21 @@ def _open_file(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, str]]:
         except TypeError as error:
             if "NumPy equivalent" not in str(error):
                 raise
-            raise NotSupported(f"{where} has values that NumPy does not have: {error}") from error
+            raise NotSupported(
+                f"{where} has values that NumPy does not have: {error}",
+                what="values",
+                where=where,
+                given=error,
+            ) from error
         except (OSError, KeyError, RuntimeError, ValueError) as error:
             if is_of_the_machine(error):
                 raise
             raise Corrupt(
-                f"{where} is not a valid HDF5 file: {error}; repair it, or move it elsewhere"
+                f"{where} is not a valid HDF5 file: {error}; repair it, or move it elsewhere",
+                what="file",
+                where=where,
+                given=type(error).__name__,
+                accepted="HDF5",
             ) from error
 
 
@@ -161,7 +178,10 @@ def _member(group: Any, name: str, where: str) -> Any:
     """Return a group's member. Raises: InvalidSample for a link."""
     if not isinstance(group.get(name, getlink=True), _h5py().HardLink):
         raise InvalidSample(
-            f"{where}: {name!r} is a link, which may lead out of the file; write its data instead"
+            f"{where}: {name!r} is a link, which may lead out of the file; write its data instead",
+            what=name,
+            where=where,
+            given="a link",
         )
     return group[name]
 
@@ -171,7 +191,12 @@ def _group(group: Any, name: str, where: str) -> Any:
     if name in group:
         member = _member(group, name, where)
     if not isinstance(member, _h5py().Group):
-        raise InvalidSample(f"{where} has no group {name!r}, in which robomimic keeps demonstrations")
+        raise InvalidSample(
+            f"{where} has no group {name!r}, in which robomimic keeps demonstrations",
+            what=name,
+            where=where,
+            accepted="a group",
+        )
     return member
 
 
@@ -189,7 +214,13 @@ def _arrays(
 ) -> Iterator[tuple[str, Any]]:
     h5py = _h5py()
     if depth > MAX_DEPTH:
-        raise InvalidSample(f"{where} has groups within groups, more than {MAX_DEPTH}")
+        raise InvalidSample(
+            f"{where} has groups within groups, more than {MAX_DEPTH}",
+            what="groups",
+            where=where,
+            given=depth,
+            accepted=MAX_DEPTH,
+        )
     for name in sorted(group):
         member = _member(group, name, where)
         if isinstance(member, h5py.Group):
@@ -200,7 +231,10 @@ def _arrays(
             continue
         if not isinstance(member, h5py.Dataset) or member.dtype.kind not in "biuf":
             raise InvalidSample(
-                f"{where}: {member.name} is not an array of numbers; leave it out (--without {field})"
+                f"{where}: {member.name} is not an array of numbers; leave it out (--without {field})",
+                what=member.name,
+                where=where,
+                accepted="an array of numbers",
             )
         _check_inside(member, where)
         yield field, member
@@ -209,7 +243,12 @@ def _arrays(
 def _check_inside(array: Any, where: str) -> None:
     """Raise InvalidSample for bytes in another file."""
     if array.is_virtual or array.external:
-        raise InvalidSample(f"{where}: {array.name} has its bytes in another file; write them into this one")
+        raise InvalidSample(
+            f"{where}: {array.name} has its bytes in another file; write them into this one",
+            what=array.name,
+            where=where,
+            given="bytes in another file",
+        )
 
 
 def _npy(array: Any) -> bytes:
@@ -230,10 +269,21 @@ def _masks(file: Any, where: str) -> dict[str, frozenset[str]]:
 
 def _members(mask: Any, where: str) -> frozenset[str]:
     if not isinstance(mask, _h5py().Dataset) or mask.dtype.kind not in "SO":
-        raise InvalidSample(f"{where}: {mask.name} is not a list of names of demonstrations")
+        raise InvalidSample(
+            f"{where}: {mask.name} is not a list of names of demonstrations",
+            what=mask.name,
+            where=where,
+            accepted="a list of names",
+        )
     _check_inside(mask, where)
     if mask.nbytes > MAX_MASK_BYTES:
-        raise InvalidSample(f"{where}: {limit_message(mask.name, mask.nbytes, 'bytes', MAX_MASK_BYTES)}")
+        raise InvalidSample(
+            f"{where}: {limit_message(mask.name, mask.nbytes, 'bytes', MAX_MASK_BYTES)}",
+            what=mask.name,
+            where=where,
+            given=mask.nbytes,
+            accepted=MAX_MASK_BYTES,
+        )
     return frozenset(_text(one) for one in mask[()].ravel().tolist())
 
 

@@ -331,15 +331,22 @@ def in_workers(
             why = "no answer"
             if outcome.error:
                 why = outcome.error.summary
+            address = f"{store.url}/{info.key}"
+            code = outcome.error and outcome.error.code
             # A fault of the machine or of penstock: no repair of the object would help.
-            if outcome.error and outcome.error.code in ("memory", "exception"):
-                raise WorkerFailed(f"{store.url}/{info.key} was not read: {why}")
-            raise Corrupt(f"{store.url}/{info.key} cannot be read: {why}; repair it, or move it elsewhere")
-        error, answer, missing = outcome.value
+            if code in ("memory", "exception"):
+                raise WorkerFailed(f"{address} was not read: {why}", what=code, where=address, given=why)
+            raise Corrupt(
+                f"{address} cannot be read: {why}; repair it, or move it elsewhere",
+                what=code,
+                where=address,
+                given=why,
+            )
+        error, answer, missing, error_fields = outcome.value
         for text in missing:
             stated.lacks(text)
         if error:
-            raise _ERRORS.get(error, Corrupt)(answer)
+            raise _ERRORS.get(error, Corrupt)(answer, **error_fields)
         return answer
 
     def runs(info: ObjectInfo) -> list[ImportRun]:
@@ -360,8 +367,8 @@ def _read_in_worker(
     options_json: dict[str, Any],
     allow_missing: bool,
     request: _ReadRequest,
-) -> tuple[str, Any, list[str]]:
-    """Return the name of an error or "", its text or the answer, and what the object states and lacks."""
+) -> tuple[str, Any, list[str], dict[str, Any]]:
+    """Return the name of an error or "", its text or the answer, what the object lacks, and the error's fields."""
     options = ColumnarOptions.from_json(options_json)._replace(allow_missing=allow_missing)
     answer: Any
     try:
@@ -371,6 +378,8 @@ def _read_in_worker(
         else:
             answer = [tuple(one) for one in readable.samples(ImportRun(request.info, *request.run))]
     except PenstockError as error:
-        return type(error).__name__, str(error), []
+        # Fields are plain values, so a worker can send them. The error itself would have to be unpickled here, and a
+        # hostile file may control the worker.
+        return type(error).__name__, str(error), [], error.fields
     missing = readable.stated.lines() if readable.stated is not None else []
-    return "", answer, missing
+    return "", answer, missing, {}

@@ -1,6 +1,7 @@
 """HDF5 demonstrations of robomimic: every array of every demonstration is in the version, and no other file's bytes."""
 
 import base64
+import importlib
 import json
 import lzma
 import re
@@ -9,13 +10,15 @@ import h5py
 import numpy as np
 
 import loader
+from loader.errors import Corrupt, InvalidSample
 from loader.modalities import find_decoder
 from loader.storage import open_store
 from penstock.formats.episodes import robomimic_import as robomimic
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.importing import read_units
-from penstock.formats.registry import FORMATS, Format
+from penstock.formats.importing.read_units import in_workers
 from tests.penstock.formats.versions import contents, importing
+from tests.refusals import refusal
 
 STEPS = (3, 1, 5)
 
@@ -218,11 +221,24 @@ def test_file_that_holds_its_reader_is_named(tmp_path, monkeypatch):
     assert "/in/holds.hdf5 cannot be read: took longer than 1 s and was killed; repair it" in why
 
 
-def test_file_that_kills_its_reader_costs_itself(tmp_path, monkeypatch):
+def test_file_that_kills_its_reader_costs_itself_and_errors_keep_their_fields(tmp_path, monkeypatch):
     (tmp_path / "deadly.py").write_text(DEADLY)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(FORMATS, "robomimic", Format(importer="deadly", is_isolated=True))
-    write(tmp_path / "in/good.hdf5")
+    deadly = importlib.import_module("deadly")
+    whole = write(tmp_path / "in/linked.hdf5", SPOILT["mask_link"][0]).read_bytes()
+    (tmp_path / "in/cut.hdf5").write_bytes(whole[:100])
     (tmp_path / "in/kills.hdf5").write_bytes(b"")
-    (why,) = import_lift(tmp_path / "in", tmp_path / "root").failures
-    assert "/in/kills.hdf5 cannot be read: its process was killed by SIGSEGV; a new one was killed" in why
+    store = open_store(str(tmp_path / "in"))
+    infos = {info.key: info for info in store.list("")}
+    options = ColumnarOptions()
+    objects = robomimic.find_readable(store, [*infos.values()], options)
+    with in_workers(objects, deadly.find_readable, store, options, 1) as isolated:
+        cut = f"{store.url}/cut.hdf5"
+        with refusal(Corrupt, what="file", where=cut, given="OSError", accepted="HDF5"):
+            list(isolated.runs(infos["cut.hdf5"]))
+        killed = "its process was killed by SIGSEGV; a new one was killed by SIGSEGV"
+        with refusal(Corrupt, what="crashed", where=f"{store.url}/kills.hdf5", given=killed):
+            list(isolated.runs(infos["kills.hdf5"]))
+        linked = f"{store.url}/linked.hdf5"
+        with refusal(InvalidSample, what="theirs", where=linked, given="a link"):
+            list(isolated.runs(infos["linked.hdf5"]))

@@ -3,23 +3,22 @@
 The requests of a call go to a peer together on one connection, and their answers come in order.
 
 A fault of a peer must cost a training at most half a second, once. A peer that refuses, resets, lies about a length or
-is late is therefore left out for LEFT_OUT_S seconds, doubling to LEFT_OUT_MOST_S; then one request at a time tests it.
+is late is therefore left out until a probe, for which no reader waits, is answered in time.
 """
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from ...storage.cloud.http_connection import Place
-from ...storage.requests import RetryBudget
 from ..addresses import split_address
 from ..host_names import HostNames
 from .connection import KEPT, IdleConnections, PeerConnection, connect
 from .heads import AnswerHead, page_answer_start, parse_answer_head, parse_ranges_head
-from .health import LIES, Deadlines, Peer, PeerFault
+from .health import LIES, PAUSES, Deadlines, Peer, PeerFault, Probes, system_random
 
 logger = logging.getLogger(__name__)
 
@@ -36,16 +35,10 @@ PARTIAL = 206
 """Status of an answer that is a page's bytes."""
 TEXT_BYTES = 4096
 """Longest text of an answer."""
-LEFT_OUT_S = 5.0
-LEFT_OUT_MOST_S = 60.0
-PAUSES = RetryBudget(base_s=0.05, cap_s=0.25)
-"""The pause between a peer's fault and the read of the bucket. All readers find a dead peer at once: they must not all
-ask the bucket at once."""
-LIES_S = 3600.0
-
-
-# From the operating system: a training script may have seeded the other one, alike on all ranks.
-_random = random.SystemRandom().random
+PROBE_PATH = f"/v1/pages/{0:040x}"
+"""A probe asks for a page that no node has: its server looks into its folder, in a time that does not depend on it."""
+PROBED = (200, 404)
+"""Statuses of the answer to a probe, whether the page is there or not."""
 
 
 class PeerAnswer(NamedTuple):
@@ -63,20 +56,19 @@ class PeerClient:
 
     token: secret that the servers expect; None for servers on the loopback interface. page_bytes: the cache's.
     has_warnings: True logs each peer that is left out, once. late_s: no answer is late before. kept: connections
-    kept to each peer. `clock`, `sleep` and `rng` are for tests.
+    kept to each peer. `sleep` and `rng` are for tests.
     """
 
     def __init__(
         self,
         token: str | None,
         page_bytes: int,
-        clock: Callable[[], float] = time.monotonic,
         *,
         has_warnings: bool = True,
         late_s: float = 0.0,
         kept: int = KEPT,
         sleep: Callable[[float], None] = time.sleep,
-        rng: Callable[[], float] = _random,
+        rng: Callable[[], float] = system_random,
     ) -> None:
         self._has_warnings = has_warnings
         self._kept = kept
@@ -86,22 +78,17 @@ class PeerClient:
         """Line of a request's head."""
         if token is not None:
             self.authorization = f"Authorization: Bearer {token}\r\n"
-        self._clock = clock
         self._peers: dict[str, Peer] = {}
         self._lock = threading.Lock()
         self._names = HostNames()
         self._deadlines = Deadlines(late_s)
         self._send_s = self._deadlines.least_s + page_bytes / SLOW_BYTES_PER_S
-
-    def is_excluded(self, address: str) -> bool:
-        """Return whether requests to a peer are refused without being sent."""
-        peer = self._peers.get(address)
-        return peer is not None and self._clock() < peer.left_out_until_s
+        self._probes = Probes(self._probe)
 
     def left_out(self) -> list[str]:
-        """Return the addresses of the peers that are left out now."""
-        addresses = sorted(self._peers)
-        return [address for address in addresses if self.is_excluded(address)]
+        """Return the addresses of the peers that are left out now: requests to them are refused without being sent."""
+        peers = sorted(self._peers.items())
+        return [address for address, peer in peers if self._is_excluded(peer)]
 
     def begin(self, address: str, requests: Sequence[bytes], *, is_forced: bool = False) -> "PeerCall":
         """Send requests, and return the call whose answers can be read in order.
@@ -116,7 +103,7 @@ class PeerClient:
         token = peer.limiter.acquire()
         if not is_forced:
             try:
-                self._admit(address, peer)
+                self._refuse_excluded(address, peer)
             except PeerFault:
                 peer.limiter.release(token, throttled=False)
                 raise
@@ -169,11 +156,7 @@ class PeerClient:
             peer = self._peers.get(address)
             if peer is None:
                 return
-            now_s = self._clock()
-            peer.lies_s.append(now_s)
-            is_liar = len(peer.lies_s) == LIES and now_s - peer.lies_s[0] < LIES_S
-            if is_liar:
-                peer.left_out_until_s = now_s + LIES_S
+            is_liar = peer.note_lie(time.monotonic())
         if is_liar:
             logger.warning(
                 "node cache: %s answered %d wrong pages within an hour and is left out for an hour; check its disk and "
@@ -183,7 +166,8 @@ class PeerClient:
             )
 
     def close(self) -> None:
-        """Close the kept connections."""
+        """End the probes, and close the kept connections."""
+        self._probes.close()
         with self._lock:
             peers = list(self._peers.values())
         for peer in peers:
@@ -197,14 +181,11 @@ class PeerClient:
                 peer = self._peers[address] = Peer(Place(host, port, None), IdleConnections(self._kept))
             return peer
 
-    def _admit(self, address: str, peer: Peer) -> None:
-        """Note that a call begins. Raises: PeerFault."""
-        with self._lock:
-            self._refuse_excluded(address, peer)
-            peer.is_tested = peer.left_out_s > 0
+    def _is_excluded(self, peer: Peer) -> bool:
+        return peer.is_left_out or time.monotonic() < peer.liar_until_s
 
     def _refuse_excluded(self, address: str, peer: Peer) -> None:
-        if self._clock() < peer.left_out_until_s or peer.is_tested:
+        if self._is_excluded(peer):
             fault = PeerFault(f"{address} is left out")
             fault.is_unsent = True
             fault.is_known = True
@@ -212,7 +193,7 @@ class PeerClient:
 
     def idle_connection(self, peer: Peer) -> PeerConnection | None:
         """Return a kept connection, which the server may have closed meanwhile."""
-        return peer.idle.take(self._clock())
+        return peer.idle.take(time.monotonic())
 
     def new_connection(self, peer: Peer) -> PeerConnection:
         """Return a new connection. Raises: OSError."""
@@ -223,35 +204,51 @@ class PeerClient:
 
     def keep(self, peer: Peer, connection: PeerConnection) -> None:
         """Keep a connection for the next call, or close it."""
-        peer.idle.keep(connection, self._clock())
+        peer.idle.keep(connection, time.monotonic())
 
-    def note_success(self, peer: Peer, seconds: float) -> None:
+    def note_success(self, seconds: float) -> None:
         """Note that a peer answered a call whose first answer took so long."""
         with self._lock:
-            peer.left_out_s = 0.0
-            peer.is_tested = False
             if self._deadlines.add(seconds):
                 self._update_deadline()
 
-    def failed(self, address: str, peer: Peer, reason: str) -> None:
-        """Leave a peer out."""
+    def failed(self, address: str, peer: Peer, reason: str, begun_s: float) -> None:
+        """Leave a peer out after a call that began at `begun_s`, of `time.monotonic`."""
         with self._lock:
-            first = peer.left_out_s == 0
-            peer.is_tested = False
-            peer.left_out_s = min(LEFT_OUT_MOST_S, max(LEFT_OUT_S, 2 * peer.left_out_s))
-            peer.left_out_until_s = self._clock() + peer.left_out_s
+            # Calls that ran at the same time have one fault, not several.
+            if peer.is_left_out or begun_s < peer.back_s:
+                return
+            was_healthy = peer.exclude(time.monotonic())
             self._update_deadline()
-        if first and self._has_warnings:
+        self._probes.add(address, peer.pause_s)
+        if was_healthy and self._has_warnings:
             logger.warning(
-                "node cache: %s is left out for %g s: %s; its pages come from the bucket. "
+                "node cache: %s is left out until it answers in time: %s; its pages come from the bucket. "
                 "Check `penstock cache ls`",
                 address,
-                peer.left_out_s,
                 reason,
             )
 
+    def _probe(self, address: str) -> float | None:
+        """Ask a peer that is left out; return the seconds until the next probe, None if it is back."""
+        peer = self._peer(address)
+        is_back = False
+        with suppress(PeerFault):
+            request = self.request(address, "GET", PROBE_PATH)
+            call = self.begin(address, [request], is_forced=True)
+            deadline_s = time.monotonic() + self.deadline_s()
+            answer = call.answer(deadline_s)
+            is_back = answer.status in PROBED
+        with self._lock:
+            if not is_back:
+                peer.note_silence()
+                return peer.pause_s
+            peer.readmit(time.monotonic())
+            self._update_deadline()
+        return None
+
     def _update_deadline(self) -> None:
-        n_late = sum(peer.left_out_s > 0 for peer in self._peers.values())
+        n_late = sum(peer.is_left_out for peer in self._peers.values())
         self._deadlines.update(n_late, len(self._peers))
 
 
@@ -371,7 +368,7 @@ class PeerCall:
         if isinstance(error, TimeoutError):
             text = f"no answer within {time.monotonic() - self._begun_s:.2f} s"
         if not self._is_forced:
-            self._client.failed(self.address, self._peer, text)
+            self._client.failed(self.address, self._peer, text, self._begun_s)
         fault = PeerFault(f"{self.address}: {text}")
         fault.is_unsent = not self._n_sent
         return fault
@@ -446,4 +443,4 @@ class PeerCall:
             self._connection = None
         self._leave(is_fault=False)
         if not self._is_forced:
-            self._client.note_success(self._peer, self._first_answer_s)
+            self._client.note_success(self._first_answer_s)

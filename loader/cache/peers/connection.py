@@ -157,6 +157,7 @@ class IdleConnections:
     def __init__(self, most: int = KEPT) -> None:
         self._most = most
         self._connections: list[PeerConnection] = []
+        self._is_closed = False
         self._lock = threading.Lock()
 
     def take(self, now_s: float) -> PeerConnection | None:
@@ -169,7 +170,7 @@ class IdleConnections:
         if connection.idle_since_s >= oldest_s:
             return connection
         connection.close()
-        self.close()  # the others are older
+        self._close_idle()  # the others are older
         return None
 
     def keep(self, connection: PeerConnection, now_s: float) -> None:
@@ -177,13 +178,17 @@ class IdleConnections:
         connection.idle_since_s = now_s
         if not connection.has_unread:
             with self._lock:
-                if len(self._connections) < self._most:
+                if len(self._connections) < self._most and not self._is_closed:
                     self._connections.append(connection)
                     return
         connection.close()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections. A running call closes its own at its end."""
+        self._is_closed = True
+        self._close_idle()
+
+    def _close_idle(self) -> None:
         with self._lock:
             connections = self._connections
             self._connections = []

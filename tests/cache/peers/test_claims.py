@@ -95,12 +95,12 @@ def refuse(item):
 def drop_peers(client):
     """Let a client leave out all of its peers, as after a fault."""
     for address, peer in client._peers.items():
-        client.failed(address, peer, "a fault of this test")
+        client.failed(address, peer, "a fault of this test", time.monotonic())
 
 
 def forgive(client):
     for peer in client._peers.values():
-        peer.left_out_s = peer.left_out_until_s = 0.0
+        peer.is_left_out = False
 
 
 def test_release_before_its_request_leaves_no_claim(tmp_path):

@@ -18,11 +18,12 @@ from loader.cache.peers import health
 from loader.cache.peers import members as members_module
 from loader.cache.peers import peer_cache as peer_cache_module
 from loader.cache.peers.client import PeerClient
-from loader.cache.peers.connection import idle_connections
+from loader.cache.peers.connection import IdleConnections, PeerConnection, idle_connections
 from loader.cache.peers.server import MOST_CONNECTIONS
 from loader.cache.running_loaders import RunningLoaders
 from loader.errors import Transient
 from loader.storage import ByteRange
+from loader.storage.cloud.http_connection import Place
 from tests.cache.origin import make_origin, read_objects
 from tests.cache.peers.nodes import PAGE, TOKEN, Reader, running_nodes, wait_claims
 
@@ -86,23 +87,108 @@ def test_bytes_are_right_without_some_peers(tmp_path, origin, dead):
 
 
 def test_peer_that_comes_back_is_asked_again(tmp_path, origin, monkeypatch):
-    monkeypatch.setattr(client_module, "LEFT_OUT_S", 0.05)
-    monkeypatch.setattr(client_module, "LEFT_OUT_MOST_S", 0.05)
+    monkeypatch.setattr(health, "PROBE_S", 0.05)
     with running_nodes(tmp_path, 2) as nodes:
         peers = [node.address for node in nodes]
         reader = Reader(nodes[0], peers, origin)
         nodes[1].stop()
         read_all(reader.store)
+        assert reader.cache._client.left_out() == [peers[1]]
         nodes[1].start()
-        time.sleep(0.1)
-        # One request tests the peer; the others of its call go to the bucket.
-        read_all(reader.store)
+        wait_readmission(reader)
         read_all(reader.store)
         origin.asked.clear()
         reader.close()
         reader = Reader(nodes[0], peers, origin)
         read_all(reader.store)
         assert origin.asked == []
+        reader.close()
+
+
+def test_peer_that_was_late_once_is_back_with_its_next_answer(tmp_path, origin):
+    """A busy node must not send its pages' readers to the bucket for seconds."""
+    with running_nodes(tmp_path, 2) as nodes:
+        peers = [node.address for node in nodes]
+        reader = Reader(nodes[0], peers, origin)
+        read_all(reader.store)
+        reader.close()
+        reader = Reader(nodes[0], peers, origin)
+        origin.asked.clear()
+        client = reader.cache._client
+        client.failed(peers[1], client._peer(peers[1]), "no answer within 0.25 s", time.monotonic())
+        wait_readmission(reader)
+        read_all(reader.store)
+        assert origin.asked == []
+        assert reader.counts["peer_hits"] > 0
+        reader.close()
+
+
+def wait_readmission(reader):
+    """Wait until a probe has ended each exclusion, although no reader asks."""
+    deadline_s = time.monotonic() + 10
+    while reader.cache._client.left_out():
+        assert time.monotonic() < deadline_s, "no probe brings the peer back"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("status", [401, 503])
+def test_probe_that_is_refused_keeps_a_peer_left_out(tmp_path, origin, monkeypatch, status):
+    monkeypatch.setattr(health, "PROBE_S", 0.001)
+    probed = threading.Event()
+    heads = []
+
+    def refuse(head):
+        heads.append(head)
+        if len(heads) > 3:
+            probed.set()
+        return answer(status, b"no")
+
+    with running_nodes(tmp_path, 1) as nodes, false_peer(refuse) as refusing:
+        reader = Reader(nodes[0], [nodes[0].address, refusing], origin)
+        client = reader.cache._client
+        client.failed(refusing, client._peer(refusing), "test", time.monotonic())
+        assert probed.wait(10)
+        assert {head.split()[1] for head in heads} == {b"/v1/pages/" + b"0" * 40}
+        assert client.left_out() == [refusing]
+        reader.close()
+
+
+def test_pauses_between_probes_double_after_silence_and_relapses():
+    peer = health.Peer(None, None)
+    pauses_s = []
+    assert peer.exclude(1000.0)
+    for _ in range(9):
+        pauses_s.append(peer.pause_s)
+        peer.note_silence()
+    assert pauses_s == [0.25, 0.5, 1, 2, 4, 8, 16, 32, 60]
+    peer.readmit(1100.0)
+    assert not peer.is_left_out
+    assert not peer.exclude(1109.0)
+    assert peer.pause_s == 60
+    peer.readmit(1200.0)
+    assert peer.exclude(1210.0)
+    assert peer.pause_s == 0.25
+    pauses_s = []
+    for _ in range(6):
+        peer.readmit(1211.0)
+        peer.exclude(1212.0)
+        pauses_s.append(peer.pause_s)
+    assert pauses_s == [5, 10, 20, 40, 60, 60]
+
+
+def test_calls_that_run_at_once_have_one_fault(tmp_path, origin):
+    with running_nodes(tmp_path, 2) as nodes:
+        reader = Reader(nodes[0], [node.address for node in nodes], origin)
+        client = reader.cache._client
+        peer = client._peer(nodes[1].address)
+        begun_s = time.monotonic()
+        for _ in range(4):
+            client.failed(nodes[1].address, peer, "test", begun_s)
+        assert peer.pause_s == health.PROBE_S
+        wait_readmission(reader)
+        # Begun before the probe was answered, and late since: no news.
+        client.failed(nodes[1].address, peer, "test", begun_s)
+        assert client.left_out() == []
         reader.close()
 
 
@@ -303,8 +389,7 @@ def test_faulty_peer_costs_no_byte_and_little_time(tmp_path, origin, fault):
 
 
 def test_late_peer_is_left_out_at_once(tmp_path, origin, monkeypatch):
-    monkeypatch.setattr(client_module, "LEFT_OUT_S", 600.0)
-    monkeypatch.setattr(client_module, "LEFT_OUT_MOST_S", 600.0)
+    monkeypatch.setattr(health, "PROBE_S", 600.0)
     heads = []
     with (
         running_nodes(tmp_path, 1, is_patient=False) as nodes,
@@ -405,6 +490,18 @@ def test_threads_that_ask_at_once_keep_their_connections(tmp_path, origin, monke
     assert len(opened) <= health.IN_FLIGHT
 
 
+def test_connection_of_a_call_that_outlives_its_client_is_closed():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = Place(*listener.getsockname(), None)
+        connection = PeerConnection(place, 1.0, 1.0, 1.0)
+        idle = IdleConnections()
+        idle.close()
+        idle.keep(connection, time.monotonic())
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.recv(1) == b""
+
+
 def test_kept_connections_of_all_processes_fit_a_server():
     for nodes in range(1, 65):
         assert 2 <= idle_connections(nodes) <= health.IN_FLIGHT
@@ -449,9 +546,10 @@ def test_readers_of_a_dead_peer_do_not_ask_the_bucket_at_once(tmp_path, origin):
         client._rng = lambda: 1.0
         nodes[1].stop()
         read_all(reader.store)
-        assert pauses_s == [client_module.PAUSES.base_s]
+        assert pauses_s == [health.PAUSES.base_s]
         for number in range(10):
-            client.failed(f"127.0.0.1:{number + 1}", client._peer(f"127.0.0.1:{number + 1}"), "test")
+            address = f"127.0.0.1:{number + 1}"
+            client.failed(address, client._peer(address), "test", time.monotonic())
         client.pause_after_fault()
-        assert pauses_s[1:] == [client_module.PAUSES.cap_s]
+        assert pauses_s[1:] == [health.PAUSES.cap_s]
         reader.close()

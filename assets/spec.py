@@ -13,8 +13,8 @@ from numbers import Real
 from typing import Any, Literal, get_args
 
 from assets import invalid_option
+from loader.dataset.hash_splits import split_of
 from loader.dataset.names import check_dataset_name
-from loader.dataset.splits import split_of
 from loader.errors import InvalidSpec
 
 from .dedup.policy import NearDuplicates

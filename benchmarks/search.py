@@ -19,7 +19,7 @@ import numpy as np
 
 import loader
 from loader.dataset.versions.sample_search import search_samples
-from penstock.search.make import drop_index, make_index
+from penstock.search.index_build import drop_index, make_index
 
 from . import sections
 from .meter import own_anonymous_bytes

@@ -16,7 +16,7 @@ import pyarrow as pa
 import loader
 from loader.dataset.search.segments import SegmentPart, put_segment, segment_name, version_parts
 from loader.errors import PenstockError
-from penstock.search.make import drop_index, make_index
+from penstock.search.index_build import drop_index, make_index
 from penstock.search.map.stored_map import drop_map, make_map
 from penstock.search.map.version_map import read_map
 from penstock.upkeep.gc.derived_segments import FOLDERS, read_kind, segment_kind

@@ -18,8 +18,8 @@ from loader.errors import (
 )
 from loader.storage import RangeReader, Store
 from penstock.compute.job import Job, store_url
+from penstock.compute.job_json import from_json, from_mapping, to_json
 from penstock.compute.local_blocks import Jobs, discard, job_blocks
-from penstock.compute.plain import from_json, from_mapping, to_json
 from penstock.compute.pool import Compute
 from penstock.compute.work import Node, Resources, Work
 from penstock.stages import StageRecord, fingerprint

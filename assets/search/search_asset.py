@@ -8,7 +8,7 @@ import dagster as dg
 
 import loader
 from loader.errors import Corrupt, FieldMismatch, FieldNotFound, PenstockError
-from penstock.search.make import make_index
+from penstock.search.index_build import make_index
 from penstock.search.map.stored_map import make_map
 from penstock.search.recall import measure_recall
 from resources.storage import RootResource

@@ -9,10 +9,10 @@ from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from loader.cache.answers import Grant
 from loader.cache.cached_ranges import Content
 from loader.cache.cached_store import CachedStore
 from loader.cache.node_cache import OpenCache
+from loader.cache.page_cache import Grant
 from loader.cache.pages import page_name
 from loader.cache.peers.peer_cache import PeerCache
 from loader.cache.spec import NodeCache

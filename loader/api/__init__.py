@@ -12,9 +12,9 @@ from ..dataset.versions.version import Version, View
 if TYPE_CHECKING:
     from penstock.formats.open_foreign import open_foreign
 
+    from ..dataset.hash_splits import split_of
     from ..dataset.publishing.writer import Writer
     from ..dataset.shards.part import Part
-    from ..dataset.splits import split_of
     from ..dataset.versions.stored_list import listed
     from ..modalities.audio.request import audio
     from ..modalities.image.random_crop import random_resized_crop
@@ -153,7 +153,7 @@ _LATER = {
     "rollout": "..rollouts.rollout",
     "rows": "..order.sources.window_layout",
     "source": ".plans",
-    "split_of": "..dataset.splits",
+    "split_of": "..dataset.hash_splits",
     "synthetic": "..order.sources.views",
     "times": "..order.sources.window_layout",
     "to_lerobot": ".windows",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dataset.statistics.norm import GroupedNorm, Norm, norm_bytes, parse_norm
-from ..dataset.versions.earlier import earlier_versions
+from ..dataset.versions.earlier_versions import earlier_versions
 from ..dataset.versions.version import View
 from ..dataset.versions.windows import find_stored_windows
 from ..errors import (

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from ..storage import Blob, ByteRange
-from .answers import Absence, Answer, Buffer, Grant, PageQuestion
+from .page_cache import Absence, Answer, Buffer, Grant, PageQuestion
 from .pages import page_name
 
 

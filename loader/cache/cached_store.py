@@ -9,8 +9,8 @@ from typing import Unpack
 
 from ..errors import Changed, Corrupt
 from ..storage import Blob, ByteRange, RangeReader, ReadLimits
-from .answers import Absence, Answer, Buffer, Grant, PageCache, PageQuestion
 from .cached_ranges import Content, RequestedRanges
+from .page_cache import Absence, Answer, Buffer, Grant, PageCache, PageQuestion
 from .pages import PageCuts, page_name
 
 FETCH_BYTES = 16 * 2**20

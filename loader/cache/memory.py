@@ -6,9 +6,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from threading import Condition
 
-from .answers import Absence, Answer, Grant, PageQuestion
 from .fixed_share import FixedShare, page_rank
 from .object_sets import ObjectSet, pages_bytes
+from .page_cache import Absence, Answer, Grant, PageQuestion
 from .spec import PageMemory
 
 

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 
 from ..dataset.reading.read_faults import add_fault
 from ..errors import PenstockError
-from .answers import Absence, Answer, Grant, PageQuestion
 from .claims import CLAIM_S, ClaimFile, Claims
 from .fixed_share import FixedShare, page_rank
 from .object_sets import ObjectEpochs, ObjectSet, ObjectSets, StoredSet, pages_bytes
+from .page_cache import Absence, Answer, Grant, PageQuestion
 from .pages import HEADER_BYTES, BadPage, Identity, Pages, make_place
 from .room import FolderRoom, folder_bytes
 from .running_loaders import BEAT_S, RunningLoader, RunningLoaders

@@ -2,10 +2,10 @@
 
 from collections.abc import Hashable, Sequence
 
-from .answers import Absence, Answer, PageQuestion
 from .fixed_share import page_rank
 from .memory import MemoryPages
 from .node_cache import OpenCache
+from .page_cache import Absence, Answer, PageQuestion
 
 
 class FolderWithMemory:

@@ -34,7 +34,7 @@ from ..dataset.shards.shard import crc32c
 from ..errors import InvalidRuntime
 from ..storage import ByteRange
 from ..storage.disk.folder_files import write_all
-from .answers import Buffer
+from .page_cache import Buffer
 
 MARKER = "penstock-cache.json"
 NEWEST_FORMAT = 2

@@ -14,7 +14,7 @@ A checkpoint is complete once its marker is written (docs/format.md, "Checkpoint
 """
 
 from .marker import Checkpoint
-from .run import Checkpoints
+from .run_checkpoints import Checkpoints
 from .training_state import TrainingState
 
 __all__ = ["Checkpoint", "Checkpoints", "TrainingState"]

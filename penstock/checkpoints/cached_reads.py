@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import loader
-from loader.cache.answers import count_nothing
 from loader.cache.cached_ranges import Content
 from loader.cache.cached_store import CachedStore
 from loader.cache.claims import CLAIM_S
 from loader.cache.object_sets import ObjectSet
+from loader.cache.page_cache import count_nothing
 from loader.run.ahead.remote_reads import open_cache
 from loader.storage import RangeReader, Store, is_local
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from loader.errors import CorruptCheckpoint
 
 if TYPE_CHECKING:
-    from .run import BatchPosition, Checkpoints
+    from .run_checkpoints import BatchPosition, Checkpoints
 
 _log = logging.getLogger(__name__)
 BY = "the run's own start"

@@ -17,7 +17,7 @@ from loader.storage import Store
 from .cluster import Cluster
 from .engines.engine import AttemptStatus, Engine
 from .job import FOLDER, MAX_STARTS, AttemptRecord, Job, JobDescription, JobFolder, now_us
-from .plain import from_json, to_json
+from .job_json import from_json, to_json
 from .pool import Outcome
 from .runner import FINAL
 from .submit import BlockOutcomes, Submission, submit_job

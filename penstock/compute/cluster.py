@@ -20,7 +20,7 @@ from .engines.local_engine import InlineEngine, LocalEngine
 from .engines.ray_engine import RayEngine
 from .engines.slurm import SlurmCluster, SlurmEngine
 from .job import JobFolder
-from .plain import from_mapping
+from .job_json import from_mapping
 from .pool.import_path import code_folders
 from .work import StoredPlace
 

@@ -14,7 +14,7 @@ from loader.errors import AlreadyExists, Changed, Corrupt, InvalidRuntime, Objec
 from loader.storage import Store, StoreSpec, is_there
 from loader.storage.disk.unlisted_files import delete_in_place, list_in_place
 
-from .plain import from_frame, from_json, to_frame, to_json
+from .job_json import from_frame, from_json, to_frame, to_json
 from .pool import Failure, Outcome
 from .pool.contract import Code
 from .work import StoredPlace, Work

@@ -13,7 +13,7 @@ from loader.storage import Store
 from loader.storage.disk.scratch import scratch_folder
 
 from .job import Job, StoredOutcome, store_url
-from .plain import from_json, to_json
+from .job_json import from_json, to_json
 from .pool import Compute, Failure, Outcome, Progress, is_fault
 from .pool.environment import shares, store_variables
 from .submit import BlockOutcomes, cut_blocks, own_folders

@@ -16,7 +16,7 @@ from loader.errors import Changed, Corrupt, JobFailed, ObjectNotFound
 from loader.storage.disk.scratch import scratch_folder
 
 from .job import FOLDER, Job, JobDescription, JobFolder, now_us
-from .plain import from_frame, from_json, to_frame, to_json
+from .job_json import from_frame, from_json, to_frame, to_json
 from .pool import Outcome
 from .work import StoredPlace, Work, python_release, source_hash
 

@@ -58,11 +58,11 @@ from .importing.write_parts import (
 )
 from .reading.sample import FoundObjects, object_shards
 from .reading.stated_counts import WAY_OUT, StatedCounts
-from .registration.earlier import PlaceDifference, import_difference, live_samples
 from .registration.file_labels import NO_LABELS, FileLabels, LabelOptions, read_labels, relabel, without_table
 from .registration.register import APART, transaction
 from .registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
 from .registration.shard_rows import group_guessed
+from .registration.source_difference import PlaceDifference, import_difference, live_samples
 from .registration.taken_down import TakenDown
 from .registration.unread_files import unread_files
 from .registry import FORMATS, check_allow_missing, importer_named, registered_named

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 import loader
-from loader.cache.answers import Absence, Grant, count_nothing
 from loader.cache.cached_ranges import Content
+from loader.cache.page_cache import Absence, Grant, count_nothing
 from loader.cache.pages import page_name
 from loader.cache.peers.peer_cache import PeerCache
 from loader.dataset.reading.places import Lookup

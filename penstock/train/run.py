@@ -15,7 +15,7 @@ from loader.run.trail.trail import check_run_name
 
 from ..checkpoints.ranks import from_all_ranks, from_first_rank
 from ..checkpoints.restore import load_newest
-from ..checkpoints.run import plan_versions
+from ..checkpoints.run_checkpoints import plan_versions
 from ..units import elapsed_us, utc_us
 from .agreement import Agreement, collective_device
 from .batch_source import BatchSource, batch_source, is_end_of_iterator

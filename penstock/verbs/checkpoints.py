@@ -91,7 +91,7 @@ def register(arguments: Namespace) -> Answer:
     """Register a checkpoint as a version of a model in MLflow; a second call finds it."""
     from ..train.trackers.mlflow_run import register as make
 
-    run, step = _run_and_step(arguments.where)
+    run, step = _parse_run_step(arguments.where)
     version = make(loader.Root(arguments.root), run, step, arguments.mlflow)
     text = f"{version.model} version {version.version}: {version.source}"
     return version.to_json(), text if version.is_new else f"{text}, registered before", 0
@@ -129,7 +129,7 @@ def set_aside(arguments: Namespace) -> Answer:
     from ..checkpoints.set_aside import set_aside as set_step_aside
     from ..train.launched import user_name
 
-    run, step = _run_and_step(arguments.where)
+    run, step = _parse_run_step(arguments.where)
     store = loader.Root(arguments.root).store
     aside = set_step_aside(store, run, step, by=user_name(), reason=arguments.reason)
     # Listed after the move: the next start begins at the newest of the steps that remain.
@@ -175,7 +175,7 @@ def _list_near(arguments: Namespace) -> Answer:
     return body, [table] if body else f"{where} has no near saves", int(wrong)
 
 
-def _run_and_step(where: str) -> tuple[str, int]:
+def _parse_run_step(where: str) -> tuple[str, int]:
     """Return (run, step) of RUN@STEP. Raises: InvalidRuntime."""
     run, _, step = where.rpartition("@")
     if not (run and step.isascii() and step.isdecimal()):

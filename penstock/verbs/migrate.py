@@ -23,8 +23,8 @@ from .verb import (
 )
 
 if TYPE_CHECKING:
+    from ..upkeep.migrate.mirror_update import MigrationReport
     from ..upkeep.migrate.prefix_copy import PrefixReport
-    from ..upkeep.migrate.run import MigrationReport
 
 
 _TARGET = (
@@ -141,7 +141,7 @@ def run(arguments: Namespace) -> Answer:
         )
     else:
         _for_prefixes(arguments)
-        from ..upkeep.migrate.run import migrate  # imports for a root's tables take half a second
+        from ..upkeep.migrate.mirror_update import migrate  # imports for a root's tables take half a second
 
         root = loader.Root(arguments.root)
         report = migrate(root, target, pace, at_once=at_once, scratch=arguments.scratch, cluster=cluster)
@@ -153,8 +153,8 @@ def status(arguments: Namespace) -> Answer:
     """Exit with 1 if the target lacks a version, retirement, tag or takedown."""
     from ..upkeep.copying.journal import Journal
     from ..upkeep.migrate.contents import new_versions
+    from ..upkeep.migrate.mirror_update import lags, last_copied_entry
     from ..upkeep.migrate.prefix_copy import prefix_status
-    from ..upkeep.migrate.run import lags, last_copied_entry
 
     source = _source(arguments)
     target = _target(arguments)

@@ -15,7 +15,7 @@ from .verb import REF, Answer, Table, argument, flag, list_option, verb
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..search.make import FieldIndex
+    from ..search.index_build import FieldIndex
     from ..search.map.stored_map import MapReport
 
 FORM = ("{:>9}", "  {:>8}", "  {}")
@@ -149,7 +149,7 @@ def parse_like(
     for like in likes:
         names += parse_keys(version, like)
     for like in names:
-        step = _run_and_step(root, like)
+        step = _recorded_step(root, like)
         if step is None:
             keys.append(like)
             continue
@@ -197,14 +197,14 @@ def _vector(path: Path) -> "np.ndarray":
     return vector
 
 
-def _run_and_step(root: "loader.Root", like: str) -> tuple[str, int] | None:
-    """Return run and step; None for a key, which may have an @ too."""
+def _recorded_step(root: "loader.Root", like: str) -> tuple[str, int] | None:
+    """Return the run and step of a run with a trail; None for a key."""
     from loader.run.trail.read_trail import trail_runs
     from loader.storage.mirror import primary_store
 
-    from ..view.runs.worst_sample import run_and_step
+    from ..view.runs.highest_loss import parse_run_step
 
-    step = run_and_step(like)
+    step = parse_run_step(like)
     # A key may have the form RUN@STEP; only a run with a trail wins over it.
     if step is None or step[0] not in trail_runs(primary_store(root.store)):
         return None
@@ -218,7 +218,7 @@ def _worst_key(
     slot: int | None,
 ) -> str:
     from ..view.replays.training import Training
-    from ..view.runs.worst_sample import worst_key
+    from ..view.runs.highest_loss import worst_key
 
     run, step = at
     with closing(Training(root, run)) as training:
@@ -239,7 +239,7 @@ def _worst_key(
 )
 def run_index(arguments: Namespace) -> Answer:
     """Exit with 1 if a segment is damaged."""
-    from ..search.make import drop_index, make_index
+    from ..search.index_build import drop_index, make_index
     from ..search.map.stored_map import drop_map, make_map
 
     root = loader.Root(arguments.root)

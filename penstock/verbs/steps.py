@@ -33,10 +33,10 @@ def run_batch(arguments: Namespace) -> Answer:
     """Return a rank's part of a step, or one slot."""
     from ..view.inspect.recorded_step import attach_recorded_step
     from ..view.replays.replays import Replayers, Replays
-    from ..view.replays.training import Training, run_and_step
+    from ..view.replays.training import Training, resolve_run_step
 
     root = loader.Root(arguments.root)
-    name, at = run_and_step(root, arguments.where)
+    name, at = resolve_run_step(root, arguments.where)
     step = at if arguments.step is None else arguments.step
     if step is None:
         raise InvalidRuntime(f"a step of {name} is needed: pass {name}@STEP, or --step")
@@ -125,10 +125,10 @@ def run_explain(arguments: Namespace) -> Answer:
     from ..lineage import pipeline_runs
     from ..upkeep.excluded_since import find_exclusions, plan_slices
     from ..view.replays.replayed_values import Setting
-    from ..view.replays.training import Training, run_and_step
+    from ..view.replays.training import Training, resolve_run_step
 
     root = loader.Root(arguments.root)
-    name, at = run_and_step(root, arguments.where)
+    name, at = resolve_run_step(root, arguments.where)
     step = at if arguments.step is None else arguments.step
     if step is None:
         raise InvalidRuntime(f"{name} has many steps: pass {name}@STEP, or --step STEP")
@@ -201,7 +201,7 @@ def run_seen(arguments: Namespace) -> Answer:
 
     Each step uses the plan that last trained it. Raises: InvalidRuntime if there is no such sample or step.
     """
-    from ..view.replays.training import Training, run_and_step
+    from ..view.replays.training import Training, resolve_run_step
     from ..view.sample_relations import find_slots
 
     root = loader.Root(arguments.root)
@@ -209,7 +209,7 @@ def run_seen(arguments: Namespace) -> Answer:
         return _list_runs(root, arguments)
     if arguments.where is None or arguments.checkpoints is not None:
         raise InvalidRuntime("name a run: penstock seen RUN SOURCE KEY, or penstock seen --runs SOURCE KEY")
-    name, last = run_and_step(root, arguments.where)
+    name, last = resolve_run_step(root, arguments.where)
     with closing(Training(root, name)) as training, recipe_process(root, arguments.recipe) as recipe:
         before = arguments.before
         if before is None:

@@ -85,7 +85,7 @@ def _deny_late_sequences(root: "loader.Root", ids: Sequence[int]) -> list[int]:
     Return the numbers of all takedowns to run. Raises: TakedownNotFound.
     """
     from ..packing.denied_sequences import pending_sequences
-    from ..upkeep.takedown.run import deny_entry
+    from ..upkeep.takedown.takedown_run import deny_entry
 
     denies = [deny_entry(root, n) for n in ids]
     # One search for all takedowns: it reads the members of every stored sequence.
@@ -103,7 +103,7 @@ def _deny_late_sequences(root: "loader.Root", ids: Sequence[int]) -> list[int]:
 def _check_sequences(root: "loader.Root", n: int) -> None:
     """Raise InvalidRuntime if stored sequences have documents that a takedown denies, and no takedown denies them."""
     from ..packing.denied_sequences import pending_sequences
-    from ..upkeep.takedown.run import deny_entry
+    from ..upkeep.takedown.takedown_run import deny_entry
 
     sequences = pending_sequences(root, [deny_entry(root, n)]).get(n, [])
     if sequences:
@@ -149,7 +149,7 @@ def run(arguments: Namespace) -> Answer:
     from ..upkeep.takedown.peer_pages import purge_peers
     from ..upkeep.takedown.raw_objects import RawDeletion, delete_object
     from ..upkeep.takedown.remains import delete_noncurrent, purge_cache, purge_mirror
-    from ..upkeep.takedown.run import run_takedown
+    from ..upkeep.takedown.takedown_run import run_takedown
 
     if arguments.delete_raw and not arguments.apply:
         raise InvalidRuntime("--delete-raw without --apply deletes nothing; give both, or neither")

@@ -57,14 +57,14 @@ def recipe_process(
 def read_metrics(root: "loader.Root", name: str, path: Path | None) -> "dict[str, MetricsFile]":
     """Return run -> metrics; empty without `path`. Raises: InvalidRuntime if `name` names no run."""
     from ..view.replays.metrics_file import read_metrics
-    from ..view.replays.training import run_and_step
+    from ..view.replays.training import resolve_run_step
 
     if path is None:
         return {}
     if not name or name.partition("@")[0] in root.datasets():
         message = f"--metrics {path} needs a run: name the run, run@step or plan hash"
         raise InvalidRuntime(message, what="run of --metrics", where=path, given=name)
-    return {run_and_step(root, name)[0]: read_metrics(path)}
+    return {resolve_run_step(root, name)[0]: read_metrics(path)}
 
 
 @verb(
@@ -125,7 +125,7 @@ def parse_where(
 
     Raises: NotARoot; RunNotFound; InvalidRuntime.
     """
-    from ..view.replays.training import run_and_step
+    from ..view.replays.training import resolve_run_step
 
     datasets = root.datasets()
     if not name:
@@ -134,7 +134,7 @@ def parse_where(
     # Datasets win over runs of the same name; --step asks for the run.
     if step is None and dataset in datasets:
         return root.record(name if at else f"{name}@latest", retired=True), "", None
-    run, recorded = run_and_step(root, name)
+    run, recorded = resolve_run_step(root, name)
     step = recorded if step is None else step
     if step is not None and step < 0:
         raise InvalidRuntime(f"--step {step}: steps count from 0")

@@ -11,9 +11,9 @@ from loader.dataset.log.denies import Target
 from loader.errors import Corrupt, Denied, InvalidRuntime, PlanMismatch
 from loader.storage import open_store
 from penstock.upkeep.copying.items import Pace
+from penstock.upkeep.migrate.mirror_update import migrate
 from penstock.upkeep.migrate.promote import promote_alone
-from penstock.upkeep.migrate.run import migrate
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 from tests.refusals import refusal
 from tests.rollouts.rollout_roots import (
     OPTIONS,

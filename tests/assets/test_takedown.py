@@ -19,7 +19,7 @@ from loader.storage import open_store
 from penstock.card.build import build_card, save_card
 from penstock.stages import partitions
 from penstock.upkeep.takedown.prove import prove
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 
 SPEC = DatasetSpec(name="demo", features=(Feature(name="picture"),))
 NAME = "photos/cats/a cat.jpg"

@@ -4,9 +4,9 @@ import hashlib
 import os
 import random
 
-from loader.cache.answers import Grant
 from loader.cache.cached_ranges import Content
 from loader.cache.object_sets import ObjectSet
+from loader.cache.page_cache import Grant
 from loader.storage import ByteRange, open_store
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from loader.cache.answers import Absence, Grant
 from loader.cache.claims import CLAIM_S
 from loader.cache.node_cache import SLACK_PAGES, OpenCache
+from loader.cache.page_cache import Absence, Grant
 from loader.cache.pages import HEADER_BYTES, Pages
 from loader.cache.room import ABANDONED_S
 from loader.cache.spec import NodeCache

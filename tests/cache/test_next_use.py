@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.cache.answers import Absence, Grant
 from loader.cache.memory import MemoryPages, NextUses
+from loader.cache.page_cache import Absence, Grant
 from loader.cache.spec import PageMemory, cache_spec
 from loader.errors import InvalidRuntime
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loader.cache.answers import Grant
 from loader.cache.cached_store import CachedStore, waiting_for_no_page
+from loader.cache.page_cache import Grant
 from loader.cache.spec import NodeCache, cache_spec
 from loader.errors import Changed, Corrupt, InvalidRuntime
 from tests.refusals import refusal

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from loader.storage import Store
 from penstock.compute.job import JobDescription, now_us
-from penstock.compute.plain import to_json
+from penstock.compute.job_json import to_json
 from penstock.compute.submit import write_units
 from penstock.compute.work import StoredPlace, python_release, source_hash
 from penstock.upkeep.copying.copy_job import COPY, CopySettings, CopyUnit

@@ -17,7 +17,7 @@ from penstock.compute.engines.kubernetes import KubernetesCluster, job_object
 from penstock.compute.engines.local_engine import InlineEngine
 from penstock.compute.engines.slurm import element_script
 from penstock.compute.job import Head, JobFolder, StoredOutcome, job_ids
-from penstock.compute.plain import to_frame, to_json
+from penstock.compute.job_json import to_frame, to_json
 from penstock.compute.pool import InlineCompute
 from penstock.compute.runner import REFUSED
 from penstock.compute.runner_process import open_runner, parser

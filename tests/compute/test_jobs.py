@@ -21,7 +21,7 @@ from penstock.compute.cluster import Cluster
 from penstock.compute.engines.engine import AttemptStatus
 from penstock.compute.engines.local_engine import InlineEngine, LocalEngine
 from penstock.compute.job import MAX_STARTS, Head, Job, JobFolder, Start, StoredOutcome, job_ids
-from penstock.compute.plain import to_json
+from penstock.compute.job_json import to_json
 from penstock.compute.pool import LocalCompute
 from penstock.compute.pool.environment import visible_gpus
 from penstock.compute.runner import FINAL

@@ -20,7 +20,7 @@ from loader.dataset.versions.version import Version
 from loader.errors import ObjectNotFound, PenstockError
 from penstock.denied.record import condemned_versions
 from penstock.upkeep.gc import Moment, Options, collect
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 from penstock.upkeep.verify.root import verify_root
 
 

@@ -19,7 +19,7 @@ from loader.dataset.versions.version import Version
 from penstock.upkeep.gc import Moment, Options, collect, plan
 from penstock.upkeep.gc.deleted_record import read_swept
 from penstock.upkeep.takedown.prove import prove
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 from penstock.upkeep.verify.root import verify_root
 
 KILLED = -signal.SIGKILL

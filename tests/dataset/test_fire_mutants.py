@@ -9,7 +9,7 @@ from loader.dataset.publishing import commit as publish
 from loader.errors import PenstockError
 from penstock.denied import readable_versions as whole
 from penstock.upkeep.gc import collector
-from penstock.upkeep.takedown import run, steps
+from penstock.upkeep.takedown import steps, takedown_run
 
 
 def another_collectors_work_ends_a_look(patch):
@@ -37,13 +37,13 @@ def takedowns_are_read_once(patch):
 
 def a_takedown_looks_once(patch):
     """What was published while it worked is not retired."""
-    real, first = run.find, {}
+    real, first = takedown_run.find, {}
 
     def find(tables, dataset, *known):
         url = tables.root.url
         return first.setdefault(url, None) or first.update({url: real(tables, dataset, *known)}) or first[url]
 
-    for module in (run, steps):
+    for module in (takedown_run, steps):
         patch.setattr(module, "find", find)
 
 

@@ -13,8 +13,8 @@ import loader
 from loader.errors import Conflict, NotARoot
 from loader.storage import open_store
 from penstock.upkeep.copying.items import Pace
+from penstock.upkeep.migrate.mirror_update import migrate
 from penstock.upkeep.migrate.promote import promote
-from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.root import verify_root
 from tests.mortal_store import SIDES, Death, Killed, stop
 

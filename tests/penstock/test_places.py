@@ -11,7 +11,7 @@ from penstock.formats.run_export import export
 from penstock.places import check_apart
 from penstock.train.checkpoint_copies import copy_checkpoints
 from penstock.upkeep.copying.items import Pace
-from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.migrate.mirror_update import migrate
 from tests.refusals import refusal
 
 S3 = {"key": "k", "secret": "s", "region": "us-east-1"}

@@ -12,7 +12,7 @@ from penstock import progress as module
 from penstock.progress import progress
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.copying.journal import Journal
-from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.migrate.mirror_update import migrate
 from tests.mortal_store import Killed
 from tests.proxy_stores import ObservedStore
 

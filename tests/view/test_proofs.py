@@ -21,7 +21,7 @@ from penstock.view.inspect.step_window import step_window
 from penstock.view.kinds import find_kind
 from penstock.view.replays.replayed_values import itself
 from penstock.view.replays.replays import Replayers, Replays
-from penstock.view.replays.training import Training, run_and_step
+from penstock.view.replays.training import Training, resolve_run_step
 from penstock.view.shown_values import field_facts
 from tests.refusals import refusal
 from tests.view import recipes
@@ -329,11 +329,11 @@ def test_plan_alone_shows_its_steps(trained):
 
 def test_place_is_a_run_a_step_a_plan_or_a_state(trained, tmp_path):
     with loader.Root(trained) as root:
-        assert run_and_step(root, "one") == ("one", None)
-        assert run_and_step(root, "one@5") == ("one", 5)
+        assert resolve_run_step(root, "one") == ("one", None)
+        assert resolve_run_step(root, "one@5") == ("one", 5)
         with refusal(InvalidRuntime, what="step", where="one@five", given="five"):
-            run_and_step(root, "one@five")
+            resolve_run_step(root, "one@five")
         plan = loader.open_plan(root, loader.read_trail(root, "one").starts[0].plan)
         state = tmp_path / "state.json"
         state.write_text(json.dumps(plan.state(4)))
-        assert run_and_step(root, str(state)) == (plan.hash, 3)
+        assert resolve_run_step(root, str(state)) == (plan.hash, 3)

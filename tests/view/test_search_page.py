@@ -17,7 +17,7 @@ from loader.dataset.slices import slice_keys
 from loader.dataset.versions.sample_search import forget_searches
 from loader.errors import SampleNotFound
 from penstock.cli import main
-from penstock.search.make import make_index
+from penstock.search.index_build import make_index
 from penstock.search.map.stored_map import make_map
 from penstock.search.map.version_map import read_map
 from penstock.view.facets import version_searches

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from loader.dataset.columnar.choices import ColumnarOptions
-from loader.dataset.splits import split_of
+from loader.dataset.hash_splits import split_of
 from loader.errors import StoreError
 from penstock.compute.job import Job
 from penstock.compute.local_blocks import job_blocks

@@ -13,8 +13,8 @@ from collections import Counter
 from contextlib import suppress
 from typing import cast
 
-from ..answers import Absence, Grant
 from ..claims import ClaimFile
+from ..page_cache import Absence, Grant
 from ..pages import HEADER_BYTES, page_checksum
 from ..spec import NodeCache
 from .exchange import Exchange, FileRange

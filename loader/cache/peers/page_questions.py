@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..answers import Absence, Answer, Buffer, Grant, PageQuestion
+from ..page_cache import Absence, Answer, Buffer, Grant, PageQuestion
 from .client import PeerCall, PeerClient
 from .heads import (
     COMING,

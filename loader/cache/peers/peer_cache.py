@@ -15,9 +15,9 @@ from contextlib import suppress
 from functools import partial
 from queue import Full, Queue
 
-from ..answers import Absence, Answer, PageQuestion
 from ..node_cache import Count, OpenCache, Sets
 from ..object_sets import ObjectSet
+from ..page_cache import Absence, Answer, PageQuestion
 from ..pages import page_checksum
 from ..spec import NodeCache
 from . import heads

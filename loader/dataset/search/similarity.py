@@ -12,7 +12,7 @@ import numpy as np
 from ...errors import FieldMismatch, NotIndexed
 from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s
-from .code_index import CodeIndex
+from .embedding_index import CodeIndex
 from .how import SQ8, how_of_field, read_how
 from .vectors import VectorReader, unit_vector
 

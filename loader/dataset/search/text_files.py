@@ -7,7 +7,7 @@ from contextlib import suppress
 import pyarrow as pa
 
 from ...storage.disk.scratch import on_scratch
-from .code_files import scratch_folder
+from .embedding_code_files import scratch_folder
 
 LEAST_MAPPED_BYTES = 2**20
 """Texts of fewer bytes stay in memory."""

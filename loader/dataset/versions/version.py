@@ -210,20 +210,20 @@ class View(ViewSamples):
 
     def unsplit(self, by: str, edges: Sequence[str] | None, label: str) -> "View":
         """Return the view that `split` divided into this and other buckets. Raises: InvalidPlan."""
-        from .split import whole_predicate
+        from .bucket_views import whole_predicate
 
         predicate = whole_predicate(self, by, edges, label)
         return self._but(predicate=predicate, first=0)
 
     def since(self, old: "View", *, compare: bool = True) -> Delta:
         """Return the samples added and removed since `old`, a view of an earlier version (`delta.view_delta`)."""
-        from .earlier import view_delta
+        from .earlier_versions import view_delta
 
         return view_delta(self, old, compare)
 
     def split(self, by: str, edges: Sequence[str] | None) -> "dict[str, View]":
         """Return label -> view of one bucket, as `loader.bucket(by, edges=)`."""
-        from .split import split
+        from .bucket_views import split
 
         return split(self, by, edges)
 

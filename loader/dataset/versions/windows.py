@@ -52,7 +52,7 @@ from ..shards.bitmap import Bools, SelectTable
 from ..tables.parquet import READ_AHEAD, integers, parse_stored, table_bytes, table_facts
 from ..tables.parquet_ranges import footer_nbytes
 from .documents import field_nbytes
-from .earlier import earlier_versions, view_delta
+from .earlier_versions import earlier_versions, view_delta
 from .kept_bits import check_kept, kept_bits_bytes, load_kept
 
 if TYPE_CHECKING:

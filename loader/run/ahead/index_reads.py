@@ -6,9 +6,9 @@ pages need no checksum here. If a page's bytes are wrong, the second read takes 
 
 from collections.abc import Callable
 
-from ...cache.answers import PageCache
 from ...cache.cached_ranges import Content
 from ...cache.cached_store import CachedStore
+from ...cache.page_cache import PageCache
 from ...dataset.shards.index import IndexPlace
 from ...dataset.versions.version import Version
 from ...storage import Blob, ByteRange, Store

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ...cache.answers import Absence, Grant
 from ...cache.cached_store import CachedStore
 from ...cache.memory import MemoryPages
+from ...cache.page_cache import Absence, Grant
 from ...dataset.reading.sample_places import Map
 from ...modalities.video.packet_table import SUFFIX
 from ...order.random.keyed_permutation import I64

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from ...cache.answers import PageCache
 from ...cache.cached_ranges import Content
 from ...cache.cached_store import INDEX, VERIFIED, CachedStore
 from ...cache.memory import Count, MemoryPages, Sets
 from ...cache.object_sets import ObjectSet
+from ...cache.page_cache import PageCache
 from ...cache.spec import CacheSpec, NodeCache, PageMemory, WorkersNodeCache
 from ...dataset.reading.sample_places import Map
 from ...dataset.shards.index import IndexFile, IndexPlace

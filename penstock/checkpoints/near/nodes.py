@@ -10,8 +10,8 @@ from functools import partial
 from typing import NamedTuple
 
 import loader
-from loader.cache.answers import count_nothing
 from loader.cache.node_cache import OpenCache
+from loader.cache.page_cache import count_nothing
 from loader.cache.peers.environment import node_block
 from loader.cache.peers.lifetime import cache_token
 from loader.cache.peers.members import CacheMembers

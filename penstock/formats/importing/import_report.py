@@ -7,7 +7,7 @@ from loader import Version
 from loader.storage.store import Refusals
 
 from ...exclusion_records import exclusion_line
-from ..registration.earlier import PlaceDifference
+from ..registration.source_difference import PlaceDifference
 
 
 @dataclass(slots=True, kw_only=True)

@@ -33,9 +33,9 @@ from ...threads import in_threads
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import BOMB_BYTES, BOMB_TIMES
 from ..reading.stated_counts import StatedCounts
-from ..registration.earlier import token_of
 from ..registration.parts import key_text
 from ..registration.shard_rows import Rows, field_groups, field_names, sample_key
+from ..registration.source_difference import token_of
 from ..registration.taken_down import TakenDown
 from .write_parts import RENAMED, WrittenUnit
 

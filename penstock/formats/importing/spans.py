@@ -19,9 +19,9 @@ from loader.storage.store import as_disk
 from loader.storage.threads import DaemonPool
 
 from ..reading.sample import ForeignShard
-from ..registration.earlier import token_of
 from ..registration.parts import key_text
 from ..registration.shard_rows import Rows
+from ..registration.source_difference import token_of
 from .write_parts import RENAMED
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]

@@ -11,8 +11,8 @@ from loader.errors import FieldMismatch, PenstockError
 from loader.storage.threads import DaemonPool
 
 from ..reading.sample import NO_METADATA, ForeignShard, FoundObjects
-from ..registration.earlier import PlaceDifference
 from ..registration.shard_rows import Rows, agree, field_groups, group_guessed, part_keys, shard_rows
+from ..registration.source_difference import PlaceDifference
 from ..registration.taken_down import TakenDown
 from .spans import SpanUnit, cut, span_samples, span_units
 

@@ -11,7 +11,7 @@ from loader.errors import Conflict
 from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store
 
-from ..registration.earlier import REGISTERED_AGAIN, list_exclusions, live_samples
+from ..registration.source_difference import REGISTERED_AGAIN, list_exclusions, live_samples
 from .dataset_layout import episode_key
 
 

@@ -39,11 +39,11 @@ from ...places import check_apart
 from ...progress import progress
 from ..importer import ColumnarOptions, ReadSample
 from ..reading.sample import ForeignShard, object_shards
-from ..registration.earlier import token_of
 from ..registration.parts import IndexFiles, object_rows, shard_path
 from ..registration.register import APART, RegistrationReport, transaction
 from ..registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
 from ..registration.shard_rows import group_name
+from ..registration.source_difference import token_of
 from ..registration.taken_down import TakenDown
 from ..registration.unread_files import unread_files
 from .dataset_layout import LeRobotEpisode, episode_key

@@ -32,7 +32,6 @@ from ...units import size
 from ..reading.sample import NO_METADATA, ForeignShard, FoundObjects, object_shards
 from ..reading.stated_counts import StatedCounts
 from ..registry import FORMATS, TABLES, check_allow_missing, find_registered
-from .earlier import PlaceDifference, difference
 from .file_labels import (
     NO_LABELS,
     FileLabels,
@@ -45,6 +44,7 @@ from .file_labels import (
 from .parts import SampleTables, index_files, object_rows, put_parts, shard_path
 from .selection import EVERYTHING, ListedObjects, Selection, list_selected
 from .shard_rows import Rows, agree, field_groups, own_keys, part_keys, shard_rows, text_array
+from .source_difference import PlaceDifference, difference
 from .taken_down import TakenDown
 from .unread_files import unread_files
 

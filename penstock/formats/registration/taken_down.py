@@ -9,9 +9,9 @@ from loader.errors import Denied
 from loader.storage import Store
 
 from ..reading.sample import NO_METADATA
-from .earlier import PlaceDifference
 from .parts import key_text
 from .shard_rows import Rows, own_keys
+from .source_difference import PlaceDifference
 
 
 class TakenDown:

@@ -22,7 +22,7 @@ from loader.dataset.shards.bitmap import Bools
 from loader.errors import FieldMismatch
 
 from ...progress import progress
-from ..make import check_writable
+from ..index_build import check_writable
 from ..missing_parts import put_missing
 from .centres import Floats
 from .fit import SAMPLED, MapFit, fit_map

@@ -12,7 +12,7 @@ from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
 from loader.storage import Store
 from loader.storage.store import ObjectInfo
 
-from ...search.make import kind_of
+from ...search.index_build import kind_of
 from ...search.map.stored_fit import FOLDER as MAPS
 from ...search.map.version_map import MAP_KIND
 from .needed import References

@@ -13,8 +13,8 @@ from ..copying.copy_one import count_copy_requests
 from ..copying.items import Item
 from ..copying.journal import Journal
 from .contents import missing_records, new_items, new_versions
+from .mirror_update import last_copied_entry
 from .prefix_copy import FOLDER, check_places, missing_items
-from .run import last_copied_entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

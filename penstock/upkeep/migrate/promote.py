@@ -25,7 +25,7 @@ from ..copying.copy_many import Copies
 from ..copying.items import Pace
 from ..verify.log import check_log
 from ..verify.root import verify_root
-from .run import MigrationReport, last_copied_entry, make_mirror_of, make_primary, migrate
+from .mirror_update import MigrationReport, last_copied_entry, make_mirror_of, make_primary, migrate
 
 HINTS = "log/state-"
 

@@ -22,8 +22,8 @@ from .near_saves import near_places
 from .peer_pages import peer_places
 from .raw_objects import shared_marks
 from .remains import cache_places, mirror_places, noncurrent
-from .run import deny_entry, keys_tables
 from .scan import scan_objects
+from .takedown_run import deny_entry, keys_tables
 
 if TYPE_CHECKING:
     from ...compute.cluster import Cluster

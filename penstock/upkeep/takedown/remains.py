@@ -11,7 +11,7 @@ from loader import Root
 from loader.cache.cached_store import INDEX, VERIFIED
 from loader.cache.pages import HEADER_BYTES, MARKER, OBJECT_DIGITS, former_page_name, object_prefix
 from loader.dataset.log.marker import root_id
-from loader.dataset.search.code_files import derived_files
+from loader.dataset.search.embedding_code_files import derived_files
 from loader.dataset.shards.seals import SEALS
 from loader.errors import InvalidRuntime, PenstockError
 from loader.storage import Store, is_there, open_store

@@ -11,15 +11,15 @@ from loader.storage import ObjectInfo, Store
 
 from ...compute.attach import outcomes_anew
 from ...compute.cluster import Cluster
-from ...compute.plain import to_json
+from ...compute.job_json import to_json
 from ...compute.work import Node, StoredPlace, Work
 from ...denied.find import Findings
 from ...denied.hashed_names import Marks, dataset_marks
 from ...denied.keys_tables import name_columns
 from ...denied.record import TakedownRecord, read_record
 from ...progress import progress
-from .run import deny_entry
 from .scan import Scan
+from .takedown_run import deny_entry
 
 OBJECTS = 256
 """Most objects per unit."""

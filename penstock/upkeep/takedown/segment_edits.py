@@ -20,7 +20,7 @@ from loader.errors import Corrupt, FieldMismatch, FieldNotFound, FormatTooNew, O
 from loader.storage import Store, is_there
 
 from ...denied.record import TakedownRecord
-from ...search.make import kind_of, make_index
+from ...search.index_build import kind_of, make_index
 from ...search.map.stored_fit import FOLDER as MAPS
 from ...search.map.stored_fit import fit_version
 from ...search.map.stored_map import make_map

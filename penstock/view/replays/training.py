@@ -410,7 +410,7 @@ def crcs(row: Row) -> dict[str, int]:
     }
 
 
-def run_and_step(root: loader.Root, text: str) -> tuple[str, int | None]:
+def resolve_run_step(root: loader.Root, text: str) -> tuple[str, int | None]:
     """Return (run name or plan hash, step or None), given `run`, `run@step`, a plan hash or a state file.
 
     A state file contains `Loader.state_dict()` as JSON, possibly under "loader". Raises: InvalidRuntime; as `plan_of`.

@@ -17,13 +17,13 @@ from ..inspect.sample_record import read_sample
 from ..inspect.version_record import GridRow, VersionPageRecord, version_record
 from ..kinds.kind import Media
 from ..kinds.stored_bytes import card_field
-from ..liked_key import parse_like
 from ..marks import count_text
 from ..sections.characters.section_lines import section_lines
 from ..sections.facets import facet_sections, filter_sections
 from ..sections.section import BoxSection, FactsSection, Section
 from ..sections.version_tabs import version_tabs
 from ..shown_values import field_facts
+from ..similarity_query import parse_like
 from .addresses import SamplePage, VersionPage
 from .record_screen import RecordScreen, heading, line
 from .section_screen import SectionList

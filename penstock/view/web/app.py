@@ -30,7 +30,6 @@ from ..inspect.version_record import (
     difference,
     sample_fields,
 )
-from ..liked_key import like_page
 from ..open_data import OpenData
 from ..page_address import address
 from ..replays.training import Training
@@ -42,6 +41,7 @@ from ..sections.slot import slot_sections
 from ..sections.step import step_sections
 from ..sections.window import window_sections
 from ..shown_values import version_of
+from ..similarity_query import like_page
 from .decision_pages import decision_routes, step_decision
 from .episode_pages import SAMPLE, VERSION, episode_page, episode_routes, requested_version
 from .find import find_route

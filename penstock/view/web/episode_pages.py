@@ -24,9 +24,9 @@ from ..json_record import plain
 from ..kinds.image import small_image, value_scale
 from ..kinds.kind import Media
 from ..kinds.stored_bytes import BUDGET
-from ..liked_key import like_page
 from ..page_address import address
 from ..sections.sample import SampleMedia, episode_sections
+from ..similarity_query import like_page
 from .media import media_response, media_route, media_type, neighbours_field, raw_shown
 from .page import MOST_DIGITS, Page, Site, html, is_fragment, number
 

@@ -10,13 +10,13 @@ from ...text import clean
 from ..inspect.packed_documents import plan_sequence
 from ..inspect.sample_record import SampleRecord, check_ordinal
 from ..inspect.version_record import sample_fields
-from ..liked_key import like_page
 from ..rollouts.group_record import group_record
 from ..rollouts.open_rollout import OpenRollout, open_rollout
 from ..rollouts.rollout_record import MOST_LINKED_PAGES, PAGE, rollout_record
 from ..sections.relations import sequence_box
 from ..sections.sample import rollout_sections
 from ..sections.section import Section
+from ..similarity_query import like_page
 from .episode_pages import SAMPLE, requested_version
 from .page import Page, Site, number, page_routes
 

@@ -22,8 +22,8 @@ from ..facets.filter_members import find_ordinals
 from ..facets.slice_samples import check_rule
 from ..facets.version_filter import VersionFilter, check_limit
 from ..inspect.slices_record import slices_record
-from ..liked_key import parse_like
 from ..sections.slices import slice_sections, slices_sections
+from ..similarity_query import parse_like
 from .page import MOST_DIGITS, Page, Site, number, page_routes, section_page
 
 MOST_KEYS = 10_000

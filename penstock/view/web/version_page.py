@@ -23,7 +23,6 @@ from ..inspect.grid_rows import LABEL, GridRow
 from ..inspect.version_record import PAGE, VersionPageRecord, version_record
 from ..kinds.field_sparks import has_spark
 from ..kinds.stored_bytes import card_field
-from ..liked_key import parse_like
 from ..maps.map_record import has_vectors
 from ..maps.zoom import box_text
 from ..polyline import SPARK_HEIGHT, SPARK_WIDTH
@@ -39,6 +38,7 @@ from ..sections.facets import (
 from ..sections.slices import save_command, slice_actions
 from ..sections.texts import SparkPiece
 from ..sections.version_tabs import version_tabs
+from ..similarity_query import parse_like
 from .episode_pages import requested_version
 from .map_pages import map_values
 from .page import Page, Site, is_fragment, number

@@ -9,7 +9,7 @@ from assets.gate_settings import Gate
 from assets.spec import DatasetSpec, Feature
 from loader.dataset.log.denies import Target
 from penstock.upkeep.takedown.prove import prove
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 
 SPEC = DatasetSpec(
     name="texts",

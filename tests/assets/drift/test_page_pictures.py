@@ -31,7 +31,7 @@ from loader.storage import open_store
 from penstock.compute.pool import InlineCompute
 from penstock.stages import StageRecord, current_record
 from penstock.upkeep.takedown.prove import prove
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 from tests.refusals import refusal
 
 SPEC = DatasetSpec(name="demo", gate=Gate(suite=(), protected=("eval@1",)))

@@ -23,7 +23,7 @@ from penstock.compute import cluster_compute, submit
 from penstock.compute.cluster import Cluster
 from penstock.compute.cluster_compute import ClusterCompute
 from penstock.compute.job import JobFolder, job_ids
-from penstock.compute.plain import from_frame, to_frame
+from penstock.compute.job_json import from_frame, to_frame
 from penstock.compute.pool import Compute, InlineCompute, LocalCompute
 from penstock.stages import StageRecord, current_record
 from tests.mortal_store import Killed

@@ -40,7 +40,7 @@ from penstock.formats.importer import NO_OPTIONS
 from penstock.formats.run_import import import_place
 from penstock.stages import current_record
 from penstock.upkeep.exclusion import exclude
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 from tests.assets.conftest import Run, jpeg
 from tests.penstock.formats.builders import litdata_files, mds_files
 from tests.penstock.formats.builders.places import compress

@@ -34,7 +34,7 @@ from loader.storage import Store, open_store
 from penstock.formats.files_beside import files_beside
 from penstock.stages import current_record
 from penstock.upkeep.takedown.raw_objects import RawDeletion, delete_object
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 from penstock.verbs.takedown import request
 from tests.assets.conftest import Run
 from tests.penstock.formats.builders.lerobot_files import CAMERA, LENGTHS, v21, v30, video

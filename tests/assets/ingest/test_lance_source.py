@@ -18,7 +18,7 @@ from loader.storage import open_store
 from penstock.formats.files_beside import files_beside
 from penstock.stages import StageRecord, current_record
 from penstock.upkeep.takedown.raw_objects import RawDeletion, delete_object
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 from tests.assets.conftest import Run
 from tests.assets.ingest.test_read_samples import field_bytes
 

@@ -21,7 +21,7 @@ from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import InvalidRuntime, InvalidSpec
 from penstock.stages import StageRecord, current_record
 from penstock.upkeep.exclusion import exclude
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 from tests.assets.conftest import Run, jpeg
 from tests.penstock.formats.exchange.test_log_clocks import UPTIME, camera, commands, write_log
 from tests.refusals import refusal

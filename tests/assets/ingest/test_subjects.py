@@ -13,7 +13,7 @@ from assets.spec import DatasetSpec
 from loader.dataset.log.denies import Target
 from loader.storage import open_store
 from penstock.upkeep.takedown.prove import prove
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 
 SPEC = DatasetSpec(
     name="demo", label_from="folder", splits={"train": 0.5, "validation": 0.5}, split_by="subject"

@@ -14,7 +14,7 @@ from loader.dataset.log.denies import Target
 from penstock.approvals import approve, halted_batches
 from penstock.card.build import build_card
 from penstock.cli import main
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 
 Run = Callable[..., dg.ExecuteInProcessResult]
 QUESTION = "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May."

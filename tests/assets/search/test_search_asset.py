@@ -57,7 +57,9 @@ def test_recall_below_the_limit_warns_and_blocks_nothing(root, instance, monkeyp
 
 
 def test_codes_that_do_not_rank_have_a_low_recall(root, instance, monkeypatch):
-    monkeypatch.setattr("penstock.search.make.encode", lambda vectors, how: np.zeros(vectors.shape, np.uint8))
+    monkeypatch.setattr(
+        "penstock.search.index_build.encode", lambda vectors, how: np.zeros(vectors.shape, np.uint8)
+    )
     check = materialize_search(root, Search(like=("embedding.npy",)), instance)
     assert not check.passed
     assert check.metadata["recall of embedding.npy"].value < 0.6

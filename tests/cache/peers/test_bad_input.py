@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from loader.cache.answers import Grant
+from loader.cache.page_cache import Grant
 from loader.cache.pages import MARKER, page_name
 from loader.cache.peers.client import PeerClient
 from loader.cache.peers.heads import CLAIM, NONCE

@@ -133,7 +133,7 @@ def test_release_before_its_request_leaves_no_claim(tmp_path):
 HOLDER = """
 import sys, time
 from tests.cache.peers.nodes import Node, PAGE, objects
-from loader.cache.answers import Grant
+from loader.cache.page_cache import Grant
 from loader.cache.pages import page_name
 from loader.cache.peers.peer_cache import PeerCache
 from loader.cache.spec import NodeCache

@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader.cache.answers import Grant, PageQuestion
+from loader.cache.page_cache import Grant, PageQuestion
 from loader.cache.pages import page_name
 from loader.cache.peers.heads import (
     ANSWER_HEAD_BYTES,

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from loader.cache import object_sets
-from loader.cache.answers import Absence, Grant
 from loader.cache.object_sets import ObjectSet
+from loader.cache.page_cache import Absence, Grant
 from loader.cache.pages import page_name
 from loader.cache.peers import client as client_module
 from loader.cache.peers import health

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader.cache.answers import Absence, Grant, PageQuestion
+from loader.cache.page_cache import Absence, Grant, PageQuestion
 from loader.cache.pages import page_name
 from loader.cache.peers.heads import (
     ANSWER_HEAD_BYTES,

@@ -14,8 +14,8 @@ from penstock.checkpoints import Checkpoints
 from penstock.denied.record import condemned_versions
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc import Options, collect
-from penstock.upkeep.migrate.run import migrate
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.migrate.mirror_update import migrate
+from penstock.upkeep.takedown.takedown_run import run_takedown
 
 from .truth import Content, Violation
 from .turns import Actor

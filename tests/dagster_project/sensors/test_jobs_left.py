@@ -12,7 +12,7 @@ from dagster_project.sensors import alerting
 from loader.storage import open_store
 from penstock.alerts import Alert
 from penstock.compute.job import JobFolder
-from penstock.compute.plain import to_json
+from penstock.compute.job_json import to_json
 from penstock.compute.submit import submit_job
 from resources.alerts import AlertsResource
 from resources.compute import ComputeResource

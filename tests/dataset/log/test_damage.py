@@ -17,7 +17,7 @@ from loader.dataset.log.snapshots import HINT_EVERY, dump_state, hint_key, load_
 from loader.dataset.log.state import State
 from loader.errors import Corrupt, PenstockError, Transient
 from loader.storage import open_store
-from penstock.upkeep.migrate.run import make_primary
+from penstock.upkeep.migrate.mirror_update import make_primary
 from tests.refusals import refusal
 
 

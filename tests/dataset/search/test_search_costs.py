@@ -13,7 +13,7 @@ import pytest
 import loader
 from loader.dataset.names import hashes_of
 from loader.dataset.search import key_hashes
-from loader.dataset.search.codes import code_ranges, encode, faiss_scan
+from loader.dataset.search.embedding_codes import code_ranges, encode, faiss_scan
 from loader.dataset.search.vectors import _unit_vectors
 from loader.dataset.tables import parquet, table_rows
 from loader.dataset.versions import sample_search

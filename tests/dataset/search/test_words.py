@@ -14,7 +14,7 @@ from loader.dataset.search.field_texts import MOST_FIELD_BYTES, search_text
 from loader.dataset.search.text_reads import TextReader
 from loader.dataset.search.words import fold_texts, in_order, parse_words, term_matches
 from loader.errors import FieldNotFound, InvalidRuntime, NotIndexed
-from penstock.search.make import make_index
+from penstock.search.index_build import make_index
 from tests.refusals import refusal
 
 TEXTS = {

@@ -11,7 +11,7 @@ from penstock.formats.importer import ColumnarOptions
 from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
 from penstock.upkeep.exclusion import exclude, withdraw
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 from penstock.upkeep.verify.version import verify
 from tests.mortal_store import PUTS, killed_runs
 from tests.refusals import refusal

@@ -10,7 +10,7 @@ import pytest
 
 import loader
 from penstock.cli import main
-from penstock.search.make import make_index
+from penstock.search.index_build import make_index
 from penstock.search.map.stored_map import make_map
 from penstock.upkeep.gc.needed import Unreadable, protected, references
 from penstock.usage.stored import stored_bytes

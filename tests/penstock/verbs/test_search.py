@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import loader
-from penstock.view.runs.worst_sample import worst_slot
+from penstock.view.runs.highest_loss import worst_slot
 from tests.dataset.search.vectors import SHAPES, nearest, read_vectors, write_vectors
 
 BATCH = 6

@@ -7,7 +7,7 @@ import pytest
 import loader
 from loader.storage import open_store
 from penstock.upkeep.copying.items import Pace
-from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.migrate.mirror_update import migrate
 from penstock.upkeep.verify.root import verify_root
 
 STEPS = 5

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 import loader
-from loader.cache.answers import Grant
 from loader.cache.node_cache import OpenCache
+from loader.cache.page_cache import Grant
 from loader.cache.pages import object_prefix, page_name
 from loader.dataset.shards import index, index_cache
 from loader.dataset.shards.index import IndexPlace

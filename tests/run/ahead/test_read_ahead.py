@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import loader
-from loader.cache.answers import count_nothing
 from loader.cache.cached_store import CachedStore
 from loader.cache.memory import MemoryPages
+from loader.cache.page_cache import count_nothing
 from loader.cache.spec import PageMemory
 from loader.errors import ObjectNotFound, Transient
 from loader.run.ahead import range_reads, read_ahead

@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 
 import loader
-from loader.cache.answers import Grant
 from loader.cache.cached_ranges import Content
 from loader.cache.cached_store import CachedStore
 from loader.cache.memory import MemoryPages
+from loader.cache.page_cache import Grant
 from loader.cache.spec import PageMemory
 from tests.run.range_server import RangeServer
 

@@ -13,8 +13,8 @@ from penstock.formats import run_import
 from penstock.formats.importing.walk import UnitsAhead, Walk
 from penstock.formats.importing.write_parts import delete_units
 from penstock.formats.reading.sample import object_shards
-from penstock.formats.registration.earlier import PlaceDifference
 from penstock.formats.registration.register import register
+from penstock.formats.registration.source_difference import PlaceDifference
 from penstock.formats.registry import registered_named
 from penstock.formats.run_import import import_place
 from penstock.upkeep.verify.version import verify

@@ -37,7 +37,7 @@ from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 from penstock.upkeep.exclusion import exclude
 from penstock.upkeep.gc.collector import Options, collect
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 from penstock.upkeep.verify.version import verify
 from penstock.view.episodes.episode_record import moment
 from penstock.view.episodes.open_episode import open_episode

@@ -23,7 +23,7 @@ from penstock.formats.registration.register import register
 from penstock.formats.registration.selection import Selection
 from penstock.formats.registry import FORMATS, REGISTERED, TABLES
 from penstock.upkeep.takedown.prove import prove
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 from tests.penstock.formats.builders import lerobot_files, records, tars
 from tests.penstock.formats.versions import importing, outcome
 from tests.refusals import refusal

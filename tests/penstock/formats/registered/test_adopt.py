@@ -16,7 +16,7 @@ from penstock.formats.registration.register import register
 from penstock.formats.registration.sealing import seal
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc.collector import Options, collect
-from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.migrate.mirror_update import migrate
 from penstock.upkeep.verify.version import verify
 from tests.penstock.formats.builders import tars
 from tests.refusals import refusal

@@ -20,7 +20,7 @@ from penstock.cli import main
 from penstock.formats.registration.register import register
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc.collector import Options, collect
-from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.migrate.mirror_update import migrate
 from penstock.upkeep.verify.root import verify_root
 from penstock.upkeep.verify.version import verify
 from tests.penstock.formats.builders import tars

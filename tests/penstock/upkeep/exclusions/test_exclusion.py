@@ -20,7 +20,7 @@ from penstock.exclusion_records import Exclusion, records, standing
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.exclusion import exclude, withdraw
 from penstock.upkeep.gc import Options, collect
-from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.migrate.mirror_update import migrate
 from penstock.upkeep.verify.root import verify_root
 from tests.refusals import refusal
 

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 
 import loader
-from penstock.search.make import make_index
+from penstock.search.index_build import make_index
 from penstock.upkeep.gc import Moment, Options, collect
 from tests.dataset.search.vectors import SHAPES, write_vectors
 

@@ -10,8 +10,8 @@ from loader.storage import open_store
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc import Moment, Options, Policy, collect, plan, retire_by_policy
 from penstock.upkeep.gc.deleted_record import read_swept
+from penstock.upkeep.migrate.mirror_update import migrate
 from penstock.upkeep.migrate.promote import promote, promote_alone
-from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.version import verify
 from tests.refusals import refusal
 

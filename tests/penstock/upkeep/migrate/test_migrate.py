@@ -25,8 +25,8 @@ from loader.storage.files import MemoryBudget
 from penstock.cli import main
 from penstock.search.overlap.protected_texts import protected_texts
 from penstock.upkeep.copying.items import Pace
+from penstock.upkeep.migrate.mirror_update import last_copied_entry, migrate
 from penstock.upkeep.migrate.plan import plan_migration
-from penstock.upkeep.migrate.run import last_copied_entry, migrate
 from penstock.upkeep.verify.root import verify_root
 from penstock.upkeep.verify.version import verify
 from tests.proxy_stores import ObservedStore
@@ -117,7 +117,7 @@ KILLED = """
 import sys, loader
 from loader.storage import open_store
 from penstock.upkeep.copying.items import Pace
-from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.migrate.mirror_update import migrate
 print("begun", flush=True)
 migrate(loader.Root(sys.argv[1]), open_store(sys.argv[2]), Pace(requests_per_s=100), at_once=4)
 print("done", flush=True)

@@ -22,9 +22,9 @@ from penstock.upkeep.copying.copy_job import copy_on_cluster, migration_job, pro
 from penstock.upkeep.copying.copy_many import Copies, Migration
 from penstock.upkeep.copying.items import Item, Pace
 from penstock.upkeep.copying.journal import Journal
+from penstock.upkeep.migrate.mirror_update import migrate
 from penstock.upkeep.migrate.prefix_copy import FOLDER, migrate_prefix
 from penstock.upkeep.migrate.prefix_verify import verify_prefix
-from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.root import verify_root
 from tests.compute.forged_copy import forged_copy
 from tests.mortal_store import Killed
@@ -152,7 +152,7 @@ from loader.storage import open_store
 from penstock.compute.cluster import Cluster
 from penstock.upkeep.copying import copy_job
 from penstock.upkeep.copying.items import Pace
-from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.migrate.mirror_update import migrate
 copy_job.ITEMS = 3
 migrate(loader.Root(sys.argv[1]), open_store(sys.argv[2]), Pace(requests_per_s=60), cluster=Cluster(engine="local"))
 """

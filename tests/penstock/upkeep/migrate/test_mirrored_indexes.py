@@ -6,11 +6,11 @@ import pytest
 import loader
 from loader.errors import Conflict
 from loader.storage import open_store
-from penstock.search.make import drop_index, make_index
+from penstock.search.index_build import drop_index, make_index
 from penstock.search.map.stored_map import drop_map, make_map
 from penstock.search.map.version_map import read_map
 from penstock.upkeep.copying.items import Pace
-from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.migrate.mirror_update import migrate
 from penstock.upkeep.verify.root import verify_root
 from tests.dataset.search.vectors import SHAPES, write_vectors
 from tests.refusals import refusal

@@ -14,8 +14,8 @@ from loader.errors import Conflict, Corrupt, InvalidStore
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.upkeep.copying.items import Pace
+from penstock.upkeep.migrate.mirror_update import make_mirror, make_primary, migrate
 from penstock.upkeep.migrate.promote import promote, promote_alone
-from penstock.upkeep.migrate.run import make_mirror, make_primary, migrate
 from tests.mortal_store import Death, killed_runs
 from tests.proxy_stores import ObservedStore
 from tests.refusals import refusal

@@ -15,7 +15,7 @@ from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.tables.manifest import references
 from loader.dataset.versions.version import Version
 from penstock.upkeep.takedown.prove import prove
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 from tests.servers.processes import python
 
 SCRIPT = Path(__file__).parents[4] / "examples" / "recheck_takedown.py"

@@ -16,7 +16,7 @@ from penstock.formats.files_beside import files_beside
 from penstock.stages import StageRecord, Upstream, append_record, current_record
 from penstock.text import markdown_table
 from penstock.upkeep.takedown.raw_objects import RawDeletion
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 from penstock.upkeep.verify.version import verify
 
 SECRET = "ZQALICEZQ"

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from loader.cache.answers import Grant
+from loader.cache.page_cache import Grant
 from loader.cache.pages import page_name
 from loader.errors import InvalidRuntime
 from penstock.denied.record import TakedownRecord

@@ -14,7 +14,7 @@ from loader.errors import Corrupt, Forbidden
 from penstock.denied.record import add_to_record, read_record
 from penstock.formats.files_beside import files_beside
 from penstock.upkeep.takedown.raw_objects import RawDeletion, _fits, shared_raw_objects
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 from tests.refusals import refusal
 from tests.servers.processes import python
 
@@ -109,7 +109,7 @@ def test_what_another_pipeline_names_stays(kit, root, names):
 MANY_NAMES = """
 import loader
 from loader.dataset.log.denies import Target
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 
 RAW = "/landing/" + "a" * 1000 + ".jpg"
 root = loader.Root("memory://many")

@@ -11,7 +11,7 @@ from penstock.cli import main
 from penstock.denied.sources import check_place, why_not
 from penstock.formats.files_beside import files_beside
 from penstock.upkeep.takedown.raw_objects import RawDeletion, delete_object
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from loader.dataset.log.denies import Target
 from penstock.formats.files_beside import files_beside
 from penstock.upkeep.takedown.raw_objects import RawDeletion
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 
 CAMERA = "observation.images.high"
 DATA, FILM = "data/chunk-000/file-{:03d}.parquet", f"videos/{CAMERA}/chunk-000/file-{{:03d}}.mp4"

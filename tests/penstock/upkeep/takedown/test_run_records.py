@@ -17,9 +17,9 @@ from penstock.denied.record import read_record
 from penstock.train.run_folder import RunFolder
 from penstock.train.windows import ROW, SLOW_TEXTS, window_bytes
 from penstock.upkeep.takedown.derived import Edits
-from penstock.upkeep.takedown.run import deny_entry, keys_tables
 from penstock.upkeep.takedown.run_records import MOST_BYTES, run_record_edits
 from penstock.upkeep.takedown.scan import Scan
+from penstock.upkeep.takedown.takedown_run import deny_entry, keys_tables
 
 SECRET = "ZQALICEZQ"
 

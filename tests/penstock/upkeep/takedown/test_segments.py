@@ -14,14 +14,14 @@ from loader.dataset.search.segment_reads import merge_segments, read_segment
 from loader.errors import SampleNotFound
 from loader.storage import open_store
 from penstock.denied.record import read_record
-from penstock.search import make
-from penstock.search.make import make_index
+from penstock.search import index_build
+from penstock.search.index_build import make_index
 from penstock.search.map.stored_fit import read_fit
 from penstock.search.map.stored_map import make_map
 from penstock.search.map.version_map import map_how, read_map
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc.derived_segments import segment_kind
-from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.migrate.mirror_update import migrate
 from penstock.upkeep.takedown.remains import cache_places, purge_cache, purge_mirror
 from penstock.upkeep.verify.root import verify_root
 
@@ -122,7 +122,7 @@ def test_unreadable_segments_go_as_they_cannot_be_searched(kit, root):
 
 
 def test_fields_without_an_index_get_none(kit, root):
-    make.drop_index(root, "photos")
+    index_build.drop_index(root, "photos")
     n = kit.deny(root)
     kit.take_down(root, n)
     assert not list(root.store.list("search/"))
@@ -183,7 +183,7 @@ def test_ranges_are_made_again_because_their_ends_are_numbers_of_samples(kit, ex
     assert after.version == extreme.open("photos").id
     assert kit.prove(extreme, n)["result"] == "complete"
     made = index_objects(extreme)
-    make.drop_index(extreme, "photos")
+    index_build.drop_index(extreme, "photos")
     make_index(extreme, "photos")
     assert index_objects(extreme) == made, "an index made anew is the same"
     extreme.store.put(before.path, stored)
@@ -235,7 +235,7 @@ def test_killed_takedown_leaves_no_codes_under_other_ranges(kit, extreme, monkey
     kit.take_down(extreme, n)
     after = index_objects(extreme)
     assert record_of_index(extreme).high[0] < 0.1
-    make.drop_index(extreme, "photos")
+    index_build.drop_index(extreme, "photos")
     make_index(extreme, "photos")
     assert index_objects(extreme) == after
 
@@ -257,7 +257,7 @@ def test_local_codes_go_with_their_ranges(kit, extreme, tmp_path):
 
 def test_map_without_an_index_is_made_again(kit, root):
     make_map(root, "photos")
-    make.drop_index(root, "photos")
+    index_build.drop_index(root, "photos")
     n = kit.deny(root)
     kit.take_down(root, n)
     assert read_map(root.open("photos")).has_place.tolist() == [True] * 15

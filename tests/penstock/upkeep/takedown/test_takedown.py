@@ -23,7 +23,7 @@ from loader.errors import InvalidPlan, TakedownNotFound, VersionRetired
 from penstock.cli import main
 from penstock.denied import find as find_module
 from penstock.denied.keys_tables import KeysTables
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 from penstock.upkeep.verify.version import verify
 from tests.refusals import refusal
 

@@ -19,9 +19,9 @@ from penstock.denied.keys_job import KeysTablesOnCluster
 from penstock.denied.keys_tables import KeysTables
 from penstock.denied.record import read_record
 from penstock.upkeep.takedown.prove import prove
-from penstock.upkeep.takedown.run import run_takedown
 from penstock.upkeep.takedown.scan import Scan
 from penstock.upkeep.takedown.scan_job import scan_on_cluster
+from penstock.upkeep.takedown.takedown_run import run_takedown
 
 SECRET = "ZQ ALICE ZQ"
 INLINE = Cluster(engine="inline")

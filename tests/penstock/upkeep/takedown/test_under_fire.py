@@ -17,7 +17,7 @@ from penstock.denied.record import read_record
 from penstock.formats.files_beside import files_beside
 from penstock.upkeep.takedown import rewrite, steps
 from penstock.upkeep.takedown.raw_objects import RawDeletion, delete_object
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 from penstock.upkeep.verify.version import verify
 from tests.mortal_store import killed_runs
 from tests.refusals import refusal

@@ -655,7 +655,7 @@ def test_two_packs_exchanged(root, ending):
 
 def test_takedowns_record_that_was_edited(root):
     from loader.dataset.log.denies import Target
-    from penstock.upkeep.takedown.run import run_takedown
+    from penstock.upkeep.takedown.takedown_run import run_takedown
 
     n = root.log.deny([Target(kind="sample", value="k02", dataset="d")], "ticket 1", "desk").n
     run_takedown(root, n, apply=True)

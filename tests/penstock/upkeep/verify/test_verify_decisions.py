@@ -9,7 +9,7 @@ import pytest
 
 import loader
 from loader.dataset.log.denies import Target
-from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.takedown.takedown_run import run_takedown
 from penstock.upkeep.verify.root import verify_root
 from tests.rollouts.rollout_roots import decision_keys, digests, online, publish_groups
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import loader
-from penstock.search.make import make_index
+from penstock.search.index_build import make_index
 from penstock.search.map.stored_map import make_map
 from penstock.upkeep.verify.root import verify_root
 from tests.dataset.search.vectors import SHAPES, write_vectors

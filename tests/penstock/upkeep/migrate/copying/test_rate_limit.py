@@ -11,9 +11,9 @@ from loader.storage import open_store
 from penstock.upkeep.copying import items as pace_module
 from penstock.upkeep.copying.copy_one import Transfer
 from penstock.upkeep.copying.items import Item, Pace
+from penstock.upkeep.migrate import mirror_update as run_module
 from penstock.upkeep.migrate import prefix_copy as prefix_module
 from penstock.upkeep.migrate import promote as promote_module
-from penstock.upkeep.migrate import run as run_module
 from penstock.upkeep.migrate.prefix_copy import migrate_prefix
 
 DATA = Random(4).randbytes(10_000)

@@ -6,7 +6,7 @@ from loader.dataset.versions.sample_search import parse_keys
 from .maps.map_record import has_vectors
 from .open_data import OpenData
 from .page_address import version_address
-from .runs.worst_sample import run_and_step, worst_key
+from .runs.highest_loss import parse_run_step, worst_key
 
 
 def parse_like(opened: OpenData, version: "loader.Version", like: str) -> tuple[str, ...]:
@@ -23,7 +23,7 @@ def parse_like(opened: OpenData, version: "loader.Version", like: str) -> tuple[
 
 
 def _parse_key(opened: OpenData, dataset: str, like: str) -> str:
-    at = run_and_step(like)
+    at = parse_run_step(like)
     if at is None or at[0] not in opened.run_names():
         return like
     run, step = at

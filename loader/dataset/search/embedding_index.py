@@ -11,8 +11,8 @@ from ...errors import Corrupt, FormatTooNew, MissingDependency, NotIndexed, Obje
 from ...storage.threads import DaemonPool
 from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s
-from .code_files import CodeFile, CodeFiles
-from .codes import NUMPY_MOST_CODES, code_kind, code_weights, import_faiss
+from .embedding_code_files import CodeFile, CodeFiles
+from .embedding_codes import NUMPY_MOST_CODES, code_kind, code_weights, import_faiss
 from .how import How
 from .segment_reads import coverage
 from .segments import SegmentPart, VersionPart, version_parts

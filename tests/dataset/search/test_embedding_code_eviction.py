@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.search import code_room
-from loader.dataset.search.code_room import ABANDONED_S, make_room
-from penstock.search.make import make_index
+from loader.dataset.search import embedding_code_eviction
+from loader.dataset.search.embedding_code_eviction import ABANDONED_S, make_room
+from penstock.search.index_build import make_index
 from tests.dataset.search.vectors import nearest, read_vectors, write_vectors
 
 
@@ -18,7 +18,7 @@ from tests.dataset.search.vectors import nearest, read_vectors, write_vectors
 def disk(monkeypatch):
     """A disk whose free bytes the test decides."""
     disk = SimpleNamespace(free=2**40)
-    monkeypatch.setattr(code_room, "free_bytes", lambda folder: disk.free)
+    monkeypatch.setattr(embedding_code_eviction, "free_bytes", lambda folder: disk.free)
     return disk
 
 

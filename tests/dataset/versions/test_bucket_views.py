@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import loader
+from loader.dataset.versions import bucket_views
 from loader.dataset.versions import samples_table as samples
-from loader.dataset.versions import split
 from loader.errors import FieldNotFound, InvalidPlan
 from tests.refusals import refusal
 
@@ -189,7 +189,7 @@ def test_what_makes_no_buckets(version, by, edges, error, fault):
 
 
 def test_too_many_values(version, monkeypatch):
-    monkeypatch.setattr(split, "MAX_BUCKETS", 39)
+    monkeypatch.setattr(bucket_views, "MAX_BUCKETS", 39)
     with refusal(InvalidPlan, what="bucket('CAST(t * 4 AS BIGINT)')", given=40, accepted=39):
         version.select().split("CAST(t * 4 AS BIGINT)", None)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from loader import Root, Version
 from loader.dataset.log.marker import check_primary
-from loader.dataset.search.codes import code_kind, code_ranges, encode
+from loader.dataset.search.embedding_codes import code_kind, code_ranges, encode
 from loader.dataset.search.how import SQ8, TEXTS, How, how_of_field, read_how, similarity_field, text_fields
 from loader.dataset.search.segments import (
     SegmentKind,

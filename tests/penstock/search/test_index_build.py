@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.dataset.search import code_files, code_index, codes, text_files, words
+from loader.dataset.search import embedding_code_files, embedding_codes, embedding_index, text_files, words
 from loader.dataset.search.how import SQ8, TEXTS, how_of_field, read_how
 from loader.dataset.search.segment_reads import coverage, read_segment
 from loader.dataset.search.segments import put_segment, version_parts
@@ -20,9 +20,9 @@ from loader.dataset.search.text_reads import text_kind
 from loader.dataset.versions.sample_search import search_samples
 from loader.errors import Conflict, Corrupt, FieldMismatch, FieldNotFound, MissingDependency, NotIndexed
 from loader.storage import open_store
-from penstock.search.make import drop_index, make_index
+from penstock.search.index_build import drop_index, make_index
 from penstock.upkeep.copying.items import Pace
-from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.migrate.mirror_update import migrate
 from tests.dataset.search.vectors import SHAPES, nearest, read_vectors, recall, write_vectors
 from tests.refusals import refusal
 
@@ -32,8 +32,8 @@ NUMBERS = 24
 @pytest.fixture(params=["faiss", "numpy"])
 def with_and_without_faiss(request, monkeypatch):
     if request.param == "numpy":
-        monkeypatch.setattr("loader.dataset.search.code_files.import_faiss", lambda: None)
-        monkeypatch.setattr("loader.dataset.search.code_index.import_faiss", lambda: None)
+        monkeypatch.setattr("loader.dataset.search.embedding_code_files.import_faiss", lambda: None)
+        monkeypatch.setattr("loader.dataset.search.embedding_index.import_faiss", lambda: None)
     return request.param
 
 
@@ -56,7 +56,7 @@ def row_codes(version):
     """Return (part, row) -> code of a version's index."""
     how = how_of_field(version, "embedding.npy", SQ8, NUMBERS)
     stored = read_how(version.store, how)
-    kind = codes.code_kind(stored)
+    kind = embedding_codes.code_kind(stored)
     covered = coverage(version.store, how.folder, kind, version_parts(version, "embedding.npy"))
     assert (covered.missing, covered.damaged) == ((), {})
     by_row = {}
@@ -120,8 +120,12 @@ def test_few_selected_codes_are_gathered_and_many_are_scanned(tmp_path, monkeypa
 
     monkeypatch.setattr("loader.dataset.search.similarity.RESCORED_PER_RESULT", 1)
     monkeypatch.setattr("loader.dataset.search.similarity.RESCORED", 10)
-    monkeypatch.setattr(code_files, "faiss_scan", record_scans(code_files.faiss_scan, "faiss"))
-    monkeypatch.setattr(code_files, "numpy_scan", record_scans(code_files.numpy_scan, "numpy"))
+    monkeypatch.setattr(
+        embedding_code_files, "faiss_scan", record_scans(embedding_code_files.faiss_scan, "faiss")
+    )
+    monkeypatch.setattr(
+        embedding_code_files, "numpy_scan", record_scans(embedding_code_files.numpy_scan, "numpy")
+    )
     by_share = {2: {"faiss"}, 10: {"numpy"}}
     for step, expected_scans in by_share.items():
         members = np.arange(600) % step == 1
@@ -250,7 +254,7 @@ def test_forged_codes_change_ranks_only(tmp_path):
     make_index(root, "d", "embedding.npy")
     version = root.open("d")
     how = read_how(root.store, how_of_field(version, "embedding.npy", SQ8, NUMBERS))
-    kind = codes.code_kind(how)
+    kind = embedding_codes.code_kind(how)
     parts = [part.own for part in version_parts(version, "embedding.npy")]
     root.store.delete_many([info.key for info in root.store.list(how.folder) if info.key != how.path])
     random_codes = [np.random.default_rng(1).bytes(NUMBERS) for _ in range(600)]
@@ -326,7 +330,7 @@ def test_codes_that_a_loader_evicts_are_written_again(tmp_path, with_and_without
         path.unlink()
 
     with monkeypatch.context() as patch:
-        patch.setattr("loader.dataset.search.code_files._touch", evict)
+        patch.setattr("loader.dataset.search.embedding_code_files._touch", evict)
         assert loader.Root(root.url).open("d").search(like="k000005", cache=cache).keys() == whole
     for file in (cache / "search").iterdir():
         os.utime(file, (1, file.stat().st_mtime))
@@ -352,13 +356,13 @@ def test_drop_deletes_the_index_of_a_field(tmp_path):
 def test_limits_of_a_query(tmp_path, monkeypatch):
     root = write_root(tmp_path)
     make_index(root, "d")
-    monkeypatch.setattr(code_index, "MOST_CODES", 500)
+    monkeypatch.setattr(embedding_index, "MOST_CODES", 500)
     with refusal(NotIndexed, what="codes", where="d@3", given=600, accepted=500):
         root.open("d").search(like="k000005")
     assert len(root.open("d").search(like="k000005", where="third = 0", k=300)) == 200
     monkeypatch.undo()
-    monkeypatch.setattr(code_index, "NUMPY_MOST_CODES", 500)
-    monkeypatch.setattr(code_index, "import_faiss", lambda: None)
+    monkeypatch.setattr(embedding_index, "NUMPY_MOST_CODES", 500)
+    monkeypatch.setattr(embedding_index, "import_faiss", lambda: None)
     with pytest.raises(MissingDependency, match=r"pip install 'penstock-data\[search\]'"):
         root.open("d").search(like="k000005")
 
@@ -405,7 +409,7 @@ def test_embeddings_without_a_direction_have_no_code(tmp_path):
 KILLED = """
 import os, signal, sys
 import loader
-from penstock.search.make import make_index
+from penstock.search.index_build import make_index
 root = loader.Root(sys.argv[1])
 kill_at, after = int(sys.argv[2]), sys.argv[3] == "after"
 store_type = type(root.store)
@@ -484,4 +488,4 @@ def test_mapped_texts_are_searched_as_texts_in_memory(tmp_path, monkeypatch):
             assert [version.search(query).keys() for query in queries] == expected
             narrow = version.search("red", where="w < 9").keys()
             assert narrow == [key for key in expected[0] if key < "k09"]
-    assert not list(code_files.scratch_folder().glob("*.texts"))
+    assert not list(embedding_code_files.scratch_folder().glob("*.texts"))

@@ -13,7 +13,7 @@ LOSS = "loss"
 _STEP = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
-def run_and_step(like: str) -> tuple[str, int] | None:
+def parse_run_step(like: str) -> tuple[str, int] | None:
     """Return the run and step that `RUN@STEP` names; None for other texts. A key may have this form, too."""
     run, at, step = like.rpartition("@")
     if not at or not run or not _STEP.fullmatch(step):

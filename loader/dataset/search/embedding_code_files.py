@@ -28,8 +28,8 @@ from ..log.entries import canonical
 from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s, integers
 from . import CODE_FOLDER
-from .code_room import make_room
-from .codes import GATHERED_SHARE, code_kind, faiss_head, faiss_scan, import_faiss, numpy_scan
+from .embedding_code_eviction import make_room
+from .embedding_codes import GATHERED_SHARE, code_kind, faiss_head, faiss_scan, import_faiss, numpy_scan
 from .how import How
 from .segment_reads import read_segment
 from .segments import SegmentPart, StoredSegment, part_starts

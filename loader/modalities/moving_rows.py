@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DecodeFailed
+from ..errors import DecodeFailed, InvalidRuntime
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _NS_PER_MS = 10**6
@@ -29,13 +29,16 @@ def moving_rows(
     - idle_ms: shortest idle time in ms, with a clock
     - idle_rows: shortest idle run in rows, without a clock
 
-    Raises: ValueError for a setting out of range; DecodeFailed for values that are not rows of numbers, and for a clock
-    of another length or that does not ascend.
+    Raises: InvalidRuntime for a setting out of range; DecodeFailed for values that are not rows of numbers, and for a
+    clock of another length or that does not ascend.
     """
     if not (0 <= still < 1 and idle_ms >= 1 and idle_rows >= 1):
-        raise ValueError(
+        raise InvalidRuntime(
             f"moving_rows(still={still}, idle_ms={idle_ms}, idle_rows={idle_rows}); accepted: still from 0 to below 1, "
-            "idle_ms and idle_rows of at least 1"
+            "idle_ms and idle_rows of at least 1",
+            what="still, idle_ms, idle_rows",
+            given=[still, idle_ms, idle_rows],
+            accepted="still from 0 to below 1, idle_ms and idle_rows of at least 1",
         )
     if not values.ndim or not len(values) or values.dtype.kind not in "biuf":
         raise DecodeFailed(

@@ -39,7 +39,7 @@ def decode_jsonl(data: Buffer, rng: np.random.Generator | None = None) -> list[o
     """Return one JSON document per nonblank line. Raises: DecodeFailed, which names the line (from 1)."""
     # Not splitlines: a carriage return is white space inside a document.
     lines = bytes(data).split(b"\n")
-    return [_loads(line, f"jsonl: line {n}") for n, line in enumerate(lines, 1) if line.strip()]
+    return [_loads(line, "jsonl", f"line {n}") for n, line in enumerate(lines, 1) if line.strip()]
 
 
 def decode_cls(data: Buffer, rng: np.random.Generator | None = None) -> int:
@@ -129,11 +129,17 @@ def encode_cls(field: str, value: object) -> bytes:
     return b"%d" % int(value)
 
 
-def _loads(data: Buffer, what: str) -> object:
+def _loads(data: Buffer, kind: str, line: str | None = None) -> object:
     try:
         return json.loads(str(data, "utf-8"))
     except (ValueError, RecursionError) as error:
-        raise DecodeFailed(f"{what}: {error}", what=what, given=str(error)) from error
+        address = kind
+        if line is not None:
+            address = f"{kind}: {line}"
+        # The error's type: its text is Python's, and differs between releases.
+        raise DecodeFailed(
+            f"{address}: {error}", what=kind, where=line, given=type(error).__name__
+        ) from error
 
 
 def _kind(value: object) -> str:

@@ -72,10 +72,10 @@ START = Cursor(ranges={})
 def row_ranges(rows: Int64s) -> Int64s:
     """Return int64 [ranges, 2]: first row and stop of each run of consecutive rows. rows: int64, ascending."""
     n_rows = len(rows)
-    is_first = np.ones(n_rows, bool)
+    is_first = np.ones(n_rows, bool)  # [rows]: True where a run begins
     distance = np.diff(rows)
     is_first[1:] = distance != 1
-    is_last = np.ones(n_rows, bool)
+    is_last = np.ones(n_rows, bool)  # [rows]: True where a run ends
     is_last[:-1] = is_first[1:]
     firsts = rows[is_first]
     stops = rows[is_last] + 1
@@ -161,6 +161,7 @@ def _ranges_in_pairs(stored: object) -> Int64s:
     for first, stop in check_list(stored):
         bounds.append(stored_number(first, MOST_ROWS))
         bounds.append(stored_number(stop, MOST_ROWS))
+    # The bounds are checked: a damaged record may hold numbers beyond int64.
     pairs = np.array(bounds, np.int64)
     return pairs.reshape(-1, 2)
 

@@ -19,16 +19,32 @@ def further_fields(
     """Return checked arrays in their stored dtypes. Raises: InvalidSample."""
     if not isinstance(fields, Mapping):
         raise InvalidSample(
-            f"rollout {key!r} has fields={fields!r:.80}; a mapping of field to array is needed"
+            f"rollout {key!r} has fields={fields!r:.80}; a mapping of field to array is needed",
+            what="fields",
+            where=f"rollout {key!r}",
+            given=fields,
+            accepted="a mapping of field to array",
         )
     arrays: dict[str, NDArray[Any]] = {}
     for field, value in fields.items():
         where = f"rollout {key!r}: {field}"
         if field in WRITTEN_BY_ROLLOUT:
-            raise InvalidSample(f"{where} has a parameter of its own; fields= takes other fields")
+            raise InvalidSample(
+                f"{where} has a parameter of its own; fields= takes other fields",
+                what="fields",
+                where=f"rollout {key!r}",
+                given=field,
+                accepted="fields without a parameter of their own",
+            )
         is_array_field = isinstance(field, str) and field.endswith(".npy")
         if not is_array_field:
-            raise InvalidSample(f"{where} in fields=: names that end in .npy are needed")
+            raise InvalidSample(
+                f"{where} in fields=: names that end in .npy are needed",
+                what="fields",
+                where=f"rollout {key!r}",
+                given=field,
+                accepted="names that end in .npy",
+            )
         array = token_arrays.any_array(where, value)
         rule = FIELD_RULES.get(field)
         if rule is not None:
@@ -64,13 +80,21 @@ def _check_kept(
 ) -> None:
     if KEPT_N not in arrays:
         raise InvalidSample(
-            f"rollout {key!r} has {KEPT} without {KEPT_N}, the number of kept tokens per token"
+            f"rollout {key!r} has {KEPT} without {KEPT_N}, the number of kept tokens per token",
+            what=KEPT_N,
+            where=f"rollout {key!r}",
         )
     n_values = len(arrays[KEPT])
     kept_by_token = arrays[KEPT_N]
     n_kept = int(kept_by_token.sum(dtype=np.int64))  # in uint16 the sum would overflow
     if n_values != n_kept:
-        raise InvalidSample(f"rollout {key!r}: {KEPT} has {n_values} values, the sum of {KEPT_N} is {n_kept}")
+        raise InvalidSample(
+            f"rollout {key!r}: {KEPT} has {n_values} values, the sum of {KEPT_N} is {n_kept}",
+            what=KEPT,
+            where=f"rollout {key!r}",
+            given=n_values,
+            accepted=n_kept,
+        )
 
 
 def _convert_array(
@@ -82,7 +106,12 @@ def _convert_array(
     has_wrong_dimensions = rule.n_dimensions not in (None, len(shape))
     if not shape or has_wrong_dimensions:
         needed = rule.n_dimensions or "1 or more"
-        raise InvalidSample(f"{where} has shape {shape}; {needed} dimensions are needed")
+        raise token_arrays.refused_array(
+            where,
+            f"has shape {shape}; {needed} dimensions are needed",
+            given=shape,
+            accepted=f"{needed} dimensions",
+        )
     dtype = np.dtype(rule.dtype)
     if dtype == np.float32:
         return token_arrays.floats(where, array)
@@ -98,7 +127,12 @@ def _check_finite(
         return
     token = wrong[0]
     value = array[token]
-    raise InvalidSample(f"{where} has {value} at token {token}; finite numbers are needed")
+    raise token_arrays.refused_array(
+        where,
+        f"has {value} at token {token}; finite numbers are needed",
+        given=f"{value} at token {token}",
+        accepted="finite numbers",
+    )
 
 
 def turn_lines(
@@ -108,7 +142,13 @@ def turn_lines(
 ) -> list[dict[str, Any]]:
     """Return the turns as dicts. Raises: InvalidSample."""
     if not isinstance(turns, Iterable):
-        raise InvalidSample(f"rollout {key!r} has turns={turns!r:.80}; a list of mappings is needed")
+        raise InvalidSample(
+            f"rollout {key!r} has turns={turns!r:.80}; a list of mappings is needed",
+            what="turns",
+            where=f"rollout {key!r}",
+            given=turns,
+            accepted="a list of mappings",
+        )
     lines: list[dict[str, Any]] = []
     for number, turn in enumerate(turns):
         where = f"rollout {key!r}: turn {number}"
@@ -116,16 +156,34 @@ def turn_lines(
         if isinstance(turn, Mapping):
             role = turn.get("role")
         if not isinstance(role, str):
-            raise InvalidSample(f"{where} is {turn!r:.80}; a mapping with a role is needed")
+            raise InvalidSample(
+                f"{where} is {turn!r:.80}; a mapping with a role is needed",
+                what="role",
+                where=where,
+                given=f"{turn!r:.80}",
+                accepted="a mapping with a role",
+            )
         # A turn without bounds is not compared: text from outside the tokens, such as a judge's.
         start = turn.get("start", 0)
         stop = turn.get("stop", n_tokens)
         for bound in (start, stop):
             if not isinstance(bound, int):
-                raise InvalidSample(f"{where} has the bound {bound!r:.80}; numbers of tokens are needed")
+                raise InvalidSample(
+                    f"{where} has the bound {bound!r:.80}; numbers of tokens are needed",
+                    what="bound",
+                    where=where,
+                    given=bound,
+                    accepted="numbers of tokens",
+                )
         is_inside = 0 <= start <= stop <= n_tokens
         if not is_inside:
-            raise InvalidSample(f"{where} is [{start}, {stop}) of {n_tokens} tokens")
+            raise InvalidSample(
+                f"{where} is [{start}, {stop}) of {n_tokens} tokens",
+                what="bound",
+                where=where,
+                given=(start, stop),
+                accepted=n_tokens,
+            )
         lines.append(dict(turn))
     return lines
 
@@ -142,14 +200,23 @@ def media_rows(
     if not isinstance(media_version, str) or not media_version:
         raise InvalidSample(
             f"{where} has media_version={media_version!r:.80}; name the version that holds its ordinals, such as "
-            "'images@1'"
+            "'images@1'",
+            what="media_version",
+            where=f"rollout {key!r}",
+            given=media_version,
+            accepted="a version, such as 'images@1'",
         )
     array = token_arrays.any_array(where, media)
     if not array.size:
         array = np.empty((0, 3), np.int64)  # an empty list has one dimension
     shape = list(array.shape)
     if len(shape) != 2 or shape[1] != 3:
-        raise InvalidSample(f"{where} has shape {shape}; [m, 3] is needed: ordinal, first token, tokens")
+        raise token_arrays.refused_array(
+            where,
+            f"has shape {shape}; [m, 3] is needed: ordinal, first token, tokens",
+            given=shape,
+            accepted="[m, 3]",
+        )
     rows: NDArray[np.int64] = token_arrays.integers(where, array, np.int64)
     first_tokens = rows[:, 1]
     counts = rows[:, 2]
@@ -158,5 +225,10 @@ def media_rows(
     is_outside = (available < 0) | (counts > available)
     wrong_rows = rows[is_outside].tolist()
     if wrong_rows:
-        raise InvalidSample(f"{where} has row {wrong_rows[0]}, beyond the {n_tokens} tokens of the rollout")
+        raise token_arrays.refused_array(
+            where,
+            f"has row {wrong_rows[0]}, beyond the {n_tokens} tokens of the rollout",
+            given=wrong_rows[0],
+            accepted=n_tokens,
+        )
     return rows

@@ -43,7 +43,7 @@ class _JoinedSequence:
     def extend(self, number: int, call: _ModelCall) -> None:
         """Append the part of a call's prompt that is new, and the tokens that it sampled."""
         n_tokens = len(self.tokens)
-        new_prompt = call.prompt[n_tokens:]
+        new_prompt = call.prompt[n_tokens:]  # its beginning equals this sequence: see `_longest_beginning`
         n_new = len(new_prompt)
         n_sampled = len(call.sampled)
         n_added = n_new + n_sampled
@@ -97,7 +97,12 @@ def join_calls(calls: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     Raises: InvalidSample, which names the call and its value.
     """
     if not isinstance(calls, Iterable):
-        raise InvalidSample(f"join_calls({calls!r:.80}): a list of calls is needed")
+        raise InvalidSample(
+            f"join_calls({calls!r:.80}): a list of calls is needed",
+            what="calls",
+            given=f"{calls!r:.80}",
+            accepted="a list of calls",
+        )
     parsed = [_parse(number, call) for number, call in enumerate(calls)]
     logprobs = [call.logprobs for call in parsed]
     versions = [call.version for call in parsed]
@@ -123,12 +128,20 @@ def join_calls(calls: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _parse(number: int, call: Mapping[str, Any]) -> _ModelCall:
     is_mapping = isinstance(call, Mapping)
     if not is_mapping or not {"prompt", "sampled"} <= set(call):
-        raise InvalidSample(f"call {number} is {call!r:.80}; a mapping with prompt and sampled is needed")
+        raise InvalidSample(
+            f"call {number} is {call!r:.80}; a mapping with prompt and sampled is needed",
+            what="call",
+            where=f"call {number}",
+            given=f"{call!r:.80}",
+            accepted="a mapping with prompt and sampled",
+        )
     prompt = _token_ids(f"call {number}: prompt", call["prompt"])
     sampled = _token_ids(f"call {number}: sampled", call["sampled"])
     n_sampled = len(sampled)
     if not n_sampled and not len(prompt):
-        raise InvalidSample(f"call {number} has no token; leave it out")
+        raise InvalidSample(
+            f"call {number} has no token; leave it out", what="tokens", where=f"call {number}", given=0
+        )
     logprobs = _logprobs(number, call, n_sampled)
     version = _version(number, call)
     return _ModelCall(
@@ -152,8 +165,11 @@ def _logprobs(
     array = token_arrays.one_dimensional(where, logprobs, np.float64)
     n_values = len(array)
     if n_values != n_sampled:
-        raise InvalidSample(
-            f"{where} has {n_values} values, sampled {n_sampled}; one per sampled token is needed"
+        raise token_arrays.refused_array(
+            where,
+            f"has {n_values} values, sampled {n_sampled}; one per sampled token is needed",
+            given=n_values,
+            accepted=n_sampled,
         )
     return token_arrays.floats(where, array)
 
@@ -169,7 +185,12 @@ def _version(
     array = token_arrays.any_array(where, version)
     if array.ndim:
         shape = list(array.shape)
-        raise InvalidSample(f"{where} has shape {shape}; one number per call is needed")
+        raise token_arrays.refused_array(
+            where,
+            f"has shape {shape}; one number per call is needed",
+            given=shape,
+            accepted="one number",
+        )
     checked = token_arrays.integers(where, array, np.int32)
     return int(checked)
 
@@ -185,10 +206,13 @@ def _token_ids(
 def _all_or_none(name: str, values: list[Any]) -> bool:
     """Return whether all calls have a value. Raises: InvalidSample if only some have one."""
     missing = [number for number, value in enumerate(values) if value is None]
+    # A call without a value would get zeros or -1, which nothing could tell from stored ones.
     is_mixed = 0 < len(missing) < len(values)
     if is_mixed:
         raise InvalidSample(
-            f"call {missing[0]} has no {name}, others have; pass it for all calls or for none"
+            f"call {missing[0]} has no {name}, others have; pass it for all calls or for none",
+            what=name,
+            where=f"call {missing[0]}",
         )
     return not missing
 

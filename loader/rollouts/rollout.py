@@ -94,13 +94,21 @@ def _check_texts(
 ) -> None:
     if not isinstance(group_id, str) or not group_id:
         raise InvalidSample(
-            f"rollout {key!r} has group_id={group_id!r:.80}; a text that is not empty is needed"
+            f"rollout {key!r} has group_id={group_id!r:.80}; a text that is not empty is needed",
+            what="group_id",
+            where=f"rollout {key!r}",
+            given=group_id,
+            accepted="a text that is not empty",
         )
     # The first rollout's type would stay the column's.
     for name, text in (("prompt_id", prompt_id), ("trajectory_id", trajectory_id)):
         if not isinstance(text, str):
             raise InvalidSample(
-                f"rollout {key!r} has {name}={text!r:.80}; a text is needed, which may be empty"
+                f"rollout {key!r} has {name}={text!r:.80}; a text is needed, which may be empty",
+                what=name,
+                where=f"rollout {key!r}",
+                given=text,
+                accepted="a text",
             )
 
 
@@ -111,7 +119,10 @@ def _check_columns(
     clashing = [name for name in columns if name in COLUMNS]
     if clashing:
         raise InvalidSample(
-            f"rollout {key!r} has columns {sorted(clashing)}, which loader.rollout writes itself"
+            f"rollout {key!r} has columns {sorted(clashing)}, which loader.rollout writes itself",
+            what="columns",
+            where=f"rollout {key!r}",
+            given=sorted(clashing),
         )
 
 
@@ -142,7 +153,7 @@ def _tokens(key: str, tokens: Any) -> Int32s:
     where = f"rollout {key!r}: {TOKENS}"
     array = token_arrays.one_dimensional(where, tokens)
     if not len(array):
-        raise InvalidSample(f"{where} has no token; leave the rollout out")
+        raise token_arrays.refused_array(where, "has no token; leave the rollout out", given=0)
     return token_arrays.integers(where, array, np.int32)
 
 
@@ -163,9 +174,12 @@ def _logprobs(key: str, logprobs: Any, is_sampled: Bools) -> NDArray[np.float32]
     is_missing = is_sampled & ~is_finite
     if is_missing.any():
         first = int(np.flatnonzero(is_missing)[0])
-        raise InvalidSample(
-            f"{where} has {array[first]} at token {first}, which was sampled; a finite log-probability is "
-            "needed there. Ask the server for the log-probabilities of all sampled tokens, or set the mask to False"
+        raise token_arrays.refused_array(
+            where,
+            f"has {array[first]} at token {first}, which was sampled; a finite log-probability is needed there. "
+            "Ask the server for the log-probabilities of all sampled tokens, or set the mask to False",
+            given=f"{array[first]} at token {first}",
+            accepted="a finite log-probability",
         )
     # A loss multiplies by the mask, and 0 times NaN is NaN.
     return np.where(is_finite, values, np.float32(0))
@@ -179,6 +193,7 @@ def _versions(key: str, versions: Any, is_sampled: Bools) -> Int32s:
     else:
         array = token_arrays.one_dimensional(where, array)
         token_arrays.check_length(where, array, len(is_sampled))
+    # Only of sampled tokens: adapters pass any number for the others, and -1 is stored for them.
     sampled_versions = token_arrays.integers(where, array[is_sampled], np.int32)
     stored = np.full(len(is_sampled), NOT_SAMPLED, np.int32)
     stored[is_sampled] = sampled_versions
@@ -188,7 +203,11 @@ def _versions(key: str, versions: Any, is_sampled: Bools) -> Int32s:
 def _n_calls(key: str, calls: Any) -> int:
     if isinstance(calls, str | bytes) or not isinstance(calls, Sized):
         raise InvalidSample(
-            f"rollout {key!r} has calls={calls!r:.80}; the list of the calls' numbers is needed"
+            f"rollout {key!r} has calls={calls!r:.80}; the list of the calls' numbers is needed",
+            what="calls",
+            where=f"rollout {key!r}",
+            given=calls,
+            accepted="the list of the calls' numbers",
         )
     return len(calls)
 
@@ -209,5 +228,11 @@ def _reward(key: str, reward: Any) -> float | None:
         ):
             number = math.nan
     if not math.isfinite(number):
-        raise InvalidSample(f"rollout {key!r} has reward={reward!r:.80}; a finite number is needed, or None")
+        raise InvalidSample(
+            f"rollout {key!r} has reward={reward!r:.80}; a finite number is needed, or None",
+            what="reward",
+            where=f"rollout {key!r}",
+            given=reward,
+            accepted="a finite number, or None",
+        )
     return number

@@ -32,9 +32,9 @@ class _SentFault:
     text: str
     """Type, message and perhaps a traceback."""
     where: str | None = None
-    """The error's field, if it states one."""
-    given: Any = None
-    """The error's field, or the first line of the text."""
+    """The field `where`, if the error states it."""
+    value: Any = None
+    """The field `given`, or the first line of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class WorkerCalls:
                 f"block {number} could not be finished: {fault.text}",
                 what=f"block {number}",
                 where=fault.where,
-                given=fault.given,
+                given=fault.value,
             )
         return from_json(body, self.work.part, f"what the finish of block {number} returned")
 
@@ -170,7 +170,7 @@ class WorkerCalls:
                 f"work {self.work.name!r} failed, which is not a verdict on its unit: {fault.text}",
                 what=self.work.name,
                 where=fault.where,
-                given=fault.given,
+                given=fault.value,
             )
         try:  # a hostile input file may control the worker
             result = from_json(body, self.work.result, "the result of a unit")
@@ -202,7 +202,7 @@ def _sent_fault(error: Exception) -> _SentFault:
         fields = error.fields
     # The further lines of a text are a traceback.
     first_line, _, _ = text.partition("\n")
-    return _SentFault(text=text, where=fields.get("where"), given=fields.get("given", first_line))
+    return _SentFault(text=text, where=fields.get("where"), value=fields.get("given", first_line))
 
 
 def _read(answer: bytes) -> tuple[memoryview, _SentFault | None]:

@@ -1,13 +1,12 @@
 """`loader.moving_rows` beside its definition: a row is idle inside an interval within a share of the range."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import loader
-from loader.errors import DecodeFailed
+from loader.errors import DecodeFailed, InvalidRuntime
 from tests.refusals import refusal
 
 MS = 10**6
@@ -49,9 +48,11 @@ def test_rows_with_a_clock(values: np.ndarray, steps: list[int]) -> None:
 
 def test_bad_arguments_are_named() -> None:
     values = np.zeros((3, 2))
-    for name, value in {"still": 1.0, "idle_ms": 0, "idle_rows": 0}.items():
-        with pytest.raises(ValueError, match=f"{name}={value}"):
-            loader.moving_rows(values, **{name: value})
+    defaults = {"still": 0.02, "idle_ms": 500, "idle_rows": 15}
+    for wrong_setting in ({"still": 1.0}, {"idle_ms": 0}, {"idle_rows": 0}):
+        settings = defaults | wrong_setting
+        with refusal(InvalidRuntime, what="still, idle_ms, idle_rows", given=list(settings.values())):
+            loader.moving_rows(values, **wrong_setting)
     for wrong in (np.zeros((0, 2)), np.array(["a"]), np.float64(3)):
         values = np.asarray(wrong)
         with refusal(DecodeFailed, what="values", given=f"{values.dtype} {list(values.shape)}"):

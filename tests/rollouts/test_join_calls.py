@@ -1,7 +1,5 @@
 """Model calls become token sequences, as a second implementation over tuples says."""
 
-import re
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +7,7 @@ from hypothesis import strategies as st
 
 import loader
 from loader.errors import InvalidSample
+from tests.refusals import refusal
 
 
 def call(prompt, sampled, version=0):
@@ -104,25 +103,22 @@ def test_joined_sequence_is_a_rollout():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("wrong", "what", "where", "value"),
     [
-        ([call([1], [2]), {"prompt": [1]}], "call 1 is"),
-        ([call([1], [2]), {"prompt": [1], "sampled": [2]}], "call 1 has no logprobs, others have"),
-        ([{"prompt": [1], "sampled": [2], "logprobs": []}], "call 0: logprobs has 0 values, sampled 1"),
-        ([{"prompt": [], "sampled": []}], "call 0 has no token"),
-        ([{"prompt": [2**40], "sampled": []}], "call 0: prompt has the value 1099511627776"),
-        ([{"prompt": [1], "sampled": [2], "version": [3]}], "call 0: version has shape [1]"),
-        ([{"prompt": [1], "sampled": [2], "version": 3.5}], "call 0: version has dtype float64"),
-        (
-            [{"prompt": [1], "sampled": [2], "logprobs": ["-1"]}],
-            "call 0: logprobs has dtype <U2; a list, a numpy array or a CPU tensor",
-        ),
-        (None, "join_calls(None): a list of calls is needed"),
-        ([{"prompt": "hello", "sampled": [2]}], "call 0: prompt has"),
+        ([call([1], [2]), {"prompt": [1]}], "call", "call 1", "{'prompt': [1]}"),
+        ([call([1], [2]), {"prompt": [1], "sampled": [2]}], "logprobs", "call 1", None),
+        ([{"prompt": [1], "sampled": [2], "logprobs": []}], "logprobs", "call 0", 0),
+        ([{"prompt": [], "sampled": []}], "tokens", "call 0", 0),
+        ([{"prompt": [2**40], "sampled": []}], "prompt", "call 0", 2**40),
+        ([{"prompt": [1], "sampled": [2], "version": [3]}], "version", "call 0", [1]),
+        ([{"prompt": [1], "sampled": [2], "version": 3.5}], "version", "call 0", "float64"),
+        ([{"prompt": [1], "sampled": [2], "logprobs": ["-1"]}], "logprobs", "call 0", "<U2"),
+        (None, "calls", None, "None"),
+        ([{"prompt": "hello", "sampled": [2]}], "prompt", "call 0", "<U5"),
     ],
 )
-def test_join_calls_refuses(wrong, message):
-    with pytest.raises(InvalidSample, match=re.escape(message)):
+def test_join_calls_refuses(wrong, what, where, value):
+    with refusal(InvalidSample, what=what, where=where, given=value):
         loader.join_calls(wrong)
 
 

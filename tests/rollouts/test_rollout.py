@@ -1,6 +1,6 @@
 """A rollout as a sample: what is stored, and what is refused."""
 
-import re
+import math
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ import pytest
 import loader
 from loader.errors import DuplicateKey, FieldMismatch, InvalidSample
 from loader.rollouts.rollout_fields import COLUMNS
+from tests.refusals import refusal
 
 TOKENS = [11, 12, 13, 14]
 MASK = [False, True, True, False]
@@ -94,98 +95,204 @@ def test_rollout_converts_further_fields_to_their_dtypes():
 
 
 REFUSED = {
-    "a mask of another length": ({"mask": [True]}, "mask.npy has 1 values, tokens.npy 4"),
-    "a mask of other numbers": ({"mask": [0, 1, 2, 0]}, "mask.npy has the value 2"),
-    "logprobs of another length": ({"logprobs": [-1.0] * 3}, "logprobs.npy has 3 values, tokens.npy 4"),
+    "a mask of another length": ({"mask": [True]}, {"what": "mask.npy", "given": 1, "accepted": 4}),
+    "a mask of other numbers": (
+        {"mask": [0, 1, 2, 0]},
+        {"what": "mask.npy", "given": 2, "accepted": "True and False, or 0 and 1"},
+    ),
+    "logprobs of another length": (
+        {"logprobs": [-1.0] * 3},
+        {"what": "logprobs.npy", "given": 3, "accepted": 4},
+    ),
     "a NaN where sampled": (
         {"logprobs": [0, np.nan, -1, 0]},
-        "logprobs.npy has nan at token 1, which was sampled",
+        {"what": "logprobs.npy", "given": "nan at token 1", "accepted": "a finite log-probability"},
     ),
     "None where sampled": (
         {"logprobs": [0, -1, None, 0]},
-        "logprobs.npy has nan at token 2, which was sampled",
+        {"what": "logprobs.npy", "given": "nan at token 2", "accepted": "a finite log-probability"},
     ),
-    "a float32 overflow where sampled": ({"logprobs": [0, -1e300, -1, 0]}, "at token 1, which was sampled"),
-    "texts as logprobs": ({"logprobs": ["0", "-1", "-1", "0"]}, "logprobs.npy has dtype <U2"),
-    "texts and None as logprobs": ({"logprobs": [None, "-1", "-1", None]}, "logprobs.npy has dtype object"),
-    "no token": ({"tokens": [], "mask": []}, "tokens.npy has no token"),
+    "a float32 overflow where sampled": (
+        {"logprobs": [0, -1e300, -1, 0]},
+        {"what": "logprobs.npy", "given": "-1e+300 at token 1", "accepted": "a finite log-probability"},
+    ),
+    "texts as logprobs": (
+        {"logprobs": ["0", "-1", "-1", "0"]},
+        {"what": "logprobs.npy", "given": "<U2", "accepted": "integers, floats or booleans"},
+    ),
+    "texts and None as logprobs": (
+        {"logprobs": [None, "-1", "-1", None]},
+        {"what": "logprobs.npy", "given": "object", "accepted": "integers, floats or booleans"},
+    ),
+    "no token": ({"tokens": [], "mask": []}, {"what": "tokens.npy", "given": 0}),
     "a token beyond int32": (
         {"tokens": [1, 2, 3, 2**31]},
-        "has the value 2147483648 at 3; accepted: 0 to 2147483647",
+        {"what": "tokens.npy", "given": 2147483648, "accepted": "0 to 2147483647"},
     ),
-    "a negative token": ({"tokens": [1, -1, 3, 4]}, "tokens.npy has the value -1 at 1"),
-    "a token beyond int64": ({"tokens": [1, 2, 3, 2**70]}, "tokens.npy has dtype object"),
-    "tokens as floats": ({"tokens": [1.0, 2.0, 3.0, 4.0]}, "tokens.npy has dtype float64"),
-    "a batch of tokens": ({"tokens": [TOKENS]}, r"tokens.npy has shape [1, 4]"),
-    "tokens that are text": ({"tokens": "abcd"}, "tokens.npy has dtype <U4"),
-    "an iterator of tokens": ({"tokens": iter(TOKENS)}, "a list, a numpy array or a CPU tensor"),
+    "a negative token": (
+        {"tokens": [1, -1, 3, 4]},
+        {"what": "tokens.npy", "given": -1, "accepted": "0 to 2147483647"},
+    ),
+    "a token beyond int64": (
+        {"tokens": [1, 2, 3, 2**70]},
+        {"what": "tokens.npy", "given": "object", "accepted": "integers, floats or booleans"},
+    ),
+    "tokens as floats": (
+        {"tokens": [1.0, 2.0, 3.0, 4.0]},
+        {"what": "tokens.npy", "given": "float64", "accepted": "integers"},
+    ),
+    "a batch of tokens": (
+        {"tokens": [TOKENS]},
+        {"what": "tokens.npy", "given": [1, 4], "accepted": "one dimension"},
+    ),
+    "tokens that are text": (
+        {"tokens": "abcd"},
+        {"what": "tokens.npy", "given": "<U4", "accepted": "integers, floats or booleans"},
+    ),
+    "an iterator of tokens": (
+        {"tokens": iter(TOKENS)},
+        {"what": "tokens.npy", "given": "object", "accepted": "integers, floats or booleans"},
+    ),
     "masked tokens": (
         {"tokens": np.ma.array(TOKENS, mask=[True, False, False, False])},
-        "tokens.npy has masked values",
+        {"what": "tokens.npy", "given": "masked values"},
     ),
-    "ragged tokens": ({"tokens": [[1], [2, 3]]}, "tokens.npy is not an array"),
-    "a negative version where sampled": ({"versions": [0, -2, 1, 0]}, "versions.npy has the value -2"),
-    "versions of another length": ({"versions": [1, 2]}, "versions.npy has 2 values"),
-    "a reward that is text": ({"reward": "1.0"}, "reward='1.0'"),
-    "a NaN reward": ({"reward": float("nan")}, "reward=nan"),
-    "a vector of rewards": ({"reward": [1.0, 2.0]}, "reward=[1.0, 2.0]"),
-    "an empty group_id": ({"group_id": ""}, "group_id=''"),
-    "a number as group_id": ({"group_id": 7}, "group_id=7"),
-    "a number as prompt_id": ({"prompt_id": 7}, "prompt_id=7; a text is needed"),
-    "None as trajectory_id": ({"trajectory_id": None}, "trajectory_id=None; a text is needed"),
-    "a number of calls": ({"calls": 2}, "calls=2; the list of the calls' numbers"),
-    "a list of fields": ({"fields": [1]}, "fields=[1]; a mapping of field to array"),
-    "a number as turns": ({"turns": 5}, "turns=5; a list of mappings"),
-    "a column of rollout's own": ({"n_tokens": 3}, "columns ['n_tokens']"),
-    "a field with a parameter": ({"fields": {"mask.npy": MASK}}, "mask.npy has a parameter of its own"),
-    "a field of another kind": ({"fields": {"a.txt": "x"}}, "a.txt in fields=: names that end in .npy"),
-    "experts one row short": ({"fields": {"experts.npy": np.zeros((3, 2, 8), int)}}, "add one of 65535"),
-    "experts without layers": ({"fields": {"experts.npy": np.zeros((4, 8), int)}}, "3 dimensions are needed"),
-    "a scalar advantage": ({"fields": {"advantages.npy": 1.0}}, "advantages.npy has shape []"),
+    "ragged tokens": (
+        {"tokens": [[1], [2, 3]]},
+        {"what": "tokens.npy", "given": "ValueError", "accepted": "an array"},
+    ),
+    "a negative version where sampled": (
+        {"versions": [0, -2, 1, 0]},
+        {"what": "versions.npy", "given": -2, "accepted": "0 to 2147483647"},
+    ),
+    "versions of another length": ({"versions": [1, 2]}, {"what": "versions.npy", "given": 2, "accepted": 4}),
+    "a reward that is text": (
+        {"reward": "1.0"},
+        {"what": "reward", "given": "1.0", "accepted": "a finite number, or None"},
+    ),
+    "a NaN reward": (
+        {"reward": float("nan")},
+        {"what": "reward", "given": math.nan, "accepted": "a finite number, or None"},
+    ),
+    "a vector of rewards": (
+        {"reward": [1.0, 2.0]},
+        {"what": "reward", "given": [1.0, 2.0], "accepted": "a finite number, or None"},
+    ),
+    "an empty group_id": (
+        {"group_id": ""},
+        {"what": "group_id", "given": "", "accepted": "a text that is not empty"},
+    ),
+    "a number as group_id": (
+        {"group_id": 7},
+        {"what": "group_id", "given": 7, "accepted": "a text that is not empty"},
+    ),
+    "a number as prompt_id": ({"prompt_id": 7}, {"what": "prompt_id", "given": 7, "accepted": "a text"}),
+    "None as trajectory_id": (
+        {"trajectory_id": None},
+        {"what": "trajectory_id", "given": None, "accepted": "a text"},
+    ),
+    "a number of calls": (
+        {"calls": 2},
+        {"what": "calls", "given": 2, "accepted": "the list of the calls' numbers"},
+    ),
+    "a list of fields": (
+        {"fields": [1]},
+        {"what": "fields", "given": [1], "accepted": "a mapping of field to array"},
+    ),
+    "a number as turns": ({"turns": 5}, {"what": "turns", "given": 5, "accepted": "a list of mappings"}),
+    "a column of rollout's own": ({"n_tokens": 3}, {"what": "columns", "given": ["n_tokens"]}),
+    "a field with a parameter": (
+        {"fields": {"mask.npy": MASK}},
+        {"what": "fields", "given": "mask.npy", "accepted": "fields without a parameter of their own"},
+    ),
+    "a field of another kind": (
+        {"fields": {"a.txt": "x"}},
+        {"what": "fields", "given": "a.txt", "accepted": "names that end in .npy"},
+    ),
+    "experts one row short": (
+        {"fields": {"experts.npy": np.zeros((3, 2, 8), int)}},
+        {"what": "experts.npy", "given": 3, "accepted": 4},
+    ),
+    "experts without layers": (
+        {"fields": {"experts.npy": np.zeros((4, 8), int)}},
+        {"what": "experts.npy", "given": [4, 8], "accepted": "3 dimensions"},
+    ),
+    "a scalar advantage": (
+        {"fields": {"advantages.npy": 1.0}},
+        {"what": "advantages.npy", "given": [], "accepted": "1 dimensions"},
+    ),
     "a NaN advantage": (
         {"fields": {"advantages.npy": [0, 0, np.nan, 0]}},
-        "advantages.npy has nan at token 2",
+        {"what": "advantages.npy", "given": "nan at token 2", "accepted": "finite numbers"},
     ),
     "an infinite reward of a token": (
         {"fields": {"rewards.npy": [0, 0, np.inf, 0]}},
-        "rewards.npy has inf at token 2; finite numbers are needed",
+        {"what": "rewards.npy", "given": "inf at token 2", "accepted": "finite numbers"},
     ),
-    "rewards that are texts": ({"fields": {"rewards.npy": list("abcd")}}, "rewards.npy has dtype <U1"),
-    "kept without kept_n": ({"fields": {"kept.npy": [1]}}, "kept.npy without kept_n.npy"),
+    "rewards that are texts": (
+        {"fields": {"rewards.npy": list("abcd")}},
+        {"what": "rewards.npy", "given": "<U1", "accepted": "integers, floats or booleans"},
+    ),
+    "kept without kept_n": ({"fields": {"kept.npy": [1]}}, {"what": "kept_n.npy", "given": None}),
     "kept of another sum": (
         {"fields": {"kept.npy": [1], "kept_n.npy": [1, 1, 0, 0]}},
-        "kept.npy has 1 values, the sum of kept_n.npy is 2",
+        {"what": "kept.npy", "given": 1, "accepted": 2},
     ),
-    "a turn without a role": ({"turns": [{"text": "hi"}]}, "turn 0 is"),
+    "a turn without a role": (
+        {"turns": [{"text": "hi"}]},
+        {
+            "what": "role",
+            "where": "rollout 'r1': turn 0",
+            "given": "{'text': 'hi'}",
+            "accepted": "a mapping with a role",
+        },
+    ),
     "a turn beyond the tokens": (
         {"turns": [{"role": "user", "start": 2, "stop": 5}]},
-        "turn 0 is [2, 5) of 4",
+        {"what": "bound", "where": "rollout 'r1': turn 0", "given": (2, 5), "accepted": 4},
     ),
     "a turn with times for tokens": (
         {"turns": [{"role": "user", "start": 0.5}]},
-        "numbers of tokens are needed",
+        {"what": "bound", "where": "rollout 'r1': turn 0", "given": 0.5, "accepted": "numbers of tokens"},
     ),
-    "media without a version": ({"media": [[0, 0, 2]]}, "media_version=None; name the version"),
+    "media without a version": (
+        {"media": [[0, 0, 2]]},
+        {"what": "media_version", "given": None, "accepted": "a version, such as 'images@1'"},
+    ),
     "media of a numbered version": (
         {"media": [[0, 0, 2]], "media_version": 1},
-        "media_version=1; name the version",
+        {"what": "media_version", "given": 1, "accepted": "a version, such as 'images@1'"},
     ),
-    "media beyond the tokens": ({"media": [[0, 3, 2]], "media_version": "images@1"}, "row [0, 3, 2]"),
+    "media beyond the tokens": (
+        {"media": [[0, 3, 2]], "media_version": "images@1"},
+        {"what": "media.npy", "given": [0, 3, 2], "accepted": 4},
+    ),
     "media beyond int64": (
         {"media": [[0, 2, 2**63 - 1]], "media_version": "images@1"},
-        "beyond the 4 tokens",
+        {"what": "media.npy", "given": [0, 2, 9223372036854775807], "accepted": 4},
     ),
-    "media as a number": ({"media": 5, "media_version": "images@1"}, "[m, 3] is needed"),
-    "media of two columns": ({"media": [[0, 3]], "media_version": "images@1"}, "[m, 3] is needed"),
+    "media as a number": (
+        {"media": 5, "media_version": "images@1"},
+        {"what": "media.npy", "given": [], "accepted": "[m, 3]"},
+    ),
+    "media of two columns": (
+        {"media": [[0, 3]], "media_version": "images@1"},
+        {"what": "media.npy", "given": [1, 2], "accepted": "[m, 3]"},
+    ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_rollout_refuses(case):
-    arguments, message = REFUSED[case]
-    with pytest.raises(InvalidSample, match=re.escape(message)) as raised:
+    arguments, fields = REFUSED[case]
+    with refusal(InvalidSample, **{"where": "rollout 'r1'", **fields}):
         rollout(**arguments)
-    assert "'r1'" in str(raised.value)
+
+
+def test_experts_one_row_short_name_the_row_to_add():
+    with refusal(InvalidSample, what="experts.npy", given=3) as caught:
+        rollout(fields={"experts.npy": np.zeros((3, 2, 8), int)})
+    assert "add one of 65535" in str(caught.value)
 
 
 def test_step_of_rollouts_is_written_by_groups_and_read_back(tmp_path):
@@ -224,18 +331,18 @@ def publish(root, txn, keys_by_worker):
 
 
 @pytest.mark.parametrize(
-    ("keys_by_worker", "says"),
+    ("keys_by_worker", "key", "where"),
     [
-        ({"w0": ["r1", "r9", "r1"]}, r"key 'r1' comes twice in this version; .*needs its own key"),
-        ({"w0": ["r1"], "w1": ["r1"]}, r"key 'r1' comes twice in this version; .*needs its own key"),
-        ({"w0": ["r1", "r0"]}, r"key 'r0' is already in math-rl@1 .*Write under new keys"),
+        ({"w0": ["r1", "r9", "r1"]}, "r1", "this version"),
+        ({"w0": ["r1"], "w1": ["r1"]}, "r1", "this version"),
+        ({"w0": ["r1", "r0"]}, "r0", "math-rl@1"),
     ],
     ids=["by one worker", "by two workers", "by an earlier step"],
 )
-def test_key_of_two_rollouts_is_refused_and_named(tmp_path, keys_by_worker, says):
+def test_key_of_two_rollouts_is_refused_and_named(tmp_path, keys_by_worker, key, where):
     root = loader.Root(tmp_path)
     publish(root, "step-0", {"w0": ["r0"]})
-    with pytest.raises(DuplicateKey, match=says):
+    with refusal(DuplicateKey, what="key", where=where, given=key):
         publish(root, "step-1", keys_by_worker)
     assert len(root.open("math-rl@latest")) == 1
 
@@ -251,9 +358,8 @@ def test_column_of_two_types_names_both_rollouts(tmp_path):
     root = loader.Root(tmp_path)
     root.begin("math-rl", txn="step-0")
     rollouts = [rollout("r0", env="sums"), rollout("r1", env=7)]
-    with pytest.raises(
-        FieldMismatch, match=r"'env' holds different kinds: str in sample 'r0', int in .*'r1'"
-    ):
+    kinds = "str in sample 'r0', int in sample 'r1'"
+    with refusal(FieldMismatch, what="env", given=kinds, accepted="one kind per column"):
         loader.write_part(root, "step-0", iter(rollouts), groups=loader.ROLLOUT_GROUPS, name="w0")
 
 

@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 
+from ...errors import PenstockError
 from .timeline import Floats
 
 Channels = Literal["mono", "stereo", "keep", "first"]
@@ -35,7 +36,7 @@ _UNNAMED = {1: ("FC",), 2: ("FL", "FR")}
 """Positions of one or two channels in files that do not name them."""
 
 
-class UnknownLayout(ValueError):
+class UnknownLayout(PenstockError, ValueError):
     """Channels without known positions or coefficients."""
 
 
@@ -83,7 +84,10 @@ def channel_mix(positions: tuple[str, ...], layout: str, channels: Channels) -> 
         else:
             what = f"lie at {', '.join(strange)}"
         raise UnknownLayout(
-            f"{n} channels ({layout}) that {what} cannot be mixed to {channels}; accepted then: keep, first"
+            f"{n} channels ({layout}) that {what} cannot be mixed to {channels}; accepted then: keep, first",
+            what=layout,
+            given=strange,
+            accepted=["keep", "first"],
         )
     if places == ("FC",):
         return Mix(matrix=((1.0,), (1.0,)), name="mono to stereo", gain_db=0.0)
@@ -97,7 +101,12 @@ def channel_mix(positions: tuple[str, ...], layout: str, channels: Channels) -> 
         rows = [[_HALF * (one + other) for one, other in zip(to_left, right, strict=True)]]
     most = max(sum(row) for row in rows)
     if not most:
-        raise UnknownLayout(f"{layout} is low frequency effects only; accepted then: keep, first")
+        raise UnknownLayout(
+            f"{layout} is low frequency effects only; accepted then: keep, first",
+            what=layout,
+            given=sorted(set(places)),
+            accepted=["keep", "first"],
+        )
     scale = 1 / max(1.0, most)
     matrix = tuple(tuple(coefficient * scale for coefficient in row) for row in rows)
     return Mix(matrix=matrix, name=f"{layout} to {channels}", gain_db=float(20 * np.log10(scale)))

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ...errors import PenstockError
+
 if TYPE_CHECKING:
     from av import AudioFrame
 
@@ -31,11 +33,11 @@ MAX_PADDING_SAMPLES = 4608
 """Most encoder padding: more samples after the stated end mean that MP3s were concatenated."""
 
 
-class BadSound(ValueError):
+class BadSound(PenstockError, ValueError):
     """code: rate_change, channel_change or timestamps."""
 
-    def __init__(self, code: str, reason: str) -> None:
-        super().__init__(code, reason)
+    def __init__(self, code: str, reason: str, **fields: object) -> None:
+        super().__init__(code, reason, what=code, **fields)
         self.code = code
         self.reason = reason
 
@@ -157,9 +159,20 @@ class Heard:
 
     def _check(self, frame: "AudioFrame") -> None:
         if frame.sample_rate != self.rate_hz:
-            raise BadSound("rate_change", f"audio at {self.rate_hz} Hz becomes {frame.sample_rate} Hz")
-        if frame.layout.nb_channels != self.n_channels:
-            raise BadSound("channel_change", f"{self.n_channels} channels become {frame.layout.nb_channels}")
+            raise BadSound(
+                "rate_change",
+                f"audio at {self.rate_hz} Hz becomes {frame.sample_rate} Hz",
+                given=frame.sample_rate,
+                accepted=self.rate_hz,
+            )
+        n_channels = frame.layout.nb_channels
+        if n_channels != self.n_channels:
+            raise BadSound(
+                "channel_change",
+                f"{self.n_channels} channels become {n_channels}",
+                given=n_channels,
+                accepted=self.n_channels,
+            )
 
     def _place(self, frame: "AudioFrame") -> int | None:
         if frame.pts is None or self._untimed:
@@ -183,7 +196,8 @@ class Heard:
         end = self._n_passed + self._n_held
         late = frame.place - end
         if late > MAX_GAP_S * self.rate_hz:
-            raise BadSound("timestamps", f"the audio has a gap of {late // self.rate_hz} s")
+            gap_s = late // self.rate_hz
+            raise BadSound("timestamps", f"the audio has a gap of {gap_s} s", given=gap_s, accepted=MAX_GAP_S)
         if abs(late) <= self._slack:
             return 0
         n_samples = frame.samples.shape[1]

@@ -62,7 +62,11 @@ def sixteen_bits(image: PngImagePlugin.PngImageFile, data: Buffer) -> np.ndarray
     """
     image.load()
     if "transparency" in image.info:
-        raise DecodeFailed(f"png: 16 bits per sample of which one value is transparent; {_WAYS}")
+        raise DecodeFailed(
+            f"png: 16 bits per sample of which one value is transparent; {_WAYS}",
+            what="png",
+            given="a transparent value",
+        )
     high: np.ndarray[Any, Any] = np.asarray(image)
     if high.ndim == 2:
         return high.astype(np.uint16)[:, :, None]

@@ -68,11 +68,14 @@ class PacketPages:
         except (pa.ArrowException, OSError, ValueError) as error:
             if is_of_the_machine(error):
                 raise
+            fault: object = type(error).__name__
+            if isinstance(error, DecodeFailed):
+                fault = error.given
             raise DecodeFailed(
                 f"packet table: page {number}: {type(error).__name__}: {error}",
                 what="packet table",
                 where=f"page {number}",
-                given=type(error).__name__,
+                given=fault,
             ) from error
         table = build_table([batch], self.facts)
         timeline = Timeline.of_table(table)

@@ -79,7 +79,7 @@ def test_alpha_of_16_bits_is_refused_unless_8_bits_are_requested(colour_type):
 @pytest.mark.parametrize(("channels", "key"), [(1, b"\0\7"), (3, bytes(6))])
 def test_transparent_value_of_16_bits_is_refused(channels, key):
     data = png16(WIDE[..., :channels], GRAY if channels == 1 else RGB, [(b"tRNS", key)])
-    with pytest.raises(DecodeFailed, match="transparent"):
+    with refusal(DecodeFailed, what="png", given="a transparent value"):
         loader.image(bits=16)(data)
 
 

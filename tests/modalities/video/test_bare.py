@@ -239,7 +239,7 @@ def test_concealed_damage_is_known(media):
     table = read_packets(index_packets(data))
     damaged, n = conceal_frame(data, table)
     assert bare(damaged, [n], table=table) is None
-    with pytest.raises(DecodeFailed, match=r"is damaged|no frame|Invalid"):
+    with refusal(DecodeFailed, what="frame"):
         read_clip(damaged, lambda _: [n])
 
 

@@ -39,20 +39,20 @@ class TestWhichFrames:
         assert type(decoder.frames) is int
 
     @pytest.mark.parametrize(
-        "wrong",
+        ("wrong", "what", "value"),
         [
-            {"frames": 0},
-            {"stride": 0},
-            {"size": (0, 4)},
-            {"size": (4,)},
-            {"size": (4, 4, 3)},
-            {"start": -1},
-            {"frames": 1.5},
-            {"size": 224},
+            ({"frames": 0}, "frames and stride", [0, 1]),
+            ({"stride": 0}, "frames and stride", [16, 0]),
+            ({"size": (0, 4)}, "size", (0, 4)),
+            ({"size": (4,)}, "video()", (None, 1, (4,), None, None, None, None)),
+            ({"size": (4, 4, 3)}, "video()", (None, 1, (4, 4, 3), None, None, None, None)),
+            ({"start": -1}, "start", -1),
+            ({"frames": 1.5}, "video()", (1.5, 1, None, None, None, None, None)),
+            ({"size": 224}, "video()", (None, 1, 224, None, None, None, None)),
         ],
     )
-    def test_arguments_out_of_range(self, wrong):
-        with pytest.raises(InvalidRuntime, match="video"):
+    def test_arguments_out_of_range(self, wrong, what, value):
+        with refusal(InvalidRuntime, what=what, given=value):
             video(**wrong)
 
     def test_drawn_start_covers_every_place_and_follows_its_generator(self):

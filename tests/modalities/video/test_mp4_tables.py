@@ -10,7 +10,7 @@ import pytest
 from loader.errors import DecodeFailed
 from loader.modalities import find_decoder
 from loader.modalities.video.container_checks import check_file_tables, check_tables
-from tests.refusals import refusal
+from tests.refusals import ABSENT, refusal
 from tests.servers.processes import python
 
 MANY = 20_000_000
@@ -94,53 +94,86 @@ def compress_header(header, told=None):
 
 
 FORGED = {
-    "stsz": (lambda: film(*tables(MANY)), r"stsz at byte \d+: 20,000,000 samples; at most 575"),
+    "stsz": (lambda: film(*tables(MANY)), "samples", "stsz at byte", MANY, 575),
     "stsz of sizes": (
         lambda: film(*tables(MANY, 0)),
-        r"stsz at byte \d+ is damaged: 20,000,000 entries of 4 bytes",
+        "entries",
+        "stsz at byte",
+        MANY,
+        0,
     ),
-    "stz2": (lambda: film(table(b"stz2", 8, MANY)), r"stz2 at byte \d+ is damaged: 20,000,000 entries"),
-    "sound": (lambda: film(*tables(MANY), kind=b"soun"), r"stsz at byte \d+: 20,000,000 samples"),
-    "stts": (lambda: film(table(b"stts", MANY, 1, 1)), "stts at byte .* 20,000,000 entries of 8 bytes"),
-    "ctts": (lambda: film(table(b"ctts", MANY, 1, 1)), "ctts at byte .* 20,000,000 entries of 8 bytes"),
-    "stsc": (lambda: film(table(b"stsc", MANY, 1, 1, 1)), "stsc at byte .* 20,000,000 entries of 12 bytes"),
-    "stco": (lambda: film(table(b"stco", MANY, 1)), "stco at byte .* 20,000,000 entries of 4 bytes"),
-    "co64": (lambda: film(table(b"co64", MANY, 1)), "co64 at byte .* 20,000,000 entries of 8 bytes"),
-    "stss": (lambda: film(table(b"stss", MANY, 1)), "stss at byte .* 20,000,000 entries of 4 bytes"),
-    "trun": (lambda: fragment(MANY), r"trun at byte \d+: 20,000,000 samples; at most 6\d\d"),
-    "trun of sizes": (lambda: fragment(MANY, 0x200, 1), "trun at byte .* 20,000,000 entries of 4 bytes"),
-    "elst": (lambda: film(edits=box(b"edts", table(b"elst", MANY, 1))), "elst at byte .* 20,000,000 entries"),
+    "stz2": (lambda: film(table(b"stz2", 8, MANY)), "entries", "stz2 at byte", MANY, 0),
+    "sound": (lambda: film(*tables(MANY), kind=b"soun"), "samples", "stsz at byte", MANY, 525),
+    "stts": (lambda: film(table(b"stts", MANY, 1, 1)), "entries", "stts at byte", MANY, 1),
+    "ctts": (lambda: film(table(b"ctts", MANY, 1, 1)), "entries", "ctts at byte", MANY, 1),
+    "stsc": (lambda: film(table(b"stsc", MANY, 1, 1, 1)), "entries", "stsc at byte", MANY, 1),
+    "stco": (lambda: film(table(b"stco", MANY, 1)), "entries", "stco at byte", MANY, 1),
+    "co64": (lambda: film(table(b"co64", MANY, 1)), "entries", "co64 at byte", MANY, 0),
+    "stss": (lambda: film(table(b"stss", MANY, 1)), "entries", "stss at byte", MANY, 1),
+    "trun": (lambda: fragment(MANY), "samples", "trun at byte", MANY, 679),
+    "trun of sizes": (lambda: fragment(MANY, 0x200, 1), "entries", "trun at byte", MANY, 1),
+    "elst": (lambda: film(edits=box(b"edts", table(b"elst", MANY, 1))), "entries", "elst at byte", MANY, 0),
     "edits": (
         lambda: edit_film(3000, 2000),
-        "3,000 edits of 2,000 samples: 6,000,000 index entries; at most",
+        "index entries",
+        "stsz at byte",
+        6_000_000,
+        1202940,
     ),
     "elsewhere": (
         lambda: film() + box(b"udta", table(b"stsz", 1, MANY)),
-        "stsz at byte .* 20,000,000 samples",
+        "samples",
+        "stsz at byte",
+        MANY,
+        603,
     ),
-    "in an entry": (lambda: film(in_entry=table(b"stsz", 1, MANY)), "stsz at byte .* 20,000,000 samples"),
-    "in tref": (lambda: film(box(b"tref", table(b"stsz", 1, MANY))), "stsz at byte .* 20,000,000 samples"),
-    "iinf": (lambda: FTYP + meta(table(b"iinf", MANY, flags=1 << 24)), "iinf at byte .* 20,000,000 entries"),
+    "in an entry": (lambda: film(in_entry=table(b"stsz", 1, MANY)), "samples", "stsz at byte", MANY, 595),
+    "in tref": (lambda: film(box(b"tref", table(b"stsz", 1, MANY))), "samples", "stsz at byte", MANY, 511),
+    "iinf": (lambda: FTYP + meta(table(b"iinf", MANY, flags=1 << 24)), "entries", "iinf at byte", MANY, 0),
     "iloc": (
         lambda: FTYP + meta(box(b"iloc", b"\2\0\0\0\x44\0" + MANY.to_bytes(4, "big"))),
-        "iloc at byte .* 20,000,000",
+        "entries",
+        "iloc at byte",
+        MANY,
+        0,
     ),
-    "keys": (lambda: film() + box(b"moov", meta(table(b"keys", MANY))), "keys at byte .* 20,000,000 entries"),
+    "keys": (lambda: film() + box(b"moov", meta(table(b"keys", MANY))), "entries", "keys at byte", MANY, 0),
     "behind bytes": (
         lambda: FTYP + meta(table(b"iinf", MANY, flags=1 << 24), bytes(20)),
-        "iinf at byte .* 20,000,000",
+        "entries",
+        "iinf at byte",
+        MANY,
+        0,
     ),
     "cmov": (
         lambda: compress_header(box(b"moov", MVHD + track(tables(MANY)))),
-        "stsz at byte .* 20,000,000 samples",
+        "samples",
+        "stsz at byte",
+        MANY,
+        ABSENT,
     ),
-    "cmov told": (lambda: compress_header(MVHD, 2**31), "cmov at byte .* 2,147,483,648 decompressed bytes"),
+    "cmov told": (
+        lambda: compress_header(MVHD, 2**31),
+        "decompressed bytes",
+        "cmov at byte",
+        2147483648,
+        67108864,
+    ),
     "cmov in cmov": (
         lambda: compress_header(compress_header(box(b"moov", MVHD))),
-        "a second compressed header",
+        "compressed header",
+        "cmov at byte",
+        "a second",
+        "one",
     ),
-    "cmov twice": (lambda: compress_header(MVHD) + compress_header(MVHD), "a second compressed header"),
-    "nested": (lambda: FTYP + nest_boxes(30), "boxes around it; at most 16"),
+    "cmov twice": (
+        lambda: compress_header(MVHD) + compress_header(MVHD),
+        "compressed header",
+        "cmov at byte",
+        "a second",
+        "one",
+    ),
+    "nested": (lambda: FTYP + nest_boxes(30), "boxes", "moov at byte", 17, 16),
 }
 
 
@@ -150,7 +183,7 @@ def nest_boxes(n):
 
 @pytest.mark.parametrize("name", FORGED)
 def test_forged_table_is_refused_by_every_reader(name):
-    make, why = FORGED[name]
+    make, what, box, value, accepted = FORGED[name]
     data = make()
     for read in (
         check_tables,
@@ -158,7 +191,7 @@ def test_forged_table_is_refused_by_every_reader(name):
         find_decoder("mp4"),
         find_decoder("m4a"),
     ):
-        with pytest.raises(DecodeFailed, match=why):
+        with refusal(DecodeFailed, what=what, given=value, accepted=accepted, within=box):
             read(data)
 
 

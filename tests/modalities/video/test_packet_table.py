@@ -192,25 +192,34 @@ def test_what_cannot_be_read_by_packets_has_a_table_that_says_so(videos):
 
 def test_what_cannot_be_read_has_no_table(videos):
     data = videos["gop12"][0]
-    for broken in (b"", b"\0" * 100, data[:-1], data[: data.index(b"mdat")]):
-        with pytest.raises(DecodeFailed, match="video"):
+    header = data[: data.index(b"mdat")]
+    faults = {
+        b"": "InvalidDataError",
+        b"\0" * 100: "InvalidDataError",
+        data[:-1]: len(data) - 1,
+        header: len(header),
+    }
+    for broken, fault in faults.items():
+        with refusal(DecodeFailed, what="video", given=fault):
             index_packets(broken)
 
 
-WRONG = {
-    "a size below 1": {"size": np.array([252, 90, 0, 400, 101, 999], np.int32)},
-    "a place outside": {"pos": np.array([48, 300, 400, 450, 900, 1002], np.int64)},
-    "outside of its field": {"pos": np.array([48, 300, 400, 450, 900, 2**63 - 1], np.int64)},
-    "time out": {"pts": np.array([0, 3, 1, 2, 5, -(2**63)], np.int64)},
-    "do not ascend": {"pos": np.array([48, 300, 389, 450, 900, 1001], np.int64)},
-    "a time out of range": {"pts": np.array([0, 3, 1, 2, 5, 2**63 - 1], np.int64)},
-}
+OUTSIDE = "a place outside of its field"
+LATE = "a time out of range"
+WRONG = [
+    ("a size below 1", {"size": np.array([252, 90, 0, 400, 101, 999], np.int32)}),
+    (OUTSIDE, {"pos": np.array([48, 300, 400, 450, 900, 1002], np.int64)}),
+    (OUTSIDE, {"pos": np.array([48, 300, 400, 450, 900, 2**63 - 1], np.int64)}),
+    (LATE, {"pts": np.array([0, 3, 1, 2, 5, -(2**63)], np.int64)}),
+    ("places that do not ascend", {"pos": np.array([48, 300, 389, 450, 900, 1001], np.int64)}),
+    (LATE, {"pts": np.array([0, 3, 1, 2, 5, 2**63 - 1], np.int64)}),
+]
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_arrays_out_of_range_are_refused(what):
-    with pytest.raises(DecodeFailed, match=what):
-        read_packets(packets_bytes(make_table(**WRONG[what])))
+@pytest.mark.parametrize(("fault", "columns"), WRONG)
+def test_arrays_out_of_range_are_refused(fault, columns):
+    with refusal(DecodeFailed, what="packet table", given=fault):
+        read_packets(packets_bytes(make_table(**columns)))
 
 
 @pytest.mark.parametrize(

@@ -105,12 +105,12 @@ def _advance(
                 budget=budget,
                 step=step,
             )
-            flows = False
+            listing_goes_on = False
             if source.listed:
-                flows = _continue_listing(work)
+                listing_goes_on = _continue_listing(work)
             with ExitStack() as stack:
                 received = _read_feed(work, stack)
-                _make_batches(work, more_follow=flows)
+                _make_batches(work, more_follow=listing_goes_on)
                 progress.at_us = dataset.now_us
                 if received is not None:
                     dealt_with = received.settle(progress)
@@ -141,6 +141,7 @@ def _fail(step: TickResult, error: Exception) -> None:
 
 
 def _continue_listing(work: SourceTick) -> bool:
+    """Admit the next objects of a listing, within the budget; return whether objects are left for the next tick."""
     source = work.source
     progress = work.progress
     budget = work.budget

@@ -254,7 +254,7 @@ def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketI
         raise rejected(
             "probe",
             "timestamps",
-            f"frames that are not shown lie {hidden_s:.0f} s from those that are",
+            f"hidden packets lie {hidden_s:.0f} s before or after the shown frames",
             given=hidden_s,
             accepted=MAX_GAP_S,
         )

@@ -138,7 +138,7 @@ class Decisions:
     def _find_record(self, step: int) -> DecisionRecord | None:
         """Return the record of a step that another process has created since, or None if the run has decided no more.
 
-        Lists the records once per process: a decision behind a lost record would train groups again.
+        Lists the records once per process: a decision after a lost record would train groups again.
 
         Raises: Corrupt if later steps have records, and this one has none.
         """

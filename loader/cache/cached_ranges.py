@@ -89,7 +89,7 @@ class RequestedRanges:
 
 
 def _ends_behind(spans: Sequence[ByteRange], nbytes: int) -> bool:
-    """Return whether a range ends behind its object: the usual read raises the error."""
+    """Return whether a range ends after its object: the usual read raises the error."""
     for span in spans:
         stop = span.offset + span.nbytes
         if stop > nbytes:

@@ -159,7 +159,7 @@ class CachedStore:
         page_cuts = PageCuts(spans, self._cache.page_bytes)
         if page_cuts.end > content.nbytes:
             raise Corrupt(
-                f"{self.url}/{key}: a range ends behind byte {content.nbytes}, where the object ends",
+                f"{self.url}/{key}: a range ends after byte {content.nbytes}, where the object ends",
                 what="range",
                 where=f"{self.url}/{key}",
                 given=content.nbytes,

@@ -316,7 +316,7 @@ def _key(
     body: bytes,
     row: int,
 ) -> bytes:
-    """Return the prefix of a row, as bytes; empty behind the last row."""
+    """Return the prefix of a row, as bytes; empty after the last row."""
     start = row * _ROW.size
     return body[start : start + _KEY_BYTES]
 

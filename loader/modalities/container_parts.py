@@ -15,7 +15,7 @@ _LONG_SIZE = struct.Struct(">Q")
 def boxes(read: Read, at: int, stop: int) -> Iterator[tuple[bytes, int, int, int]]:
     """Yield (kind, offset, start, end) of each box from `at` to `stop`.
 
-    start, end: of its body; the end may lie behind the file. A head that is cut or states too small a size ends the
+    start, end: of its body; the end may lie beyond the file. A head that is cut or states too small a size ends the
     walk. Plain tuples: named ones cost a video with 30 boxes 7 us.
     """
     while at + 8 <= stop:
@@ -42,9 +42,9 @@ def memory_reader(data: Buffer) -> Read:
 
 
 def chunks(data: Buffer, at: int, form: str) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (name, start, end) of each chunk's content; the end may lie behind the file.
+    """Yield (name, start, end) of each chunk's content; the end may lie beyond the file.
 
-    form: of a chunk's head, for `struct`. Contents behind heads of 8 bytes are padded to an even size.
+    form: of a chunk's head, for `struct`. Contents after heads of 8 bytes are padded to an even size.
     """
     head_bytes = struct.calcsize(form)
     while at + head_bytes <= len(data):

@@ -48,7 +48,7 @@ class KeyValueStore(Opened, ABC):
         blob = self.get(key)
         self._check(key, blob, etag)
         data = blob.data[offset : offset + nbytes]
-        # A slice behind the end is shorter, and raises nothing.
+        # A slice after the end is shorter, and raises nothing.
         if len(data) != nbytes or offset > len(blob.data):
             raise Corrupt(
                 f"{self.url}/{key}[{offset}:{offset + nbytes}]: the object ends at byte {len(blob.data)}",

@@ -10,7 +10,7 @@ from loader.storage.mirror import primary_store
 
 from ..units import second
 from .marker import Checkpoint, StoredObject, object_problem, read, runs, steps
-from .ranks import several
+from .ranks import map_in_order
 from .retention import remains
 from .set_aside import is_record, read_record
 
@@ -84,7 +84,7 @@ def check_objects(
     """
     store = primary_store(store)
     objects = ((checkpoint, one) for checkpoint in checkpoints for one in checkpoint.objects)
-    return several(lambda pair: (*pair, object_problem(store, pair[0].key(pair[1]), pair[1])), objects)
+    return map_in_order(lambda pair: (*pair, object_problem(store, pair[0].key(pair[1]), pair[1])), objects)
 
 
 def _set_aside(store: Store, run: str, step: int, key: str, sizes: dict[str, int]) -> ListedStep:

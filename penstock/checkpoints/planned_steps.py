@@ -24,7 +24,7 @@ from loader.storage import Store
 from loader.storage.mirror import primary_store
 
 from . import marker
-from .ranks import several
+from .ranks import map_in_order
 
 RECORDS = "trainings/"
 """Folder of runs' records."""
@@ -104,7 +104,7 @@ def _decision_plans(root: Root, store: Store, run: str, newest: int) -> list[Pla
 
 def _other_sources(root: Root, saved: Store, run: str, markers: Sequence[int]) -> Iterator[PlannedSteps]:
     """Yield the steps that markers, reports and the run's record name."""
-    plans = several(lambda step: marker.read(saved, run, step).plan, markers)
+    plans = map_in_order(lambda step: marker.read(saved, run, step).plan, markers)
     first = 0
     for step, plan in zip(markers, plans, strict=True):
         # A marker ends a span: its plan trained the steps since the marker before.

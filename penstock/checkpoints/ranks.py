@@ -16,7 +16,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def several(
+def map_in_order(
     call: Callable[[T], R], items: Iterable[T], *, at_once: int = AT_ONCE
 ) -> Generator[R, None, None]:
     """Yield `call` of each item, in order.

@@ -30,7 +30,7 @@ from . import marker
 from .dtypes import DTYPES, bytes_of, check_torch, fill, is_plain
 from .marker import Checkpoint, StoredObject
 from .parts import BLOCK_BYTES, ITEM_BYTES, REQUEST_BYTES, Index, StoredPiece, checksums, extent, strides
-from .ranks import several
+from .ranks import map_in_order
 from .writer import check_value
 
 _SHOWN = 5
@@ -169,7 +169,7 @@ class CheckpointReader(StorageReader):
         parts = list(by_part.values())
         if self._reads is not self._store:
             parts = _rotate(parts)
-        reads = several(self._read, (_read_targets(part, planner) for part in parts))
+        reads = map_in_order(self._read, (_read_targets(part, planner) for part in parts))
         with closing(reads):  # after an error, no thread may read into the state
             for request, data in chain.from_iterable(reads):
                 if request.target is None:

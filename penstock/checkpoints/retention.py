@@ -20,7 +20,7 @@ from .set_aside import is_record, read_record
 
 _log = logging.getLogger(__name__)
 COPYING = "~copying"
-"""Empty object beside the parts of a step that is copied to this store; it sorts behind them."""
+"""Empty object beside the parts of a step that is copied to this store; it sorts after them."""
 COPYING_US = 2 * 24 * 3600 * 1_000_000
 """Age at which it no longer protects the parts."""
 

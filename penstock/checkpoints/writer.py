@@ -36,7 +36,7 @@ from .parts import (
     piece_name,
     seal_part,
 )
-from .ranks import AT_ONCE, several
+from .ranks import AT_ONCE, map_in_order
 from .retention import CheckpointRetention
 
 
@@ -119,7 +119,7 @@ class CheckpointWriter(StorageWriter):
             contents = [self._content(piece, planner) for piece in pieces]
             return pieces, self.store_part(name, pieces, contents)
 
-        for pieces, placed in several(write, parts, at_once=self.at_once):
+        for pieces, placed in map_in_order(write, parts, at_once=self.at_once):
             for piece, where in zip(pieces, placed, strict=True):
                 stored[piece.item.index].append(where)
         self._values = {}

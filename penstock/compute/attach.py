@@ -222,14 +222,14 @@ class _Waiter:
         self.attempt, attempt = self._folder.newest_attempt()
         name = self._folder.attempt_name(self.attempt)
         if attempt is None:
-            return self._place(self.attempt + 1)
+            return self._submit(self.attempt + 1)
         if not attempt.placed:
             # The submitter may have died between the engine's acceptance and its record.
             if self._engine.find(name):
                 self._folder.placed(self.attempt, attempt)
             # Its submitter died between intent and submission: nothing else would place it.
             elif now_us() - attempt.at_us > INTENT_S * 1e6:
-                return self._place(self.attempt + 1)
+                return self._submit(self.attempt + 1)
             else:
                 return AttemptStatus(
                     state="unknown", reason=f"{attempt.by} is about to submit attempt {self.attempt}"
@@ -243,9 +243,10 @@ class _Waiter:
         if status.state != "ended" or n_left < n_missing:
             return status
         self._check_ended(attempt)
-        return self._place(self.attempt + 1)
+        return self._submit(self.attempt + 1)
 
-    def _place(self, attempt: int) -> AttemptStatus:
+    def _submit(self, attempt: int) -> AttemptStatus:
+        """Submit an attempt, unless another process records the same one first."""
         if not self._begins:
             raise InvalidRuntime(
                 f"no process works on job {self._folder.id} ({self._description.about}), and every writer of "

@@ -77,13 +77,13 @@ def owners_place(marks: Marks, object_: ForeignObject, shard: dict[str, Any]) ->
 def look_at_owners(store: Store, place: Place) -> Place:
     """Check a registered object; return its `Place` with `clean`, and `evidence` or `why`. store: the root's."""
     if "key" not in place:
-        why = "its name was denied too, so it cannot be checked: ask its owner whether the object was deleted"
+        why = "a takedown denied its name too, so penstock cannot find it: ask its owner whether the object is deleted"
         return {**place, "clean": False, "why": why}
     url = ""
     try:
         record, url = owner_record(store, place["place"])
         if not is_bucket(url) and not is_vouched(store, record, url):
-            untrusted = untrusted_error(store, record, url, "looked at")
+            untrusted = untrusted_error(store, record, url, "checked")
             return {**place, "clean": False, "why": str(untrusted)}
         info = open_store(url).head(place["key"])
     except ObjectNotFound as error:
@@ -94,16 +94,19 @@ def look_at_owners(store: Store, place: Place) -> Place:
         return {
             **place,
             "clean": False,
-            "why": f"{url}/{place['key']} could not be looked at: {type(error).__name__}",
+            "why": f"{url}/{place['key']} could not be checked: {type(error).__name__}",
         }
     differs = difference(info, place["nbytes"], place["etag"], place["modified_us"])
     if differs is not None:
         return {
             **place,
             "clean": True,
-            "evidence": f"{url}/{place['key']} was written again since: it {differs.text}",
+            "evidence": f"{url}/{place['key']} was replaced: it {differs.text}",
         }
-    why = f"{url}/{place['key']} is still there, and its owner's: it is to be deleted there, or written without them"
+    why = (
+        f"{url}/{place['key']} still exists and belongs to its owner: ask the owner to delete it, or to write it "
+        "without the denied samples"
+    )
     return {**place, "clean": False, "why": why}
 
 
@@ -259,6 +262,7 @@ def _not_covered(starts: Sequence[int], ends: Sequence[int], fields: Int64s) -> 
 def denial(name: str) -> Denied:
     """Return the error for an object that must not be copied. name: its address."""
     return Denied(
-        f"{name} holds denied samples, and is not copied whole: penstock import copies the others. Or "
-        "have its owner write it without them, register and seal again, and retire the versions that read it as it was"
+        f"{name} holds denied samples, so penstock does not copy it whole. `penstock import` copies the other samples. "
+        "Or ask its owner to write it without the denied ones. Then register and seal again, and retire the versions "
+        "that read the old object"
     )

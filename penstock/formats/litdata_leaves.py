@@ -119,7 +119,7 @@ def _array(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> tuple[str, list[i
     if at.nbytes >= 8:
         dtype, rank = struct.unpack(f"{order}II", window.read(at.offset, 8))
         start = at.offset + 8 + 4 * rank
-        # The rank of a damaged leaf may be any number: no shape is read that ends behind the leaf.
+        # The rank of a damaged leaf may be any number: no shape is read that ends after the leaf.
         if dtype < len(words) and start <= end:
             dimensions = window.read(at.offset + 8, 4 * rank)
             shape = np.frombuffer(dimensions, f"{order}u4").tolist()
@@ -232,7 +232,7 @@ def _records(data: bytes, at: int, n: int) -> tuple[list[dict[str, Any]], int]:
 
 
 def _scalar(data: bytes, at: int, kind: int) -> tuple[Any, int]:
-    """Return the value behind a kind's byte, and the offset of its end."""
+    """Return the value after a kind's byte, and the offset of its end."""
     if kind == _TEXT:
         (nbytes,) = struct.unpack_from("<I", data, at)
         start = at + 4
@@ -278,9 +278,7 @@ def _table_bytes(window: ObjectWindow, start: int) -> bytes:
         tail = window.read(start + size, _TAIL_BYTES)
         if tail == struct.pack("<I", size % 2**32) + _MAGIC:
             return window.read(start, size)
-    raise corrupt(
-        window, start, f"behind the last sample are {window.nbytes - start} bytes, which are not a table"
-    )
+    raise corrupt(window, start, f"the {window.nbytes - start} bytes after the last sample are not a table")
 
 
 def _rows(window: ObjectWindow, start: int, source: pa.Buffer, batch: pa.RecordBatch) -> Iterator[LeafValues]:

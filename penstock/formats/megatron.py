@@ -114,7 +114,7 @@ def _documents(
         raise _corrupt(
             windows[2],
             head.modes - 8,
-            f"the last document ends behind sequence {begin} of {head.n_sequences}: the others are of no document. "
+            f"the last document ends after sequence {begin} of {head.n_sequences}: the others are of no document. "
             "Write it again with end_document()",
             what="last document",
             given=begin,
@@ -138,7 +138,7 @@ def _bounds(window: ObjectWindow, head: MegatronHeader, first: int, n: int, begi
         number = n
     else:
         return bounds
-    message = f"a document ends behind sequence {bounds[number]} of {head.n_sequences}, which is not in order"
+    message = f"a document ends after sequence {bounds[number]} of {head.n_sequences}, which is not in order"
     raise _corrupt(window, offset + 8 * number, message, what="end of a document", given=bounds[number])
 
 

@@ -430,7 +430,7 @@ class _Import:
         if not self.taken_down.has_left_out:
             raise self._empty()
         if self.parent is None:
-            raise self.taken_down.everything("every sample")
+            raise self.taken_down.all_denied_error("every sample")
         # Changed objects may have lost all samples to a takedown: their earlier samples go too.
         left_out = self.since.left_out(self.parent)
         stands = standing_exclusions(self.root.store, self.dataset)

@@ -185,7 +185,7 @@ def epoch_rest(epoch: I64, step: int) -> I64:
         short_step = step + int(short[0])
         raise InvalidRuntime(
             f"step {short_step} of streaming's epoch has {int(n_samples[short_step])} of {global_batch} samples, and "
-            "others follow: our steps are of one size. Begin behind it, or end the epoch there",
+            "others follow: our steps are of one size. Begin after it, or end the epoch there",
             what=f"step {short_step}",
             given=int(n_samples[short_step]),
             accepted=global_batch,
@@ -228,7 +228,7 @@ def _key_prefix(version: Version, url: str) -> str:
     if not own_prefixes:
         known = ", ".join(sorted(prefixes)[:5])
         message = (
-            f"the keys of {version.name} are numbers behind {known}, and {url} ends with none of them: name the folder "
+            f"the keys of {version.name} are numbers after {known}, and {url} ends with none of them: name the folder "
             "of a split, as it lies in the place that was registered or imported"
         )
         raise InvalidRuntime(message, what="keys", where=version.name, given=url, accepted=known)

@@ -79,7 +79,7 @@ class NewObjects:
         return newest[0]
 
     def _forget(self) -> None:
-        # The next listing begins behind the forgotten keys. Memory: a page of keys for each folder.
+        # The next listing begins after the forgotten keys. Memory: a page of keys for each folder.
         self.is_long = True
         keys = sorted(self._tokens)
         newest = keys[-PAGE // 2 :]

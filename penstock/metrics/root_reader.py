@@ -361,7 +361,7 @@ class RootReader:
 
 
 def _next_key(first: str, last: str) -> str:
-    """Return the key to go on from: behind the whole run, if a page has only one."""
+    """Return the key to go on from: after the whole run, if a page has only one."""
     run = _key_run(last)
     if run == _key_run(first):
         return f"{TRAILS}{run}0"  # "0" follows "/"

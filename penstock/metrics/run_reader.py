@@ -11,7 +11,7 @@ from collections.abc import Callable
 from loader.errors import StoreError
 from loader.storage import Store
 
-from ..checkpoints.ranks import several
+from ..checkpoints.ranks import map_in_order
 from .conditions import TrainingFacts, run_state, silent_state
 from .recent_waits import WaitedTime, newest_wait, recent_waits, window_waits
 from .record_facts import RecordFacts
@@ -167,7 +167,7 @@ def read_runs(
             return str(error)
         return ""
 
-    for problem in several(read, readers):
+    for problem in map_in_order(read, readers):
         if problem:
             on_error(problem)
             return

@@ -18,7 +18,7 @@ from loader.dataset.log.marker import create_root_if_empty
 from loader.errors import AlreadyExists, Conflict, Corrupt, ObjectNotFound
 from loader.storage import Store
 
-from ..checkpoints.ranks import several
+from ..checkpoints.ranks import map_in_order
 from ..text import clean
 from ..train.objects.json_object import read_object
 from ..units import utc_us
@@ -105,7 +105,7 @@ class CaseBook:
         matches = [_CASE.fullmatch(info.key) for info in self._store.list(f"{FOLDER}q-")]
         keys = {(int(match[1]), match[2]) for match in matches if match}
         new = sorted(keys - self._keys)  # "case" comes before its ends
-        bodies = several(lambda key: self._object(*key), new, at_once=AT_ONCE)
+        bodies = map_in_order(lambda key: self._object(*key), new, at_once=AT_ONCE)
         for (number, name), body in zip(new, bodies, strict=True):
             if name == "case":
                 self._add(number, body or {})
@@ -198,7 +198,7 @@ class CaseBook:
             numbers = heapq.nlargest(ALERTS_READ, (int(match[1]) for match in matches if match))
             self._last_alert = max(numbers, default=0)
             keys = [f"{ALERTS}{number:016d}.json" for number in numbers]
-            for body in several(self._body, keys, at_once=AT_ONCE):
+            for body in map_in_order(self._body, keys, at_once=AT_ONCE):
                 self._note_alert(body or {})
         return self._alerts
 

@@ -16,7 +16,7 @@ from loader.errors import InvalidCluster, NotARoot
 from loader.json_text import parse_json_object
 from loader.storage.store import key_fault
 
-from ..checkpoints.ranks import several
+from ..checkpoints.ranks import map_in_order
 from ..compute.cluster import Cluster, NodeCheck
 from . import range_reads, slow_reads, store_check
 from .node_check import CheckStatus, NodeCheckResult, limit_output, run_check, worst
@@ -177,7 +177,7 @@ class NodeProver:
             def read(name: str, own: Sequence[ObjectRange] = own) -> RangeReads | str:
                 return self._read_there(url, name, own, reads=len(own), at_once=1)
 
-            answers = several(read, nodes, at_once=len(nodes))  # at once: the store is as fast for each
+            answers = map_in_order(read, nodes, at_once=len(nodes))  # at once: the store is as fast for each
             for name, answer in zip(nodes, answers, strict=True):
                 if isinstance(answer, str):
                     return NodeProof(is_bad=False, text=answer, is_tested=False)

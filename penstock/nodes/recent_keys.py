@@ -59,7 +59,7 @@ class TimedFolder:
         listing = list_from(self._store, self._prefix, first)
         infos = {}
         for info in listing:
-            # A key without a time may sort behind this one: the age of its object decides.
+            # A key without a time may sort after this one: the age of its object decides.
             modified_us = info.modified_us
             if modified_us is None:
                 modified_us = since_us

@@ -27,7 +27,7 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_from
 
 from ..checkpoints.marker import is_run
-from ..checkpoints.ranks import several
+from ..checkpoints.ranks import map_in_order
 from ..train.launch.launcher import Span
 from ..train.objects.json_object import read_object
 from ..train.record import parse_faults
@@ -63,7 +63,7 @@ LATE_US = 10 * MINUTE_US
 AHEAD_US = 60 * MINUTE_US
 """Most by which the clock of a rank may be ahead of this one."""
 LIST_ALL_US = 10 * MINUTE_US
-"""Time after which all keys of a run are listed again: forged ones with high numbers may lie behind new ones."""
+"""Time after which all keys of a run are listed again: forged ones with high numbers may sort after new ones."""
 MOST_WINDOW_BYTES = 64 * 2**20
 """Larger windows are left out, with a warning: one of 100,000 ranks has 20 MB."""
 MOST_SIGNS = 20_000
@@ -108,7 +108,7 @@ class SignReader:
         names = self._active_runs(now_us)
         for name in names - self._runs.keys():
             self._runs[name] = _RunReader(RunFolder(self._store, name), self._spans, self._losses)
-        for _ in several(lambda name: self._runs[name].read(now_us, nodes), names, at_once=AT_ONCE):
+        for _ in map_in_order(lambda name: self._runs[name].read(now_us, nodes), names, at_once=AT_ONCE):
             pass
         self._read_checks(now_us, nodes)
         for name in self._runs.keys() - names:
@@ -288,7 +288,7 @@ class _RunReader:
                 _log.warning("%s is left out: %s", info.key, error)
                 return None
 
-        for info, pair in zip(new, several(parsed, new, at_once=AT_ONCE), strict=True):
+        for info, pair in zip(new, map_in_order(parsed, new, at_once=AT_ONCE), strict=True):
             if pair is not None:
                 add(*pair)
             keys.known.add(info.key)

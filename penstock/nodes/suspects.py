@@ -344,7 +344,7 @@ def _crashes(attempts: Sequence[Attempt], after_us: Mapping[str, int]) -> Iterab
 
 
 def _survivable_failures(attempts: Sequence[Attempt]) -> set[tuple[str, int]]:
-    """Return (run, number) of the starts whose run later saved a step behind theirs, or came as far without a failure.
+    """Return (run, number) of the starts whose run later saved a step after theirs, or came as far without a failure.
 
     A failure that no start gets past may be the run's own.
     """

@@ -16,7 +16,7 @@ from loader.storage.mirror import primary_store
 from ..checkpoints import marker
 from ..checkpoints.listing import finished_steps
 from ..checkpoints.marker import Checkpoint, StoredObject
-from ..checkpoints.ranks import AT_ONCE, several
+from ..checkpoints.ranks import AT_ONCE, map_in_order
 from ..checkpoints.retention import COPYING
 from ..places import check_apart
 from ..progress import progress
@@ -129,7 +129,7 @@ def _missing(target: Store, checkpoint: Checkpoint, transfer: Transfer) -> list[
 
     there = [part for part in checkpoint.objects if checkpoint.key(part) in present]
     # A killed copy may have left a part whose bytes changed since: hash it before it counts.
-    damaged = {part for part, intact in zip(there, several(is_intact, there), strict=True) if not intact}
+    damaged = {part for part, intact in zip(there, map_in_order(is_intact, there), strict=True) if not intact}
     target.delete_many(checkpoint.key(part) for part in damaged)
     return [part for part in checkpoint.objects if checkpoint.key(part) not in present or part in damaged]
 

@@ -28,7 +28,7 @@ from loader.errors import (
 from loader.run.trail.trail import is_run_name
 from loader.storage import ObjectInfo, Store
 
-from ..checkpoints.ranks import several
+from ..checkpoints.ranks import map_in_order
 from ..units import utc_day, utc_us
 from .objects.json_object import read_object, whole_number
 from .objects.spec_changes import SpecChange, put_change, spec_changes, spec_of_record
@@ -178,7 +178,7 @@ class RunFolder:
         `ranks_per_node` is 0 if a start does not name it.
         """
         starts = sorted(self._limit_objects("attempts", self._starts()), key=lambda start: start[0])
-        facts = several(lambda start: self.attempt(start[1]), starts, at_once=AT_ONCE)
+        facts = map_in_order(lambda start: self.attempt(start[1]), starts, at_once=AT_ONCE)
         return {number: its for (number, _), its in zip(starts, facts, strict=True)}
 
     def newest_attempt(self) -> tuple[int, dict[str, Any]]:
@@ -258,7 +258,7 @@ class RunFolder:
             if (match := EVENT.fullmatch(info.key.rpartition("/")[2]))
         )
         listed = sorted(self._limit_objects("events", numbered), key=lambda item: item[0])
-        return list(several(lambda item: self.event(*item), listed, at_once=AT_ONCE))
+        return list(map_in_order(lambda item: self.event(*item), listed, at_once=AT_ONCE))
 
     def event(self, numbers: tuple[int, int], info: ObjectInfo) -> Event:
         """Return a listed event. numbers: of its start, and of the event in that start. Raises: Corrupt."""
@@ -299,7 +299,7 @@ class RunFolder:
             return self.with_window(key, sum_data)
 
         listed = self.window_keys() if keys is None else keys
-        return list(several(sum_key, _even(listed), at_once=AT_ONCE))
+        return list(map_in_order(sum_key, _even(listed), at_once=AT_ONCE))
 
     def with_window(self, key: "WindowKey", call: Callable[[bytes, str], T]) -> T:
         """Return what `call` makes of a window's bytes and address, one window at a time in this process.
@@ -329,7 +329,7 @@ class RunFolder:
                 break
             chosen = fewer
         tables: dict[int, list[bytes]] = {}
-        for key, data in zip(chosen, several(self._window, chosen, at_once=AT_ONCE), strict=True):
+        for key, data in zip(chosen, map_in_order(self._window, chosen, at_once=AT_ONCE), strict=True):
             tables.setdefault(key.attempt, []).append(data)
         try:
             return window_columns(tables, f"{self.store.url}/{self.key('windows/')}")

@@ -10,7 +10,7 @@ from loader.dataset.log.entries import DAMAGED
 from loader.errors import EngineUnreachable, RunNotFound
 from loader.storage import Store
 
-from ..checkpoints.ranks import several
+from ..checkpoints.ranks import map_in_order
 from ..units import utc_us
 from ..usage.sacct import NO_ACCOUNTING, AccountedJob
 from ..usage.totals import FAILURES, StartUsage, job_usage
@@ -92,7 +92,7 @@ def slurm_usage(
 
     of_runs = dict[AccountedJob, StartUsage]()
     problems = list[str]()
-    for usages, problem in several(read_recorded, runs(store), at_once=RUNS_AT_ONCE):
+    for usages, problem in map_in_order(read_recorded, runs(store), at_once=RUNS_AT_ONCE):
         of_runs |= usages
         problems += [problem] if problem else []
     usage = [
@@ -159,7 +159,7 @@ def record_starts(store: Store, others: Collection[str]) -> UsageRecord:
 
     usages = list[StartUsage]()
     problems = list[str]()
-    for result in several(read, names, at_once=RUNS_AT_ONCE):
+    for result in map_in_order(read, names, at_once=RUNS_AT_ONCE):
         usages.extend(result.starts)
         if result.problem:
             problems.append(result.problem)

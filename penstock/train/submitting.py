@@ -8,7 +8,7 @@ from loader.dataset.root import Root
 from loader.errors import Conflict, Corrupt, InvalidCluster, InvalidSpec, RunNotFound
 from loader.storage import ObjectInfo, Store
 
-from ..checkpoints.ranks import several
+from ..checkpoints.ranks import map_in_order
 from ..compute.cluster import Cluster
 from ..places import check_root_or_records
 from .launch.jobset import JobSets
@@ -315,7 +315,7 @@ class RunBrief:
     attempts: list[int] = field(default_factory=list)
     """Numbers of its starts."""
     events: list[Event] = field(default_factory=list)
-    """Newest event, behind the newest with a step if it has none."""
+    """Newest event; one without a step follows the newest with a step."""
     window_step: int = 0
     """Steps done by its newest window."""
     stopping: bool = False
@@ -364,7 +364,7 @@ def briefs(store: Store) -> list[RunBrief]:
     def fill(run: str) -> None:
         _fill(store, by_run[run], newest[run])
 
-    for _ in several(fill, runs, at_once=AT_ONCE):
+    for _ in map_in_order(fill, runs, at_once=AT_ONCE):
         pass
     return [by_run[run] for run in runs]
 

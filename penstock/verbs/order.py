@@ -118,7 +118,7 @@ def run_order_of_seen(arguments: Namespace) -> Answer:
     argument("--nodes", type=int, default=1),
     argument("--ranks", "of a node (default: 1)", type=int, default=1),
     argument("--workers", "num_workers of the DataLoader (default: 0)", type=int, default=0),
-    argument("--step", "first step to read, of the epoch or behind --state", type=int, default=0),
+    argument("--step", "first step to read, of the epoch or after --state", type=int, default=0),
     argument("--epoch", type=int, default=0),
     argument("--shuffle ALGO", "shuffle_algo (default: not shuffled)"),
     argument("--seed", "shuffle_seed (default: 9176, the library's)", type=int, default=9176),

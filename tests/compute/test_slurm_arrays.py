@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from loader.errors import InvalidCluster
 from penstock.compute.engines.slurm import (
-    BEGUN,
+    MOST_STARTS,
     Array,
     Elements,
     SlurmCluster,
@@ -90,4 +90,4 @@ def test_element_gives_up_after_eight_runners(tmp_path):
     ended = subprocess.run(
         ["sh", "-c", quick], env={"SLURM_ARRAY_TASK_ID": "2", "SLURMD_NODENAME": "m1"}, check=False
     )
-    assert (ended.returncode, begun.read_text().split()) == (9, ["50"] * BEGUN)
+    assert (ended.returncode, begun.read_text().split()) == (9, ["50"] * MOST_STARTS)

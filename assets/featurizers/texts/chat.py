@@ -321,7 +321,7 @@ def _prefix_spans(
                 "unknown. Pass template=, one with generation marks",
                 where=f"message {number}",
             )
-        # Some templates add a prompt behind the user, and none behind a tool: what begins that turn is unknown.
+        # Some templates add a prompt after the user, and none after a tool: what begins that turn is unknown.
         has_prompt = before != without_prompt
         turns_by_prompt.setdefault(has_prompt, number)
         if len(turns_by_prompt) == 2:

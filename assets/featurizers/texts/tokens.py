@@ -33,7 +33,7 @@ class Tokens(Featurizer):
 
     Field `tokens.npy`: int32 [n], or uint16 if a tokenizer file has at most 65,536 ids. Columns: n_tokens, None for a
     missing caption. With `chat`: the field `mask.npy`, bool [n], True for tokens that the assistant writes, and the
-    column n_trained. For another `field` than `tokens.npy`, its first word goes before these names, and behind the
+    column n_trained. For another `field` than `tokens.npy`, its first word goes before these names, and after the
     featurizer's: `q.tokens.npy` of `tokens_q` has `q.mask.npy`, `q_n_tokens` and `q_n_trained`.
     """
 
@@ -54,7 +54,7 @@ class Tokens(Featurizer):
     field: str = "tokens.npy"
     """Field with the token ids: `tokens.npy`, or `<word>.tokens.npy`."""
     append: int | None = None
-    """Id behind each document, such as the end of a text; None for none."""
+    """Id after each document, such as the end of a text; None for none."""
     chat: str | None = None
     """Json field with a text sample's chat, {"messages", "tools"}; None tokenizes `text`."""
     template: str | None = None

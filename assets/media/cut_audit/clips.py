@@ -291,7 +291,7 @@ def _seek_frames(path: str, times: Sequence[int], size_px: tuple[int, int] | Non
         try:
             container.seek(times[0], stream=stream, backward=True)
             frames = ((frame, frame.pts) for frame in container.decode(stream))
-            return _find(frames, times, stream, size_px)
+            return _locate_frames(frames, times, stream, size_px)
         except av.error.FFmpegError:
             return {}  # not seekable: the caller then decodes from the start
 
@@ -304,15 +304,16 @@ def _decode_frames(
         assert stream is not None  # it was cut
         stream.thread_count = 1
         frames = time_frames(container, container.decode(stream))
-        return _find(((timed.frame, timed.pts) for timed in frames), times, stream, size_px)
+        return _locate_frames(((timed.frame, timed.pts) for timed in frames), times, stream, size_px)
 
 
-def _find(
+def _locate_frames(
     frames: "Iterator[tuple[VideoFrame, int | None]]",
     times: Sequence[int],
     stream: "VideoStream",
     size_px: tuple[int, int] | None,
 ) -> dict[int, SourceFrame]:
+    """Return the frame of each time, with its neighbours. frames: (frame, ticks). times: ticks, ascending."""
     aspect = Fraction(stream.sample_aspect_ratio or 1)
     waiting = list(reversed(times))
     frames_found: dict[int, SourceFrame] = {}

@@ -1,6 +1,6 @@
 """One request to a node's server and its answer, with blocking calls.
 
-A thread reads up to 256 KiB behind a head, and sends both at once. `os.sendfile` sends longer ranges: over loopback it
+A thread reads up to 256 KiB after a head, and sends both at once. `os.sendfile` sends longer ranges: over loopback it
 took 0.8 times the processor time for 1 MiB, and 1.7 to 2 times for 100 kB.
 """
 

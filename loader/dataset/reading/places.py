@@ -343,7 +343,7 @@ def _find_stretches(
 
 
 class _JoinedParts(NamedTuple):
-    """Parts of several versions, one behind the other. A version with two numbers is included once."""
+    """Parts of several versions, one after the other. A version with two numbers is included once."""
 
     tables: Sequence[PartsTable | None]
     """Parts table per version number; None for versions not `known`."""
@@ -394,7 +394,7 @@ def _join_parts(tables: Sequence[PartsTable | None]) -> _JoinedParts:
         if table is not None:
             table_number[number] = numbers[table]
 
-    # [tables + 1]: the zero behind the last table, at -1, is for versions that are not known.
+    # [tables + 1]: the zero after the last table, at -1, is for versions that are not known.
     n_live = np.zeros(len(distinct) + 1, np.int64)
     n_parts = np.zeros(len(distinct) + 1, np.int64)
     for number, table in enumerate(distinct):

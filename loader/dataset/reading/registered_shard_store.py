@@ -75,7 +75,7 @@ def open_shard_store(store: Store, files: Sequence[dict[str, Any]], name: str) -
 
 
 def _rows_of_shards(table: pa.Table) -> dict[str, tuple[int, int]]:
-    """Return path -> (first row, row behind the last) of each shard's objects, which are adjacent."""
+    """Return path -> (first row, row after the last) of each shard's objects, which are adjacent."""
     shards = table["shard"].combine_chunks()
     starts = np.flatnonzero(changes(shards)).tolist()
     paths = shards.take(pa.array(starts, pa.int64())).to_pylist()

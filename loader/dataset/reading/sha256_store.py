@@ -225,7 +225,7 @@ class VerifiedStore:
         end = max((offset + nbytes for offset, nbytes in spans), default=0)
         if end > shard.hashes.nbytes:
             raise Corrupt(
-                f"{self.url}/{key}: a range ends behind byte {shard.hashes.nbytes}, where the shard ends",
+                f"{self.url}/{key}: a range ends after byte {shard.hashes.nbytes}, where the shard ends",
                 what="range",
                 where=f"{self.url}/{key}",
                 given=shard.hashes.nbytes,

@@ -82,13 +82,13 @@ class ShardPages:
         if not which.any():
             return []
         first, end = self._pages(offset[which], nbytes[which])
-        # Each range adds 1 at its first page and takes it off behind its last. (`change[first] += 1` would count ranges
+        # Each range adds 1 at its first page and takes it off after its last. (`change[first] += 1` would count ranges
         # with the same first page once.)
         change = np.zeros(self.hashes.n_pages + 1, np.int64)
         np.add.at(change, first, 1)
         np.add.at(change, end, -1)
         is_covered = np.cumsum(change) > 0  # [pages + 1]; False at the end
-        # Edges: the first page of a run, the page behind its last, the first page of the next run ...
+        # Edges: the first page of a run, the page after its last, the first page of the next run ...
         is_edge = np.diff(is_covered, prepend=False)
         edges = np.flatnonzero(is_edge).tolist()
         runs: list[ByteRange] = []
@@ -170,7 +170,7 @@ class ShardPages:
         offset: Int64s,
         nbytes: Int64s,
     ) -> tuple[Int64s, Int64s]:
-        """Return (first page, page behind the last) of ranges, int64 [n] each; equal for an empty range."""
+        """Return (first page, page after the last) of ranges, int64 [n] each; equal for an empty range."""
         page_bytes = self.hashes.page_bytes
         first = offset // page_bytes
         end = -(-(offset + nbytes) // page_bytes)

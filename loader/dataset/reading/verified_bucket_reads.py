@@ -371,7 +371,7 @@ def _read_parts(
     try:
         blobs = iter(reading.read_ranges(path, spans, first_address, first_field))
     except Corrupt:  # the shard ends too early for one of them
-        # Without bytes every part is read again below, and the one behind the shard's end raises.
+        # Without bytes every part is read again below, and the one after the shard's end raises.
         blobs = iter(())
 
     out: list[list[bytes | memoryview] | Corrupt] = []

@@ -131,7 +131,7 @@ def gather_bytes(
     numbers: int64, ascending.
     """
     sources, unread = gatherable.sources(field, numbers)
-    # The samples lie one behind the other in the memory.
+    # The samples lie one after the other in the memory.
     end = np.cumsum(sources.nbytes)
     memory_offset = end - sources.nbytes  # [n]
     total_bytes = int(sources.nbytes.sum())

@@ -106,7 +106,7 @@ class TextReader:
 
 
 def _join_reads(reads: Sequence[FieldRead]) -> GatheredBytes:
-    """Return the bytes of these reads one behind the other, without the damaged ones."""
+    """Return the bytes of these reads one after the other, without the damaged ones."""
     numbers = []
     pieces = []
     for number, _, data in reads:
@@ -192,7 +192,7 @@ def _plain_texts(field: str, stored: GatheredBytes) -> tuple[pa.Array, Bools]:
     # A text of zeros is none, and a long one is cut.
     is_short = stored.sizes > 0
     is_short &= stored.sizes <= MOST_TEXT_CHARACTERS
-    # An empty text at the end begins behind the memory.
+    # An empty text at the end begins after the memory.
     last_byte = len(stored.memory) - 1
     begin = np.minimum(stored.begin, last_byte)
     first_byte = stored.memory[begin]

@@ -110,7 +110,7 @@ def parse_words(query: str) -> list[WordTerm]:
 
 
 def fold_texts(texts: pa.Array) -> pa.ChunkedArray:
-    """Return texts as they are compared, each with a line feed behind it; a null is a text without words."""
+    """Return texts as they are compared, each with a line feed after it; a null is a text without words."""
     import pyarrow.compute as pc  # 40 ms, saved at startup
 
     (line_feed,) = text_array(["\n"])

@@ -216,7 +216,7 @@ class SelectTable:
         return members
 
     def _block(self, number: int) -> NDArray[np.uint8]:
-        """Return the bits of a block, uint8 [4096]; none behind the last block."""
+        """Return the bits of a block, uint8 [4096]; none after the last block."""
         start = number * BLOCK_BYTES
         end = start + BLOCK_BYTES
         octets = self._bytes[start:end]

@@ -16,7 +16,7 @@ GROUP_FOOTER_BYTES = 65
 COLUMN_FOOTER_BYTES = 106
 KEYS_BYTES = 20
 MARGIN = 0.05
-"""Share of a row group's size that is read before and behind the guess."""
+"""Share of a row group's size that is read before and after the guess."""
 
 
 class EarlyBytes(NamedTuple):

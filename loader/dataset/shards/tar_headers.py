@@ -152,7 +152,7 @@ def _split(raw: bytes) -> tuple[bytes, bytes] | None:
     """Return (prefix, name) as ustar stores them, or None if the name does not fit."""
     if len(raw) <= _NAME_BYTES:
         return b"", raw
-    first_cut = len(raw) - _NAME_BYTES - 1  # behind it the name still fits
+    first_cut = len(raw) - _NAME_BYTES - 1  # from here on the name still fits
     cut = raw.find(b"/", first_cut)
     is_last = cut + 1 == len(raw)  # nothing is left for the name
     if 0 < cut <= _PREFIX_BYTES and not is_last:

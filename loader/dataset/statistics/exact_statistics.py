@@ -372,7 +372,7 @@ class ValueCounts:
         position = q * (n - 1)
         rank = int(position)
         next_rank = min(rank + 1, n - 1)
-        # The first bin that ends behind a rank has its value.
+        # The first bin that ends after a rank has its value.
         lower, upper = first + np.searchsorted(ends, [rank, next_rank], side="right")
         below = _middle(int(self.bins[lower]))
         above = _middle(int(self.bins[upper]))

@@ -112,7 +112,7 @@ def cast_to_types(
     lost: dict[str, tuple[int, str]] = {}
     names = table.column_names
     positions = range(len(names))
-    # From the last column on: removing one moves those behind it.
+    # From the last column on: removing one moves the later ones.
     for position in reversed(positions):
         name = names[position]
         if name in KEYS_SCHEMA.names:

@@ -285,7 +285,7 @@ class SampleColumns:
         return FieldMismatch(
             f"{sample} has a {name!r} that is none of the {len(classes)} class names of "
             f"select(columns=), such as {example!r}; version.classes({name!r}, first=...) adds new "
-            "names behind them"
+            "names after them"
         )
 
     def _by_position(

@@ -22,7 +22,7 @@ from .group_computation import BLOCK_ROWS
 from .part_writer import PartWriter, check_case, group_chooser, make_sample
 
 _NOTHING: Final = cast(Any, object())
-"""Stands for the missing row, or key, behind the end of the shorter iterable."""
+"""Stands for the missing row, or key, after the end of the shorter iterable."""
 
 
 def read_part(

@@ -311,5 +311,5 @@ def check_ogg(data: Buffer) -> None:
     end = at + head + sum(tail[at + 27 : at + head])
     if at + head > len(tail) or end > len(tail):
         raise DecodeFailed(
-            f"ogg: truncated: the page at byte {low + at} ends behind the file's {len(data)} bytes"
+            f"ogg: truncated: the page at byte {low + at} ends beyond the file's {len(data)} bytes"
         )

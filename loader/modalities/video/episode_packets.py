@@ -129,7 +129,7 @@ def read_span(
     _check_order(what, pts, [*extra, *after])
     if to_s is not None and float(end * base) > to_s - TOLERANCE_S:
         raise Corrupt(
-            f"{what}: row {frames - 1} would be shown at {float(end * base):.6f} s, behind the end {to_s:.6f} s",
+            f"{what}: row {frames - 1} would be shown at {float(end * base):.6f} s, after the end {to_s:.6f} s",
             what="time of the last frame",
             where=f"{what}, row {frames - 1}",
             given=float(end * base),
@@ -175,7 +175,7 @@ def _check_count(what: str, n_packets: int, n_extra: int, frames: int) -> None:
 
 
 def _check_order(what: str, pts: Sequence[int], later: Sequence[int]) -> None:
-    """Raise Corrupt unless packets are an episode's frames. pts: their ticks. later: ticks of packets behind them."""
+    """Raise Corrupt unless packets are an episode's frames. pts: their ticks. later: ticks of packets after them."""
     if min(pts) != pts[0]:
         raise Corrupt(
             f"{what}: frames before the episode's first keyframe build on it (an open GOP): encode it anew",
@@ -212,7 +212,7 @@ def _episode_packets(
     from_s: float | None,
     to_s: float | None,
 ) -> tuple[list[Any], list[int], list[int]]:
-    """Return the episode's packets; ticks of further frames before its end; and of the first frame behind it."""
+    """Return the episode's packets; ticks of further frames before its end; and of the first frame after it."""
     from .make_packet_table import HARMLESS
 
     packets: list[Any] = []

@@ -50,7 +50,7 @@ def packet_run(
         number = 0
         if len(apart):
             number = int(apart[0]) + 1
-        reason = f"packet {number} of the episode does not lie behind the one before it"
+        reason = f"packet {number} of the episode does not come after the one before it"
         raise _refusal(what, reason, f"place of packet {number}")
     file.seek(int(places[-1]))  # the last packet was just read; it matches if all do
     if file.read(int(sizes[-1])) != span.bodies[-1]:

@@ -94,7 +94,7 @@ class Timeline:
         """
         exact = Fraction(time_s)
         now = self._tick(exact)
-        # The slack only finds the frame: a time at or behind the end shows nothing, however close it is.
+        # The slack only finds the frame: a time at or after the end shows nothing, however close it is.
         if isinstance(time_s, float):
             tick = self._tick(exact + FLOAT_SLACK_S)
         else:

@@ -86,7 +86,7 @@ def _words(
     ordinals: np.ndarray,
     tail: Sequence[str],
 ) -> Words:
-    """Return both words of each ordinal. head, tail: fields of the hashed key before the ordinal, and behind it."""
+    """Return both words of each ordinal. head, tail: fields of the hashed key before the ordinal, and after it."""
     head_bytes = b"".join(encode_field(field) for field in head)
     tail_bytes = b"".join(encode_field(field) for field in tail)
     words = np.empty((2, len(ordinals)), np.uint64)

@@ -177,7 +177,7 @@ def _argsort_rows(
         row_length = n.astype(np.uint64)
         length_column = row_length[:, None]  # [rows, 1]
         is_padding = columns >= length_column
-        hashes[is_padding] = MASK  # the largest value, which sorts behind the row's own hashes
+        hashes[is_padding] = MASK  # the largest value, which sorts after the row's own hashes
 
     # A row's own hashes are distinct. So sorting the values is enough, which is several times faster than argsort.
     ascending = np.sort(hashes, axis=1)

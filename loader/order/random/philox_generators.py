@@ -22,14 +22,14 @@ logger = logging.getLogger(__name__)
 _POINTERS = struct.Struct("@PP")
 """Beginning of numpy's Philox state: addresses of the counter and the key."""
 _REST = struct.Struct("@i4QiI2Q4Q")
-"""The fields behind them: buffer position, buffer, half-word flag, half, key, counter."""
+"""The fields after them: buffer position, buffer, half-word flag, half, key, counter."""
 _NBYTES = _POINTERS.size + _REST.size
 _KEY_AT = 64
 """Offset of the key in the state, in bytes."""
 _COUNTER_AT = 80
 """Offset of the counter."""
 _EMPTY_BUFFER = (4, 0, 0, 0, 0, 0, 0)
-"""Buffer position to half. The position is behind the buffer's four words: the first draw fills it."""
+"""Buffer position to half. The position is after the buffer's four words: the first draw fills it."""
 _COUNTER = (0, 0, 0, 0)
 
 

@@ -148,7 +148,7 @@ class GrownStream:
         is_delta = np.zeros(n_positions, np.bool_)
         epoch = np.zeros_like(position)
         position_in_epoch = np.zeros_like(position)
-        is_open = np.ones(n_positions, np.bool_)  # [m]: positions of earlier stages than those behind us
+        is_open = np.ones(n_positions, np.bool_)  # [m]: positions of stages before the current one
 
         # From the last stage that any position reaches, down to the first. A stage settles the positions that hold its
         # own samples. A position of its mixed stretch that holds a former sample goes on to the previous stage, whose

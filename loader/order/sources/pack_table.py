@@ -166,7 +166,7 @@ def pieces_fit(
     length: I64,
     split: bool,
 ) -> bool:
-    """Return whether no piece ends behind its document's tokens; without `split`, whether each is a whole document."""
+    """Return whether no piece ends after its document's tokens; without `split`, whether each is a whole document."""
     tokens = np.bincount(document, length)[document]  # [pieces]: tokens of each one's document
     if not split:
         return bool((length == tokens).all() and not start.any())

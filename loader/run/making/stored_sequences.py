@@ -51,7 +51,7 @@ class StoredSequences:
         return take_stored
 
     def _read_starts(self, columns: Columns, rows: I64) -> tuple[np.ndarray, I64] | None:
-        """Return (starts of the rows' sequences, int32, one behind the other; int64 [rows], their numbers).
+        """Return (starts of the rows' sequences, int32, one after the other; int64 [rows], their numbers).
 
         None if one of the files is not as `penstock pack` writes it.
         """

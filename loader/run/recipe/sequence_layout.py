@@ -161,7 +161,7 @@ def _clear_ends(
     rows: I64,
     arrays: Mapping[str, np.ndarray],
 ) -> None:
-    """Write zeros behind the filled positions. To zero whole arrays takes longer than to number them."""
+    """Write zeros after the filled positions. To zero whole arrays takes longer than to number them."""
     length = arrays[POSITION_IDS].shape[1]
     n_empty = length - n_filled
     first_empty = rows * length + n_filled

@@ -3,7 +3,7 @@
     [head][pickles][arrays][offset of each array][number and size of each buffer]
 
 A pickle copies an array into each process. This one holds the array's number, shape and strides, and the bytes lie
-behind it. Each worker maps them privately: it shares their pages until it writes to one, as after a fork. Addresses
+after it. Each worker maps them privately: it shares their pages until it writes to one, as after a fork. Addresses
 identify arrays, so views of one base are written once and share memory again in the worker.
 
 A `np.memmap` is opened again by its path. Subclasses of arrays, and arrays of objects, stay in the pickle.
@@ -51,7 +51,7 @@ class AddressRange(NamedTuple):
 
 
 class OutsideArrays:
-    """Collects the arrays of one pickler, and writes them behind its pickles."""
+    """Collects the arrays of one pickler, and writes them after its pickles."""
 
     def __init__(self) -> None:
         self._spans: list[AddressRange] = []
@@ -98,7 +98,7 @@ class OutsideArrays:
         return int(sizes.sum())
 
     def write(self, file: IO[bytes]) -> None:
-        """Write the arrays behind the pickles, then the tables, and the head last."""
+        """Write the arrays after the pickles, then the tables, and the head last."""
         lows, sizes, group_of_span = _groups(self._spans)
         end_of_pickles = file.tell()
         begin = _align(end_of_pickles, _PAGE)

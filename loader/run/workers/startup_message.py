@@ -265,7 +265,7 @@ class _StartupPickler(pickle.Pickler):
 
 
 def _pickle(values: Sequence[object], into: "IO[bytes] | _Size") -> OutsideArrays:
-    """Write a pickle of each value, by one memo; return the arrays that belong behind them."""
+    """Write a pickle of each value, by one memo; return the arrays that belong after them."""
     begin = into.tell()
     arrays = OutsideArrays()
     try:

@@ -319,7 +319,7 @@ def list_objects(
                 if is_marker:
                     continue  # 'sub/' sorts after 'sub.x', and 'sub' before it
                 raise StoreError(
-                    f"cannot list {prefix!r}: {key!r} came behind {previous!r}, and key order is needed; "
+                    f"cannot list {prefix!r}: {key!r} came after {previous!r}, and key order is needed; "
                     "this bucket (an S3 directory bucket?) does not list in it: use a general purpose bucket",
                     what="key order",
                     where=prefix,

@@ -19,7 +19,7 @@ from loader.cache.spec import NodeCache
 from loader.errors import StoreError
 
 from ..marker import sha256
-from ..ranks import from_all_ranks, several
+from ..ranks import from_all_ranks, map_in_order
 from .choice import NearNode
 
 _log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ def list_nodes(addresses: Sequence[str], run: str, client: NearClient) -> list[N
             return None
         return near_node(address, files.markers, files.files)
 
-    answers = several(ask, addresses, at_once=NODES_AT_ONCE)
+    answers = map_in_order(ask, addresses, at_once=NODES_AT_ONCE)
     return [node for node in answers if node is not None]
 
 

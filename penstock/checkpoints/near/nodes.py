@@ -22,7 +22,7 @@ from loader.cache.running_loaders import BEAT_S
 from loader.errors import InvalidRuntime, StoreError
 from loader.native import crc32c
 
-from ..ranks import several
+from ..ranks import map_in_order
 from .copy_order import copy_order
 
 _log = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class NearNodes:
                 )
             )
 
-        problems = [problem for problem in several(put, others, at_once=AT_ONCE) if problem]
+        problems = [problem for problem in map_in_order(put, others, at_once=AT_ONCE) if problem]
         for problem in problems:
             self._warn(f"the marker of near step {step} is missing on a node: {problem}")
         if others and len(problems) == len(others):
@@ -171,7 +171,7 @@ class NearNodes:
         def delete(address: str) -> str:
             return self._problem(partial(self._delete_node_steps, address, run, is_deleted))
 
-        for problem in several(delete, self.addresses, at_once=AT_ONCE):
+        for problem in map_in_order(delete, self.addresses, at_once=AT_ONCE):
             if problem:
                 self._warn(f"near steps that are no longer needed stay on a node: {problem}")
 

@@ -194,7 +194,7 @@ def set_aside_step(store: Store, run: str, newest: int) -> int | None:
     prefix, _, _ = part_key(run, 0, "").rpartition(f"{0:012d}/")
     last = None
     if newest >= 0:
-        last = part_key(run, newest, "~~")  # behind all objects of the newest step
+        last = part_key(run, newest, "~~")  # sorts after all objects of the newest step
     for info in store.list(prefix, start_after=last):
         # A start's own record names a damaged checkpoint only; near steps after it stay valid.
         if is_record(info.key) and not _is_automatic(store, info.key):

@@ -10,7 +10,7 @@ from typing import Any
 
 from .ray_element import element
 
-BEGUN = 8
+MOST_STARTS = 8
 """Most starts of a runner."""
 
 
@@ -67,7 +67,7 @@ class _Driver:
                     status = status or code
                     continue
                 self._say(number, code, text)
-                if self._begun[number] < BEGUN:
+                if self._begun[number] < MOST_STARTS:
                     waiting.append(number)
                     time.sleep(1)
                 else:

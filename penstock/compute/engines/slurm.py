@@ -237,8 +237,8 @@ class SlurmQueue:
             ) from error
 
 
-BEGUN = 8
-"""Most starts of a runner."""
+MOST_STARTS = 8
+"""Most starts of a runner by one element: more would hide a job that cannot run."""
 
 _SCRIPT = """\
 #!/bin/sh
@@ -279,7 +279,7 @@ def element_script(
     return _SCRIPT.format(
         environment=f"set -a\n. {shlex.quote(environment)}\nset +a\n" if environment else "",
         first=first,
-        begun=" ".join(str(n) for n in range(1, BEGUN + 1)),
+        begun=" ".join(str(n) for n in range(1, MOST_STARTS + 1)),
         runner=shlex.join(runner),
         elements=elements,
         final="|".join(str(code) for code in final),

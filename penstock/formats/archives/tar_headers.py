@@ -261,7 +261,7 @@ def _content(read: Read, at: int, size: int, nbytes: int, name: str) -> bytes:
         raise _corrupt(name, at, message, what="extended header", given=size, accepted=HEADER_BYTES)
     data = read(at + BLOCK_BYTES, size)
     if len(data) < size:
-        raise _corrupt(name, at, f"the archive is cut: an extended header there ends behind byte {nbytes}")
+        raise _corrupt(name, at, f"the archive is cut: an extended header there ends after byte {nbytes}")
     return data
 
 
@@ -290,7 +290,7 @@ def _check_end(read: Read, at: int, nbytes: int, name: str) -> None:
             f"the archive ends there, and the object goes on at byte {next_block}: archives that were joined are read "
             "only to the first end. Join them with tar --concatenate, or keep them apart"
         )
-        raise _corrupt(name, at, message, what="end", given=next_block, accepted="no data behind the end")
+        raise _corrupt(name, at, message, what="end", given=next_block, accepted="no data after the end")
     if len(tail) < 2 * BLOCK_BYTES:
         message = "the archive is cut: one of its two last blocks of zeros is missing"
         raise _corrupt(name, at, message, what="end", accepted="two blocks of zeros")

@@ -17,7 +17,6 @@ from loader.modalities.row_blocks import with_row_blocks
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 
 from ..importer import ReadSample
-from .log_clocks import TopicTimes, topic_clocks
 from .message_decoders import (
     MAX_EPISODE_BYTES,
     MAX_FIELD_BYTES,
@@ -27,6 +26,7 @@ from .message_decoders import (
     topic_decoder,
 )
 from .message_images import frame_codec, image_kind, mp4_of_frames, raw_image
+from .topic_clocks import TopicTimes, topic_clocks
 
 _EXACT = 2**53
 """Largest magnitude with every integer exact in float64."""

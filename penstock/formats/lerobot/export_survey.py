@@ -390,7 +390,7 @@ def _episode_facts(data: bytes | None, key: str) -> dict[str, Any]:
     if not is_valid:
         raise InvalidSample(
             f"sample {key!r}: {EPISODE}: features and stats are objects of objects, "
-            'tasks a list of {"start": row, "stop": row behind the last, "task": text}',
+            'tasks a list of {"start": row, "stop": row after the last, "task": text}',
             what=EPISODE,
             where=f"sample {key!r}",
             accepted="features, stats and tasks",

@@ -194,7 +194,7 @@ def _lists(column: Any) -> list[Any]:
         end = offsets[row + 1]
         n_values = end - begin
         if not is_valid[row]:
-            n_values = 0  # Arrow allows values behind a null
+            n_values = 0  # Arrow allows values where an entry is null
         values = column.values.slice(begin, n_values)
         lists.append(values)
     return lists

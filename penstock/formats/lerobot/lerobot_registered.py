@@ -149,7 +149,7 @@ def _denied_episodes(
         if names_object or taken_down.has_sample(episode_key(number), {}):
             denied.add(number)
     if denied and is_new and len(denied) == len(source.layout.episodes):
-        raise taken_down.everything(f"the {len(denied)} episodes")
+        raise taken_down.all_denied_error(f"the {len(denied)} episodes")
     return denied
 
 

@@ -152,7 +152,7 @@ def read_offsets(window: ObjectWindow, n_samples: int, noun: str) -> Int64s:
             accepted=n_samples,
         )
     offsets = table[1:]
-    # The first sample must lie behind the table itself, hence `prepend`.
+    # The first sample must lie after the table itself, hence `prepend`.
     wrong = np.flatnonzero(np.diff(offsets, prepend=head) < 0)
     if len(wrong):
         at = int(wrong[0])
@@ -162,7 +162,7 @@ def read_offsets(window: ObjectWindow, n_samples: int, noun: str) -> Int64s:
             f"the offset {offsets[at]} lies in front of the one before",
             what="offset",
             given=int(offsets[at]),
-            accepted="an offset behind the one before",
+            accepted="an offset after the one before",
         )
     if offsets[-1] > window.nbytes:
         raise corrupt(

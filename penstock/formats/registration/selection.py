@@ -63,7 +63,7 @@ def live_keys(
     for number in range(newest + 1, last + 1):
         if number not in commits:
             message = (
-                f"{name} has no commit {number} behind its checkpoint {max(newest, 0)}, so its live files are not "
+                f"{name} has no commit {number} after its checkpoint {max(newest, 0)}, so its live files are not "
                 f"known: fetch the whole log; {advice}"
             )
             raise Corrupt(message, what=f"commit {number}", where=name)

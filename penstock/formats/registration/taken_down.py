@@ -49,7 +49,7 @@ class TakenDown:
         denied = frozenset(info.key for info in since.fresh if self.has_object(info.key))
         fresh = [info for info in since.fresh if info.key not in denied]
         if since.fresh and not fresh and since.live is None:
-            raise self.everything(f"the {len(since.fresh)} objects")
+            raise self.all_denied_error(f"the {len(since.fresh)} objects")
         return replace(since, fresh=fresh, replaced=since.replaced - denied, taken_down=denied)
 
     def has_sample(self, key: str, source: Mapping[str, str]) -> bool:
@@ -80,7 +80,7 @@ class TakenDown:
             return rows
         return rows.take(remaining)
 
-    def everything(self, what: str) -> Denied:
+    def all_denied_error(self, what: str) -> Denied:
         """Return the error of a source from which nothing is left. what: its denied objects or samples."""
         remedy = "penstock takedown ls lists the takedowns"
         message = f"takedowns deny {what} of {self._url}; nothing was published. {remedy}"

@@ -196,7 +196,7 @@ def _json_values(file: ObjectFile, options: ColumnarOptions, key: str) -> Iterat
         if not isinstance(values, dict):
             raise InvalidSample(
                 f"{key}, row {row} is a {type(values).__name__}; accepted are an array of objects, and "
-                "objects one behind the other"
+                "objects one after the other"
             )
         # A layout of annotation files, such as COCO's.
         if row == 0 and not text.is_array and (name := _list_of_objects(values)) and text.is_at_end():
@@ -252,7 +252,7 @@ class _Text:
         self._at += 1
         if character := self._next():
             raise InvalidSample(
-                f"{self._name} is not JSON: {character!r} behind the end of its array; repair it"
+                f"{self._name} is not JSON: {character!r} after the end of its array; repair it"
             )
 
     def _value(self, row: int) -> Any:

@@ -92,7 +92,7 @@ def parse_features(data: bytes) -> dict[str, ExampleFeature]:
             name, feature = _entry(data, entry)
             if name in features or len(features) == MOST_FEATURES:
                 raise Wire(
-                    f"byte {entry.at}: feature {name!r} comes twice, or behind {MOST_FEATURES:,} others"
+                    f"byte {entry.at}: feature {name!r} comes twice, or after {MOST_FEATURES:,} others"
                 )
             features[name] = feature
     return features
@@ -203,7 +203,7 @@ def _fields(data: bytes, start: int, stop: int) -> Iterator[_WireField]:
             raise Wire(f"byte {begin}: a field has the type {kind}")
         if at + nbytes > stop or not 0 < number < _NUMBERS_END:
             raise Wire(
-                f"byte {begin}: field {number} of {nbytes:,} bytes goes on behind its message, or is none"
+                f"byte {begin}: field {number} of {nbytes:,} bytes ends after its message, or is not a field"
             )
         yield _WireField(number, kind, value, at, at + nbytes, begin)
         at += nbytes
@@ -216,7 +216,7 @@ def _varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
     value = 0
     for n in range(10):
         if at + n >= stop:
-            raise Wire(f"byte {at}: a number goes on behind its message")
+            raise Wire(f"byte {at}: a number ends after its message")
         byte = data[at + n]
         value |= (byte & 127) << 7 * n
         if byte < 128:

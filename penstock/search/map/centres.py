@@ -50,7 +50,7 @@ def find_centres(
             seed,
         )
     nearest = nearest_rows(vectors, centres)
-    # A centre may have no vector. The numbers behind it move down.
+    # A centre may have no vector. The numbers after it move down.
     used, nearest = np.unique(nearest, return_inverse=True)
     return Centres(centres[used], nearest.astype(np.int64))
 

@@ -38,7 +38,7 @@ def _powers(base: int, n: int) -> UInt64s:
 
 # Odd factors of 64 bits: a product loses no bit.
 _BYTE_FACTORS = _powers(0x9E3779B97F4A7C15, HASHED_BYTES + 1)
-_BYTE_FACTORS[HASHED_BYTES] = 0  # of all bytes behind
+_BYTE_FACTORS[HASHED_BYTES] = 0  # of all bytes after the last
 _WORD_FACTORS = _powers(0xD6E8FEB86659FD93, WIDTH)
 _MIX_FACTOR = np.uint64(0xFF51AFD7ED558CCD)
 _HALF = np.uint64(32)
@@ -49,11 +49,11 @@ class WordRun(NamedTuple):
     """Words of a text, one after the other."""
 
     joined: bytes
-    """UTF-8 of the words, each with a blank behind it."""
+    """UTF-8 of the words, each with a blank after it."""
     starts: Int64s
     """int64 [n]: first byte of each word."""
     stops: Int64s
-    """int64 [n]: byte behind each word."""
+    """int64 [n]: byte after each word."""
 
     @property
     def n_words(self) -> int:
@@ -73,7 +73,7 @@ def _split(joined: bytes) -> WordRun:
     # No word has a blank.
     is_blank = data == _BLANK
     stops = np.flatnonzero(is_blank)
-    # The first word starts at 0, each other one behind a blank.
+    # The first word starts at 0, each other one after a blank.
     starts = np.zeros_like(stops)
     starts[1:] = stops[:-1]
     starts[1:] += 1
@@ -117,7 +117,7 @@ def quick_word_hashes(run: WordRun) -> UInt64s:
     if len(run.joined) > MOST_BYTES:
         run = _with_short_words(run)
     data = np.frombuffer(run.joined, np.uint8)
-    # The blank behind a word belongs to it.
+    # The blank after a word belongs to it.
     nbytes = run.stops - run.starts + 1
     # int64 [bytes]: position of each byte in its word.
     position = np.arange(len(data))

@@ -17,7 +17,7 @@ from loader.errors import AlreadyExists, Corrupt
 from loader.json_text import parse_json_object
 from loader.redaction import redact
 
-from ...checkpoints.ranks import several
+from ...checkpoints.ranks import map_in_order
 from ...units import utc_us
 from ..objects.json_object import read_object, whole_number
 from ..run import AGAIN
@@ -175,7 +175,7 @@ def failure_spans(folder: RunFolder) -> list[Span]:
             return None
 
     keys = [info.key for info in folder.store.list(folder.key(FAILURES))]
-    return sorted(filter(None, several(span, keys, at_once=AT_ONCE)), key=lambda each: each.begun_us)
+    return sorted(filter(None, map_in_order(span, keys, at_once=AT_ONCE)), key=lambda each: each.begun_us)
 
 
 def _wait_signal(seconds: float) -> bool:

@@ -46,7 +46,7 @@ def run_until_ended(spec: RunSpec, log: str, file: str = "") -> int:
     attempt = _starts(log) - 1
     while True:
         spec = _newest(spec, file)
-        # The traceback of this start lies behind it.
+        # The traceback of this start lies after it.
         begin = os.path.getsize(log)
         attempt += 1
         # Once lines have the names of ranks, all later ones have: `logs --rank 0` looks for the name.

@@ -166,7 +166,7 @@ def _blobs(service: Any, container: str, base: str) -> Iterator[Finding]:
             "tiers", f"{len(archived):,} of {looked:,} blobs lie in the archive tier ({archived[0]} ...)", do
         )
     else:
-        yield ok("tiers", f"of {looked:,} blobs looked at none lies in the archive tier")
+        yield ok("tiers", f"none of {looked:,} listed blobs is in the archive tier")
     if unfinished:
         what = f"{len(unfinished):,} blobs were begun and never committed ({unfinished[0]} ...)"
         yield warn("uploads", what, "Azure forgets them after a week")

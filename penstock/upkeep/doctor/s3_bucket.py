@@ -153,7 +153,7 @@ def _tiers(bucket: Bucket) -> Iterator[Finding]:
             check, f"{len(archived):,} of {looked:,} objects lie in an archive tier ({archived[0]} ...)", do
         )
     else:
-        yield ok(check, f"of {looked:,} objects looked at none lies in an archive tier")
+        yield ok(check, f"none of {looked:,} listed objects is in an archive tier")
 
 
 def _region(bucket: Bucket) -> Iterator[Finding]:

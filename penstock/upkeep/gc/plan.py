@@ -29,8 +29,8 @@ SCHEMA = pa.schema([("key", pa.large_string()), ("nbytes", pa.int64()), ("link",
 
 def scratch() -> AbstractContextManager[None]:
     """Return a context manager for writes to the local disk. Raises: StoreError if it is full."""
-    meanwhile = "while a root was looked at; nothing was deleted"
-    return on_scratch(None, meanwhile, room_for="the names of its objects", again="look again")
+    meanwhile = "while penstock read a root; nothing was deleted"
+    return on_scratch(None, meanwhile, room_for="the names of its objects", again="repeat it")
 
 
 @contextmanager

@@ -179,14 +179,14 @@ def close_former(source: Store, state: State, target: Store) -> None:
         if parse(last + 1, data).kind != "primary":
             raise Conflict(
                 f"{target.url} has the log of {source.url} up to entry {last}, and its marker makes it writable; the "
-                "root was not moved behind that entry, so it was restored from an older copy: make a mirror in "
+                "root was not moved after that entry, so it was restored from an older copy: make a mirror in "
                 "another place"
             )
         try:
             put_compared(target, entry_key(last + 1), data)  # from now on no writer appends there
         except AlreadyExists:
             raise Conflict(
-                f"{target.url} was written to a moment ago, behind the entry that moved the root to {source.url}: what "
+                f"{target.url} was written to a moment ago, after the entry that moved the root to {source.url}: what "
                 "was published there is in no other place; look at both logs"
             ) from None
     make_mirror_of(target, source.url)

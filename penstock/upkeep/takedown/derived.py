@@ -36,7 +36,7 @@ class Edits:
     """Paths of views, packs and pages to delete, which may be regenerated."""
 
 
-def do(store: Store, n: int, dataset: str, edits: Edits) -> list[str]:
+def apply_edits(store: Store, n: int, dataset: str, edits: Edits) -> list[str]:
     """Record the edits, then apply them. Returns the paths. Idempotent."""
     places: list[Place] = [
         {"check": "replaced", "what": "an object without a name any more", "of": dataset, "path": path}

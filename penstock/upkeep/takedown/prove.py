@@ -134,15 +134,15 @@ def _examine(store: Store, place: Place, shared: Collection[str]) -> Place:
         if place["check"] == "zeros":
             return _zeros(store, place)
     except PenstockError as error:
-        return {**place, "clean": False, "why": f"it could not be looked at: {type(error).__name__}"}
+        return {**place, "clean": False, "why": f"it could not be checked: {type(error).__name__}"}
     if place["check"] == "registered":
         return look_at_owners(store, place)
     if place["deleted"]:
         return {**place, "clean": True, "evidence": "deleted by the takedown (--delete-raw)"}
     if place["mark"] in shared:
-        evidence = "left at its source: something else was cut of it, or is to be, which no takedown denies"
+        evidence = "left at its source: samples that no takedown denies were cut from it, or will be"
         return {**place, "clean": True, "evidence": evidence}
-    why = "left at its source, which is not penstock's: delete it there"
+    why = "left at its source, which penstock does not own: delete it there"
     return {**place, "clean": False, "why": why}
 
 

@@ -178,7 +178,7 @@ def _bucket_remains(url: str, paths: Sequence[str], client: Any) -> Iterator[Kep
     elif url.startswith(_AZURE):
         yield from azure_remains(url, paths)
     elif url.startswith("gs://"):
-        raise Unseen("object versions, soft delete and unfinished uploads of Google's are not looked at")
+        raise Unseen("Google's object versions, soft deletes and unfinished uploads are not checked")
     else:
         raise Unseen("whether a store of this kind keeps deleted objects is not known")
 
@@ -389,7 +389,7 @@ def mirror_places(
     for url in sorted(named | set(urls)):
         place = {"check": "mirror", "what": "a mirror", "url": url}
         if url not in urls:
-            yield {**place, "clean": False, "why": "not looked at: pass --mirror with its URL"}
+            yield {**place, "clean": False, "why": "not checked: pass --mirror with its URL"}
             continue
         try:
             store = open_store(url, None)

@@ -15,7 +15,7 @@ from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, add_to_record, read_record
 from ...text import lines_text
 from .band_edits import band_edits
-from .derived import Edits, do, edit_derived, exclusion_edits, page_edits
+from .derived import Edits, apply_edits, edit_derived, exclusion_edits, page_edits
 from .pipeline_files import lifecycle_edits
 from .rewrite import NothingLeft, not_removed, publish_redacted, zeroed_ranges
 from .scan import find_leftovers, part_samples
@@ -224,7 +224,7 @@ class Steps:
         self._do(lifecycle)
 
     def _do(self, edits: Edits) -> None:
-        self._report.touched += do(self._root.store, self._deny.n, self.dataset, edits)
+        self._report.touched += apply_edits(self._root.store, self._deny.n, self.dataset, edits)
 
     def _had(self) -> list[VersionRecord]:
         ids = read_record(self._root.store, self._deny.n).versions()

@@ -22,7 +22,7 @@ from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, add_to_record, read_record
 from ...denied.sources import landings, why_not
 from ...progress import progress
-from .derived import do
+from .derived import apply_edits
 from .raw_objects import (
     FilesBeside,
     RawDeletion,
@@ -150,7 +150,7 @@ def run_takedown(
         steps = [Steps(tables, one, report) for one in findings]
         uris = {one.dataset: one.take() for one in progress(steps, f"takedown {n}: redact")}
         for edits in run_record_edits(root.store, [one.marks for one in steps], report.newer.append):
-            report.touched += do(root.store, n, "", edits)
+            report.touched += apply_edits(root.store, n, "", edits)
         report.named = sorted(records_with_names(root.store, [one.marks for one in steps]))
         _sort_raw(root, uris, report)  # again: what others published meanwhile
         _note_raw(root, deny, uris, report.uris)
@@ -193,7 +193,7 @@ def _files(
     for uri, files in files_of.items():
         whys = [f"its file {one}: {why}" for one in files if (why := why_not(one, places[uri], root.url))]
         whys += [
-            f"its file {one}: something else was cut of it, or is to be" for one in files if one in needed
+            f"its file {one}: other samples were cut from it, or will be" for one in files if one in needed
         ]
         if whys:
             report.refused[uri] = whys[0]

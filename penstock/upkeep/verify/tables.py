@@ -129,7 +129,7 @@ def bad_tables(version: Version, seen: set[str]) -> dict[str, Problem]:
         except (PenstockError, OSError) as error:
             what = str(error)
         if what and reference.kind == "shards":
-            what += f"; the {n_rows} shards that it names were not looked at"
+            what += f"; the {n_rows} shards that it names were not checked"
         if what:
             bad[reference.path] = Problem(address=f"{version.name} {reference.path}", what=what)
         else:

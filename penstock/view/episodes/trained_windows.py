@@ -230,7 +230,7 @@ def _read_windows(
     if not places:
         return ()
     steps = np.array([one[0] for one in places], np.int64)
-    # A plan goes on behind the last recorded step, but trained nothing there.
+    # A plan goes on after the last recorded step, but trained nothing there.
     recorded = training.are_recorded(steps)
     spread = training.spreads.get(metric)
     limit = spread.median + FAR * spread.sigma if spread is not None else math.inf

@@ -283,7 +283,7 @@ def _categories(
             np.zeros(len(series), np.int64),
             n_values,
         )
-    # Null and values that are not listed get the code behind the last.
+    # Null and values that are not listed get the code after the last.
     codes = series.replace_strict(
         values,
         list(range(len(values))),

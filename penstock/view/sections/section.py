@@ -411,7 +411,7 @@ class SectionPage:
     command: tuple[object, ...] = ()
     """Words of the equal `penstock` command."""
     names: tuple[str, ...] = ()
-    """Names behind the command's words, such as keys of samples."""
+    """Names after the command's words, such as keys of samples."""
     sample: tuple[str, str] | None = None
     """(version, key) of the sample that the page shows; None for other pages."""
     like: str = ""

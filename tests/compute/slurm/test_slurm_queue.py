@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from loader.errors import EngineUnreachable, InvalidCluster
-from penstock.compute.engines.slurm import BEGUN, ENDED, RUNNING, WAITING, SlurmQueue, element_script
+from penstock.compute.engines.slurm import ENDED, MOST_STARTS, RUNNING, WAITING, SlurmQueue, element_script
 from tests.servers.patience import until
 
 pytestmark = pytest.mark.slurm
@@ -90,7 +90,7 @@ def test_final_exit_begins_no_other_runner(submit_job, tmp_path):
     queue, name, begun = submit_job("fails", final=(0, 5))
     until(lambda: has_ended(queue, name))
     assert queue.elements(name).states == {"FAILED": 1}
-    assert len(list(begun.iterdir())) == 1 < BEGUN
+    assert len(list(begun.iterdir())) == 1 < MOST_STARTS
 
 
 def test_element_that_waits_says_why(submit_job):

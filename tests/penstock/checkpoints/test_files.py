@@ -22,7 +22,7 @@ from penstock.checkpoints.parts import (
     pack_parts,
     seal_part,
 )
-from penstock.checkpoints.ranks import several
+from penstock.checkpoints.ranks import map_in_order
 from penstock.checkpoints.retention import CheckpointRetention
 from tests.refusals import refusal
 
@@ -324,7 +324,7 @@ def test_no_more_items_are_at_work_or_done_and_waiting_than_asked_for():
             begun.append(number)
             yield number
 
-    for done, number in enumerate(several(lambda number: number, items(), at_once=3)):
+    for done, number in enumerate(map_in_order(lambda number: number, items(), at_once=3)):
         assert number == done
         assert len(begun) <= done + 4  # three, and the one that waits for room
 

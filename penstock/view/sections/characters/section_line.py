@@ -16,4 +16,4 @@ class SectionLine:
     link: str = ""
     """Part of the text that names the page."""
     others: tuple[tuple[str, str], ...] = ()
-    """(part of the text, address) of further links, in their order behind the first."""
+    """(part of the text, address) of further links, in their order after the first."""

@@ -98,7 +98,7 @@ def test_values_are_the_same_however_the_file_is_read(place, monkeypatch, size):
         ('[{"n": [1]}, {"n": [2]}', "is cut: its array has 2 values"),
         ('[{"n": [1]}, {"n": ', "row 1 is not JSON: .*, or the file is cut"),
         ('[{"n": [1]} {"n": [2]}]', "row 1 is not JSON: '{' in place of a comma"),
-        ('[{"n": [1]}] x', "'x' behind the end of its array"),
+        ('[{"n": [1]}] x', "'x' after the end of its array"),
         ('[{"n": [1]}, 2]', "row 1 is a int; accepted are an array of objects"),
         ('[[{"n": [1]}]]', "row 0 is a list"),
         ('[{"n": 1, "n": 2}]', "row 0 is not JSON: an object has one name twice"),

@@ -425,7 +425,7 @@ def test_refused_topics_are_named_and_can_be_skipped(tmp_path):
     Image.fromarray(np.zeros((8, 8), np.uint16)).save(deep, "png")
     good = [("/good", 10 + i, {"x": i}) for i in range(2)]
     refused = (
-        ("T", [("/bad", 10 + at, {"x": 1}) for at in (3, 5, 5)], "row 2: its log_time 15 is not behind 15"),
+        ("T", [("/bad", 10 + at, {"x": 1}) for at in (3, 5, 5)], "row 2: its log_time 15 is not after 15"),
         ("T", [("/bad", 10, {"x": 1}), ("bad", 12, {"x": 1})], "two topics with one name"),
         ("T", [("/bad", 10, {"ns": 1})], "the name of its clock"),
         ("T", [("/bad", 10, [1])], "row 0: a message of JSON is an object"),

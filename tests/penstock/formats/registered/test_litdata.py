@@ -220,7 +220,7 @@ def test_tokens_are_a_field_that_packing_takes(root, tmp_path):
     ("at", "value", "fault"),
     [
         (0, 3, {"what": "samples of the chunk", "given": 3, "accepted": 2}),
-        (4, 3, {"what": "offset", "given": 3, "accepted": "an offset behind the one before"}),
+        (4, 3, {"what": "offset", "given": 3, "accepted": "an offset after the one before"}),
         (12, 2**31, {"what": "end of the last sample", "given": 2147483648, "accepted": 68}),
         (16, 9, {"what": "sample", "given": 26, "accepted": 31}),
         (36, 2**31, {"what": "leaf 'm'", "given": 14, "accepted": "an array"}),

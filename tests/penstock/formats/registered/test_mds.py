@@ -139,9 +139,9 @@ def test_training_reads_tokens_where_they_lie(root, three):
     ("at", "value", "fault"),
     [
         (0, 8, {"what": "samples of the shard", "given": 8, "accepted": 7}),
-        (4, 3, {"what": "offset", "given": 3, "accepted": "an offset behind the one before"}),
-        (12, 2**31, {"what": "offset", "given": 134, "accepted": "an offset behind the one before"}),
-        (32, 1, {"what": "offset", "given": 1, "accepted": "an offset behind the one before"}),
+        (4, 3, {"what": "offset", "given": 3, "accepted": "an offset after the one before"}),
+        (12, 2**31, {"what": "offset", "given": 134, "accepted": "an offset after the one before"}),
+        (32, 1, {"what": "offset", "given": 1, "accepted": "an offset after the one before"}),
         (60, 4 + (200 << 8), {"what": "column 'tokens'", "given": 8, "accepted": "an array"}),
         (38, 2**32 - 1, {"what": "sample", "given": 30, "accepted": 4294967307}),
     ],

@@ -171,7 +171,7 @@ def test_what_is_no_archive_and_what_goes_on_behind_its_end_is_named():
         tar_members(b"PK\x03\x04" + bytes(2000))
     one = tars.tar_bytes([("a.txt", b"1")])
     with refusal(
-        Corrupt, what="end", where="a.tar, byte 1024", given=10240, accepted="no data behind the end"
+        Corrupt, what="end", where="a.tar, byte 1024", given=10240, accepted="no data after the end"
     ):
         tar_members(one + one)
     with refusal(Corrupt, what="end", where="a.tar, byte 0", given=0, accepted="two blocks of zeros"):

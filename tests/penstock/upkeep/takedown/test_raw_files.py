@@ -82,4 +82,4 @@ def test_object_stays_of_whose_file_something_else_was_cut(root, tmp_path):
         root, n, apply=True, raw=RawDeletion(deleted.append, files_beside), raw_below=[str(tmp_path)]
     )
     assert (deleted, ran.samples) == ([], {"bags": 1})
-    assert "a.mcap: something else was cut of it" in ran.refused[f"{bag}/metadata.yaml"]
+    assert "a.mcap: other samples were cut from it" in ran.refused[f"{bag}/metadata.yaml"]

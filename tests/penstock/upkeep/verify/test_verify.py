@@ -295,7 +295,7 @@ def test_shards_of_the_other_shards_tables_are_read(root, cli):
         f"d@3 {group}",
         f"d@2/{lost['part']} media ({lost['path']})",
     }
-    assert found[f"d@2 {group}"].endswith("the 3 shards that it names were not looked at")
+    assert found[f"d@2 {group}"].endswith("the 3 shards that it names were not checked")
     report = verify(loader.Root(root.url), "d@2")
     assert (report.shards, report.of_shards) == (3, 6)
     assert "d@2: 3 of 6 shards" in cli("verify", "d@2", root=root.url).out

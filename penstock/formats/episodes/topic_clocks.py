@@ -129,7 +129,7 @@ def _check_log_times(where: str, topic: TopicTimes) -> None:
         other = "the messages have no stamp that ascends strictly"
     name = topic.full_name
     raise Corrupt(
-        f"{where}, topic {name}, row {row}: its {LOG_TIME} {times[row]} is not behind {times[before]}, and "
+        f"{where}, topic {name}, row {row}: its {LOG_TIME} {times[row]} is not after {times[before]}, and "
         f"{other}; leave the topic out (--without {name})"
     )
 

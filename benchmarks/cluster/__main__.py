@@ -37,7 +37,7 @@ PAUSE_S = 0.05
 
 
 PAGES_PER_CALL = (1, 16)
-"""Shuffled samples are a page of an object each; reading ahead and checkpoints ask for many."""
+"""A batch that nothing was read ahead for asks for one; reading ahead sends a list to each owner."""
 
 
 class Row(NamedTuple):
@@ -149,9 +149,11 @@ def costs(bucket: Path, folder: Path, size: int) -> list[Row]:
     rows: list[Row] = []
     costs_per_call = page_costs(folder / "costs", PAGES_PER_CALL)
     for n, page in zip(PAGES_PER_CALL, costs_per_call, strict=True):
-        pages = f"{n} pages" if n > 1 else "a page"
+        call = "a page in a call"
+        if n > 1:
+            call = f"{n} pages in a list, as read ahead"
         rows += [
-            Row(f"100 kB from the disk, {pages} in a call, processor time, us", f"{page.disk_us:.0f}", ""),
+            Row(f"100 kB from the disk, {call}, processor time, us", f"{page.disk_us:.0f}", ""),
             Row(
                 "the same from a peer: reader, server, us", f"{page.reader_us:.0f}, {page.server_us:.0f}", ""
             ),

@@ -16,7 +16,7 @@ from loader.cache.page_cache import Grant
 from loader.cache.pages import page_name
 from loader.cache.peers.peer_cache import PeerCache
 from loader.cache.spec import NodeCache
-from loader.storage import open_store
+from loader.storage import ByteRange, open_store
 
 from .bare_sockets import bare_sockets_us
 from .cluster import Node
@@ -127,22 +127,26 @@ def connection_memory_mb(folder: Path) -> float:
 def _reader_us(cache: OpenCache | PeerCache, numbers: Sequence[int], n: int) -> float:
     """Return the processor time of a range that a loader reads through its cache, n ranges at a time.
 
-    numbers: of pages of one object.
+    A batch reads one range, and reading ahead one list of ranges. numbers: of pages of one object.
     """
     origin = open_store(f"memory://cluster-{id(cache)}")
     content = Content(KEY, (max(numbers) + 1) * PAGE_BYTES)
     store = CachedStore(origin, cache, lambda key: content, 0.0)
-    calls: list[list[tuple[int, int]]] = []
+    calls: list[list[ByteRange]] = []
     for begin in range(0, READS, n):
-        ranges: list[tuple[int, int]] = []
+        ranges: list[ByteRange] = []
         for read in range(begin, begin + n):
             page = numbers[read % PAGES]
-            ranges.append((page * PAGE_BYTES + read * 1009 % 900_000, CUT_BYTES))
+            one_range = ByteRange(page * PAGE_BYTES + read * 1009 % 900_000, CUT_BYTES)
+            ranges.append(one_range)
         calls.append(ranges)
     store.lend_ranges(KEY, [(number * PAGE_BYTES, CUT_BYTES) for number in numbers])
     begun_s = time.process_time()
     for call in calls:
-        store.lend_ranges(KEY, call)
+        if n == 1:
+            store.lend_ranges(KEY, call)
+        else:
+            store.get_cached_ranges([(KEY, call)])
     return (time.process_time() - begun_s) / READS * 1e6
 
 

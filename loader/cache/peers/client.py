@@ -305,9 +305,7 @@ class PeerCall:
 
         deadline_s: of `time.monotonic`. cut: [start, stop) of the page whose bytes may come; None expects a text.
         """
-        deadline_s += self._transfer_s
         head = self._next_head(deadline_s)
-        nbytes = 0
         is_page = cut is not None and head.startswith(page_answer_start(*cut))
         if cut is not None and is_page:
             nbytes = cut[1] - cut[0]
@@ -321,38 +319,44 @@ class PeerCall:
             return PeerAnswer(status, "", body)
         return PeerAnswer(status, body.decode("utf-8", "replace").strip())
 
-    def answer_ranges(self, deadline_s: float, sizes: Sequence[int]) -> tuple[int, bytes]:
-        """Read the next answer, to a list of ranges of these sizes. Raises: PeerFault.
+    def begin_ranges(self, deadline_s: float, sizes: Sequence[int]) -> int:
+        """Begin to read the next answer, to a list of ranges of these sizes; bit i is set if range i follows.
 
-        Returns (present, bytes of the present ranges): bit i of `present` is set if range i is there.
+        Read the ranges with `read_piece`, then call `end_answer`. Raises: PeerFault.
         """
-        deadline_s += self._transfer_s
         head = self._next_head(deadline_s)
         parsed = parse_ranges_head(head, sizes)
         if parsed is None:
             other = self._parse(head, None)
             text = self._read_body(other.nbytes, deadline_s)[:200].decode("utf-8", "replace").strip()
             raise self.fault(OSError(0, f"it answered {other.status} to a list of ranges: {text}"))
-        return parsed.present, self._read_body(parsed.nbytes, deadline_s)
+        return parsed.present
+
+    def read_piece(self, nbytes: int, deadline_s: float) -> bytes:
+        """Return the next bytes of an answer's body. Raises: PeerFault."""
+        assert self._connection is not None
+        self._transfer_s += nbytes / SLOW_BYTES_PER_S
+        try:
+            return self._connection.read_body(nbytes, deadline_s + BODY_S + self._transfer_s)
+        except OSError as error:
+            raise self.fault(error) from error
+
+    def end_answer(self) -> None:
+        """Note that an answer's body is read, and end the call after the last one."""
+        self._n_answered += 1
+        if self._n_answered == len(self._requests):
+            self._end()
 
     def _next_head(self, deadline_s: float) -> bytes:
         """Return the head of the next answer, after the next round of requests if need be. Raises: PeerFault."""
         if self._n_answered == self._n_sent:
             self.send()
-        return self._read_head(deadline_s)
+        return self._read_head(deadline_s + self._transfer_s)
 
     def _read_body(self, nbytes: int, deadline_s: float) -> bytes:
-        """Return an answer's body, and end the call after the last one. Raises: PeerFault."""
-        assert self._connection is not None
-        transfer_s = nbytes / SLOW_BYTES_PER_S
-        self._transfer_s += transfer_s
-        try:
-            body = self._connection.read_body(nbytes, deadline_s + BODY_S + transfer_s)
-        except OSError as error:
-            raise self.fault(error) from error
-        self._n_answered += 1
-        if self._n_answered == len(self._requests):
-            self._end()
+        """Return the whole body of an answer. Raises: PeerFault."""
+        body = self.read_piece(nbytes, deadline_s)
+        self.end_answer()
         return body
 
     def close(self) -> None:

@@ -23,6 +23,13 @@ from .health import PeerFault
 ANSWER_BYTES = 2**22
 """Bytes of ranges beyond which a list ends: an answer is in memory whole."""
 
+TOGETHER_BYTES = 2**16
+"""Bytes of small ranges that one system call receives together. A large range is received by itself.
+
+Cutting it from the whole answer would copy it. So large a block of memory may also go back to the kernel each time, for
+250 page faults a megabyte.
+"""
+
 
 class PeerNonce(NamedTuple):
     """A claim at a peer."""
@@ -234,16 +241,20 @@ class RangeQuestions(OwnerQuestions):
         """Yield the bytes of each cut of each question; None if the owner lacks the page. Raises: PeerFault."""
         for ranges in self._lists:
             sizes = [stop - start for _, start, stop in ranges]
-            present, body = call.answer_ranges(deadline_s, sizes)
-            view = memoryview(body)
-            start = 0
-            for number, nbytes in enumerate(sizes):
-                if not present >> number & 1:
-                    yield None
+            present = call.begin_ranges(deadline_s, sizes)
+            pieces: list[Buffer | None] = [None] * len(sizes)
+            for numbers in receive_parts(present, sizes):
+                nbytes = sum(sizes[number] for number in numbers)
+                body = call.read_piece(nbytes, deadline_s)
+                if len(numbers) == 1:
+                    pieces[numbers[0]] = body
                     continue
-                stop = start + nbytes
-                yield view[start:stop]
-                start = stop
+                view = memoryview(body)
+                for number in numbers:
+                    pieces[number] = view[: sizes[number]]
+                    view = view[sizes[number] :]
+            call.end_answer()
+            yield from pieces
 
 
 def _range(cuts: Sequence[slice]) -> tuple[int, int] | None:
@@ -269,6 +280,23 @@ def _cut(data: bytes, cuts: Sequence[slice], start: int) -> list[Buffer]:
         end = cut.stop - start
         pieces.append(view[begin:end])
     return pieces
+
+
+def receive_parts(present: int, sizes: Sequence[int]) -> Iterator[list[int]]:
+    """Yield numbers of ranges to receive together. Bit i of `present` is set if range i is there."""
+    numbers: list[int] = []
+    nbytes = 0
+    for number, size in enumerate(sizes):
+        if not present >> number & 1:
+            continue
+        numbers.append(number)
+        nbytes += size
+        if nbytes >= TOGETHER_BYTES:
+            yield numbers
+            numbers = []
+            nbytes = 0
+    if numbers:
+        yield numbers
 
 
 def _range_lists(questions: Sequence[PageQuestion]) -> list[list[PageRange]]:

@@ -39,8 +39,8 @@ SERVER_RANGE = {"fstat": 1, "preadv": 1}
 """For each range of a list. One send carries the bytes of many ranges."""
 SERVER_LIST = {**SERVER_CALL, "send": 2}
 """72 kB leave in two parts."""
-READER_LIST = {"sendall": 1, "recv": 2}
-"""One head, and one body."""
+READER_LIST = {"sendall": 1, "recv": 3}
+"""One head, and 72 kB in two parts."""
 
 
 class SystemCalls:

@@ -21,6 +21,7 @@ from loader.cache.peers.heads import (
     ranges_head,
     ranges_request,
 )
+from loader.cache.peers.page_questions import TOGETHER_BYTES, receive_parts
 from loader.cache.peers.peer_cache import PeerCache
 from tests.cache.peers.nodes import PAGE, running_nodes
 from tests.cache.peers.test_peer_cache import answer, false_peer
@@ -121,6 +122,33 @@ def test_present_pages_come_and_missing_ones_are_named(tmp_path):
         assert cluster.counts["cache_peer_hits"] == cluster.counts["cache_peer_misses"] == MOST_RANGES // 2
         assert cluster.counts["cache_peer_bytes"] == MOST_RANGES // 2 * 2994
         assert "cache_peer_down" not in cluster.counts
+        cluster.cache.close()
+
+
+@given(st.lists(st.tuples(st.integers(1, 2 * TOGETHER_BYTES), st.booleans()), max_size=MOST_RANGES))
+def test_ranges_are_received_in_order_and_in_small_parts(ranges):
+    sizes = [nbytes for nbytes, _ in ranges]
+    present = sum(1 << number for number, (_, is_here) in enumerate(ranges) if is_here)
+    parts = list(receive_parts(present, sizes))
+    numbers = [number for part in parts for number in part]
+    assert numbers == [number for number, (_, is_here) in enumerate(ranges) if is_here]
+    for part in parts:
+        assert sum(sizes[number] for number in part[:-1]) < TOGETHER_BYTES
+    for part in parts[:-1]:
+        assert sum(sizes[number] for number in part) >= TOGETHER_BYTES
+
+
+def test_large_range_is_not_cut_from_the_whole_answer(tmp_path, monkeypatch):
+    """Its bytes would be copied, from memory that the kernel gives and takes with each answer."""
+    monkeypatch.setattr("loader.cache.peers.page_questions.TOGETHER_BYTES", 2000)
+    with running_nodes(tmp_path, 2) as nodes:
+        cluster = Cluster(nodes, 3)
+        cluster.fill(cluster.pages)
+        cuts = [slice(0, 10), slice(10, 20), slice(100, 2100), slice(1, PAGE)]
+        questions = [PageQuestion(name, cuts, None) for name in cluster.pages]
+        for page, pieces in zip(cluster.pages.values(), cluster.cache.read_present(questions), strict=True):
+            assert pieces == [page[cut] for cut in cuts]
+            assert [type(piece) for piece in pieces] == [memoryview, memoryview, memoryview, bytes]
         cluster.cache.close()
 
 

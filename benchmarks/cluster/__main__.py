@@ -111,7 +111,7 @@ def kills(bucket: Path, folder: Path, size: int, *, has_namespaces: bool = False
         after = [_timed(nodes.step) for _ in range(30)]
         down_requests, down_bytes = nodes.store.served()
         victim.serve()
-        # The others test the node again after a few seconds, and it must have what it had.
+        # The others probe the node again within a minute, and it must have what it had.
         back_s = _until_quiet(nodes.step, lambda: nodes.store.served()[0])
         assert nodes.nodes[3].rank is not None
         nodes.nodes[3].rank.kill()

@@ -128,7 +128,7 @@ _SOUND: Mapping[str, Callable[[object], bool]] = {
     "versions": _are_versions,
     "checkpoint": is_text,
     "metrics": _are_metrics,
-    "at_us": lambda at_us: type(at_us) is int and 0 <= at_us < _YEAR_9999_US,
+    "at_us": lambda at_us: is_whole_number(at_us, 0, _YEAR_9999_US - 1),
 }
 """Field -> check of its type and value. Viewers of reports rely on these checks."""
 

@@ -5,9 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import InvalidRuntime
+from ..keywords import whole_number
 
 PAGE_BYTES = 2**20
 """Default page size: 1 MiB amortises a 20 ms round trip at 50 MB/s; larger pages fetch unneeded bytes."""
+PAGE_BYTES_MAX = 64 * 2**20
+"""Largest page size in bytes."""
+LIMIT_BYTES_MAX = 2**63
+"""Largest limit in bytes."""
 PAGES_MIN = 8
 """Least number of pages in a cache: a process may write an eighth of the limit unchecked, at least one page."""
 MEMORY_BYTES = 2**30
@@ -40,7 +45,7 @@ class NodeCache:
                 accepted="the full path of a local folder",
             )
         object.__setattr__(self, "path", os.path.abspath(path))
-        _whole("page_bytes", self.page_bytes, 4096, 64 * 2**20)
+        _set_whole_number(self, "page_bytes", 4096, PAGE_BYTES_MAX)
         if not isinstance(self.shared, bool):
             raise InvalidRuntime(
                 f"cache shared = {self.shared!r}; True or False is needed",
@@ -49,7 +54,7 @@ class NodeCache:
                 accepted=[True, False],
             )
         if self.limit_bytes is not None:
-            _whole("limit_bytes", self.limit_bytes, PAGES_MIN * self.page_bytes, 2**63)
+            _set_whole_number(self, "limit_bytes", PAGES_MIN * self.page_bytes, LIMIT_BYTES_MAX)
         if self.peers is not None:
             from .addresses import parse_peers  # only with peers
 
@@ -84,8 +89,8 @@ class PageMemory:
     """Page size in bytes, 4,096 to 64 MiB."""
 
     def __post_init__(self) -> None:
-        _whole("page_bytes", self.page_bytes, 4096, 64 * 2**20)
-        _whole("limit_bytes", self.limit_bytes, 0, 2**63)
+        _set_whole_number(self, "page_bytes", 4096, PAGE_BYTES_MAX)
+        _set_whole_number(self, "limit_bytes", 0, LIMIT_BYTES_MAX)
 
     def shared_by(self, processes: int) -> "PageMemory":
         """Return the settings for each of `processes` processes, with its share of the limit."""
@@ -114,11 +119,6 @@ def cache_spec(cache: CacheSpec | str | os.PathLike[str] | int | None) -> CacheS
     )
 
 
-def _whole(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidRuntime(
-            f"{name} = {value!r}; a whole number of bytes from {low} to {high} is needed",
-            what=name,
-            given=value,
-            accepted=f"a whole number of bytes from {low} to {high}",
-        )
+def _set_whole_number(spec: CacheSpec, name: str, low: int, high: int) -> None:
+    number = whole_number(name, getattr(spec, name), low, high)
+    object.__setattr__(spec, name, number)  # the settings are frozen

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from ..errors import Corrupt
 from ..json_text import DamagedJson, parse_json_object
+from ..keywords import is_whole_number
 
 FIELD = "language.jsonl"
 """Field of an episode's language."""
@@ -97,8 +98,7 @@ def _line(body: dict[str, Any]) -> LanguageLine:
 
 
 def _is_time(value: object) -> bool:
-    # By type: true of JSON is a bool, which Python counts as an int.
-    return type(value) is int and abs(value) <= _MAX_NS
+    return is_whole_number(value, -_MAX_NS, _MAX_NS)
 
 
 def time_lines(lines: Iterable[LanguageLine], end_ns: int) -> list[tuple[LanguageLine, int]]:

@@ -14,6 +14,7 @@ from typing import Any
 from ..dataset.log.entries import DAMAGED
 from ..errors import AlreadyExists, Corrupt, Forbidden, FormatTooNew, ObjectNotFound, PlanMismatch
 from ..json_text import parse_json_object
+from ..keywords import is_whole_number
 from ..storage import Store
 from .cursor import Cursor, check_list, stored_number, text
 from .decide import DecisionRule
@@ -204,7 +205,7 @@ def _plan_hash(value: object) -> str:
 
 def _policy(value: object) -> int:
     # A version may be negative: users name their policies as they like, and only the distance counts.
-    if type(value) is not int or abs(value) > MOST_POLICY:
+    if not is_whole_number(value, -MOST_POLICY, MOST_POLICY):
         raise ValueError(f"{value!r:.80} is not a version of a policy")
     return value
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from loader.dataset.columnar.column_names import field_name, metadata_name
 from loader.errors import Corrupt, InvalidStore, PenstockError
 from loader.json_text import DamagedJson, parse_json, parse_json_object
+from loader.keywords import is_whole_number
 
 from .reading.exported import KEY, METADATA, Exported
 from .reading.indexed import check_apart
@@ -152,7 +153,7 @@ def _chunk(entry: dict[str, Any], first: int, is_tokens: bool) -> tuple[str, Lit
     if is_tokens:
         n_tokens = entry.get("dim")
         numbers.append(n_tokens)
-    if type(key) is not str or not all(type(value) is int and 0 <= value < 2**33 for value in numbers):
+    if type(key) is not str or not all(is_whole_number(value, 0, 2**33 - 1) for value in numbers):
         raise ValueError(f"a chunk is {entry!r}")
     return key, LitDataChunk(nbytes, n_samples, first, n_tokens)
 

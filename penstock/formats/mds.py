@@ -17,6 +17,7 @@ import pyarrow as pa
 from loader.dataset.columnar.column_names import field_name, metadata_name
 from loader.errors import Corrupt, InvalidSample, InvalidStore, NotSupported
 from loader.json_text import DamagedJson, parse_json_object
+from loader.keywords import is_whole_number
 from loader.storage import ByteRange, ObjectInfo, Store
 
 from .importer import ColumnarOptions, ImportRun, Readable, ReadSample, list_runs, with_bytes
@@ -140,7 +141,7 @@ def _shard(entry: Any, first: int) -> MdsShard:
     if not all(type(values) is list for values in column_lists):
         raise TypeError(f"columns {column_lists!r}")
     numbers = (raw["bytes"], entry["samples"])
-    if not all(type(n) is int and 0 <= n < 2**32 for n in numbers) or type(raw["basename"]) is not str:
+    if not all(is_whole_number(n, 0, 2**32 - 1) for n in numbers) or type(raw["basename"]) is not str:
         raise ValueError(f"raw_data {raw!r}, samples {entry['samples']!r}")
     columns = tuple(_column(*column) for column in zip(*column_lists, strict=True))
     names = {column.name for column in columns}

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from loader.dataset.versions.samples_table import import_polars
 from loader.errors import Corrupt, InvalidSample, LossyExport
+from loader.keywords import is_whole_number
 from loader.storage import ObjectInfo, Store
 
 from .exporter import ExportSample, ExportSelection, Loss, Outbox, WorkUnit
@@ -439,7 +440,7 @@ def _sequences(sample: ExportSample, n: int) -> tuple[Sequence[int], Sequence[in
 
 
 def _check_numbers(sample: ExportSample, name: str, values: Any, least: int, most: int) -> None:
-    if isinstance(values, list) and all(type(v) is int and least <= v <= most for v in values):
+    if isinstance(values, list) and all(is_whole_number(v, least, most) for v in values):
         return
     raise _refusal(sample, f"with {name} {str(values)[:80]}: leave the column out (--without), or cut it")
 

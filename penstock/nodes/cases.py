@@ -16,6 +16,7 @@ from typing import Any
 from loader.dataset.log.entries import DAMAGED, canonical
 from loader.dataset.log.marker import create_root_if_empty
 from loader.errors import AlreadyExists, Conflict, Corrupt, ObjectNotFound
+from loader.keywords import is_whole_number
 from loader.storage import Store
 
 from ..checkpoints.ranks import map_in_order
@@ -273,7 +274,7 @@ def _object_time(body: Mapping[str, Any]) -> int | None:
     """Return the time of an object, at most now; None if it is no time."""
     at_us = body.get("at_us")
     now_us = utc_us()
-    # `type`, since True is an int. A time far ahead would block every drain until then.
-    if type(at_us) is int and 0 < at_us < now_us + AHEAD_US:
+    # A time far ahead would block every drain until then.
+    if is_whole_number(at_us, 1, now_us + AHEAD_US - 1):
         return min(at_us, now_us)
     return None

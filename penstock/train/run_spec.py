@@ -10,6 +10,7 @@ from typing import Any
 
 from loader.dataset.log.entries import canonical
 from loader.errors import InvalidName, InvalidSpec
+from loader.keywords import is_whole_number
 from loader.redaction import redact
 from loader.run.trail.trail import check_run_name
 from loader.storage.spec import has_url_secret
@@ -172,8 +173,7 @@ def _check_value(where: str, name: str, value: Any) -> Any:
         return InvalidSpec(message, what=name, where=where, given=shown, accepted=accepted)
 
     if name in _LEAST:
-        # By type: TOML's true is a bool, which Python counts as an int.
-        if type(value) is not int or value < _LEAST[name]:
+        if not is_whole_number(value, _LEAST[name]):
             raise wrong(f"a whole number, {_LEAST[name]} or more")
         return value
     if name == "nodes":

@@ -12,6 +12,7 @@ import numpy as np
 
 import loader
 from loader.dataset.shards.address import FieldAddress, crc_text
+from loader.keywords import is_whole_number
 from loader.order.sources.items_view import ItemsView
 from loader.order.sources.window_view import view_ordinals
 from loader.run.recipe.recipe import stored_view
@@ -144,9 +145,9 @@ def field_facts(
         sample=sample,
         tokenizer=tokenizer,
         labels=facts.get("labels"),
-        vocabulary=vocabulary if type(vocabulary) is int and vocabulary > 0 else None,
+        vocabulary=vocabulary if is_whole_number(vocabulary, 1) else None,
         special=special_tokens(facts),
-        rate=float(rate) if type(rate) is int and rate > 0 else None,
+        rate=float(rate) if is_whole_number(rate, 1) else None,
         decode=partial(_text, texts[field]) if texts and field in texts else None,
     )
 

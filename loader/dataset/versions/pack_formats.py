@@ -8,6 +8,7 @@ import numpy as np
 
 from ...errors import InvalidPlan
 from ...json_text import parse_json
+from ...keywords import is_whole_number
 from ...modalities.array import NpyLayout
 from ...order.sources.packing import PackBy
 from ..shards.address import SampleAddress
@@ -125,7 +126,6 @@ def check_shape(shape: Any) -> tuple[int, ...]:
     """Return the shape of a row from JSON. Raises: ValueError."""
     sizes = list(shape)
     for size in sizes:
-        is_int = type(size) is int  # no truth value
-        if not is_int or size < 0:
+        if not is_whole_number(size, 0):
             raise ValueError(f"{shape!r} is not a shape")
     return tuple(sizes)

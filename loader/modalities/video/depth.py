@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InvalidSample
+from ...keywords import is_whole_number
 
 FACT = "depth"
 """Name of the fact, and ending of the field of windows with its numbers."""
@@ -57,7 +58,7 @@ class DepthScale:
 
     def check(self) -> None:
         """Raise ValueError for a scale that gives no distances."""
-        if type(self.max_code) is not int or not 1 <= self.max_code <= _MOST_CODE:
+        if not is_whole_number(self.max_code, 1, _MOST_CODE):
             raise ValueError(f"max_code = {self.max_code!r}")
         if not isinstance(self.is_log, bool):
             raise ValueError(f"is_log = {self.is_log!r}")

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...errors import InvalidPlan
+from ...keywords import is_whole_number
 from ..random.keyed_permutation import I64
 from ..random.plan_hash import content_hash
 from .pack_table import PackTable
@@ -294,7 +295,7 @@ def _with_shape(body: Mapping[str, Any]) -> dict[str, Any]:
     if "shape" in fields:
         shape = tuple(fields["shape"])
         for size in shape:
-            if type(size) is not int or size < 0:
+            if not is_whole_number(size, 0):
                 raise TypeError(f"shape = {shape!r}")
         fields["shape"] = shape
     return fields

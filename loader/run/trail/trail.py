@@ -22,7 +22,7 @@ from ...dataset.root import Root
 from ...distribution import DISTRIBUTION
 from ...errors import Corrupt, FormatTooNew, InvalidName, InvalidRuntime
 from ...json_text import parse_json_object
-from ...keywords import check_whole_number
+from ...keywords import check_whole_number, is_whole_number
 from ...redaction import redact
 from ..recipe.decode import ByBucket
 from ..recipe.recipe import Recipe, stored_view
@@ -74,7 +74,7 @@ class Trail:
             )
         ranks = self.ranks
         if ranks not in ("first", "all") and not (
-            isinstance(ranks, tuple) and ranks and all(type(rank) is int and rank >= 0 for rank in ranks)
+            isinstance(ranks, tuple) and ranks and all(is_whole_number(rank, 0) for rank in ranks)
         ):
             raise InvalidRuntime(
                 f"Trail: ranks = {ranks!r}; accepted: 'first', 'all', or a tuple of ranks",

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from loader.errors import Corrupt, FormatTooNew
+from loader.keywords import is_whole_number
 
 from ..marker import Checkpoint, StoredObject, decode
 
@@ -114,8 +115,6 @@ def _is_object(stored: StoredObject, pattern: "re.Pattern[str]") -> bool:
     nbytes: object = stored.nbytes
     if not isinstance(name, str) or not isinstance(digest, str):
         return False
-    if isinstance(nbytes, bool) or not isinstance(nbytes, int):
-        return False
-    if nbytes < 0 or not SHA256.fullmatch(digest):
+    if not is_whole_number(nbytes, 0) or not SHA256.fullmatch(digest):
         return False
     return pattern.fullmatch(name) is not None

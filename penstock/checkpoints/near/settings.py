@@ -2,19 +2,13 @@
 
 import loader
 from loader.errors import InvalidRuntime
+from loader.keywords import check_whole_number
 
 
 def check_near_settings(near: "loader.NodeCache | None", near_every: int | None) -> None:
     """Raise InvalidRuntime for settings that `Checkpoints(near=..., near_every=...)` does not accept."""
     if near_every is not None:
-        # Python counts True as 1.
-        if isinstance(near_every, bool) or not isinstance(near_every, int) or near_every < 1:
-            raise InvalidRuntime(
-                f"near_every = {near_every!r}; None or a whole number of at least 1 is needed",
-                what="near_every",
-                given=near_every,
-                accepted="None, or a whole number of at least 1",
-            )
+        check_whole_number("near_every", near_every, 1)
         if near is None:
             raise InvalidRuntime(
                 'near_every without near: pass near=run.node_cache("/nvme/penstock"), or neither',

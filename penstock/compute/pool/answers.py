@@ -10,6 +10,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from loader.keywords import is_whole_number
+
 from .worker import ARRAY_KINDS
 
 Types = Mapping[str, type]
@@ -80,7 +82,7 @@ def failure_told(body: bytes | bytearray) -> tuple[str, str]:
 def _pieces(rest: memoryview, sizes: Any) -> Iterator[bytes]:
     at = 0
     for size in sizes:
-        if type(size) is not int or size < 0 or at + size > len(rest):
+        if not is_whole_number(size, 0) or at + size > len(rest):
             raise NotAnAnswer("a worker's answer is shorter than its sizes")
         yield bytes(rest[at : at + size])
         at += size

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from loader.errors import Corrupt, InvalidSample, MissingDependency
+from loader.keywords import is_whole_number
 from loader.storage import ObjectInfo, Store
 from loader.storage.disk.scratch import on_scratch, scratch_folder
 from loader.storage.threads import DaemonPool
@@ -126,7 +127,7 @@ def describe_bag(store: Store, info: ObjectInfo) -> DescribedBag:
         )
     if not names or not all(names):
         raise Corrupt(f"{where} names no files")
-    if type(n_messages) is not int or n_messages < 0:
+    if not is_whole_number(n_messages, 0):
         n_messages = None
     return DescribedBag(names, n_messages)
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from loader.dataset.names import COLUMN
 from loader.dataset.tables.columns import RESERVED_COLUMNS
 from loader.errors import InvalidStore
+from loader.keywords import is_whole_number
 from loader.storage import ObjectInfo, Store
 
 from ...units import shorten_list
@@ -357,8 +358,7 @@ def _features(features: Any) -> dict[str, dict[str, Any]]:
         shape = None
         if isinstance(feature, dict):
             shape = feature.get("shape")
-        # `type` rather than isinstance: true is an int.
-        whole = isinstance(shape, list) and all(type(n) is int and 0 < n < 2**31 for n in shape)
+        whole = isinstance(shape, list) and all(is_whole_number(n, 1, 2**31 - 1) for n in shape)
         if not whole or not isinstance(feature.get("dtype"), str):
             raise InvalidStore(
                 f"{INFO}: feature {name!r:.80} is {feature!r:.200}; dtype and a shape above 0 are needed",

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from loader.errors import InvalidRuntime
 from loader.json_text import parse_json_object
+from loader.keywords import is_whole_number
 
 from ...compute.locked_processes import LOG_BYTES
 from ..objects.json_object import LIMIT
@@ -97,7 +98,7 @@ def exit_status(lines: Iterable[str]) -> int | None:
             status = None
         elif "exit_us" in times:
             value = times.get("status")
-            status = value if type(value) is int and 0 <= value < 256 else None
+            status = value if is_whole_number(value, 0, 255) else None
     return status
 
 
@@ -113,7 +114,7 @@ def ranks_of_starts(lines: Iterable[str]) -> Iterator[int]:
     for times in parse_starts(lines):
         if "begun_us" in times:
             ranks = times.get("ranks")
-            yield ranks if type(ranks) is int and ranks > 0 else 0
+            yield ranks if is_whole_number(ranks, 1) else 0
 
 
 def start_part(answer: Answer, log: str, start: int | None) -> tuple[int, int | None]:
@@ -138,7 +139,7 @@ def newest_part(answer: Answer, log: str) -> tuple[int, int | None]:
     lines = spans_text(answer, log).splitlines()
     begins = [times.get("log") for times in parse_starts(lines) if "begun_us" in times]
     newest = begins[-1] if begins else 0
-    return (newest if type(newest) is int and newest >= 0 else 0), None
+    return (newest if is_whole_number(newest, 0) else 0), None
 
 
 OWN = "penstock: "
@@ -244,7 +245,7 @@ def rank_starts(answer: Answer, log: str) -> list[RankStart]:
 
 def time_us(times: Mapping[str, Any], name: str) -> int | None:
     value = times.get(name)
-    if type(value) is int and 0 < value < LIMIT:
+    if is_whole_number(value, 1, LIMIT - 1):
         return value
     return None
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from loader.errors import DecodeFailed
 from loader.modalities.audio.padding import OGG, W64_RIFF, check_ogg, check_w64
-from loader.modalities.container_parts import boxes, chunks, memory_reader
+from loader.modalities.container_parts import RIFF_HEAD, boxes, chunks, long_sizes, memory_reader
 from loader.modalities.fields import Buffer
 from loader.modalities.video.container_checks import MAGIC as MATROSKA
 from loader.modalities.video.container_checks import check_segment
@@ -67,18 +67,14 @@ def _big(data: Buffer, begin: int, end: int) -> int:
 
 
 def _check_riff(data: Buffer) -> None:
-    at = 0
-    while True:  # an AVI above 1 GiB has several chunks
-        name = bytes(data[at : at + 4])
-        if name not in (b"RIFF", b"RF64"):
+    # The file's size only: `check_wav` compares the samples when they are decoded.
+    sizes = long_sizes(data)
+    for name, start, end in chunks(data, 0, RIFF_HEAD):  # an AVI above 1 GiB has several
+        if name == b"RF64" and sizes is not None:
+            end = start + sizes.riff
+        if name not in (b"RIFF", b"RF64") or end - start in _RIFF_UNKNOWN:
             return
-        size = _little(data, at + 4, at + 8)
-        if name == b"RF64" and bytes(data[12:16]) == b"ds64":
-            size = _little(data, 20, 28)
-        if size in _RIFF_UNKNOWN:
-            return
-        _check_end(at + 8 + size, data, _PADDING)
-        at += 8 + size + size % 2
+        _check_end(end, data, _PADDING)
 
 
 def _check_aiff(data: Buffer) -> None:

@@ -1,7 +1,8 @@
-"""Walk the boxes of an MP4 and the chunks of a RIFF, AIFF or CAF file."""
+"""Walk and write the boxes of an MP4; walk the chunks of a RIFF, AIFF or CAF file, and write a RIFF's."""
 
 import struct
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from .fields import Buffer
 
@@ -12,7 +13,11 @@ _BOX_HEAD = struct.Struct(">I4s")
 _LONG_SIZE = struct.Struct(">Q")
 
 
-def boxes(read: Read, at: int, stop: int) -> Iterator[tuple[bytes, int, int, int]]:
+def boxes(
+    read: Read,
+    at: int,
+    stop: int,
+) -> Iterator[tuple[bytes, int, int, int]]:
     """Yield (kind, offset, start, end) of each box from `at` to `stop`.
 
     start, end: of its body; the end may lie beyond the file. A head that is cut or states too small a size ends the
@@ -38,22 +43,78 @@ def boxes(read: Read, at: int, stop: int) -> Iterator[tuple[bytes, int, int, int
 
 def memory_reader(data: Buffer) -> Read:
     """Return a function that slices `data`: a slice of a mapped file is a copy, so the file can be closed."""
-    return lambda at, nbytes: data[at : at + nbytes]
+
+    def read(at: int, nbytes: int) -> bytes | bytearray | memoryview:
+        end = at + nbytes
+        return data[at:end]
+
+    return read
 
 
-def chunks(data: Buffer, at: int, form: str) -> Iterator[tuple[bytes, int, int]]:
+def box(kind: bytes, *content: bytes | int) -> bytes:
+    """Return a box; an int in its content takes four bytes."""
+    body = bytearray()
+    for part in content:
+        if isinstance(part, int):
+            body += part.to_bytes(4, "big")
+        else:
+            body += part
+    nbytes = _BOX_HEAD.size + len(body)
+    head = _BOX_HEAD.pack(nbytes, kind)
+    return head + body
+
+
+def chunks(
+    data: Buffer,
+    at: int,
+    form: str,
+) -> Iterator[tuple[bytes, int, int]]:
     """Yield (name, start, end) of each chunk's content; the end may lie beyond the file.
 
     form: of a chunk's head, for `struct`. Contents after heads of 8 bytes are padded to an even size.
     """
     head_bytes = struct.calcsize(form)
     while at + head_bytes <= len(data):
-        head = bytes(data[at : at + head_bytes])
-        name, nbytes = struct.unpack(form, head)
         start = at + head_bytes
-        yield name, start, start + max(nbytes, 0)
+        head = bytes(data[at:start])
+        name, nbytes = struct.unpack(form, head)
         if nbytes < 0:  # a CAF's last chunk extends to the end
+            yield name, start, start
             return
-        at = start + nbytes
+        end = start + nbytes
+        yield name, start, end
+        at = end
         if head_bytes == 8:
-            at += nbytes % 2
+            padding = nbytes % 2
+            at += padding
+
+
+RIFF_HEAD = "<4sI"
+"""Form of a RIFF chunk's head, for `chunks`."""
+
+
+def riff_chunk(name: bytes, body: bytes) -> bytes:
+    """Return a RIFF chunk, without the byte that pads an odd one."""
+    nbytes = len(body)
+    head = struct.pack(RIFF_HEAD, name, nbytes)
+    return head + body
+
+
+class LongSizes(NamedTuple):
+    """Sizes of 64 bits, for files above 4 GiB (EBU Tech 3306)."""
+
+    riff: int
+    """Bytes after the file's first head."""
+    samples: int
+    """Bytes of the data chunk."""
+
+
+def long_sizes(data: Buffer) -> LongSizes | None:
+    """Return the sizes in a WAV's ds64 chunk, which comes first; None if there is none."""
+    if bytes(data[12:16]) != b"ds64":
+        return None
+    sizes = bytes(data[20:36])
+    if len(sizes) < 16:
+        return None
+    riff, samples = struct.unpack("<QQ", sizes)
+    return LongSizes(riff, samples)

@@ -21,6 +21,7 @@ from loader.storage import open_store
 from penstock.stages import StageRecord
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
+from tests.wav_files import pcm_wav
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 Run = Callable[..., dg.ExecuteInProcessResult]
@@ -76,11 +77,7 @@ def wav(seconds: float, rate_hz: int = 16000, channels: int = 1) -> bytes:
     """16-bit PCM: 440 Hz."""
     times = np.arange(round(seconds * rate_hz)) / rate_hz
     tone = (8000 * np.sin(2 * np.pi * 440 * times)).astype("<i2")
-    body = np.repeat(tone[:, None], channels, axis=1).tobytes()
-    head = b"RIFF" + (36 + len(body)).to_bytes(4, "little") + b"WAVEfmt " + (16).to_bytes(4, "little")
-    head += (1).to_bytes(2, "little") + channels.to_bytes(2, "little") + rate_hz.to_bytes(4, "little")
-    head += (rate_hz * channels * 2).to_bytes(4, "little") + (channels * 2).to_bytes(2, "little")
-    return head + (16).to_bytes(2, "little") + b"data" + len(body).to_bytes(4, "little") + body
+    return pcm_wav(np.repeat(tone[:, None], channels, axis=1), rate_hz)
 
 
 @pytest.fixture(autouse=True)

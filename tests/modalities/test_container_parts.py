@@ -4,11 +4,7 @@ import struct
 
 import pytest
 
-from loader.modalities.container_parts import boxes, chunks, memory_reader
-
-
-def box(kind: bytes, body: bytes) -> bytes:
-    return struct.pack(">I4s", 8 + len(body), kind) + body
+from loader.modalities.container_parts import box, boxes, chunks, long_sizes, memory_reader, riff_chunk
 
 
 def test_boxes_follow_each_other_with_short_long_and_open_sizes() -> None:
@@ -48,3 +44,20 @@ def test_chunks_are_padded_to_an_even_size() -> None:
 def test_chunk_of_a_negative_size_is_the_last() -> None:
     data = struct.pack(">4sq", b"desc", 1) + b"a" + struct.pack(">4sq", b"data", -1) + bytes(40)
     assert list(chunks(data, 0, ">4sq")) == [(b"desc", 12, 13), (b"data", 25, 25)]
+
+
+def test_written_box_states_its_size_and_holds_ints_of_four_bytes() -> None:
+    assert box(b"stts") == b"\0\0\0\x08stts"
+    assert box(b"stts", 1, b"ab", 2**32 - 1) == b"\0\0\0\x12stts\0\0\0\1ab\xff\xff\xff\xff"
+
+
+def test_written_riff_chunk_states_its_size_without_padding() -> None:
+    assert riff_chunk(b"fact", b"abc") == b"fact\3\0\0\0abc"
+
+
+def test_long_sizes_are_those_of_a_first_chunk_ds64() -> None:
+    sizes = riff_chunk(b"ds64", struct.pack("<QQQ", 2**33, 2**32, 7))
+    head = b"RF64\xff\xff\xff\xffWAVE"
+    assert long_sizes(head + sizes) == (2**33, 2**32)
+    assert long_sizes((head + sizes)[:35]) is None
+    assert long_sizes(head + riff_chunk(b"fmt ", bytes(16)) + sizes) is None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from loader.errors import DecodeFailed
+from loader.modalities.container_parts import riff_chunk
 
 from ..container import check_scratch
 from ..policy import CutPolicy, ImagePolicy, alpha_ground, image_bucket
@@ -118,8 +119,8 @@ def _webp(data: bytes, orientation: int) -> bytes:
         raise BrokenParts("an orientation in a WebP without VP8X")
     body = b"".join(_without_flags(part, bool(exif)) for part in needed)
     if exif:
-        body += b"EXIF" + struct.pack("<I", len(exif)) + exif + bytes(len(exif) % 2)
-    return b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WEBP" + body
+        body += riff_chunk(b"EXIF", exif) + bytes(len(exif) % 2)
+    return riff_chunk(b"RIFF", b"WEBP" + body)
 
 
 def _without_flags(part: FilePart, has_exif: bool) -> bytes:

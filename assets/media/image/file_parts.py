@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from loader.limits import MAX_JPEG_SCANS, limit_message
+from loader.modalities.container_parts import RIFF_HEAD, chunks
 from loader.modalities.image.crop import exif_orientation, xmp_orientation
 
 from ..unit import rejected
@@ -138,14 +139,13 @@ def webp_parts(data: bytes) -> Iterator[FilePart]:
     stop = 8 + int.from_bytes(data[4:8], "little")
     if stop > len(data):
         raise BrokenParts(f"announces {stop} bytes and has {len(data)}")
-    at = 12
-    while at + 8 <= stop:
-        name, nbytes = struct.unpack_from("<4sI", data, at)
-        end = at + 8 + nbytes + nbytes % 2
-        if at + 8 + nbytes > stop:
+    for name, start, end in chunks(memoryview(data)[:stop], 12, RIFF_HEAD):
+        nbytes = end - start
+        at = start - 8
+        if end > stop:
             raise BrokenParts(f"chunk {name!r} at byte {at} takes {nbytes} bytes of {stop - at}")
-        yield FilePart(name.decode("latin-1"), data[at + 8 : at + 8 + nbytes], data[at:end])
-        at = end
+        padded_end = end + nbytes % 2
+        yield FilePart(name.decode("latin-1"), data[start:end], data[at:padded_end])
 
 
 # libjpeg warnings despite which pixels may be correct: bytes between segments, markers of unusual encoders. Bytes left

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ...errors import DecodeFailed
-from ..container_parts import boxes, chunks, memory_reader
+from ..container_parts import RIFF_HEAD, boxes, chunks, long_sizes, memory_reader
 from ..fields import Buffer
 from .timeline import Ends
 
@@ -258,19 +258,17 @@ def check_wav(data: Buffer) -> int | None:
     """
     if bytes(data[:4]) not in (b"RIFF", b"RF64") or bytes(data[8:12]) != b"WAVE":
         return None
-    long_size: int | None = None
-    for name, start, end in chunks(data, 12, "<4sI"):
-        if name == b"ds64" and start + 16 <= len(data):
-            (long_size,) = struct.unpack("<Q", bytes(data[start + 8 : start + 16]))
+    sizes = long_sizes(data)
+    for name, start, end in chunks(data, 12, RIFF_HEAD):
         if name == b"data":
             promised = end - start
-            if promised == 0xFFFFFFFF and long_size is not None:
-                promised = long_size
+            if promised == 0xFFFFFFFF and sizes is not None:
+                promised = sizes.samples
             remaining = len(data) - start
-            is_known = promised < _UNKNOWN_FROM or long_size is not None
+            is_known = promised < _UNKNOWN_FROM or sizes is not None
             if promised > remaining and is_known:
                 raise DecodeFailed(f"wav: truncated: {remaining} of {promised} bytes of samples are there")
-            if promised == 0 and long_size is None:  # a writer to a pipe did not fill it in
+            if promised == 0 and sizes is None:  # a writer to a pipe did not fill it in
                 return None
             if is_known:
                 return promised

@@ -56,6 +56,8 @@ _ENTRY_BYTES = {
     b"keys": 8,
 }
 _LEAVES = frozenset((*_ENTRY_BYTES, b"stsz", b"stz2", b"elst", b"trun", b"hdlr", b"cmov", b"iinf", b"iloc"))
+_COMPRESSED_HEAD_BYTES = 24
+"""Bytes before a compressed header: a box "dcom" of 12 bytes, the head of "cmvd", and the decompressed size."""
 _PCM_RATIO = 16
 """Most PCM samples per byte in old QuickTime audio."""
 
@@ -169,7 +171,7 @@ class _Tables:
         room = end - start
         where = f"mp4: {_name(kind)} at byte {at}"
         if kind == b"cmov":
-            self._refuse_compressed(where, start, end)
+            self._check_compressed(where, start, end)
         elif kind == b"hdlr":
             self._is_sound = self._is_sound or bytes(body[8:12]) == b"soun"
         elif len(body) < 8:
@@ -256,42 +258,37 @@ class _Tables:
                 accepted=most,
             )
 
-    def _refuse_compressed(self, where: str, start: int, end: int) -> None:
-        at = start
-        while at + 8 <= end:
-            nbytes, kind = struct.unpack(">I4s", self._read(at, 8))
-            if nbytes >= 8:
-                stop = min(end, at + nbytes)
-            else:
-                stop = end
-            if kind == b"cmvd":
-                if self._unpacked:
-                    raise DecodeFailed(
-                        f"{where}: a second compressed header; accepted is one, in the file itself",
-                        what="compressed header",
-                        where=where,
-                        given="a second",
-                        accepted="one",
-                    )
-                unpacker = zlib.decompressobj()
-                try:
-                    body = unpacker.decompress(
-                        bytes(self._read(at + 12, max(0, stop - at - 12))), MAX_MP4_HEADER_BYTES + 1
-                    )
-                except zlib.error as error:
-                    raise DecodeFailed(f"{where} is damaged: {error}") from error
-                long_size = int.from_bytes(self._read(at + 8, 4), "big")
-                if (n := max(long_size, len(body))) > MAX_MP4_HEADER_BYTES:
-                    raise DecodeFailed(
-                        limit_message(where, n, "decompressed bytes", MAX_MP4_HEADER_BYTES),
-                        what="decompressed bytes",
-                        where=where,
-                        given=n,
-                        accepted=MAX_MP4_HEADER_BYTES,
-                    )
-                self._unpacked = True
-                _Tables(memory_reader(body), len(body), self._file_nbytes, is_unpacked=True).check()
-            at = stop
+    def _check_compressed(self, where: str, start: int, end: int) -> None:
+        # FFmpeg reads both boxes inside at fixed offsets, whatever sizes they state: a walk can miss the second.
+        head = bytes(self._read(start, _COMPRESSED_HEAD_BYTES))
+        if head[4:12] != b"dcomzlib" or head[16:20] != b"cmvd":
+            return  # FFmpeg refuses it
+        if self._unpacked:
+            raise DecodeFailed(
+                f"{where}: a second compressed header; accepted is one, in the file itself",
+                what="compressed header",
+                where=where,
+                given="a second",
+                accepted="one",
+            )
+        first = start + _COMPRESSED_HEAD_BYTES
+        compressed = bytes(self._read(first, max(0, end - first)))
+        try:
+            body = zlib.decompressobj().decompress(compressed, MAX_MP4_HEADER_BYTES + 1)
+        except zlib.error as error:
+            raise DecodeFailed(f"{where} is damaged: {error}") from error
+        stated_nbytes = int.from_bytes(head[20:24], "big")
+        nbytes = max(stated_nbytes, len(body))
+        if nbytes > MAX_MP4_HEADER_BYTES:
+            raise DecodeFailed(
+                limit_message(where, nbytes, "decompressed bytes", MAX_MP4_HEADER_BYTES),
+                what="decompressed bytes",
+                where=where,
+                given=nbytes,
+                accepted=MAX_MP4_HEADER_BYTES,
+            )
+        self._unpacked = True
+        _Tables(memory_reader(body), len(body), self._file_nbytes, is_unpacked=True).check()
 
 
 def check_complete(stream: "av.AudioStream | av.VideoStream", nbytes: int) -> None:

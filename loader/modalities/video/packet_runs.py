@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 import numpy as np
 
 from ...errors import DecodeFailed, InvalidStore
+from ..container_parts import box
 from ..fields import Buffer
 from .episode_packets import PacketSpan, episode_mp4, last_frame_end, open_video, stream_kind
 from .packet_table import PacketTable, packets_bytes, read_packets
@@ -125,11 +126,11 @@ def _first_packet(table: PacketTable, body: bytes) -> bytes:
     """Return an mp4 file with one packet (boxes: ISO/IEC 14496-12)."""
     facts = table.facts
     ticks = facts.time_base.denominator
-    kind = _box(b"ftyp", b"isom", 512, b"isomiso2")
+    kind = box(b"ftyp", b"isom", 512, b"isomiso2")
 
     def moov(at: int) -> bytes:
         """Return the header of a file whose packet begins at byte `at`."""
-        samples = _box(
+        samples = box(
             b"stbl",
             _full(b"stsd", 1, _entry(table)),
             _full(b"stts", 1, 1, 1),
@@ -137,12 +138,12 @@ def _first_packet(table: PacketTable, body: bytes) -> bytes:
             _full(b"stsz", len(body), 1),
             _full(b"stco", 1, at),
         )
-        same_file = struct.pack(">I4sI", 12, b"url ", 1)
-        references = _box(b"dinf", _full(b"dref", 1, same_file))
-        info = _box(b"minf", _box(b"vmhd", bytes(12)), references, samples)
+        same_file = box(b"url ", 1)
+        references = box(b"dinf", _full(b"dref", 1, same_file))
+        info = box(b"minf", box(b"vmhd", bytes(12)), references, samples)
         handler = _full(b"hdlr", 0, b"vide", bytes(13))
         clock = _full(b"mdhd", 0, 0, ticks, 1, 0x55C40000)  # language "und"
-        media = _box(b"mdia", clock, handler, info)
+        media = box(b"mdia", clock, handler, info)
         matrix = struct.pack(">9i", *(facts.display_matrix or _UPRIGHT))
         # Fixed point with 16 bits before the point.
         width = facts.width_px % 2**16 << 16
@@ -150,11 +151,11 @@ def _first_packet(table: PacketTable, body: bytes) -> bytes:
         track = _full(b"tkhd", 0, 0, 1, 0, 1, bytes(16), matrix, width, height)
         upright = struct.pack(">9i", *_UPRIGHT)
         header = _full(b"mvhd", 0, 0, ticks, 1, 0x10000, bytes(12), upright, bytes(24), 2)
-        return _box(b"moov", header, _box(b"trak", track, media))
+        return box(b"moov", header, box(b"trak", track, media))
 
     # The header's length does not depend on where the packet begins.
     start = len(kind) + len(moov(0)) + 8
-    return kind + moov(start) + _box(b"mdat", body)
+    return kind + moov(start) + box(b"mdat", body)
 
 
 def _entry(table: PacketTable) -> bytes:
@@ -162,28 +163,17 @@ def _entry(table: PacketTable) -> bytes:
     picture = struct.pack(
         ">6xH16xHHIIIH32xHh", 1, facts.width_px, facts.height_px, 0x480000, 0x480000, 0, 1, 24, -1
     )
-    more = [_box(CONFIGURATION[facts.codec], facts.extradata)]
+    more = [box(CONFIGURATION[facts.codec], facts.extradata)]
     colour = facts.color_range, facts.color_primaries, facts.color_trc, facts.colorspace
     if colour != _NOT_TOLD:
         full = 0
         if facts.color_range == 2:
             full = 0x80
-        more.append(_box(b"colr", b"nclx", struct.pack(">3HB", *colour[1:], full)))
+        more.append(box(b"colr", b"nclx", struct.pack(">3HB", *colour[1:], full)))
     if facts.sar > 0:
-        more.append(_box(b"pasp", facts.sar.numerator, facts.sar.denominator))
-    return _box(facts.codec_tag.encode("latin-1"), picture, *more)
+        more.append(box(b"pasp", facts.sar.numerator, facts.sar.denominator))
+    return box(facts.codec_tag.encode("latin-1"), picture, *more)
 
 
 def _full(kind: bytes, *content: bytes | int) -> bytes:
-    return _box(kind, 0, *content)
-
-
-def _box(kind: bytes, *content: bytes | int) -> bytes:
-    """Return a box; an int in its content takes four bytes."""
-    data = bytearray()
-    for part in content:
-        if isinstance(part, int):
-            data += struct.pack(">I", part)
-        else:
-            data += part
-    return struct.pack(">I4s", 8 + len(data), kind) + data
+    return box(kind, 0, *content)

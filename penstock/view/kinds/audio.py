@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from loader.modalities.container_parts import riff_chunk
+
 from ...card.pictures import envelope, spectrogram
 from ...units import length
 from .array_values import Array, array_lines, array_marks, array_range, as_array, number_text
@@ -99,12 +101,8 @@ def wav(samples: Floats, rate_hz: int) -> bytes:
     frame_nbytes = channels * 4
     form = struct.pack("<HHIIHHH", 3, channels, rate_hz, rate_hz * frame_nbytes, frame_nbytes, 32, 0)
     fact = struct.pack("<I", n)
-    chunks = _riff_chunk(b"fmt ", form) + _riff_chunk(b"fact", fact) + _riff_chunk(b"data", data)
-    return _riff_chunk(b"RIFF", b"WAVE" + chunks)
-
-
-def _riff_chunk(name: bytes, body: bytes) -> bytes:
-    return name + struct.pack("<I", len(body)) + body
+    chunks = riff_chunk(b"fmt ", form) + riff_chunk(b"fact", fact) + riff_chunk(b"data", data)
+    return riff_chunk(b"RIFF", b"WAVE" + chunks)
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """Loudness against the levels of known signals and an own computation by ITU-R BS.1770-4 with SciPy."""
 
-import io
 import struct
 from typing import Any
 
@@ -11,6 +10,7 @@ import scipy
 from assets.featurizers import make as featurizer
 from assets.media.unit import Unusable
 from loader.errors import InvalidSpec
+from loader.modalities.container_parts import riff_chunk
 from tests.refusals import refusal
 
 
@@ -143,12 +143,9 @@ def test_clip_with_and_without_sound(make: Any) -> None:
 
 
 def float_wav(samples: np.ndarray, rate_hz: int) -> bytes:
-    body = samples.astype("<f4").tobytes()
-    head = struct.pack("<4sIHHIIHH", b"fmt ", 16, 3, 1, rate_hz, rate_hz * 4, 4, 32)
-    sink = io.BytesIO()
-    sink.write(b"RIFF" + struct.pack("<I", 4 + len(head) + 8 + len(body)) + b"WAVE" + head)
-    sink.write(b"data" + struct.pack("<I", len(body)) + body)
-    return sink.getvalue()
+    form = struct.pack("<HHIIHH", 3, 1, rate_hz, rate_hz * 4, 4, 32)
+    data = riff_chunk(b"data", samples.astype("<f4").tobytes())
+    return riff_chunk(b"RIFF", b"WAVE" + riff_chunk(b"fmt ", form) + data)
 
 
 @pytest.mark.parametrize(

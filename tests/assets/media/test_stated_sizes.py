@@ -17,6 +17,7 @@ from assets.media.stated_sizes import check_sizes
 from assets.media.unit import Unusable
 from loader.errors import DecodeFailed
 from loader.modalities.audio.decode import decode as decode_sound
+from loader.modalities.container_parts import riff_chunk
 from tests.refusals import refusal
 
 SoundFile = Callable[..., str]
@@ -184,8 +185,8 @@ def passes(path: Path, data: bytes) -> None:
 
 
 def test_second_part_of_a_large_avi_is_compared(tmp_path: Path) -> None:
-    part = b"RIFF" + struct.pack("<I", 104) + b"AVI " + bytes(100)
-    second = b"RIFF" + struct.pack("<I", 204) + b"AVIX" + bytes(200)
+    part = riff_chunk(b"RIFF", b"AVI " + bytes(100))
+    second = riff_chunk(b"RIFF", b"AVIX" + bytes(200))
     passes(tmp_path / "x", part + second)
     assert "324 bytes" in truncation_error(tmp_path / "x", part + second[:-40])
     passes(tmp_path / "x", part[:4] + bytes(4) + part[8:-50])  # its writer could not go back

@@ -18,6 +18,7 @@ from loader.errors import InvalidSpec
 from penstock.approvals import approve
 from penstock.stages import StageRecord, current_record
 from tests.refusals import refusal
+from tests.wav_files import pcm_wav
 
 Run = Callable[..., dg.ExecuteInProcessResult]
 Arrive = Callable[[Path], str]
@@ -56,11 +57,7 @@ def mask(number: int) -> bytes:
 
 
 def pcm(values: np.ndarray) -> bytes:
-    """A WAV of 16 bits and 16 kHz."""
-    body = values.astype("<i2").tobytes()
-    head = b"RIFF" + (36 + len(body)).to_bytes(4, "little") + b"WAVEfmt " + (16).to_bytes(4, "little")
-    head += b"\1\0\1\0" + (16000).to_bytes(4, "little") + (32000).to_bytes(4, "little") + b"\2\0\x10\0"
-    return head + b"data" + len(body).to_bytes(4, "little") + body
+    return pcm_wav(values, 16_000)
 
 
 def silence(number: int) -> bytes:

@@ -17,6 +17,7 @@ from loader.errors import DecodeFailed
 from loader.modalities import find_decoder
 from loader.modalities.audio.padding import audio_ends, edit_end, flac_samples, mp3_samples
 from loader.modalities.audio.timeline import Heard, floats
+from loader.modalities.container_parts import box
 from tests.refusals import refusal
 
 SECONDS, ODD = 1, 137  # a length that is not a multiple of any codec's frame
@@ -146,10 +147,6 @@ def test_priming_that_no_file_tells_of_stays(
 
 
 # --- boxes that are written by hand
-
-
-def box(name: bytes, content: bytes) -> bytes:
-    return struct.pack(">I4s", 8 + len(content), name) + content
 
 
 def box_range(data: bytes, *path: bytes) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from loader.errors import DecodeFailed
 from loader.modalities import find_decoder
+from loader.modalities.container_parts import riff_chunk
 from loader.modalities.image import decode as image
 from loader.modalities.image import jpeg_header
 from loader.modalities.image.deep_png import needs_bits
@@ -243,9 +244,9 @@ def test_bombs_are_refused_by_their_headers():
     with refusal(DecodeFailed, what="px", given=[40000, 40000], accepted=89478485):
         decode(huge, None)
     canvas = (99_999).to_bytes(3, "little") * 2
-    chunk = b"VP8X" + struct.pack("<I", 10) + b"\x02\0\0\0" + canvas
+    chunk = riff_chunk(b"VP8X", b"\x02\0\0\0" + canvas)
     with refusal(DecodeFailed, what="webp", given="DecompressionBombError"):
-        decode(b"RIFF" + struct.pack("<I", 4 + len(chunk)) + b"WEBP" + chunk, None)
+        decode(riff_chunk(b"RIFF", b"WEBP" + chunk), None)
     assert image.MAX_IMAGE_PX == 89_478_485
 
 

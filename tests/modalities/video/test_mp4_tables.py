@@ -9,16 +9,13 @@ import pytest
 
 from loader.errors import DecodeFailed
 from loader.modalities import find_decoder
+from loader.modalities.container_parts import box
 from loader.modalities.video.container_checks import check_file_tables, check_tables
 from tests.refusals import ABSENT, refusal
 from tests.servers.processes import python
 
 MANY = 20_000_000
 UNITY = struct.pack(">9i", 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
-
-
-def box(name, body):
-    return struct.pack(">I4s", 8 + len(body), name) + body
 
 
 def table(name, *numbers, flags=0):
@@ -87,10 +84,11 @@ def meta(boxes, before=bytes(4)):
     return box(b"meta", before + box(b"hdlr", bytes(8) + b"pict" + bytes(13)) + boxes)
 
 
-def compress_header(header, told=None):
-    """A film whose header is compressed, as QuickTime wrote them."""
-    body = struct.pack(">I", len(header) if told is None else told) + zlib.compress(header, 9)
-    return FTYP + box(b"moov", box(b"cmov", box(b"dcom", b"zlib") + box(b"cmvd", body))) + MDAT
+def compress_header(header, told=None, method_nbytes=12):
+    """A film whose header is compressed, as QuickTime wrote them. method_nbytes: size that its first box states."""
+    size = len(header) if told is None else told
+    method = struct.pack(">I4s4s", method_nbytes, b"dcom", b"zlib")
+    return FTYP + box(b"moov", box(b"cmov", method, box(b"cmvd", size, zlib.compress(header, 9)))) + MDAT
 
 
 FORGED = {
@@ -158,6 +156,13 @@ FORGED = {
         "cmov at byte",
         2147483648,
         67108864,
+    ),
+    "cmov of another size": (
+        lambda: compress_header(box(b"moov", MVHD + track(tables(MANY))), method_nbytes=40),
+        "samples",
+        "stsz at byte",
+        MANY,
+        ABSENT,
     ),
     "cmov in cmov": (
         lambda: compress_header(compress_header(box(b"moov", MVHD))),

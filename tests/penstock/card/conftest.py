@@ -11,6 +11,7 @@ from PIL import Image
 import loader
 from penstock.card.tally import Counts
 from penstock.card.value import Card, CardColumn, CardKind, Check, Example, Group, History
+from tests.wav_files import pcm_wav
 
 
 def jpeg(width, height, colour):
@@ -19,10 +20,8 @@ def jpeg(width, height, colour):
 
 
 def wav(seconds, rate_hz=8000):
-    tone = (8000 * np.sin(np.arange(round(seconds * rate_hz)) / 4)).astype("<i2").tobytes()
-    head = b"RIFF" + (36 + len(tone)).to_bytes(4, "little") + b"WAVEfmt " + (16).to_bytes(4, "little")
-    head += b"\x01\x00\x01\x00" + rate_hz.to_bytes(4, "little") + (rate_hz * 2).to_bytes(4, "little")
-    return head + b"\x02\x00\x10\x00data" + len(tone).to_bytes(4, "little") + tone
+    tone = 8000 * np.sin(np.arange(round(seconds * rate_hz)) / 4)
+    return pcm_wav(tone, rate_hz)
 
 
 def mp4(n_frames, grey=0):

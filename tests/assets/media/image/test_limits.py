@@ -13,6 +13,7 @@ from PIL import Image
 from assets.media.audit import audit_image
 from assets.media.unit import Unusable
 from loader.limits import MAX_RAW_IMAGE_PX
+from loader.modalities.container_parts import riff_chunk
 from tests.servers.processes import python
 
 
@@ -56,9 +57,8 @@ def huge_gif() -> bytes:
 def huge_webp() -> bytes:
     """An extended WebP whose canvas is large."""
     inner = encode_picture(SMALL, "WEBP", lossless=True)[12:]
-    head = b"VP8X" + struct.pack("<I", 10) + bytes(4) + (2 * [(SIDE - 1).to_bytes(3, "little")])[0]
-    head += (SIDE - 1).to_bytes(3, "little")
-    return b"RIFF" + struct.pack("<I", 4 + len(head) + len(inner)) + b"WEBP" + head + inner
+    edge = (SIDE - 1).to_bytes(3, "little")
+    return riff_chunk(b"RIFF", b"WEBP" + riff_chunk(b"VP8X", bytes(4) + edge + edge) + inner)
 
 
 def huge_bmp() -> bytes:

@@ -18,6 +18,7 @@ from assets.media.image.file_parts import upright
 from assets.media.image.open import photo, read_heif
 from assets.media.image.to_srgb import to_srgb
 from assets.media.policy import CutPolicy
+from loader.modalities import container_parts
 
 PIXELS = np.kron(
     np.random.default_rng(5).integers(30, 220, (4, 6, 3), np.uint8), np.ones((16, 16, 1), np.uint8)
@@ -168,8 +169,9 @@ def test_gif_is_as_it_lies(tmp_path: Path) -> None:
 
 
 def box(kind: bytes, body: bytes, version: int | None = None) -> bytes:
-    head = b"" if version is None else struct.pack(">I", version << 24)
-    return struct.pack(">I4s", 8 + len(head) + len(body), kind) + head + body
+    if version is None:
+        return container_parts.box(kind, body)
+    return container_parts.box(kind, version << 24, body)
 
 
 def encode_hevc(pixels: np.ndarray) -> tuple[bytes, bytes]:

@@ -33,6 +33,8 @@ class Ranges(NamedTuple):
     key: str
     """Object key."""
     spans: Sequence[ByteRange]
+    nbytes: int
+    """Bytes of the ranges together."""
     blobs: "Future[Blobs]"
     """Data of the ranges, once read."""
 
@@ -101,17 +103,20 @@ class RangesAhead:
             if view not in self._stores:
                 continue
             ranges_of_view: list[Ranges] = []
+            step_bytes = 0
             for key, extents in shards.items():
                 spans = _spans(extents)
+                nbytes = sum(span.nbytes for span in spans)
                 ranges = Ranges(
                     step,
                     view,
                     key,
                     spans,
+                    nbytes,
                     Future(),
                 )
                 ranges_of_view.append(ranges)
-            step_bytes = sum(map(_nbytes, ranges_of_view))
+                step_bytes += nbytes
             if self._group_bytes + step_bytes > self._most_bytes:
                 units += self._end_group()
             if not self._are_read_together(step, step_bytes):
@@ -122,7 +127,7 @@ class RangesAhead:
             for ranges in ranges_of_view:
                 if self._has_pages(ranges):
                     group.append(ranges)
-                    self._group_bytes += _nbytes(ranges)
+                    self._group_bytes += ranges.nbytes
                 else:
                     units.append((ranges,))
         is_last = step % GROUP_STEPS == GROUP_STEPS - 1
@@ -158,7 +163,7 @@ class RangesAhead:
     def expect(self, step: int, units: Sequence[tuple[Ranges, ...]]) -> None: ...
 
     def claim(self, unit: tuple[Ranges, ...]) -> Claim:
-        unit_bytes = sum(map(_nbytes, unit))
+        unit_bytes = _unit_bytes(unit)
         with self._lock:
             if self._wasted > self._used + WASTED_MAX:
                 return Claim.NO_ROOM
@@ -183,7 +188,7 @@ class RangesAhead:
                 self._read_at_once(missing)
         finally:
             self.give_back(unit)
-        return sum(map(_nbytes, unit))
+        return _unit_bytes(unit)
 
     def _read_at_once(self, missing: Sequence[Ranges]) -> None:
         """Read the ranges of some objects side by side. Raises: as the store, once all reads have ended."""
@@ -355,6 +360,5 @@ def _spans(extents: Extents) -> list[ByteRange]:
     return list(map(ByteRange, offsets, sizes))
 
 
-def _nbytes(ranges: Ranges) -> int:
-    sizes = [span.nbytes for span in ranges.spans]
-    return sum(sizes)
+def _unit_bytes(unit: Sequence[Ranges]) -> int:
+    return sum(ranges.nbytes for ranges in unit)

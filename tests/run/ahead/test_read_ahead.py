@@ -248,7 +248,7 @@ def test_each_range_of_a_unit_is_its_own(memory_root):
     store.put("object", bytes(range(100)))
     spans = [ByteRange(0, 4), ByteRange(40, 3), ByteRange(90, 2)]
     ahead = RangesAhead(lambda step: {}, {0: store}, 2**20)
-    unit = (Ranges(7, 0, "object", spans, Future()),)
+    unit = (Ranges(7, 0, "object", spans, sum(span.nbytes for span in spans), Future()),)
     assert ahead.claim(unit) is Claim.GRANTED
     assert ahead.fetch(unit) == 9
     taken = ahead.take(0, "object", spans[::-1])

@@ -17,7 +17,8 @@ class NextUses:
         self._steps: dict[str, deque[int]] = {}
         self._of_step: dict[int, tuple[str, ...]] = {}
         self._held: set[str] = set()
-        self._idle: OrderedDict[str, None] = OrderedDict()  # pages in memory without a known use
+        # Pages in memory without a known use, evicted first: a queue, not a cache of its own.
+        self._idle: OrderedDict[str, None] = OrderedDict()
         self._last: list[tuple[int, str]] = []  # heap of (-next use, page), with outdated entries
 
     def add(self, step: int, names: Iterable[str]) -> None:

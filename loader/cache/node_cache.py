@@ -9,12 +9,12 @@ import math
 import os
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from ..dataset.reading.read_faults import add_fault
 from ..errors import PenstockError
+from ..storage.threads import SizedLru
 from .claims import CLAIM_S, ClaimFile, Claims
 from .fixed_share import FixedShare, page_rank
 from .object_sets import ObjectEpochs, ObjectSet, ObjectSets, StoredSet, pages_bytes
@@ -71,7 +71,7 @@ class OpenCache:
         self._sets = ObjectSets(folder, shared=shared)
         self._loaders = RunningLoaders(folder, shared=shared)
         self._room = FolderRoom(folder, spec.page_bytes, self._epochs, count, shared=shared)
-        self._verified: OrderedDict[str, Identity] = OrderedDict()
+        self._verified = SizedLru(VERIFIED_PAGES)  # page -> Identity of its file
         self._granted: dict[str, tuple[ClaimFile, int]] = {}  # page -> (claim, reserved bytes)
         self._lock = threading.Lock()
         self._beating = threading.Lock()
@@ -196,8 +196,7 @@ class OpenCache:
         """Return a page's bytes; None if the page is missing or corrupt."""
         if not cuts:
             return [] if self._pages.exists(name) else None
-        with self._lock:
-            verified = self._verified.get(name)
+        verified: Identity | None = self._verified.get(name)
         try:
             page = self._pages.read(name, cuts, verified)
         except BadPage as error:
@@ -208,9 +207,11 @@ class OpenCache:
             return None
         if page is None:
             return None
-        self._remember(name, page[1])
+        pieces, identity = page
+        if identity != verified:
+            self._verified.put(name, identity)
         self.count("cache_hits", 1)
-        return page[0]
+        return pieces
 
     def _report_bad(self, name: str, error: BadPage) -> None:
         """Count and delete a page whose bytes are wrong."""
@@ -219,13 +220,6 @@ class OpenCache:
             add_fault("cache page", self._folder, name, (0, self.page_bytes), *error.checksums)
         self._warn("corrupt", f"{error}; it is thrown away and read again. Check the disk")
         self.discard(name)
-
-    def _remember(self, name: str, identity: Identity) -> None:
-        """Note that a page's file was checked."""
-        with self._lock:
-            self._verified[name] = identity
-            if len(self._verified) > VERIFIED_PAGES:
-                self._verified.popitem(last=False)
 
     def _is_coming(self, name: str) -> bool:
         try:

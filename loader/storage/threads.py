@@ -257,7 +257,7 @@ class SizedLru:
             self._held.move_to_end(key)
             return hit[0]
 
-    def put(self, key: Hashable, value: Any, size: int) -> None:
+    def put(self, key: Hashable, value: Any, size: int = 1) -> None:
         self.discard(key)
         with self._lock:
             self._held[key] = (value, size)
@@ -270,6 +270,11 @@ class SizedLru:
         with self._lock:
             _, size = self._held.pop(key, (None, 0))
             self.size -= size
+
+    def items(self) -> list[tuple[Hashable, Any]]:
+        """Return (key, value) pairs, most recently used last."""
+        with self._lock:
+            return [(key, value) for key, (value, _) in self._held.items()]
 
     def clear(self) -> None:
         with self._lock:

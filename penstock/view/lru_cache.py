@@ -12,7 +12,8 @@ T = TypeVar("T")
 class LruCache(Generic[T]):
     """The most recently used values, up to a limit. Thread-safe.
 
-    Concurrent requests for one key compute its value once, and do not delay requests for other keys.
+    Concurrent requests for one key compute its value once, and do not delay requests for other keys. The loader's
+    `SizedLru` computes nothing, checks no validity and has no times of use: it is on the batch path.
     """
 
     def __init__(self, limit: int, size: Callable[[T], int] = lambda _: 1) -> None:

@@ -6,10 +6,9 @@ another file's bytes.
 """
 
 import os
-import threading
-from collections import OrderedDict
 from contextlib import suppress
 
+from ...storage.threads import SizedLru
 from ..pages import OpenPage, touch
 
 OPEN_PAGES = 256
@@ -43,17 +42,12 @@ class OpenPages:
     """The open files of pages. Thread-safe."""
 
     def __init__(self) -> None:
-        self._files: OrderedDict[str, OpenPageFile] = OrderedDict()
-        self._lock = threading.Lock()
+        self._files = SizedLru(OPEN_PAGES)
 
     def get(self, name: str) -> OpenPageFile | None:
         """Return a page's open file; None if there is none, or if it is not current."""
-        with self._lock:
-            file = self._files.get(name)
-            if file is None:
-                return None
-            self._files.move_to_end(name)
-        if file.is_current():
+        file: OpenPageFile | None = self._files.get(name)
+        if file is None or file.is_current():
             return file
         self.close(name)
         return None
@@ -61,21 +55,15 @@ class OpenPages:
     def add(self, name: str, page: OpenPage) -> OpenPageFile:
         """Keep a page's file open, and return it."""
         file = OpenPageFile(page)
-        with self._lock:
-            self._files[name] = file
-            if len(self._files) > OPEN_PAGES:
-                self._files.popitem(last=False)
+        self._files.put(name, file)
         return file
 
     def close(self, name: str) -> None:
         """Close a page's file, once no thread sends it."""
-        with self._lock:
-            self._files.pop(name, None)
+        self._files.discard(name)
 
     def close_deleted(self) -> None:
         """Close the files of pages that were deleted: they take room on the disk."""
-        with self._lock:
-            files = list(self._files.items())
-        for name, file in files:
+        for name, file in self._files.items():
             if not file.is_current():
-                self.close(name)
+                self._files.discard(name)

@@ -25,7 +25,9 @@ class ReaderClaims:
     """Claims by nonce. Thread-safe."""
 
     def __init__(self) -> None:
-        self._claims: OrderedDict[str, ReaderClaim | None] = OrderedDict()  # None: the nonce has ended
+        # None: the nonce has ended. Not a `SizedLru`, whose `get` returns None for unknown keys too, and whose lock
+        # does not span the look and the addition of `begin`.
+        self._claims: OrderedDict[str, ReaderClaim | None] = OrderedDict()
         self._lock = threading.Lock()
 
     def begin(self, nonce: str, claim: ReaderClaim) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..node_cache import TOUCH_S, Count, OpenCache
 from ..object_sets import FOLDER
-from ..pages import OBJECT_DIGITS, BadPage
+from ..pages import OBJECT_DIGITS, BadPage, Identity
 from ..room import scan
 from ..spec import NodeCache
 from .open_pages import OpenPageFile, OpenPages
@@ -35,8 +35,7 @@ class ServedCache(OpenCache):
         file = self._open_pages.get(name)
         if file is not None:
             return file
-        with self._lock:
-            verified = self._verified.get(name)
+        verified: Identity | None = self._verified.get(name)
         try:
             opened = self._pages.open(name, verified)
         except BadPage as error:
@@ -44,14 +43,13 @@ class ServedCache(OpenCache):
             return None
         if opened is None:
             return None
-        self._remember(name, opened.identity)
+        self._verified.put(name, opened.identity)
         return self._open_pages.add(name, opened)
 
     def discard_wrong(self, name: str) -> bool:
         """Read a page's file again, and delete it if its bytes are wrong. Return whether they are."""
         self._open_pages.close(name)
-        with self._lock:
-            self._verified.pop(name, None)
+        self._verified.discard(name)
         return self.open_page(name) is None
 
     def beat(self) -> None:

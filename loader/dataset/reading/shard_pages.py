@@ -26,7 +26,8 @@ class ShardPages:
     def __init__(self, hashes: PageHashes) -> None:
         self.hashes = hashes
         self._lock = lock()
-        # per identity, bool [pages]: True until the page is verified; most recently used last
+        # Per identity, bool [pages]: True until the page is verified; most recently used last. Not a `SizedLru`:
+        # every batch reads it without a lock, and an evicted identity leaves `_fully_verified` too.
         self._is_unverified_page: OrderedDict[Identity, Bools] = OrderedDict()
         self._all_unverified = np.ones(hashes.n_pages, bool)
         self._fully_verified: set[Identity] = set()  # objects without unverified pages: skips the arrays

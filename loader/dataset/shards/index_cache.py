@@ -1,6 +1,5 @@
 """Keep open indexes and decoded row groups in memory, up to a bound in bytes."""
 
-from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
@@ -40,8 +39,10 @@ class IndexCache:
         self._pages: list[IndexPages] = []  # of the loaders that run; the last one's are used
         self._groups = SizedLru(capacity_bytes)
         self._lock = lock()
-        self._files: OrderedDict[str, IndexFile] = OrderedDict()
-        self._file_bytes = 0
+        most_file_bytes = capacity_bytes // 4
+        self._files = SizedLru(most_file_bytes)
+        # Counted for a smaller file, so that at most `MAX_OPEN_FILES` are open.
+        self._least_file_bytes = most_file_bytes // MAX_OPEN_FILES
 
     def add_pages(self, pages: IndexPages) -> None:
         """Open indexes through a node's pages from now on."""
@@ -135,8 +136,7 @@ class IndexCache:
         number: int,
     ) -> "tuple[IndexFile, EarlyBytes | None]":
         """Return (open index, bytes that may have a row group). If the index has to be opened, both come together."""
-        with self._lock:
-            file = self._files.get(place.path)
+        file: IndexFile | None = self._files.get(place.path)
         if file is not None:
             return file, None
         likely = None
@@ -156,23 +156,12 @@ class IndexCache:
     def _file(self, place: IndexPlace) -> IndexFile:
         """Return the open index. Threads that want the same one wait for one of them to open it."""
         with self._groups.turns.of(place.path):
-            # The lock guards only the dictionary: threads open different indexes at the same time.
-            with self._lock:
-                file = self._files.get(place.path)
+            file: IndexFile | None = self._files.get(place.path)
             if file is None:
                 file = IndexFile(self._place_store(place), place)
-                with self._lock:
-                    self._add(place.path, file)
+                nbytes = max(file.held_bytes, self._least_file_bytes)
+                self._files.put(place.path, file, nbytes)
             return file
-
-    def _add(self, path: str, file: IndexFile) -> None:
-        """Add a file, and drop the oldest ones beyond `MAX_OPEN_FILES` or a quarter of the capacity."""
-        self._files[path] = file
-        self._file_bytes += file.held_bytes
-        most_file_bytes = self._groups.capacity // 4
-        while len(self._files) > MAX_OPEN_FILES or self._file_bytes > most_file_bytes:
-            _, oldest = self._files.popitem(last=False)
-            self._file_bytes -= oldest.held_bytes
 
 
 def _likely_range(place: IndexPlace, number: int) -> ByteRange | None:

@@ -237,6 +237,7 @@ class DecoderCache(threading.local):
     """
 
     def __init__(self) -> None:
+        # Not a `SizedLru`: a decoder in use is not in the cache, and one thread needs no lock.
         self._decoders: dict[Use, tuple[Codec, int]] = {}
 
     def take(self, use: Use) -> Codec | None:

@@ -283,6 +283,7 @@ class Replays:
         self._audio_starts = AudioStarts()
         self._cut = cut
         self._recipe = {name: value for name, value in (recipe or {}).items() if name in _RECIPE_KEYS}
+        # Not an `LruCache`: a replay in use is closed when its last user is done.
         self._open: OrderedDict[Setting, _OpenReplay] = OrderedDict()
         self._lock = RLock()
 

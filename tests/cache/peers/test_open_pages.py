@@ -71,6 +71,7 @@ def test_replaced_page_is_opened_anew(cache):
 
 def test_open_files_are_bounded_and_a_page_in_use_stays_open(cache, monkeypatch, tmp_path):
     monkeypatch.setattr(open_pages, "OPEN_PAGES", 2)
+    monkeypatch.setattr(cache, "_open_pages", open_pages.OpenPages())
     in_use = cache.open_page(NAMES[0])
     for name in NAMES[1:]:
         cache.open_page(name)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.dataset.shards import index as module
+from loader.dataset.shards import index_cache
 from loader.dataset.shards.index import (
     ROW_GROUP_ROWS,
     WHOLE_BELOW_BYTES,
@@ -268,7 +269,23 @@ def test_cache_is_bounded_and_shared_by_threads(put):
             same(rows, keys, fields)
     assert cache._groups.size <= 2 * one_group
     assert len(cache._groups._held) <= 2
-    assert cache._file_bytes == sum(file.held_bytes for file in cache._files.values())
+    [(_, file)] = cache._files.items()
+    assert cache._files.size == file.held_bytes
+
+
+def test_index_used_least_recently_is_closed(put, monkeypatch):
+    monkeypatch.setattr(index_cache, "MAX_OPEN_FILES", 2)
+    _, _, data = make_index(100)
+    store, place = put(data)
+    places = []
+    for number in range(3):
+        path = f"{number}.parquet"
+        store.put(path, data)
+        places.append(replace(place, path=path))
+    cache = IndexCache(store)
+    for number in (0, 1, 0, 2):
+        cache.page_hashes(places[number], 100)
+    assert [path for path, _ in cache._files.items()] == ["0.parquet", "2.parquet"]
 
 
 def test_warm_cache_asks_nothing(put):

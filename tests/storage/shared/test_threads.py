@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 from loader.storage import threads
-from loader.storage.threads import DaemonPool
+from loader.storage.threads import DaemonPool, SizedLru
 from tests.servers.patience import PATIENCE_S
 
 
@@ -102,3 +102,24 @@ def test_signal_is_set_once_however_often_and_waited_for_once():
     signal.set()
     assert signal.wait(0)
     assert not signal.wait(0)
+
+
+def test_lru_drops_what_was_used_least_recently():
+    lru = SizedLru(3)
+    for key in "abc":
+        lru.put(key, key.upper())
+    assert lru.get("a") == "A"
+    lru.put("d", "D")
+    assert lru.items() == [("c", "C"), ("a", "A"), ("d", "D")]
+    lru.put("a", "AA", 2)
+    assert (lru.items(), lru.size) == ([("d", "D"), ("a", "AA")], 3)
+    lru.discard("a")
+    lru.discard("a")
+    assert (lru.get("a"), lru.size) == (None, 1)
+
+
+def test_lru_keeps_the_newest_value_however_large():
+    lru = SizedLru(10)
+    lru.put("small", 1, 4)
+    lru.put("large", 2, 40)
+    assert (lru.items(), lru.size) == ([("large", 2)], 40)

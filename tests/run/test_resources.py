@@ -28,10 +28,20 @@ def local(tmp_path, samples):
     return loader.plan({"p": version}, seed=1, global_batch=6)
 
 
-def mine():
-    """Threads that a loader may have started; leases are renewed for whoever has a version open."""
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("penstock")]
-    return [thread for thread in threads if thread.name != "penstock-leases"]
+@pytest.fixture
+def loader_threads():
+    """loader_threads() -> threads of loaders of this test; leases are renewed for whoever has a version open."""
+    others = set(threading.enumerate())
+
+    def threads():
+        started = [thread for thread in threading.enumerate() if thread not in others]
+        return [
+            thread
+            for thread in started
+            if thread.name.startswith("penstock") and thread.name != "penstock-leases"
+        ]
+
+    return threads
 
 
 def open_files():
@@ -55,7 +65,7 @@ def raising(sample, rng):
     return sample
 
 
-def test_nothing_is_left_after_close(local, tmp_path, monkeypatch):
+def test_nothing_is_left_after_close(local, loader_threads, tmp_path, monkeypatch):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -70,26 +80,26 @@ def test_nothing_is_left_after_close(local, tmp_path, monkeypatch):
                     next(batches)
             except TransformFailed:
                 pass
-            names = [thread.name for thread in mine()]
+            names = [thread.name for thread in loader_threads()]
             n_probes = names.count("penstock-lock-probe")
             assert n_probes == (transform is None), "the lock's probe begins with the first batch"
             # A thread starts with a batch for which no other one is idle.
             assert 1 <= len(names) - n_probes <= 3
-        assert mine() == []
+        assert loader_threads() == []
         assert open_files() - before == set()
         assert list(temporary.iterdir()) == []
 
 
-def test_nothing_is_left_after_close_of_a_loader_with_range_threads(versions):
+def test_nothing_is_left_after_close_of_a_loader_with_range_threads(versions, loader_threads):
     plan = loader.plan({"p": versions["photos"]}, seed=1, global_batch=6)
     with loader.Loader(plan, 0, 1, workers=2) as batches:
         next(batches)
-        assert len(mine()) > 2
-    assert mine() == []
+        assert len(loader_threads()) > 2
+    assert loader_threads() == []
 
 
 @pytest.mark.parametrize(("where", "transform"), [("disk", raising), ("memory", None)])
-def test_nothing_is_left_of_a_loader_that_is_dropped(local, versions, transform, where):
+def test_nothing_is_left_of_a_loader_that_is_dropped(local, versions, loader_threads, transform, where):
     plan = local if where == "disk" else loader.plan({"p": versions["photos"]}, seed=1, global_batch=6)
     batches = loader.Loader(plan, 0, 1, workers=2, transform=transform)
     try:
@@ -97,7 +107,7 @@ def test_nothing_is_left_of_a_loader_that_is_dropped(local, versions, transform,
             next(batches)
     except TransformFailed:
         pass
-    threads, assembler = mine(), weakref.ref(batches._assembler)
+    threads, assembler = loader_threads(), weakref.ref(batches._assembler)
     assert threads
     del batches
     gc.collect()
@@ -122,7 +132,7 @@ def test_error_that_was_handled_is_gone_without_a_garbage_collection(local):
             gc.enable()
 
 
-def test_dropped_loader_does_not_finish_its_queue(local):
+def test_dropped_loader_does_not_finish_its_queue(local, loader_threads):
     """One batch is being made when the loader goes; the others that were queued are not made."""
     entered, release, begun = threading.Semaphore(0), threading.Event(), []
 
@@ -136,7 +146,7 @@ def test_dropped_loader_does_not_finish_its_queue(local):
     batches._execution.prefetch()._fill(0, None)  # as `next` does, without waiting for the batch
     assert len(batches._execution.prefetch()._pending) == 2
     assert entered.acquire(timeout=PATIENCE_S)
-    threads = mine()
+    threads = loader_threads()
     del batches
     gc.collect()
     release.set()

@@ -56,12 +56,12 @@ def test_another_attempt_moves_it_too(store):
 
 
 def test_thread_beats_and_is_gone_after_close(store):
-    before = threading.active_count()
+    others = set(threading.enumerate())
     with Heartbeat(store, "t1", every_s=0.001) as heartbeat:
         for _ in range(5):
             assert store.beaten.acquire(timeout=PATIENCE_S)
-        assert threading.active_count() == before + 1
-    assert threading.active_count() == before
+        assert len(set(threading.enumerate()) - others) == 1
+    assert set(threading.enumerate()) <= others
     beat = read_heartbeat(store, "t1")
     assert beat.beat >= 5
     heartbeat.close()

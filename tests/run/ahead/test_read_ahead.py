@@ -605,6 +605,7 @@ def test_first_batch_waits_for_nothing_that_is_read_ahead(memory_root, serve_roo
 
 
 def test_close_while_reads_are_on_their_way(memory_root, serve_root):
+    others = set(threading.enumerate())
     write(memory_root, 200, part_samples=100)
     server, there = serve_root(memory_root)
     gate, held = threading.Event(), threading.Semaphore(0)
@@ -626,7 +627,8 @@ def test_close_while_reads_are_on_their_way(memory_root, serve_root):
     closing.join(PATIENCE_S)
     assert not closing.is_alive()
     there.store.close()
-    left = {one.name for one in threading.enumerate() if one.name.startswith("penstock")}
+    started = set(threading.enumerate()) - others
+    left = {thread.name for thread in started if thread.name.startswith("penstock")}
     assert left <= {"penstock-leases"}, "of roots that are open"
 
 

@@ -14,6 +14,7 @@ from tests.proxy_stores import ProxyStore
 from tests.refusals import refusal
 from tests.rollouts import rollout_roots
 from tests.rollouts.rollout_roots import REF, digests, group, publish, publish_groups, sample
+from tests.servers.patience import PATIENCE_S
 
 REMEDY = "Allow the job to create objects under follows/, lists/, packs/ and plans/"
 
@@ -82,7 +83,7 @@ def test_packing_table_that_cannot_be_stored_costs_only_the_work(root: loader.Ro
 
 def test_processes_that_decide_at_once_train_the_same_steps(root: loader.Root) -> None:
     """Each decides for itself, one of them over a version that the other has not seen; one record of each counts."""
-    barrier = Barrier(2, timeout=60)
+    barrier = Barrier(2, timeout=PATIENCE_S)
 
     def train(number: int) -> dict[int, int]:
         own_root = loader.Root(root.url)

@@ -14,6 +14,7 @@ from loader.cache.page_cache import Absence, Grant
 from loader.cache.pages import HEADER_BYTES, Pages
 from loader.cache.room import ABANDONED_S
 from loader.cache.spec import NodeCache
+from tests.servers.patience import PATIENCE_S
 
 PAGE = 64 * 2**10
 SIZES = {f"data/{i}.tar": 6 * PAGE + 100 * i for i in range(3)}
@@ -109,7 +110,7 @@ def test_killed_job_gives_its_room_back(on_disk, start, folder, page_files, monk
     look_again()
     assert len(cache._running) == 2
     job.kill()
-    job.wait(30)
+    job.wait(PATIENCE_S)
     for module in ("claims", "room", "node_cache"):
         monkeypatch.setattr(f"loader.cache.{module}.CLAIM_S", 0.0)  # as seconds later
     look_again()

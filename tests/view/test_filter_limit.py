@@ -75,25 +75,23 @@ FILTERS = [
 
 
 def test_page_does_not_repeat_a_long_filter(trained):
-    served = Served(trained, recipe=None)
-    plain_bytes = len(served.get("/v/photos/1").content)
-    for parameters in FILTERS:
-        query = urlencode(parameters, doseq=True)
-        page = served.get(f"/v/photos/1?{query}")
-        assert page.status_code == 200
-        # In its box, and in the address of the JSON.
-        assert len(page.content) < plain_bytes + 2 * len(query) + 10_000, parameters
-        (name,) = parameters
-        if name in ("where", "t", "sort") or name in ("in", "not"):
-            assert 'class="filter-error' in page.text
-            assert served.get(f"/v/photos/1.json?{query}").status_code == 400
-    served.close()
+    with Served(trained, recipe=None) as served:
+        plain_bytes = len(served.get("/v/photos/1").content)
+        for parameters in FILTERS:
+            query = urlencode(parameters, doseq=True)
+            page = served.get(f"/v/photos/1?{query}")
+            assert page.status_code == 200
+            # In its box, and in the address of the JSON.
+            assert len(page.content) < plain_bytes + 2 * len(query) + 10_000, parameters
+            (name,) = parameters
+            if name in ("where", "t", "sort") or name in ("in", "not"):
+                assert 'class="filter-error' in page.text
+                assert served.get(f"/v/photos/1.json?{query}").status_code == 400
 
 
 def test_filter_of_ordinary_length_is_in_every_link(trained):
-    served = Served(trained, recipe=None)
-    where = " OR ".join(f"width = {number}" for number in range(100))
-    page = served.get(f"/v/photos/1?{urlencode({'where': where})}").text
-    served.close()
+    with Served(trained, recipe=None) as served:
+        where = " OR ".join(f"width = {number}" for number in range(100))
+        page = served.get(f"/v/photos/1?{urlencode({'where': where})}").text
     assert 'class="filter-error' not in page
     assert page.count("width+=+42") > 3

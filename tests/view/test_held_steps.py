@@ -145,16 +145,18 @@ def test_pages_lead_to_the_steps(root, plan, tmp_path):
     version = root.open("photos@1")
     step, slot, *_ = plan.steps_of("photos", "p/3", before=3)[0]
     ordinal = version.keys(np.arange(14)).index("p/3")
-    served = Served(tmp_path / "root", recipe=None)
-    sample = f"/v/photos/1/s/{ordinal}"
-    assert "2 other runs were not searched" in served.get(sample).text
-    here = served.get(f"/r/one/{step}/{slot}.json").json()["trainings"]
-    assert [(one["training"], one["slots"][0]["step"]) for one in here] == [("one", step)]
-    assert f'href="../../../../r/one/{step}/{slot}"' in served.get(sample).text
-    served.get("/r/other")
-    assert [one["training"] for one in served.get(f"{sample}.json").json()["trainings"]] == ["other", "one"]
-    there = served.get(f"/r/one/{step}/{slot}").text
-    served.close()
+    with Served(tmp_path / "root", recipe=None) as served:
+        sample = f"/v/photos/1/s/{ordinal}"
+        assert "2 other runs were not searched" in served.get(sample).text
+        here = served.get(f"/r/one/{step}/{slot}.json").json()["trainings"]
+        assert [(one["training"], one["slots"][0]["step"]) for one in here] == [("one", step)]
+        assert f'href="../../../../r/one/{step}/{slot}"' in served.get(sample).text
+        served.get("/r/other")
+        assert [one["training"] for one in served.get(f"{sample}.json").json()["trainings"]] == [
+            "other",
+            "one",
+        ]
+        there = served.get(f"/r/one/{step}/{slot}").text
     assert f'href="../../../r/other/{step}/{slot}"' in there
 
 

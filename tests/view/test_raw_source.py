@@ -109,18 +109,17 @@ def test_slot_page_shows_the_raw_object(root, landing, tmp_path):
     train(root, plan, "one", recipe=recipes.plain, steps=1)
     slots = {key: slot for slot, (_, key) in enumerate(plan.batch_ids(0))}
     for raw in (None, str(landing)):
-        served = Served(tmp_path / "root", recipe=None, raw=raw)
-        answers = [served.get(f"/r/one/0/{slots[f'p/{i}']}/raw") for i in range(4)]
-        pages = [served.get(f"/r/one/0/{slots[f'p/{i}']}").text for i in range(4)]
-        samples = {key: f"/v/photos/1/s/{at}" for at, key in enumerate(version.keys(range(4)))}
-        of_samples = [served.get(f"{samples[f'p/{i}']}/raw") for i in range(4)]
-        assert [(one.status_code, one.content) for one in of_samples if one.status_code == 200] == [
-            (one.status_code, one.content) for one in answers if one.status_code == 200
-        ]
-        assert [one.status_code for one in of_samples] == [one.status_code for one in answers]
-        pictures = [served.get(samples[f"p/{i}"]).text.count('/raw"></span>') for i in range(4)]
-        assert pictures == [int(raw is not None), 0, 0, 0]
-        served.close()
+        with Served(tmp_path / "root", recipe=None, raw=raw) as served:
+            answers = [served.get(f"/r/one/0/{slots[f'p/{i}']}/raw") for i in range(4)]
+            pages = [served.get(f"/r/one/0/{slots[f'p/{i}']}").text for i in range(4)]
+            samples = {key: f"/v/photos/1/s/{at}" for at, key in enumerate(version.keys(range(4)))}
+            of_samples = [served.get(f"{samples[f'p/{i}']}/raw") for i in range(4)]
+            assert [(one.status_code, one.content) for one in of_samples if one.status_code == 200] == [
+                (one.status_code, one.content) for one in answers if one.status_code == 200
+            ]
+            assert [one.status_code for one in of_samples] == [one.status_code for one in answers]
+            pictures = [served.get(samples[f"p/{i}"]).text.count('/raw"></span>') for i in range(4)]
+            assert pictures == [int(raw is not None), 0, 0, 0]
         if raw is None:
             assert [one.status_code for one in answers] == [404] * 4
             assert all("--raw URL" in page for page in pages[:3])
@@ -151,9 +150,8 @@ def test_object_that_no_browser_shows_is_told_in_lines(root, landing, tmp_path):
         for key, name in names.items():
             writer.add(key, {"txt": "t"}, source={"raw_uri": f"{landing}/{name}"})
     keys = root.open("texts@1").keys(range(3))
-    served = Served(tmp_path / "root", recipe=None, raw=str(landing))
-    pages = {key: served.get(f"/v/texts/1/s/{at}").text for at, key in enumerate(keys)}
-    served.close()
+    with Served(tmp_path / "root", recipe=None, raw=str(landing)) as served:
+        pages = {key: served.get(f"/v/texts/1/s/{at}").text for at, key in enumerate(keys)}
     assert "a note &lt;b&gt;\\u202e of raw text" in pages["note"]
     assert "xxx" not in pages["long"]
     assert "1,048,577 bytes" in pages["long"]

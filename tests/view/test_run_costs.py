@@ -31,6 +31,7 @@ from penstock.view.runs import log_facts
 from penstock.view.runs.log_facts import MOST_LARGEST
 from penstock.view.web.serve import serve
 from tests.refusals import refusal
+from tests.servers.patience import PATIENCE_S
 from tests.view.conftest import train, write_photos
 from tests.view.recipes import plain
 from tests.view.test_costs import Counted
@@ -75,13 +76,12 @@ def runs(tmp_path_factory):
 
 def test_bytes_of_a_runs_page_do_not_grow_with_its_steps(runs):
     nbytes = {}
-    served = Served(runs, recipe=None)
-    for run, n in SIZES.items():
-        page = served.get(f"/r/{run}")
-        record = served.get(f"/r/{run}.json")
-        assert record.json()["n_steps"] >= n
-        nbytes[run] = len(page.content) + len(record.content)
-    served.close()
+    with Served(runs, recipe=None) as served:
+        for run, n in SIZES.items():
+            page = served.get(f"/r/{run}")
+            record = served.get(f"/r/{run}.json")
+            assert record.json()["n_steps"] >= n
+            nbytes[run] = len(page.content) + len(record.content)
     assert nbytes["long"] < 1.5 * nbytes["short"]  # larger steps have more digits
     assert nbytes["long"] < PAGE_BYTES
 
@@ -124,10 +124,9 @@ def test_page_json_and_live_answer_share_one_parse_and_one_count(runs, monkeypat
 
     monkeypatch.setattr(lean_rows, "parse_table", parse_table)
     monkeypatch.setattr(log_facts, "run_chart", run_chart)
-    served = Served(runs, recipe=None)
-    for path in ("/r/long", "/r/long.json", "/r/long.json?since=100", "/r/long?unusual=20", "/r/long"):
-        assert served.get(path).status_code == 200
-    served.close()
+    with Served(runs, recipe=None) as served:
+        for path in ("/r/long", "/r/long.json", "/r/long.json?since=100", "/r/long?unusual=20", "/r/long"):
+            assert served.get(path).status_code == 200
     assert len(n_parsed) == len(set(n_parsed)) >= SIZES["long"] // OBJECT_ROWS
     assert n_counted == ["long"]
 
@@ -320,7 +319,7 @@ class Waiting(Counted):
 
     def __init__(self, store):
         super().__init__(store)
-        self.together = threading.Barrier(8, timeout=20)
+        self.together = threading.Barrier(8, timeout=PATIENCE_S)
         self.reads = itertools.count()
 
     def get(self, key):

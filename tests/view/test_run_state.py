@@ -90,10 +90,9 @@ def test_first_page_and_run_page_agree(old, tmp_path):
     old.store.put(marker.marker_key("old", 8), b"{}")
     home, page = states(old)
     assert home == page == ("silent", f"{SINCE}, saved after its last step")
-    served = Served(tmp_path / "root", recipe=None)
-    assert SINCE in served.get("/").text
-    assert SINCE in served.get("/r/old").text
-    served.close()
+    with Served(tmp_path / "root", recipe=None) as served:
+        assert SINCE in served.get("/").text
+        assert SINCE in served.get("/r/old").text
     folder = RunFolder(old.store, "old")
     folder.begin_attempt({"at_us": LAST_US, "ranks": 1})
     folder.put_event(1, 0, "first_batch", 0, {}, LAST_US)

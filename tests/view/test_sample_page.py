@@ -52,9 +52,8 @@ def test_column_with_a_mark_stands_beside_the_sample(root):
 def test_what_few_people_need_is_folded(root, tmp_path):
     with root.write("one") as writer:
         writer.add("k", {"jpg": photo(1)}, metadata={"label": "cat"}, source={"raw_uri": "s3://raw/1.jpg"})
-    served = Served(tmp_path / "root", recipe=None)
-    page = served.get("/v/one/1/s/0").text
-    served.close()
+    with Served(tmp_path / "root", recipe=None) as served:
+        page = served.get("/v/one/1/s/0").text
     folds = re.findall(r"<details class=\"fold.*?</details>", page, re.DOTALL)
     texts = {re.search("<summary>([A-Z][a-z ]+)", fold)[1].strip(): fold for fold in folds}
     assert set(texts) == {"Columns", "Stored bytes", "Provenance", "Raw object"}

@@ -86,10 +86,9 @@ def test_edits_are_told_with_author_and_value_on_the_page(root, tmp_path):
     assert told == [("label", "cat", "review", "ann"), ("label", "<b>dog", "review-2", "bob")]
     assert all(one.at.startswith("20") for one in record.edits)
     assert sample_record(version, same).edits == ()
-    served = Served(tmp_path / "root", recipe=None)
-    page = served.get(f"/v/near/3/s/{edited}").text
-    thumb = served.get(f"/v/near/3/s/{same}/thumb/jpg")
-    served.close()
+    with Served(tmp_path / "root", recipe=None) as served:
+        page = served.get(f"/v/near/3/s/{edited}").text
+        thumb = served.get(f"/v/near/3/s/{same}/thumb/jpg")
     assert '>&lt;b&gt;dog</td><td data-name="annotation">review-2</td><td data-name="by">bob</td>' in page
     assert page.count(" bits</span>") == 2
     assert f"/v/near/3/s/{same}/thumb/jpg" in page.replace("../../../../", "/")
@@ -120,10 +119,9 @@ def test_slot_has_the_edits_and_neighbours_of_its_sample(root, near_root, tmp_pa
     for record in records:
         sample = sample_record(version, record.ordinal)
         assert (record.edits, record.neighbours) == (sample.edits, sample.neighbours)
-    served = Served(tmp_path / "root", recipe=None)
-    page = served.get(f"/r/near/0/{slot}").text.replace("../../../", "/")
-    assert served.get(f"/r/near/0/{slot}.json").json()["neighbours"][0]["key"] == "k02"
-    served.close()
+    with Served(tmp_path / "root", recipe=None) as served:
+        page = served.get(f"/r/near/0/{slot}").text.replace("../../../", "/")
+        assert served.get(f"/r/near/0/{slot}.json").json()["neighbours"][0]["key"] == "k02"
     assert '>dog</td><td data-name="annotation">review-2</td><td data-name="by">bob</td>' in page
     assert f'href="/v/near/3/s/{of_key(version, 2)}"' in page
 
@@ -138,12 +136,11 @@ def test_step_leads_from_bad_slots_to_look_alikes(root, tmp_path, monkeypatch):
     plan = loader.plan({"near": root.open("near@1").select("jpg")}, seed=4, global_batch=6)
     train(root, plan, "near", recipe=plain, steps=1)
     slots = {key: slot for slot, (_, key) in enumerate(plan.batch_ids(0))}
-    served = Served(tmp_path / "root", recipe=None)
-    page = served.get("/r/near/0").text
-    shown = served.get(f"/r/near/0/{slots['k00']}").text
-    monkeypatch.setattr(app, "MOST_ALIKE", 1)
-    bounded = served.get("/r/near/0").text
-    served.close()
+    with Served(tmp_path / "root", recipe=None) as served:
+        page = served.get("/r/near/0").text
+        shown = served.get(f"/r/near/0/{slots['k00']}").text
+        monkeypatch.setattr(app, "MOST_ALIKE", 1)
+        bounded = served.get("/r/near/0").text
     rest = bounded.partition("More like this:")[2].partition("</p>")[0]
     assert ("1 other bad slot: open a slot" in rest) == bool(rest)
     assert "other bad slot" not in page

@@ -378,10 +378,9 @@ def test_damaged_segments_are_left_out_and_named(root, tmp_path):
     copied = shutil.copytree(root.url, tmp_path / "root", ignore=shutil.ignore_patterns("search"))
     make_index(loader.Root(copied), "cups@2", None)
     expected = {}
-    served = Served(copied, recipe=None)
-    for query in ("words=red", "like=c/01"):
-        expected[query] = get_json(served, f"/v/cups/2.json?{query}")["rows"]
-    served.close()
+    with Served(copied, recipe=None) as served:
+        for query in ("words=red", "like=c/01"):
+            expected[query] = get_json(served, f"/v/cups/2.json?{query}")["rows"]
     for path in copied.glob("search/*/*.parquet"):
         path.write_bytes(b"<b>no segment</b>")
     served = Served(copied, recipe=None)

@@ -90,10 +90,9 @@ def test_damaged_slice_hides_no_other(site, tmp_path):
 def test_slice_is_saved_only_where_writes_are_allowed(tmp_path):
     with loader.Root(tmp_path / "root") as root:
         write_photos(root)
-    served = Served(tmp_path / "root", recipe=None)
-    assert served.post({**SLICE, "keys": ["p/1"]}, "/slice").status_code == 405
-    assert served.post({**SLICE, "keys": ["p/1"]}, "/slice", x_csrf="wrong").status_code == 405
-    served.close()
+    with Served(tmp_path / "root", recipe=None) as served:
+        assert served.post({**SLICE, "keys": ["p/1"]}, "/slice").status_code == 405
+        assert served.post({**SLICE, "keys": ["p/1"]}, "/slice", x_csrf="wrong").status_code == 405
 
 
 def test_page_of_a_slice_has_its_samples_and_the_missing_ones(site, tmp_path):
@@ -280,16 +279,15 @@ def test_page_lists_some_slices_and_links_the_others(tmp_path, monkeypatch):
         write_photos(root)
         for number in range(7):
             root.save_slice("photos@1", f"s{number}", [f"p/{number}"], by="ada", why="too many")
-    served = Served(tmp_path / "root", recipe=None)
-    listed = []
-    page = "/slices"
-    for earlier in ("4 saved earlier", "1 saved earlier", ""):
-        text = served.get(page).text
-        record = served.get(page.replace("slices", "slices.json")).json()
-        listed += [one["name"] for one in record["slices"]]
-        assert earlier in text
-        assert ("those saved later" in text) == (page != "/slices")
-        page = f"/slices?from={len(listed)}"
-        assert (f"{page[1:]}" in text) == bool(earlier)
-    served.close()
+    with Served(tmp_path / "root", recipe=None) as served:
+        listed = []
+        page = "/slices"
+        for earlier in ("4 saved earlier", "1 saved earlier", ""):
+            text = served.get(page).text
+            record = served.get(page.replace("slices", "slices.json")).json()
+            listed += [one["name"] for one in record["slices"]]
+            assert earlier in text
+            assert ("those saved later" in text) == (page != "/slices")
+            page = f"/slices?from={len(listed)}"
+            assert (f"{page[1:]}" in text) == bool(earlier)
     assert sorted(listed) == [f"s{number}" for number in range(7)]

@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import threading
+from contextlib import closing
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
@@ -22,6 +23,7 @@ from penstock.view.web import find
 from penstock.view.web.app import application
 from penstock.view.web.guard import csrf
 from penstock.view.web.static_files import PATH
+from tests.servers.patience import PATIENCE_S
 from tests.view.conftest import BATCH, LABELS, STEPS, shell_words, train, write_photos
 from tests.view.test_open_data import FAILS
 
@@ -68,21 +70,25 @@ class Served:
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listening]})
         self.thread.start()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
     def ask(self, method, path, body=None, **headers):
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
-        for name, value in {"host": self.host, **headers}.items():
-            connection.putheader(name, value)
-        if body is not None:
-            connection.putheader("content-length", str(len(body)))
-        connection.endheaders(body)
-        answer = connection.getresponse()
-        found = Answer(
-            answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
-        )
-        connection.close()
-        return found
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)) as connection:
+            connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+            for name, value in {"host": self.host, **headers}.items():
+                connection.putheader(name, value)
+            if body is not None:
+                connection.putheader("content-length", str(len(body)))
+            connection.endheaders(body)
+            response = connection.getresponse()
+            content = response.read()
+            lower_case = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, lower_case, content)
 
     def get(self, path, **headers):
         return self.ask("GET", path, **{"cookie": f"penstock-8497={TOKEN}", **headers})
@@ -628,24 +634,23 @@ def test_bad_basket_is_refused_whole(serve, tmp_path, body):
 
 
 def test_look_writes_leases_alone(trained, monkeypatch):
-    served = Served(trained, recipe=None)
-    keys = []
-    for verb in ("put", "put_if_absent", "put_file", "delete_many"):
-        method = getattr(served.root.store, verb)
-        monkeypatch.setattr(
-            served.root.store,
-            verb,
-            lambda key, *more, method=method, **named: (keys.append(key), method(key, *more, **named))[1],
-        )
-    for path in [
-        *PAGES,
-        "/v/photos/1?where=width+%3E+42",
-        "/r/one/2/3/decoded/jpg/0",
-        "/v/photos/1/s/3/thumb/jpg",
-    ]:
-        assert served.get(path).status_code == 200
-    assert {str(key).split("/")[0] for key in keys} == {"leases"}
-    served.close()
+    with Served(trained, recipe=None) as served:
+        keys = []
+        for verb in ("put", "put_if_absent", "put_file", "delete_many"):
+            method = getattr(served.root.store, verb)
+            monkeypatch.setattr(
+                served.root.store,
+                verb,
+                lambda key, *more, method=method, **named: (keys.append(key), method(key, *more, **named))[1],
+            )
+        for path in [
+            *PAGES,
+            "/v/photos/1?where=width+%3E+42",
+            "/r/one/2/3/decoded/jpg/0",
+            "/v/photos/1/s/3/thumb/jpg",
+        ]:
+            assert served.get(path).status_code == 200
+        assert {str(key).split("/")[0] for key in keys} == {"leases"}
 
 
 def test_pictures_that_are_without_the_recipe_are_not_those_with_it(serve, tmp_path, monkeypatch):

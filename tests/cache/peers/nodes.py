@@ -17,6 +17,7 @@ from loader.cache.peers.lifetime import live_server
 from loader.cache.peers.peer_cache import PeerCache
 from loader.cache.peers.serve import ServeSettings, open_server
 from loader.cache.spec import NodeCache
+from tests.servers.patience import PATIENCE_S
 
 PAGE = 4096
 TOKEN = "a-token-of-these-tests"
@@ -39,7 +40,7 @@ class Node:
         server = self._stack.enter_context(open_server(ServeSettings(cache=self.spec(None), listen=listen)))
         thread = threading.Thread(target=server.run)
         thread.start()
-        self._stack.callback(thread.join, 30)
+        self._stack.callback(thread.join, PATIENCE_S)
         self._stack.callback(server.stop)
         self.address = live_server(str(self.folder)).address
 
@@ -53,7 +54,7 @@ class Node:
         command += ["--limit-bytes", str(self.limit_bytes)]
         self.process = subprocess.Popen(command, stderr=log)
         self._stack.callback(self.kill)
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + PATIENCE_S
         while (record := live_server(str(self.folder))) is None:
             assert self.process.poll() is None, "the server ended"
             assert time.monotonic() < deadline_s, "the server does not come up"
@@ -62,7 +63,7 @@ class Node:
 
     def kill(self):
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(PATIENCE_S)
 
     def spec(self, peers):
         return NodeCache(
@@ -75,8 +76,8 @@ PATIENT = {
     health: ("LATE_S", "MOST_WAIT_S"),
     peer_cache: ("SEND_S", "CLOSE_S"),
 }
-"""Deadlines of readers, set to PATIENCE_S, which no busy machine exceeds."""
-PATIENCE_S = 20.0
+"""Deadlines of readers, set to DEADLINE_S, which no busy machine exceeds."""
+DEADLINE_S = 20.0
 
 
 @contextmanager
@@ -88,7 +89,7 @@ def running_nodes(folder, n, *, is_patient=True, **settings):
         if is_patient:
             for module, names in PATIENT.items():
                 for name in names:
-                    patched.setattr(module, name, PATIENCE_S)
+                    patched.setattr(module, name, DEADLINE_S)
         for node in nodes:
             node.start()
             stack.callback(node.stop)
@@ -118,7 +119,7 @@ def objects(origin):
 
 def wait_claims(node, key=None):
     """Wait until no claim is in the folder of a node."""
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + PATIENCE_S
     while os.listdir(node.folder / "claims"):
         assert time.monotonic() < deadline_s, "a claim was left"
         time.sleep(0.01)

@@ -11,12 +11,12 @@ import loader
 from loader.cache import cached_store
 from penstock.checkpoints import Checkpoints
 from penstock.train import Run
-from tests.cache.peers.nodes import PATIENCE_S, PATIENT
+from tests.cache.peers.nodes import DEADLINE_S, PATIENT
 
 # On a busy machine usual deadlines leave out peers that run, whose pages would be read again.
 for module, names in PATIENT.items():
     for name in names:
-        setattr(module, name, PATIENCE_S)
+        setattr(module, name, DEADLINE_S)
 cached_store.WAIT_S = 5.0
 
 settings = json.loads(sys.argv[1])

@@ -22,6 +22,7 @@ from loader.storage import ByteRange
 from tests.cache.origin import body, make_origin, read_objects
 from tests.cache.peers.nodes import PAGE, TOKEN, Node, Reader, running_nodes, wait_claims
 from tests.cache.peers.test_peer_cache import answer, false_peer
+from tests.servers.patience import PATIENCE_S
 
 SIZES = {f"object{number}": 6 * PAGE for number in range(6)}
 NONCE_TEXT = "0123456789abcdef" * 2
@@ -155,7 +156,7 @@ def test_resolver_that_hangs_holds_no_read(tmp_path, origin, caplog, monkeypatch
 
     def hang(host, *arguments, **options):
         if host == "slow" and threading.current_thread() is not main:
-            assert may_answer.wait(60)
+            assert may_answer.wait(PATIENCE_S)
         return look_up("127.0.0.1" if host == "slow" else host, *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
@@ -232,7 +233,7 @@ def test_liar_is_left_out_for_an_hour(tmp_path, origin, caplog):
             # As after a field whose CRC-32C is wrong: the bucket has the bytes, and the owner checks its page.
             blob = reader.store.get_range(key, number * PAGE, 10)
             assert blob.data == body(key, SIZES[key])[number * PAGE :][:10]
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + PATIENCE_S
         while not warnings(caplog):
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
@@ -260,7 +261,7 @@ def test_full_disk_of_a_peer_keeps_no_page(tmp_path, origin):
             assert [path for path in (full.folder / "pages").rglob("*") if path.is_file()] == []
         finally:
             full.process.send_signal(signal.SIGTERM)
-            full.process.wait(30)
+            full.process.wait(PATIENCE_S)
         lines = [line for line in log.read_text().splitlines() if "serving at" not in line]
         assert len(lines) == 1
         assert "cannot write" in lines[0]

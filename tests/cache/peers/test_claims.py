@@ -19,6 +19,7 @@ from loader.errors import Transient
 from loader.storage import ByteRange, open_store
 from tests.cache.origin import Origin, body
 from tests.cache.peers.nodes import PAGE, Reader, running_nodes, wait_claims
+from tests.servers.patience import PATIENCE_S
 
 KEYS = ("a", "b", "c")
 NBYTES = 6 * PAGE + 17
@@ -116,7 +117,7 @@ def test_release_before_its_request_leaves_no_claim(tmp_path):
             "headers": f"Penstock-Nonce: {nonce}\r\n",
             "wait_s": 20.0,
         }
-        deadline_s = time.monotonic() + 20.0
+        deadline_s = time.monotonic() + PATIENCE_S
         # Requests on several connections may overtake each other.
         assert client.ask(address, "DELETE", **release).status == 200
         assert client.begin(address, [question]).answer(deadline_s, page.cut).text == "not stored"

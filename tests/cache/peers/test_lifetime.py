@@ -16,6 +16,7 @@ from loader.cache.peers.lifetime import (
 )
 from loader.cache.peers.training_nodes import join_nodes
 from loader.cache.spec import NodeCache
+from tests.servers.patience import PATIENCE_S
 
 ADDRESS = "127.0.0.1:0"
 ARGUMENTS = ["--limit-bytes", str(2**26)]
@@ -27,7 +28,7 @@ def kill_started():
     numbers = set()
     for process in lifetime._started:
         process.kill()
-        process.wait(30)
+        process.wait(PATIENCE_S)
         numbers.add(process.pid)
     lifetime._started.clear()
     return numbers

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from loader.cache.addresses import parse_peers, split_address
 from loader.cache.peers.members import CacheMembers, is_local, slurm_addresses
 from loader.errors import InvalidRuntime
+from tests.servers.patience import PATIENCE_S
 
 NAMES = [f"{number:040x}" for number in range(2000)]
 
@@ -117,7 +118,7 @@ def test_resolver_that_hangs_stops_no_read():
 
     def resolve(name, port):
         if now_s[0] > 0:
-            assert may_answer.wait(30)
+            assert may_answer.wait(PATIENCE_S)
             answered.set()
         return [f"10.0.0.{1 + int(now_s[0] > 0)}:7070"]
 
@@ -126,7 +127,7 @@ def test_resolver_that_hangs_stops_no_read():
     now_s[0] = 60.0
     assert members.all() == ("10.0.0.1:7070",)  # although the resolver does not answer
     may_answer.set()
-    assert answered.wait(30)
+    assert answered.wait(PATIENCE_S)
 
 
 def test_name_without_an_address_has_no_owner():

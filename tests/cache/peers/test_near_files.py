@@ -18,6 +18,7 @@ from loader.native import crc32c
 from penstock.checkpoints import marker
 from tests.cache.peers.nodes import TOKEN, running_nodes
 from tests.cache.peers.test_server import ask, request
+from tests.servers.patience import PATIENCE_S
 
 RUN = "run-7"
 PART = "0123456789abcdef-00000.safetensors"
@@ -173,7 +174,7 @@ def test_node_that_receives_enough_files_is_asked_again(tmp_path, monkeypatch):
             thread.start()
             connection.sendall(data[-1:])
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
-            thread.join(20)
+            thread.join(PATIENCE_S)
         assert len(patient.run(node.address, RUN).files) == 2
         hasty.close()
         patient.close()
@@ -182,7 +183,7 @@ def test_node_that_receives_enough_files_is_asked_again(tmp_path, monkeypatch):
 def until_refused(client, node):
     """Send files until one is refused because the node receives another one."""
     refusal = ""
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         try:
             client.put(node.address, RUN, 40, PART, [b"x"], crc32c(b"x"))
@@ -204,7 +205,7 @@ def test_folder_of_several_users_has_no_near_checkpoints(tmp_path):
             client.runs(address)
         client.close()
         server.stop()
-        thread.join(20)
+        thread.join(PATIENCE_S)
 
 
 def test_answer_that_is_no_list_is_a_fault(tmp_path):
@@ -228,13 +229,13 @@ def test_answer_that_is_no_list_is_a_fault(tmp_path):
         for _ in range(3):
             with pytest.raises(NearFault, match="no list"):
                 client.run(f"{host}:{port}", RUN)
-        thread.join(20)
+        thread.join(PATIENCE_S)
         client.close()
 
 
 def near_names(node):
     """Return the files of steps in a node's near folder, unfinished ones too, once its server is done with them."""
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + PATIENCE_S
     while True:
         names = [path.name for path in (node.folder / "near/checkpoints").rglob("*") if path.is_file()]
         if not any(name.startswith(".tmp-") for name in names) or time.monotonic() > deadline_s:

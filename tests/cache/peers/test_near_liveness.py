@@ -13,6 +13,7 @@ import pytest
 from loader.cache.peers import near_client
 from loader.cache.peers.near_client import NearClient, NearFault
 from loader.native import crc32c
+from tests.servers.patience import PATIENCE_S
 
 DATA = b"x" * 1000
 PART = "0123456789abcdef-00000.safetensors"
@@ -72,7 +73,7 @@ class SlowReader:
 
     def close(self):
         self._listener.close()
-        assert self._has_client_left.wait(10)
+        assert self._has_client_left.wait(PATIENCE_S)
 
     def _serve(self):
         connection, _ = self._listener.accept()

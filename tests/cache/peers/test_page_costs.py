@@ -23,6 +23,7 @@ from loader.cache.peers.heads import (
 from loader.cache.peers.peer_cache import PeerCache
 from loader.cache.peers.server import THREAD_NAME
 from tests.cache.peers.nodes import PAGE, running_nodes
+from tests.servers.patience import PATIENCE_S
 
 MODULES = ("posix", "select", "fcntl")
 TYPES = ("socket", "epoll", "poll")
@@ -73,7 +74,7 @@ class SystemCalls:
 
     def settle(self):
         """Wait until all threads of the server wait for requests."""
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + PATIENCE_S
         while set(self._latest.values()) != {"epoll.poll"}:
             assert time.monotonic() < deadline_s, self._latest
             time.sleep(0.001)

@@ -26,6 +26,7 @@ from loader.storage import ByteRange
 from loader.storage.cloud.http_connection import Place
 from tests.cache.origin import make_origin, read_objects
 from tests.cache.peers.nodes import PAGE, TOKEN, Reader, running_nodes, wait_claims
+from tests.servers.patience import PATIENCE_S
 
 SIZES = {f"object{number}": 10 * PAGE + 100 * number for number in range(8)}
 
@@ -67,7 +68,7 @@ def test_readers_at_once_read_each_byte_about_once(tmp_path, origin):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
         for reader in readers:
             reader.close()
         read = sum(nbytes for _, _, nbytes in origin.asked)
@@ -125,7 +126,7 @@ def test_peer_that_was_late_once_is_back_with_its_next_answer(tmp_path, origin):
 
 def wait_readmission(reader):
     """Wait until a probe has ended each exclusion, although no reader asks."""
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + PATIENCE_S
     while reader.cache._client.left_out():
         assert time.monotonic() < deadline_s, "no probe brings the peer back"
         time.sleep(0.01)
@@ -147,7 +148,7 @@ def test_probe_that_is_refused_keeps_a_peer_left_out(tmp_path, origin, monkeypat
         reader = Reader(nodes[0], [nodes[0].address, refusing], origin)
         client = reader.cache._client
         client.failed(refusing, client._peer(refusing), "test", time.monotonic())
-        assert probed.wait(10)
+        assert probed.wait(PATIENCE_S)
         assert {head.split()[1] for head in heads} == {b"/v1/pages/" + b"0" * 40}
         assert client.left_out() == [refusing]
         reader.close()
@@ -229,7 +230,7 @@ def test_page_that_would_not_be_sent_is_not_read_whole(tmp_path, origin, monkeyp
         send = reader.cache._tell
 
         def wait(*arguments, **options):
-            assert is_over.wait(30)
+            assert is_over.wait(PATIENCE_S)
             return send(*arguments, **options)
 
         monkeypatch.setattr(reader.cache, "_tell", wait)
@@ -350,7 +351,7 @@ def false_peer(respond):
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(10)
+        thread.join(PATIENCE_S)
         for connection in connections:
             connection.close()
 
@@ -517,7 +518,7 @@ def test_calls_to_one_peer_are_few_at_a_time(tmp_path, origin, monkeypatch):
     def respond(head):
         at_once.append(head)
         waiting.release()
-        assert may_answer.wait(30)
+        assert may_answer.wait(PATIENCE_S)
         return answer(404, b"not stored") * head.count(b"GET ")
 
     with running_nodes(tmp_path, 1) as nodes, false_peer(respond) as slow:
@@ -527,11 +528,11 @@ def test_calls_to_one_peer_are_few_at_a_time(tmp_path, origin, monkeypatch):
         for thread in threads:
             thread.start()
         for _ in range(health.IN_FLIGHT):
-            assert waiting.acquire(timeout=30)
+            assert waiting.acquire(timeout=PATIENCE_S)
         assert not waiting.acquire(timeout=0.1)
         may_answer.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(PATIENCE_S)
         assert len(at_once) == len(threads)
         reader.close()
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from loader.cache.peers import server as server_module
 from loader.cache.peers.heads import HEAD_BYTES, BadHead, page_answer_head, parse_head
 from loader.cache.peers.server import PeerServer
+from tests.servers.patience import PATIENCE_S
 
 TOKEN = "a-token-of-this-test"
 PAGE = os.urandom(300_000)
@@ -56,7 +57,7 @@ def serve_answers(answers, token=TOKEN):
         yield server, address
     finally:
         server.stop()
-        thread.join(20)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 
@@ -184,7 +185,7 @@ def test_idle_and_slow_callers_leave_the_others_alone(answers, monkeypatch):
         for connection in slow:
             assert connection.recv(1) == b""  # the server closed it
             connection.close()
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + PATIENCE_S
         while server.connections and time.monotonic() < deadline_s:
             time.sleep(0.01)
         assert server.connections == 0
@@ -211,7 +212,7 @@ def test_connections_above_the_most_are_closed(answers, monkeypatch):
         with socket.create_connection(address, 5) as one_more:
             assert one_more.recv(1) == b""
         first.close()
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + PATIENCE_S
         while not is_answered(address):
             assert time.monotonic() < deadline_s, "the place of a closed connection stays occupied"
 
@@ -238,7 +239,7 @@ def test_full_process_does_not_ask_for_connections_all_the_time(answers, monkeyp
         time.sleep(0.1)
         assert 1 <= listener.accepts <= 2
     server.stop()
-    thread.join(20)
+    thread.join(PATIENCE_S)
 
 
 class AbortedListener(socket.socket):
@@ -265,7 +266,7 @@ def test_caller_who_leaves_at_once_delays_no_other(answers, monkeypatch):
         listener.aborts = aborts
         assert ask(listener.getsockname(), request(Range="bytes=0-0"))[0] == 206
     server.stop()
-    thread.join(20)
+    thread.join(PATIENCE_S)
 
 
 def is_answered(address):

@@ -13,6 +13,7 @@ from tests.cache.peers.nodes import Node, running_nodes
 from tests.penstock.checkpoints.near.nodes import distribute, near_path
 from tests.penstock.checkpoints.near.nodes import save_state as near_save
 from tests.run.range_server import RangeServer
+from tests.servers.patience import PATIENCE_S
 
 PAGE = 65536
 
@@ -95,7 +96,7 @@ def test_replicas_of_several_nodes_read_each_part_once(saved_state, tmp_path):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
         assert len(states) == 3
         for one in states.values():
             assert is_equal(one, state)
@@ -120,7 +121,7 @@ def test_samplers_read_weights_from_near_and_else_each_byte_once(saved_state, tm
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(60)
+                thread.join(PATIENCE_S)
             assert len(states) == 6
             for loaded in states.values():
                 assert is_equal(loaded, expected)

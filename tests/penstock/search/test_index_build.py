@@ -25,6 +25,7 @@ from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.mirror_update import migrate
 from tests.dataset.search.vectors import SHAPES, nearest, read_vectors, recall, write_vectors
 from tests.refusals import refusal
+from tests.servers.patience import PATIENCE_S
 
 NUMBERS = 24
 
@@ -434,7 +435,7 @@ make_index(root, "d")
 def kill_make_index(root, kill_at, when):
     """Run `make_index` in a process that is killed at a write, and return whether it was."""
     command = [sys.executable, "-c", KILLED, root.url, str(kill_at), when]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode != 0
 
@@ -464,7 +465,7 @@ def test_two_makers_at_once(tmp_path):
     command = [sys.executable, "-c", KILLED, root.url, "1000", "before"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [subprocess.Popen(command, env=environment) for _ in range(2)]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    assert [process.wait(timeout=PATIENCE_S) for process in processes] == [0, 0]
     assert make_index(root, "d").fields[0].n_new == 0
     assert len(row_codes(root.open("d"))) == 600
 

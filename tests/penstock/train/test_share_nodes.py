@@ -8,6 +8,7 @@ import pytest
 
 from loader.local_ranks import node_count
 from penstock.train.launched import share_nodes
+from tests.servers.patience import PATIENCE_S
 
 RANK = """
 import sys
@@ -35,7 +36,7 @@ def test_ranks_without_a_launcher_count_their_nodes(tmp_path, nodes, counted):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         ranks.append(process)
     for process in ranks:
-        text, _ = process.communicate(timeout=120)
+        text, _ = process.communicate(timeout=PATIENCE_S)
         assert text == f"1 {counted}\n"
 
 

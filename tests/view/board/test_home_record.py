@@ -166,9 +166,8 @@ def test_dataset_without_a_version_has_its_reason(home, tmp_path, monkeypatch):
     bounded = [line.text for line in page_lines(home_sections(home_record(home)), 100)]
     assert "At most 2 datasets without a version are shown, the first by name." in bounded
     assert len(text) < 400
-    served = Served(tmp_path / "root", recipe=None)
-    page = served.get("/").text
-    served.close()
+    with Served(tmp_path / "root", recipe=None) as served:
+        page = served.get("/").text
     assert "&lt;b&gt;too far&lt;/b&gt;" in page
     assert "x" * 1_000 not in page
     assert "its first batch is not published yet" in page

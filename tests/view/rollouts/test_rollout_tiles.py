@@ -24,9 +24,8 @@ def test_lines_are_read_for_rollouts_only(root, monkeypatch):
 
 def test_tile_is_text(root, tmp_path):
     write_rollouts(root)
-    served = Served(tmp_path / "root", recipe=None)
-    page = served.get("/v/rl/1").text
-    served.close()
+    with Served(tmp_path / "root", recipe=None) as served:
+        page = served.get("/v/rl/1").text
     assert HOSTILE not in page
     assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;, reward" in page
     assert "advantages.npy, " not in page

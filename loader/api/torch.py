@@ -62,7 +62,10 @@ class BatchesOnDevice:
             if not isinstance(batch, Batch):
                 raise InvalidRuntime(
                     f"loader.on got a {type(batch).__name__}; accepted: an iterable of penstock's batches, such as "
-                    "DataLoader(loader.torch_dataset(plan), batch_size=None)"
+                    "DataLoader(loader.torch_dataset(plan), batch_size=None)",
+                    what="batches",
+                    given=type(batch).__name__,
+                    accepted="an iterable of penstock's batches",
                 )
             return batch
 

@@ -40,7 +40,12 @@ def pack_sources(
         if not is_packed:
             if not hasattr(view, "packed"):
                 text = unsupported(name, view, "cannot be packed")
-                raise InvalidPlan(text, what=f"source {name!r}", given=type(view).__name__)
+                raise InvalidPlan(
+                    text,
+                    what=f"source {name!r}",
+                    given=type(view).__name__,
+                    accepted="views that can be packed",
+                )
             try:
                 view = view.packed(pack)
             except InvalidPlan as error:

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 import loader
 from loader.api.torch_iterable import next_step
 from loader.errors import PlanMismatch
+from tests.refusals import refusal
 
 STEPS = 7
 
@@ -153,22 +154,21 @@ def test_one_ranks_state_serves_any_world_size(plan, reference_steps, properties
 def test_state_of_another_plan(plan):
     other = loader.plan({"photos": plan.sources["photos"].view}, seed=9, global_batch=6)
     for workers in (0, 2):
-        with pytest.raises(PlanMismatch, match="seed"):
+        with refusal(PlanMismatch, what="state", where="step 3", given=["seed"]):
             short_dataset(other).load_state_dict(state_after_steps(plan, 3, workers))
 
 
 def test_what_is_no_such_state_is_refused(plan):
-    for state, why in (
-        ({"_snapshot": {}}, "_worker_snapshots"),
-        ({"_snapshot": None}, "NoneType"),
-        ({"_snapshot": {"_worker_snapshots": {}}, "_steps_since_snapshot": 0}, "without any worker"),
-        (
-            {"_snapshot": {"_worker_snapshots": {"worker_0": {"dataset_state": plan.state(1)}}}},
-            "_steps_since",
-        ),
+    workers = {"worker_0": {"dataset_state": plan.state(1)}}
+    missing = ["format", "plan", "segments", "past", "digest"]
+    for state, fault in (
+        ({"_snapshot": {}}, ["_snapshot"]),
+        ({"_snapshot": None}, ["_snapshot"]),
+        ({"_snapshot": {"_worker_snapshots": {}}, "_steps_since_snapshot": 0}, "no worker's state"),
+        ({"_snapshot": {"_worker_snapshots": workers}}, ["_snapshot"]),
         ({"dataset_state": None}, "NoneType"),
-        ({"step": 3}, "not a state"),
+        ({"step": 3}, missing),
         (None, "NoneType"),
     ):
-        with pytest.raises(PlanMismatch, match=why):
+        with refusal(PlanMismatch, what="state", given=fault):
             next_step(plan, state)

@@ -333,7 +333,9 @@ class Prefetch:
         try:
             result = self._await_result(future)
         except CancelledError:
-            raise InvalidRuntime("this Loader was closed while a batch was waited for") from None
+            raise InvalidRuntime(
+                "this Loader was closed while a batch was waited for", what="Loader", given="closed"
+            ) from None
         except BaseException:
             self.drop()
             raise

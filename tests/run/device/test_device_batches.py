@@ -350,7 +350,7 @@ def test_no_batch_is_waited_for_that_nobody_will_make(plan, how):
     """As where the copy thread asks for one just after the loader was closed."""
     with loader.Loader(plan, 0, 1, **how) as batches:
         batches._execution.prefetch().dismiss()
-        with pytest.raises(InvalidRuntime, match="closed while a batch was waited for"):
+        with refusal(InvalidRuntime, what="Loader", given="closed"):
             next(batches)
 
 

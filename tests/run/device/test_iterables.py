@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader
 
 import loader
 from loader.errors import InvalidRuntime
+from tests.refusals import refusal
 from tests.servers.patience import PATIENCE_S
 
 STEPS = 9
@@ -84,7 +85,7 @@ def test_iteration_that_is_left_ends_its_thread(plan, delayed_copies):
 
 
 def test_other_values_than_batches_are_refused(plan, delayed_copies):
-    with pytest.raises(InvalidRuntime, match="got a int; accepted: an iterable of penstock's batches"):
+    with refusal(InvalidRuntime, what="batches", given="int"):
         list(loader.on([1, 2], delayed_copies()))
 
 

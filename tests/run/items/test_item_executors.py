@@ -13,6 +13,7 @@ from loader.run import executor
 from loader.run.items import item_watch
 from loader.run.items.first_maker import processes_instead
 from loader.run.maker_choice import Maker, Room, Stages
+from tests.refusals import refusal
 from tests.servers.patience import PATIENCE_S
 
 BATCH = 8
@@ -191,7 +192,7 @@ def test_device_that_comes_later_moves_items_to_processes(datasets):
         assert batches.executor == "processes"
     assert list(enumerate([first, *rest])) == digests(plan, range(4))
     with loader.Loader(plan, 0, 1, workers=0) as batches:
-        with pytest.raises(InvalidRuntime, match="workers = 0 with device= over a dataset"):
+        with refusal(InvalidRuntime, what="workers", given=0, accepted="'auto', or at least 1"):
             batches.on(Memory())
         assert next(batches).digest == first
 

@@ -219,28 +219,32 @@ def missing(i):
     raise IndexError("list index out of range")
 
 
-def failing(i):
-    raise KeyError("labels.csv")
+ITEM = "item 1 of source 'photos'"
 
 
 @pytest.mark.parametrize(
-    ("item", "error", "says"),
+    ("item", "error", "fields"),
     [
-        (missing, InvalidRuntime, "source 'photos' said that it has 40 items, and has no item"),
-        (lambda i: None, InvalidSample, "of source 'photos' is not a sample: it is None"),
-        (lambda i: iter([i]), InvalidSample, "of source 'photos' is not a sample: it is a list_iterator"),
-        (lambda i: {i: 1}, InvalidSample, "a field's name is a string"),
-        (failing, KeyError, "labels.csv"),
+        (missing, InvalidRuntime, {"what": "item 1", "where": "source 'photos'", "given": 40}),
+        (lambda i: None, InvalidSample, {"what": "item", "where": ITEM, "given": None}),
+        (lambda i: iter([i]), InvalidSample, {"what": "item", "where": ITEM, "given": "list_iterator"}),
+        (lambda i: {i: 1}, InvalidSample, {"what": "1", "where": ITEM, "accepted": "a string"}),
     ],
 )
-def test_bad_item_ends_with_its_source_and_number(item, error, says):
-    with (
-        loader.Loader(make_plan(Changing(item)), 0, 1) as batches,
-        pytest.raises(error, match=says) as raised,
-    ):
+def test_bad_item_ends_with_its_source_and_number(item, error, fields):
+    plan = make_plan(Changing(item))
+    with loader.Loader(plan, 0, 1) as batches, refusal(error, **fields):
         next(batches)
-    if error is KeyError:
-        assert any("of source 'photos'" in note for note in raised.value.__notes__)
+
+
+def test_error_of_an_item_names_its_source():
+    def item(i):
+        raise KeyError("labels.csv")
+
+    with loader.Loader(make_plan(Changing(item)), 0, 1) as batches, pytest.raises(KeyError) as raised:
+        next(batches)
+    assert raised.value.args == ("labels.csv",)
+    assert any("of source 'photos'" in note for note in raised.value.__notes__)
 
 
 def test_dataset_of_another_length_than_planned_is_refused():

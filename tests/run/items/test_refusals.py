@@ -36,17 +36,16 @@ def run_with_trail(root, plan):
 
 
 @pytest.mark.parametrize(
-    ("refused", "says"),
+    ("option", "accepted"),
     [
-        (lambda view: {"bucket_by": "width"}, "is a dataset, which cannot be split into buckets"),
-        (lambda view: {"pack": loader.pack("0", 128)}, "is a dataset, which cannot be packed"),
+        ({"bucket_by": "width"}, "views that can be split into buckets"),
+        ({"pack": loader.pack("0", 128)}, "views that can be packed"),
     ],
 )
-def test_plan_refuses_what_needs_stored_samples(datasets, refused, says):
+def test_plan_refuses_what_needs_stored_samples(datasets, option, accepted):
     view = loader.items(datasets.Pictures())
-    with pytest.raises(InvalidPlan, match=says) as raised:
-        loader.plan({"photos": view}, seed=1, global_batch=8, **refused(view))
-    assert "source 'photos'" in str(raised.value)
+    with refusal(InvalidPlan, what="source 'photos'", given="ItemsView", accepted=accepted) as raised:
+        loader.plan({"photos": view}, seed=1, global_batch=8, **option)
     assert "Write them into a version" in str(raised.value)
 
 
@@ -92,27 +91,34 @@ def test_decoder_for_a_field_of_items_is_refused(plan):
         loader.Loader(plan, 0, 1, decode=decode)
 
 
+TORCH = "torch.utils.data"
+
+
 @pytest.mark.parametrize(
-    ("dataset", "error", "says"),
+    ("dataset", "name", "accepted"),
     [
-        ("photos", InvalidPlan, "text and no dataset"),
-        ({"a": 1}, InvalidPlan, "is a mapping, whose items have no order"),
-        ({"train": [1]}, InvalidPlan, r"is a mapping of datasets; pass one of them, such as \['train'\]"),
-        ({1, 2}, InvalidPlan, "gives its items in an order of its own; pass the dataset that it reads"),
-        (iter([1]), InvalidPlan, "can be read once"),
-        (7, InvalidPlan, r"has no __getitem__\(int\)"),
-        (object(), InvalidPlan, r"has no __getitem__\(int\)"),
-        (lambda: 7, InvalidPlan, r"has no __getitem__\(int\)"),
-        (lambda: list, InvalidPlan, "returns another function"),
-        ([], EmptyView, "has no items"),
-        (torch.utils.data.DataLoader([1]), InvalidPlan, "pass its .dataset"),
-        (torch.utils.data.ChainDataset([]), InvalidPlan, "is an IterableDataset"),
+        ("photos", "photos", "a version or a dataset"),
+        ({"a": 1}, "the builtins.dict", "list(...) of its values"),
+        ({"train": [1]}, "the builtins.dict", "['train'] of it"),
+        ({1, 2}, "the builtins.set", "__len__ and __getitem__(int)"),
+        (iter([1]), "the builtins.list_iterator", "list(...) of it, or a map-style dataset"),
+        (7, "the builtins.int", "__getitem__(int)"),
+        (object(), "the builtins.object", "__getitem__(int)"),
+        (lambda: 7, "the builtins.int", "__getitem__(int)"),
+        (lambda: list, "the builtins.function", "a dataset"),
+        (torch.utils.data.DataLoader([1]), f"the {TORCH}.dataloader.DataLoader", "its .dataset"),
+        (torch.utils.data.ChainDataset([]), f"the {TORCH}.dataset.ChainDataset", "a map-style dataset"),
     ],
 )
-def test_source_that_is_no_dataset_names_the_alternative(dataset, error, says):
-    with pytest.raises(error, match=says) as raised:
+def test_source_that_is_no_dataset_names_the_alternative(dataset, name, accepted):
+    with refusal(InvalidPlan, what="dataset", given=name, accepted=accepted) as raised:
         loader.plan({"photos": dataset}, seed=1, global_batch=1)
     assert str(raised.value).startswith("source 'photos': ")
+
+
+def test_source_without_items_is_refused():
+    with refusal(EmptyView, what="length", where="the builtins.list", given=0):
+        loader.plan({"photos": []}, seed=1, global_batch=1)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_batch_of_tuples_is_not_unpacked():
 def test_batch_of_a_worker_process_is_not_unpacked():
     with (
         make_loader(PAIRS, workers=1) as batches,
-        pytest.raises(InvalidRuntime, match="a batch of tuples is not unpacked"),
+        refusal(InvalidRuntime, what="batch", given="tuple"),
     ):
         for _images, _labels in batches:
             pass

@@ -393,13 +393,13 @@ def test_substitute_that_cannot_be_reached_is_not_substituted_either(damage, roo
 
     def change(key, offset, data):
         if (key, offset) == (place.path, place.offset):
-            raise Transient("gone for now")
+            raise Transient("gone for now", what="request", given="cut")
         return flips(key, offset, data)
 
     root.store.change = change
     with loader.Loader(plan, 0, 1, workers=0, cache=0) as batches:
         batches.seek(2)
-        with pytest.raises(Transient, match="gone for now"):
+        with refusal(Transient, what="request", given="cut"):
             next(batches)
 
 

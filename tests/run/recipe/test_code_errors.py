@@ -208,8 +208,9 @@ def test_transform_error_of_code_is_raised_without_substitutes(root, plan, worke
 
 def test_replay_raises_an_error_of_code_instead_of_padding(root, plan):
     replay = loader.Replay(plan, [], decode={"cls": raises(TypeError("axis"))})
-    with replay, pytest.raises(TypeError, match="axis") as caught:
+    with replay, pytest.raises(TypeError) as caught:
         replay.batch(0, 0, 1)
+    assert caught.value.args == ("axis",)
     assert "field 'cls'" in caught.value.__notes__[0]
 
 

@@ -132,14 +132,14 @@ def test_large_steps_are_planned_alone(plans, monkeypatch):
 def test_error_comes_at_its_own_step(plans, monkeypatch):
     def failing(mine, steps):
         if 20 in steps:
-            raise ValueError("of step 20")
+            raise IndexError
         return rank_slots(mine, steps)
 
     monkeypatch.setattr(planned, "rank_slots", failing)
     get = SlotPlanner(recipe(plans["fill"], 0))
     for step in range(20):
         get([step])
-    with pytest.raises(ValueError, match="of step 20"):
+    with pytest.raises(IndexError):
         get([20])
 
 

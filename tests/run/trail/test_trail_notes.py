@@ -11,6 +11,7 @@ from loader.errors import Corrupt
 from loader.run.trail import row_numbers, step_range_reads, step_rows
 from loader.run.trail.step_range_reads import notes_in_parts
 from tests.dataset.stores import Counting
+from tests.refusals import refusal
 
 
 def put_notes(root, run, rank, ranks, steps, nbytes=0, **columns):
@@ -54,23 +55,30 @@ def test_comparison_of_a_forged_long_trail_ends(memory_root, monkeypatch, caplog
 
 
 FORGED_NOTES = {
-    "large": {"nbytes": 9 * 2**20},
-    "texts": {"note.loss": ["x"] * 3},
-    "many": {f"note.{number}": pa.array([0.0] * 3) for number in range(8)},
-    "no time": {"at_us": pa.array([1, None, 2])},
+    "texts": ({"note.loss": ["x"] * 3}, "a metric is not a number"),
+    "many": ({f"note.{number}": pa.array([0.0] * 3) for number in range(8)}, "3 rows with 10 columns"),
+    "no time": ({"at_us": pa.array([1, None, 2])}, "a step lacks its at_us"),
 }
 
 
-@pytest.mark.parametrize("columns", FORGED_NOTES.values(), ids=FORGED_NOTES)
-def test_forged_object_of_a_trail_is_named(memory_root, monkeypatch, columns):
+@pytest.mark.parametrize(("columns", "fault"), FORGED_NOTES.values(), ids=FORGED_NOTES)
+def test_forged_object_of_a_trail_is_named(memory_root, monkeypatch, columns, fault):
     monkeypatch.setattr(row_numbers, "MOST_NUMBERS", 27)
     put_notes(
         memory_root, "a", 0, 1, range(3), **{f"note.{number}": pa.array([0.0] * 3) for number in range(7)}
     )
     assert list(notes_in_parts(memory_root, "a", "a"))
     put_notes(memory_root, "b", 0, 1, range(3), **columns)
-    with pytest.raises(Corrupt, match=r"trails/b/0-of-1/0{19}-"):
+    with refusal(Corrupt, what="table", within=f"trails/b/0-of-1/{0:019}-", given=fault):
         list(notes_in_parts(memory_root, "a", "b"))
+
+
+def test_large_object_of_a_trail_is_named(memory_root):
+    put_notes(memory_root, "a", 0, 1, range(3))
+    put_notes(memory_root, "b", 0, 1, range(3), nbytes=9 * 2**20)
+    with refusal(Corrupt, within="trails/b/", accepted="up to 8388608 bytes") as caught:
+        list(notes_in_parts(memory_root, "a", "b"))
+    assert str(caught.value.what).startswith(f"0-of-1/{0:019}-")
 
 
 def test_objects_of_metrics_leave_no_work_for_the_garbage_collector(memory_root):

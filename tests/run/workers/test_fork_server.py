@@ -16,6 +16,7 @@ import simplejpeg
 import loader
 from loader.errors import WorkerFailed
 from loader.run.workers import fork_server
+from tests.refusals import refusal
 from tests.servers.patience import PATIENCE_S
 from tests.servers.processes import python
 
@@ -153,7 +154,7 @@ def test_fork_server_that_cannot_start_is_an_error(plan, monkeypatch):
     monkeypatch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode("/bin/false"))
     with loader.Loader(plan, 0, 1, executor="processes", workers=3) as batches:
         for _ in range(2):
-            with pytest.raises(WorkerFailed, match="fork server of worker processes ended by exit code 1"):
+            with refusal(WorkerFailed, what="worker process", where="starting", given="exit code 1"):
                 next(batches)
 
 

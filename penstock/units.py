@@ -5,6 +5,8 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from loader.errors import InvalidRuntime
+
 DAY_US = 86_400 * 1_000_000
 WEEK_US = 7 * DAY_US
 # Python's dates end there.
@@ -87,24 +89,32 @@ def second(microseconds: int) -> str:
 
 
 def parse_length(text: str) -> float:
-    """Parse '90s', '30m', '72h' or '7d' as seconds. Raises: ValueError."""
+    """Parse '90s', '30m', '72h' or '7d' as seconds. Raises: InvalidRuntime."""
     units = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
     number = text[:-1]
     unit = text[-1:]
     if unit not in units or not number.replace(".", "", 1).isdigit():
-        raise ValueError(
-            f"{text!r} is not a length of time; accepted: a number with s, m, h or d, such as 72h"
+        raise InvalidRuntime(
+            f"{text!r} is not a length of time; accepted: a number with s, m, h or d, such as 72h",
+            what="length of time",
+            given=text,
+            accepted="a number with s, m, h or d",
         )
     return float(number) * units[unit]
 
 
 def parse_size(text: str) -> int:
-    """Parse '4096', '10GiB' or '2TiB' as bytes, up to 2**63 - 1. Raises: ValueError."""
+    """Parse '4096', '10GiB' or '2TiB' as bytes, up to 2**63 - 1. Raises: InvalidRuntime."""
     units = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
     unit = next((unit for unit in units if text.endswith(unit)), "")
     number = text.removesuffix(unit).strip()
     if not number.replace(".", "", 1).isdigit():
-        raise ValueError(f"{text!r} is not a size; accepted: bytes, or a number with KiB, MiB, GiB or TiB")
+        raise InvalidRuntime(
+            f"{text!r} is not a size; accepted: bytes, or a number with KiB, MiB, GiB or TiB",
+            what="size",
+            given=text,
+            accepted="bytes, or a number with KiB, MiB, GiB or TiB",
+        )
     # Stored as int64.
     return int(min(float(number) * units.get(unit, 1), 2**63 - 1))
 

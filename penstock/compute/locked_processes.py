@@ -67,9 +67,11 @@ class LockedProcesses:
         except FileNotFoundError:
             raise
         except OSError as error:  # a link, or a pipe without a reader
-            raise EngineUnreachable(
-                f"could not open {self.path(name, kind)}: {error}", what=kind, where=self.path(name, kind)
-            ) from error
+            path = self.path(name, kind)
+            fields: dict[str, object] = {"what": kind, "where": path}
+            if isinstance(error, EngineUnreachable):
+                fields = error.fields  # another owner's folder or file
+            raise EngineUnreachable(f"could not open {path}: {error}", **fields) from error
 
     def exists(self, name: str, kind: str = "lock") -> bool:
         """Return whether a process has a file of a kind."""

@@ -297,7 +297,13 @@ def drain_by_hand(store: Store, control: NodeControl, node: str, reason: str, by
         )
     state = _state(control, node)
     if not state.in_service:
-        raise Conflict(f"{node} is out of service already: {state.reason or 'no reason'}")
+        raise Conflict(
+            f"{node} is out of service already: {state.reason or 'no reason'}",
+            what="state",
+            where=node,
+            given=state.reason,
+            accepted="in service",
+        )
     book = CaseBook(store)
     while True:
         book.read()
@@ -319,7 +325,11 @@ def return_by_hand(store: Store, control: NodeControl, node: str, by: str) -> in
         if not state.in_service:
             words = f"out of service, and not by penstock: {state.reason}"
         raise Conflict(
-            f"{node} is {words}; penstock returns only nodes whose reason begins with 'penstock q-'"
+            f"{node} is {words}; penstock returns only nodes whose reason begins with 'penstock q-'",
+            what="state",
+            where=node,
+            given=state.reason,
+            accepted="a reason that begins with 'penstock q-'",
         )
     control.resume(node)
     CaseBook(store).put_end(number, "returned", by)
@@ -329,7 +339,13 @@ def return_by_hand(store: Store, control: NodeControl, node: str, by: str) -> in
 def _state(control: NodeControl, node: str) -> NodeState:
     states = control.states()
     if node not in states:
-        raise Conflict(f"the cluster has no node {node!r}; it has {', '.join(sorted(states)[:10])}")
+        names = sorted(states)[:10]
+        raise Conflict(
+            f"the cluster has no node {node!r}; it has {', '.join(names)}",
+            what="node",
+            given=node,
+            accepted=names,
+        )
     state = states[node]
     if state.problem:
         message = f"{node} cannot be read, and penstock neither drains nor returns it: {state.problem}"

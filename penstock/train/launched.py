@@ -155,7 +155,11 @@ def _number(environ: Mapping[str, str], names: tuple[str, ...], default: int) ->
                 return int(environ[name])
             except ValueError:
                 raise InvalidRuntime(
-                    f"{name}={environ[name]!r} in the environment; a whole number is needed"
+                    f"{name}={environ[name]!r} in the environment; a whole number is needed",
+                    what=name,
+                    where="environment",
+                    given=environ[name],
+                    accepted="a whole number",
                 ) from None
     return default
 
@@ -167,7 +171,9 @@ def _meeting(environ: Mapping[str, str]) -> str | None:
     nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST")
     if nodes is None:
         raise InvalidRuntime(
-            "several ranks, and no MASTER_ADDR in the environment: start them by torchrun, srun or `penstock train`"
+            "several ranks, and no MASTER_ADDR in the environment: start them by torchrun, srun or `penstock train`",
+            what="MASTER_ADDR",
+            where="environment",
         )
     # Depends on job and step, so that two jobs on a node rarely meet at one port.
     port = (

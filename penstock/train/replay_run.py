@@ -40,10 +40,15 @@ class ReplaySteps:
 
 
 def parse_steps(text: str) -> tuple[int, int]:
-    """Return the steps of "A:B", B not included. Raises: ValueError."""
+    """Return the steps of "A:B", B not included. Raises: InvalidRuntime."""
     match = _STEPS.fullmatch(text)
     if match is None or int(match[1]) >= int(match[2]):
-        raise ValueError(f"{text!r} names no steps; accepted: A:B, such as 1200:1300, B not included")
+        raise InvalidRuntime(
+            f"{text!r} names no steps; accepted: A:B, such as 1200:1300, B not included",
+            what="steps",
+            given=text,
+            accepted="A:B",
+        )
     return int(match[1]), int(match[2])
 
 
@@ -51,7 +56,7 @@ def rank_replay(steps: str, origin: str) -> ReplaySteps:
     """Return the steps in the environment of a rank. Raises: InvalidRuntime."""
     try:
         first, end = parse_steps(steps)
-    except ValueError as error:
+    except InvalidRuntime as error:
         raise InvalidRuntime(
             f"{STEPS} in the environment: {error}",
             what=STEPS,

@@ -158,7 +158,7 @@ def _order(job: AccountedJob) -> tuple[int, int]:
 # Jobs of one array, and restarts of one job, repeat the list of nodes.
 @lru_cache(maxsize=1024)
 def expand_nodes(text: str) -> tuple[str, ...]:
-    """Return the node names of a list: `m[1-3,5],gpu01`. Raises: ValueError."""
+    """Return the node names of a list: `m[1-3,5],gpu01`. Raises: Corrupt."""
     names = list[str]()
     for item in _split(text):
         parts = list[list[str]]()
@@ -166,7 +166,7 @@ def expand_nodes(text: str) -> tuple[str, ...]:
         while end < len(item):
             match = _RANGES.match(item, end)
             if match is None or match.end() == end:
-                raise ValueError(f"{item!r} is not a list of nodes")
+                raise Corrupt(f"{item!r} is not a list of nodes", what="NodeList", given=item)
             end = match.end()
             parts.append([match[1] + number for number in _numbers(match[2])] if match[2] else [match[1]])
         # Counted before it is built: m[1-9999][1-9999] would have 100 million names.
@@ -174,7 +174,12 @@ def expand_nodes(text: str) -> tuple[str, ...]:
         for part in parts:
             total *= len(part)
         if not item or len(names) + total > MAX_NODES:
-            raise ValueError(f"{item!r} is not a list of at most {MAX_NODES:,} nodes")
+            raise Corrupt(
+                f"{item!r} is not a list of at most {MAX_NODES:,} nodes",
+                what="NodeList",
+                given=item,
+                accepted=MAX_NODES,
+            )
         names += map("".join, product(*parts))
     return tuple(names)
 
@@ -197,7 +202,12 @@ def _numbers(ranges: str) -> list[str]:
         match = _RANGE.fullmatch(item)
         first, last = (match[1], match[2] or match[1]) if match else ("1", "0")
         if not 0 <= int(last) - int(first) < MAX_NODES - len(results):
-            raise ValueError(f"{ranges!r} is not a range of at most {MAX_NODES:,} nodes")
+            raise Corrupt(
+                f"{ranges!r} is not a range of at most {MAX_NODES:,} nodes",
+                what="NodeList",
+                given=ranges,
+                accepted=MAX_NODES,
+            )
         # Slurm keeps leading zeros: m[08-10] is m08, m09 and m10.
         results += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
     return results
@@ -236,10 +246,11 @@ def _job(values: Sequence[str], line: int) -> AccountedJob:
     fields = dict(zip(FIELDS, values, strict=True))
     try:
         if not _JOB.fullmatch(fields["JobID"]):
-            raise ValueError(f"JobID = {fields['JobID']!r}")
+            raise Corrupt(f"JobID = {fields['JobID']!r}", what="JobID", given=fields["JobID"])
         submitted_us, begun_us, ended_us = (_time_us(fields, name) for name in ("Submit", "Start", "End"))
         if submitted_us is None or (ended_us is not None and ended_us < (begun_us or submitted_us)):
-            raise ValueError(f"Submit, Start, End = {fields['Submit']}, {fields['Start']}, {fields['End']}")
+            times = [fields[name] for name in ("Submit", "Start", "End")]
+            raise Corrupt(f"Submit, Start, End = {', '.join(times)}", what="Submit, Start, End", given=times)
         node_list, (asked, kind) = fields["NodeList"], _gpus(fields["ReqTRES"])
         gpus, kind = (asked, kind) if begun_us is None else _gpus(fields["AllocTRES"])
         minutes = 0
@@ -265,17 +276,21 @@ def _job(values: Sequence[str], line: int) -> AccountedJob:
             limit_s=minutes * 60 if minutes < YEAR_MINUTES else 0,
             gpu_type=kind,
         )
-    except ValueError as error:
-        raise Corrupt(
-            f"sacct, line {line}: {error}", what="job", where=f"sacct, line {line}", given=str(error)
-        ) from error
+    except Corrupt as error:
+        address = f"sacct, line {line}"
+        raise error.with_message(f"{address}: {error}", where=address) from error
 
 
 def _whole(fields: dict[str, str], name: str) -> int:
     text = fields[name]
     # 12 digits of seconds fit into int64 as microseconds. `isdigit` also accepts digits of other scripts.
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
-        raise ValueError(f"{name} = {text[:100]!r}; a whole number is needed")
+        raise Corrupt(
+            f"{name} = {text[:100]!r}; a whole number is needed",
+            what=name,
+            given=text[:100],
+            accepted="a whole number",
+        )
     return int(text)
 
 

@@ -151,9 +151,13 @@ class LocalRanks:
             if not self._processes.is_held(name, RANKS_KIND):
                 return
             time.sleep(0.05)
+        ranks = self._ranks(run)
         raise Conflict(
-            f"{run}: its launcher was killed, and {self._ranks(run)} of its last start still run on this machine. "
-            "Wait for their end, or end them: penstock train cancel, then penstock train resume"
+            f"{run}: its launcher was killed, and {ranks} of its last start still run on this machine. "
+            "Wait for their end, or end them: penstock train cancel, then penstock train resume",
+            what="processes",
+            where=run,
+            given=ranks,
         )
 
     def _ranks(self, run: str) -> str:

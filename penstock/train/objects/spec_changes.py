@@ -82,18 +82,21 @@ def _facts(spec: RunSpec) -> dict[str, Any]:
 
 def check_change(old: RunSpec, new: RunSpec, where: str) -> None:
     """Check that a run may go on with another file. Raises: RunTaken."""
-    fixed = list[str]()
-    for change in differences(old, new):
-        if change.field in FIXED:
-            fixed.append(str(change))
+    fixed = [change for change in differences(old, new) if change.field in FIXED]
     if fixed:
-        words = ", ".join(fixed)
+        words = ", ".join(map(str, fixed))
         message = (
             f"{where} differs in {words}, which a run keeps: submit the file that it was started from, or "
             "give the run another name. To begin at this run's weights, use Checkpoints(root, run).load(state) in "
             "the script of the new one"
         )
-        raise RunTaken(message, what=words, where=where)
+        raise RunTaken(
+            message,
+            what=", ".join(change.field for change in fixed),
+            where=where,
+            given=[change.new for change in fixed],
+            accepted=[change.old for change in fixed],
+        )
 
 
 def put_change(store: Store, prefix: str, old: RunSpec, new: RunSpec, by: str) -> str:

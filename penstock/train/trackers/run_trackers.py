@@ -34,12 +34,17 @@ class RunTrackers:
         """record, checkpoints: roots. Raises: InvalidRuntime for an unknown name; MissingDependency."""
         for name in names:
             if name not in TRACKERS:
-                raise InvalidRuntime(f"trackers = {name!r}; accepted: {', '.join(TRACKERS)}")
+                raise InvalidRuntime(
+                    f"trackers = {name!r}; accepted: {', '.join(TRACKERS)}",
+                    what="trackers",
+                    given=name,
+                    accepted=list(TRACKERS),
+                )
             try:
                 import_module(name)  # not in the feed's thread: MLflow's modules import each other
             except ImportError as error:
                 raise MissingDependency(
-                    f"the tracker {name} needs its package: pip install 'penstock-data[{name}]'"
+                    f"the tracker {name} needs its package: pip install 'penstock-data[{name}]'", what=name
                 ) from error
         self._names = names
         self._run = run

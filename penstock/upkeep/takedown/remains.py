@@ -43,7 +43,7 @@ class Kept:
     """Deletes it if `until` is ""; None if penstock cannot."""
 
 
-class Unseen(Exception):
+class Unseen(PenstockError):
     """Raised, with the reason, if a store's remains of deleted objects cannot be listed."""
 
 
@@ -73,12 +73,18 @@ def azure_remains(url: str, paths: Sequence[str]) -> Iterator[Kept]:
     try:
         with BlobServiceClient(endpoint, credential=azure_credential(config)) as service:
             if service.get_account_information()["is_hns_enabled"]:
-                raise Unseen("an account with a hierarchical namespace does not list what it has deleted")
+                raise Unseen(
+                    "an account with a hierarchical namespace does not list what it has deleted",
+                    what="account",
+                    given="a hierarchical namespace",
+                )
             blobs = service.get_container_client(container)
             for path in paths:
                 yield from _blob_remains(blobs, under + path, path)
     except (AzureError, ImportError, ValueError) as error:
-        raise Unseen(f"they cannot be listed: {type(error).__name__}") from None
+        raise Unseen(
+            f"they cannot be listed: {type(error).__name__}", what="listing", given=type(error).__name__
+        ) from None
 
 
 def _blob_remains(blobs: Any, name: str, path: str) -> Iterator[Kept]:

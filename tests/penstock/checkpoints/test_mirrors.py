@@ -9,6 +9,7 @@ import loader
 from loader.errors import Forbidden, StoreError, Transient
 from penstock.checkpoints import Checkpoints, marker, retention
 from penstock.checkpoints.listing import check_objects, list_steps
+from tests.refusals import refusal
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def fail(root, monkeypatch):
 
     def raise_error(error):
         def call(*_, **__):
-            raise error("the primary: told so")
+            raise error("the primary: told so", what="primary")
 
         return call
 
@@ -57,7 +58,7 @@ def test_primary_that_is_down_is_not_a_run_without_checkpoints(root, fail):
         lambda: checkpoints.save(40, {"w": torch.zeros(4)}),
         lambda: list(list_steps(root.store)),
     ):
-        with pytest.raises(Transient, match="told so"):
+        with refusal(Transient, what="primary"):
             ask()
     fail(None)
     assert checkpoints.load({"w": torch.zeros(4)}).step == 30
@@ -98,7 +99,7 @@ def test_commit_behind_which_the_primary_fails_says_that_it_is_one(root, fail, m
 
     checkpoints = Checkpoints(root, "r")
     monkeypatch.setattr(root.store.primary, "put_if_absent", last_words)
-    with pytest.raises(Transient, match="told so") as caught:
+    with refusal(Transient, what="primary") as caught:
         checkpoints.save(40, {"w": torch.zeros(4)})
     assert any("step 40 of run 'r' is committed" in note for note in caught.value.__notes__)
     fail(None)

@@ -22,6 +22,7 @@ from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import submit
 from penstock.train.trackers.feed import TrackedSteps
 from tests.penstock.train.conftest import Rank
+from tests.refusals import refusal
 from tests.servers.patience import until
 
 
@@ -184,9 +185,9 @@ def test_place_that_takes_no_object_is_refused_before_a_start(root: str, tmp_pat
     refused = tmp_path / "file" / "runs"
     spec = make_spec(refused, Path(root)) if place == "record" else make_spec(Path(root), refused)
     launcher = LocalRanks(root)
-    with pytest.raises(StoreError, match="file/runs"):
+    with refusal(StoreError, what="object", given="ENOTDIR", within="file/runs"):
         submit(spec, launcher)
-    with pytest.raises(StoreError, match="file/runs"):
+    with refusal(StoreError, what="object", given="ENOTDIR", within="file/runs"):
         check_places(spec)
     assert launcher.status("big-7").state == "unknown"
 
@@ -196,8 +197,11 @@ def test_place_of_checkpoints_that_holds_other_things_is_refused_before_a_start(
 ) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
-    with pytest.raises(NotARoot, match="holds other things"):
-        submit(make_spec(Path(root), tmp_path / "other"), LocalRanks(root))
-    with pytest.raises(NotARoot, match="holds other things"):
-        check_places(make_spec(Path(root), tmp_path / "other"))
+    place = tmp_path / "other"
+    with refusal(NotARoot, what="penstock.json", where=place) as at_start:
+        submit(make_spec(Path(root), place), LocalRanks(root))
+    with refusal(NotARoot, what="penstock.json", where=place) as at_check:
+        check_places(make_spec(Path(root), place))
+    assert "notes.txt" in str(at_start.value.given)
+    assert "notes.txt" in str(at_check.value.given)
     assert RunFolder(open_store(root), "big-7").read_spec() is None

@@ -20,6 +20,7 @@ from penstock.train import Run
 from penstock.train.trackers import feed, run_trackers, tensorboard_run
 from penstock.train.trackers.run_facts import commit
 from tests.penstock.train.conftest import Rank
+from tests.refusals import refusal
 
 pytestmark = pytest.mark.server  # for MLflow, W&B and TensorBoard
 STEPS = 30
@@ -366,17 +367,17 @@ def test_run_without_a_record_or_a_note_is_tracked(
 
 
 def test_trackers_are_checked_before_the_run_joins(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidRuntime, match="trackers = 'comet'; accepted: mlflow, wandb, tensorboard"):
+    with refusal(InvalidRuntime, what="trackers", given="comet", accepted=["mlflow", "wandb", "tensorboard"]):
         Run.joined(trackers=["comet"])
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(MissingDependency, match=r"pip install 'penstock-data\[mlflow\]'"):
         Run.joined(trackers=["mlflow"])
     monkeypatch.setenv("PENSTOCK_TRACKERS", "comet,wandb")
-    with pytest.raises(InvalidRuntime, match="comet"):
+    with refusal(InvalidRuntime, what="trackers", given="comet"):
         Run.joined()
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="MASTER_ADDR"):  # only the first rank has trackers
+    with refusal(InvalidRuntime, what="MASTER_ADDR", where="environment"):  # only the first rank has trackers
         Run.joined()
 
 

@@ -141,4 +141,4 @@ class Holding:
         end = keys.index(held[0]) if held and self._stops else None
         self._store.delete_many(key for key in keys[:end] if key not in self._held)
         if held:
-            raise Forbidden(f"cannot delete {held[0]}: it is held")
+            raise Forbidden(f"cannot delete {held[0]}: it is held", what="object", given="held")

@@ -304,7 +304,7 @@ def test_without_the_right_to_delete_a_sweep_ends(properties, monkeypatch):
     plain, before = root.store, properties.there(root)
     every = {info.key for info in plain.list("")}
     root._use(properties.Holding(plain, every, stops=False))
-    with pytest.raises(Forbidden, match="is held") as error:
+    with refusal(Forbidden, what="object", given="held") as error:
         properties.look(root, 80)
     assert "objects that are due could be deleted; no more were tried" in error.value.__notes__[0]
     assert properties.there(root) == before
@@ -609,10 +609,10 @@ def test_lengths_and_sizes():
     ]
     assert [parse_size(text) for text in ("0", "4096", "1.5KiB", "2TiB")] == [0, 4096, 1536, 2**41]
     for wrong in ("", "72", "h", "-1h", "1w", "1e3s"):
-        with pytest.raises(ValueError, match="not a length of time"):
+        with refusal(InvalidRuntime, what="length of time", given=wrong):
             parse_length(wrong)
     for wrong in ("", "1GB", "-1", "KiB"):
-        with pytest.raises(ValueError, match="not a size"):
+        with refusal(InvalidRuntime, what="size", given=wrong):
             parse_size(wrong)
 
 

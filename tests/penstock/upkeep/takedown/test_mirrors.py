@@ -296,11 +296,15 @@ def test_what_azure_says_it_keeps(azure_account, told):
 
 
 @pytest.mark.parametrize(
-    ("how", "says"), [({"hns": "true"}, "hierarchical namespace"), ({"status": 403}, "HttpResponseError")]
+    ("how", "what", "fault"),
+    [
+        ({"hns": "true"}, "account", "a hierarchical namespace"),
+        ({"status": 403}, "listing", "HttpResponseError"),
+    ],
 )
-def test_what_azure_does_not_say(azure_account, how, says):
+def test_what_azure_does_not_say(azure_account, how, what, fault):
     azure_account(**how)
-    with pytest.raises(Unseen, match=says):
+    with refusal(Unseen, what=what, given=fault):
         list(azure_remains("az://bucket/root", ["data/x.tar"]))
     (place,) = noncurrent(open_store("az://bucket/root"), ["data/x.tar"])
     assert not place["clean"]

@@ -32,6 +32,24 @@ class DamagedJson(ValueError):
         self.value = value
 
 
+class DamagedMember(DamagedJson, TypeError):
+    """A member of the object has a value of another type, or out of range."""
+
+
+def damage_fields(error: Exception, what: str) -> dict[str, object]:
+    """Return the fields `what` and `given` of an error about a JSON object that a reader rejected.
+
+    what: name of the object, if the error does not name a member.
+    """
+    if isinstance(error, DamagedJson):
+        return {"what": error.what or what, "given": error.value}
+    if isinstance(error, KeyError):
+        return {"what": error.args[0], "given": "missing"}
+    fields: dict[str, object] = {"what": what, "given": str(error)}
+    fields.update(getattr(error, "fields", {}))  # of an error of penstock's about one member
+    return fields
+
+
 def is_text(value: object) -> bool:
     try:
         return isinstance(value, str) and value.encode() is not None
@@ -80,7 +98,7 @@ def text_member(body: Mapping[str, Any], name: str) -> str:
     """Return an object's member that must be a text. Raises: KeyError; TypeError."""
     value = body[name]
     if not is_text(value):
-        raise TypeError(f"{name} = {value!r:.80} is not text")
+        raise DamagedMember(f"{name} = {value!r:.80} is not text", what=name, value=value)
     return str(value)
 
 
@@ -98,7 +116,8 @@ def integer_member(
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     is_in_range = is_integer and value >= least and (most is None or value <= most)
     if not is_in_range:
-        raise TypeError(f"{name} = {value!r:.80}, a whole number {accepted} is needed")
+        message = f"{name} = {value!r:.80}, a whole number {accepted} is needed"
+        raise DamagedMember(message, what=name, value=value)
     return int(value)
 
 

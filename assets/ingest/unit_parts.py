@@ -51,7 +51,7 @@ def write_kind_parts(
     name: str,
 ) -> list[tuple[Part, list[CutUnit]]]:
     """Write a part per kind and set of fields; return each with its units. name: the block's name."""
-    from loader.dataset.writing.part_writer import write_part  # only workers need it
+    from loader.dataset.writing.single_part import write_part  # only workers need it
 
     # Samples of a part have the same fields.
     layouts: dict[tuple[Kind, tuple[str, ...]], list[CutUnit]] = {}

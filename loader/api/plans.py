@@ -371,7 +371,7 @@ def write_part(
 
     Any number of workers may write parts; one `root.publish(dataset, parts)` creates the version.
     """
-    from ..dataset.writing.part_writer import write_part as _write_part
+    from ..dataset.writing.single_part import write_part as _write_part
 
     with root.heartbeat(txn):
         return _write_part(root.store, txn, samples, group, groups=groups, name=name)

@@ -29,31 +29,41 @@ _CONTROL = re.compile("[\x00-\x1f\x7f]")
 def check_key(key: object) -> str:
     """Return a valid WebDataset key, which every tar tool extracts safely. Raises: InvalidKey, with the broken rule."""
     if not isinstance(key, str):
-        raise InvalidKey(f"key {key!r} is a {type(key).__name__}; a key is a str such as 'ep_31/0120'")
-    if problem := _key_problem(key):
+        raise InvalidKey(
+            f"key {key!r} is a {type(key).__name__}; a key is a str such as 'ep_31/0120'",
+            what="key",
+            given=key,
+            accepted="str",
+        )
+    if fault := _key_fault(key):
+        problem, rule = fault
         raise InvalidKey(
             f"key {key!r} {problem}; accepted: UTF-8 words separated by '/', without '.' in the last one, e.g. "
             "'ep_31/0120'. Percent-escape what you must keep (loader.escape_key) and pass the original as "
-            "source={'source_key': ...}"
+            "source={'source_key': ...}",
+            what="key",
+            given=key,
+            accepted=rule,
         )
     return key
 
 
-def _key_problem(key: str) -> str | None:
-    """Return what is wrong with a key, in words that follow it; None for a valid one."""
+def _key_fault(key: str) -> tuple[str, str] | None:
+    """Return what is wrong with a key, in words that follow it, and the rule; None for a valid key."""
     if not key:
-        return "is empty"
+        return "is empty", "at least one character"
     if key.startswith("/"):
-        return "starts with '/'"
+        return "starts with '/'", "no leading '/'"
     words = key.split("/")
     if any(word in ("", ".", "..") for word in words):
-        return "has an empty, '.' or '..' component"
+        return "has an empty, '.' or '..' component", "no empty, '.' or '..' component"
     if "." in words[-1]:
-        return "has a '.' in its last component, where the field name begins"
+        problem = "has a '.' in its last component, where the field name begins"
+        return problem, "no '.' in the last component"
     if _CONTROL.search(key):
-        return "contains a control character"
+        return "contains a control character", "no control character"
     if not is_text(key):
-        return "is not encodable as UTF-8"
+        return "is not encodable as UTF-8", "UTF-8"
     return None
 
 
@@ -247,11 +257,19 @@ def check_stated(what: str, words: str) -> str:
 def check_ref_name(name: str) -> str:
     """Return a tag's or alias's name. Raises: InvalidName, also for a reserved name."""
     if not _NAME.fullmatch(name):
-        raise InvalidName(f"{name!r} cannot be a tag or alias: accepted are {_RULE}")
+        raise InvalidName(
+            f"{name!r} cannot be a tag or alias: accepted are {_RULE}",
+            what="name",
+            given=name,
+            accepted=_RULE,
+        )
     if name == LATEST or name.isdigit() or name.startswith("v-"):
         raise InvalidName(
             f"{name!r} cannot be a tag or alias: 'latest' is the newest version, digits are version numbers, "
-            "'v-...' is a version id; choose another name"
+            "'v-...' is a version id; choose another name",
+            what="name",
+            given=name,
+            accepted="a name that is not reserved",
         )
     return name
 
@@ -261,7 +279,10 @@ def check_part_name(name: str) -> str:
     is_word = name.isascii() and name.replace("_", "").isalnum()
     if not is_word or name != name.lower() or len(name) > 64:
         raise InvalidSample(
-            f"part name {name!r} is not accepted; use lower-case letters, digits and '_', e.g. '00042'"
+            f"part name {name!r} is not accepted; use lower-case letters, digits and '_', e.g. '00042'",
+            what="part name",
+            given=name,
+            accepted="lower-case letters, digits and '_'",
         )
     return name
 

@@ -6,7 +6,7 @@ A list holds samples of one version and outlives it. A rule holds an SQL express
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +15,9 @@ from ..errors import (
     AlreadyExists,
     Conflict,
     Corrupt,
-    EmptyView,
     FormatTooNew,
-    InvalidPlan,
     InvalidSample,
     ObjectNotFound,
-    SampleNotFound,
     SliceNotFound,
 )
 from ..json_text import is_text
@@ -29,10 +26,10 @@ from ..storage.threads import DaemonPool
 from .log.marker import check_primary
 from .names import check_stated
 from .root_calls import RootCalls
+from .slice_samples import key_column, ordinals_of_samples, sample_keys
 from .tables.parquet import Int64s, take_rows
 from .tables.slice_record import (
     FOLDER,
-    MAX_SLICE_SAMPLES,
     SliceRecord,
     check_record_size,
     check_slice_name,
@@ -44,8 +41,6 @@ from .tables.slice_record import (
     slice_table_bytes,
 )
 from .tables.table_rows import distinct
-from .versions.sample_rows import columns_of_rows
-from .versions.samples_table import live_ordinals, live_where
 from .versions.slice_members import MISSING, locate_list, missing_keys, slice_ordinals
 from .versions.version import Version, View
 
@@ -126,10 +121,15 @@ def save_slice(
     check_stated("name of the slice's author", by)
     check_stated("reason of the slice", why)
     if not is_text(page):
-        raise InvalidSample(f"page = {page!r} is not text; pass an address, or nothing")
+        raise InvalidSample(
+            f"page = {page!r} is not text; pass an address, or nothing",
+            what="page",
+            given=page,
+            accepted="an address, or nothing",
+        )
     version = root.open(ref)
     where = samples if isinstance(samples, str) else ""
-    ordinals = _ordinals(version, name, samples)
+    ordinals = ordinals_of_samples(version, name, samples)
     _check_writable(root)
     record = SliceRecord(
         dataset=version.dataset,
@@ -160,7 +160,7 @@ def remove_slice(root: RootCalls, dataset: str, name: str, *, by: str, why: str)
     for _ in range(TRIES):
         newest = read_slice(root.store, dataset, name)
         if newest.removed:
-            raise SliceNotFound(f"the slice {newest.full_name} was removed by {newest.by}: {newest.why}")
+            raise _removal_error(newest)
         end = SliceRecord(
             dataset=dataset,
             name=name,
@@ -278,7 +278,13 @@ def diff_slices(
         records = [read_slice(root.store, dataset, name, n) for n in slice_numbers(root.store, dataset, name)]
         numbers = [record.n for record in records if not record.removed]
         if len(numbers) < 2:
-            raise SliceNotFound(f"the slice {dataset}/{name} has {len(numbers)} numbers; two are compared")
+            raise SliceNotFound(
+                f"the slice {dataset}/{name} has {len(numbers)} numbers; two are compared",
+                what="numbers",
+                where=f"{dataset}/{name}",
+                given=len(numbers),
+                accepted=2,
+            )
         before, after = numbers[-2:]
     version = root.open(dataset)
     of_before = slice_ordinals(version, read_slice(root.store, dataset, name, before))
@@ -301,78 +307,8 @@ def slice_keys(version: Version, name: str, n: int | None = None) -> tuple[Slice
     """
     record = read_slice(version.store, version.dataset, name, n)
     if record.removed:
-        raise SliceNotFound(f"the slice {record.full_name} was removed by {record.by}: {record.why}")
+        raise _removal_error(record)
     return record, sample_keys(version, slice_ordinals(version, record))
-
-
-def sample_keys(version: Version, ordinals: Int64s) -> list[str]:
-    """Return the keys of live ordinals, int64 [n], ascending. Reads their row groups of the samples table."""
-    keys: list[str] = _key_column(version, ordinals).to_pylist()
-    return keys
-
-
-def _key_column(version: Version, ordinals: Int64s) -> pa.Array | pa.ChunkedArray:
-    if not len(ordinals):
-        return pa.array([], pa.string())
-    positions, rows = version.parts.locate(ordinals)
-    try:
-        table = columns_of_rows(version, positions, rows, ["key"])
-    except Corrupt:  # an earlier release left the keys tables out of order: the index has the keys too
-        keys = version.keys(ordinals)
-        return pa.array(keys, pa.string())
-    return table["key"]
-
-
-def _ordinals(version: Version, name: str, samples: Any) -> Int64s:
-    """Return int64 [n]: live ordinals of the samples, ascending and distinct."""
-    if isinstance(samples, str):
-        return np.flatnonzero(live_where(version, samples))
-    ordinals = _sample_ordinals(version, samples)
-    if not len(ordinals):
-        raise EmptyView(f"the slice {name!r} of {version.name} has no samples; a list needs one at least")
-    if len(ordinals) > MAX_SLICE_SAMPLES:
-        raise InvalidSample(
-            f"the slice {name!r} has {len(ordinals):,} samples; a list has at most {MAX_SLICE_SAMPLES:,}. Save a rule: "
-            "SQL text"
-        )
-    return ordinals
-
-
-def _sample_ordinals(version: Version, samples: Any) -> Int64s:
-    if isinstance(samples, View):
-        if samples.version.id != version.id:
-            raise InvalidPlan(
-                f"the view is of {samples.version.name}, the slice of {version.name}: pass a view of {version.name}"
-            )
-        return samples.version_ordinals(np.arange(len(samples)))
-    if isinstance(samples, np.ndarray) and samples.dtype.kind in "iu" and samples.ndim == 1:
-        ordinals = samples.astype(np.int64)
-    else:
-        values = list(samples)
-        if all(isinstance(value, str) for value in values):
-            return _ordinals_of_keys(version, values)
-        is_integers = all(isinstance(value, int) and not isinstance(value, bool) for value in values)
-        if not is_integers:
-            raise InvalidSample(
-                f"a slice takes keys, ordinals, a view or SQL text, got {values[:3]!r:.200}: pass keys or ordinals only"
-            )
-        ordinals = np.array(values, np.int64)
-    version.parts.locate(ordinals)  # raises InvalidRuntime for an ordinal out of range
-    return distinct(ordinals)
-
-
-def _ordinals_of_keys(version: Version, keys: Sequence[str]) -> Int64s:
-    ordinals = live_ordinals(version, keys)
-    missing = np.flatnonzero(ordinals == MISSING)
-    if len(missing):
-        more = ""
-        if len(missing) > 1:
-            more = f" (nor {len(missing) - 1} others of these keys)"
-        raise SampleNotFound(
-            f"{version.name} has no live sample {keys[int(missing[0])]!r}{more}; nothing was saved. List keys with "
-            "version.samples()"
-        )
-    return distinct(ordinals)
 
 
 def _check_writable(root: RootCalls) -> None:
@@ -438,12 +374,24 @@ def _is_equal(version: Version, newest: SliceRecord, record: SliceRecord) -> boo
 def _table(version: Version, ordinals: Int64s) -> pa.Table:
     positions, rows = version.parts.locate(ordinals)
     parts = take_rows(version.parts.ids, positions)
-    keys = _key_column(version, ordinals)
+    keys = key_column(version, ordinals)
     return slice_table(ordinals, parts, rows, keys)
 
 
 def _busy(dataset: str, name: str) -> Conflict:
     folder = slice_folder(dataset, name)
     return Conflict(
-        f"{TRIES} others saved {folder} meanwhile; look at it with penstock slice show, and try again"
+        f"{TRIES} others saved {folder} meanwhile; look at it with penstock slice show, and try again",
+        what="slice",
+        where=folder,
+        given=TRIES,
+    )
+
+
+def _removal_error(record: SliceRecord) -> SliceNotFound:
+    return SliceNotFound(
+        f"the slice {record.full_name} was removed by {record.by}: {record.why}",
+        what="slice",
+        where=record.full_name,
+        given=record.why,
     )

@@ -224,7 +224,8 @@ def _check_sizes_complete(
             "pass the bucket_by that the plan was made with, grow(..., bucket_by=loader.bucket(...)), "
             "or start a new plan",
             what="bucket_by",
-            given=first_few(new_labels),
+            given=new_labels,
+            accepted=sorted(first_sizes),
         )
 
 

@@ -58,7 +58,13 @@ def by_score(
             draws[label] = n_draws
     if not draws:
         labels = first_few(list(bands))
-        raise InvalidPlan(f"by_score({by!r}): no band with samples has a weight above 0; bands are {labels}")
+        raise InvalidPlan(
+            f"by_score({by!r}): no band with samples has a weight above 0; bands are {labels}",
+            what="weights",
+            where=f"by_score({by!r})",
+            given=[str(band_weights[label]) for label in bands],
+            accepted="a weight above 0 for a band with samples",
+        )
 
     shares = coarse_integers(draws)
     total = sum(shares.values())
@@ -84,13 +90,21 @@ def _band_weights(
         if not is_list or len(weights) != n_labels:
             raise InvalidPlan(
                 f"by_score({by!r}, weights={weights!r}): "
-                f"with {len(edges)} edges a list of {n_labels} weights is needed"
+                f"with {len(edges)} edges a list of {n_labels} weights is needed",
+                what="weights",
+                where=f"by_score({by!r})",
+                given=weights,
+                accepted=f"a list of {n_labels} weights",
             )
         return dict(zip(labels, weights, strict=True))
 
     if not isinstance(weights, Mapping):
         raise InvalidPlan(
-            f"by_score({by!r}, weights={weights!r}): a mapping of each value to its weight is needed, or edges="
+            f"by_score({by!r}, weights={weights!r}): a mapping of each value to its weight is needed, or edges=",
+            what="weights",
+            where=f"by_score({by!r})",
+            given=weights,
+            accepted="a mapping of each value to its weight",
         )
     band_weights = {}
     for value, weight in weights.items():
@@ -100,7 +114,11 @@ def _band_weights(
         values = first_few(sorted(bands))
         raise InvalidPlan(
             f"by_score({by!r}): weights are for {weight_labels}, the values are {values}; "
-            "give each a weight, 0 to leave it out"
+            "give each a weight, 0 to leave it out",
+            what="weights",
+            where=f"by_score({by!r})",
+            given=sorted(band_weights),
+            accepted=sorted(bands),
         )
     return band_weights
 
@@ -116,7 +134,11 @@ def _exact_weight(
         exact = None
     if exact is None or exact < 0:
         raise InvalidPlan(
-            f"by_score({by!r}): the weight of {label!r} is {weight!r}; a finite number is needed, 0 or above"
+            f"by_score({by!r}): the weight of {label!r} is {weight!r}; a finite number is needed, 0 or above",
+            what=f"weight of {label!r}",
+            where=f"by_score({by!r})",
+            given=weight,
+            accepted="a finite number, 0 or above",
         )
     return exact
 

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 from loader.dataset.shards.shard import Payload
-from loader.dataset.writing.part_writer import write_part
+from loader.dataset.writing.single_part import write_part
 from loader.dataset.writing.spill import Sample
 from loader.storage import Store
 from penstock.card.classes import fields_modality

@@ -64,12 +64,16 @@ def match_keys(
     )
     matched = np.zeros(len(values), bool)
     matched[sample_of] = True
+    if not len(values):
+        raise InvalidKey("there are no rows; give at least one", what="rows", given=0, accepted=1)
     if not len(sample_of):
         raise InvalidKey(
             f"none of the {len(values)} keys is the {on!r} of a live sample of {version.name}; the first is "
-            f"{values[0].as_py()!r}, at {at(0)}. Keys of samples are in version.samples(); on= takes another column"
-            if len(values)
-            else "there are no rows; give at least one"
+            f"{values[0].as_py()!r}, at {at(0)}. Keys of samples are in version.samples(); on= takes another column",
+            what=on,
+            where=at(0),
+            given=values[0].as_py(),
+            accepted=f"{on!r} of a live sample of {version.name}",
         )
     sample_of = last[sample_of]
     order = np.argsort(sample_of, kind="stable")
@@ -148,7 +152,12 @@ def _duplicate(values: pa.Array, code: Int64s, at: Callable[[int], str]) -> Dupl
     first[code[::-1]] = rows[::-1]
     again = rows[first[code] != rows]
     second = int(again[0])
+    key = values[int(code[second])].as_py()
     return DuplicateKey(
-        f"key {values[int(code[second])].as_py()!r} is given twice, at {at(int(first[code[second]]))} and {at(second)} "
-        f"({len(again)} rows repeat a key); keep one of them, or let the last one win (last_wins=True, --last-wins)"
+        f"key {key!r} is given twice, at {at(int(first[code[second]]))} and {at(second)} "
+        f"({len(again)} rows repeat a key); keep one of them, or let the last one win (last_wins=True, --last-wins)",
+        what="key",
+        where=at(second),
+        given=key,
+        accepted="each key once",
     )

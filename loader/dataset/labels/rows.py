@@ -175,7 +175,11 @@ def _file(path: str, name: str, selection: ColumnSelection, types: Mapping[str, 
 
 def _unreadable(name: str) -> InvalidSample:
     return InvalidSample(
-        f"{name!r} is not a kind of file that rows are read from; accepted: .parquet, .jsonl, .csv, .tsv"
+        f"{name!r} is not a kind of file that rows are read from; accepted: .parquet, .jsonl, .csv, .tsv",
+        what="rows",
+        where=name,
+        given=PurePosixPath(name).suffix,
+        accepted=[".parquet", ".jsonl", ".csv", ".tsv"],
     )
 
 

@@ -16,7 +16,7 @@ from ...errors import (
     ObjectNotFound,
     Transient,
 )
-from ...json_text import parse_json_object
+from ...json_text import damage_fields, parse_json_object
 from ...storage import Store
 from ...storage.mirror import MirroredStore, primary_store
 from .entries import DAMAGED, canonical
@@ -230,7 +230,9 @@ def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:
         format_number = int(marker["format"])
     except DAMAGED as error:
         raise NotARoot(
-            f"{name} is not a root's marker ({error}); it was damaged or is another program's file"
+            f"{name} is not a root's marker ({error}); it was damaged or is another program's file",
+            where=name,
+            **damage_fields(error, "marker"),
         ) from error
     if format_number > FORMAT:
         raise FormatTooNew(

@@ -43,10 +43,18 @@ class Writer:
     ) -> None:
         if not 1 <= shard_bytes <= MAX_SHARD_BYTES:
             raise InvalidSample(
-                f"shard_bytes={shard_bytes}; accepted: 1 to {MAX_SHARD_BYTES}, usually 64 MiB to 1 GiB"
+                f"shard_bytes={shard_bytes}; accepted: 1 to {MAX_SHARD_BYTES}, usually 64 MiB to 1 GiB",
+                what="shard_bytes",
+                given=shard_bytes,
+                accepted=[1, MAX_SHARD_BYTES],
             )
         if part_samples is not None and part_samples < 1:
-            raise InvalidSample(f"part_samples={part_samples}; accepted: at least 1, or None for no limit")
+            raise InvalidSample(
+                f"part_samples={part_samples}; accepted: at least 1, or None for no limit",
+                what="part_samples",
+                given=part_samples,
+                accepted="at least 1, or None for no limit",
+            )
         self._root = root
         self.dataset = dataset
         self._group_of = group_chooser(group, groups)
@@ -64,7 +72,9 @@ class Writer:
         """The published version. Raises: RootError before a clean exit."""
         if self._version is None:
             raise RootError(
-                f"nothing of {self.dataset!r} was published by this writer (yet): the `with` block must end cleanly"
+                f"nothing of {self.dataset!r} was published by this writer (yet): the `with` block must end cleanly",
+                what="version",
+                where=self.dataset,
             )
         return self._version
 
@@ -93,7 +103,12 @@ class Writer:
         Raises: InvalidKey, InvalidField, DuplicateKey, FieldMismatch, FieldTooLarge.
         """
         if self._spill is None:
-            raise RootError("writer.add outside its `with` block; use: with root.write(...) as writer")
+            raise RootError(
+                "writer.add outside its `with` block; use: with root.write(...) as writer",
+                what="add",
+                where=self.dataset,
+                given=key,
+            )
         sample = make_sample(key, fields, metadata, source)
         names = frozenset(sample.fields)
         if self._first is None:
@@ -134,7 +149,13 @@ class Writer:
 
     def _publish(self, spill: Spill) -> Version:
         if not spill.n_samples:
-            raise EmptyVersion(f"no sample was added to {self.dataset!r}; a version needs at least one")
+            raise EmptyVersion(
+                f"no sample was added to {self.dataset!r}; a version needs at least one",
+                what="samples",
+                where=self.dataset,
+                given=0,
+                accepted="at least 1",
+            )
         # A crash before `publish` leaves parts that no version names. The collector deletes them.
         parts = list(self._parts(spill))
         return self._root.publish(

@@ -195,5 +195,9 @@ class Similarity:
         return NotIndexed(
             f"{name} has {n:,} samples whose {self.field!r} is not indexed; a query compares at most "
             f"{MOST_COMPARED:,} without an index. Run penstock index {name} --field {self.field} (about {seconds:,} s "
-            f"and {n_numbers:,} bytes), or pass a where that leaves fewer samples"
+            f"and {n_numbers:,} bytes), or pass a where that leaves fewer samples",
+            what=self.field,
+            where=name,
+            given=n,
+            accepted=MOST_COMPARED,
         )

@@ -149,7 +149,11 @@ class TextIndex:
         return NotIndexed(
             f"{name} has {n:,} samples whose {self.field!r} is not indexed; a query reads at most {MOST_READ:,} texts "
             f"without an index. Run penstock index {name} --field {self.field} (about {seconds:,} s and at most "
-            f"{nbytes:,} bytes), or pass a where that leaves fewer samples"
+            f"{nbytes:,} bytes), or pass a where that leaves fewer samples",
+            what=self.field,
+            where=name,
+            given=n,
+            accepted=MOST_READ,
         )
 
 

@@ -54,11 +54,7 @@ _UNREADABLE = (
 )
 
 
-def index_bytes(
-    keys: list[str] | pa.Array,
-    fields: dict[str, Int64s],
-    pages: bytes = b"",
-) -> bytes:
+def index_bytes(keys: list[str] | pa.Array, fields: dict[str, Int64s], pages: bytes = b"") -> bytes:
     """Return the index file. fields: field -> int64 [rows, 3]: offset, nbytes, crc32c. pages: page hashes."""
     if isinstance(keys, list):
         keys = pa.array(keys, pa.string())
@@ -431,7 +427,11 @@ class IndexFile:
         if checksum != expected:
             raise Corrupt(
                 f"{self.url}: {what} CRC-32C is {checksum:08x}, in the shards table {expected:08x}; restore "
-                "it from a mirror"
+                "it from a mirror",
+                what="CRC-32C",
+                where=self.url,
+                given=f"{checksum:08x}",
+                accepted=f"{expected:08x}",
             )
 
     def _read(

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...storage.threads import SizedLru
+from .bitmap import Bools
 from .shards_file import ShardsFile
 
 CACHE_ROWS = 2**17
@@ -44,6 +45,23 @@ class ShardRows:
             cell = column[local]
             row[name] = cell.as_py()
         return row
+
+    def part_changes(self, is_few: bool) -> Bools:
+        """Return bool [shards]: whether the part of each shard differs from the part of the shard before."""
+        changes = np.empty(len(self), bool)
+        start = 0
+        last = None  # name in the last row of the file before
+        for file in self.files:
+            if not file.n_rows:
+                continue
+            end = start + file.n_rows
+            is_first, own_first, own_last = file.part_changes(is_few=is_few)
+            changes[start:end] = is_first
+            # The first row is compared with the last row of the file before.
+            changes[start] = own_first != last
+            last = own_last
+            start = end
+        return changes
 
     def value(
         self,

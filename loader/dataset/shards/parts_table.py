@@ -183,7 +183,12 @@ class PartsTable:
             is_unknown = index.is_null()
             unknown_ids = ids.filter(is_unknown)
             unknown = unknown_ids[0].as_py()
-            raise Corrupt(f"{self._name}: a table names part {unknown!r}, which no shard of the version has")
+            raise Corrupt(
+                f"{self._name}: a table names part {unknown!r}, which no shard of the version has",
+                what="part",
+                where=self._name,
+                given=unknown,
+            )
         return integers(index)
 
     def part_ids(self, positions: Sequence[int]) -> list[str]:
@@ -207,7 +212,13 @@ class PartsTable:
             outside = ordinals[is_outside]
             first_outside = int(outside[0])
             last = n_ordinals - 1
-            raise InvalidRuntime(f"{self._name} has no ordinal {first_outside}; its samples are 0 to {last}")
+            raise InvalidRuntime(
+                f"{self._name} has no ordinal {first_outside}; its samples are 0 to {last}",
+                what="ordinal",
+                where=self._name,
+                given=first_outside,
+                accepted=[0, last],
+            )
         return locate(
             self.first_ordinal,
             self.live_rows,
@@ -280,7 +291,10 @@ class PartsTable:
             raise FieldNotFound(
                 f"{self._name}: part {self.id(position)} has no group {group!r}; "
                 "select its fields with where_present=True to leave such parts out, "
-                "or add the group with root.add_group"
+                "or add the group with root.add_group",
+                what="group",
+                where=f"{self._name}: part {self.id(position)}",
+                given=group,
             )
         return self._shards.row(number)
 
@@ -375,7 +389,7 @@ def _parts(
     if n_groups <= 1:
         return None, None
 
-    is_first = _name_changes(shards)
+    is_first = shards.part_changes(is_few=len(shards) <= FEW_SHARDS)
     stretch = np.cumsum(is_first) - 1  # [shards]: number of the stretch of equal names
     stretch_start = np.flatnonzero(is_first)  # [stretches]
 
@@ -403,25 +417,6 @@ def _parts(
         np.arange(n_shards),
     )
     return part, first_shard
-
-
-def _name_changes(shards: ShardRows) -> Bools:
-    """Return bool [shards]: whether the part of each shard differs from the part of the shard before."""
-    is_few = len(shards) <= FEW_SHARDS
-    out = np.empty(len(shards), bool)
-    start = 0
-    last = None  # name in the last row of the file before
-    for file in shards.files:
-        if not file.n_rows:
-            continue
-        end = start + file.n_rows
-        is_first, own_first, own_last = file.part_changes(is_few=is_few)
-        out[start:end] = is_first
-        # The first row is compared with the last row of the file before.
-        out[start] = own_first != last
-        last = own_last
-        start = end
-    return out
 
 
 def locate(

@@ -212,7 +212,10 @@ def _groups(base: Mapping[str, Any], added: Mapping[str, GroupExtent]) -> dict[s
             if earlier_group != group:
                 raise FieldMismatch(
                     f"field {name!r} would be in group {group!r} and is already in group {earlier_group!r}; "
-                    "a field has one group in a dataset: use the same group, or another field name"
+                    "a field has one group in a dataset: use the same group, or another field name",
+                    what=f"field {name}",
+                    given=group,
+                    accepted=earlier_group,
                 )
         earlier = merged.get(group)
         if earlier is None:
@@ -226,18 +229,17 @@ def _groups(base: Mapping[str, Any], added: Mapping[str, GroupExtent]) -> dict[s
     return merged
 
 
-def _extend_group(
-    group: str,
-    earlier: Mapping[str, Any],
-    extent: GroupExtent,
-) -> dict[str, Any]:
+def _extend_group(group: str, earlier: Mapping[str, Any], extent: GroupExtent) -> dict[str, Any]:
     """Return the manifest's entry of a group with a change's additions. Raises: FieldMismatch."""
     earlier_fields = sorted(earlier["field_nbytes"])
     fields = sorted(extent.field_nbytes)
     if earlier_fields != fields:
         raise FieldMismatch(
             f"group {group!r} has fields {earlier_fields} in the dataset and {fields} in these parts; all parts of a "
-            "group have the same fields: write the others as a group of their own"
+            "group have the same fields: write the others as a group of their own",
+            what=f"group {group}",
+            given=fields,
+            accepted=earlier_fields,
         )
     field_nbytes = {}
     for name, nbytes in earlier["field_nbytes"].items():
@@ -317,11 +319,7 @@ def merge_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dict
     return merged
 
 
-def read_manifest(
-    store: Objects,
-    path: str,
-    sha256: str,
-) -> dict[str, Any]:
+def read_manifest(store: Objects, path: str, sha256: str) -> dict[str, Any]:
     """Return the manifest that a commit names. Raises: Corrupt if its bytes differ; FormatTooNew."""
     data = retry_corrupt(partial(_manifest_bytes, store, path, sha256))
     body: dict[str, Any] = json.loads(data)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import Corrupt, FormatTooNew, InvalidName, InvalidSample, ObjectNotFound, SliceNotFound
-from ...json_text import integer_member, parse_json_object, text_member
+from ...json_text import DamagedJson, damage_fields, integer_member, parse_json_object, text_member
 from ...order.sources.views import list_sha256
 from ...storage import Store
 from ...storage.requests import retry_corrupt
@@ -142,7 +142,11 @@ def parse_slice(data: bytes | memoryview, path: str) -> SliceRecord:
         body = parse_json_object(bytes(data))
         if integer_member(body, "format", 1) > FORMAT:
             raise FormatTooNew(
-                f"{path} has format {body['format']}, this release reads {FORMAT}: use a newer penstock"
+                f"{path} has format {body['format']}, this release reads {FORMAT}: use a newer penstock",
+                what="format",
+                where=path,
+                given=body["format"],
+                accepted=FORMAT,
             )
         record = SliceRecord(
             dataset=check_dataset_name(text_member(body, "dataset")),
@@ -166,36 +170,41 @@ def parse_slice(data: bytes | memoryview, path: str) -> SliceRecord:
     except DAMAGED as error:
         raise Corrupt(
             f"{path} is not a record of a slice ({error}); restore it from a mirror, or delete it",
-            what="record",
             where=path,
-            given=str(error),
+            **damage_fields(error, "record"),
         ) from error
     return record
 
 
 def _check_record(record: SliceRecord, path: str) -> None:
-    """Raise ValueError unless the record agrees with its path, and its facts with one another."""
+    """Raise DamagedJson unless the record agrees with its path, and its facts with one another."""
     if record.path != path:
-        raise ValueError(f"it names itself {record.path}: it was copied or renamed")
+        message = f"it names itself {record.path}: it was copied or renamed"
+        raise DamagedJson(message, what="path", value=record.path)
     if record.kind not in get_args(SliceKind):
-        raise ValueError(f"kind = {record.kind!r:.80}")
+        raise DamagedJson(f"kind = {record.kind!r:.80}", what="kind", value=record.kind)
     if not isinstance(record.removed, bool):
-        raise ValueError(f"removed = {record.removed!r:.80}")
+        raise DamagedJson(f"removed = {record.removed!r:.80}", what="removed", value=record.removed)
     prefix = f"{record.dataset}@"
     version_number = record.version.removeprefix(prefix)
     is_number = _VERSION_NUMBER.fullmatch(version_number)
     is_of_dataset = record.version.startswith(prefix) and is_number
     is_id = _VERSION_ID.fullmatch(record.version_id)
     if not is_of_dataset or not is_id:
-        raise ValueError(f"version = {record.version!r:.80}, {record.version_id!r:.80}")
+        message = f"version = {record.version!r:.80}, {record.version_id!r:.80}"
+        if not is_of_dataset:
+            raise DamagedJson(message, what="version", value=record.version)
+        raise DamagedJson(message, what="version_id", value=record.version_id)
     if not _SHA256.fullmatch(record.sha256):
-        raise ValueError(f"sha256 = {record.sha256!r:.80}")
+        raise DamagedJson(f"sha256 = {record.sha256!r:.80}", what="sha256", value=record.sha256)
     has_expression = bool(record.where.strip())
     if has_expression != (record.kind == "rule"):
-        raise ValueError(f"a {record.kind} with where = {record.where!r:.80}")
+        message = f"a {record.kind} with where = {record.where!r:.80}"
+        raise DamagedJson(message, what="where", value=record.where)
     is_size_of_list = 1 <= record.n_samples <= MAX_SLICE_SAMPLES
     if record.kind == "list" and not is_size_of_list:
-        raise ValueError(f"n_samples = {record.n_samples}; a list has 1 to {MAX_SLICE_SAMPLES}")
+        message = f"n_samples = {record.n_samples}; a list has 1 to {MAX_SLICE_SAMPLES}"
+        raise DamagedJson(message, what="n_samples", value=record.n_samples)
 
 
 def slice_numbers(store: Store, dataset: str, name: str) -> list[int]:
@@ -278,7 +287,11 @@ def _too_large(
 ) -> Corrupt:
     return Corrupt(
         f"{store.url}/{path} has {nbytes:,} bytes, and a slice's has at most {most_bytes:,}: it was not read. Restore "
-        "it from a mirror, or delete it"
+        "it from a mirror, or delete it",
+        what="bytes",
+        where=path,
+        given=nbytes,
+        accepted=most_bytes,
     )
 
 
@@ -364,7 +377,11 @@ def parse_slice_table(
     if kinds != expected or has_nulls or table.num_rows != record.n_samples:
         raise Corrupt(
             f"{path} is not a table of {record.path}: it has {table.num_rows} rows of {kinds}; needed are "
-            f"{record.n_samples} of {expected} without nulls. Restore it from a mirror"
+            f"{record.n_samples} of {expected} without nulls. Restore it from a mirror",
+            what="columns",
+            where=path,
+            given=[table.num_rows, *(f"{name} {kind}" for name, kind in kinds.items())],
+            accepted=[record.n_samples, *(f"{name} {kind}" for name, kind in expected.items())],
         )
     facts = table_facts(table)
     written_as = facts.get("path")
@@ -381,12 +398,12 @@ def parse_slice_table(
     is_ascending = ordinals[0] >= 0 and bool((steps > 0).all())
     sha256 = list_sha256(ordinals)
     if not is_ascending or sha256 != record.sha256:
-        raise Corrupt(
+        message = (
             f"{path}: the sha256 of its ordinals is {sha256}, {record.path} states {record.sha256}: it was changed. "
-            "Restore both from a mirror, or save the slice again",
-            what="sha256",
-            where=path,
-            given=sha256,
-            accepted=record.sha256,
+            "Restore both from a mirror, or save the slice again"
         )
+        if is_ascending:
+            raise Corrupt(message, what="sha256", where=path, given=sha256, accepted=record.sha256)
+        first = ordinals[:5].tolist()
+        raise Corrupt(message, what="ordinals", where=path, given=first, accepted="ascending numbers from 0")
     return table.select(list(columns))

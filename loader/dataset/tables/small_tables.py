@@ -80,8 +80,18 @@ def _check_size(
 def _is_number(field: pa.Field, name: str) -> bool:
     kind = field.type
     if pa.types.is_nested(kind):
-        raise Corrupt(f"{name} has a column of {kind}; accepted: texts and numbers")
+        raise _wrong_kind(name, kind)
     return bool(pa.types.is_primitive(kind))
+
+
+def _wrong_kind(name: str, kind: pa.DataType) -> Corrupt:
+    return Corrupt(
+        f"{name} has a column of {kind}; accepted: texts and numbers",
+        what="column",
+        where=name,
+        given=str(kind),
+        accepted="texts and numbers",
+    )
 
 
 def _with_plain_texts(table: pa.Table, name: str, most_bytes: int) -> pa.Table:
@@ -110,7 +120,7 @@ def _text_bytes(column: pa.ChunkedArray, name: str) -> int:
     kind = column.type
     is_text = pa.types.is_dictionary(kind) and pa.types.is_string(kind.value_type)
     if not is_text:
-        raise Corrupt(f"{name} has a column of {kind}; accepted: texts and numbers")
+        raise _wrong_kind(name, kind)
     nbytes = 0
     for chunk in column.chunks:
         # A dictionary has few texts. Their lengths are repeated per row, not the texts themselves.

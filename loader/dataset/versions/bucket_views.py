@@ -86,6 +86,7 @@ def whole_predicate(
     raise InvalidPlan(
         f"the view where {bucket.predicate!r} is not the bucket {label!r} of {by!r}",
         what="bucket",
+        where=f"bucket({by!r})",
         given=label,
     )
 

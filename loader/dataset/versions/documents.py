@@ -85,7 +85,11 @@ class ListedDocuments(ViewDocuments):
             keys = ", ".join(map(repr, first_keys))
             raise InvalidPlan(
                 f"pack of a list that has {len(repeated)} documents more than once: {keys} ...; list each document "
-                "once. To train on it again, use a second plan, or a weight"
+                "once. To train on it again, use a second plan, or a weight",
+                what="list",
+                where="pack",
+                given=first_keys,
+                accepted="each document once",
             )
         return self._ordinals
 
@@ -168,7 +172,11 @@ def field_nbytes(
         sizes = index.column(f"{field}_nbytes")
         if len(sizes) != len(is_live):
             raise Corrupt(
-                f"{index.url} has {len(sizes)} rows, its part has {len(is_live)}; restore it from a mirror"
+                f"{index.url} has {len(sizes)} rows, its part has {len(is_live)}; restore it from a mirror",
+                what="rows",
+                where=index.url,
+                given=len(sizes),
+                accepted=len(is_live),
             )
         return sizes[is_live]
 

@@ -79,27 +79,7 @@ def view_delta(view: "ViewSamples", old: "ViewSamples", compare: bool = True) ->
             where=now.name,
             given=was.name,
         )
-    if set(view.fields) != set(old.fields) or view.where_present != old.where_present:
-        raise InvalidPlan(
-            f"the view of {now.name} has the fields {sorted(view.fields)}, of {was.name} {sorted(old.fields)}; "
-            f"batches hold samples of both: select({', '.join(map(repr, old.fields))})",
-            what="fields",
-            where=now.name,
-            given=sorted(view.fields),
-        )
-    if view.columns != old.columns:
-        raise InvalidPlan(
-            f"the view of {now.name} has the columns {list(view.columns)}, of {was.name} {list(old.columns)}, or other "
-            "class names; batches hold samples of both: pass the same columns= to select()"
-        )
-    if view.predicate != old.predicate:
-        raise InvalidPlan(
-            f"the view of {now.name} is where {view.predicate!r}, of {was.name} where {old.predicate!r}: the "
-            "same predicate is needed, for it decides about the samples that both have",
-            what="where",
-            where=now.name,
-            given=view.predicate,
-        )
+    _check_selection(view, old)
     _check_slices(view, old)
     removed = _removals(was, now)
     first = len(was) - len(removed)
@@ -116,6 +96,39 @@ def view_delta(view: "ViewSamples", old: "ViewSamples", compare: bool = True) ->
             )
     new = view.from_first(first)
     return Delta(view=new if len(new) else None, first=first, removed=removed)
+
+
+def _check_selection(view: "ViewSamples", old: "ViewSamples") -> None:
+    """Raise InvalidPlan unless both views have the same fields, columns and predicate."""
+    was = old.version
+    now = view.version
+    if set(view.fields) != set(old.fields) or view.where_present != old.where_present:
+        raise InvalidPlan(
+            f"the view of {now.name} has the fields {sorted(view.fields)}, of {was.name} {sorted(old.fields)}; "
+            f"batches hold samples of both: select({', '.join(map(repr, old.fields))})",
+            what="fields",
+            where=now.name,
+            given=sorted(view.fields),
+            accepted=sorted(old.fields),
+        )
+    if view.columns != old.columns:
+        raise InvalidPlan(
+            f"the view of {now.name} has the columns {list(view.columns)}, of {was.name} {list(old.columns)}, or other "
+            "class names; batches hold samples of both: pass the same columns= to select()",
+            what="columns",
+            where=now.name,
+            given=view.columns,
+            accepted=old.columns,
+        )
+    if view.predicate != old.predicate:
+        raise InvalidPlan(
+            f"the view of {now.name} is where {view.predicate!r}, of {was.name} where {old.predicate!r}: the "
+            "same predicate is needed, for it decides about the samples that both have",
+            what="where",
+            where=now.name,
+            given=view.predicate,
+            accepted=old.predicate,
+        )
 
 
 def _check_slices(view: "ViewSamples", old: "ViewSamples") -> None:

@@ -35,10 +35,6 @@ _ALL_ROWS = 10**9
 _CLOSES = {")": "(", "]": "["}
 
 
-class TooCostly(ValueError):
-    """An expression exceeds a limit. Names the function, value and limit."""
-
-
 @dataclass(slots=True)
 class _Argument:
     copies: int = 0
@@ -116,7 +112,11 @@ class _Cost:
             argument.segment *= 2
             argument.open_betweens += 1
         elif word == "OVER" and max(argument.operands, default=0) >= _ALL_ROWS:
-            raise TooCostly("array_agg, listagg or string_agg with OVER holds all rows once per row")
+            raise FieldNotFound(
+                "array_agg, listagg or string_agg with OVER holds all rows once per row",
+                where="OVER",
+                given="array_agg, listagg or string_agg",
+            )
         elif kind == "operator":
             argument.joined += token if token in "|+" else ""
         elif kind == "text":
@@ -150,7 +150,7 @@ class _Cost:
             self._end_segment(argument)
         copies = sum(one.copies for one in frame.arguments) * _COPIES.get(frame.name, 1)
         if copies > MAX_EXPRESSION_COPIES:
-            raise TooCostly(
+            raise FieldNotFound(
                 limit_message(
                     "with the operands that polars copies (of BETWEEN, CASE, "
                     f"{', '.join(name.lower() for name in _COPIES)}) it has",
@@ -158,29 +158,39 @@ class _Cost:
                     "words and operators",
                     MAX_EXPRESSION_COPIES,
                     "Nest fewer of them",
-                )
+                ),
+                where="copies",
+                given=copies,
+                accepted=MAX_EXPRESSION_COPIES,
             )
         return copies
 
-    def _check_characters(self, what: str, characters: int) -> None:
+    def _check_characters(self, where: str, characters: int) -> None:
         if characters > MAX_MADE_CHARACTERS:
-            raise TooCostly(
+            raise FieldNotFound(
                 limit_message(
-                    f"{what} may make, of one character of a row",
+                    f"{where} may make, of one character of a row",
                     characters,
                     "characters",
                     MAX_MADE_CHARACTERS,
                     "Write shorter texts, or fewer functions inside one another",
-                )
+                ),
+                where=where,
+                given=characters,
+                accepted=MAX_MADE_CHARACTERS,
             )
 
 
 def check_cost(tokens: Sequence[tuple[str, str]]) -> None:
-    """Raise TooCostly if the expression exceeds a limit. tokens: from `tokens_of`."""
-    cost, before = _Cost(), ("", "")
+    """Raise FieldNotFound if the expression exceeds a limit. tokens: from `sql_tokens`."""
+    cost = _Cost()
+    before = ("", "")
     for kind, token in tokens:
-        cost.read(kind, token, before[1] if token == "(" and before[0] == "word" else "")
-        before = kind, token
+        name = ""
+        if token == "(" and before[0] == "word":
+            name = before[1]
+        cost.read(kind, token, name)
+        before = (kind, token)
     cost.finish()
 
 
@@ -211,9 +221,12 @@ def _literal(frame: _Frame, at: int, kind: str) -> str:
     if [one for one, _ in tokens] != [kind] or len(tokens[0][1]) > 1000:
         shown = " ".join(token for _, token in tokens)[:60].lower()
         accepted = "a whole number" if kind == "number" else "a text in single quotes"
-        raise TooCostly(
+        raise FieldNotFound(
             f"argument {at + 1} of {frame.name.lower()}(...) is {shown!r}; accepted is {accepted} of up to "
-            f"{MAX_MADE_CHARACTERS} characters"
+            f"{MAX_MADE_CHARACTERS} characters",
+            where=f"argument {at + 1} of {frame.name.lower()}(...)",
+            given=shown,
+            accepted=accepted,
         )
     return tokens[0][1]
 
@@ -272,27 +285,29 @@ def parse_expression(pl: Any, text: object, what: str) -> "polars.Expr":
 
     Raises: FieldNotFound unless the text is an expression of columns.
     """
-    if refused := _refusal(text) or _otherwise_read(pl, text):
-        raise FieldNotFound(
+    try:
+        _check_text(text)
+        _check_backslashes(pl, text)
+    except FieldNotFound as refused:
+        raise refused.with_message(
             f"{what} is refused: {refused}. An expression is made of columns, operators and functions of their values, "
             "such as \"width >= 256 AND licence = 'cc-by'\"",
             what=what,
-            given=str(refused),
-        )
+        ) from None
     try:
         out: polars.Expr = pl.sql_expr(text)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError) as error:
         raise FieldNotFound(
             f"{what} is not an SQL expression: {error}; write e.g. \"width >= 256 AND licence = 'cc-by'\"",
             what=what,
-            given=str(error),
+            given=text,
             accepted="an SQL expression",
         ) from error
     if out.meta.has_multiple_outputs():  # polars takes "*" and "^p.*$" for patterns, even in double quotes
         raise FieldNotFound(
             f"{what} names a pattern of columns, which gives several values; name one column, without '*' and '^...$'",
             what=what,
-            given="a pattern of columns",
+            given=text,
             accepted="one column",
         )
     return out
@@ -322,19 +337,32 @@ def counts(kind: str, token: str) -> bool:
     return kind in ("word", "operator") and token != ","
 
 
-def _refusal(text: object) -> str | None:
+def _check_text(text: object) -> None:
+    """Raise FieldNotFound unless the text is free of queries, comments and unlisted functions, and of bounded cost."""
     if not isinstance(text, str):
-        return f"{text!r} is not text"
-    before, heads, n_words, tokens = ("", ""), [""], 0, sql_tokens(text)
+        raise FieldNotFound(f"{text!r} is not text", given=text, accepted="text")
+    before = ("", "")
+    heads = [""]  # for each open bracket, the word before it
+    n_words = 0
+    tokens = sql_tokens(text)
     for kind, token in tokens:
         if kind == "odd":
-            return f"{token!r} outside of a text; write neither comments nor prefixes of texts"
+            raise FieldNotFound(
+                f"{token!r} outside of a text; write neither comments nor prefixes of texts",
+                given=token,
+                accepted="neither comments nor prefixes",
+            )
         if kind == "open_quote":
-            return f"the quote {token} is never closed"
-        if kind == "word" and (why := _bad_word(token, before, heads[-1])):
-            return why
+            raise FieldNotFound(f"the quote {token} is never closed", given=token, accepted="a closing quote")
+        if kind == "word":
+            _check_word(token, before, heads[-1])
         if token == "(" and before[0] in ("word", "name") and before[1] not in _CALLED:
-            return f"{before[1].lower()}(...) is not a function that may be called"
+            called = f"{before[1].lower()}(...)"
+            raise FieldNotFound(
+                f"{called} is not a function that may be called",
+                given=called,
+                accepted="a function that may be called",
+            )
         if token == "(":
             heads.append(before[1])
         elif token == ")" and len(heads) > 1:
@@ -342,30 +370,38 @@ def _refusal(text: object) -> str | None:
         n_words += counts(kind, token)
         before = (kind, token)
     if n_words > MAX_EXPRESSION_WORDS:
-        return (
+        raise FieldNotFound(
             f"{n_words} words and operators, where at most {MAX_EXPRESSION_WORDS} are accepted; write column IN (...) "
-            "for many"
+            "for many",
+            where="words and operators",
+            given=n_words,
+            accepted=MAX_EXPRESSION_WORDS,
         )
+    check_cost(tokens)
+
+
+def _check_backslashes(pl: Any, text: object) -> None:
+    """Raise FieldNotFound if this polars may split the text differently, at a backslash before a quote."""
+    if not (isinstance(text, str) and "\\'" in text):
+        return
     try:
-        check_cost(tokens)
-    except TooCostly as error:
-        return str(error)
-    return None
+        pl.sql_expr("'\\'")
+    except pl.exceptions.PolarsError:
+        raise FieldNotFound(
+            f"polars {pl.__version__} reads a backslash before a quote in its own way; write none",
+            given="\\'",
+            accepted="no backslash before a quote",
+        ) from None
 
 
-def _otherwise_read(pl: Any, text: object) -> str | None:
-    """Return why this polars version may split the text differently, such as at a backslash before a quote."""
-    if isinstance(text, str) and "\\'" in text:
-        try:
-            pl.sql_expr("'\\'")
-        except pl.exceptions.PolarsError:
-            return f"polars {pl.__version__} reads a backslash before a quote in its own way; write none"
-    return None
-
-
-def _bad_word(word: str, before: tuple[str, str], head: str) -> str | None:
-    """Return the reason to reject a word, or None. head: the word before the innermost open bracket."""
-    asks = word == "SELECT" or (word in _BEGINS_A_QUERY and before[1] == "(")
-    if word == "FROM" and not asks:
-        asks = before[1] != "DISTINCT" and head not in _TAKES_FROM
-    return f"{word} begins a query; a column of that name stands in double quotes" if asks else None
+def _check_word(word: str, before: tuple[str, str], head: str) -> None:
+    """Raise FieldNotFound for a word that begins a query. head: the word before the innermost open bracket."""
+    begins_query = word == "SELECT" or (word in _BEGINS_A_QUERY and before[1] == "(")
+    if word == "FROM" and not begins_query:
+        begins_query = before[1] != "DISTINCT" and head not in _TAKES_FROM
+    if begins_query:
+        raise FieldNotFound(
+            f"{word} begins a query; a column of that name stands in double quotes",
+            given=word,
+            accepted="a column in double quotes",
+        )

@@ -1,7 +1,6 @@
-"""Pack views of documents: the table of sequences, and checksums for the pieces of split documents.
+"""Pack views of documents: the table of sequences.
 
-    packs/<hash>.parquet           sequence, document, start, length; one row per piece
-    packs/<hash>.checks.parquet    document, offset, nbytes, crc32c, field_crc32c; one row per split document's piece
+    packs/<hash>.parquet    sequence, document, start, length; one row per piece
 
 The hash covers view, field, length, and the source of the lengths.
 """
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from ...errors import AlreadyExists, Corrupt, DecodeFailed, Forbidden, InvalidPlan, ObjectNotFound, StoreError
+from ...errors import AlreadyExists, Corrupt, Forbidden, InvalidPlan, ObjectNotFound, StoreError
 from ...modalities.array import field_layout, is_array
 from ...order.random.plan_hash import content_hash
 from ...order.sources.pack_table import (
@@ -26,13 +25,11 @@ from ...order.sources.pack_table import (
 )
 from ...order.sources.packing import PackBy, PackedView
 from ...order.sources.views import ListedView
-from ...storage.threads import DaemonPool
-from ..reading.verified_bucket_reads import FieldPart, read_fields
-from ..shards.address import UNKNOWN_CRC, FieldAddress
-from ..shards.shard import crc32c
+from ..reading.verified_bucket_reads import read_fields
 from ..tables.parquet import parse_stored, table_bytes, table_facts
 from .documents import ViewDocuments, view_documents
 from .pack_formats import FieldFormats, document_formats, formats_from_facts, formats_to_facts
+from .piece_checksums import PieceChecks, keep_checks, load_checks
 
 if TYPE_CHECKING:
     from .view_samples import ViewSamples
@@ -40,98 +37,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
-_COLUMNS = ("document", "offset", "nbytes", "crc32c", "field_crc32c")
-_AT_ONCE = 16  # documents in memory while their checksums are computed
-
-
-class PieceChecks:
-    """Offsets and CRC-32Cs for the pieces of split documents. 40 bytes per piece; read-only."""
-
-    def __init__(self, rows: Int64s) -> None:
-        """rows: int64 [pieces, 5], as stored, sorted by document, then piece."""
-        self._rows = rows
-        self._documents, self._first = np.unique(rows[:, 0], return_index=True)
-
-    def part(self, document: int, number: int, field: FieldAddress) -> FieldPart | None:
-        """Return piece `number` (from 0) of a document; None if unknown, or computed from other bytes."""
-        at = int(np.searchsorted(self._documents, document))
-        if at == len(self._documents) or int(self._documents[at]) != document:
-            return None
-        _, offset, nbytes, crc, field_crc = self._rows[int(self._first[at]) + number].tolist()
-        return FieldPart(offset, nbytes, crc) if field_crc == field.crc32c else None
-
-
-def load_checks(view: "ViewSamples", path: str) -> PieceChecks | None:
-    store, path = view.version.store, checks_path(path)
-    try:
-        table = parse_stored(store.get(path).data, path, f"{store.url}/{path}")
-    except ObjectNotFound:
-        return None
-    try:
-        return PieceChecks(np.column_stack([table[name].to_numpy() for name in _COLUMNS]).astype(np.int64))
-    except KeyError as error:
-        raise Corrupt(
-            f"{store.url}/{path} is not a table of checksums: {error}; delete it, documents are then read whole"
-        ) from error
-
-
-def keep_checks(view: "ViewSamples", packed: PackedView, path: str) -> None:
-    """Read every split document once, and store its pieces' checksums next to the table at `path`.
-
-    Skips corrupt or unexpected documents, which their readers report.
-    """
-    documents, tokens = packed.table.longer_than(packed.packing.length)
-    checks: list[Int64s] = [np.zeros((0, len(_COLUMNS)), np.int64)]
-    with DaemonPool(_AT_ONCE, "penstock-pack") as pool:
-        for first in range(0, len(documents), _AT_ONCE):
-            block = slice(first, first + _AT_ONCE)
-            checks += _of_documents(view, packed, documents[block], tokens[block], pool)
-    rows = np.concatenate(checks)
-    table = pa.table({name: rows[:, i] for i, name in enumerate(_COLUMNS)})
-    data = table_bytes(table, "piece checks", facts={"path": checks_path(path)})
-    try:
-        view.version.store.put_if_absent(checks_path(path), data)
-    except AlreadyExists:
-        pass  # another process read the same bytes
-    except StoreError as error:
-        logger.warning("%s was not saved (%s); split documents are read whole", checks_path(path), error)
-
-
-def checks_path(path: str) -> str:
-    return path.removesuffix(".parquet") + ".checks.parquet"
-
-
-def _of_documents(
-    view: "ViewSamples", packed: PackedView, documents: Int64s, tokens: Int64s, pool: DaemonPool
-) -> list[Int64s]:
-    field, packing = packed.packing.field, packed.packing
-    addresses = view.version.address(documents, [field], pool.map)
-    read = read_fields(
-        view.version.shard_store, addresses, parallel_map=pool.map, on_corrupt=lambda number, error: None
-    )
-    out: list[Int64s] = []
-    for address, fields, n in zip(addresses, read, tokens.tolist(), strict=True):
-        try:
-            stored = field_layout(field, fields[field])
-        except (KeyError, DecodeFailed):
-            continue
-        known = address.fields[field].crc32c != UNKNOWN_CRC
-        if known and stored.shape == (n,) and stored.dtype.str == packing.dtype:
-            nbytes = packing.length * stored.dtype.itemsize
-            rows = _pieces(fields[field], len(stored.head), nbytes)
-            own = (address.ordinal, address.fields[field].crc32c)
-            out.append(np.array([(own[0], *row, own[1]) for row in rows], np.int64))
-    return out
-
-
-def _pieces(data: bytes, start: int, nbytes: int) -> list[tuple[int, int, int]]:
-    """Return (offset, bytes, CRC-32C) for consecutive pieces of `nbytes` from `start` on; the last may be shorter."""
-    cuts = range(start, len(data), nbytes)
-    return [(at, min(nbytes, len(data) - at), crc32c(data[at : at + nbytes])) for at in cuts]
-
-
 PACKING = 1  # number of the packing rule; a new rule gives its tables new names
 COLUMNS = ("sequence", "document", "start", "length")
+_SHOWN = 5  # values of a damaged column in its error
 
 
 def packed(source: "ViewSamples | ListedView", asked: PackBy) -> PackedView:
@@ -147,18 +55,32 @@ def packed(source: "ViewSamples | ListedView", asked: PackBy) -> PackedView:
     view = documents.view
     for field in asked.fields:
         if not is_array(field):
-            raise InvalidPlan(f"pack: {field!r}: an .npy field is needed, or a flat one such as 'tokens.u2'")
+            raise InvalidPlan(
+                f"pack: {field!r}: an .npy field is needed, or a flat one such as 'tokens.u2'",
+                what="field",
+                where="pack",
+                given=field,
+                accepted="an .npy field, or a flat one",
+            )
     if set(view.fields) != set(asked.fields):
         words = ", ".join(map(repr, asked.fields))
         raise InvalidPlan(
             f"pack of {words} from a view with the fields {list(view.fields)}: a sequence has only what there is of "
             f"each token of its documents; pass version.select({words}), and name fields with a value per token in "
-            "pack(beside=), others with rows in pack(ragged=)"
+            "pack(beside=), others with rows in pack(ragged=)",
+            what="fields",
+            where="pack",
+            given=view.fields,
+            accepted=asked.fields,
         )
     if view.columns:
         raise InvalidPlan(
             f"pack of a view with the columns {list(view.columns)}: a sequence joins documents, which have one value "
-            "each of a column; leave columns= out of select(), and name them in pack(columns=)"
+            "each of a column; leave columns= out of select(), and name them in pack(columns=)",
+            what="columns",
+            where="pack",
+            given=view.columns,
+            accepted=(),
         )
     types: dict[str, str] = {}
     if asked.columns:
@@ -213,7 +135,7 @@ def _pack(
         tokens = first.counts()
     has_no_count = tokens < 0
     if has_no_count.any():
-        raise InvalidPlan(_no_count(documents, asked, ordinals[has_no_count]))
+        raise _no_count(documents, asked, ordinals[has_no_count])
     _check_counts(documents, asked, ordinals, tokens)
     if column_types:
         from .pack_columns import check_documents
@@ -239,9 +161,14 @@ def _check_counts(
     is_long = tokens > MAX_DOCUMENT_TOKENS
     if is_long.any():
         (key,) = documents.version.keys(ordinals[is_long][:1])
+        n_tokens = int(tokens[is_long][0])
         raise InvalidPlan(
-            f"pack(lengths={asked.lengths!r}): document {key!r} has {tokens[is_long][0]:,} tokens; at most "
-            f"{MAX_DOCUMENT_TOKENS:,}. Correct the column, or leave the document out with where()"
+            f"pack(lengths={asked.lengths!r}): document {key!r} has {n_tokens:,} tokens; at most "
+            f"{MAX_DOCUMENT_TOKENS:,}. Correct the column, or leave the document out with where()",
+            what="lengths",
+            where=f"document {key!r}",
+            given=n_tokens,
+            accepted=MAX_DOCUMENT_TOKENS,
         )
 
 
@@ -276,11 +203,21 @@ def _groups(documents: ViewDocuments, column: str, ordinals: Int64s) -> Int64s:
         (key,) = documents.version.keys(missing[:1])
         raise InvalidPlan(
             f"{what}: {len(missing)} documents have no value, such as {key!r}; leave them out with "
-            f'where("{column} IS NOT NULL")'
+            f'where("{column} IS NOT NULL")',
+            what="together",
+            where="pack",
+            given=[len(missing), key],
+            accepted="a value for each document",
         )
     is_exact = chosen.dtype.is_integer() or str(chosen.dtype) in ("String", "Boolean")
     if not is_exact:
-        raise InvalidPlan(f"{what} is {chosen.dtype}; texts, whole numbers or truth values are needed")
+        raise InvalidPlan(
+            f"{what} is {chosen.dtype}; texts, whole numbers or truth values are needed",
+            what="together",
+            where="pack",
+            given=str(chosen.dtype),
+            accepted="texts, whole numbers or truth values",
+        )
     # 0.1 s for 2 million texts, which take numpy.unique 2.3.
     numbers = chosen.rank("dense")
     return numbers.to_numpy().astype(np.int64)
@@ -309,7 +246,7 @@ class _Stored:
         self._documents = documents
         self._field = asked.field
         if not len(documents):
-            raise InvalidPlan("pack: the view has no samples")
+            raise InvalidPlan("pack: the view has no samples", what="view", where="pack", given=0, accepted=1)
         version = documents.version
         (address,) = version.address(documents.first(), asked.fields)
         (fields_read,) = read_fields(version.shard_store, [address])
@@ -331,21 +268,35 @@ def _count_tokens(documents: ViewDocuments, asked: PackBy) -> Int64s:
     assert asked.lengths is not None
     values = documents.values(asked.lengths, f"pack(lengths={asked.lengths!r})")
     if not values.dtype.is_integer():
-        raise InvalidPlan(f"pack(lengths={asked.lengths!r}) is {values.dtype}; whole numbers are needed")
+        raise InvalidPlan(
+            f"pack(lengths={asked.lengths!r}) is {values.dtype}; whole numbers are needed",
+            what="lengths",
+            where="pack",
+            given=str(values.dtype),
+            accepted="whole numbers",
+        )
     counts: Int64s = values.fill_null(-1).to_numpy().astype(np.int64)
     return counts
 
 
-def _no_count(documents: ViewDocuments, asked: PackBy, ordinals: Int64s) -> str:
+def _no_count(documents: ViewDocuments, asked: PackBy, ordinals: Int64s) -> InvalidPlan:
     (first,) = documents.version.keys(ordinals[:1])
     if asked.lengths:
-        return (
+        return InvalidPlan(
             f"pack(lengths={asked.lengths!r}): {len(ordinals)} documents have no number of tokens, such as {first!r}; "
-            f'leave them out with where("{asked.lengths} >= 0")'
+            f'leave them out with where("{asked.lengths} >= 0")',
+            what="lengths",
+            where="pack",
+            given=[len(ordinals), first],
+            accepted="a number of tokens for each document",
         )
-    return (
+    return InvalidPlan(
         f"pack({asked.field!r}): {len(ordinals)} documents, such as {first!r}, are not "
-        "arrays like the first one; store all in one dtype, or name a column with pack(lengths=)"
+        "arrays like the first one; store all in one dtype, or name a column with pack(lengths=)",
+        what="field",
+        where="pack",
+        given=[len(ordinals), first],
+        accepted="arrays like the first document's",
     )
 
 
@@ -375,7 +326,11 @@ def _load(documents: ViewDocuments, asked: PackBy) -> tuple[FieldFormats, PackTa
         columns = [table[column].to_numpy() for column in COLUMNS]
     except KeyError as error:
         raise Corrupt(
-            f"{name} is not a table of packed sequences: {error}; delete it to rebuild it"
+            f"{name} is not a table of packed sequences: {error}; delete it to rebuild it",
+            what="columns",
+            where=name,
+            given=table.column_names,
+            accepted=COLUMNS,
         ) from error
     _check(name, columns, len(documents.version), asked)
     _check_documents(name, columns[1], documents)
@@ -383,30 +338,60 @@ def _load(documents: ViewDocuments, asked: PackBy) -> tuple[FieldFormats, PackTa
     stored_sha256 = facts.get("content_sha256")
     formats = formats_from_facts(asked, facts)
     if formats is None:
-        raise Corrupt(f"{name} has no dtypes of {list(asked.fields)}: {facts}; delete it to rebuild it")
+        raise Corrupt(
+            f"{name} has no dtypes of {list(asked.fields)}: {facts}; delete it to rebuild it",
+            what="dtypes",
+            where=name,
+            given=facts.get("dtype"),
+            accepted=asked.fields,
+        )
     if table_read.sha256 != stored_sha256:
         raise Corrupt(
             f"{name}: the sha256 of its rows is {table_read.sha256}, stored is {stored_sha256!r}: it was damaged or "
-            "edited; delete it to rebuild it"
+            "edited; delete it to rebuild it",
+            what="sha256",
+            where=name,
+            given=table_read.sha256,
+            accepted=stored_sha256,
         )
     return formats, table_read
 
 
-def _check(name: str, columns: list[Int64s], documents: int, asked: PackBy) -> None:
-    sequence, document, start, nbytes = columns
-    ascends = len(sequence) == 0 or (sequence[0] == 0 and bool(np.isin(np.diff(sequence), (0, 1)).all()))
-    whole = ascends and all(column.dtype == np.int64 for column in columns)
-    if whole and len(sequence):
-        whole = bool(
-            (document >= 0).all()
-            and (document < documents).all()
-            and (start >= 0).all()
-            and (nbytes > 0).all()
-            and int(np.bincount(sequence, nbytes).max()) <= asked.length
-            and pieces_fit(document, start, nbytes, asked.split)
-        )
-    if not whole:
-        raise Corrupt(f"{name} is not a table of packed sequences; delete it to rebuild it")
+def _check(name: str, columns: list[Int64s], n_documents: int, asked: PackBy) -> None:
+    """Raise Corrupt unless the columns are rows of packed sequences."""
+    for column, values in zip(COLUMNS, columns, strict=True):
+        if values.dtype != np.int64:
+            raise _no_sequences(name, column, str(values.dtype), "int64")
+    sequence, document, start, length = columns
+    if not len(sequence):
+        return
+    is_step = np.isin(
+        np.diff(sequence), (0, 1)
+    )  # the next piece is in the same sequence, or begins the next one
+    if sequence[0] != 0 or not is_step.all():
+        raise _no_sequences(name, "sequence", sequence[:_SHOWN].tolist(), "numbers from 0 without gaps")
+    is_document = (document >= 0) & (document < n_documents)
+    if not is_document.all():
+        raise _no_sequences(name, "document", int(document[~is_document][0]), f"0 to {n_documents - 1}")
+    if (start < 0).any():
+        raise _no_sequences(name, "start", int(start.min()), "at least 0")
+    if (length <= 0).any():
+        raise _no_sequences(name, "length", int(length.min()), "at least 1")
+    longest = int(np.bincount(sequence, length).max())
+    if longest > asked.length:
+        raise _no_sequences(name, "length", longest, f"at most {asked.length} in a sequence")
+    if not pieces_fit(document, start, length, asked.split):
+        raise _no_sequences(name, "pieces", start[:_SHOWN].tolist(), "pieces within their documents")
+
+
+def _no_sequences(name: str, what: str, value: object, accepted: str) -> Corrupt:
+    return Corrupt(
+        f"{name} is not a table of packed sequences; delete it to rebuild it",
+        what=what,
+        where=name,
+        given=value,
+        accepted=accepted,
+    )
 
 
 def _check_documents(name: str, table_documents: Int64s, documents: ViewDocuments) -> None:
@@ -421,7 +406,11 @@ def _check_documents(name: str, table_documents: Int64s, documents: ViewDocument
         (key,) = documents.version.keys(table_documents[is_other][:1])
         raise Corrupt(
             f"{name} has documents that its view lacks, such as {key!r}: it was edited, or belongs to another view; "
-            "delete it to rebuild it"
+            "delete it to rebuild it",
+            what="document",
+            where=name,
+            given=key,
+            accepted="documents of the view",
         )
 
 

@@ -30,12 +30,24 @@ def document_formats(
     tokens = stored[asked.field]
     if len(tokens.shape) != 1:
         described = _describe(address, asked.field, tokens)
-        raise InvalidPlan(f"pack: {described}; one dimension is needed")
+        raise InvalidPlan(
+            f"pack: {described}; one dimension is needed",
+            what=asked.field,
+            where="pack",
+            given=tokens.shape,
+            accepted="one dimension",
+        )
     (n_tokens,) = tokens.shape
     for field, layout in stored.items():
         if not layout.shape:
             described = _describe(address, field, layout)
-            raise InvalidPlan(f"pack: {described}; rows are needed, [n] or [n, ...]")
+            raise InvalidPlan(
+                f"pack: {described}; rows are needed, [n] or [n, ...]",
+                what=field,
+                where="pack",
+                given=layout.shape,
+                accepted="[n] or [n, ...]",
+            )
     for field in asked.side_names:
         layout = stored[field]
         n_rows = layout.shape[0]
@@ -43,7 +55,11 @@ def document_formats(
             described = _describe(address, field, layout)
             raise InvalidPlan(
                 f"pack: {described}, and {asked.field!r} has {n_tokens} tokens; a value or row is needed for "
-                "each. Name fields with another number of rows in pack(ragged=)"
+                "each. Name fields with another number of rows in pack(ragged=)",
+                what=field,
+                where="pack",
+                given=n_rows,
+                accepted=n_tokens,
             )
 
     dtypes: dict[str, str] = {}

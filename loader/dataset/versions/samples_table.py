@@ -399,9 +399,18 @@ def live_columns(
         lazy = rows.select("ordinal", *columns)
         frame: polars.DataFrame = lazy.drop("ordinal").collect()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise FieldNotFound(f"{what} cannot be evaluated on {version.name}: {error}") from error
+        raise FieldNotFound(
+            f"{what} cannot be evaluated on {version.name}: {error}",
+            what=what,
+            where=version.name,
+            given=[text for text, _ in queries],
+        ) from error
     if scan is None and frame.height != len(version):
         raise Corrupt(
-            f"{version.name}: {what} gave {frame.height} rows for {len(version)} samples; run penstock verify"
+            f"{version.name}: {what} gave {frame.height} rows for {len(version)} samples; run penstock verify",
+            what=what,
+            where=version.name,
+            given=frame.height,
+            accepted=len(version),
         )
     return frame

@@ -248,7 +248,13 @@ def locate_list(version: "VersionData", record: SliceRecord) -> Int64s:
     path.
     """
     if record.dataset != version.dataset:
-        raise Corrupt(f"{record.path} is a slice of {record.dataset}, not of {version.dataset}")
+        raise Corrupt(
+            f"{record.path} is a slice of {record.dataset}, not of {version.dataset}",
+            what="dataset",
+            where=record.path,
+            given=record.dataset,
+            accepted=version.dataset,
+        )
     table = read_slice_table(version.store, record, ["ordinal", "part", "row"])
     part_names, part_code = run_codes(table["part"])
     known_parts = _positions(version, part_names)  # [runs of a part], MISSING for parts of other versions

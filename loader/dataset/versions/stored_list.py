@@ -60,7 +60,9 @@ def reopen_list(view: View, sha256: str) -> ListedView:
     if ordinals is None:
         raise InvalidPlan(
             f"{store.url} has no {list_path(sha256)}: restore it from a mirror, or make the list again with "
-            "loader.listed"
+            "loader.listed",
+            what=list_path(sha256),
+            where=store.url,
         )
     return ListedView(view, _of_view(view, ordinals))
 

@@ -1,6 +1,5 @@
 """Write one part: a shard and its index per group, and the part's rows of the samples table."""
 
-import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,13 +7,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...errors import EmptyVersion, FieldMismatch, InvalidField, InvalidSample
+from ...errors import FieldMismatch, InvalidField, InvalidSample
 from ...modalities import encode
 from ...native import IN_MEMORY, UNKNOWN_CRC, OpenFile, gather
 from ...storage import Store
 from ...storage.disk.scratch import OnScratch
 from ...storage.store import new_in_place
-from ..names import check_field, check_group, check_key, check_part_name, member_name, member_names
+from ..names import check_field, check_group, check_key, member_name, member_names
 from ..shards.bitmap import Int64s
 from ..shards.index import IndexPlace, index_bytes
 from ..shards.part import Part, ShardFile
@@ -29,7 +28,7 @@ from ..shards.shard import (
 from ..tables import columns
 from ..tables.any_columns import table_of_any
 from ..tables.parquet import put_table
-from .spill import Sample, Spill
+from .spill import Sample
 
 Uint8s = np.ndarray[Any, np.dtype[np.uint8]]
 GroupChooser = Callable[[str], str]
@@ -56,7 +55,13 @@ def make_sample(
     """Return a checked sample with encoded fields. Raises: subclasses of InvalidSample, which name key and field."""
     check_key(key)
     if not isinstance(fields, Mapping) or not fields:
-        raise InvalidSample(f"sample {key!r} has no fields; pass a dict such as {{'jpg': bytes, 'cls': 3}}")
+        raise InvalidSample(
+            f"sample {key!r} has no fields; pass a dict such as {{'jpg': bytes, 'cls': 3}}",
+            what="fields",
+            where=f"sample {key!r}",
+            given=fields,
+            accepted="a dict of one field or more",
+        )
     for field in fields:
         check_field(field)
         member_name(key, field)  # raises if the member's name is too long, or hidden
@@ -396,55 +401,9 @@ def field_mismatch_error(
         f"sample {key!r} has fields {sorted(own_fields)}, {example} has {sorted(expected_fields)}: "
         f"missing {missing}, extra {extra}. "
         "All samples of a group have the same fields: write other kinds of samples "
-        "as parts with a group of their own, or into another dataset"
+        "as parts with a group of their own, or into another dataset",
+        what="fields",
+        where=f"sample {key!r}",
+        given=sorted(own_fields),
+        accepted=sorted(expected_fields),
     )
-
-
-def write_part(
-    store: Store,
-    txn: str,
-    samples: Iterable[Sequence[Any]],
-    group: str = "media",
-    *,
-    groups: Mapping[str, str] | None = None,
-    name: str | None = None,
-) -> Part:
-    """Write one part from (key, fields[, metadata[, source]]) tuples, in hash order of their keys.
-
-    name: identifies the part within its transaction, for workers that may be retried. Attempts with one name are one
-    part; publishing two of them raises Conflict.
-
-    Raises: EmptyVersion if there are no samples; InvalidSample.
-    """
-    name = check_part_name(name or secrets.token_hex(8))
-    spill = Spill()
-    writer = PartWriter(
-        store,
-        txn=txn,
-        attempt=secrets.token_hex(8),
-        name=name,
-        group_of=group_chooser(group, groups),
-    )
-    try:
-        for sample in samples:
-            if not isinstance(sample, tuple | list) or not 2 <= len(sample) <= 4:
-                raise InvalidSample(
-                    "a sample is a tuple (key, fields), (key, fields, metadata) or (key, fields, metadata, source); "
-                    f"got {_describe_type(sample)}"
-                )
-            spill.add(make_sample(*sample))
-        if not spill.n_samples:
-            raise EmptyVersion("a part needs at least one sample; the iterable given was empty")
-        for sorted_sample in spill.drain():
-            writer.add(sorted_sample)
-        return writer.finish()
-    finally:
-        writer.close()
-        spill.close()
-
-
-def _describe_type(sample: object) -> str:
-    name = f"a {type(sample).__name__}"
-    if isinstance(sample, tuple | list):
-        return f"{name} of length {len(sample)}"
-    return name

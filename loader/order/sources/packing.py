@@ -160,18 +160,18 @@ class Packing:
         for name, dtype_name, _ in self.ragged:
             ragged_dtype = _dtype(dtype_name)
             if ragged_dtype.kind not in "biuf":
-                raise InvalidPlan(
-                    f"pack: field {name!r} holds {ragged_dtype}; ragged are fields of numbers or truth values"
-                )
+                kind = str(ragged_dtype)
+                text = f"pack: field {name!r} holds {kind}; ragged are fields of numbers or truth values"
+                raise InvalidPlan(text, what=name, given=kind, accepted="numbers or truth values")
         dtype = _dtype(self.dtype)
         if dtype.kind not in "iu":
             text = f"pack: field {self.field!r} holds {dtype}; tokens are whole numbers, such as uint16"
-            raise InvalidPlan(text, what=self.field, given=str(dtype))
+            raise InvalidPlan(text, what=self.field, given=str(dtype), accepted="whole numbers")
         if not _fits(self.pad_id, dtype):
             bounds = np.iinfo(dtype)
             text = f"pack: pad_id = {self.pad_id} does not fit into {dtype}, the dtype of {self.field!r}"
             text += f": {bounds.min} to {bounds.max} do"
-            raise InvalidPlan(text, what="pad_id", given=self.pad_id)
+            raise InvalidPlan(text, what="pad_id", given=self.pad_id, accepted=[bounds.min, bounds.max])
 
     @property
     def list_fields(self) -> frozenset[str]:

@@ -7,7 +7,8 @@ import numpy as np
 
 from ...dataset.reading.verified_bucket_reads import PartsOfField
 from ...dataset.shards.address import SampleAddress
-from ...dataset.versions.pack import PieceChecks, piece_checks
+from ...dataset.versions.pack import piece_checks
+from ...dataset.versions.piece_checksums import PieceChecks
 from ...errors import Corrupt
 from ...modalities import Decoder, find_decoder
 from ...order.sources.packing import PackedView

@@ -1,7 +1,7 @@
 """Verify a stored slice: its record, its table, and that both are of live samples of its version."""
 
 from loader.dataset.log.state import State
-from loader.dataset.slices import sample_keys
+from loader.dataset.slice_samples import sample_keys
 from loader.dataset.tables.parquet import integers
 from loader.dataset.tables.slice_record import parse_slice, path_parts, read_slice_table
 from loader.dataset.versions.slice_members import slice_ordinals

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import loader
-from loader.dataset.slices import list_slices, sample_keys
+from loader.dataset.slice_samples import sample_keys
+from loader.dataset.slices import list_slices
 from loader.dataset.tables.slice_record import SliceRecord, read_slice, slice_numbers
 from loader.dataset.versions.slice_members import missing_keys
 from loader.errors import SliceNotFound

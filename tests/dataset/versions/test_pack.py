@@ -17,7 +17,7 @@ from loader.dataset.versions.documents import field_nbytes
 from loader.dataset.versions.pack import piece_checks
 from loader.errors import Corrupt, FieldNotFound, Forbidden, InvalidPlan, InvalidRuntime
 from tests.proxy_stores import ProxyStore
-from tests.refusals import refusal
+from tests.refusals import ABSENT, refusal
 
 FIELD = "tokens.npy"
 LENGTHS = [5, 0, 17, 3, 40, 8, 8, 1, 2, 29, 16, 7, 12, 4, 4, 31]
@@ -167,47 +167,41 @@ def test_table_that_was_stored_first_is_taken(root):
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "what", "given"),
     [
-        (lambda data: data[:-30], "not a readable Parquet"),
-        (lambda data: columns(sequence=[0, 2], document=[0, 1], start=[0, 0], length=[4, 4]), "not a table"),
-        (lambda data: columns(sequence=[1, 1], document=[0, 1], start=[0, 0], length=[4, 4]), "not a table"),
-        (lambda data: columns(sequence=[0, 0], document=[0, 16], start=[0, 0], length=[4, 4]), "not a table"),
-        (lambda data: columns(sequence=[0, 0], document=[0, -1], start=[0, 0], length=[4, 4]), "not a table"),
-        (lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, 0], length=[4, 13]), "not a table"),
-        (lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, -1], length=[4, 3]), "not a table"),
-        (lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, 1], length=[4, 0]), "not a table"),
+        (lambda data: data[:-30], "table", ABSENT),
+        (lambda data: rows_of([0, 2], [0, 1], [0, 0], [4, 4]), "sequence", [0, 2]),
+        (lambda data: rows_of([1, 1], [0, 1], [0, 0], [4, 4]), "sequence", [1, 1]),
+        (lambda data: rows_of([0, 0], [0, 16], [0, 0], [4, 4]), "document", 16),
+        (lambda data: rows_of([0, 0], [0, -1], [0, 0], [4, 4]), "document", -1),
+        (lambda data: rows_of([0, 0], [0, 1], [0, 0], [4, 13]), "length", 17),
+        (lambda data: rows_of([0, 0], [0, 1], [0, -1], [4, 3]), "start", -1),
+        (lambda data: rows_of([0, 0], [0, 1], [0, 1], [4, 0]), "length", 0),
+        (lambda data: rows_of([0, 0], [0, 1], [0.5, 1], [4, 1]), "start", "float64"),
         (
-            lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0.5, 1], length=[4, 1]),
-            "not a table",
+            lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, 1]),
+            *("columns", ["sequence", "document", "start"]),
         ),
-        (lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, 1]), "not a table"),
-        (lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, 1], length=[4, 4]), "not a table"),
-        (lambda data: columns(sequence=[0], document=[0], start=[2**63 - 1], length=[4]), "not a table"),
-        (
-            lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, 0], length=[4, 4]),
-            "has no dtypes of",
-        ),
-        (lambda data: with_facts(data, {b"penstock.dtype": b"garbage"}), "has no dtypes of"),
-        (
-            lambda data: with_facts(data, {b"penstock.content_sha256": b"\xff" * 64}),
-            "the sha256 of its rows is",
-        ),
+        (lambda data: rows_of([0, 0], [0, 1], [0, 1], [4, 4]), "pieces", [0, 1]),
+        (lambda data: rows_of([0], [0], [2**63 - 1], [4]), "pieces", [2**63 - 1]),
+        (lambda data: rows_of([0, 0], [0, 1], [0, 0], [4, 4]), "dtypes", None),
+        (lambda data: with_facts(data, {b"penstock.dtype": b"garbage"}), "dtypes", "garbage"),
+        (lambda data: with_facts(data, {b"penstock.content_sha256": b"\xff" * 64}), "sha256", ABSENT),
         (
             lambda data: with_facts(data, {b"\xffpenstock.dtype": b""}, drop=b"penstock.dtype"),
-            "has no dtypes of",
+            *("dtypes", None),
         ),
-        (lambda data: without_its_last_row(data), "not a table"),
+        (lambda data: without_its_last_row(data), "pieces", ABSENT),
     ],
 )
-def test_damaged_table_is_refused(tmp_path, change, says):
+def test_damaged_table_is_refused(tmp_path, change, what, given):
     with loader.Root(str(tmp_path)) as root:
         version = write(root)
         packed(version.select(FIELD))
         (info,) = root.store.list("packs/")
         path = tmp_path / info.key
         path.write_bytes(change(path.read_bytes()))
-        with pytest.raises(Corrupt, match=says):
+        with refusal(Corrupt, what=what, where=str(path), given=given):
             packed(root.open("docs@1").select(FIELD))
 
 
@@ -227,6 +221,10 @@ def with_facts(data, facts, drop=b""):
     return sink.getvalue()
 
 
+def rows_of(sequence, document, start, length):
+    return columns(sequence=sequence, document=document, start=start, length=length)
+
+
 def columns(**values):
     import pyarrow as pa
 
@@ -236,41 +234,53 @@ def columns(**values):
 
 
 @pytest.mark.parametrize(
-    ("fields", "asked", "says"),
+    ("fields", "asked", "what", "given", "accepted"),
     [
-        (
-            (FIELD, "txt"),
-            {"field": FIELD},
-            r"the fields \['tokens.npy', 'txt'\].*version.select\('tokens.npy'\)",
-        ),
-        (("txt",), {"field": "txt"}, "an .npy field is needed"),
-        ((FIELD,), {"field": FIELD, "lengths": "half"}, "Float64; whole numbers"),
-        (
-            (FIELD,),
-            {"field": FIELD, "lengths": "n_or_null"},
-            "8 documents have no number of tokens, such as 'k",
-        ),
-        ((FIELD,), {"field": FIELD, "lengths": "n - 1"}, "have no number of tokens, such as 'k01'"),
+        ((FIELD, "txt"), {"field": FIELD}, "fields", (FIELD, "txt"), (FIELD,)),
+        (("txt",), {"field": "txt"}, "field", "txt", "an .npy field, or a flat one"),
+        ((FIELD,), {"field": FIELD, "lengths": "half"}, "lengths", "Float64", "whole numbers"),
     ],
 )
-def test_what_cannot_be_packed(root, fields, asked, says):
-    with pytest.raises(InvalidPlan, match=says):
-        write(root).select(*fields).packed(loader.pack(length=16, **asked))
+def test_what_cannot_be_packed(root, fields, asked, what, given, accepted):
+    view = write(root).select(*fields)
+    with refusal(InvalidPlan, what=what, where="pack", given=given, accepted=accepted):
+        view.packed(loader.pack(length=16, **asked))
 
 
 @pytest.mark.parametrize(
-    ("arrays", "says"),
+    ("options", "what", "n", "missing"),
     [
-        ([np.zeros((2, 3), np.uint16)], r"is uint16 \[2, 3\]; one dimension"),
-        ([np.zeros(3, np.float32)], "holds float32; tokens are whole numbers"),
-        ([np.zeros(3, np.uint16), np.zeros(3, np.uint8)], "1 documents, such as .* are not arrays like"),
+        ({"lengths": "n_or_null"}, "lengths", 8, "n_or_null IS NULL"),
+        ({"lengths": "n - 1"}, "lengths", 1, "n = 0"),
+        ({"together": "n_or_null"}, "together", 8, "n_or_null IS NULL"),
     ],
 )
-def test_arrays_that_cannot_be_packed(root, arrays, says):
+def test_documents_without_a_value_are_counted_and_the_first_is_named(root, options, what, n, missing):
+    view = write(root).select(FIELD)
+    without = view.where(missing)
+    (first,) = without.keys(without.version_ordinals(np.arange(1)))
+    with refusal(InvalidPlan, what=what, where="pack", given=[n, first]):
+        packed(view, **options)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "what", "given", "accepted"),
+    [
+        ([np.zeros((2, 3), np.uint16)], FIELD, (2, 3), "one dimension"),
+        ([np.zeros(3, np.float32)], FIELD, "float32", "whole numbers"),
+        (
+            [np.zeros(3, np.uint16), np.zeros(3, np.uint8)],
+            "field",
+            ABSENT,
+            "arrays like the first document's",
+        ),
+    ],
+)
+def test_arrays_that_cannot_be_packed(root, arrays, what, given, accepted):
     with root.write("docs") as writer:
         for number, array in enumerate(arrays):
             writer.add(f"k{number}", {FIELD: array})
-    with pytest.raises(InvalidPlan, match=says):
+    with refusal(InvalidPlan, what=what, where="source 'd'", given=given, accepted=accepted):
         loader.plan({"d": writer.version}, seed=1, global_batch=1, pack=loader.pack(FIELD, 8))
 
 
@@ -280,7 +290,7 @@ def test_unknown_column_is_named(root):
 
 
 def test_view_without_samples(root):
-    with pytest.raises(InvalidPlan, match="no samples"):
+    with refusal(InvalidPlan, what="view", where="pack", given=0):
         packed(write(root).select(FIELD).where("n > 99"))
 
 
@@ -291,7 +301,7 @@ def test_damaged_index_is_refused(tmp_path):
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
-        with pytest.raises(Corrupt, match="SHA-256"):
+        with refusal(Corrupt, what="its footer", where=str(path)):
             list(field_nbytes(root.open("docs@1"), FIELD))
 
 
@@ -333,10 +343,9 @@ def test_forged_table_of_documents_that_the_view_lacks_is_refused(tmp_path, kind
             paths.append(path)
         own, forged = (tmp_path / path for path in paths)
         own.write_bytes(with_facts(forged.read_bytes(), {b"penstock.path": paths[0].encode()}))
-        with pytest.raises(
-            Corrupt, match=r"documents that its view lacks, such as 'k.*delete it to rebuild it"
-        ):
+        with refusal(Corrupt, what="document", where=str(own), accepted="documents of the view") as caught:
             view.packed(loader.pack(FIELD, 32))
+        assert others.ordinals([caught.value.given]) >= 0
         own.unlink()
         assert len(view.packed(loader.pack(FIELD, 32)))
 
@@ -345,12 +354,12 @@ def test_damaged_checksums_are_refused(tmp_path):
     with loader.Root(str(tmp_path)) as root:
         view = packed(write(root).select(FIELD), checksums=True)
         (path,) = tmp_path.glob("packs/*.checks.parquet")
-        for data, says in (
-            (path.read_bytes()[:-9], "not a readable"),
-            (columns(document=[1]), "not a table of ch"),
+        for data, what, given in (
+            (path.read_bytes()[:-9], "table", ABSENT),
+            (columns(document=[1]), "columns", ["document"]),
         ):
             path.write_bytes(data)
-            with pytest.raises(Corrupt, match=says):
+            with refusal(Corrupt, what=what, where=str(path), given=given):
                 piece_checks(view)
 
 
@@ -366,8 +375,11 @@ def test_tables_exchanged_are_refused(tmp_path):
             paths[0].write_bytes(second)
             paths[1].write_bytes(first)
             for number in (0, 1):
-                with pytest.raises(Corrupt, match=r"packs/\w+(\.checks)?\.parquet was written as packs/"):
+                with refusal(Corrupt, what="path") as caught:
                     read(number)
+                names = {caught.value.given, caught.value.accepted}
+                assert names == {str(path.relative_to(tmp_path)) for path in paths}
+                assert caught.value.where.endswith(caught.value.accepted)
 
 
 def again(views):
@@ -437,7 +449,8 @@ def test_table_that_splits_a_document_of_a_group_is_refused(tmp_path, rows):
         packed(view, together="pair_id")
         (info,) = root.store.list("packs/")
         (tmp_path / info.key).write_bytes(columns(**rows))
-        with pytest.raises(Corrupt, match="not a table of packed sequences; delete it to rebuild it"):
+        given = rows["start"]
+        with refusal(Corrupt, what="pieces", where=str(tmp_path / info.key), given=given):
             packed(view, together="pair_id")
 
 
@@ -476,27 +489,20 @@ def test_documents_stay_whole_without_split(root):
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("more", "what", "given", "accepted"),
     [
-        ({"split": False}, r"pack\(split=False\): 4 documents have more than 16 tokens: 'k"),
-        (
-            {"together": "kind"},
-            r"together='kind'\): 2 groups have more than 16 tokens, with the documents 'k",
-        ),
-        (
-            {"together": "n_or_null"},
-            r'8 documents have no value, such as .* where\("n_or_null IS NOT NULL"\)',
-        ),
-        ({"together": "half"}, "is Float64; texts, whole numbers or truth values"),
-        ({"together": ""}, "the name of a column"),
-        ({"split": 0}, "True or False is needed"),
-        ({"split": False, "checksums": True}, "is for split documents"),
-        ({"together": "kind", "checksums": True}, "is for split documents"),
+        ({"split": False}, "length", 4, "documents of at most 16 tokens"),
+        ({"together": "kind"}, "length", 2, "documents of at most 16 tokens"),
+        ({"together": "half"}, "together", "Float64", "texts, whole numbers or truth values"),
+        ({"together": ""}, "together", "", "the name of a column"),
+        ({"split": 0}, "split", 0, [True, False]),
+        ({"split": False, "checksums": True}, "checksums", True, "split documents"),
+        ({"together": "kind", "checksums": True}, "checksums", True, "split documents"),
     ],
 )
-def test_groups_that_do_not_fit_are_refused(root, more, says):
+def test_groups_that_do_not_fit_are_refused(root, more, what, given, accepted):
     view = write(root).select(FIELD)
-    with pytest.raises(InvalidPlan, match=says):
+    with refusal(InvalidPlan, what=what, given=given, accepted=accepted):
         packed(view, **more)
     assert list(root.store.list("packs/")) == []
 
@@ -508,13 +514,15 @@ def test_together_needs_a_column_that_is_there(root):
 
 @pytest.mark.parametrize("pattern", ["*", "^k.*$"])
 def test_together_takes_no_pattern_of_columns(root, pattern):
-    with pytest.raises(FieldNotFound, match="names a pattern of columns"):
+    with refusal(
+        FieldNotFound, what=f"pack(together={pattern!r})", given=f'"{pattern}"', accepted="one column"
+    ):
         packed(write(root).select(FIELD), together=pattern)
 
 
 def test_number_of_tokens_beyond_the_table_names_the_document(root):
     view = write(root).select(FIELD)
-    with pytest.raises(InvalidPlan, match=r"document 'k01' has 4,294,967,296 tokens; at most 4,294,967,295"):
+    with refusal(InvalidPlan, what="lengths", where="document 'k01'", given=2**32, accepted=2**32 - 1):
         packed(view, lengths="4294967296 - n", length=2**24)
 
 

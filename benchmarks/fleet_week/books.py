@@ -9,14 +9,14 @@ import numpy as np
 from loader.dataset.log.entries import canonical
 from loader.storage import Store
 from penstock.train.goodput import PARTS
+from penstock.train.intervals import ROW, interval_bytes
 from penstock.train.run_folder import FORMAT, RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.windows import ROW, window_bytes
 from penstock.usage.sacct import FIELDS
 
 from .jobs import ACCOUNTS, GPUS, PRIORITIES, Allocation, Attempt, Job, us
 
-WINDOW_S = 60.0
+INTERVAL_S = 60.0
 """As the ranks keep them."""
 
 
@@ -33,7 +33,7 @@ class Truth:
 
 
 class Books:
-    """A record in memory, lines of accounting, windows, and the truth."""
+    """A record in memory, lines of accounting, intervals, and the truth."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.truth = store, Truth()
@@ -109,7 +109,7 @@ class Books:
     def _count(
         self, job: Job, attempt: Attempt, at_s: float, saves: list[tuple[int, float]], done: int
     ) -> None:
-        """Add the attempt's time to the truth, and write its windows."""
+        """Add the attempt's time to the truth, and write its intervals."""
         self._add("starting", min(at_s, attempt.up_s) - attempt.begun_s, attempt)
         self._add("restoring", min(at_s, attempt.restored_s) - attempt.up_s, attempt)
         self._add("waiting for data", min(at_s, attempt.first_s) - attempt.restored_s, attempt)
@@ -121,13 +121,13 @@ class Books:
             self._add("waiting for data", in_steps_s * job.wait_share, attempt)
             self._add("repeated steps", in_steps_s * (1 - job.wait_share) * again, attempt)
             self._add("new steps", in_steps_s * (1 - job.wait_share) * (1 - again), attempt)
-            self._put_window(job, attempt, at_s, len(saves))
+            self._put_interval(job, attempt, at_s, len(saves))
         self._done[job.run] = max(self._done[job.run], done)
 
-    def _put_window(self, job: Job, attempt: Attempt, at_s: float, saves: int) -> None:
-        """Write one window, up to the last whole minute: ranks write each."""
+    def _put_interval(self, job: Job, attempt: Attempt, at_s: float, saves: int) -> None:
+        """Write one interval, up to the last whole minute: ranks write each."""
         assert job.allocation is not None
-        end_s = attempt.first_s + (at_s - attempt.first_s) // WINDOW_S * WINDOW_S
+        end_s = attempt.first_s + (at_s - attempt.first_s) // INTERVAL_S * INTERVAL_S
         _, end = attempt.progress(job.save_every, job.save_s, end_s)
         if end <= attempt.first_step:
             return
@@ -137,7 +137,7 @@ class Books:
         row["begun_us"], row["ended_us"] = us(attempt.first_s), us(end_s)
         row["step_s"] = end_s - attempt.first_s - saves * job.save_s
         row["wait_s"] = row["step_s"] * job.wait_share
-        self.folder(job).put_window(attempt.number, *window_bytes(row.tobytes()))
+        self.folder(job).put_interval(attempt.number, *interval_bytes(row.tobytes()))
 
     def gap(self, part: str, seconds: float, job: Job) -> None:
         """Add an allocation's time outside of attempts."""

@@ -75,7 +75,7 @@ def _goodput(week: Week, jobs: list[AccountedJob]) -> Iterator[Row]:
             continue
         folder = week.books.folder(job)
         allocations = match_attempts(spans[job.run], folder.attempts(), now_us)
-        starts = goodput(allocations, folder.events(), folder.window_sums())
+        starts = goodput(allocations, folder.events(), folder.interval_sums())
         for part, seconds in totals(starts).items():
             sums[part] += seconds
     truth = week.books.truth

@@ -12,8 +12,8 @@ from penstock.nodes.suspects import (
     Drain,
     FailedCheck,
     NodeFault,
+    NodeInterval,
     NodeSigns,
-    NodeWindow,
     Suspect,
     caps,
     suspects,
@@ -58,7 +58,7 @@ class Watch:
         """Suspects of the broken check."""
         self.alerts: list[tuple[float, str]] = []
         self._faults: deque[NodeFault] = deque()
-        self._windows: deque[NodeWindow] = deque()
+        self._intervals: deque[NodeInterval] = deque()
         self._checks: deque[FailedCheck] = deque()
         self._settled: dict[str, int] = {}
         self._proofs = ProofQueue()
@@ -72,12 +72,12 @@ class Watch:
         for queue in (self._faults, self._checks):
             while queue and queue[0].at_us < now_us - RECENT_US:
                 queue.popleft()
-        while self._windows and self._windows[0].ended_us < now_us - RECENT_US:
-            self._windows.popleft()
+        while self._intervals and self._intervals[0].ended_us < now_us - RECENT_US:
+            self._intervals.popleft()
         self.attempts = [one for one in self.attempts if one.ended_us > now_us - ATTEMPTS_US]
         signs = NodeSigns(
             faults=list(self._faults),
-            windows=list(self._windows),
+            intervals=list(self._intervals),
             attempts=self.attempts,
             checks=list(self._checks),
         )
@@ -150,8 +150,8 @@ class Watch:
             _, step = attempt.progress(job.save_every, job.save_s, now_s)
             for node in allocation.nodes:
                 own = slow * (SLOW_TIMES if node.lemon == "slow" else 1.0)
-                self._windows.append(
-                    NodeWindow(
+                self._intervals.append(
+                    NodeInterval(
                         run=job.run,
                         attempt=attempt.number,
                         end_step=step,

@@ -31,7 +31,7 @@ RECORDS = "trainings/"
 NEWEST = 8
 """Newest trail objects, by first step, read for the last step."""
 _EVENT = re.compile(r"trainings/[^/]+/events/([0-9]{6})-([0-9]{6})\.json")
-_WINDOW = re.compile(r"trainings/[^/]+/windows/([0-9]{6})-([0-9]{12})\.parquet")
+_INTERVAL = re.compile(r"trainings/[^/]+/windows/([0-9]{6})-([0-9]{12})\.parquet")
 FIRST_EVENTS = 4
 """A start's first events, with its first batch."""
 
@@ -117,7 +117,7 @@ def _other_sources(root: Root, saved: Store, run: str, markers: Sequence[int]) -
 
 
 def _start_plans(store: Store, run: str) -> Iterator[PlannedSteps]:
-    """Yield each start's steps, by its first and last events and its windows. Raises: Corrupt."""
+    """Yield each start's steps, by its first and last events and its intervals. Raises: Corrupt."""
     ends: dict[str, int] = {}
     events: dict[str, list[tuple[int, str]]] = {}
     for info in store.list(f"{RECORDS}{run}/events/"):
@@ -127,7 +127,7 @@ def _start_plans(store: Store, run: str) -> Iterator[PlannedSteps]:
             number = int(match[2])
             events.setdefault(attempt, []).append((number, info.key))
     for info in store.list(f"{RECORDS}{run}/windows/"):
-        match = _WINDOW.fullmatch(info.key)
+        match = _INTERVAL.fullmatch(info.key)
         if match:
             attempt = match[1]
             end = int(match[2])
@@ -142,8 +142,8 @@ def _start_plans(store: Store, run: str) -> Iterator[PlannedSteps]:
             continue
         first = int(first_batch["step"])
         last_event = max(int(body["step"]) for body in bodies)
-        last_window = ends.get(attempt, 0)
-        end = max(first + 1, last_window, last_event)
+        last_interval = ends.get(attempt, 0)
+        end = max(first + 1, last_interval, last_event)
         yield PlannedSteps(plan=str(first_batch.get("plan", "")), first=first, end=end)
 
 

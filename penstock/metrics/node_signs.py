@@ -17,8 +17,8 @@ from ..nodes.suspects import (
     Attempt,
     FailedCheck,
     NodeFault,
+    NodeInterval,
     NodeSigns,
-    NodeWindow,
     is_node,
     suspects,
 )
@@ -63,15 +63,15 @@ class NodeSignReader:
     def suspects(self, records: Sequence[RecordFacts], now_us: int) -> dict[str, list[str]]:
         """Return node -> figures of each sign against it."""
         faults = list[NodeFault]()
-        windows = list[NodeWindow]()
+        intervals = list[NodeInterval]()
         starts = list[Attempt]()
         for record in records:
             faults.extend(record.faults)
-            windows.extend(record.recent_windows(now_us))
+            intervals.extend(record.recent_intervals(now_us))
             starts.extend(record.ended_starts())
         signs = NodeSigns(
             faults=faults,
-            windows=windows,
+            intervals=intervals,
             attempts=starts,
             checks=[*self._checks.values()],
         )

@@ -1,9 +1,9 @@
-"""Shares of waiting for data in the minutes before a run's newest step, by its run log or its windows."""
+"""Shares of waiting for data in the minutes before a run's newest step, by its run log or its intervals."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..train.windows import WindowSum
+from ..train.intervals import IntervalSum
 from .conditions import STARVED_S
 
 THIRDS = 3
@@ -14,7 +14,7 @@ THIRD_US = round(STARVED_S * 1e6 / THIRDS)
 @dataclass(frozen=True, slots=True)
 class WaitedTime:
     ended_us: int
-    """End of a step or window, UTC microseconds."""
+    """End of a step or interval, UTC microseconds."""
     wait_s: float
     """Seconds that training waited for data in it."""
     step_s: float
@@ -63,11 +63,11 @@ def newest_wait(times: Iterable[WaitedTime]) -> float | None:
     return min(1.0, share)
 
 
-def window_waits(windows: Iterable[WindowSum]) -> list[WaitedTime]:
-    """Return the waiting of a run's windows."""
+def interval_waits(intervals: Iterable[IntervalSum]) -> list[WaitedTime]:
+    """Return the waiting of a run's intervals."""
     times = list[WaitedTime]()
-    for window in windows:
-        time = WaitedTime(window.ended_us, window.wait_s, window.step_s)
+    for interval in intervals:
+        time = WaitedTime(interval.ended_us, interval.wait_s, interval.step_s)
         times.append(time)
     return times
 

@@ -5,19 +5,19 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..nodes.suspects import RECENT_US, Attempt, NodeFault, NodeWindow, is_node
+from ..nodes.suspects import RECENT_US, Attempt, NodeFault, NodeInterval, is_node
 from ..train.goodput import FAILURES, STOPS, AttemptGoodput, goodput, record_allocations
+from ..train.intervals import IntervalSum
 from ..train.objects.failed_starts import FailedStart
 from ..train.run_folder import Event
 from ..train.run_usage import goodput_share
 from ..train.submitting import has_resumed
-from ..train.windows import WindowSum
 
 MOST_EVENTS = 2000
 """Most events in memory: the newest."""
-MOST_WINDOWS = 1500
+MOST_INTERVALS = 1500
 MOST_SIGNS = 2000
-"""Most wrong reads, and windows of nodes, in memory."""
+"""Most wrong reads, and intervals of nodes, in memory."""
 LAST_EVENTS = (*STOPS, *FAILURES)
 
 
@@ -32,10 +32,10 @@ class RecordFacts:
         """Newest failed start."""
         self.n_failed = 0
         self.faults: deque[NodeFault] = deque(maxlen=MOST_SIGNS)
-        self.node_windows: deque[NodeWindow] = deque(maxlen=MOST_SIGNS)
+        self.node_intervals: deque[NodeInterval] = deque(maxlen=MOST_SIGNS)
         # By the numbers of the start and of the event, as their keys have them.
         self._events: dict[tuple[int, int], Event] = {}
-        self._windows: dict[tuple[int, int], WindowSum] = {}
+        self._intervals: dict[tuple[int, int], IntervalSum] = {}
         self._goodput: list[AttemptGoodput] | None = None
 
     def add_event(self, event: Event) -> None:
@@ -46,18 +46,18 @@ class RecordFacts:
             del self._events[oldest]
         self._goodput = None
 
-    def add_window(
+    def add_interval(
         self,
-        window: WindowSum,
-        rows: list[NodeWindow],
+        interval: IntervalSum,
+        rows: list[NodeInterval],
     ) -> None:
-        """Add a window. rows: of its nodes."""
-        numbers = window.attempt, window.end_step
-        self._windows[numbers] = window
-        if len(self._windows) > MOST_WINDOWS:
-            oldest = min(self._windows)
-            del self._windows[oldest]
-        self.node_windows.extend(rows)
+        """Add an interval. rows: of its nodes."""
+        numbers = interval.attempt, interval.end_step
+        self._intervals[numbers] = interval
+        if len(self._intervals) > MOST_INTERVALS:
+            oldest = min(self._intervals)
+            del self._intervals[oldest]
+        self.node_intervals.extend(rows)
         self._goodput = None
 
     def add_attempt(
@@ -79,10 +79,10 @@ class RecordFacts:
         return [self._events[numbers] for numbers in ordered]
 
     @property
-    def windows(self) -> list[WindowSum]:
-        """Windows in order."""
-        ordered = sorted(self._windows)
-        return [self._windows[numbers] for numbers in ordered]
+    def intervals(self) -> list[IntervalSum]:
+        """Intervals in order."""
+        ordered = sorted(self._intervals)
+        return [self._intervals[numbers] for numbers in ordered]
 
     @property
     def newest_event(self) -> str:
@@ -111,13 +111,13 @@ class RecordFacts:
 
     @property
     def step(self) -> int:
-        """Last step of any event or window; -1 without one."""
-        # Events and windows count steps that are done.
+        """Last step of any event or interval; -1 without one."""
+        # Events and intervals count steps that are done.
         done = 0
         for event in self._events.values():
             done = max(done, event.step)
-        for window in self._windows.values():
-            done = max(done, window.end_step)
+        for interval in self._intervals.values():
+            done = max(done, interval.end_step)
         return done - 1
 
     @property
@@ -150,25 +150,25 @@ class RecordFacts:
         # Computed again only after something new was recorded.
         if self._goodput is None:
             events = self.events
-            windows = self.windows
+            intervals = self.intervals
             allocations = record_allocations(
                 self.attempts,
                 events,
-                windows,
+                intervals,
             )
             self._goodput = goodput(
                 allocations,
                 events,
-                windows,
+                intervals,
             )
         return self._goodput
 
-    def recent_windows(self, now_us: int) -> Iterator[NodeWindow]:
-        """Yield the windows of nodes that count as signs."""
+    def recent_intervals(self, now_us: int) -> Iterator[NodeInterval]:
+        """Yield the intervals of nodes that count as signs."""
         since_us = now_us - RECENT_US
-        for window in self.node_windows:
-            if window.ended_us > since_us:
-                yield window
+        for interval in self.node_intervals:
+            if interval.ended_us > since_us:
+                yield interval
 
     def ended_starts(self) -> Iterator[Attempt]:
         """Yield the starts that ended: by their last event, or because a later one began."""
@@ -206,8 +206,8 @@ class RecordFacts:
             )
 
     def _nodes(self, attempt: int) -> tuple[str, ...]:
-        """Return the nodes of a start: of its windows, and of its first rank."""
-        nodes = {row.node for row in self.node_windows if row.attempt == attempt}
+        """Return the nodes of a start: of its intervals, and of its first rank."""
+        nodes = {row.node for row in self.node_intervals if row.attempt == attempt}
         first = self.attempts[attempt].get("node")
         if is_node(first):
             nodes.add(str(first))

@@ -1,7 +1,7 @@
 """Read one run for metrics, scrape by scrape: the first reading reads its figures, later ones what is new.
 
 A later reading makes two requests. It reads what an earlier one listed, else it lists the run log, then the record. So
-a scrape each 15 to 60 s keeps up with a run, which writes an object of its log and a window a minute.
+a scrape each 15 to 60 s keeps up with a run, which writes an object of its log and an interval a minute.
 """
 
 import logging
@@ -13,7 +13,7 @@ from loader.storage import Store
 
 from ..checkpoints.ranks import map_in_order
 from .conditions import TrainingFacts, run_state, silent_state
-from .recent_waits import WaitedTime, newest_wait, recent_waits, window_waits
+from .recent_waits import WaitedTime, interval_waits, newest_wait, recent_waits
 from .record_facts import RecordFacts
 from .run_sources import RecordSource, RunObjects, TrailSource, read_next
 from .trail_facts import TrailFacts
@@ -70,7 +70,7 @@ class RunReader:
         n_starts = self._record_source.n_starts
         unread = [source for source in self._sources() if source.unread]
         if unread:
-            # In turn: windows may not keep steps waiting, nor the other way round.
+            # In turn: intervals may not keep steps waiting, nor the other way round.
             source = unread[self._next % len(unread)]
             self._next += 1
             self._read_next(source)
@@ -100,18 +100,18 @@ class RunReader:
 
     @property
     def last_us(self) -> int:
-        """Delivery of the last step, UTC microseconds; without a run log its newest window, else 0."""
+        """Delivery of the last step, UTC microseconds; without a run log its newest interval, else 0."""
         if self.trail.last_us:
             return self.trail.last_us
-        ends_us = [window.ended_us for window in self.record.windows]
+        ends_us = [interval.ended_us for interval in self.record.intervals]
         return max(ends_us, default=0)
 
     @property
     def waited(self) -> list[WaitedTime]:
-        """Waiting by the run log; by windows without one."""
+        """Waiting by the run log; by intervals without one."""
         if self.trail.waited:
             return self.trail.waited
-        return window_waits(self.record.windows)
+        return interval_waits(self.record.intervals)
 
     @property
     def waiting(self) -> float:

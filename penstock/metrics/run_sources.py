@@ -12,12 +12,12 @@ from loader.run.trail.trail import trail_folder
 from loader.run.trail.trail_outline import evenly_spread
 from loader.storage import ObjectInfo, Store
 
-from ..nodes.signs import window_rows
+from ..nodes.signs import interval_rows
 from ..nodes.suspects import NodeFault
+from ..train.intervals import interval_sum, interval_values
 from ..train.objects.failed_starts import is_failed_start, read_failed_start
 from ..train.record import parse_faults
-from ..train.run_folder import ATTEMPT, EVENT, RunFolder, window_keys
-from ..train.windows import window_sum, window_values
+from ..train.run_folder import ATTEMPT, EVENT, RunFolder, interval_keys
 from .new_objects import NewObjects
 from .record_facts import RecordFacts
 from .trail_facts import TrailFacts
@@ -192,7 +192,7 @@ class RecordSource:
         kind, name = self._parts(info)
         readers: dict[str, Callable[[ObjectInfo, str], None]] = {
             "events": self._read_event,
-            "windows": self._read_window,
+            "windows": self._read_interval,
             "attempts": self._read_attempt,
             "ends": self._read_end,
             "faults": self._read_faults,
@@ -224,7 +224,7 @@ class RecordSource:
         )
         chosen += by_kind["faults"][-MOST_UNREAD:]
         if by_kind["windows"]:
-            # Windows that still wait are older than these.
+            # Intervals that still wait are older than these.
             waiting = [info for info in self._unread if "/windows/" not in info.key]
             self._unread = waiting
         self._unread.extend(chosen)
@@ -273,34 +273,34 @@ class RecordSource:
         )
         self._facts.add_failed(failed)
 
-    def _read_window(
+    def _read_interval(
         self,
         info: ObjectInfo,
         name: str,
     ) -> None:
-        (key,) = window_keys([info])
+        (key,) = interval_keys([info])
 
         def add(data: bytes, where: str) -> None:
-            # Parsed once: the first scrape of 500 runs parses 12,000 windows.
-            columns = window_values(data, where)
-            rows = window_rows(
+            # Parsed once: the first scrape of 500 runs parses 12,000 intervals.
+            columns = interval_values(data, where)
+            rows = interval_rows(
                 self._run,
                 key.attempt,
                 info,
                 columns,
             )
-            window = window_sum(
+            interval = interval_sum(
                 key.attempt,
                 key.end_step,
                 columns,
                 where,
             )
-            self._facts.add_window(
-                window,
+            self._facts.add_interval(
+                interval,
                 list(rows),
             )
 
-        self._folder.with_window(
+        self._folder.with_interval(
             key,
             add,
         )
@@ -347,7 +347,7 @@ def _is_object(
     if kind == "attempts":
         return ATTEMPT.fullmatch(name) is not None
     if kind == "windows":
-        return bool(window_keys([info]))
+        return bool(interval_keys([info]))
     if kind == "ends":
         return is_failed_start(info)
     return name.endswith(".json")

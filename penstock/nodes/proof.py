@@ -267,7 +267,7 @@ class ProofQueue:
         self.proved: dict[str, tuple[Suspect, NodeProof]] = {}
         """Node -> the suspicion that its last proof confirmed."""
         self.unconfirmed: set[str] = set()
-        """Nodes that one measurement found slow: windows of another run, or a second measurement, confirm it."""
+        """Nodes that one measurement found slow: intervals of another run, or a second measurement, confirm it."""
         self._tried: dict[tuple[str, str], tuple[int, int]] = {}  # node, sign -> its time, time of the proof
 
     def due(self, suspects: Sequence[Suspect], now_us: int, most: int = PROOFS) -> list[Suspect]:

@@ -1,4 +1,4 @@
-"""Read the signs of a record: faults, windows, ends of attempts, failed checks.
+"""Read the signs of a record: faults, intervals, ends of attempts, failed checks.
 
 A watcher looks every 15 s for years. So a `SignReader` lists only keys from shortly before the last that it has read:
 they begin with a time or a number that rises. Each training names itself once a day under `nodes/runs/`. The first
@@ -28,12 +28,12 @@ from loader.storage.store import list_from
 
 from ..checkpoints.marker import is_run
 from ..checkpoints.ranks import map_in_order
+from ..train.intervals import IntervalValues, interval_values
 from ..train.launch.launcher import Span
 from ..train.objects.json_object import read_object
 from ..train.record import parse_faults
 from ..train.replay_run import replay_origin, step_nodes
-from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, Event, RunFolder, window_keys
-from ..train.windows import WindowValues, window_values
+from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, Event, RunFolder, interval_keys
 from ..units import utc_day, utc_us
 from .node_check import CHECKS
 from .notices import Notices, Subject
@@ -46,8 +46,8 @@ from .suspects import (
     FailedCheck,
     LossDifference,
     NodeFault,
+    NodeInterval,
     NodeSigns,
-    NodeWindow,
     is_node,
 )
 
@@ -57,15 +57,15 @@ ATTEMPTS_US = 14 * 24 * 60 * MINUTE_US
 LOSSES_US = ALIVE_US = 24 * 60 * MINUTE_US
 """Age at which differences of replays no longer count, and at which a silent run is no longer read."""
 RUN_EVERY_US = MINUTE_US
-"""Time between two readings of a run's attempts, events and windows."""
+"""Time between two readings of a run's attempts, events and intervals."""
 LATE_US = 10 * MINUTE_US
 """Time for which a scheduler's accounting, and the trail of a replay, may be late."""
 AHEAD_US = 60 * MINUTE_US
 """Most by which the clock of a rank may be ahead of this one."""
 LIST_ALL_US = 10 * MINUTE_US
 """Time after which all keys of a run are listed again: forged ones with high numbers may sort after new ones."""
-MOST_WINDOW_BYTES = 64 * 2**20
-"""Larger windows are left out, with a warning: one of 100,000 ranks has 20 MB."""
+MOST_INTERVAL_BYTES = 64 * 2**20
+"""Larger intervals are left out, with a warning: one of 100,000 ranks has 20 MB."""
 MOST_SIGNS = 20_000
 """Most faults of a run, and most failed checks, in memory."""
 NO_FAILURE = ("PREEMPTED", "CANCELLED", "TIMEOUT", "DEADLINE", "COMPLETED", "NODE_FAIL")
@@ -88,7 +88,7 @@ def read_signs(
 class SignReader:
     """Reads the signs of a record again and again.
 
-    spans: Accounting of a run's starts; without it, nodes of attempts are known from windows only.
+    spans: Accounting of a run's starts; without it, nodes of attempts are known from intervals only.
     """
 
     def __init__(self, store: Store, spans: Spans | None = None, losses: Losses | None = None) -> None:
@@ -116,7 +116,7 @@ class SignReader:
         runs = self._runs.values()
         return NodeSigns(
             faults=[fault for run in runs for fault in run.faults()],
-            windows=[window for run in runs for window in run.windows],
+            intervals=[interval for run in runs for interval in run.intervals],
             attempts=[attempt for run in runs for attempt in run.ended],
             losses=[loss for run in runs for loss in run.differences],
             checks=[*self._failed_checks.values()],
@@ -184,7 +184,7 @@ class _RunReader:
     """The signs of one run."""
 
     def __init__(self, folder: RunFolder, spans: Spans | None, losses: Losses | None) -> None:
-        self.windows: list[NodeWindow] = []
+        self.intervals: list[NodeInterval] = []
         self.ended: list[Attempt] = []
         self.differences: list[LossDifference] = []
         self._folder = folder
@@ -214,7 +214,7 @@ class _RunReader:
             max(self._faults.values(), key=len).popleft()
         if now_us >= self._next_us:
             lists_all = now_us >= self._all_us
-            new = self._read("windows", now_us - RECENT_US, self._window, self._add_window, lists_all)
+            new = self._read("windows", now_us - RECENT_US, self._interval, self._add_interval, lists_all)
             new += self._read(
                 "attempts", now_us - ATTEMPTS_US, self._folder.attempt, self._add_attempt, lists_all
             )
@@ -240,7 +240,7 @@ class _RunReader:
             recent = [fault for fault in own if fault.at_us > now_us - RECENT_US]
             self._faults[node] = deque(recent, NEWEST)
         self._faults = {node: own for node, own in self._faults.items() if own}
-        self.windows = [one for one in self.windows if one.ended_us > now_us - RECENT_US]
+        self.intervals = [one for one in self.intervals if one.ended_us > now_us - RECENT_US]
         self.ended = [one for one in self.ended if one.ended_us > now_us - ATTEMPTS_US]
         self.differences = [one for one in self.differences if one.at_us > now_us - LOSSES_US]
 
@@ -267,7 +267,7 @@ class _RunReader:
         """Parse the new objects of a kind, and add each with the number of its start; return how many are new."""
         prefix = self._folder.key(f"{kind}/")
         keys = self._keys[kind]
-        most = MOST_WINDOW_BYTES if kind == "windows" else MOST_BYTES
+        most = MOST_INTERVAL_BYTES if kind == "windows" else MOST_BYTES
         infos = [*list_from(self._store, prefix, prefix if lists_all else keys.since or prefix)]
         recent = [info for info in infos if info.modified_us is None or info.modified_us >= since_us]
         unknown = [info for info in recent if info.key not in keys.known]
@@ -295,17 +295,17 @@ class _RunReader:
         keys.listed([info.key for info in infos], {info.key for info in recent}, lists_all)
         return len(new)
 
-    def _window(self, info: ObjectInfo) -> list[NodeWindow]:
-        (key,) = window_keys([info])
-        return self._folder.with_window(
-            key, lambda *window: [*window_rows(self._run, key.attempt, info, window_values(*window))]
+    def _interval(self, info: ObjectInfo) -> list[NodeInterval]:
+        (key,) = interval_keys([info])
+        return self._folder.with_interval(
+            key, lambda *interval: [*interval_rows(self._run, key.attempt, info, interval_values(*interval))]
         )
 
-    def _add_window(self, attempt: int, rows: list[NodeWindow]) -> None:
+    def _add_interval(self, attempt: int, rows: list[NodeInterval]) -> None:
         for row in rows:
             self._nodes.setdefault(attempt, set()).add(row.node)
             self._end_steps[attempt] = max(self._end_steps.get(attempt, 0), row.end_step)
-        self.windows += rows
+        self.intervals += rows
 
     def _add_attempt(self, attempt: int, facts: dict[str, Any]) -> None:
         self._begun[attempt] = facts["at_us"], str(facts.get("node", ""))
@@ -370,12 +370,12 @@ class _RunReader:
             _log.warning("%s", text)
 
     def _attempt_nodes(self, attempt: int, first: str) -> list[str]:
-        """Return the nodes of an attempt: of its first rank, and of its last window if there is one."""
+        """Return the nodes of an attempt: of its first rank, and of its last interval if there is one."""
         if attempt not in self._nodes:
             nodes = {first} if is_node(first) else set[str]()
             for info in [*self._store.list(self._folder.key(f"windows/{attempt:06d}-"))][-1:]:
                 try:
-                    nodes |= {row.node for row in self._window(info)}
+                    nodes |= {row.node for row in self._interval(info)}
                 except DAMAGED as error:
                     _log.warning("%s/%s is left out: %s", self._store.url, info.key, error)
             self._nodes[attempt] = nodes
@@ -425,12 +425,12 @@ def _start_span(begun_us: int, spans: Sequence[Span]) -> Span | None:
     return None
 
 
-def window_rows(
+def interval_rows(
     run: str,
     attempt: int,
     info: ObjectInfo,
-    columns: WindowValues,
-) -> Iterator[NodeWindow]:
+    columns: IntervalValues,
+) -> Iterator[NodeInterval]:
     """Yield a row per node: the median of its ranks that read."""
     now_us = utc_us()
     nodes, node_of = np.unique(columns["node"].astype(str), return_inverse=True)
@@ -438,7 +438,7 @@ def window_rows(
         own = node_of == number
         reads_s = columns["slow_read_s"][own]
         if is_node(node):
-            yield NodeWindow(
+            yield NodeInterval(
                 run=run,
                 attempt=attempt,
                 end_step=int(columns["end_step"][own].max()),

@@ -16,15 +16,15 @@ MINUTE_US = 60_000_000
 FAULTS = 3
 FAULTS_US = 10 * MINUTE_US
 """Wrong reads within these microseconds that make a suspect."""
-SLOW_WINDOWS = 3
+SLOW_INTERVALS = 3
 SLOW_TIMES = 2.0
 SLOW_DEVIATIONS = 5.0
-"""Windows in a row above so many medians, and so many median absolute deviations above the median."""
+"""Intervals in a row above so many medians, and so many median absolute deviations above the median."""
 CRASHES = 3
 LAST_STARTS = 5
 """Failed starts among a node's last ones that make a suspect."""
 RECENT_US = 60 * MINUTE_US
-"""Age at which windows and failed checks no longer count."""
+"""Age at which intervals and failed checks no longer count."""
 DRAIN_EVERY_US = 10 * MINUTE_US
 CLOCKS_US = 10 * MINUTE_US
 """Most by which two clocks may differ: of watchers, or of a node and its scheduler."""
@@ -91,15 +91,15 @@ class NodeFault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeWindow:
-    """Reads of a rank in one window of a run."""
+class NodeInterval:
+    """Reads of a rank in one interval of a run."""
 
     run: str
     """Name of the run."""
     attempt: int
     """Number of its start."""
     end_step: int
-    """Step after the window's last one."""
+    """Step after the interval's last one."""
     node: str
     """Name of the rank's node."""
     ended_us: int
@@ -165,8 +165,8 @@ class NodeSigns:
 
     faults: Sequence[NodeFault] = ()
     """Wrong reads."""
-    windows: Sequence[NodeWindow] = ()
-    """Rows of windows."""
+    intervals: Sequence[NodeInterval] = ()
+    """Rows of intervals."""
     attempts: Sequence[Attempt] = ()
     """Starts that ended."""
     losses: Sequence[LossDifference] = ()
@@ -189,9 +189,9 @@ class Suspect:
     faults: tuple[NodeFault, ...] = ()
     """Wrong reads, for the proof."""
     runs: int = 1
-    """Runs that accuse it by failures or slow windows. Few nodes are in several gangs that did."""
+    """Runs that accuse it by failures or slow intervals. Few nodes are in several gangs that did."""
     others: tuple[str, ...] = ()
-    """Nodes of the same windows that are not slow, to compare a slow one with."""
+    """Nodes of the same intervals that are not slow, to compare a slow one with."""
 
 
 def suspects(signs: NodeSigns, now_us: int, after_us: Mapping[str, int] | None = None) -> list[Suspect]:
@@ -201,7 +201,7 @@ def suspects(signs: NodeSigns, now_us: int, after_us: Mapping[str, int] | None =
     """
     named = [
         *_wrong_reads(signs.faults, now_us, after_us or {}),
-        *_slow_reads(signs.windows, now_us, after_us or {}),
+        *_slow_reads(signs.intervals, now_us, after_us or {}),
         *_losses(signs.losses, now_us, after_us or {}),
         *_crashes(signs.attempts, after_us or {}),
         *_checks(signs.checks, now_us, after_us or {}),
@@ -230,8 +230,8 @@ def _wrong_reads(faults: Sequence[NodeFault], now_us: int, after_us: Mapping[str
                 break
 
 
-class MeasuredWindow(NamedTuple):
-    """Reads of a node and of the other nodes in a window of a run."""
+class MeasuredInterval(NamedTuple):
+    """Reads of a node and of the other nodes in an interval of a run."""
 
     ended_us: int
     """UTC microseconds of its end."""
@@ -248,24 +248,26 @@ class MeasuredWindow(NamedTuple):
 
     @property
     def is_slow(self) -> bool:
-        """True if the node is slow in this window."""
+        """True if the node is slow in this interval."""
         return self.own_s > self.limit_s
 
 
-def _slow_reads(windows: Sequence[NodeWindow], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:
-    for node, measured in _recent_windows(windows, now_us).items():
-        counted = sorted(window for window in measured if window.ended_us > after_us.get(node, 0))
-        last = counted[-SLOW_WINDOWS:]
+def _slow_reads(
+    intervals: Sequence[NodeInterval], now_us: int, after_us: Mapping[str, int]
+) -> Iterable[Suspect]:
+    for node, measured in _recent_intervals(intervals, now_us).items():
+        counted = sorted(interval for interval in measured if interval.ended_us > after_us.get(node, 0))
+        last = counted[-SLOW_INTERVALS:]
         if not _are_slow(last):
             continue
-        of_run = defaultdict[str, list[MeasuredWindow]](list)
-        for window in counted:
-            of_run[window.run].append(window)
-        runs = sum(_are_slow(own[-SLOW_WINDOWS:]) for own in of_run.values())
+        of_run = defaultdict[str, list[MeasuredInterval]](list)
+        for interval in counted:
+            of_run[interval.run].append(interval)
+        runs = sum(_are_slow(own[-SLOW_INTERVALS:]) for own in of_run.values())
         newest = last[-1]
-        times = statistics.median(window.own_s / window.median_s for window in last)
+        times = statistics.median(interval.own_s / interval.median_s for interval in last)
         text = (
-            f"median read {newest.own_s * 1e3:.0f} ms in three windows, {times:.1f} times its run's"
+            f"median read {newest.own_s * 1e3:.0f} ms in three intervals, {times:.1f} times its run's"
             f" {newest.median_s * 1e3:.0f} ms"
         )
         yield Suspect(
@@ -278,20 +280,20 @@ def _slow_reads(windows: Sequence[NodeWindow], now_us: int, after_us: Mapping[st
         )
 
 
-def _are_slow(last: Sequence[MeasuredWindow]) -> bool:
-    return len(last) == SLOW_WINDOWS and all(window.is_slow for window in last)
+def _are_slow(last: Sequence[MeasuredInterval]) -> bool:
+    return len(last) == SLOW_INTERVALS and all(interval.is_slow for interval in last)
 
 
-def _recent_windows(windows: Sequence[NodeWindow], now_us: int) -> dict[str, list[MeasuredWindow]]:
-    """Return node -> its recent windows."""
+def _recent_intervals(intervals: Sequence[NodeInterval], now_us: int) -> dict[str, list[MeasuredInterval]]:
+    """Return node -> its recent intervals."""
 
-    def key(row: NodeWindow) -> tuple[str, int, int]:
+    def key(row: NodeInterval) -> tuple[str, int, int]:
         return row.run, row.attempt, row.end_step
 
-    measured = defaultdict[str, list[MeasuredWindow]](list)
-    recent = (row for row in windows if row.ended_us > now_us - RECENT_US and row.slow_read_s > 0)
+    measured = defaultdict[str, list[MeasuredInterval]](list)
+    recent = (row for row in intervals if row.ended_us > now_us - RECENT_US and row.slow_read_s > 0)
     for (run, _, _), rows in groupby(sorted(recent, key=key), key=key):
-        of_node = defaultdict[str, list[NodeWindow]](list)
+        of_node = defaultdict[str, list[NodeInterval]](list)
         for row in rows:
             of_node[row.node].append(row)
         latency_s = {node: statistics.median(one.slow_read_s for one in own) for node, own in of_node.items()}
@@ -302,7 +304,7 @@ def _recent_windows(windows: Sequence[NodeWindow], now_us: int) -> dict[str, lis
         others = tuple(sorted(node for node, own_s in latency_s.items() if own_s <= limit_s))
         for node, own in of_node.items():
             measured[node].append(
-                MeasuredWindow(
+                MeasuredInterval(
                     ended_us=max(one.ended_us for one in own),
                     run=run,
                     own_s=latency_s[node],

@@ -272,7 +272,7 @@ def _healthy(
     healthy = [node for node, state in states.items() if state.in_service and node not in accused]
     # Random, so that the same two nodes do not bear every measurement.
     random.SystemRandom().shuffle(healthy)
-    # Nodes of the suspect's own windows first: they read the same data at the same time.
+    # Nodes of the suspect's own intervals first: they read the same data at the same time.
     return tuple(sorted(healthy, key=lambda node: node not in first))
 
 

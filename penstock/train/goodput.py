@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise, takewhile
 from typing import Any, NamedTuple
 
+from .intervals import IntervalSum
 from .launch.launcher import Span
 from .launch.run_log import RankStart
 from .run_folder import Event
-from .windows import WindowSum
 
 NEW_STEPS = "new steps"
 """The part that counts as goodput."""
@@ -138,8 +138,8 @@ PLAIN_STATES = ("RUNNING", "COMPLETED", "FAILED", "REQUEUED", RECORDED, UNACCOUN
 """Words of Slurm that are vaguer than the run's last event, and ours."""
 STOPS = ("stopped", "ended")
 """Last events of a start that did not fail."""
-WINDOW = "window"
-"""Name of an event that stands for a window: so many steps were done at its end."""
+INTERVAL = "interval"
+"""Name of an event that stands for an interval: so many steps were done at its end."""
 FAILURES = ("failed", "killed")
 """Events of a start that failed: by the first rank, or by its launcher, which found it killed."""
 LAST = {"stopped": "stopping", "ended": "stopping", "failed": "idle", "killed": "idle"}
@@ -149,15 +149,15 @@ LAST = {"stopped": "stopping", "ended": "stopping", "failed": "idle", "killed": 
 def goodput(
     allocations: Sequence[Allocation],
     events: Sequence[Event],
-    windows: Sequence[WindowSum] = (),
+    intervals: Sequence[IntervalSum] = (),
 ) -> list[AttemptGoodput]:
     """Return where the time of each start went.
 
     events: Those of the run, in order.
-    windows: Its windows: the share of waiting, and the steps of a killed start after its last event.
+    intervals: Its intervals: the share of waiting, and the steps of a killed start after its last event.
     """
-    waits = _wait_shares(windows)
-    marked = sorted([*events, *map(_window_end, windows)], key=lambda event: event.at_us)
+    waits = _wait_shares(intervals)
+    marked = sorted([*events, *map(_interval_end, intervals)], key=lambda event: event.at_us)
     own: dict[int, list[Event]] = {allocation.attempt: [] for allocation in allocations}
     for event in marked:
         if event.attempt in own:
@@ -170,7 +170,7 @@ def goodput(
         later = [_first_step(own[following.attempt]) for following in allocations[place + 1 :]]
         next_begin = next((step for step in later if step is not None), end)
         first = next((event for event in own_events if event.name == "first_batch"), None)
-        last = next((event.name for event in reversed(own_events) if event.name != WINDOW), "")
+        last = next((event.name for event in reversed(own_events) if event.name != INTERVAL), "")
         results.append(
             AttemptGoodput(
                 attempt=allocation.attempt,
@@ -210,24 +210,24 @@ def _failure_us(allocation: Allocation, last: str) -> int | None:
     return None
 
 
-def _window_end(window: WindowSum) -> Event:
+def _interval_end(interval: IntervalSum) -> Event:
     return Event(
-        attempt=window.attempt,
+        attempt=interval.attempt,
         number=-1,
-        name=WINDOW,
-        at_us=window.ended_us,
-        step=window.end_step,
+        name=INTERVAL,
+        at_us=interval.ended_us,
+        step=interval.end_step,
         facts={},
     )
 
 
-def _wait_shares(windows: Sequence[WindowSum]) -> dict[int, float]:
+def _wait_shares(intervals: Sequence[IntervalSum]) -> dict[int, float]:
     """Return start -> share of its steps' time that its ranks waited for data, from 0 to 1."""
     wait_s = defaultdict[int, float](float)
     step_s = defaultdict[int, float](float)
-    for window in windows:
-        wait_s[window.attempt] += window.wait_s
-        step_s[window.attempt] += window.step_s
+    for interval in intervals:
+        wait_s[interval.attempt] += interval.wait_s
+        step_s[interval.attempt] += interval.step_s
     return {
         attempt: min(1.0, wait_s[attempt] / whole_s) for attempt, whole_s in step_s.items() if whole_s > 0
     }
@@ -318,16 +318,16 @@ def with_unaccounted(
 
 
 def record_allocations(
-    attempts: Mapping[int, Mapping[str, Any]], events: Sequence[Event], windows: Sequence[WindowSum]
+    attempts: Mapping[int, Mapping[str, Any]], events: Sequence[Event], intervals: Sequence[IntervalSum]
 ) -> list[Allocation]:
-    """Return each start's time by the record only: from its first event to its last event or window."""
+    """Return each start's time by the record only: from its first event to its last event or interval."""
     times_us = {number: [facts["at_us"]] for number, facts in attempts.items()}
     nodes = dict.fromkeys(attempts, 1)
     for event in events:
         times_us.get(event.attempt, []).append(event.at_us)
-    for window in windows:
-        times_us.get(window.attempt, []).append(window.ended_us)
-        nodes[window.attempt] = max(nodes.get(window.attempt, 1), window.nodes)
+    for interval in intervals:
+        times_us.get(interval.attempt, []).append(interval.ended_us)
+        nodes[interval.attempt] = max(nodes.get(interval.attempt, 1), interval.nodes)
     return [
         Allocation(
             attempt=number, begun_us=min(times), ended_us=max(times), nodes=nodes[number], state=RECORDED

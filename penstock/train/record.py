@@ -18,9 +18,9 @@ from loader.storage import ObjectInfo, Store
 
 from ..units import utc_us
 from .code.code_record import CodeRecord, ScriptCode, code_of_script
+from .intervals import interval_bytes
 from .objects.json_object import read_object
 from .run_folder import FORMAT, RunFolder
-from .windows import window_bytes
 
 _log = logging.getLogger(__name__)
 CLOSE_S = 4.0
@@ -29,7 +29,7 @@ CODE_S = 2.0
 """Seconds that the end of a run waits for git."""
 MOST_TABLES = 60
 MOST_BYTES = 64 * 2**20
-"""Windows and traces that wait for a store that fails, and the bytes of these windows; older ones are lost."""
+"""Intervals and traces that wait for a store that fails, and the bytes of these intervals; older ones are lost."""
 MOST_EVENTS = 1000
 """Most events that wait for it; beyond that, the oldest checkpoint's is lost, or else the oldest."""
 
@@ -39,11 +39,11 @@ class _Write(NamedTuple):
     event: str = ""
     """Name of an event; "" for a table."""
     nbytes: int = 0
-    """Bytes of a window."""
+    """Bytes of an interval."""
 
 
 class RunRecord:
-    """Events, windows and traces of one start, stored in order by a thread. Thread-safe."""
+    """Events, intervals and traces of one start, stored in order by a thread. Thread-safe."""
 
     def __init__(self, store: Store, run: str, facts: Mapping[str, Any]) -> None:
         self._folder = RunFolder(store, run)
@@ -82,9 +82,9 @@ class RunRecord:
         attempt = self._begun()
         CodeRecord(self._folder.store, self._folder.key("")).put(attempt, code)
 
-    def window(self, rows: bytes) -> None:
-        """Store the gathered rows of a window."""
-        self._add(_Write(partial(self._put_window, rows), nbytes=len(rows)))
+    def interval(self, rows: bytes) -> None:
+        """Store the gathered rows of an interval."""
+        self._add(_Write(partial(self._put_interval, rows), nbytes=len(rows)))
 
     def trace(self, name: str, data: Callable[[], bytes]) -> None:
         """Store a profiler's trace, whose bytes the thread makes; its name ends with their hash."""
@@ -149,9 +149,9 @@ class RunRecord:
         self._folder.put_event(self._begun(), self._number, name, step, facts, at_us)
         self._number += 1
 
-    def _put_window(self, rows: bytes) -> None:
-        end_step, data = window_bytes(rows)
-        self._folder.put_window(self._begun(), end_step, data)
+    def _put_interval(self, rows: bytes) -> None:
+        end_step, data = interval_bytes(rows)
+        self._folder.put_interval(self._begun(), end_step, data)
 
     def _put_trace(self, name: str, data: Callable[[], bytes]) -> None:
         trace = data()

@@ -83,8 +83,8 @@ def replay_origin(run: str) -> str | None:
 
 
 def step_nodes(folder: RunFolder, first: int, end: int) -> tuple[str, ...]:
-    """Return the nodes of the last starts that did these steps, by the windows of the run. Raises: Corrupt."""
-    keys = folder.window_keys()
+    """Return the nodes of the last starts that did these steps, by the intervals of the run. Raises: Corrupt."""
+    keys = folder.interval_keys()
     nodes = set[str]()
     # The last start that did a step trained the model that went on.
     for attempt in sorted({key.attempt for key in keys}, reverse=True):
@@ -92,7 +92,7 @@ def step_nodes(folder: RunFolder, first: int, end: int) -> tuple[str, ...]:
         chosen = [key for key in after if key.end_step < end] + [key for key in after if key.end_step >= end][
             :1
         ]
-        rows = folder.windows(chosen)
+        rows = folder.intervals(chosen)
         if not rows:
             continue
         inside = (rows["first_step"] < end) & (rows["end_step"] > first)
@@ -109,7 +109,7 @@ def _node(folder: RunFolder, name: str) -> str:
     """Return a node's name of a record if it can be no list of Slurm's. Raises: Corrupt."""
     if not _HOST.fullmatch(name):
         raise Corrupt(
-            f"a window of {folder.store.url}/{folder.key('windows/')} names the node {name[:64]!r}, which is not a "
+            f"an interval of {folder.store.url}/{folder.key('windows/')} names the node {name[:64]!r}, which is not a "
             "host name; pass --not-on NODE",
             what="node",
             where=f"{folder.store.url}/{folder.key('windows/')}",

@@ -20,6 +20,7 @@ from ..units import elapsed_us, utc_us
 from .agreement import Agreement, collective_device
 from .batch_source import BatchSource, batch_source, is_end_of_iterator
 from .hang import HangWatch
+from .intervals import DUE, NO_RECORD, RECORD, Intervals
 from .launched import Launched, share_nodes
 from .record import FaultRecord, RunRecord
 from .replay_run import load_origin, rank_replay
@@ -28,7 +29,6 @@ from .step_file import StepFile
 from .step_trace import StepTrace, check_record
 from .stop import Stop, StopRequests, run_end
 from .trackers.run_trackers import RunTrackers
-from .windows import DUE, NO_RECORD, RECORD, Windows
 
 if TYPE_CHECKING:
     from ..checkpoints import Checkpoints
@@ -68,7 +68,7 @@ class Run:
         self._step, self._done, self._begun = -1, 0, 0.0
         self._traces: RunRecord | None = None
         self._faults: FaultRecord | None = None
-        self._window = NO_RECORD
+        self._interval = NO_RECORD
         self._step_file = StepFile(launched.step_file)
         self._replay = None if launched.replay is None else rank_replay(*launched.replay)
 
@@ -137,8 +137,8 @@ class Run:
             self._events = RunRecord(store, self.name, self._launched.facts())
             self._events.code()
             self._events.event("ranks_up", 0)
-        put = None if self._events is None else self._events.window
-        self._windows = Windows(self.world.rank, self._launched.node, device, put)
+        put = None if self._events is None else self._events.interval
+        self._intervals = Intervals(self.world.rank, self._launched.node, device, put)
         if self._record is not None:
             facts = {"node": self._launched.node, "attempt": self.attempt + 1, "rank": self.world.rank}
             self._faults = FaultRecord(self._record, self.name, facts)
@@ -207,14 +207,14 @@ class Run:
         """Let all ranks save and leave after one of the next steps, as a signal to this rank does. Thread-safe."""
         self._requests.ask()
 
-    def _exchange(self, window: Callable[[], int], step_s: float | None = None) -> Stop:
+    def _exchange(self, interval: Callable[[], int], step_s: float | None = None) -> Stop:
         """Return what the ranks agreed on; once it is to stop, nothing is exchanged any more."""
         if self._faults is not None:
             self._faults.step()
         if self._stopped is Stop.NO:
-            greatest = self._agreement.exchange(lambda: (self._requests.stop, window()), step_s)
+            greatest = self._agreement.exchange(lambda: (self._requests.stop, interval()), step_s)
             if greatest is not None:
-                self._stopped, self._window = Stop(greatest[0]), max(self._window, greatest[1])
+                self._stopped, self._interval = Stop(greatest[0]), max(self._interval, greatest[1])
         return self._stopped
 
     def steps(
@@ -248,7 +248,7 @@ class Run:
         self._begun = perf_counter()
         try:
             for batch in source if trace is None else trace.batches(source):
-                self._windows.batch(batch)
+                self._intervals.batch(batch)
                 if source.step - batch.last_micro == first and batch.micro == 0:
                     self._note_first_batch(source, first, self._begun)
                     self._begun = perf_counter()
@@ -324,11 +324,11 @@ class Run:
         self._done = step
         self._step_file.write(step)
         self._hang.step(took_s)
-        self._windows.step(took_s)
-        stop = self._exchange(self._windows.offer, self._hang.steady_median_s) is not Stop.NO
-        if self._window == DUE or (self._window == RECORD and (stop or last)):
-            self._window = RECORD
-            self._windows.gather(step)
+        self._intervals.step(took_s)
+        stop = self._exchange(self._intervals.offer, self._hang.steady_median_s) is not Stop.NO
+        if self._interval == DUE or (self._interval == RECORD and (stop or last)):
+            self._interval = RECORD
+            self._intervals.gather(step)
         return stop
 
     def _rank_trace(self, steps: tuple[int, int] | None, ranks: Collection[int]) -> StepTrace | None:
@@ -365,7 +365,7 @@ class Run:
             facts = {"plan": batches.plan.hash, "versions": plan_versions(batches.plan)}
             self._event("first_batch", first, took_us=elapsed_us(begun), **facts)
         self._step_file.write(first)
-        self._windows.begin(batches, first)
+        self._intervals.begin(batches, first)
         if self._trackers is not None:
             self._trackers.begin(batches.plan, first)
 
@@ -433,7 +433,7 @@ class Run:
             self._event("failed", self._done, took_us=elapsed_us(self._begun) if self._begun else 0)
         else:
             self._agreement.close()
-            self._windows.close()
+            self._intervals.close()
         for record in {self._events, self._traces}:
             if record is not None:
                 record.close()

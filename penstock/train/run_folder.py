@@ -30,10 +30,10 @@ from loader.storage import ObjectInfo, Store
 
 from ..checkpoints.ranks import map_in_order
 from ..units import utc_day, utc_us
+from .intervals import IntervalSum, TooManyRows, interval_columns, interval_sum, interval_values
 from .objects.json_object import read_object, whole_number
 from .objects.spec_changes import SpecChange, put_change, spec_changes, spec_of_record
 from .run_spec import RunSpec, check_without_secrets
-from .windows import TooManyRows, WindowSum, window_columns, window_sum, window_values
 
 _log = logging.getLogger(__name__)
 FORMAT = 1
@@ -42,21 +42,21 @@ ACTIVE = "nodes/runs/"
 """Folder with an empty object `<day>/<run>` for each day of a run, so that a watcher need not list all runs."""
 ATTEMPT = re.compile(r"([0-9]{6})\.json")
 EVENT = re.compile(r"([0-9]{6})-([0-9]{6})\.json")
-_WINDOW = re.compile(r"([0-9]{6})-([0-9]{12})\.parquet")
+_INTERVAL = re.compile(r"([0-9]{6})-([0-9]{12})\.parquet")
 AT_ONCE = 16
 """Objects read at once."""
-MOST_WINDOWS = 1500
-"""Windows read for one answer: a day has 1,440."""
+MOST_INTERVALS = 1500
+"""Intervals read for one answer: a day has 1,440."""
 MOST_BYTES = 64 * 2**20
-"""Most stored bytes of windows whose rows are in memory at once."""
+"""Most stored bytes of intervals whose rows are in memory at once."""
 MOST_OBJECTS = 100_000
 """Starts or events of a run that are read: a checkpoint a minute, and an event for it, for ten weeks."""
 MOST_EVENT_BYTES = 32 * 2**20
 """Most stored bytes of a run's starts, or events, that are in memory at once: an event has about 150."""
 LARGE_BYTES = 4 * 2**20
-"""Size from which a window is in memory without others."""
-_ONE_WINDOW = threading.Lock()
-"""Lock held while a window is parsed, or a large one is read: a forged one may take 256 MiB."""
+"""Size from which an interval is in memory without others."""
+_ONE_INTERVAL = threading.Lock()
+"""Lock held while an interval is parsed, or a large one is read: a forged one may take 256 MiB."""
 T = TypeVar("T")
 
 
@@ -218,8 +218,8 @@ class RunFolder:
         body = {"format": FORMAT, "event": name, "at_us": at_us, "step": step, **facts}
         self._put_once(f"events/{attempt:06d}-{number:06d}.json", canonical(body))
 
-    def put_window(self, attempt: int, end_step: int, data: bytes) -> None:
-        """Store the table of a window that ends before this step, once."""
+    def put_interval(self, attempt: int, end_step: int, data: bytes) -> None:
+        """Store the table of an interval that ends before this step, once."""
         self._mark_active()
         self._put_once(f"windows/{attempt:06d}-{end_step:012d}.parquet", data)
 
@@ -234,7 +234,7 @@ class RunFolder:
             pass
         except PenstockError as error:  # a watcher may miss this run; its record is whole
             _log.warning("could not name %s among the active runs: %s", self.run, error)
-            # A role that may not write there never may: do not ask at each window.
+            # A role that may not write there never may: do not ask at each interval.
             if not isinstance(error, Forbidden):
                 return
         self._day = day
@@ -278,70 +278,70 @@ class RunFolder:
 
         return read_object(self.store, info.key, "event", parse, nbytes=info.nbytes)
 
-    def window_keys(self, attempt: int | None = None) -> list["WindowKey"]:
-        """Return the keys of windows in order: of one start, or of all. Costs a listing of them."""
+    def interval_keys(self, attempt: int | None = None) -> list["IntervalKey"]:
+        """Return the keys of intervals in order: of one start, or of all. Costs a listing of them."""
         start = ""
         if attempt is not None:
             start = f"{attempt:06d}-"
-        return window_keys(self.store.list(self.key(f"windows/{start}")))
+        return interval_keys(self.store.list(self.key(f"windows/{start}")))
 
-    def window_sums(self, keys: Sequence["WindowKey"] | None = None) -> list[WindowSum]:
-        """Return the sums of the windows, in order. Memory does not grow with their ranks. keys: None lists them.
+    def interval_sums(self, keys: Sequence["IntervalKey"] | None = None) -> list[IntervalSum]:
+        """Return the sums of the intervals, in order. Memory does not grow with their ranks. keys: None lists them.
 
-        If there are more than `MOST_WINDOWS`, it reads an even choice, and the last window of each start.
+        If there are more than `MOST_INTERVALS`, it reads an even choice, and the last interval of each start.
         Raises: Corrupt.
         """
 
-        def sum_key(key: WindowKey) -> WindowSum:
-            def sum_data(data: bytes, where: str) -> WindowSum:
-                return window_sum(key.attempt, key.end_step, window_values(data, where), where)
+        def sum_key(key: IntervalKey) -> IntervalSum:
+            def sum_data(data: bytes, where: str) -> IntervalSum:
+                return interval_sum(key.attempt, key.end_step, interval_values(data, where), where)
 
-            return self.with_window(key, sum_data)
+            return self.with_interval(key, sum_data)
 
-        listed = self.window_keys() if keys is None else keys
+        listed = self.interval_keys() if keys is None else keys
         return list(map_in_order(sum_key, _even(listed), at_once=AT_ONCE))
 
-    def with_window(self, key: "WindowKey", call: Callable[[bytes, str], T]) -> T:
-        """Return what `call` makes of a window's bytes and address, one window at a time in this process.
+    def with_interval(self, key: "IntervalKey", call: Callable[[bytes, str], T]) -> T:
+        """Return what `call` makes of an interval's bytes and address, one interval at a time in this process.
 
         Raises: Corrupt.
         """
         where = f"{self.store.url}/{key.key}"
         if key.nbytes > LARGE_BYTES:
-            with _ONE_WINDOW:
-                return call(self._window(key), where)
-        data = self._window(key)
-        with _ONE_WINDOW:
+            with _ONE_INTERVAL:
+                return call(self._interval(key), where)
+        data = self._interval(key)
+        with _ONE_INTERVAL:
             return call(data, where)
 
-    def windows(self, keys: Sequence["WindowKey"] | None = None) -> dict[str, NDArray[Any]]:
-        """Return the rows of windows as columns, in order, `attempt` among them; none without windows.
+    def intervals(self, keys: Sequence["IntervalKey"] | None = None) -> dict[str, NDArray[Any]]:
+        """Return the rows of intervals as columns, in order, `attempt` among them; none without intervals.
 
-        keys: Some of `window_keys`; None for all. If there are more than `MOST_WINDOWS`, or than `MOST_BYTES` in all,
-            it reads an even choice, and the last window of each start.
+        keys: Some of `interval_keys`; None for all. If there are more than `MOST_INTERVALS`, or than `MOST_BYTES` in
+            all, it reads an even choice, and the last interval of each start.
 
         Raises: Corrupt.
         """
-        chosen = _even(self.window_keys() if keys is None else keys)
+        chosen = _even(self.interval_keys() if keys is None else keys)
         while len(chosen) > 1 and sum(key.nbytes for key in chosen) > MOST_BYTES:
             fewer = _even(chosen, len(chosen) // 2)
             if len(fewer) == len(chosen):
                 break
             chosen = fewer
         tables: dict[int, list[bytes]] = {}
-        for key, data in zip(chosen, map_in_order(self._window, chosen, at_once=AT_ONCE), strict=True):
+        for key, data in zip(chosen, map_in_order(self._interval, chosen, at_once=AT_ONCE), strict=True):
             tables.setdefault(key.attempt, []).append(data)
         try:
-            return window_columns(tables, f"{self.store.url}/{self.key('windows/')}")
+            return interval_columns(tables, f"{self.store.url}/{self.key('windows/')}")
         except TooManyRows:
             fewer = _even(chosen, len(chosen) // 2)
             if len(fewer) == len(chosen):
                 raise
-            return self.windows(fewer)
+            return self.intervals(fewer)
 
-    def _window(self, key: "WindowKey") -> bytes:
+    def _interval(self, key: "IntervalKey") -> bytes:
         if key.nbytes > MOST_BYTES:
-            raise Corrupt(f"{self.store.url}/{key.key} has {key.nbytes:,} bytes; a window has fewer")
+            raise Corrupt(f"{self.store.url}/{key.key} has {key.nbytes:,} bytes; an interval has fewer")
         return self.store.get(key.key).data
 
     def ask_to_stop(self, by: str) -> None:
@@ -383,29 +383,29 @@ class RunFolder:
             yield name, info
 
 
-class WindowKey(NamedTuple):
-    """The object of a window."""
+class IntervalKey(NamedTuple):
+    """The object of an interval."""
 
     attempt: int
     """Number of the start."""
     end_step: int
-    """Step after the window."""
+    """Step after the interval."""
     key: str
     nbytes: int
     """Its size."""
 
 
-def window_keys(infos: Iterable[ObjectInfo]) -> list[WindowKey]:
-    """Return the windows among objects, in order."""
-    matches = ((info, _WINDOW.fullmatch(info.key.rpartition("/")[2])) for info in infos)
-    return sorted(WindowKey(int(m[1]), int(m[2]), info.key, info.nbytes) for info, m in matches if m)
+def interval_keys(infos: Iterable[ObjectInfo]) -> list[IntervalKey]:
+    """Return the intervals among objects, in order."""
+    matches = ((info, _INTERVAL.fullmatch(info.key.rpartition("/")[2])) for info in infos)
+    return sorted(IntervalKey(int(m[1]), int(m[2]), info.key, info.nbytes) for info, m in matches if m)
 
 
-def _even(keys: Sequence[WindowKey], most: int = 0) -> Sequence[WindowKey]:
-    """Return at most so many keys, evenly chosen, and the last one of each start. most: 0 for MOST_WINDOWS."""
+def _even(keys: Sequence[IntervalKey], most: int = 0) -> Sequence[IntervalKey]:
+    """Return at most so many keys, evenly chosen, and the last one of each start. most: 0 for MOST_INTERVALS."""
     # Rounded up, so that the choice is never larger than asked for.
-    stride = max(1, -(-len(keys) // (most or MOST_WINDOWS)))
-    # The last window of a start has its end, which sums and goodput need.
+    stride = max(1, -(-len(keys) // (most or MOST_INTERVALS)))
+    # The last interval of a start has its end, which sums and goodput need.
     last = {key.attempt: number for number, key in enumerate(keys)}
     return [keys[number] for number in sorted({*range(0, len(keys), stride), *last.values()})]
 

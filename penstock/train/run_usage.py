@@ -29,12 +29,12 @@ from .goodput import (
     totals,
     with_unaccounted,
 )
+from .intervals import IntervalSum
 from .launch.launcher import Launcher, Span
 from .launch.run_launcher import first_claim_us
 from .launch.run_log import RankStart
 from .launch.slurm_job import start_spans
 from .run_folder import Event, RunFolder, runs
-from .windows import WindowSum
 
 RUNS_AT_ONCE = 16
 """Runs whose records are read at once."""
@@ -63,7 +63,7 @@ def slurm_usage(
 
     rank_starts: Tells starts apart that no rank reached, and back-off; costs a command for each run with a job.
     Costs a listing of the record, a listing per run and a request per attempt. A run with a job among these also costs
-    a listing, a request per event, and the windows.
+    a listing, a request per event, and the intervals.
     """
     by_id = defaultdict[str, list[AccountedJob]](list)
     for job in jobs:
@@ -106,7 +106,7 @@ def slurm_usage(
 def launcher_usage(store: Store, launcher: Launcher, now_us: int) -> UsageRecord:
     """Return the usage of a record's runs by the spans of their launcher: times of this machine, or of pods.
 
-    Costs a listing of the record, and per run a request for its file, each attempt, event and window.
+    Costs a listing of the record, and per run a request for its file, each attempt, event and interval.
     """
     usage = list[StartUsage]()
     problems = []
@@ -144,7 +144,7 @@ class _RunStarts:
 
 
 def record_starts(store: Store, others: Collection[str]) -> UsageRecord:
-    """Return the starts of all runs but some, by their records only: from a first event to a last event or window.
+    """Return the starts of all runs but some, by their records only: from a first event to a last event or interval.
 
     others: names of runs whose times a launcher has. GPUs are unknown without a run's file, and count as none. Costs
     as `RecordedUsage`, for each run.
@@ -169,10 +169,10 @@ def record_starts(store: Store, others: Collection[str]) -> UsageRecord:
 def _folder_starts(folder: RunFolder) -> list[StartUsage]:
     attempts = folder.attempts()
     events = folder.events()
-    keys = folder.window_keys()
-    windows = folder.window_sums(keys)
-    # Of very many windows an even choice is read, and stands for all.
-    each = len(keys) / max(1, len(windows))
+    keys = folder.interval_keys()
+    intervals = folder.interval_sums(keys)
+    # Of very many intervals an even choice is read, and stands for all.
+    each = len(keys) / max(1, len(intervals))
     gpus_per_node = 0
     spec = folder.read_spec()
     if spec is not None:
@@ -182,10 +182,10 @@ def _folder_starts(folder: RunFolder) -> list[StartUsage]:
         if event.name == "first_batch":
             versions[event.attempt] = event_versions(event)
     starts = list[StartUsage]()
-    for allocation in record_allocations(attempts, events, windows):
-        own = [window for window in windows if window.attempt == allocation.attempt]
-        requests = sum(window.requests for window in own)
-        nbytes = sum(window.nbytes for window in own)
+    for allocation in record_allocations(attempts, events, intervals):
+        own = [interval for interval in intervals if interval.attempt == allocation.attempt]
+        requests = sum(interval.requests for interval in own)
+        nbytes = sum(interval.nbytes for interval in own)
         user = attempts[allocation.attempt].get("user", "")
         start = StartUsage(
             user=str(user),
@@ -217,12 +217,12 @@ class RecordedUsage:
 def record_usage(folder: RunFolder) -> RecordedUsage | None:
     """Return what a run used so far; None without a record.
 
-    Costs three listings, and a request per attempt, event, window, and for its file. Raises: Corrupt; StoreError.
+    Costs three listings, and a request per attempt, event, interval, and for its file. Raises: Corrupt; StoreError.
     """
     attempts = folder.attempts()
     events = folder.events()
-    windows = folder.window_sums()
-    starts = goodput(record_allocations(attempts, events, windows), events, windows)
+    intervals = folder.interval_sums()
+    starts = goodput(record_allocations(attempts, events, intervals), events, intervals)
     if not starts:
         return None
     share = goodput_share(starts)
@@ -274,9 +274,9 @@ class SpanUsage:
     failures_us: tuple[int, ...]
     """UTC microseconds of the failures of its starts."""
     requests: float = 0.0
-    """Requests of its loaders, by its windows."""
+    """Requests of its loaders, by its intervals."""
     nbytes: float = 0.0
-    """Bytes that its loaders read, by its windows."""
+    """Bytes that its loaders read, by its intervals."""
 
 
 def _starts(
@@ -289,26 +289,26 @@ def _starts(
     versions = {event.attempt: event_versions(event) for event in events if event.name == "first_batch"}
     # A start that died before its first batch was about to read what the newest one reads.
     newest = versions[max(versions)] if versions else ()
-    keys = folder.window_keys()
-    windows = folder.window_sums(keys)
-    # Of very many windows an even choice is read, and stands for all.
-    each = len(keys) / max(1, len(windows))
+    keys = folder.interval_keys()
+    intervals = folder.interval_sums(keys)
+    # Of very many intervals an even choice is read, and stands for all.
+    each = len(keys) / max(1, len(intervals))
     # One pass over all spans, since a step is new or repeated by all starts before it.
-    starts = iter(goodput(allocations, events, windows))
+    starts = iter(goodput(allocations, events, intervals))
     usages = list[SpanUsage]()
     for group in groups:
         own = [next(starts) for _ in group]
         whole = span_goodput(own)
         failures_us = tuple(one.failed_us for one in own if one.failed_us is not None)
         attempts_in = {one.attempt for one in own}
-        own_windows = [window for window in windows if window.attempt in attempts_in]
+        own_intervals = [interval for interval in intervals if interval.attempt in attempts_in]
         usages.append(
             SpanUsage(
                 goodput=whole,
                 versions=versions.get(whole.attempt) or newest,
                 failures_us=failures_us,
-                requests=each * sum(window.requests for window in own_windows),
-                nbytes=each * sum(window.nbytes for window in own_windows),
+                requests=each * sum(interval.requests for interval in own_intervals),
+                nbytes=each * sum(interval.nbytes for interval in own_intervals),
             )
         )
     return usages
@@ -340,8 +340,8 @@ class RunTimes:
     """Number of each start -> its facts."""
     events: Sequence[Event]
     """Events of all starts, in order."""
-    windows: Sequence[WindowSum]
-    """Sums of the windows, in order."""
+    intervals: Sequence[IntervalSum]
+    """Sums of the intervals, in order."""
     claimed_us: int
     """When a launcher first took the run, in UTC microseconds; 0 if it is not recorded."""
 
@@ -352,7 +352,7 @@ def read_times(folder: RunFolder) -> RunTimes:
     return RunTimes(
         attempts=folder.attempts(),
         events=folder.events(),
-        windows=folder.window_sums(),
+        intervals=folder.interval_sums(),
         claimed_us=first_claim_us(folder),
     )
 
@@ -380,8 +380,8 @@ def run_goodput(
         started = match_attempts(spans, times.attempts, utc_us())
         allocations = with_unaccounted(started, times.attempts)
     else:
-        allocations = record_allocations(times.attempts, times.events, times.windows)
-    return goodput(allocations, times.events, times.windows)
+        allocations = record_allocations(times.attempts, times.events, times.intervals)
+    return goodput(allocations, times.events, times.intervals)
 
 
 def goodput_shares(starts: Sequence[AttemptGoodput]) -> dict[str, float]:

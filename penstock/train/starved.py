@@ -1,8 +1,8 @@
 """Say what a run's GPUs waited for: stages of the loader, all ranks or some nodes, and the slowest samples.
 
-Ranks step together, so a window waits as long as its slowest rank; a rank with at least half of that waits too. Among
-ranks that read equally fast only the last one waits, because the others read ahead meanwhile. So a node is named if its
-reads, or the stage, took twice the others' time.
+Ranks step together, so an interval waits as long as its slowest rank; a rank with at least half of that waits too.
+Among ranks that read equally fast only the last one waits, because the others read ahead meanwhile. So a node is named
+if its reads, or the stage, took twice the others' time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ class Starvation:
     attempt: int
     """Number of the start."""
     first_step: int
-    """First step of its windows."""
+    """First step of its intervals."""
     end_step: int
     """Step after the last one."""
     share: float
@@ -130,42 +130,42 @@ def _node_text(node: NodeWait) -> str:
     return text
 
 
-def starvation(windows: Columns) -> Starvation:
-    """Return what a start waited for. windows: Columns of its windows, at least one."""
-    # window: int64 [rows], the number of each row's window. A row is a rank in a window.
-    end_steps, window = np.unique(windows["end_step"], return_inverse=True)
-    gang_s, step_s = _gang(windows, window, len(end_steps))
+def starvation(intervals: Columns) -> Starvation:
+    """Return what a start waited for. intervals: Columns of its intervals, at least one."""
+    # interval: int64 [rows], the number of each row's interval. A row is a rank in an interval.
+    end_steps, interval = np.unique(intervals["end_step"], return_inverse=True)
+    gang_s, step_s = _gang(intervals, interval, len(end_steps))
     total_s = float(gang_s.sum())
-    # For each row, the window's wait divided among the ranks that waited, and among its causes.
-    own_s = np.zeros(len(window))
-    caused_s = np.zeros(len(window))
-    # Rows grouped by window, so that `np.split` gives each window's rows without a search.
-    order = np.argsort(window, kind="stable")
-    window_ends = np.cumsum(np.bincount(window))
-    for number, rows in enumerate(np.split(order, window_ends[:-1])):
-        is_waiting = _waiting(windows["wait_s"][rows])
+    # For each row, the interval's wait divided among the ranks that waited, and among its causes.
+    own_s = np.zeros(len(interval))
+    caused_s = np.zeros(len(interval))
+    # Rows grouped by interval, so that `np.split` gives each interval's rows without a search.
+    order = np.argsort(interval, kind="stable")
+    interval_ends = np.cumsum(np.bincount(interval))
+    for number, rows in enumerate(np.split(order, interval_ends[:-1])):
+        is_waiting = _waiting(intervals["wait_s"][rows])
         own_s[rows[is_waiting]] = gang_s[number] / max(1, is_waiting.sum())
-        is_slow = _slower(windows, rows, is_waiting)
+        is_slow = _slower(intervals, rows, is_waiting)
         caused_s[rows[is_slow]] = gang_s[number] / max(1, is_slow.sum())
     return Starvation(
-        attempt=int(windows["attempt"][0]),
-        first_step=int(windows["first_step"].min()),
-        end_step=int(windows["end_step"].max()),
+        attempt=int(intervals["attempt"][0]),
+        first_step=int(intervals["first_step"].min()),
+        end_step=int(intervals["end_step"].max()),
         share=_ratio(total_s, float(step_s.sum())),
         together=_ratio(total_s - float(caused_s.sum()), total_s),
-        stages=_stages(windows, own_s),
-        nodes=_nodes(windows, caused_s, total_s),
-        slowest=_slowest(windows),
+        stages=_stages(intervals, own_s),
+        nodes=_nodes(intervals, caused_s, total_s),
+        slowest=_slowest(intervals),
     )
 
 
-def _gang(windows: Columns, window: NDArray[Any], n_windows: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return, for each window, the longest wait of a rank and the longest time of its steps."""
-    gang_s = np.zeros(n_windows)
-    step_s = np.zeros(n_windows)
-    # Unbuffered: several rows have the same window.
-    np.maximum.at(gang_s, window, windows["wait_s"])
-    np.maximum.at(step_s, window, windows["step_s"])
+def _gang(intervals: Columns, interval: NDArray[Any], n_intervals: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return, for each interval, the longest wait of a rank and the longest time of its steps."""
+    gang_s = np.zeros(n_intervals)
+    step_s = np.zeros(n_intervals)
+    # Unbuffered: several rows have the same interval.
+    np.maximum.at(gang_s, interval, intervals["wait_s"])
+    np.maximum.at(step_s, interval, intervals["step_s"])
     return gang_s, step_s
 
 
@@ -176,24 +176,24 @@ def _waiting(wait_s: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(wait_s >= longest_s / 2)
 
 
-def _slower(windows: Columns, rows: NDArray[Any], waiting: NDArray[Any]) -> NDArray[Any]:
-    """Return which ranks of a window caused its waiting: none, if most waited or they were no slower."""
+def _slower(intervals: Columns, rows: NDArray[Any], waiting: NDArray[Any]) -> NDArray[Any]:
+    """Return which ranks of an interval caused its waiting: none, if most waited or they were no slower."""
     if not waiting.any() or 2 * waiting.sum() > len(rows):
         return np.zeros(len(rows), bool)
-    stage = max(MAKING, key=lambda name: windows[f"{name}_s"][rows[waiting]].sum())
+    stage = max(MAKING, key=lambda name: intervals[f"{name}_s"][rows[waiting]].sum())
     column = "slow_read_s"
     # For reads, the latency: the stage's time also counts waits for other reads.
     if stage != "fetch":
         column = f"{stage}_s"
-    cost_s = windows[column][rows]
+    cost_s = intervals[column][rows]
     # Compared with ranks that did not wait: the slow ones would raise a common median.
     limit_s = SLOWER * np.median(cost_s[~waiting])
     return np.asarray(waiting & (cost_s > limit_s))
 
 
-def _stages(windows: Columns, own_s: NDArray[Any]) -> dict[str, float]:
+def _stages(intervals: Columns, own_s: NDArray[Any]) -> dict[str, float]:
     """Return stage -> its share of the waiting, the largest first. A rank's wait goes to stages as its making did."""
-    making_s = np.stack([windows[f"{stage}_s"] for stage in MAKING])  # [stages, rows]
+    making_s = np.stack([intervals[f"{stage}_s"] for stage in MAKING])  # [stages, rows]
     # [stages, rows]: shares of each row; 1e-12 instead of a division by zero.
     making_share = making_s / np.maximum(making_s.sum(axis=0), 1e-12)
     stage_s = making_share @ own_s
@@ -202,15 +202,15 @@ def _stages(windows: Columns, own_s: NDArray[Any]) -> dict[str, float]:
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
-def _nodes(windows: Columns, caused_s: NDArray[Any], total_s: float) -> list[NodeWait]:
+def _nodes(intervals: Columns, caused_s: NDArray[Any], total_s: float) -> list[NodeWait]:
     results = []
-    for node in sorted(set(windows["node"])):
-        is_own = windows["node"] == node
+    for node in sorted(set(intervals["node"])):
+        is_own = intervals["node"] == node
         seconds = float(caused_s[is_own].sum())
         if seconds <= 0:
             continue
-        read_s = windows["slow_read_s"][is_own]
-        others_read_s = windows["slow_read_s"][~is_own]
+        read_s = intervals["slow_read_s"][is_own]
+        others_read_s = intervals["slow_read_s"][~is_own]
         wait = NodeWait(
             node=node,
             share=_ratio(seconds, total_s),
@@ -221,22 +221,22 @@ def _nodes(windows: Columns, caused_s: NDArray[Any], total_s: float) -> list[Nod
     return sorted(results, key=lambda node: -node.share)[:SLOWEST]
 
 
-def _slowest(windows: Columns) -> list[SlowSampleWait]:
-    rows = np.argsort(-windows["slow_wait_s"], kind="stable")[:SLOWEST]
+def _slowest(intervals: Columns) -> list[SlowSampleWait]:
+    rows = np.argsort(-intervals["slow_wait_s"], kind="stable")[:SLOWEST]
     texts = ("stage", "source", "key", "version", "path")
     results = []
     for row in rows.tolist():
-        if windows["slow_wait_s"][row] <= 0 or not windows["slow_path"][row]:
+        if intervals["slow_wait_s"][row] <= 0 or not intervals["slow_path"][row]:
             continue
         wait = SlowSampleWait(
-            step=int(windows["slow_step"][row]),
-            wait_s=float(windows["slow_wait_s"][row]),
-            seconds=float(windows["slow_s"][row]),
-            node=str(windows["node"][row]),
-            rank=int(windows["rank"][row]),
-            offset=int(windows["slow_offset"][row]),
-            nbytes=int(windows["slow_nbytes"][row]),
-            **{name: str(windows[f"slow_{name}"][row]) for name in texts},
+            step=int(intervals["slow_step"][row]),
+            wait_s=float(intervals["slow_wait_s"][row]),
+            seconds=float(intervals["slow_s"][row]),
+            node=str(intervals["node"][row]),
+            rank=int(intervals["rank"][row]),
+            offset=int(intervals["slow_offset"][row]),
+            nbytes=int(intervals["slow_nbytes"][row]),
+            **{name: str(intervals[f"slow_{name}"][row]) for name in texts},
         )
         results.append(wait)
     return results

@@ -1,6 +1,6 @@
 """The first rank's last step in a file of its node: its launcher reads it if the rank is killed.
 
-A rank that gets SIGKILL stores nothing about the steps after its last checkpoint or window. Writing costs 2 us.
+A rank that gets SIGKILL stores nothing about the steps after its last checkpoint or interval. Writing costs 2 us.
 """
 
 import os

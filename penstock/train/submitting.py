@@ -21,7 +21,7 @@ from .launch.slurm_job import SlurmJobs
 from .launched import user_name
 from .objects.failed_starts import FailedStart, is_failed_start, newest_failed_start, read_failed_start
 from .objects.spec_changes import FieldChange, SpecChange, check_change, differences
-from .run_folder import AT_ONCE, ATTEMPT, EVENT, FOLDER, Event, RunFolder, run_objects, window_keys
+from .run_folder import AT_ONCE, ATTEMPT, EVENT, FOLDER, Event, RunFolder, interval_keys, run_objects
 from .run_spec import RunSpec, check_without_secrets
 
 LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {
@@ -66,8 +66,8 @@ class RunSummary:
     """Events of all starts, in order."""
     stopping: bool
     """True if a person asked it to stop."""
-    window_step: int = 0
-    """Steps done by its newest window."""
+    interval_step: int = 0
+    """Steps done by its newest interval."""
     problem: str = ""
     """Damage in its record; "" for none."""
     failed: FailedStart | None = None
@@ -77,8 +77,8 @@ class RunSummary:
 
     @property
     def step(self) -> int:
-        """Most steps done at any event or window."""
-        return max((self.window_step, *(event.step for event in self.events)))
+        """Most steps done at any event or interval."""
+        return max((self.interval_step, *(event.step for event in self.events)))
 
     @property
     def newest(self) -> Event | None:
@@ -251,7 +251,7 @@ def summary(folder: RunFolder, launcher: Launcher | None) -> RunSummary:
         attempts=folder.attempts(),
         events=folder.events(),
         stopping=folder.is_to_stop(),
-        window_step=max((key.end_step for key in folder.window_keys()), default=0),
+        interval_step=max((key.end_step for key in folder.interval_keys()), default=0),
         failed=newest_failed_start(folder.store, folder.key("")),
         changes=folder.spec_changes(),
     )
@@ -298,7 +298,7 @@ def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:
             attempts={number: {} for number in sorted(brief.attempts)},
             events=brief.events,
             stopping=brief.stopping,
-            window_step=brief.window_step,
+            interval_step=brief.interval_step,
             problem=brief.problem,
             failed=brief.failed,
         )
@@ -316,8 +316,8 @@ class RunBrief:
     """Numbers of its starts."""
     events: list[Event] = field(default_factory=list)
     """Newest event; one without a step follows the newest with a step."""
-    window_step: int = 0
-    """Steps done by its newest window."""
+    interval_step: int = 0
+    """Steps done by its newest interval."""
     stopping: bool = False
     """True if a person asked it to stop."""
     problem: str = ""
@@ -392,8 +392,8 @@ def _add(brief: RunBrief, objects: _Newest, info: ObjectInfo) -> None:
     elif is_failed_start(info):
         objects.add_end(info)
     elif kind == "windows":
-        for key in window_keys([info]):
-            brief.window_step = max(brief.window_step, key.end_step)
+        for key in interval_keys([info]):
+            brief.interval_step = max(brief.interval_step, key.end_step)
     elif kind == "attempts":
         match = ATTEMPT.fullmatch(file)
         if match:

@@ -1,7 +1,8 @@
 """Cost of datasets and owners: stored bytes, and the requests, bytes and GPU-hours of trainings that read them.
 
-Stored bytes come from manifests and tables (`stored.py`), the rest from starts of trainings and their windows. A start
-that read two versions counts for both. Reads of other programs, of the pipeline and of evaluations are not recorded.
+Stored bytes come from manifests and tables (`stored.py`), the rest from starts of trainings and their intervals. A
+start that read two versions counts for both. Reads of other programs, of the pipeline and of evaluations are not
+recorded.
 """
 
 from collections.abc import Iterable, Mapping
@@ -65,7 +66,7 @@ def group_costs(
 ) -> list[CostRow]:
     """Return a row per dataset or owner, the one with most stored bytes first.
 
-    since_us, until_us: window of the trainings, UTC microseconds. A version that is no longer stored counts for its
+    since_us, until_us: period of the trainings, UTC microseconds. A version that is no longer stored counts for its
     dataset, and for no owner.
     """
     owners = {version.name: version.owner for version in stored.versions}

@@ -1,6 +1,6 @@
 """Add up what jobs and runs used: GPU-hours, queue hours, failures; by account, user, run, dataset version or GPU.
 
-Only time inside the window counts: a start that began before it counts with its share of each part.
+Only time inside the period counts: a start that began before it counts with its share of each part.
 """
 
 from collections import defaultdict
@@ -60,7 +60,7 @@ class UsageRow:
     name: str
     """Its name; "" for starts without one."""
     starts: int = 0
-    """Starts that had time in the window."""
+    """Starts that had time in the period."""
     asked: float = 0.0
     """GPU-hours that jobs asked for, by their time limits."""
     allocated: float = 0.0
@@ -131,14 +131,14 @@ def group_usage(by: str, starts: Iterable[StartUsage], since_us: int, until_us: 
 
 
 def usage_row(name: str, starts: Iterable[StartUsage], since_us: int, until_us: int) -> UsageRow:
-    """Return the sums of starts, in a window of UTC microseconds."""
+    """Return the sums of starts, in a period of UTC microseconds."""
     sums = defaultdict[str, float](float)
     for start in starts:
         # A job that never started waited until its end, or still waits.
         begun_us = start.ended_us if start.begun_us is None else start.begun_us
         if start.submitted_us is not None:
             sums["queue"] += _seconds(start.submitted_us, begun_us, since_us, until_us)
-        # Counted once: in the window of its submission.
+        # Counted once: in the period of its submission.
         if since_us <= (begun_us if start.submitted_us is None else start.submitted_us) < until_us:
             had = start.gpus * (start.ended_us - begun_us) / 1e6
             sums["asked"] += had if start.asked_gpu_s is None else start.asked_gpu_s
@@ -169,7 +169,7 @@ def usage_row(name: str, starts: Iterable[StartUsage], since_us: int, until_us: 
 
 
 def weekly_gpu_hours(starts: Sequence[StartUsage], since_us: int, until_us: int) -> list[float]:
-    """Return GPU-hours per whole week of the window, the last one ending with it."""
+    """Return GPU-hours per whole week of the period, the last one ending with it."""
     count = (until_us - since_us) // WEEK_US
     ends = [until_us - WEEK_US * number for number in reversed(range(count))]
     return [
@@ -184,7 +184,7 @@ def weekly_gpu_hours(starts: Sequence[StartUsage], since_us: int, until_us: int)
 
 
 def share_inside(start: StartUsage, since_us: int, until_us: int) -> float:
-    """Return the share of a start's time in a window of UTC microseconds, from 0 to 1."""
+    """Return the share of a start's time in a period of UTC microseconds, from 0 to 1."""
     if start.begun_us is None or start.ended_us <= start.begun_us:
         return 0.0
     inside_s = _seconds(start.begun_us, start.ended_us, since_us, until_us)

@@ -327,11 +327,11 @@ def starved(arguments: Namespace) -> Answer:
 
     folder = _folder(arguments)
     folder.check_exists()
-    keys = folder.window_keys(arguments.attempt)
-    windows = folder.windows([key for key in keys if key.attempt == keys[-1].attempt])
-    if not windows:
-        return {"run": folder.run}, f"{folder.run} has no window yet: it stores one a minute", 0
-    report = starvation(windows)
+    keys = folder.interval_keys(arguments.attempt)
+    intervals = folder.intervals([key for key in keys if key.attempt == keys[-1].attempt])
+    if not intervals:
+        return {"run": folder.run}, f"{folder.run} has no interval yet: it stores one a minute", 0
+    report = starvation(intervals)
     return {"run": folder.run, **report.to_json()}, report.to_text(), 0
 
 

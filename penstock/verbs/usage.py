@@ -72,7 +72,7 @@ def _usd(text: str) -> float:
     cluster_argument("the cluster's file (default: runs of this machine)"),
     argument(
         "--since 90d",
-        "length of the window that ends now (default: 90d)",
+        "length of the period that ends now (default: 90d)",
         type=argument_type(parse_length),
         default=90 * 86_400.0,
     ),

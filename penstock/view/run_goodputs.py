@@ -17,7 +17,7 @@ from .lru_cache import LruCache
 
 _log = logging.getLogger(__name__)
 MOST_RUNS = 24
-"""Runs whose events and windows are cached: all of the first page, and of twelve other pages."""
+"""Runs whose events and intervals are cached: all of the first page, and of twelve other pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class _Record:
 class RunGoodputs:
     """Divides the time of runs' starts into parts. Thread-safe.
 
-    Reads a run's starts, events and windows again only if its record has changed.
+    Reads a run's starts, events and intervals again only if its record has changed.
     """
 
     def __init__(self) -> None:

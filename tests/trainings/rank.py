@@ -15,7 +15,7 @@ import torch
 
 import loader
 from penstock.checkpoints import Checkpoints
-from penstock.train import Run, stop, windows
+from penstock.train import Run, intervals, stop
 
 WINDOW_BYTES = 64 * 2**20
 WINDOWS = 80
@@ -34,7 +34,7 @@ mapped = list[mmap.mmap]()
 signal.signal(signal.SIGUSR2, pass_the_memory_limit)
 URL = os.environ["PENSTOCK_RECORD"]
 folder, step_s, save_every = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-stop.LOOK_S, windows.EVERY_S = 1.0, 5.0
+stop.LOOK_S, intervals.EVERY_S = 1.0, 5.0
 start = f"{os.environ['SLURM_JOB_ID']}-{os.environ.get('SLURM_RESTART_COUNT', '0')}-{os.environ['PENSTOCK_ATTEMPT']}"
 
 with Run.joined() as run:

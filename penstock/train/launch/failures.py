@@ -122,7 +122,7 @@ def likeness(line: str) -> str:
 def last_step(folder: RunFolder) -> int | None:
     """Return the steps done when the newest start ended, by its record; -1 before any.
 
-    None if the store does not answer, and UNREADABLE if another try would not change the answer. Windows count too:
+    None if the store does not answer, and UNREADABLE if another try would not change the answer. Intervals count too:
     else failures at different steps between two checkpoints would look alike.
     """
     try:
@@ -145,16 +145,16 @@ def _warn(error: Exception) -> None:
 def _last_step(folder: RunFolder) -> int:
     try:
         events = folder.events()
-    except Corrupt as error:  # one damaged event hides no windows
+    except Corrupt as error:  # one damaged event hides no intervals
         _warn(error)
-        keys = folder.window_keys()
+        keys = folder.interval_keys()
         newest = max((key.attempt for key in keys), default=0)
         return max((key.end_step for key in keys if key.attempt == newest), default=UNREADABLE)
     newest = 0
     if events:
         newest = events[-1].attempt
-    windows = [key.end_step for key in folder.window_keys(newest)]
-    return max([*(event.step for event in events if event.attempt == newest), *windows], default=-1)
+    intervals = [key.end_step for key in folder.interval_keys(newest)]
+    return max([*(event.step for event in events if event.attempt == newest), *intervals], default=-1)
 
 
 @dataclass(slots=True)

@@ -79,7 +79,7 @@ NEVER_REWRITTEN = {
     "foreign": "penstock takedown run --apply puts its other samples into shards, and penstock gc deletes it",
     "log": "the log is never rewritten",
     "reports": "a training's report is never rewritten: delete it",
-    "trainings": "penstock takedown run --apply rewrites windows and failures; delete others, such as a profile",
+    "trainings": "penstock takedown run --apply rewrites intervals and failures; delete others, such as a profile",
 }
 """First folder -> why a takedown rewrites none of its objects."""
 

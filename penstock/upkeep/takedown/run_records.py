@@ -1,4 +1,4 @@
-"""Edits of the records of training runs: windows name slow samples, and failures quote errors.
+"""Edits of the records of training runs: intervals name slow samples, and failures quote errors.
 
 A takedown cannot search an object that it cannot parse. It deletes these: runs go on without them. It keeps and names
 the objects of a newer release.
@@ -29,21 +29,21 @@ from .derived import Edits
 FOLDER = "trainings/"
 _SEARCHED = re.compile(r"trainings/[^/]+/(?:windows/.*\.parquet|(?:failures|ends)/.*\.json)")
 SLOW_TEXTS = ("slow_stage", "slow_source", "slow_key", "slow_version", "slow_path")
-"""Columns of a window that describe its slowest sample (docs/format.md)."""
-WINDOW = "training-window"
+"""Columns of an interval that describe its slowest sample (docs/format.md)."""
+INTERVAL = "training-window"
 AT_ONCE = 16
 BATCH = 256
 """Objects read at once, and objects whose edits are applied together."""
 MOST_BYTES = 64 * 2**20
-"""Larger objects are not windows or failures: 100,000 ranks have 20 MB. Also the most bytes in memory at once."""
+"""Larger objects are not intervals or failures: 100,000 ranks have 20 MB. Also the most bytes in memory at once."""
 _TEXT = re.compile(rb"[^\s'\"(),;\[\]{}<>]+")
 """Words of a text, which may be a name."""
-_ONE_WINDOW = threading.Lock()
-"""Held while a window is parsed: a forged one may take 256 MiB."""
+_ONE_INTERVAL = threading.Lock()
+"""Held while an interval is parsed: a forged one may take 256 MiB."""
 
 
 def run_record_edits(store: Store, marks: Sequence[Marks], newer: Callable[[str], object]) -> Iterator[Edits]:
-    """Yield the edits of all runs' records, in batches. Reads each window and failure. Raises: StoreError.
+    """Yield the edits of all runs' records, in batches. Reads each interval and failure. Raises: StoreError.
 
     newer: is called with the path of each object that names a newer release; it stays.
     """
@@ -108,8 +108,8 @@ def scrub_run_record(store: Store, path: str, marks: Sequence[Marks], nbytes: in
     data = store.get(path).data
     try:
         if path.endswith(".parquet"):
-            with _ONE_WINDOW:
-                return _scrub_window(data, f"{store.url}/{path}", marks)
+            with _ONE_INTERVAL:
+                return _scrub_interval(data, f"{store.url}/{path}", marks)
         return _scrub_failure(json_object(data, path, store.url), marks)
     except (Corrupt, FormatTooNew):  # a newer table is not damage
         raise
@@ -118,7 +118,7 @@ def scrub_run_record(store: Store, path: str, marks: Sequence[Marks], nbytes: in
 
 
 def is_rewritten(path: str) -> bool:
-    """Return whether a takedown rewrites an object of a run's record: a window or a failure."""
+    """Return whether a takedown rewrites an object of a run's record: an interval or a failure."""
     return _SEARCHED.fullmatch(path) is not None
 
 
@@ -176,12 +176,12 @@ def _scrub_failure(body: dict[str, Any], marks: Sequence[Marks]) -> bytes | None
     return canonical(edited)
 
 
-def _scrub_window(data: bytes, where: str, marks: Sequence[Marks]) -> bytes | None:
+def _scrub_interval(data: bytes, where: str, marks: Sequence[Marks]) -> bytes | None:
     table = parse_small_table(data, where)
     column = table["slow_key"].to_pylist() if "slow_key" in table.column_names else [None]
     keys = [key for key in column if isinstance(key, str)]
     if len(keys) != len(column):
-        raise Corrupt(f"{where} is not a table of windows: slow_key is not text in every row")
+        raise Corrupt(f"{where} is not a table of intervals: slow_key is not text in every row")
     # Of any dataset: a key that another dataset shares costs one name among the figures.
     denied = [bool(key) and any(one.takes("sample", key) for one in marks) for key in keys]
     if not any(denied):
@@ -192,4 +192,4 @@ def _scrub_window(data: bytes, where: str, marks: Sequence[Marks]) -> bytes | No
         ]
         place = table.column_names.index(name)
         table = table.set_column(place, name, pa.array(texts, pa.string()))
-    return table_bytes(table, WINDOW)
+    return table_bytes(table, INTERVAL)

@@ -118,7 +118,7 @@ class Board:
     def _suspects(self, store: Store, now_s: float) -> Mapping[str, Sequence[str]]:
         """Return node -> failed checks against it. Costs two listings, and a request for each new check or case.
 
-        Other signs need the windows of all runs: `penstock node suspects` and the metrics have them.
+        Other signs need the intervals of all runs: `penstock node suspects` and the metrics have them.
         """
         now_us = round(now_s * 1e6)
         with self._nodes_lock:

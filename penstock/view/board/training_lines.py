@@ -13,7 +13,7 @@ from loader.storage import Store
 
 from ...checkpoints import marker
 from ...metrics.conditions import RunState
-from ...metrics.recent_waits import recent_waits, window_waits
+from ...metrics.recent_waits import interval_waits, recent_waits
 from ...text import clean
 from ...train.run_usage import goodput_share
 from ...train.submitting import RunBrief, briefs, has_resumed
@@ -132,7 +132,7 @@ def with_goodput(
     return replace(
         line,
         goodput=goodput_share(starts),
-        waits=recent_waits(window_waits(times.windows)),
+        waits=recent_waits(interval_waits(times.intervals)),
         starts_us=tuple(facts["at_us"] for facts in times.attempts.values()),
         checkpoint_us=max(saved_us, default=0),
     )

@@ -165,7 +165,7 @@ def _training(line: TrainingLine) -> tuple[Text, ...]:
 
 
 def _unread_signs() -> Section:
-    # They need the windows and faults of all runs: many requests for a first page.
+    # They need the intervals and faults of all runs: many requests for a first page.
     text = (
         "Signs against nodes are failed checks only here:",
         code("penstock node suspects"),

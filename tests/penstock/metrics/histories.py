@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 
 from loader.run.trail.step_rows import StepRow, rows_table
 from loader.storage import Store
+from penstock.train.intervals import ROW, interval_bytes
 from penstock.train.run_folder import RunFolder
-from penstock.train.windows import ROW, window_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ def put_start(store: Store, run: str, at_us: int, node: str = "m1") -> int:
     return RunFolder(store, run).begin_attempt({"at_us": at_us, "id": str(at_us), "node": node, "ranks": 1})
 
 
-def put_window(
+def put_interval(
     store: Store,
     run: str,
     attempt: int,
@@ -70,7 +70,7 @@ def put_window(
     wait_s: float = 1.0,
     step_s: float = 60.0,
 ) -> None:
-    """Store a window of one rank."""
+    """Store an interval of one rank."""
     row = np.zeros(1, ROW)
     row["node"] = b"m1"
     row["end_step"] = end_step
@@ -78,5 +78,5 @@ def put_window(
     row["ended_us"] = ended_us
     row["wait_s"] = wait_s
     row["step_s"] = step_s
-    _, data = window_bytes(row.tobytes())
-    RunFolder(store, run).put_window(attempt, end_step, data)
+    _, data = interval_bytes(row.tobytes())
+    RunFolder(store, run).put_interval(attempt, end_step, data)

@@ -27,7 +27,7 @@ from penstock.nodes.node_check import CheckStatus, NodeCheckResult, put_failures
 from penstock.train.run_folder import RunFolder
 from penstock.usage.prices import PriceTable
 from penstock.usage.stored import stored_bytes
-from tests.penstock.metrics.histories import even_steps, put_start, put_steps, put_window
+from tests.penstock.metrics.histories import even_steps, put_interval, put_start, put_steps
 
 Figures = dict[tuple[str, tuple[str, ...]], float]
 WEEK_S = 7 * 86_400.0
@@ -71,7 +71,7 @@ def root(tmp_path: Path) -> loader.Root:
         folder = RunFolder(root.store, run)
         folder.put_event(attempt, 0, "first_batch", 0, {"took_us": 1}, begun_us + 1_000_000)
         put_steps(root.store, run, even_steps(0, 60, begun_us + 2_000_000, wait_us=wait_us))
-        put_window(root.store, run, attempt, 60, begun_us + 62_000_000, wait_s=wait_us * 60 / 1e6)
+        put_interval(root.store, run, attempt, 60, begun_us + 62_000_000, wait_s=wait_us * 60 / 1e6)
         folder.put_event(attempt, 1, "saved", 60, {"took_us": 5}, begun_us + 63_000_000)
         put_steps(root.store, run, even_steps(60, 60, begun_us + 64_000_000, wait_us=wait_us, substituted=1))
     RunFolder(root.store, "small").put_event(1, 2, "ended", 120, {}, begun_us + 130_000_000)
@@ -175,7 +175,7 @@ def test_later_scrapes_reach_the_figures_of_a_first_one(root: loader.Root) -> No
     attempt = put_start(store, "big", later_us + 62_000_000)
     # The second start repeats steps, on two ranks, so its log is in another folder.
     put_steps(store, "big", even_steps(140, 20, later_us + 63_000_000), place="0-of-2")
-    put_window(store, "big", attempt, 160, later_us + 90_000_000)
+    put_interval(store, "big", attempt, 160, later_us + 90_000_000)
     put_steps(store, "new", even_steps(0, 5, later_us))
     put_start(store, "newer", later_us)
     with root.write("photos") as writer:

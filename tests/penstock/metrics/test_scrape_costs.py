@@ -13,7 +13,7 @@ from loader.dataset.tables.small_tables import parse_small_table
 from loader.storage import ObjectInfo, Store, open_store
 from penstock.metrics.root_reader import RootReader
 from penstock.train.run_folder import RunFolder
-from tests.penstock.metrics.histories import even_steps, put_start, put_steps, put_window
+from tests.penstock.metrics.histories import even_steps, put_interval, put_start, put_steps
 
 PAGE = 1000
 
@@ -57,7 +57,7 @@ def begin_runs(root: loader.Root, n_runs: int, n_old: int) -> None:
         run = f"run-{number}"
         attempt = put_start(root.store, run, now_us)
         put_steps(root.store, run, even_steps(0, 3, now_us))
-        put_window(root.store, run, attempt, 3, now_us)
+        put_interval(root.store, run, attempt, 3, now_us)
         RunFolder(root.store, run).put_event(attempt, 0, "first_batch", 0, {})
     for number in range(n_old):
         root.store.put(f"nodes/runs/2020-01-01/old-{number}", b"")
@@ -76,10 +76,10 @@ def test_scrape_makes_three_requests_and_two_for_each_live_run(
     for scrape in range(8):
         now_us = time.time_ns() // 1000
         for number in range(n_runs):
-            # A training writes an object of its log and a window each minute.
+            # A training writes an object of its log and an interval each minute.
             run = f"run-{number}"
             put_steps(store, run, even_steps(3 + 3 * scrape, 3, now_us))
-            put_window(store, run, 1, 6 + 3 * scrape, now_us)
+            put_interval(store, run, 1, 6 + 3 * scrape, now_us)
         store.requests = 0
         reader.read()
         costs.append(store.requests)
@@ -91,7 +91,7 @@ def test_scrape_makes_three_requests_and_two_for_each_live_run(
     assert steps == {3 + 3 * 8 - 1}
 
 
-def test_first_scrape_reads_each_object_and_parses_each_window_once(
+def test_first_scrape_reads_each_object_and_parses_each_interval_once(
     store: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = root_in_store(store, "crc32c")
@@ -105,7 +105,7 @@ def test_first_scrape_reads_each_object_and_parses_each_window_once(
     monkeypatch.setattr("loader.dataset.tables.small_tables.parse_small_table", record_parse)
     store.requests = 0
     RootReader(root).read()
-    # Of each run: its log and its record are listed, and start, steps, window and event are read.
+    # Of each run: its log and its record are listed, and start, steps, interval and event are read.
     assert store.requests <= 12 * 6 + 8
     assert len(parsed) == len(set(parsed)) == 12
 

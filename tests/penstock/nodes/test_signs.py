@@ -20,12 +20,12 @@ from penstock.nodes.node_check import CHECKS, CheckStatus, NodeCheckResult, put_
 from penstock.nodes.recent_keys import LATE_KEYS, MOST_OBJECTS
 from penstock.nodes.signs import LIST_ALL_US, SignReader
 from penstock.nodes.suspects import MINUTE_US
+from penstock.train.intervals import ROW, interval_bytes
 from penstock.train.launch.launcher import Span
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.record import put_faults
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_usage import run_goodput
-from penstock.train.windows import ROW, window_bytes
 
 DAY_US = 24 * 60 * MINUTE_US
 SECOND_US = 1_000_000
@@ -74,20 +74,20 @@ def put_fault(folder: RunFolder, node: str, at_us: int, begin: int = 0) -> None:
     put_faults(folder, {"node": node, "attempt": 1, "rank": 0}, [fault])
 
 
-def put_window(folder: RunFolder, attempt: int, step: int, nodes: Sequence[str], ended_us: int = 0) -> None:
+def put_interval(folder: RunFolder, attempt: int, step: int, nodes: Sequence[str], ended_us: int = 0) -> None:
     rows = np.zeros(len(nodes), ROW)
     rows["node"], rows["end_step"] = [node.encode() for node in nodes], step
     rows["ended_us"], rows["slow_read_s"] = ended_us or now_us(), 0.02
-    folder.put_window(attempt, *window_bytes(rows.tobytes()))
+    folder.put_interval(attempt, *interval_bytes(rows.tobytes()))
 
 
 def live(store: Store, run: str, n: int) -> RunFolder:
-    """A run with a history: n starts, events, windows, faults."""
+    """A run with a history: n starts, events, intervals, faults."""
     folder = RunFolder(store, run)
     for number in range(n):
         folder.begin_attempt({"node": "m1"})
         folder.put_event(number + 1, 0, "saved", number, {})
-        put_window(folder, number + 1, number + 1, ["m1", "m2"])
+        put_interval(folder, number + 1, number + 1, ["m1", "m2"])
         put_fault(folder, "m1", now_us())
     return folder
 
@@ -116,9 +116,9 @@ def test_cost_of_a_review_does_not_grow_with_the_record(store: Counted, n: int) 
         reader.read(later_us + seconds * SECOND_US)
         requests.append(store.requests)
     assert requests[:2] == [3, 3], "names of runs, checks, and the run's faults"
-    assert requests[2] == 6, "and its windows, attempts and events"
+    assert requests[2] == 6, "and its intervals, attempts and events"
     assert spans_of == [], "no accounting of a run without news"
-    put_window(folder, n, 1000, ["m1"])
+    put_interval(folder, n, 1000, ["m1"])
     store.requests = 0
     reader.read(later_us + 140 * SECOND_US)
     assert store.requests == 7
@@ -143,16 +143,16 @@ def test_ended_runs_are_not_read_for_ever_if_the_store_dates_them_in_the_future(
 def test_each_sign_is_read_once_and_a_new_run_is_seen(store: Counted) -> None:
     folder, reader = live(store, "big", 2), SignReader(store)
     first = reader.read(now_us())
-    assert (len(first.faults), len(first.windows), [one.number for one in first.attempts]) == (2, 4, [1])
+    assert (len(first.faults), len(first.intervals), [one.number for one in first.attempts]) == (2, 4, [1])
     put_fault(folder, "m2", now_us())
     put_fault(live(store, "new", 1), "m3", now_us())
     put_failures(store, "m4", [NodeCheckResult(check="c", status=CheckStatus.FAILED, text="hot")])
     signs = reader.read(now_us() + 2 * MINUTE_US)
     assert sorted(fault.node for fault in signs.faults) == ["m1", "m1", "m1", "m2", "m3"]
     assert [check.node for check in signs.checks] == ["m4"]
-    assert {window.run for window in signs.windows} == {"big", "new"}
+    assert {interval.run for interval in signs.intervals} == {"big", "new"}
     again = reader.read(now_us() + 4 * MINUTE_US)
-    assert (len(again.faults), len(again.windows), len(again.checks)) == (5, 6, 1)
+    assert (len(again.faults), len(again.intervals), len(again.checks)) == (5, 6, 1)
     assert reader.read(now_us() + 90 * MINUTE_US).faults == []
 
 
@@ -187,7 +187,7 @@ def test_damaged_and_forged_objects_hide_no_others(store: Counted) -> None:
     put_failures(store, "m 4", [NodeCheckResult(check="c", status=CheckStatus.FAILED, text="hot")])
     signs = SignReader(store).read(now_us())
     assert {fault.node for fault in signs.faults} == {"m1"}
-    assert (len(signs.windows), len(signs.attempts), signs.checks) == (4, 1, [])
+    assert (len(signs.intervals), len(signs.attempts), signs.checks) == (4, 1, [])
 
 
 @pytest.mark.parametrize("kind", ["faults", "windows", "attempts", "events"])
@@ -199,7 +199,7 @@ def test_store_that_fails_costs_no_sign(store: Counted, kind: str) -> None:
         reader.read(now_us())
     store.failing = ""
     signs = reader.read(now_us())
-    assert (len(signs.faults), len(signs.windows), [one.number for one in signs.attempts]) == (3, 6, [1, 2])
+    assert (len(signs.faults), len(signs.intervals), [one.number for one in signs.attempts]) == (3, 6, [1, 2])
 
 
 def test_very_many_faults_are_read_over_several_reviews(store: Counted) -> None:
@@ -211,12 +211,12 @@ def test_very_many_faults_are_read_over_several_reviews(store: Counted) -> None:
     assert [len(reader.read(now_us()).faults) for _ in range(2)] == [MOST_OBJECTS, MOST_OBJECTS + 10]
 
 
-def test_steps_of_attempts_come_from_events_and_windows(store: Counted) -> None:
+def test_steps_of_attempts_come_from_events_and_intervals(store: Counted) -> None:
     folder = RunFolder(store, "big")
     for number in (1, 2):
         folder.begin_attempt({"node": "m1"})
         folder.put_event(number, 0, "saved", 10 * number, {})
-        put_window(folder, number, 10 * number + 5, ["m1"])
+        put_interval(folder, number, 10 * number + 5, ["m1"])
     folder.put_event(2, 1, "failed", 27, {})
     attempts = SignReader(store).read(now_us()).attempts
     assert [(one.end_step, one.saved_step, one.failed) for one in attempts] == [
@@ -230,7 +230,7 @@ def crash_run(store: Store, run: str) -> RunFolder:
     folder = RunFolder(store, run)
     for _ in range(2):
         folder.begin_attempt({"node": "m1"})
-    put_window(folder, 1, 9, ["m1", "m2"])
+    put_interval(folder, 1, 9, ["m1", "m2"])
     return folder
 
 
@@ -246,13 +246,13 @@ def test_first_reading_that_fails_is_repeated_for_runs_that_ended(store: Counted
         assert [one.nodes for one in signs.attempts] == [("m1", "m2")]
 
 
-@pytest.mark.parametrize("fails", ["store", "window"])
+@pytest.mark.parametrize("fails", ["store", "interval"])
 def test_nodes_of_an_old_start_are_read_again_or_dropped(tmp_path: Path, fails: str) -> None:
-    """Its windows are older than those that are read for slow nodes."""
+    """Its intervals are older than those that are read for slow nodes."""
     store = Counted(open_store(str(tmp_path)))
     folder, later_us = crash_run(store, "old"), now_us() + 3 * 60 * MINUTE_US
     crash_run(store, "other")
-    if fails == "window":
+    if fails == "interval":
         store.put_if_absent(folder.key("windows/000001-000000000010.parquet"), b"PAR1")
     reader = SignReader(store)
     if fails == "store":
@@ -261,7 +261,7 @@ def test_nodes_of_an_old_start_are_read_again_or_dropped(tmp_path: Path, fails: 
             reader.read(later_us)
         store.failing = ""
     nodes = {one.run: one.nodes for one in reader.read(later_us + 15 * SECOND_US).attempts}
-    assert nodes == {"old": ("m1",) if fails == "window" else ("m1", "m2"), "other": ("m1", "m2")}
+    assert nodes == {"old": ("m1",) if fails == "interval" else ("m1", "m2"), "other": ("m1", "m2")}
 
 
 @pytest.mark.parametrize("kind", ["attempts", "events", "windows"])
@@ -270,11 +270,11 @@ def test_very_many_forged_keys_hide_no_later_sign(store: Counted, kind: str) -> 
     for number in range(2 * LATE_KEYS):
         store.put_if_absent(folder.key(f"{kind}/99{number:04d}-999999999999.parquet"), b"{")
     reader.read(now_us())
-    put_window(folder, 2, 1000, ["m9"])
+    put_interval(folder, 2, 1000, ["m9"])
     folder.put_event(2, 1, "failed", 1000, {})
     store.put_if_absent(folder.key("attempts/000003.json"), canonical({"at_us": now_us()}))
     signs = reader.read(now_us() + LIST_ALL_US)
-    assert "m9" in {window.node for window in signs.windows}
+    assert "m9" in {interval.node for interval in signs.intervals}
     assert [one.number for one in signs.attempts] == [1, 2]
 
 
@@ -285,13 +285,13 @@ def test_signs_of_a_node_with_another_clock_count(store: Counted, behind_us: int
     put_fault(folder, "m1", now_us() - behind_us)
     body = canonical({"node": "m2", "at_us": now_us() - behind_us, "check": "c", "text": "hot"})
     store.put_if_absent(f"{CHECKS}{now_us():016d}-m2-0.json", body)
-    put_window(folder, 1, 9, ["m3"], ended_us=now_us() - behind_us)
+    put_interval(folder, 1, 9, ["m3"], ended_us=now_us() - behind_us)
     later_us = now_us() + 40 * MINUTE_US
     for at_us in (now_us(), later_us):
         signs = reader.read(at_us)
-        assert [one.node for one in (*signs.faults, *signs.checks, *signs.windows)] == ["m1", "m2", "m3"]
+        assert [one.node for one in (*signs.faults, *signs.checks, *signs.intervals)] == ["m1", "m2", "m3"]
         assert all(one.at_us <= now_us() for one in (*signs.faults, *signs.checks))
-        assert all(one.ended_us <= now_us() for one in signs.windows)
+        assert all(one.ended_us <= now_us() for one in signs.intervals)
 
 
 @pytest.mark.parametrize("reads", [1, 2])
@@ -321,10 +321,10 @@ def test_forged_last_key_hides_no_later_sign(store: Counted, name: str) -> None:
     folder, reader = live(store, "big", 100), SignReader(store)
     store.put_if_absent(folder.key(name), b"{")
     reader.read(now_us())
-    put_window(folder, 100, 1000, ["m9"])
+    put_interval(folder, 100, 1000, ["m9"])
     folder.put_event(100, 1, "failed", 1000, {})
     signs = reader.read(now_us() + 2 * MINUTE_US)
-    assert "m9" in {window.node for window in signs.windows}
+    assert "m9" in {interval.node for interval in signs.intervals}
     assert signs.attempts[-1].number == 100
 
 
@@ -360,14 +360,14 @@ def test_start_is_no_crash_on_a_cluster_without_accounting(store: Counted, tmp_p
     assert [one.attempt for one in run_goodput(RunFolder(store, "big"), launcher)] == [1, 2]
 
 
-def test_window_has_a_row_per_node(store: Counted) -> None:
+def test_interval_has_a_row_per_node(store: Counted) -> None:
     folder = RunFolder(store, "big")
     rows = np.zeros(5, ROW)
     rows["node"], rows["end_step"], rows["ended_us"] = [b"m1", b"m1", b"m2", b"m1", b"m2"], 9, now_us()
     rows["slow_read_s"] = [0.1, 0.3, 0, 0.2, 0]
-    folder.put_window(1, *window_bytes(rows.tobytes()))
-    windows = SignReader(store).read(now_us()).windows
-    assert [(one.node, one.slow_read_s) for one in windows] == [("m1", 0.2), ("m2", 0.0)]
+    folder.put_interval(1, *interval_bytes(rows.tobytes()))
+    intervals = SignReader(store).read(now_us()).intervals
+    assert [(one.node, one.slow_read_s) for one in intervals] == [("m1", 0.2), ("m2", 0.0)]
 
 
 def test_run_of_a_node_whose_clock_is_ahead_at_midnight_is_read(store: Counted) -> None:

@@ -1,4 +1,4 @@
-"""Slow nodes: named by windows, proved by the times of the same reads on healthy nodes, and drained by the caps."""
+"""Slow nodes: named by intervals, proved by the times of the same reads on healthy nodes, and drained by the caps."""
 
 import random
 import sys
@@ -18,10 +18,10 @@ from penstock.nodes.control import NodeState
 from penstock.nodes.proof import NodeProof, NodeProver, ProofQueue
 from penstock.nodes.range_reads import ObjectRange, RangeReads, read_ranges
 from penstock.nodes.slow_reads import LEAST_RANGES, RANGES, ROUNDS, Slowness, Times, slowness
-from penstock.nodes.suspects import MINUTE_US, NodeSigns, NodeWindow, Suspect, suspects
+from penstock.nodes.suspects import MINUTE_US, NodeInterval, NodeSigns, Suspect, suspects
 from penstock.nodes.watch import NodeWatch
+from penstock.train.intervals import ROW, interval_bytes
 from penstock.train.run_folder import RunFolder
-from penstock.train.windows import ROW, window_bytes
 from penstock.units import utc_us
 from tests.penstock.nodes.test_watch import Table
 
@@ -29,14 +29,14 @@ NOW_US = 1_000 * MINUTE_US
 READ_S = 0.02
 
 
-def windows(
+def intervals(
     run: str, latency_s: dict[str, float], numbers: range, seed: int | None = None
-) -> list[NodeWindow]:
-    """Windows of a run, a minute each; with a seed their times have noise."""
+) -> list[NodeInterval]:
+    """Intervals of a run, a minute each; with a seed their times have noise."""
     draw = random.Random(seed)
     noise = 0.0 if seed is None else 0.3
     return [
-        NodeWindow(
+        NodeInterval(
             run=run,
             attempt=1,
             end_step=number,
@@ -49,37 +49,37 @@ def windows(
     ]
 
 
-def suspects_by_node(*rows: NodeWindow) -> dict[str, Suspect]:
-    return {one.node: one for one in suspects(NodeSigns(windows=rows), NOW_US)}
+def suspects_by_node(*rows: NodeInterval) -> dict[str, Suspect]:
+    return {one.node: one for one in suspects(NodeSigns(intervals=rows), NOW_US)}
 
 
 def test_straggler_is_named_with_its_ratio_and_its_peers() -> None:
     gang = {"n1": READ_S, "n2": READ_S, "n3": READ_S, "n4": 7 * READ_S}
-    first = windows("big", gang, range(3))
+    first = intervals("big", gang, range(3))
     (suspect,) = suspects_by_node(*first).values()
     assert (suspect.node, suspect.runs, suspect.others) == ("n4", 1, ("n1", "n2", "n3"))
-    assert suspect.text == "median read 140 ms in three windows, 7.0 times its run's 20 ms"
-    other = windows("other", {"n4": 7 * READ_S, "n8": READ_S, "n9": READ_S}, range(3, 6))
+    assert suspect.text == "median read 140 ms in three intervals, 7.0 times its run's 20 ms"
+    other = intervals("other", {"n4": 7 * READ_S, "n8": READ_S, "n9": READ_S}, range(3, 6))
     assert suspects_by_node(*first, *other)["n4"].runs == 2
     assert suspects_by_node(*first, *other)["n4"].text.endswith("its run's 20 ms, in 2 runs")
-    healed = windows("other", {"n4": READ_S, "n8": READ_S, "n9": READ_S}, range(3, 6))
+    healed = intervals("other", {"n4": READ_S, "n8": READ_S, "n9": READ_S}, range(3, 6))
     assert suspects_by_node(*first, *healed) == {}
 
 
 def test_two_slow_nodes_are_named_also_in_a_gang_of_four_and_one_in_a_gang_of_two() -> None:
     two = {"n1": READ_S, "n2": READ_S, "n3": 7 * READ_S, "n4": 7 * READ_S}
-    assert {node: one.others for node, one in suspects_by_node(*windows("big", two, range(3))).items()} == {
+    assert {node: one.others for node, one in suspects_by_node(*intervals("big", two, range(3))).items()} == {
         "n3": ("n1", "n2"),
         "n4": ("n1", "n2"),
     }
-    assert list(suspects_by_node(*windows("big", {"n1": READ_S, "n2": 7 * READ_S}, range(3)))) == ["n2"]
+    assert list(suspects_by_node(*intervals("big", {"n1": READ_S, "n2": 7 * READ_S}, range(3)))) == ["n2"]
 
 
 @pytest.mark.parametrize("times", [1, 50])
 def test_store_that_is_slow_for_all_names_no_node(times: int) -> None:
     gang = {f"n{number}": times * READ_S for number in range(16)}
     for seed in range(50):
-        assert suspects_by_node(*windows("big", gang, range(5), seed)) == {}
+        assert suspects_by_node(*intervals("big", gang, range(5), seed)) == {}
 
 
 def read_times(draw: random.Random, seconds: float, noise: float, slow: Sequence[float]) -> list[Times]:
@@ -134,13 +134,13 @@ def slow_suspect(at_us: int = NOW_US, runs: int = 1) -> Suspect:
 SLOW = NodeProof(is_bad=True, text="slow", is_slowness=True)
 
 
-def test_one_measurement_is_confirmed_by_a_second_one_or_by_windows_of_another_run() -> None:
+def test_one_measurement_is_confirmed_by_a_second_one_or_by_intervals_of_another_run() -> None:
     queue, later_us = ProofQueue(), NOW_US + proof.PROVE_AGAIN_US
     assert queue.due([slow_suspect()], NOW_US) == [slow_suspect()]
     queue.add(slow_suspect(), SLOW, NOW_US)
     assert (queue.proved, queue.open_suspects([slow_suspect()])) == ({}, {"n4"})
     newer = slow_suspect(NOW_US + MINUTE_US)
-    assert queue.due([newer], later_us - 1) == [], "a window a minute is no new measurement"
+    assert queue.due([newer], later_us - 1) == [], "an interval a minute is no new measurement"
     assert queue.due([newer], later_us) == [newer]
     queue.add(newer, SLOW, later_us)
     assert list(queue.proved) == ["n4"]
@@ -202,7 +202,7 @@ def prover(folder: Path, slow: Sequence[str]) -> NodeProver:
     return NodeProver(cluster, [str(folder / "data")])
 
 
-def put_slow_windows(record: loader.Root, slow: str, nodes: Sequence[str]) -> None:
+def put_slow_intervals(record: loader.Root, slow: str, nodes: Sequence[str]) -> None:
     folder = RunFolder(record.store, "big")
     folder.begin_attempt({"node": nodes[0]})
     for number in range(3):
@@ -210,7 +210,7 @@ def put_slow_windows(record: loader.Root, slow: str, nodes: Sequence[str]) -> No
         rows["node"] = [node.encode() for node in nodes]
         rows["end_step"], rows["ended_us"] = number + 1, utc_us()
         rows["slow_read_s"] = [7 * READ_S if node == slow else READ_S for node in nodes]
-        folder.put_window(1, *window_bytes(rows.tobytes()))
+        folder.put_interval(1, *interval_bytes(rows.tobytes()))
 
 
 @pytest.fixture
@@ -222,12 +222,12 @@ def reads_in_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("reads_in_processes")
 def test_slow_node_is_alerted_at_once_and_drained_after_a_second_measurement(tmp_path: Path) -> None:
     record, table = loader.Root(tmp_path / "record"), Table()
-    put_slow_windows(record, "m3", [*table.nodes])
+    put_slow_intervals(record, "m3", [*table.nodes])
     measuring = prover(tmp_path, ["m3"])
     watcher = NodeWatch(record.store, table, measuring, apply=True)
     first, second = watcher.review(), watcher.review()
     assert first.alert.startswith(
-        "slow node m3: median read 140 ms in three windows, 7.0 times its run's 20 ms"
+        "slow node m3: median read 140 ms in three intervals, 7.0 times its run's 20 ms"
     )
     assert "is drained if a second measurement" in first.alert
     assert (first.drained, second.drained, second.alert) == ([], ["m3"], "")
@@ -247,12 +247,12 @@ def test_slow_node_returns_only_when_it_reads_as_fast_as_others(tmp_path: Path) 
 
 @pytest.mark.usefixtures("reads_in_processes")
 @pytest.mark.parametrize("slow", [(), ("m0", "m1", "m2", "m3")], ids=["none", "store"])
-def test_node_that_reads_as_the_others_do_is_not_drained_whatever_its_windows_say(
+def test_node_that_reads_as_the_others_do_is_not_drained_whatever_its_intervals_say(
     tmp_path: Path, slow: tuple[str, ...]
 ) -> None:
-    """Windows of one slow sample, of a slow store, or forged."""
+    """Intervals of one slow sample, of a slow store, or forged."""
     record, table = loader.Root(tmp_path / "record"), Table()
-    put_slow_windows(record, "m3", [*table.nodes])
+    put_slow_intervals(record, "m3", [*table.nodes])
     watcher = NodeWatch(record.store, table, prover(tmp_path, slow), apply=True)
     reviews = [watcher.review() for _ in range(2)]
     assert [(review.drained, review.alert, len(review.suspects)) for review in reviews] == [([], "", 1)] * 2
@@ -261,7 +261,7 @@ def test_node_that_reads_as_the_others_do_is_not_drained_whatever_its_windows_sa
 
 def test_slow_node_that_cannot_be_measured_is_alerted_and_stays(tmp_path: Path) -> None:
     record, table = loader.Root(tmp_path / "record"), Table()
-    put_slow_windows(record, "m3", [*table.nodes])
+    put_slow_intervals(record, "m3", [*table.nodes])
     unreachable = Cluster(train=TrainSettings(on_node=("sh", "-c", "exit 255", "{node}")))
     with loader.Root(tmp_path / "data") as root, root.write("points") as writer:
         for number in range(80):

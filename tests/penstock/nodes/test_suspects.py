@@ -14,8 +14,8 @@ from penstock.nodes.suspects import (
     FailedCheck,
     LossDifference,
     NodeFault,
+    NodeInterval,
     NodeSigns,
-    NodeWindow,
     Suspect,
     caps,
     suspects,
@@ -54,9 +54,9 @@ def test_ranges_that_are_wrong_on_two_nodes_count_against_neither() -> None:
     ]  # each has its own disk
 
 
-def windows(latency_s: dict[str, float], numbers: range) -> list[NodeWindow]:
+def intervals(latency_s: dict[str, float], numbers: range) -> list[NodeInterval]:
     return [
-        NodeWindow(
+        NodeInterval(
             run="big", attempt=1, end_step=n, node=node, ended_us=NOW_US + (n - 9) * MINUTE_US, slow_read_s=s
         )
         for n in numbers
@@ -64,15 +64,15 @@ def windows(latency_s: dict[str, float], numbers: range) -> list[NodeWindow]:
     ]
 
 
-def test_three_slow_windows_in_a_row_make_a_suspect() -> None:
+def test_three_slow_intervals_in_a_row_make_a_suspect() -> None:
     slow = {"n1": 0.02, "n2": 0.021, "n3": 0.019, "n4": 0.09}
-    assert suspect_signs(NodeSigns(windows=windows(slow, range(3)))) == [("n4", "slow reads")]
-    assert suspect_signs(NodeSigns(windows=windows(slow, range(2)))) == []
-    healed = windows(slow, range(3)) + windows(slow | {"n4": 0.02}, range(3, 4))
-    assert suspect_signs(NodeSigns(windows=healed)) == []
+    assert suspect_signs(NodeSigns(intervals=intervals(slow, range(3)))) == [("n4", "slow reads")]
+    assert suspect_signs(NodeSigns(intervals=intervals(slow, range(2)))) == []
+    healed = intervals(slow, range(3)) + intervals(slow | {"n4": 0.02}, range(3, 4))
+    assert suspect_signs(NodeSigns(intervals=healed)) == []
     twice = {"n1": 0.02, "n2": 0.05, "n3": 0.035, "n4": 0.07}  # above twice the median, within the deviations
-    assert suspect_signs(NodeSigns(windows=windows(twice, range(3)))) == []
-    assert suspect_signs(NodeSigns(windows=windows({"n1": 0.0, "n2": 0.05}, range(3)))) == []
+    assert suspect_signs(NodeSigns(intervals=intervals(twice, range(3)))) == []
+    assert suspect_signs(NodeSigns(intervals=intervals({"n1": 0.0, "n2": 0.05}, range(3)))) == []
 
 
 def attempt(

@@ -1,6 +1,6 @@
 """A rank of a training on a cluster's node: reads each sample by a request of its own, and checks every value.
 
-Arguments: root of the data, steps, and perhaps seconds of a window.
+Arguments: root of the data, steps, and perhaps seconds of an interval.
 """
 
 import sys
@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 import loader
-from penstock.train import Run, windows
+from penstock.train import Run, intervals
 
 if len(sys.argv) > 3:
-    windows.EVERY_S = float(sys.argv[3])
+    intervals.EVERY_S = float(sys.argv[3])
 with Run.joined() as run:
     data, steps = sys.argv[1], int(sys.argv[2])
     plan = run.first(

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 import loader
 from loader.errors import InvalidRuntime
 from penstock.checkpoints import Checkpoints
-from penstock.train import Run, windows
+from penstock.train import Run, intervals
 from penstock.train.run import AGAIN
 from penstock.train.run_folder import RunFolder
 from penstock.train.stop import Stop
@@ -104,7 +104,7 @@ def run_steps(root: str, source: Any, leave_after: int | None = None) -> dict[in
 
 @pytest.mark.parametrize("name", NAMES)
 def test_source_stops_and_goes_on_at_its_step(root: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "EVERY_S", 0.0)
+    monkeypatch.setattr(intervals, "EVERY_S", 0.0)
     with pytest.raises(SystemExit) as stopped:
         run_steps(root, SOURCES[name](root), leave_after=2)
     assert stopped.value.code == AGAIN
@@ -125,11 +125,13 @@ def test_workers_of_a_dataloader_end_with_the_loop_that_a_stop_leaves(root: str)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_windows_of_a_source_have_its_samples(root: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "EVERY_S", 0.0)
+def test_intervals_of_a_source_have_its_samples(
+    root: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intervals, "EVERY_S", 0.0)
     run_steps(root, SOURCES[name](root))
     folder = RunFolder(loader.Root(root).store, "points")
-    rows = folder.windows(folder.window_keys())
+    rows = folder.intervals(folder.interval_keys())
     assert rows["end_step"].max() == STEPS
     assert rows["samples"].sum() == 24 * (STEPS - 1), (
         "without those of the first batch, after which counting begins"
@@ -137,10 +139,10 @@ def test_windows_of_a_source_have_its_samples(root: str, name: str, monkeypatch:
     assert (rows["wait_s"] >= 0).all()
 
 
-def test_windows_of_a_followed_run_go_on_under_a_new_version(
+def test_intervals_of_a_followed_run_go_on_under_a_new_version(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(windows, "EVERY_S", 0.0)
+    monkeypatch.setattr(intervals, "EVERY_S", 0.0)
     state = {"weight": torch.zeros(1)}
     steps: list[int] = []
     for n_starts in (1, 2):
@@ -156,7 +158,7 @@ def test_windows_of_a_followed_run_go_on_under_a_new_version(
                     run.ask_to_stop()
         assert source.plan.sources.keys() > a_plan(root).sources.keys()
         folder = RunFolder(loader.Root(root).store, "points")
-        rows = folder.windows([key for key in folder.window_keys() if key.attempt == n_starts])
+        rows = folder.intervals([key for key in folder.interval_keys() if key.attempt == n_starts])
         n_counted = source.step - rows["first_step"].min() - 1  # without the first batch
         assert rows["samples"].sum() == 24 * n_counted
         assert all((rows[name] >= 0).all() for name in ("wait_s", "samples", "bytes", "plan_s", "collate_s"))

@@ -16,10 +16,10 @@ from penstock.train.goodput import (
     totals,
     with_unaccounted,
 )
+from penstock.train.intervals import IntervalSum
 from penstock.train.launch.launcher import Span
 from penstock.train.launch.run_log import RankStart
 from penstock.train.run_folder import Event
-from penstock.train.windows import WindowSum
 
 S = 1_000_000
 
@@ -29,9 +29,9 @@ def event(attempt: int, number: int, name: str, at_s: float, step: int, took_s: 
     return Event(attempt=attempt, number=number, name=name, at_us=int(at_s * S), step=step, facts=facts)
 
 
-def window(attempt: int, end_step: int, at_s: float, wait_s: float = 0, step_s: float = 1) -> WindowSum:
+def interval(attempt: int, end_step: int, at_s: float, wait_s: float = 0, step_s: float = 1) -> IntervalSum:
     at_us = int(at_s * S)
-    return WindowSum(
+    return IntervalSum(
         attempt=attempt, end_step=end_step, ended_us=at_us, wait_s=wait_s, step_s=step_s, nodes=1
     )
 
@@ -88,14 +88,14 @@ def test_life_of_two_starts() -> None:
 
 
 def test_share_that_waits_is_no_step() -> None:
-    first, _ = goodput(TIMES, LIFE, [window(1, 50, 73, wait_s=0.25)])
+    first, _ = goodput(TIMES, LIFE, [interval(1, 50, 73, wait_s=0.25)])
     assert (first.parts["new steps"], first.parts["waiting for data"]) == (0.75 * 53, 4 + 0.25 * 53)
     assert first.share == 0.75 * 53 / 90
 
 
 def test_waiting_is_of_each_start_and_at_most_all() -> None:
-    windows = [window(1, 5, 20, 2, 5), window(1, 9, 30, 1, 5), window(2, 80, 171, 11, 10)]
-    first, second = goodput(TIMES, LIFE, windows)
+    intervals = [interval(1, 5, 20, 2, 5), interval(1, 9, 30, 1, 5), interval(2, 80, 171, 11, 10)]
+    first, second = goodput(TIMES, LIFE, intervals)
     assert first.parts["waiting for data"] == pytest.approx(4 + 0.3 * 53)
     assert second.parts["new steps"] == second.parts["repeated steps"] == 0
 
@@ -216,20 +216,20 @@ def test_parts_sum_to_the_allocation(
 ) -> None:
     """Whatever the clocks of nodes say."""
     events = [event(1, n, name, at_s, step, took_s) for n, (name, at_s, step, took_s) in enumerate(life)]
-    windows = [window(1, 0, 0, wait_share)]
-    (only,) = goodput([Allocation(attempt=1, begun_us=0, ended_us=length_s * S)], events, windows)
+    intervals = [interval(1, 0, 0, wait_share)]
+    (only,) = goodput([Allocation(attempt=1, begun_us=0, ended_us=length_s * S)], events, intervals)
     assert abs(only.seconds - length_s) < 1e-6
     assert all(seconds >= 0 for seconds in only.parts.values())
 
 
-def test_steps_of_a_killed_start_are_known_from_its_windows() -> None:
+def test_steps_of_a_killed_start_are_known_from_its_intervals() -> None:
     killed = [one for one in LIFE if one.attempt == 1 and one.name != "failed"]
-    windows = [window(1, 10, 24), window(1, 50, 80)]
-    (first,) = goodput(TIMES[:1], killed, windows=windows)
+    intervals = [interval(1, 10, 24), interval(1, 50, 80)]
+    (first,) = goodput(TIMES[:1], killed, intervals=intervals)
     parts = {part: seconds for part, seconds in first.parts.items() if seconds}
     assert parts == {"starting": 10, "waiting for data": 4, "new steps": 60, "saving": 6, "unknown": 10}
     assert (first.end_step, first.end) == (50, "saved")
-    (first, second) = goodput(TIMES, [*killed, *LIFE[4:]], windows=windows)
+    (first, second) = goodput(TIMES, [*killed, *LIFE[4:]], intervals=intervals)
     assert (first.lost_steps, second.parts["repeated steps"]) == (10, 10)
     assert restarts([first, second])[0].cause == "killed"
 

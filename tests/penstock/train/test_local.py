@@ -277,14 +277,14 @@ def test_engine_without_a_launcher_is_named(root: str) -> None:
         record_launcher(root, Cluster(engine="ray"))
 
 
-def test_failure_between_two_checkpoints_is_at_the_step_of_its_window() -> None:
+def test_failure_between_two_checkpoints_is_at_the_step_of_its_interval() -> None:
     folder = RunFolder(open_store("memory://failure-steps"), "big-7")
     assert last_step(folder) == -1
     folder.put_event(1, 0, "saved", 40, {})
-    folder.put_window(1, 52, b"")
+    folder.put_interval(1, 52, b"")
     folder.put_event(2, 0, "restored", 40, {})
     assert last_step(folder) == 40
-    folder.put_window(2, 47, b"")
+    folder.put_interval(2, 47, b"")
     assert last_step(folder) == 47
 
 
@@ -337,11 +337,11 @@ def test_ends_are_alike_without_addresses_and_nodes(first: str, second: str, is_
     assert (likeness(first) == likeness(second)) is is_alike
 
 
-def test_damaged_event_does_not_hide_the_steps_of_windows() -> None:
+def test_damaged_event_does_not_hide_the_steps_of_intervals() -> None:
     folder = RunFolder(open_store("memory://damaged-event"), "big-7")
     folder.store.put(folder.key("events/000001-000000.json"), b"{")
     assert last_step(folder) == UNREADABLE
-    folder.put_window(1, 52, b"")
+    folder.put_interval(1, 52, b"")
     assert last_step(folder) == 52
 
 

@@ -17,13 +17,13 @@ from loader.dataset.tables.parquet import parse_table, table_bytes
 from loader.errors import Corrupt, Transient
 from penstock.checkpoints import planned_steps
 from penstock.nodes.signs import read_signs
-from penstock.train import run_folder, windows
+from penstock.train import intervals, run_folder
+from penstock.train.intervals import ROW, TABLE, interval_bytes
 from penstock.train.launch.launcher import RunStatus
 from penstock.train.record import RunRecord
 from penstock.train.replay_run import step_nodes
 from penstock.train.run_folder import RunFolder, runs
 from penstock.train.submitting import briefs, summaries, summary
-from penstock.train.windows import ROW, TABLE, window_bytes
 from penstock.verbs.train import _newest
 from tests.refusals import refusal
 from tests.servers.patience import PATIENCE_S
@@ -66,7 +66,7 @@ def test_listing_reads_the_newest_events_only(tmp_path: Path, n_events: int) -> 
         record(RunFolder(root.store, run), n_events)
     waits = RunFolder(root.store, "a").begin_attempt({})
     RunFolder(root.store, "a").put_event(waits, 0, "ranks_up", 0, {})
-    RunFolder(root.store, "b").put_window(2, 900, b"")
+    RunFolder(root.store, "b").put_interval(2, 900, b"")
     RunFolder(root.store, "c").ask_to_stop("ann")
     root.store = counted = CountedStore(root)
     listed = summaries(root, EndedRuns())
@@ -104,25 +104,25 @@ def test_one_run_is_read_whole_and_in_order(tmp_path: Path) -> None:
         (n, k) for n in (1, 2) for k in range(30)
     ]
     assert list(run.attempts) == [1, 2]
-    RunFolder(root.store, "a").put_window(2, 900, b"")
+    RunFolder(root.store, "a").put_interval(2, 900, b"")
     assert summary(RunFolder(root.store, "a"), EndedRuns()).step == 900, "as `ls` has it"
 
 
-def test_many_windows_are_read_by_an_even_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_folder, "MOST_WINDOWS", 4)
+def test_many_intervals_are_read_by_an_even_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_folder, "MOST_INTERVALS", 4)
     folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
     for attempt, steps in ((1, range(1, 7)), (2, range(7, 12))):
         for step in steps:
             row = np.zeros(1, ROW)
             row["end_step"] = step
-            folder.put_window(attempt, *window_bytes(row.tobytes()))
-    rows = folder.windows()
+            folder.put_interval(attempt, *interval_bytes(row.tobytes()))
+    rows = folder.intervals()
     chosen = list(zip(rows["attempt"].tolist(), rows["end_step"].tolist(), strict=True))
     assert chosen == [(1, 1), (1, 4), (1, 6), (2, 7), (2, 10), (2, 11)], "the last of each start among them"
 
 
 def peak(folder: RunFolder) -> int:
-    """Return the most bytes that sums of a run's windows take at once, arrow's among them."""
+    """Return the most bytes that sums of a run's intervals take at once, arrow's among them."""
     tracemalloc.start()
     before = pa.total_allocated_bytes()
     most, alive = 0, folder.store.get
@@ -134,28 +134,28 @@ def peak(folder: RunFolder) -> int:
 
     folder.store = CountedStore(folder)  # type: ignore[arg-type, assignment]
     folder.store.get = get  # type: ignore[method-assign]
-    folder.window_sums()
+    folder.interval_sums()
     most += tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return most
 
 
-def test_memory_of_sums_does_not_grow_with_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_sums_does_not_grow_with_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_folder, "AT_ONCE", 1)
     ranks = np.zeros(1000, ROW)
     ranks["rank"], ranks["node"] = np.arange(1000), [f"m{rank // 8}" for rank in range(1000)]
     peaks = []
-    for n_windows in (4, 24):
-        folder = RunFolder(loader.Root(tmp_path / str(n_windows)).store, "a")
-        for step in range(1, n_windows + 1):
+    for n_intervals in (4, 24):
+        folder = RunFolder(loader.Root(tmp_path / str(n_intervals)).store, "a")
+        for step in range(1, n_intervals + 1):
             ranks["end_step"] = step
-            folder.put_window(1, *window_bytes(ranks.tobytes()))
+            folder.put_interval(1, *interval_bytes(ranks.tobytes()))
         peaks.append(peak(folder))
     assert peaks[1] < 2 * peaks[0]
 
 
 class BusyStore:
-    """A store that knows how many windows are read at once. together: how many it waits for before it answers."""
+    """A store that knows how many intervals are read at once. together: how many it waits for before it answers."""
 
     def __init__(self, store: Any, together: int) -> None:
         self._store, self._lock, self.now, self.most = store, threading.Lock(), 0, 0
@@ -178,7 +178,7 @@ class BusyStore:
 
 
 @pytest.mark.parametrize(("large", "most"), [(False, 8), (True, 1)])
-def test_large_windows_are_in_memory_one_by_one(
+def test_large_intervals_are_in_memory_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool, most: int
 ) -> None:
     store = BusyStore(loader.Root(tmp_path).store, most)
@@ -186,17 +186,17 @@ def test_large_windows_are_in_memory_one_by_one(
     row = np.zeros(1, ROW)
     for step in range(1, 9):
         row["end_step"], row["node"], row["ended_us"] = step, b"m1", time.time_ns() // 1000
-        folder.put_window(1, *window_bytes(row.tobytes()))
+        folder.put_interval(1, *interval_bytes(row.tobytes()))
     monkeypatch.setattr(run_folder, "LARGE_BYTES", 0 if large else 10**6)
-    assert len(folder.window_sums()) == 8
+    assert len(folder.interval_sums()) == 8
     assert store.most == most
     store.most = 0
-    assert len(read_signs(store, time.time_ns() // 1000).windows) == 8
+    assert len(read_signs(store, time.time_ns() // 1000).intervals) == 8
     assert store.most == most
 
 
 def test_starts_of_one_moment_have_two_numbers(tmp_path: Path) -> None:
-    """Else they would share windows and events."""
+    """Else they would share intervals and events."""
     store = loader.Root(tmp_path / "root").store
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("time.time_ns", lambda: 7_000)
@@ -261,7 +261,7 @@ EVENT = b'{"event":"saved","at_us":1,"step":1}'
             b'{"event":"saved","at_us":%d,"step":1}' % 10**40,
             RunFolder.events,
         ),
-        ("windows/000001-000000000001.parquet", b"PAR1", RunFolder.window_sums),
+        ("windows/000001-000000000001.parquet", b"PAR1", RunFolder.interval_sums),
         ("attempts/000001.json", b'{"at_us":7}' + b" " * 2**20, RunFolder.attempts),
         ("events/000001-000001.json", EVENT + b" " * 2**20, RunFolder.events),
     ],
@@ -292,16 +292,16 @@ def test_record_of_more_objects_than_a_run_has_is_read_no_further(
 @pytest.mark.parametrize(
     ("column", "values", "what"),
     [
-        ("ended_us", pa.array(["now"]), "table of windows"),
+        ("ended_us", pa.array(["now"]), "table of intervals"),
         ("ended_us", pa.array([None], pa.int64()), "rows"),
         ("wait_s", pa.array([float("nan")]), "seconds"),
-        ("node", None, "table of windows"),
+        ("node", None, "table of intervals"),
         ("rank", pa.array([], pa.int32()), "rows"),
     ],
 )
-def test_forged_window_is_named(tmp_path: Path, column: str, values: pa.Array | None, what: str) -> None:
+def test_forged_interval_is_named(tmp_path: Path, column: str, values: pa.Array | None, what: str) -> None:
     folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
-    table = parse_table(window_bytes(np.zeros(1, ROW).tobytes())[1], "here")
+    table = parse_table(interval_bytes(np.zeros(1, ROW).tobytes())[1], "here")
     place = table.column_names.index(column)
     if values is None:
         table = table.remove_column(place)
@@ -309,27 +309,27 @@ def test_forged_window_is_named(tmp_path: Path, column: str, values: pa.Array | 
         table = table.slice(0, 0)
     else:
         table = table.set_column(place, column, values)
-    folder.put_window(1, 5, table_bytes(table, TABLE))
+    folder.put_interval(1, 5, table_bytes(table, TABLE))
     with refusal(Corrupt, what=what, within="windows/000001-000000000005.parquet"):
-        folder.window_sums()
+        folder.interval_sums()
     if column != "wait_s":
         with refusal(Corrupt, what=what, within="/windows/"):
-            folder.windows()
+            folder.intervals()
 
 
-def test_objects_that_are_no_windows_count_for_nobody(tmp_path: Path) -> None:
+def test_objects_that_are_no_intervals_count_for_nobody(tmp_path: Path) -> None:
     """One rule for every reader: `train`, `seen --runs`, signs of nodes and replays."""
     folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
     folder.begin_attempt({"at_us": 1, "node": "m1"})
     folder.put_event(1, 0, "first_batch", 0, {"plan": "p"}, at_us=1)
     for name in ("1-900.parquet", "000001-x.parquet", "000001-000000000900.parquet.tmp", "x/900"):
         folder.store.put(folder.key(f"windows/{name}"), b"no table")
-    assert folder.window_keys() == []
-    assert folder.window_sums() == []
+    assert folder.interval_keys() == []
+    assert folder.interval_sums() == []
     assert [(one.first, one.end) for one in planned_steps._start_plans(folder.store, "a")] == [(0, 1)]
-    assert read_signs(folder.store, 10**15).windows == []
+    assert read_signs(folder.store, 10**15).intervals == []
     assert step_nodes(folder, 0, 1000) == ()
-    assert briefs(folder.store)[0].window_step == 0
+    assert briefs(folder.store)[0].interval_step == 0
 
 
 @pytest.mark.parametrize("name", ["m[1-1000]", "m1,m2", "", "-x", "m1 m2", "ALL\n"])
@@ -338,7 +338,7 @@ def test_node_of_a_record_is_no_list_of_nodes(tmp_path: Path, name: str) -> None
     folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
     row = np.zeros(1, ROW)
     row["end_step"], row["node"] = 9, name.encode()
-    folder.put_window(1, *window_bytes(row.tobytes()))
+    folder.put_interval(1, *interval_bytes(row.tobytes()))
     with refusal(Corrupt, what="node", accepted="a host name", within="trainings/a/windows/"):
         step_nodes(folder, 3, 5)
 
@@ -388,23 +388,23 @@ def test_events_of_a_run_are_bounded_together(tmp_path: Path, monkeypatch: pytes
 def test_small_files_of_very_many_rows_are_read_by_a_choice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Equal rows compress to nothing: six windows have some KB, and 100 MB in memory."""
-    monkeypatch.setattr(windows, "MOST_ROW_BYTES", 2**25)
+    """Equal rows compress to nothing: six intervals have some KB, and 100 MB in memory."""
+    monkeypatch.setattr(intervals, "MOST_ROW_BYTES", 2**25)
     folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
     ranks = np.zeros(50_000, ROW)
     for step in range(1, 7):
         ranks["end_step"] = step
-        folder.put_window(1, *window_bytes(ranks.tobytes()))
-    assert sum(key.nbytes for key in folder.window_keys()) < 2**20
-    steps = folder.windows()["end_step"]
+        folder.put_interval(1, *interval_bytes(ranks.tobytes()))
+    assert sum(key.nbytes for key in folder.interval_keys()) < 2**20
+    steps = folder.intervals()["end_step"]
     assert len(steps) * 270 < 2**25, "the columns of numbers of a row have 270 bytes"
-    assert steps.max() == 6, "the last window is among them"
+    assert steps.max() == 6, "the last interval is among them"
 
 
-def test_one_window_of_too_many_rows_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "MOST_ROW_BYTES", 1000)
+def test_one_interval_of_too_many_rows_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intervals, "MOST_ROW_BYTES", 1000)
     folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
     ranks = np.zeros(9, ROW)
-    folder.put_window(1, *window_bytes(ranks.tobytes()))
+    folder.put_interval(1, *interval_bytes(ranks.tobytes()))
     with refusal(Corrupt, what="windows", where=f"{tmp_path}/root/trainings/a/windows/", accepted=1000):
-        folder.windows()
+        folder.intervals()

@@ -38,7 +38,7 @@ def train_ranks(root: str, start: Start, fast_ms: float, slow_ms: float, slow_ra
             PENSTOCK_RUN="big-7",
         )
         assert [rank.status() for rank in ranks] == [0, 0], ranks[-1].text
-    return starvation(RunFolder(loader.Root(root).store, "big-7").windows())
+    return starvation(RunFolder(loader.Root(root).store, "big-7").intervals())
 
 
 def test_slow_store_delays_all_ranks(root: str, start: Start, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,7 +69,7 @@ def test_slow_node_is_named(root: str, start: Start) -> None:
 
 
 def columns(waits: list[tuple[int, int, float]], read_s: float = 0.5) -> dict[str, np.ndarray[Any, Any]]:
-    """Return windows of (attempt, end step, seconds that a rank waited)."""
+    """Return intervals of (attempt, end step, seconds that a rank waited)."""
     n = len(waits)
     numbers = ("first_step", "slow_wait_s", *(f"{stage}_s" for stage in MAKING))
     return {
@@ -84,11 +84,11 @@ def columns(waits: list[tuple[int, int, float]], read_s: float = 0.5) -> dict[st
     }
 
 
-def test_waiting_of_a_window_is_its_slowest_ranks() -> None:
-    windows = columns(
+def test_waiting_of_a_interval_is_its_slowest_ranks() -> None:
+    intervals = columns(
         [(1, 5, 8), (1, 5, 0), (1, 5, 0), (1, 5, 0), (1, 9, 1), (1, 9, 1), (1, 9, 2), (1, 9, 2)]
     )
-    report = starvation(windows)
+    report = starvation(intervals)
     assert report.share == pytest.approx((8 + 2) / 20)
     assert report.together == pytest.approx(2 / 10)
     assert [(node.node, node.share) for node in report.nodes] == [("m0", 0.8)]

@@ -18,6 +18,7 @@ import loader
 from loader.errors import Conflict, InvalidSpec
 from penstock.cli import main
 from penstock.compute.cluster import read_cluster
+from penstock.train.intervals import ROW, interval_bytes
 from penstock.train.launch.failures import first_failure
 from penstock.train.launch.jobset import _end_us
 from penstock.train.launch.local_ranks import LocalRanks
@@ -27,7 +28,6 @@ from penstock.train.objects.failed_starts import FailedStart, put_failed_start
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec, read_spec
 from penstock.train.submitting import cancel, resume, stop, submit
-from penstock.train.windows import ROW, window_bytes
 from tests.refusals import refusal
 
 Penstock = Callable[..., tuple[int, str, str]]
@@ -541,7 +541,7 @@ def test_text_of_a_record_forges_no_line(folder: RunFolder, penstock: Penstock) 
     rows["rank"], rows["node"] = [0, 1], ["m1", FORGED.encode()]
     rows["slow_wait_s"], rows["slow_s"] = 1, 1
     rows["slow_sample"] = "\0".join([FORGED] * 5).encode()
-    folder.put_window(attempt, *window_bytes(rows.tobytes()))
+    folder.put_interval(attempt, *interval_bytes(rows.tobytes()))
     for verb in ("ls", "show", "goodput", "starved"):
         status, text, _ = penstock(verb, *(() if verb == "ls" else ("big-7",)))
         assert status == 0
@@ -643,7 +643,7 @@ def test_starved_refuses_a_run_that_is_not_there(folder: RunFolder, penstock: Pe
     status, output, errors = penstock("starved", "big-8")
     assert (status != 0, output) == (True, "")
     assert "has no run 'big-8'" in errors
-    assert penstock("starved", "big-7")[:2] == (0, "big-7 has no window yet: it stores one a minute\n")
+    assert penstock("starved", "big-7")[:2] == (0, "big-7 has no interval yet: it stores one a minute\n")
 
 
 def test_cancelled_run_says_where_it_goes_on(folder: RunFolder) -> None:

@@ -132,7 +132,7 @@ def test_run_with_a_record_alone_is_listed(tmp_path: Path) -> None:
     key = plan.batch_ids(3)[0][1]
     folder = RunFolder(root.store, "recorded")
     folder.put_event(1, 0, "first_batch", 0, {"plan": plan.hash})
-    folder.put_window(1, 9, b"")
+    folder.put_interval(1, 9, b"")
     lost = RunFolder(root.store, "lost")
     lost.put_event(1, 0, "first_batch", 0, {})
     idle = RunFolder(root.store, "idle")
@@ -243,7 +243,7 @@ def test_steps_of_a_killed_start_behind_its_trail_count(tmp_path: Path) -> None:
     train(root, "killed", plan, 0, 6)
     folder = RunFolder(root.store, "killed")
     folder.put_event(1, 0, "first_batch", 0, {"plan": plan.hash})
-    folder.put_window(1, 12, b"")
+    folder.put_interval(1, 12, b"")
     key = plan.batch_ids(11)[0][1]
     (run,) = trained_on(root, of_dataset("points"), [key])
     assert (run.steps, run.error) == ((11,), "")

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 import loader
 from penstock.checkpoints import Checkpoints
-from penstock.train import Run, hang, stop, windows
+from penstock.train import Run, hang, intervals, stop
 from penstock.train.trackers import feed
 
 parser = argparse.ArgumentParser()
@@ -44,7 +44,7 @@ parser.add_argument("--slow-endpoint")
 parser.add_argument("--log-collectives", action="store_true", help="print when one begins, and is waited for")
 given = parser.parse_args()
 stop.LOOK_S, hang.LEAST_S = 0.1, 2.0 if given.hang_at >= 0 else 600.0
-windows.EVERY_S, feed.FLUSH_S = given.window_s, given.flush_s
+intervals.EVERY_S, feed.FLUSH_S = given.window_s, given.flush_s
 
 if given.slow_endpoint:  # each rank is a node
     os.environ["SLURMD_NODENAME"] = f"m{os.environ['RANK']}"

@@ -9,9 +9,9 @@ import pytest
 
 import loader
 from penstock.cli import main
+from penstock.train.intervals import ADDED, ROW, interval_bytes, interval_sum, interval_values
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.windows import ADDED, ROW, window_bytes, window_sum, window_values
 from penstock.usage.cost import group_costs
 from penstock.usage.prices import PriceTable, read_prices
 from penstock.usage.stored import stored_bytes
@@ -34,12 +34,12 @@ def root(tmp_path: Path) -> loader.Root:
     attempt = folder.begin_attempt({"at_us": begun_us, "id": "x", "ranks": 1})
     versions = [{"name": "photos@2"}, {"name": "words@1"}]
     folder.put_event(attempt, 0, "first_batch", 0, {"versions": versions}, begun_us + 1)
-    put_window(folder, attempt, 10, begun_us + H // 2, requests=70, nbytes=500)
-    put_window(folder, attempt, 20, begun_us + H, requests=30, nbytes=1500)
+    put_interval(folder, attempt, 10, begun_us + H // 2, requests=70, nbytes=500)
+    put_interval(folder, attempt, 20, begun_us + H, requests=30, nbytes=1500)
     return root
 
 
-def put_window(
+def put_interval(
     folder: RunFolder, attempt: int, end_step: int, ended_us: int, requests: int, nbytes: int
 ) -> None:
     row = np.zeros(1, ROW)
@@ -49,7 +49,7 @@ def put_window(
     row["step_s"] = 60.0
     row["bytes"] = nbytes
     row["requests"] = requests
-    folder.put_window(attempt, *window_bytes(row.tobytes()))
+    folder.put_interval(attempt, *interval_bytes(row.tobytes()))
 
 
 def cost_rows(
@@ -142,7 +142,7 @@ def test_missing_prices_are_named(root: loader.Root, capsys: pytest.CaptureFixtu
     assert "missing.toml" in capsys.readouterr().err
 
 
-def test_start_counts_by_its_share_of_the_window(root: loader.Root) -> None:
+def test_start_counts_by_its_share_of_the_interval(root: loader.Root) -> None:
     stored = stored_bytes(root.store, root.state)
     start = StartUsage(begun_us=0, ended_us=10 * H, gpus=2, versions=("photos@1", "photos@2"), requests=1000)
     rows = {row.name: row for row in group_costs("dataset", stored, [start], 4 * H, 9 * H)}
@@ -160,7 +160,7 @@ def test_version_that_is_gone_counts_for_its_dataset(root: loader.Root) -> None:
     assert by_owner[""].gpu_hours == 1
 
 
-def test_window_of_an_earlier_release_has_no_requests() -> None:
+def test_interval_of_an_earlier_release_has_no_requests() -> None:
     import io
 
     import pyarrow.parquet as pq
@@ -169,11 +169,11 @@ def test_window_of_an_earlier_release_has_no_requests() -> None:
     row["node"] = b"m1"
     row["end_step"] = 5
     row["bytes"] = 7
-    _, data = window_bytes(row.tobytes())
+    _, data = interval_bytes(row.tobytes())
     file = io.BytesIO()
     pq.write_table(pq.read_table(io.BytesIO(data)).drop_columns([ADDED]), file)
-    window = window_sum(1, 5, window_values(file.getvalue(), "w"), "w")
-    assert (window.requests, window.nbytes) == (0, 7)
+    interval = interval_sum(1, 5, interval_values(file.getvalue(), "w"), "w")
+    assert (interval.requests, interval.nbytes) == (0, 7)
 
 
 def test_price_of_nothing_is_nothing() -> None:

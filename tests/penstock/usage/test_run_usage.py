@@ -127,7 +127,7 @@ def test_every_failure_inside_an_allocation_counts(folder: RunFolder, is_noted: 
     if is_noted:
         assert start.parts["unknown"] == pytest.approx((2 * 100) / 6_000), "from the last event to the kill"
         assert start.parts["back-off"] == pytest.approx((100 + 90 + 500 * 3) / 6_000)
-    assert usage_row("big-7", [start], 0, 12_000 * S).failures < row.failures, "those inside the window count"
+    assert usage_row("big-7", [start], 0, 12_000 * S).failures < row.failures, "those inside the period count"
 
 
 def test_damaged_record_is_named_and_its_time_unknown(two_starts: RunFolder) -> None:
@@ -266,7 +266,7 @@ def test_price_is_a_number(option: tuple[str, str], capsys: pytest.CaptureFixtur
     assert "a price of 0 or more is needed" in capsys.readouterr().err
 
 
-def test_window_before_1970_asks_once(
+def test_period_before_1970_asks_once(
     two_starts: RunFolder, cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not for each of 14,000 weeks."""

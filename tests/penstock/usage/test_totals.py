@@ -1,4 +1,4 @@
-"""GPU-hours of jobs and runs: parts add up, time outside the window counts for nothing."""
+"""GPU-hours of jobs and runs: parts add up, time outside the period counts for nothing."""
 
 import pytest
 from hypothesis import given
@@ -36,8 +36,8 @@ def test_row_adds_up_what_a_run_and_a_job_used():
     assert usage_row("total", [OTHER, RUN], 0, 100 * H).allocated == 200
 
 
-def test_window_cuts_time_and_counts_an_end_once():
-    before, after = (usage_row("", [OTHER, RUN], *window) for window in ((0, 5 * H), (5 * H, 100 * H)))
+def test_period_cuts_time_and_counts_an_end_once():
+    before, after = (usage_row("", [OTHER, RUN], *period) for period in ((0, 5 * H), (5 * H, 100 * H)))
     assert (before.allocated, after.allocated) == (3 * 16 + 5 * 4, 7 * 16 + 5 * 4)
     assert (before.failures, after.failures) == (0, 1)
     assert (before.queue_hours, after.queue_hours) == (2, 0)
@@ -71,7 +71,7 @@ def test_requeued_job_asks_once():
     assert (row.starts, row.asked, row.allocated, row.failures) == (2, 20, 4, 0)
 
 
-def test_weeks_end_with_the_window():
+def test_weeks_end_with_the_period():
     week = 7 * 24 * H
     start = StartUsage(begun_us=week // 2, ended_us=3 * week, gpus=1)
     assert weekly_gpu_hours([start], 0, 3 * week) == [84, 168, 168]
@@ -82,12 +82,12 @@ def test_weeks_end_with_the_window():
     st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 9)), max_size=9),
     st.integers(1, 99),
 )
-def test_windows_partition_all_sums(times: list[tuple[int, int, int]], cut: int) -> None:
+def test_periods_partition_all_sums(times: list[tuple[int, int, int]], cut: int) -> None:
     starts = [
         StartUsage(submitted_us=0, begun_us=a * H, ended_us=(a + b) * H, gpus=gpus, parts={"new steps": 1.0})
         for a, b, gpus in times
     ]
-    both = [usage_row("", starts, *window) for window in ((0, cut * H), (cut * H, 200 * H))]
+    both = [usage_row("", starts, *period) for period in ((0, cut * H), (cut * H, 200 * H))]
     whole = usage_row("", starts, 0, 200 * H)
     for name in ("asked", "allocated", "new_steps", "queue_hours", "node_hours"):
         assert sum(getattr(row, name) for row in both) == pytest.approx(getattr(whole, name))

@@ -1,4 +1,4 @@
-"""Records of training runs after a takedown: windows and failures name no denied sample, and stay readable."""
+"""Records of training runs after a takedown: intervals and failures name no denied sample, and stay readable."""
 
 import json
 import threading
@@ -14,8 +14,8 @@ from loader.dataset.tables.parquet import parse_table, table_bytes
 from loader.errors import Transient
 from penstock.denied.find import find
 from penstock.denied.record import read_record
+from penstock.train.intervals import ROW, SLOW_TEXTS, interval_bytes
 from penstock.train.run_folder import RunFolder
-from penstock.train.windows import ROW, SLOW_TEXTS, window_bytes
 from penstock.upkeep.takedown.derived import Edits
 from penstock.upkeep.takedown.run_records import MOST_BYTES, run_record_edits
 from penstock.upkeep.takedown.scan import Scan
@@ -24,14 +24,14 @@ from penstock.upkeep.takedown.takedown_run import deny_entry, keys_tables
 SECRET = "ZQALICEZQ"
 
 
-def put_window(store, end_step, *keys):
-    """Store a window with a row per rank, whose slowest sample has the key."""
+def put_interval(store, end_step, *keys):
+    """Store an interval with a row per rank, whose slowest sample has the key."""
     rows = np.zeros(len(keys), ROW)
     rows["rank"], rows["end_step"], rows["node"] = range(len(keys)), end_step, b"m3"
     rows["slow_s"] = 0.5
     for row, key in zip(rows, keys, strict=True):
         row["slow_sample"] = "\0".join(["fetch", "photos", key, "photos@1", "data/a.tar"]).encode()
-    RunFolder(store, "big-7").put_window(1, *window_bytes(rows.tobytes()))
+    RunFolder(store, "big-7").put_interval(1, *interval_bytes(rows.tobytes()))
 
 
 def names_left(kit, root, n):
@@ -52,12 +52,12 @@ def denied_root(kit, root):
     return kit.deny(root)
 
 
-def test_windows_lose_the_denied_sample_and_keep_their_figures(kit, root, denied_root):
-    put_window(root.store, 10, "p1", "p2")
-    put_window(root.store, 20, "p2", "")
+def test_intervals_lose_the_denied_sample_and_keep_their_figures(kit, root, denied_root):
+    put_interval(root.store, 10, "p1", "p2")
+    put_interval(root.store, 20, "p2", "")
     kept = root.store.get("trainings/big-7/windows/000001-000000000020.parquet").data
     kit.take_down(root, denied_root)
-    rows = RunFolder(root.store, "big-7").windows()
+    rows = RunFolder(root.store, "big-7").intervals()
     assert rows["slow_key"].tolist() == ["", "p2", "p2", ""]
     assert all(rows[f"slow_{name}"][0] == "" for name in SLOW_TEXTS)
     assert rows["slow_s"].tolist() == [0.5] * 4
@@ -66,10 +66,10 @@ def test_windows_lose_the_denied_sample_and_keep_their_figures(kit, root, denied
     assert names_left(kit, root, denied_root) == []
 
 
-def test_proof_finds_a_window_of_a_run_that_still_trained(kit, root, denied_root):
+def test_proof_finds_a_interval_of_a_run_that_still_trained(kit, root, denied_root):
     kit.take_down(root, denied_root)
     kit.sweep(root)
-    put_window(root.store, 30, "p2", "p1")
+    put_interval(root.store, 30, "p2", "p1")
     path = "trainings/big-7/windows/000001-000000000030.parquet"
     assert names_left(kit, root, denied_root) == [path]
     kit.take_down(root, denied_root)
@@ -90,7 +90,7 @@ def test_failure_that_quotes_a_sample_loses_its_name(kit, root, denied_root):
 @pytest.mark.parametrize("data", [b"PAR1", b"{", b""])
 @pytest.mark.parametrize("name", ["windows/000001-000000000009.parquet", f"failures/{'0' * 16}-000001.json"])
 def test_damaged_object_stops_no_takedown_and_goes(kit, root, denied_root, name, data):
-    put_window(root.store, 10, "p1")
+    put_interval(root.store, 10, "p1")
     root.store.put(path := f"trainings/a/{name}", data)
     kit.take_down(root, denied_root)
     kit.sweep(root)
@@ -112,7 +112,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("table", FORGED.values(), ids=FORGED)
-def test_forged_window_stops_no_takedown_and_goes(root, denied_root, table):
+def test_forged_interval_stops_no_takedown_and_goes(root, denied_root, table):
     path = "trainings/a/windows/000001-000000000009.parquet"
     root.store.put(path, table_bytes(table, "training-window"))
     (edits,) = record_edits(root.store, root, denied_root)
@@ -126,20 +126,20 @@ def test_failure_with_a_fraction_stops_no_takedown_and_goes(root, denied_root):
     assert edits == Edits(deletes=(path,))
 
 
-def test_window_of_a_newer_release_is_kept_named_and_stops_no_takedown(kit, root, denied_root):
+def test_interval_of_a_newer_release_is_kept_named_and_stops_no_takedown(kit, root, denied_root):
     """A trainer may forge the number: the proof names the object, and the others are edited."""
     path = "trainings/a/windows/000001-000000000009.parquet"
     newer = pa.table({"slow_key": ["p1"]}).replace_schema_metadata({"penstock.schema": "1000"})
     sink = pa.BufferOutputStream()
     pq.write_table(newer, sink)
     root.store.put(path, data := sink.getvalue().to_pybytes())
-    put_window(root.store, 10, "p1", "p2")
+    put_interval(root.store, 10, "p1", "p2")
     report = kit.take_down(root, denied_root)
     assert report.newer == [path]
     assert f"not searched, of a newer release by its own word: {path}" in report.text()
     assert root.store.get(path).data == data
     kit.sweep(root)
-    assert RunFolder(root.store, "big-7").windows()["slow_key"].tolist() == ["", "p2"]
+    assert RunFolder(root.store, "big-7").intervals()["slow_key"].tolist() == ["", "p2"]
     assert names_left(kit, root, denied_root) == [path]
 
 
@@ -169,7 +169,7 @@ class CountedStore:
 def test_large_objects_are_read_one_by_one_and_larger_ones_never(root, denied_root):
     keys = [f"trainings/big-7/windows/000001-{step:012d}.parquet" for step in range(1, 6)]
     for step in range(1, 6):
-        put_window(root.store, step, "p1")
+        put_interval(root.store, step, "p1")
     sizes = dict.fromkeys(keys[:3], MOST_BYTES - 10) | {keys[3]: MOST_BYTES + 1}
     store = CountedStore(root.store, sizes)
     edits = record_edits(store, root, denied_root)
@@ -178,8 +178,8 @@ def test_large_objects_are_read_one_by_one_and_larger_ones_never(root, denied_ro
     assert (store.most, keys[3] in store.read) == (1, False)
 
 
-def test_proof_reads_no_object_that_is_larger_than_a_window(root, denied_root):
-    put_window(root.store, 10, "p2")
+def test_proof_reads_no_object_that_is_larger_than_a_interval(root, denied_root):
+    put_interval(root.store, 10, "p2")
     (info,) = root.store.list("trainings/")
     store = CountedStore(root.store, {info.key: MOST_BYTES + 1})
     scan = Scan(root, read_record(root.store, denied_root), {"photos": run_marks(root, denied_root)[0]})
@@ -199,6 +199,6 @@ class FailingStore:
 
 
 def test_failing_store_is_no_damage(root, denied_root):
-    put_window(root.store, 10, "p1")
+    put_interval(root.store, 10, "p1")
     with pytest.raises(Transient):
         record_edits(FailingStore(root.store), root, denied_root)

@@ -1,4 +1,4 @@
-"""Windows of real ranks: each step of each rank is counted once, one object for all ranks, nothing waits for it."""
+"""Intervals of real ranks: each step of each rank is counted once, one object for all ranks, nothing waits for it."""
 
 import signal
 import threading
@@ -12,18 +12,18 @@ import pytest
 import loader
 from loader.storage import Store
 from penstock.train.goodput import Allocation, goodput
-from penstock.train.record import MOST_TABLES, RunRecord
-from penstock.train.run import AGAIN
-from penstock.train.run_folder import RunFolder
-from penstock.train.windows import (
+from penstock.train.intervals import (
     COUNTS,
     ROW,
     SECONDS,
     SLOW_TEXTS,
-    WindowSum,
-    window_bytes,
-    window_columns,
+    IntervalSum,
+    interval_bytes,
+    interval_columns,
 )
+from penstock.train.record import MOST_TABLES, RunRecord
+from penstock.train.run import AGAIN
+from penstock.train.run_folder import RunFolder
 from tests.penstock.train.conftest import Rank, digests
 from tests.servers.patience import PATIENCE_S, until
 
@@ -32,7 +32,7 @@ Start = Callable[..., list[Rank]]
 RECORDED = {"PENSTOCK_RUN": "big-7"}
 
 
-def test_windows_hold_each_step_of_each_rank_once(root: str, start: Start) -> None:
+def test_intervals_hold_each_step_of_each_rank_once(root: str, start: Start) -> None:
     recorded = {**RECORDED, "PENSTOCK_RECORD": root}
     ranks = start(3, "--window-s", 0.2, **recorded)
     ranks[0].wait_for("took", 25)
@@ -41,7 +41,7 @@ def test_windows_hold_each_step_of_each_rank_once(root: str, start: Start) -> No
     middle = len(digests(ranks))
     assert [rank.status() for rank in start(2, "--window-s", 0.2, **recorded)] == [0, 0]
     folder = RunFolder(loader.Root(root).store, "big-7")
-    rows = folder.windows()
+    rows = folder.intervals()
     assert rows.keys() >= {"rank", "node", "step_s", "wait_s", "fetch_s", "slow_read_s", "samples", "bytes"}
     for attempt, n_ranks, first, end in ((1, 3, 0, middle), (2, 2, middle, STEPS)):
         for rank in range(n_ranks):
@@ -62,20 +62,20 @@ def test_windows_hold_each_step_of_each_rank_once(root: str, start: Start) -> No
     assert 4 <= len(keys) == len(set(zip(rows["attempt"], rows["end_step"], strict=True)))
     elapsed_s = (rows["ended_us"].max() - rows["begun_us"].min()) / 1e6
     assert len(keys) <= elapsed_s / 0.2 + 2, "one object for all ranks"
-    second = folder.windows(folder.window_keys(2))
+    second = folder.intervals(folder.interval_keys(2))
     assert set(second["attempt"]) == {2}
 
 
-def test_killed_start_is_counted_up_to_its_last_window(root: str, start: Start) -> None:
+def test_killed_start_is_counted_up_to_its_last_interval(root: str, start: Start) -> None:
     (rank,) = start(1, "--window-s", 0.1, **RECORDED, PENSTOCK_RECORD=root)
     folder = RunFolder(loader.Root(root).store, "big-7")
     rank.wait_for("took", 15)
-    until(folder.window_keys)  # a busy machine stores it later
+    until(folder.interval_keys)  # a busy machine stores it later
     rank.signal(signal.SIGKILL)
     assert rank.status() == -signal.SIGKILL
     begun_us = folder.attempts()[1]["at_us"]
     times = Allocation(attempt=1, begun_us=begun_us, ended_us=begun_us + 60_000_000)
-    (one,) = goodput([times], folder.events(), folder.window_sums())
+    (one,) = goodput([times], folder.events(), folder.interval_sums())
     assert 0 < one.end_step <= len(rank.took)
     assert one.end == "first_batch"
     assert one.parts["new steps"] >= 0.02 * one.end_step
@@ -106,7 +106,7 @@ def test_step_costs_one_asynchronous_collective(root: str, start: Start) -> None
         assert all("begin all_gather wait all_gather" not in step for step in steps[:-1]), rank.text
 
 
-def test_store_that_refuses_windows_costs_only_windows(root: str, start: Start) -> None:
+def test_store_that_refuses_intervals_costs_only_intervals(root: str, start: Start) -> None:
     blocked = Path(root) / "trainings" / "big-7" / "windows"
     blocked.parent.mkdir(parents=True)
     blocked.write_bytes(b"")  # no folder can be made there
@@ -119,7 +119,7 @@ def test_store_that_refuses_windows_costs_only_windows(root: str, start: Start) 
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_windows_wait_for_a_store_up_to_a_limit(tmp_path: Path, fails: bool) -> None:
+def test_intervals_wait_for_a_store_up_to_a_limit(tmp_path: Path, fails: bool) -> None:
     store = loader.Root(tmp_path / "root").store
     blocked = tmp_path / "root" / "trainings" / "big-7" / "windows"
     blocked.parent.mkdir(parents=True)
@@ -128,13 +128,13 @@ def test_windows_wait_for_a_store_up_to_a_limit(tmp_path: Path, fails: bool) -> 
     record = RunRecord(store, "big-7", {"ranks": 1})
     more = 10 if fails else 0
     for step in range(1, MOST_TABLES + more + 1):
-        record.window(rows(step))
+        record.interval(rows(step))
     record.event("saved", 9)
     if fails:
         until(RunFolder(store, "big-7").events)
         blocked.unlink()
     record.close()
-    ends = RunFolder(store, "big-7").windows()["end_step"]
+    ends = RunFolder(store, "big-7").intervals()["end_step"]
     assert ends.tolist() == list(range(more + 1, MOST_TABLES + more + 1))
 
 
@@ -161,7 +161,7 @@ def test_queue_of_a_silent_store_is_bounded(tmp_path: Path, monkeypatch: pytest.
     record.event("ranks_up", 0)
     assert store.asked.wait(PATIENCE_S)
     for step in range(1, 200):
-        record.window(rows(step))
+        record.interval(rows(step))
         record.event("first_batch" if step == 1 else "saved", step)
     record.event("ended", 200)
     assert len(record._waiting) <= 7
@@ -170,18 +170,18 @@ def test_queue_of_a_silent_store_is_bounded(tmp_path: Path, monkeypatch: pytest.
     folder = RunFolder(store.store, "big-7")
     names = [(event.name, event.step) for event in folder.events()]
     assert names == [("ranks_up", 0), ("first_batch", 1), ("saved", 198), ("saved", 199), ("ended", 200)]
-    assert [key.end_step for key in folder.window_keys()] == [197, 198, 199]
+    assert [key.end_step for key in folder.interval_keys()] == [197, 198, 199]
 
 
-def test_end_of_a_window_is_the_first_ranks_clock(tmp_path: Path) -> None:
+def test_end_of_a_interval_is_the_first_ranks_clock(tmp_path: Path) -> None:
     """Events are of that clock, too."""
     gathered = np.zeros(2, ROW)
     gathered["rank"], gathered["end_step"], gathered["ended_us"] = [0, 1], 7, [1000, 9_000_000]
     gathered["wait_s"], gathered["step_s"], gathered["node"] = [0.5, 0.25], [2, 3], [b"m1", b"m2"]
     folder = RunFolder(loader.Root(tmp_path / "root").store, "big-7")
-    folder.put_window(1, *window_bytes(gathered.tobytes()))
-    assert folder.window_sums() == [
-        WindowSum(attempt=1, end_step=7, ended_us=1000, wait_s=0.5, step_s=3, nodes=2)
+    folder.put_interval(1, *interval_bytes(gathered.tobytes()))
+    assert folder.interval_sums() == [
+        IntervalSum(attempt=1, end_step=7, ended_us=1000, wait_s=0.5, step_s=3, nodes=2)
     ]
 
 
@@ -192,9 +192,9 @@ def rows(end_step: int) -> bytes:
 
 
 def test_table_has_the_columns_of_the_format() -> None:
-    end_step, data = window_bytes(rows(7))
+    end_step, data = interval_bytes(rows(7))
     assert end_step == 7
-    columns = window_columns({1: [data]}, "here")
+    columns = interval_columns({1: [data]}, "here")
     slow = {name: columns[f"slow_{name}"][0] for name in SLOW_TEXTS}
     assert slow == {"stage": "fetch", "source": "a", "key": "k", "version": "a@1", "path": "data/x"}
     page = (Path(__file__).parents[3] / "docs" / "format.md").read_text()

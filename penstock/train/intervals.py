@@ -1,4 +1,6 @@
-"""Windows: once a minute all ranks gather what they did and waited for, and the first rank stores it as one table.
+"""Reporting intervals: once a minute all ranks gather what they did and waited for.
+
+The first rank stores it as one table, below "windows/": stored names stay.
 
 A row is bytes of one length, so a single collective carries numbers and names; no step waits for it.
 """
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
     import loader
 
 EVERY_S = 60.0
-"""Seconds from one window to the next."""
+"""Seconds from one interval to the next."""
 NO_RECORD, RECORD, DUE = range(3)
-"""Values that ranks exchange: no rank keeps a record, one does, and a window is due."""
+"""Values that ranks exchange: no rank keeps a record, one does, and an interval is due."""
 SECONDS = (*MAKING, "handover", "room", "copy")
 """Stages of the loader with a column of seconds, such as `fetch_s`."""
 COUNTS = {
@@ -40,9 +42,9 @@ COUNTS = {
 }
 """Column -> counter of `Loader.metrics`."""
 ADDED = "requests"
-"""Column that windows of earlier releases lack: it counts as 0 there."""
+"""Column that intervals of earlier releases lack: it counts as 0 there."""
 SLOW_TEXTS = ("stage", "source", "key", "version", "path")
-"""Texts of the window's slowest sample."""
+"""Texts of the interval's slowest sample."""
 TABLE = "training-window"
 ROW = np.dtype(
     [
@@ -66,11 +68,11 @@ ROW = np.dtype(
 """Row of a rank; `slow_sample` holds `SLOW_TEXTS`, joined by NUL, or nothing if they are too long."""
 
 
-class Windows:
-    """Numbers of this rank since the last window. The training's thread calls it, each rank as often as the others.
+class Intervals:
+    """Numbers of this rank since the last interval. The training's thread calls it, each rank as often as the others.
 
     device: the default group's device; None for a single process.
-    put: stores the rows of a window, on the rank that keeps the record; None on others.
+    put: stores the rows of an interval, on the rank that keeps the record; None on others.
     """
 
     def __init__(self, rank: int, node: str, device: Any | None, put: Callable[[bytes], None] | None) -> None:
@@ -118,7 +120,7 @@ class Windows:
         return DUE
 
     def gather(self, step: int) -> None:
-        """Begin a window that ends before this step, unless it has no step."""
+        """Begin an interval that ends before this step, unless it has no step."""
         if self._batches is None or step <= self._first_step:
             return
         row = self._row(step).tobytes()
@@ -130,7 +132,7 @@ class Windows:
             self._put(row)
 
     def close(self) -> None:
-        """Wait for the window on its way: a group may not end before."""
+        """Wait for the interval on its way: a group may not end before."""
         self._finish()
 
     def _finish(self) -> None:
@@ -164,8 +166,8 @@ class Windows:
         return row
 
 
-def window_bytes(rows: bytes) -> tuple[int, bytes]:
-    """Return the step after a window, and its Parquet table, from the gathered rows."""
+def interval_bytes(rows: bytes) -> tuple[int, bytes]:
+    """Return the step after an interval, and its Parquet table, from the gathered rows."""
     import pyarrow as pa
 
     from loader.dataset.tables.parquet import table_bytes
@@ -194,11 +196,11 @@ MOST_ROW_BYTES = 128 * 2**20
 
 
 class TooManyRows(Corrupt):
-    """Windows whose rows take more memory than a run's do."""
+    """Intervals whose rows take more memory than a run's do."""
 
 
-class WindowSum(NamedTuple):
-    """Sums of a window, for goodput and usage: one for all of its ranks."""
+class IntervalSum(NamedTuple):
+    """Sums of an interval, for goodput and usage: one for all of its ranks."""
 
     attempt: int
     """Number of the start."""
@@ -215,16 +217,16 @@ class WindowSum(NamedTuple):
     nbytes: int = 0
     """Bytes that its ranks read."""
     requests: int = 0
-    """Requests of its ranks to stores; 0 in windows of earlier releases."""
+    """Requests of its ranks to stores; 0 in intervals of earlier releases."""
 
 
-WindowValues = Mapping[str, NDArray[Any]]
-"""Columns of one window: `_VALUES`, a value per rank."""
+IntervalValues = Mapping[str, NDArray[Any]]
+"""Columns of one interval: `_VALUES`, a value per rank."""
 _VALUES = ["rank", "node", "ended_us", "end_step", "wait_s", "step_s", "slow_read_s", "bytes", ADDED]
 
 
-def window_values(data: bytes, where: str) -> WindowValues:
-    """Return the columns of a stored window for its sums and for signs against nodes. Raises: TooManyRows; Corrupt."""
+def interval_values(data: bytes, where: str) -> IntervalValues:
+    """Return the columns of a stored interval, for sums and for signs against nodes. Raises: TooManyRows; Corrupt."""
     # All columns take three times as long: most of the others are texts.
     table = _table(data, where, _VALUES)
     if table.nbytes > MOST_ROW_BYTES:
@@ -232,17 +234,17 @@ def window_values(data: bytes, where: str) -> WindowValues:
     return _columns(table)
 
 
-def window_sum(
+def interval_sum(
     attempt: int,
     end_step: int,
-    columns: WindowValues,
+    columns: IntervalValues,
     where: str,
-) -> WindowSum:
-    """Return the sums of a stored window. Raises: Corrupt."""
+) -> IntervalSum:
+    """Return the sums of a stored interval. Raises: Corrupt."""
     if not all(np.isfinite(columns[name]).all() for name in ("wait_s", "step_s")):
-        message = f"{where} is not a table of windows: its seconds are not numbers"
+        message = f"{where} is not a table of intervals: its seconds are not numbers"
         raise Corrupt(message, what="seconds", where=where, accepted="numbers")
-    return WindowSum(
+    return IntervalSum(
         attempt=attempt,
         end_step=end_step,
         ended_us=int(columns["ended_us"][np.argmin(columns["rank"])]),
@@ -259,10 +261,10 @@ def _total(counts: NDArray[Any]) -> int:
     return sum(max(0, count) for count in counts.tolist())
 
 
-def window_columns(tables: Mapping[int, list[bytes]], where: str) -> dict[str, NDArray[Any]]:
-    """Return the rows of windows as columns, `attempt` among them; none without windows.
+def interval_columns(tables: Mapping[int, list[bytes]], where: str) -> dict[str, NDArray[Any]]:
+    """Return the rows of intervals as columns, `attempt` among them; none without intervals.
 
-    tables: Number of a start -> its windows, in order. Raises: TooManyRows if they take too much memory; Corrupt.
+    tables: Number of a start -> its intervals, in order. Raises: TooManyRows if they take too much memory; Corrupt.
     """
     import pyarrow as pa
 
@@ -273,14 +275,14 @@ def window_columns(tables: Mapping[int, list[bytes]], where: str) -> dict[str, N
             table = _table(data, where, _column_names())
             nbytes += table.nbytes
             if nbytes > MOST_ROW_BYTES:
-                message = f"{where} has windows of more than {MOST_ROW_BYTES:,} bytes in memory"
+                message = f"{where} has intervals of more than {MOST_ROW_BYTES:,} bytes in memory"
                 raise TooManyRows(message, what="windows", where=where, accepted=MOST_ROW_BYTES)
             parsed.append(table.append_column("attempt", pa.array([attempt] * len(table), pa.int64())))
     return _columns(pa.concat_tables(parsed)) if parsed else {}
 
 
 def _table(data: bytes, where: str, names: list[str]) -> "pa.Table":
-    """Return columns of a stored window, of the types and without the gaps that `window_bytes` writes."""
+    """Return columns of a stored interval, of the types and without the gaps that `interval_bytes` writes."""
     import pyarrow as pa
 
     from loader.dataset.tables.small_tables import parse_small_table
@@ -292,13 +294,13 @@ def _table(data: bytes, where: str, names: list[str]) -> "pa.Table":
         table = table.select(names).cast(pa.schema([(name, _arrow_type(name)) for name in names]))
     except (KeyError, pa.ArrowException) as error:
         raise Corrupt(
-            f"{where} is not a table of windows: {error}",
-            what="table of windows",
+            f"{where} is not a table of intervals: {error}",
+            what="table of intervals",
             where=where,
             given=str(error),
         ) from error
     if not len(table) or any(column.null_count for column in table.columns):
-        message = f"{where} is not a table of windows: it has no row, or a row without a value"
+        message = f"{where} is not a table of intervals: it has no row, or a row without a value"
         raise Corrupt(message, what="rows", where=where, accepted="rows with a value each")
     return table
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from loader.errors import InvalidSpec
 from penstock.approvals import stops
 
 if TYPE_CHECKING:
@@ -46,7 +47,13 @@ class CheckResult:
             value = getattr(self, name)
             # Accept only booleans: "no" and NaN would count as true.
             if not isinstance(value, bool | np.bool_):
-                raise ValueError(f"check {self.name!r}: {name}={value!r}; accepted: True or False")
+                raise InvalidSpec(
+                    f"check {self.name!r}: {name}={value!r}; accepted: True or False",
+                    what=name,
+                    where=f"check {self.name!r}",
+                    given=value,
+                    accepted=[True, False],
+                )
             object.__setattr__(self, name, bool(value))
         for name in ("value", "limit"):
             if (value := getattr(self, name)) is not None:
@@ -97,7 +104,12 @@ def _severity(severity: Any) -> Severity:
         if word == "warn":
             return "warn"
         return "error"
-    raise ValueError(f"severity={severity!r}; accepted: 'error', 'warn', or Dagster's AssetCheckSeverity")
+    raise InvalidSpec(
+        f"severity={severity!r}; accepted: 'error', 'warn', or Dagster's AssetCheckSeverity",
+        what="severity",
+        given=severity,
+        accepted=["error", "warn"],
+    )
 
 
 def run_checks(named: Mapping[str, Callable[[], CheckResult]]) -> tuple[tuple[CheckResult, ...], bool]:

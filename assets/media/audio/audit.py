@@ -69,7 +69,7 @@ class AudioStatistics:
         try:
             self._take(self.heard.add(frame))
         except BadSound as bad:
-            raise rejected("decode", bad.code, bad.reason) from bad
+            raise rejected("decode", bad.code, bad.reason, given=bad.given, accepted=bad.accepted) from bad
 
     def _take(self, blocks: Iterator[Floats]) -> None:
         for block in blocks:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from loader.errors import DecodeFailed
+from loader.errors import DecodeFailed, PenstockError
 from loader.modalities.audio.downmix import MAX_CHANNELS, Channels, Mix, UnknownLayout, channel_mix
 from loader.modalities.audio.padding import announced_length, audio_ends, check_lengths
 from loader.modalities.audio.resample import Resampler, StrangeRate
@@ -68,7 +68,7 @@ MIN_RATE_HZ, MAX_RATE_HZ = 4_000, 768_000
 _GATE_LUFS = -70.0  # EBU Tech 3341: quieter blocks do not count. If all are quieter, the filter returns -70.
 
 
-class Unmeasurable(ValueError):
+class Unmeasurable(PenstockError, ValueError):
     """Sample rate or channels for which the standard has no weights."""
 
 
@@ -88,7 +88,12 @@ class LoudnessMeter:
         self.range_lu: float | None = None
         self.true_peak_dbtp: float | None = None
         if not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:
-            raise Unmeasurable(f"{rate_hz} Hz; from {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz")
+            raise Unmeasurable(
+                f"{rate_hz} Hz; from {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz",
+                what="rate",
+                given=rate_hz,
+                accepted=[MIN_RATE_HZ, MAX_RATE_HZ],
+            )
         # FFmpeg names channels "NONE" if the file states no layout. One or two of them are mono or stereo.
         if set(channels) == {"NONE"} and len(channels) <= 2:
             layout = ("mono", "stereo")[len(channels) - 1]
@@ -243,7 +248,7 @@ def source_blocks(container: "InputContainer", stream: "AudioStream", heard: Hea
             yield from _finite(heard.add(frame))
         yield from _finite(heard.finish())
     except BadSound as bad:
-        raise rejected("decode", bad.code, bad.reason) from bad
+        raise rejected("decode", bad.code, bad.reason, given=bad.given, accepted=bad.accepted) from bad
     except UndecodableAudio as error:
         raise rejected("decode", "undecodable", f"sound, after {heard.n_source} samples: {error}") from error
     check_length(container, stream, heard)

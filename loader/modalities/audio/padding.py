@@ -287,7 +287,12 @@ def check_w64(data: Buffer) -> None:
         is_known = 24 < nbytes < _W64_UNKNOWN_FROM
         if identity == _W64_DATA and is_known and at + nbytes > len(data):
             remaining = len(data) - at - 24
-            raise DecodeFailed(f"w64: truncated: {remaining} of {nbytes - 24} bytes of samples are there")
+            raise DecodeFailed(
+                f"w64: truncated: {remaining} of {nbytes - 24} bytes of samples are there",
+                what="w64",
+                given=remaining,
+                accepted=nbytes - 24,
+            )
         if identity == _W64_DATA or nbytes < 24:
             return
         at += (nbytes + 7) // 8 * 8  # chunks begin at multiples of 8
@@ -309,5 +314,8 @@ def check_ogg(data: Buffer) -> None:
     end = at + head + sum(tail[at + 27 : at + head])
     if at + head > len(tail) or end > len(tail):
         raise DecodeFailed(
-            f"ogg: truncated: the page at byte {low + at} ends beyond the file's {len(data)} bytes"
+            f"ogg: truncated: the page at byte {low + at} ends beyond the file's {len(data)} bytes",
+            what="ogg",
+            where=f"the page at byte {low + at}",
+            given=len(data),
         )

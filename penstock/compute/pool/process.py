@@ -353,7 +353,9 @@ class Pool:
             else:
                 raise InvalidRuntime(
                     f"a worker process {how} while it imported what the function needs, and so did the one "
-                    "before; its standard error may say more"
+                    "before; its standard error may say more",
+                    what="import",
+                    given=how,
                 )
         yield from last  # yielded only now: the map may end on it, and would kill a busy worker
 

@@ -259,14 +259,14 @@ def test_run_that_died_is_finished_in_its_own_transaction(
 ) -> None:
     def dies_in_units(stage: PipelineStage, table: str, rows: Sequence[Mapping[str, Any]]) -> TableFile:
         if stage.name == UNITS:
-            raise StoreError("gone in the middle")
+            raise StoreError("gone in the middle", what="store")
         return write_table(stage, table, rows)
 
     write_table = PipelineStage.write_table
 
     with monkeypatch.context() as patched:
         patched.setattr(PipelineStage, "write_table", dies_in_units)
-        with pytest.raises(StoreError, match="in the middle"):
+        with refusal(StoreError, what="store"):
             ingest(root, landing, compute)
     (begun,) = root.log.refresh().txns
     assert [*root.store.list(f"data/{begun}/")]
@@ -337,6 +337,7 @@ def test_fault_of_this_machine_is_nobodys_reject_row(
     monkeypatch.setattr(
         audit_work, "AuditRequest", lambda **given: AuditRequest(**{**given, "scratch": elsewhere})
     )
-    with pytest.raises(StoreError, match=r"could not be audited: StoreError.*Set TMPDIR"):
+    with refusal(StoreError, what="audit", where="photos/cats/a cat.jpg") as fault:
         validation.media_stage(root, store, InlineCompute(), SPEC, partition=batch, run_id="r")
+    assert str(fault.value.given).startswith(f"StoreError: temporary space {elsewhere}: Not a directory")
     assert current_record(root.store, "demo", "media", batch) is None

@@ -178,13 +178,13 @@ class Expired:
         return getattr(self._store, name)
 
     def get_range(self, key: str, *_: object, **__: object) -> object:
-        raise Forbidden(f"{key}: the token has expired")
+        raise Forbidden(f"{key}: the token has expired", what="token", where=key)
 
 
 def test_landing_place_without_rights_lands_nothing(root: loader.Root, place: Path) -> None:
     store = open_store(str(place))
     (name,) = discover(root.store, store, "demo")
-    with pytest.raises(Forbidden, match="the token has expired"):
+    with refusal(Forbidden, what="token", where="0.jpg"):
         land(root.store, Expired(store), dataset="demo", partition=name, run_id="r")  # type: ignore[arg-type]
     assert current_record(root.store, "demo", "raw_objects", name) is None
 

@@ -216,7 +216,7 @@ def test_parts_in_place_are_published_with_the_table_that_the_gate_saw(
         root.publish("demo", parts)
     verdict = audit_batch(root, record, SUITE, "r").record
     other = {**record.body["foreign"], "sha256": "0" * 64}
-    with pytest.raises(StageNotPublished, match="other parts"):
+    with refusal(StageNotPublished, what="parts", where=verdict.path):
         root.publish("demo", parts, verdict=verdict.path, foreign=other)
     assert len(root.publish("demo", parts, verdict=verdict.path, foreign=record.body["foreign"])) == 6
 

@@ -16,6 +16,7 @@ from loader.storage import ObjectInfo, open_store
 from penstock.formats.importer import NO_OPTIONS
 from tests.assets.conftest import Run
 from tests.penstock.formats.builders import mds_files, tars
+from tests.refusals import refusal
 
 
 def archive(path: Path, key: str) -> None:
@@ -70,10 +71,10 @@ def test_notes_raise_what_is_no_fault_of_the_source(tmp_path: Path, monkeypatch:
     keys = {info.key for info in store.list()}
 
     def refuse(*_: object, **__: object) -> object:
-        raise Forbidden("the token has expired")
+        raise Forbidden("the token has expired", what="token")
 
     monkeypatch.setattr(type(store), "get", refuse)
-    with pytest.raises(Forbidden, match="the token has expired"):
+    with refusal(Forbidden, what="token"):
         missing_notes(store, "mds", NO_OPTIONS, keys)
 
 

@@ -199,8 +199,9 @@ def test_want_of_memory_is_no_damage(photo: Path, monkeypatch: pytest.MonkeyPatc
         raise MemoryError("no room for the pixels")
 
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", full)
-    with pytest.raises(MemoryError, match="no room"):
+    with pytest.raises(MemoryError) as full_memory:
         audit(str(photo), "image/png")
+    assert full_memory.value.args == ("no room for the pixels",)
 
 
 def test_disk_at_fault_is_no_damage(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

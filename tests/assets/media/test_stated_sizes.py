@@ -163,11 +163,16 @@ def test_ogg_that_was_stopped_between_two_pages_passes(sound_file: SoundFile) ->
     assert audit_file(path)["n_samples"] == 4 * 48000
 
 
-@pytest.mark.parametrize(("container", "codec"), [("ogg", "libopus"), ("w64", "pcm_s16le")])
-def test_training_refuses_a_sound_without_its_tail(sound_file: SoundFile, container: str, codec: str) -> None:
+# A W64 states the bytes of its samples, an Ogg those of each page.
+@pytest.mark.parametrize(
+    ("container", "codec", "nbytes"), [("ogg", "libopus", None), ("w64", "pcm_s16le", 4 * 48000)]
+)
+def test_training_refuses_a_sound_without_its_tail(
+    sound_file: SoundFile, container: str, codec: str, nbytes: int | None
+) -> None:
     data = Path(sound_file(np.resize(TONE, 2 * 48000), 48000, container=container, codec=codec)).read_bytes()
     assert decode_sound(data).shape == (1, 2 * 48000)
-    with pytest.raises(DecodeFailed, match=f"{container}: truncated"):
+    with refusal(DecodeFailed, what=container, accepted=nbytes):
         decode_sound(data[: len(data) * 4 // 5])
 
 

@@ -89,7 +89,7 @@ def test_two_real_ranks_are_counted_up_to_their_second_batch(tmp_path, tmp_path_
     assert saved.by_kind() - each.by_kind() == Counter(plan=2), "the plan and its start notes"
     assert len(saved.opening) == len(each.opening)
     second = counts.counted(tmp_path, "first", tmp_path_factory.mktemp("caches"))
-    assert second.by_kind() == {"checkpoint": 1, "index": 8}, "the nodes' caches have the samples"
+    assert second.by_kind() == {"checkpoint": 1}, "the nodes' caches have samples and indexes"
     assert [len(wave) for wave in first.waves] == fleet_of(each, first, 10, 5500).rest
     with loader.Root(tmp_path) as root:
         plan = loader.plan({DATASET: root.open(DATASET)}, seed=7, global_batch=BATCH * counts.RANKS)

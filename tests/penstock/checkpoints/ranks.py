@@ -28,6 +28,7 @@ from loader import NodeCache, Root
 from loader.cache.peers.near_client import NearClient
 from loader.cache.peers.near_files import NearFiles
 from loader.dataset.shards.shard import crc32c
+from loader.storage.disk.folder_files import NewFile
 from loader.storage.disk.store import LocalStore
 from loader.storage.requests import Traffic, count_requests
 from penstock.checkpoints import Checkpoints, TrainingState
@@ -177,7 +178,8 @@ def kill_at_change(pid, at):
 
     for owner, name in (
         (LocalStore, "put"),
-        (NearFiles, "write"),
+        (NearFiles, "open_new"),
+        (NewFile, "finish"),
         (NearFiles, "delete"),
         (NearClient, "put"),
         (NearClient, "delete"),

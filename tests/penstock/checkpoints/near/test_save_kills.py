@@ -85,7 +85,7 @@ def test_rank_that_dies_at_any_change_costs_at_most_the_newest_step(ranks, tmp_p
     for at in itertools.count():
         with running_nodes(tmp_path / f"{at}", NODES, limit_pages=16) as nodes:
             request = make_request(nodes, tmp_path / f"{at}", die_rank=rank, die_at=at)
-            answers = ranks(NODES, "save_near", whole=False, **request)
+            answers = ranks(NODES, "save_near_steps", whole=False, **request)
             newest.add(check_steps(nodes, tmp_path / f"{at}"))
         if answers[rank]["code"] == 0:
             break  # it has fewer changes
@@ -97,14 +97,14 @@ def test_rank_that_dies_at_any_change_costs_at_most_the_newest_step(ranks, tmp_p
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_server_that_dies_at_any_change_costs_at_most_the_newest_step(ranks, tmp_path):
-    for at in range(12):
+    for at in range(16):
         victim = at % NODES
         with running_nodes(tmp_path / f"{at}", NODES, limit_pages=16) as nodes:
             nodes[victim].stop()
             nodes[victim].start_process()
             pid = nodes[victim].process.pid
             request = make_request(nodes, tmp_path / f"{at}", die_pid=pid, die_at=at)
-            answers = ranks(NODES, "save_near", whole=False, **request)
+            answers = ranks(NODES, "save_near_steps", whole=False, **request)
             assert [answer["code"] for answer in answers] == [0] * NODES
             counts = [answer["said"]["counts"] for answer in answers]
             assert all(saved + failed == len(STEPS) for saved, _, failed, *_ in counts)
@@ -120,7 +120,7 @@ def test_node_that_lies_about_its_copies_is_not_believed(ranks, tmp_path):
         request = make_request(nodes, tmp_path)
         request["near"] = [str(nodes[0].folder)]
         request["peers"] = [nodes[0].address, address]
-        (answer,) = ranks(1, "save_near", whole=False, **request)
+        (answer,) = ranks(1, "save_near_steps", whole=False, **request)
         assert answer["said"]["counts"][0] == len(STEPS)
         assert newest_step(nodes[:1]) == STEPS[-1]
         # Its own node is lost; the other has what the liar could have: markers.

@@ -2,7 +2,7 @@
 
 Ranks with gloo take steps of 50 ms: a sleep, then an all-reduce that each rank waits for, as for gradients. In each
 round all ranks take the same steps over the loader's batches, over the same with another all-reduce that nobody waits
-for at once, and over `run.steps` with a record and a window every five seconds, twelve times as many as usual. The
+for at once, and over `run.steps` with a record and an interval every five seconds, twelve times as many as usual. The
 table goes to docs/benchmarks.md.
 """
 
@@ -23,7 +23,7 @@ from . import sections
 from .contest import ROOT
 from .page import judged
 
-RANKS, STEPS, STEP_S, WINDOW_S = (2, 8), 100, 0.05, 5.0
+RANKS, STEPS, STEP_S, INTERVAL_S = (2, 8), 100, 0.05, 5.0
 GOAL = 0.01
 BARE, REDUCE, RUN = WAYS = "ms a step", "with an all-reduce", "with `run.steps`"
 
@@ -80,9 +80,9 @@ def as_rank(folder: str, rounds: int, steps: int) -> None:
     from torch import distributed
 
     import loader
-    from penstock.train import Run, windows
+    from penstock.train import Run, intervals
 
-    windows.EVERY_S = WINDOW_S
+    intervals.EVERY_S = INTERVAL_S
     turns: dict[str, list[tuple[float, ...]]] = {way: [] for way in WAYS}
     with Run.joined() as run:
         size = run.world.world_size

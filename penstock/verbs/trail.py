@@ -333,14 +333,14 @@ def _note_lines(root: "loader.Root", arguments: Namespace, notes: "ComparedNotes
 )
 def window(arguments: Namespace) -> Answer:
     """Summarize steps (default: the last 100)."""
-    from ..view.inspect.step_window import step_window
+    from ..view.inspect.step_range import step_range
     from ..view.replays.training import Training
     from ..view.sections.characters.section_lines import page_text
-    from ..view.sections.window import window_sections
+    from ..view.sections.step_range import step_range_sections
 
     with closing(Training(loader.Root(arguments.root), arguments.run)) as training:
-        record = step_window(training, arguments.first, arguments.last)
-    return record.to_json(), page_text(window_sections(record)), 0
+        record = step_range(training, arguments.first, arguments.last)
+    return record.to_json(), page_text(step_range_sections(record)), 0
 
 
 @verb(

@@ -16,8 +16,8 @@ from penstock.cli import main
 from penstock.view.inspect.run_comparison import run_comparison
 from penstock.view.inspect.shown_batch import show_batch
 from penstock.view.inspect.slot_record import slot_record, slot_values
+from penstock.view.inspect.step_range import step_range
 from penstock.view.inspect.step_record import default_part, step_record, step_values
-from penstock.view.inspect.step_window import step_window
 from penstock.view.kinds import find_kind
 from penstock.view.replays.replayed_values import itself
 from penstock.view.replays.replays import Replayers, Replays
@@ -278,7 +278,7 @@ def test_verbs_and_windows_know_a_runs_own_substitutes(histories, capsys):
         told = {}
         for run in RUNS:
             training = Training(root, run)
-            told[run] = step_window(training, 0, STEPS - 1).n_substituted
+            told[run] = step_range(training, 0, STEPS - 1).n_substituted
             training.close()
     assert told["sound"] == told["repaired"] == told["again"] == 0 < told["sick"] < told["worse"]
 

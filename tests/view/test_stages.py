@@ -9,7 +9,7 @@ import pytest
 
 import loader
 from penstock.cli import main
-from penstock.view.inspect.step_window import step_window
+from penstock.view.inspect.step_range import step_range
 from penstock.view.replays.training import Training
 from tests.view import recipes
 from tests.view.conftest import STEPS, train
@@ -111,7 +111,7 @@ def test_step_in_a_gap_of_the_trail_is_said(root, plan, tmp_path):
             assert set(proved(record).values()) == {None}
             assert record.stage == viewed.slot(step, 1)[1].stage == "transformed"
     training = Training(root, "one")
-    window = step_window(training, 2, STEPS + 2)
+    window = step_range(training, 2, STEPS + 2)
     training.close()
     assert window.unrecorded == (3, STEPS, STEPS + 1, STEPS + 2)
 

@@ -195,8 +195,8 @@ def _with_tokens(record: RolloutRecord, rollout: OpenRollout) -> RolloutRecord:
         rollout.tokens,
         rollout.version,
     )
-    window = slice(record.first, record.stop)
-    own = {field: array[window] for field, array in rollout.values.items()}
+    token_range = slice(record.first, record.stop)
+    own = {field: array[token_range] for field, array in rollout.values.items()}
     boxes = TOKEN_KIND.boxes(own[rollout.tokens], replace(facts, sample=own))
     tokens = _tokens(
         rollout,
@@ -260,8 +260,8 @@ def _tokens(
 
 def _marks(rollout: OpenRollout, facts: Any) -> tuple[Mark, ...]:
     """Return the marks of the first tokens, all of any real rollout."""
-    window = slice(0, _MOST_MARKS_TOKENS)
-    own = {field: array[window] for field, array in rollout.values.items()}
+    token_range = slice(0, _MOST_MARKS_TOKENS)
+    own = {field: array[token_range] for field, array in rollout.values.items()}
     return TOKEN_KIND.marks(own[rollout.tokens], replace(facts, sample=own))
 
 

@@ -68,11 +68,11 @@ def is_logprob(field: str) -> bool:
 def shades(
     rollout: OpenRollout,
     by: str,
-    window: slice,
+    token_range: slice,
 ) -> list[str]:
-    """Return the class of each token in a window. by: one of `choices`."""
+    """Return the class of each token in a range. by: one of `choices`."""
     if by == BY_MASK:
-        is_sampled = rollout.is_sampled[window]
+        is_sampled = rollout.is_sampled[token_range]
         return _texts(
             np.where(
                 is_sampled,
@@ -82,10 +82,10 @@ def shades(
         )
     values = rollout.values[by]
     if by == VERSIONS:
-        return _version_shades(values, window)
+        return _version_shades(values, token_range)
     if is_logprob(by):
-        return _logprob_shades(values[window])
-    return _sign_shades(values[window], largest(values))
+        return _logprob_shades(values[token_range])
+    return _sign_shades(values[token_range], largest(values))
 
 
 def legend(rollout: OpenRollout, by: str) -> tuple[ShadeLabel, ...]:
@@ -132,7 +132,7 @@ def _logprob_shades(values: Array) -> list[str]:
             0,
         ),
         BOUNDS,
-    )  # [window]: 0 to len(BOUNDS)
+    )  # [tokens]: 0 to len(BOUNDS)
     classes = np.char.add("p", level.astype(str))
     return _texts(
         np.where(
@@ -151,7 +151,7 @@ def _sign_shades(values: Array, most: float) -> list[str]:
         0,
     ).astype(np.float64)
     share = np.abs(safe) / (most or 1.0)
-    level = np.ceil(share * SIGNED_STEPS).astype(int).astype(str)  # [window]: "0" to "3"
+    level = np.ceil(share * SIGNED_STEPS).astype(int).astype(str)  # [tokens]: "0" to "3"
     sign = np.where(
         safe < 0,
         "n",
@@ -180,14 +180,14 @@ def policy_versions(rollout: OpenRollout) -> tuple[Array, Array] | None:
     return versions, counts
 
 
-def _version_shades(values: Array, window: slice) -> list[str]:
+def _version_shades(values: Array, token_range: slice) -> list[str]:
     versions = np.unique(values[values >= 0])
     # By place, not by number: two successive versions never have the same colour.
-    place = np.searchsorted(versions, values[window])
+    place = np.searchsorted(versions, values[token_range])
     classes = np.char.add("v", (place % CATEGORIES + 1).astype(str))
     return _texts(
         np.where(
-            values[window] >= 0,
+            values[token_range] >= 0,
             classes,
             "",
         )

@@ -310,23 +310,23 @@ def _checkpoints(overview: RunOverview) -> list[Section]:
 
 
 def _further(steps: str) -> Section:
-    window = window_ask(f"{steps}window")
+    step_range = step_range_ask(f"{steps}window")
     comparison = _comparison_ask(f"{steps}against")
     return card(
         "Look further",
-        window,
+        step_range,
         comparison,
     )
 
 
-def window_ask(page: str, first: str = "", last: str = "") -> AskSection:
-    """Return the inputs of a window of steps. first, last: steps that the inputs begin with."""
+def step_range_ask(page: str, first: str = "", last: str = "") -> AskSection:
+    """Return the inputs of a range of steps. first, last: steps that the inputs begin with."""
     return AskSection(
         fields=(
             AskField(name="from", label="steps", is_number=True, value=first),
             AskField(name="to", label="to", is_number=True, value=last),
         ),
-        button="Open window",
+        button="Open steps",
         hint="w opens several steps at once",
         page=page,
     )
@@ -361,7 +361,7 @@ def plan_sections(name: str, lines: list[str]) -> SectionPage:
                 "A plan has no record of a training. Its steps appear as planned, with the samples as stored now."
             ),
             open_step,
-            window_ask(f"{page}/window"),
+            step_range_ask(f"{page}/window"),
             LinesSection(tuple(lines)),
         ),
         run=name,

@@ -75,13 +75,13 @@ class DecisionPage(PageOfRun):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowPage(PageOfRun):
+class StepRangePage(PageOfRun):
     """Consecutive steps of a training run."""
 
     first: int | None = None
     """First step; None for the last 100."""
     last: int | None = None
-    """Last step."""
+    """Last step, included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +250,7 @@ def _page_of_run(
         case [step, "decision"] if step.isdecimal():
             return DecisionPage(run=run, step=int(step))
         case ["window"]:
-            return WindowPage(run=run, first=_number(parameters, "from"), last=_number(parameters, "to"))
+            return StepRangePage(run=run, first=_number(parameters, "from"), last=_number(parameters, "to"))
         case [step, *slot] if step.isdecimal():
             rank = _number(parameters, "rank")
             world_size = _number(parameters, "world")

@@ -1,4 +1,4 @@
-"""Training pages: a run, a step with its slots, a comparison, a window of steps."""
+"""Training pages: a run, a step with its slots, a comparison, a range of steps."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -14,8 +14,8 @@ from ...text import clean
 from ..inspect.recorded_step import attach_recorded_step
 from ..inspect.run_comparison import run_comparison
 from ..inspect.run_record import run_record
+from ..inspect.step_range import step_range
 from ..inspect.step_record import SlotRow, part_of
-from ..inspect.step_window import step_window
 from ..kinds.kind import Media
 from ..run_decisions import open_decision, open_decisions, run_decisions
 from ..sections.comparisons import comparison_sections
@@ -24,9 +24,9 @@ from ..sections.decisions import decisions_sections
 from ..sections.run import plan_sections, run_sections
 from ..sections.section import Section, SectionPage
 from ..sections.step import step_sections
+from ..sections.step_range import step_range_sections
 from ..sections.values import SlotsSection
-from ..sections.window import window_sections
-from .addresses import ComparisonPage, DecisionPage, DecisionsPage, RunPage, SlotPage, StepPage, WindowPage
+from .addresses import ComparisonPage, DecisionPage, DecisionsPage, RunPage, SlotPage, StepPage, StepRangePage
 from .section_screen import WALK_KEYS, SectionList, SectionScreen
 from .widgets import CARD_COLUMNS, PICTURE_ROWS, CardGrid, GridCard, InputDialog
 
@@ -39,7 +39,7 @@ class StepsScreen(SectionScreen):
 
     BINDINGS: ClassVar[list[Any]] = [
         Binding("a", "ask_other", "compare"),
-        Binding("w", "ask_window", "window"),
+        Binding("w", "ask_steps", "steps"),
     ]
 
     def action_ask_other(self) -> None:
@@ -49,10 +49,10 @@ class StepsScreen(SectionScreen):
         if answers is not None and answers["run"].strip():
             self.viewer.open(ComparisonPage(run=self.page.run, other=answers["run"].strip()))
 
-    def action_ask_window(self) -> None:
-        self.app.push_screen(InputDialog("Several steps", {"from": "", "to": ""}), self._window)
+    def action_ask_steps(self) -> None:
+        self.app.push_screen(InputDialog("Several steps", {"from": "", "to": ""}), self._open_range)
 
-    def _window(self, answers: Mapping[str, str] | None) -> None:
+    def _open_range(self, answers: Mapping[str, str] | None) -> None:
         if answers is None:
             return
         ends = [answers[name].strip() for name in ("from", "to")]
@@ -60,7 +60,7 @@ class StepsScreen(SectionScreen):
             self.say(f"enter whole numbers, got {ends[0]!r} and {ends[1]!r}")
             return
         first, last = (int(one) if one else None for one in ends)
-        self.viewer.open(WindowPage(run=self.page.run, first=first, last=last))
+        self.viewer.open(StepRangePage(run=self.page.run, first=first, last=last))
 
 
 class RunScreen(StepsScreen):
@@ -200,12 +200,12 @@ class ComparisonScreen(SectionScreen):
             lines.highlight_first(StepPage)
 
 
-class WindowScreen(StepsScreen):
-    page: WindowPage
+class StepRangeScreen(StepsScreen):
+    page: StepRangePage
 
     def load_record(self) -> SectionPage:
         training = self.data.training(self.page.run)
-        return window_sections(step_window(training, self.page.first, self.page.last))
+        return step_range_sections(step_range(training, self.page.first, self.page.last))
 
 
 class DecisionsScreen(SectionScreen):

@@ -25,8 +25,8 @@ from .addresses import (
     SlicesPage,
     SlotPage,
     StepPage,
+    StepRangePage,
     VersionPage,
-    WindowPage,
 )
 from .dataset_screens import CostScreen, DifferenceScreen, RootScreen, SampleScreen
 from .record_screen import Viewer
@@ -37,8 +37,8 @@ from .training_screens import (
     DecisionScreen,
     DecisionsScreen,
     RunScreen,
+    StepRangeScreen,
     StepScreen,
-    WindowScreen,
 )
 from .version_screen import VersionScreen
 from .version_tab_screens import ContentsScreen, GroupsScreen, LineageScreen
@@ -52,7 +52,7 @@ class ViewerApp(Viewer):
         RootPage: RootScreen,
         RunPage: RunScreen,
         ComparisonPage: ComparisonScreen,
-        WindowPage: WindowScreen,
+        StepRangePage: StepRangeScreen,
         DecisionsPage: DecisionsScreen,
         DecisionPage: DecisionScreen,
         StepPage: StepScreen,

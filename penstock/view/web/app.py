@@ -24,8 +24,8 @@ from ..episodes.open_episode import is_episode
 from ..inspect.recorded_step import attach_recorded_step
 from ..inspect.run_comparison import run_comparison
 from ..inspect.sample_record import check_ordinal, sample_record
+from ..inspect.step_range import step_range
 from ..inspect.step_record import StepRecord, part_of
-from ..inspect.step_window import step_window
 from ..inspect.version_record import (
     difference,
     sample_fields,
@@ -39,7 +39,7 @@ from ..sections.comparisons import comparison_sections, difference_sections
 from ..sections.sample import SampleMedia, sample_sections
 from ..sections.slot import slot_sections
 from ..sections.step import step_sections
-from ..sections.window import window_sections
+from ..sections.step_range import step_range_sections
 from ..shown_values import version_of
 from ..similarity_query import like_page
 from .decision_pages import decision_routes, step_decision
@@ -147,7 +147,7 @@ def training_routes(site: Site) -> list[Route]:
         *page_routes(site, "/r/{run}/{step:number}", _step),
         Route("/r/{run}/against", _to_comparison),
         *page_routes(site, "/r/{run}/against/{other}", _comparison_page),
-        *page_routes(site, "/r/{run}/window", _window),
+        *page_routes(site, "/r/{run}/window", _step_range),
         *decision_routes(site),
         *page_routes(site, "/r/{run}", run_page),
     ]
@@ -164,13 +164,13 @@ def _comparison_page(site: Site, request: Request) -> Page:
     return section_page(record, comparison_sections(record))
 
 
-def _window(site: Site, request: Request) -> Page:
+def _step_range(site: Site, request: Request) -> Page:
     training = _training(site, request)
     first, last = (
         number(request, name) if request.query_params.get(name) else None for name in ("from", "to")
     )
-    record = step_window(training, first, last)
-    return section_page(record, window_sections(record))
+    record = step_range(training, first, last)
+    return section_page(record, step_range_sections(record))
 
 
 def _step(site: Site, request: Request) -> Page:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from ...text import clean
 from ...units import shorten_list
-from ..inspect.step_window import MOST_STEPS, StepWindow, WindowSample
+from ..inspect.step_range import MOST_STEPS, RangeSample, StepRange
 from ..page_address import address, version_address
-from .run import window_ask
+from .run import step_range_ask
 from .section import BoxSection, NoticeSection, Section, SectionPage, TableSection, columns
 from .texts import (
     Text,
@@ -16,8 +16,8 @@ from .texts import (
 )
 
 
-def window_sections(record: StepWindow) -> SectionPage:
-    """Return the page of a window."""
+def step_range_sections(record: StepRange) -> SectionPage:
+    """Return the page of a range of steps."""
     run = address("r", record.training)
     here = address(
         "r",
@@ -31,7 +31,7 @@ def window_sections(record: StepWindow) -> SectionPage:
     )
     notices = [NoticeSection(text, "bad") for text in missing_step_lines(record)]
     sections = [
-        window_ask(f"{run}/window", str(record.first), str(record.last)),
+        step_range_ask(f"{run}/window", str(record.first), str(record.last)),
         NoticeSection(
             f"From the plan's slots and the ledger, without media; up to {MOST_STEPS:,} steps.", "quiet"
         ),
@@ -55,8 +55,8 @@ def window_sections(record: StepWindow) -> SectionPage:
     )
 
 
-def missing_step_lines(record: StepWindow) -> list[str]:
-    """Return a line if some of the window's steps are not recorded."""
+def missing_step_lines(record: StepRange) -> list[str]:
+    """Return a line if some of the range's steps are not recorded."""
     if not record.unrecorded:
         return []
     n = len(record.unrecorded)
@@ -66,7 +66,7 @@ def missing_step_lines(record: StepWindow) -> list[str]:
     return [f"{n:,} of these {noun} not on the trail but as planned: {shorten_list(record.unrecorded)}"]
 
 
-def _mixture(record: StepWindow) -> list[Section]:
+def _mixture(record: StepRange) -> list[Section]:
     rows = []
     for source in record.sources:
         part = 100 * source.delivered / max(1, record.n_slots)
@@ -95,9 +95,9 @@ def _mixture(record: StepWindow) -> list[Section]:
 
 def _samples(
     title: str,
-    record: StepWindow,
+    record: StepRange,
     n: int,
-    listed: Sequence[WindowSample],
+    listed: Sequence[RangeSample],
 ) -> Section:
     if not listed:
         return BoxSection(title=f"{title}: {n:,}", sections=())
@@ -115,7 +115,7 @@ def _samples(
     return BoxSection(title=f"{title}: {n:,}", sections=tuple(sections))
 
 
-def _row(run: str, sample: WindowSample) -> tuple[Text, ...]:
+def _row(run: str, sample: RangeSample) -> tuple[Text, ...]:
     steps: list[str | TextPiece] = []
     for step, slot in sample.places:
         steps.append(link(str(step), address("r", run, step, slot)))

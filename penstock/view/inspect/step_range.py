@@ -1,4 +1,7 @@
-"""Consecutive steps: repeated samples, the mixture, buckets and substitutes."""
+"""Ranges of consecutive steps: repeated samples, the mixture, buckets and substitutes.
+
+Addresses and the command line call a range "window".
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -18,7 +21,7 @@ from ..replays.training import Training
 from ..shown_values import PlannedSample, sample_names
 
 MOST_STEPS = 2000
-"""Most steps in a window."""
+"""Most steps in a range."""
 MOST_SLOTS = 4_000_000
 """Most slots over all steps."""
 FIRST_STEPS = 100
@@ -30,7 +33,7 @@ MOST_PLACES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSource(JsonRecord):
+class RangeSource(JsonRecord):
     source: str
     """Name without bucket."""
     planned: float
@@ -40,7 +43,7 @@ class WindowSource(JsonRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSample(PlannedSample):
+class RangeSample(PlannedSample):
     """With the source's name without bucket."""
 
     n_slots: int
@@ -50,7 +53,7 @@ class WindowSample(PlannedSample):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepWindow(JsonRecord):
+class StepRange(JsonRecord):
     training: str
     """Run name or plan hash."""
     first: int
@@ -64,18 +67,18 @@ class StepWindow(JsonRecord):
     """Distinct samples."""
     n_repeated: int
     """Samples in several slots."""
-    repeated: tuple[WindowSample, ...]
+    repeated: tuple[RangeSample, ...]
     """At most 60, most often first."""
-    sources: tuple[WindowSource, ...]
+    sources: tuple[RangeSource, ...]
     """By name."""
     buckets: Mapping[str, int]
     n_substituted: int
     """Slots with a substitute, recorded or for a quarantined sample."""
-    substituted: tuple[WindowSample, ...]
+    substituted: tuple[RangeSample, ...]
     """First 60, one slot each."""
 
 
-def step_window(training: Training, first: int | None = None, last: int | None = None) -> StepWindow:
+def step_range(training: Training, first: int | None = None, last: int | None = None) -> StepRange:
     """Return steps `first` to `last`, both included; by default, the last 100 recorded.
 
     Reads no media. Raises: InvalidRuntime for more than 2,000 steps or 4,000,000 slots.
@@ -85,12 +88,12 @@ def step_window(training: Training, first: int | None = None, last: int | None =
     first = max(0, last - FIRST_STEPS + 1) if first is None else first
     if not first <= last < first + MOST_STEPS:
         raise InvalidRuntime(
-            f"from = {first}, to = {last}; a window has 1 to {MOST_STEPS:,} steps, both ends included",
-            what="window",
+            f"from = {first}, to = {last}; a range has 1 to {MOST_STEPS:,} steps, both ends included",
+            what="steps",
             given=[first, last],
             accepted=MOST_STEPS,
         )
-    builder = _WindowBuilder()
+    builder = _RangeBuilder()
     for step in range(first, last + 1):
         # If there is no run log, use the first step's plan, known from reports or checkpoints, for all steps.
         with (
@@ -103,7 +106,7 @@ def step_window(training: Training, first: int | None = None, last: int | None =
     return builder.record(training.name, first, last, unrecorded)
 
 
-class _WindowBuilder:
+class _RangeBuilder:
     def __init__(self) -> None:
         self._planned: defaultdict[str, float] = defaultdict(float)
         self._delivered: Counter[str] = Counter()
@@ -116,7 +119,7 @@ class _WindowBuilder:
         self._n += len(slots)
         if self._n > MOST_SLOTS:
             raise InvalidRuntime(
-                f"the window has more than {MOST_SLOTS:,} slots up to step {step}; ask for fewer steps"
+                f"the range has more than {MOST_SLOTS:,} slots up to step {step}; ask for fewer steps"
             )
         self._rows.append((plan, step, slots))
         # Padding gets 0, which is never read: `record` selects the valid slots first.
@@ -126,21 +129,21 @@ class _WindowBuilder:
             self._buckets[bucket] += 1
         names = [one.source for one in plan.sources.values()]
         counts = np.bincount(slots.source[slots.valid], minlength=len(names)).tolist()
-        # A source without a slot in the window is listed, too.
+        # A source without a slot in the range is listed, too.
         self._delivered.update(dict.fromkeys(names, 0))
         for name, n in zip(names, counts, strict=True):
             self._delivered[name] += n
         for name, share in _shares(plan, step).items():
             self._planned[name] += share * len(slots)
 
-    def record(self, name: str, first: int, last: int, unrecorded: tuple[int, ...]) -> StepWindow:
+    def record(self, name: str, first: int, last: int, unrecorded: tuple[int, ...]) -> StepRange:
         valid = np.concatenate([slots.valid for _, _, slots in self._rows])
         attempts = np.concatenate([slots.attempt for _, _, slots in self._rows])
         real = np.flatnonzero(valid)
         substitutes = np.flatnonzero(valid & (attempts > 0))
         groups = _sample_groups(np.concatenate(self._identities)[real])
         repeated = [real[rows] for rows in groups.most]
-        return StepWindow(
+        return StepRange(
             training=name,
             first=first,
             last=last,
@@ -151,7 +154,7 @@ class _WindowBuilder:
             n_repeated=groups.n_repeated,
             repeated=tuple(self._samples(repeated)),
             sources=tuple(
-                WindowSource(source=one, planned=self._planned[one], delivered=self._delivered[one])
+                RangeSource(source=one, planned=self._planned[one], delivered=self._delivered[one])
                 for one in sorted(self._delivered)
             ),
             buckets=dict(sorted(self._buckets.items())),
@@ -160,7 +163,7 @@ class _WindowBuilder:
             substituted=tuple(self._samples(substitutes[:MOST_LISTED, None])),
         )
 
-    def _samples(self, groups: Iterable[NDArray[np.int64]]) -> Iterable[WindowSample]:
+    def _samples(self, groups: Iterable[NDArray[np.int64]]) -> Iterable[RangeSample]:
         ends = np.cumsum([len(slots) for _, _, slots in self._rows])
         for rows in groups:
             places = []
@@ -171,7 +174,7 @@ class _WindowBuilder:
             slot = places[0][1]
             source = plan.source_names[int(slots.source[slot])]
             (name,) = sample_names(plan, source, slots.ordinal[slot : slot + 1])
-            yield WindowSample(
+            yield RangeSample(
                 source=plan.sources[source].source,
                 **name,
                 n_slots=len(rows),

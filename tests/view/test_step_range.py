@@ -1,4 +1,4 @@
-"""A window of steps: samples that came twice, the mixture that was planned, buckets, substitutes, limits."""
+"""A range of steps: samples that came twice, the mixture that was planned, buckets, substitutes, limits."""
 
 from collections import Counter
 
@@ -7,24 +7,24 @@ import pytest
 
 import loader
 from loader.errors import InvalidRuntime
-from penstock.view.inspect.step_window import MOST_STEPS, step_window
+from penstock.view.inspect.step_range import MOST_STEPS, step_range
 from penstock.view.replays.training import Training
 from tests.refusals import refusal
 from tests.view.conftest import BATCH, STEPS, write_photos
 
 
 @pytest.fixture
-def window(trained):
-    """window(first, last) of the run `one`, and its plan."""
+def range_record(trained):
+    """range_record(first, last) of the run `one`, and its plan."""
     with loader.Root(trained) as root:
         training = Training(root, "one")
-        yield lambda *span: (step_window(training, *span), training.plan(0))
+        yield lambda *span: (step_range(training, *span), training.plan(0))
         training.close()
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, STEPS - 1), (2, 4), (3, 3)])
-def test_samples_that_came_twice_are_listed_with_their_slots(window, first, last):
-    record, plan = window(first, last)
+def test_samples_that_came_twice_are_listed_with_their_slots(range_record, first, last):
+    record, plan = range_record(first, last)
     held = {}
     for step in range(first, last + 1):
         for slot, (_, key) in enumerate(plan.batch_ids(step)):
@@ -44,7 +44,7 @@ def test_mixture_is_the_planned_one_and_the_weights_may_change(root):
     )
     plan.save(root)
     training = Training(root, plan.hash)
-    record = step_window(training, 2, 7)
+    record = step_range(training, 2, 7)
     training.close()
     counts = Counter(name for step in range(2, 8) for name, _ in plan.batch_ids(step))
     assert {one.source: one.delivered for one in record.sources} == counts
@@ -62,7 +62,7 @@ def test_buckets_are_counted_by_steps_and_their_sources_told_together(root):
     )
     plan.save(root)
     training = Training(root, plan.hash)
-    record = step_window(training, 0, 8)
+    record = step_range(training, 0, 8)
     training.close()
     assert record.buckets == Counter(plan.bucket(step) for step in range(9))
     assert len(record.buckets) > 1
@@ -75,7 +75,7 @@ def test_substitutes_are_listed_with_their_slots(root, tmp_path):
     plan = plan.quarantined({"photos": [key]}, 0)
     plan.save(root)
     training = Training(root, plan.hash)
-    record = step_window(training, 0, 5)
+    record = step_range(training, 0, 5)
     training.close()
     places = [
         (step, slot) for step in range(6) for slot in np.flatnonzero(plan.slots(step).attempt > 0).tolist()
@@ -85,11 +85,14 @@ def test_substitutes_are_listed_with_their_slots(root, tmp_path):
     assert key not in {one.key for one in (*record.substituted, *record.repeated)}
 
 
-def test_window_that_is_not_asked_for_is_the_last_of_the_run(window):
-    assert [(one.first, one.last) for one, _ in (window(), window(3))] == [(0, STEPS - 1), (3, 102)]
+def test_window_that_is_not_asked_for_is_the_last_of_the_run(range_record):
+    assert [(one.first, one.last) for one, _ in (range_record(), range_record(3))] == [
+        (0, STEPS - 1),
+        (3, 102),
+    ]
 
 
 @pytest.mark.parametrize(("first", "last"), [(4, 3), (0, MOST_STEPS), (None, -1)])
-def test_window_has_a_limit(window, first, last):
-    with refusal(InvalidRuntime, what="window", accepted=MOST_STEPS):
-        window(first, last)
+def test_window_has_a_limit(range_record, first, last):
+    with refusal(InvalidRuntime, what="steps", accepted=MOST_STEPS):
+        range_record(first, last)

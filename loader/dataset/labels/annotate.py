@@ -32,6 +32,7 @@ from .rows import RowSource, open_rows
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 FILE_ROWS = 2**20
+"""Rows per file, and in memory while it is sorted."""
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
 STORED = ("keys", "metadata")
 """Column groups that every part has."""
@@ -112,7 +113,7 @@ class AnnotationResult:
 
 
 def write_annotation(
-    version: Version, prefix: str, rows: Any, how: AnnotationOptions, *, first: int = 0
+    version: Version, prefix: str, rows: Any, options: AnnotationOptions, *, first: int = 0
 ) -> tuple[list[SamplesFile], JoinCounts]:
     """Join rows to a version's live samples and upload files under `prefix`. first: number of the first file.
 
@@ -122,16 +123,18 @@ def write_annotation(
     columns = version.manifest["columns"]
     types = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
     kinds = {**types, AT_US: "int64", BY: "string"}
-    read_columns = None if how.columns is None else {*how.columns, BY, AT_US}
-    with open_rows(rows, how.key, kinds, read_columns) as source, _Spool() as spool:
-        keys, numbers = _read(source, how, spool, types)
+    read_columns = None
+    if options.columns is not None:
+        read_columns = {*options.columns, BY, AT_US}
+    with open_rows(rows, options.key, kinds, read_columns) as source, _Spool() as spool:
+        keys, numbers = _read(source, options, spool, types)
 
         def at(row: int) -> str:
             return source.at(int(numbers[row]))
 
-        matches = match_keys(version, keys, how.on, at, last_wins=how.last_wins, watch=how.watch)
+        matches = match_keys(version, keys, options.on, at, last_wins=options.last_wins, watch=options.watch)
         unmatched = tuple((keys[i].as_py(), at(i)) for i in matches.unmatched[:NAMED].tolist())
-        if how.strict and unmatched:
+        if options.strict and unmatched:
             raise InvalidKey(
                 f"{len(matches.unmatched)} of {len(keys)} keys have no live sample in {version.name}: "
                 f"{', '.join(f'{key!r} ({where})' for key, where in unmatched)}. Correct them, or do without strict",
@@ -140,7 +143,7 @@ def write_annotation(
                 given=len(matches.unmatched),
                 accepted="keys of live samples",
             )
-        files = list(_write(version, prefix, how, spool, matches, types, first))
+        files = list(_write(version, prefix, options, spool, matches, types, first))
     if not files:
         raise InvalidSample(
             f"{source.name} has no value for any sample: all of its values are null",
@@ -189,8 +192,10 @@ class _Spool:
     def tables(self) -> Iterator[pa.Table]:
         self._file.seek(0)
         for size in self._sizes:
-            options = pa.ipc.IpcReadOptions(use_threads=False)
-            table = pa.ipc.open_stream(self._file.read(size), options=options).read_all()
+            data = self._file.read(size)
+            # One batch: threads would take longer to start than to decode it.
+            one_thread = pa.ipc.IpcReadOptions(use_threads=False)
+            table = pa.ipc.open_stream(data, options=one_thread).read_all()
             yield concat([self.schema.empty_table(), table], "the rows")
 
 
@@ -200,55 +205,59 @@ def _scratch() -> AbstractContextManager[None]:
 
 
 def _read(
-    source: RowSource, how: AnnotationOptions, spool: _Spool, types: Mapping[str, str]
+    source: RowSource, options: AnnotationOptions, spool: _Spool, types: Mapping[str, str]
 ) -> tuple[pa.ChunkedArray, Int64s]:
     keys: list[pa.ChunkedArray] = []
-    numbers = [np.zeros(0, np.int64)]
-    there: set[str] = set()
-    batches = how.watch(
+    numbers = [np.zeros(0, np.int64)]  # `concatenate` needs an array
+    present: set[str] = set()
+    batches = options.watch(
         source.batches(), f"read {source.name}", lambda row_batch: len(row_batch.numbers), source.n_rows
     )
     for batch in batches:
-        there.update(batch.table.column_names, batch.skipped)
-        values = _values(batch, how, source.name)
+        # JSON rows have columns of their own: a column is missing only if no batch has it.
+        present.update(batch.table.column_names, batch.skipped)
+        values = _values(batch, options, source.name)
         _check_types(values, types, source, batch.numbers)
         try:
             spool.add(values)
         except FieldMismatch as error:
             error.add_note(f"in {source.word} {batch.numbers[0]} to {batch.numbers[-1]} of {source.name}")
             raise
-        keys.append(batch.table[how.key])
+        keys.append(batch.table[options.key])
         numbers.append(batch.numbers)
-    if missing := sorted(set(how.columns or ()) - there) if keys else []:
+    missing = sorted(set(options.columns or ()) - present)
+    # Without a row nothing says which columns there are; matching then refuses the rows.
+    if keys and missing:
+        accepted = sorted(present - {options.key})
         raise FieldNotFound(
-            f"there is no column {missing[0]!r} in {source.name}, but {', '.join(sorted(there - {how.key}))}",
+            f"there is no column {missing[0]!r} in {source.name}, but {', '.join(accepted)}",
             what=missing[0],
             where=source.name,
-            accepted=sorted(there - {how.key}),
+            accepted=accepted,
         )
     chunks = [chunk for row_batch in keys for chunk in row_batch.chunks]
     return pa.chunked_array(chunks, pa.string()), np.concatenate(numbers)
 
 
-def _values(batch: RowBatch, how: AnnotationOptions, name: str) -> pa.Table:
-    there = [column for column in batch.table.column_names if column != how.key]
-    columns_wanted = (
-        [column for column in there if column not in (BY, AT_US)]
-        if how.columns is None
-        else list(how.columns)
-    )
-    for column in columns_wanted:
+def _values(batch: RowBatch, options: AnnotationOptions, name: str) -> pa.Table:
+    """Return a batch's values to write: the selected columns, the names of removed ones, author and time."""
+    present = [column for column in batch.table.column_names if column != options.key]
+    if options.columns is None:
+        selected = [column for column in present if column not in (BY, AT_US)]
+    else:
+        selected = list(options.columns)
+    for column in selected:
         check_column(column, RESERVED_COLUMNS | EDIT_COLUMNS)
-    table = batch.table.select([column for column in there if column in columns_wanted])
-    if how.nulls == "remove":
-        removed = (
-            _nulls(table)
-            if batch.nulls is None
-            else [[n for n in row if n in columns_wanted] for row in batch.nulls]
-        )
-        table = table.append_column(REMOVED, pa.array(removed, pa.list_(pa.field("element", pa.string()))))
+    table = batch.table.select([column for column in present if column in selected])
+    if options.nulls == "remove":
+        if batch.nulls is None:
+            removed = _nulls(table)
+        else:
+            removed = [[column for column in row if column in selected] for row in batch.nulls]
+        texts = pa.list_(pa.field("element", pa.string()))
+        table = table.append_column(REMOVED, pa.array(removed, texts))
     for column, kind in ((BY, pa.string()), (AT_US, pa.int64())):
-        if column in there:
+        if column in present:
             table = table.append_column(column, _own(batch.table[column], column, kind, name))
     return table
 
@@ -259,6 +268,7 @@ def _check_types(table: pa.Table, types: Mapping[str, str], source: RowSource, n
         try:
             with_dataset_types(table.select([name]), column)
         except FieldMismatch as error:
+            # The whole column failed at once: look for the row that an author can correct.
             for row in np.flatnonzero(np.asarray(table[name].is_valid())).tolist():
                 try:
                     with_dataset_types(table.select([name]).slice(row, 1), column)
@@ -279,9 +289,11 @@ def _own(values: pa.ChunkedArray, column: str, kind: pa.DataType, name: str) -> 
         or (column == AT_US and pa.types.is_timestamp(values.type))
     ):
         return values.cast(kind)
+    meaning = "when annotated the row, as microseconds since 1970 (UTC) or a timestamp"
+    if column == BY:
+        meaning = "who annotated the row, as a string"
     raise InvalidField(
-        f"{name}: column {column!r} is {values.type}; it holds {'who' if column == BY else 'when'} annotated the row, "
-        f"as {'a string' if column == BY else 'microseconds since 1970 (UTC) or a timestamp'}",
+        f"{name}: column {column!r} is {values.type}; it holds {meaning}",
         what=column,
         where=name,
         given=str(values.type),
@@ -289,6 +301,7 @@ def _own(values: pa.ChunkedArray, column: str, kind: pa.DataType, name: str) -> 
 
 
 def _nulls(table: pa.Table) -> list[list[str]]:
+    """Return each row's columns that are null."""
     out: list[list[str]] = [[] for _ in range(table.num_rows)]
     for name in table.column_names:
         for row in np.flatnonzero(np.asarray(table[name].is_null())).tolist():
@@ -299,7 +312,7 @@ def _nulls(table: pa.Table) -> list[list[str]]:
 def _write(
     version: Version,
     prefix: str,
-    how: AnnotationOptions,
+    options: AnnotationOptions,
     spool: _Spool,
     matches: Matches,
     types: Mapping[str, str],
@@ -307,42 +320,50 @@ def _write(
 ) -> Iterator[SamplesFile]:
     at_us = time.time_ns() // 1000
     pending: list[pa.Table] = []
-    start = 0
+    n_pending = 0
+    start = 0  # number of the batch's first given row
 
     def put() -> SamplesFile:
         table = pa.concat_tables(pending).sort_by([("part", "ascending"), ("row", "ascending")])
         parts = pa.chunked_array([version.parts.ids.take(table["part"].combine_chunks())])
         table = table.set_column(0, "part", parts)
         kinds = {f.name: str(f.type) for f in table.schema if f.name not in ("part", "row", *EDIT_COLUMNS)}
-        path = f"{prefix}/samples-{how.name}-{number}.parquet"
-        file = put_table(version.store, path, table, f"samples-{how.name}")
-        return SamplesFile(file=file, group=how.name, columns=kinds, author=how.author, at_us=at_us)
+        path = f"{prefix}/samples-{options.name}-{number}.parquet"
+        file = put_table(version.store, path, table, f"samples-{options.name}")
+        return SamplesFile(file=file, group=options.name, columns=kinds, author=options.author, at_us=at_us)
 
-    tables = how.watch(
-        spool.tables(), f"write {how.name}", lambda spooled: spooled.num_rows, lambda: spool.n_rows
+    tables = options.watch(
+        spool.tables(), f"write {options.name}", lambda spooled: spooled.num_rows, lambda: spool.n_rows
     )
     for table in tables:
+        # The matches are sorted by given row, so a batch's samples lie together.
         low, high = np.searchsorted(matches.row_of, [start, start + table.num_rows])
         here = slice(int(low), int(high))
-        part_rows = with_dataset_types(table.take(pa.array(matches.row_of[here] - start)), types)
+        row_in_batch = matches.row_of[here] - start
+        values = with_dataset_types(table.take(pa.array(row_in_batch)), types)
         # Reserved names, which no input column can have. The part column holds positions until rows are sorted by it.
-        places = {"part": matches.position[here], "row": matches.row[here]}
-        pending.append(
-            _saying(pa.table({**places, **dict(zip(part_rows.column_names, part_rows.columns, strict=True))}))
-        )
+        columns: dict[str, Any] = {"part": matches.position[here], "row": matches.row[here]}
+        columns.update(zip(values.column_names, values.columns, strict=True))
+        rows = _rows_with_values(pa.table(columns))
+        pending.append(rows)
+        n_pending += rows.num_rows
         start += table.num_rows
-        if sum(spooled.num_rows for spooled in pending) >= FILE_ROWS:
+        if n_pending >= FILE_ROWS:
             yield put()
-            pending, number = [], number + 1
-    if sum(spooled.num_rows for spooled in pending):
+            pending = []
+            n_pending = 0
+            number += 1
+    if n_pending:
         yield put()
 
 
-def _saying(table: pa.Table) -> pa.Table:
-    says = pa.array(np.zeros(table.num_rows, bool))
-    for name in table.column_names[2:]:
+def _rows_with_values(table: pa.Table) -> pa.Table:
+    """Return the rows that set or remove a value; an author and a time alone say nothing about a sample."""
+    has_value = pa.array(np.zeros(table.num_rows, bool))
+    for name in table.column_names[2:]:  # after part and row
         if name == REMOVED:
-            says = pc.or_(says, pc.greater(pc.list_value_length(table[name]), 0))
+            n_removed = pc.list_value_length(table[name])
+            has_value = pc.or_(has_value, pc.greater(n_removed, 0))
         elif name not in (BY, AT_US):
-            says = pc.or_(says, table[name].is_valid())
-    return table.filter(says)
+            has_value = pc.or_(has_value, table[name].is_valid())
+    return table.filter(has_value)

@@ -92,30 +92,32 @@ def arrow_tables(
     Raises: FieldNotFound if there is no key column; InvalidSample if a row has no key or two columns share a name;
     InvalidField.
     """
-    start, key = 1, selection.key
+    start = 1  # number of the batch's first row
+    key = selection.key
     for batch in batches:
-        there = batch.schema.names
-        if key not in there:
+        present = batch.schema.names
+        if key not in present:
             raise FieldNotFound(
-                f"there is no column {key!r} in {name}, but {', '.join(there)}; {_KEY_REMEDY}",
+                f"there is no column {key!r} in {name}, but {', '.join(present)}; {_KEY_REMEDY}",
                 what=key,
                 where=name,
-                accepted=list(there),
+                accepted=list(present),
             )
-        names_read = [key, *selection.of(there)]
-        if len(set(names_read)) != len(names_read) or there.count(key) > 1:
+        selected = [key, *selection.of(present)]
+        # `selection.of` leaves the key out, so a second key column shows only here.
+        if len(set(selected)) != len(selected) or present.count(key) > 1:
             raise InvalidSample(
-                f"{name} names a column twice: {', '.join(there)}; rename one",
+                f"{name} names a column twice: {', '.join(present)}; rename one",
                 what="columns",
                 where=name,
-                given=list(there),
+                given=list(present),
             )
         for at in range(0, batch.num_rows, batch_rows):
             table = pa.Table.from_batches([batch.slice(at, batch_rows)])
-            columns = {column: plain_column(table[column], column, name) for column in names_read}
+            columns = {column: plain_column(table[column], column, name) for column in selected}
             columns[key] = _keys(columns[key], key, name, start)
             numbers = np.arange(start, start + table.num_rows, dtype=np.int64)
-            yield RowBatch(table=pa.table(columns), numbers=numbers, skipped=selection.skipped(there))
+            yield RowBatch(table=pa.table(columns), numbers=numbers, skipped=selection.skipped(present))
             start += table.num_rows
 
 
@@ -208,8 +210,10 @@ def csv_tables(
     header = _header(path, name, selection.key, delimiter)
     selected = selection.of(header)
     new = [column for column in selected if column not in types]
-    kinds = {selection.key: "string", **{column: types[column] for column in selected if column in types}}
+    kinds = {selection.key: "string"}
+    kinds |= {column: types[column] for column in selected if column in types}
     if new:
+        # A first pass over the file: only all texts of a column say whether it is a number.
         kinds |= _guess_kinds(_texts(path, name, header, new, batch_rows, delimiter), new)
     for texts, numbers in _texts(path, name, header, kinds, batch_rows, delimiter):
         if texts[selection.key].null_count:
@@ -259,6 +263,7 @@ def _lines(path: str, name: str, header: Sequence[str], delimiter: str) -> Itera
         try:
             next(reader, None)
             for cells in reader:
+                # No cells: an empty line, which CSV skips.
                 if cells and len(cells) != len(header):
                     raise InvalidSample(
                         f"line {reader.line_num} of {name} has {len(cells)} cells, the first line has {len(header)}",
@@ -298,6 +303,8 @@ def _texts(
 
 
 def _guess_kinds(batches: Iterable[Texts], columns: Iterable[str]) -> dict[str, str]:
+    """Return each column's narrowest type that accepts all of its texts."""
+    # Narrowest first. Each batch strikes the types that it does not fit; every text is a string.
     candidates = {column: ["null", "int64", "double", "bool", "string"] for column in columns}
     for texts, _ in batches:
         for column, values in texts.items():
@@ -327,18 +334,22 @@ def _column(texts: pa.Array, kind: str, column: str, name: str, numbers: Int64s)
 
 
 def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
+    """Return the texts as values of a type; None if one of them is not of the type."""
     if texts.null_count == len(texts):
         return pa.nulls(len(texts), type_named(kind))
     if kind not in _TEXTS or not pc.all(pc.match_substring_regex(texts, f"^({_TEXTS[kind]})$")).as_py():
         return None
     try:
         if kind == "double":
+            # A whole number above 2^53 may be an id, which a float would change.
             whole = texts.filter(pc.match_substring_regex(texts, f"^({_WHOLE})$")).cast(pa.int64())
             if any(float(value) != value for value in whole.to_pylist()):
                 return None
         if not kind.startswith("timestamp"):
             return texts.cast(type_named(kind))
-        instants = [text and datetime.fromisoformat(text) for text in texts.to_pylist()]  # Arrow parses fewer
+        # Arrow parses fewer forms. `text and`: a null stays null.
+        instants = [text and datetime.fromisoformat(text) for text in texts.to_pylist()]
+        # A time without a zone is none: the reader would have to guess which one.
         if any(at and at.tzinfo is None for at in instants):
             return None
         return pa.array(instants, type_named(kind))

@@ -18,8 +18,9 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 MATCH_ROWS = 2**20
-"""Samples per lookup. Each lookup hashes all given keys."""
+"""Samples per lookup. Each lookup hashes all given keys, so small tables are looked up together."""
 NAMED = 10
+"""Most keys without a sample that an error or a report names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,46 +53,46 @@ def match_keys(
     Raises: DuplicateKey for a key given twice, unless `last_wins`; FieldNotFound if the column does not identify
     samples; InvalidKey if no key matches.
     """
-    values, code = codes(keys)
-    last = np.zeros(len(values), np.int64)
-    last[code] = np.arange(len(code))
-    if len(values) < len(code) and not last_wins:
-        raise _duplicate(values, code, at)
-    pairs = list(_matches(version, on, values, watch))
-    sample_of, position, row = (
-        np.concatenate([np.zeros(0, np.int64), *column])
-        for column in (zip(*pairs, strict=True) if pairs else ((),) * 3)
-    )
-    matched = np.zeros(len(values), bool)
-    matched[sample_of] = True
-    if not len(values):
-        raise InvalidKey("there are no rows; give at least one", what="rows", given=0, accepted=1)
-    if not len(sample_of):
-        raise InvalidKey(
-            f"none of the {len(values)} keys is the {on!r} of a live sample of {version.name}; the first is "
-            f"{values[0].as_py()!r}, at {at(0)}. Keys of samples are in version.samples(); on= takes another column",
-            what=on,
-            where=at(0),
-            given=values[0].as_py(),
-            accepted=f"{on!r} of a live sample of {version.name}",
-        )
-    sample_of = last[sample_of]
-    order = np.argsort(sample_of, kind="stable")
+    # values: the distinct keys. key_number: int64 [rows], the index of each row's key in them.
+    values, key_number = codes(keys)
+    # [values]: the last row of each key, because a later assignment overwrites an earlier one.
+    last_row = np.zeros(len(values), np.int64)
+    last_row[key_number] = np.arange(len(key_number))
+    if len(values) < len(key_number) and not last_wins:
+        raise _duplicate(values, key_number, at)
+    empty = np.zeros(0, np.int64)  # `concatenate` needs an array
+    sample_keys = [empty]
+    sample_positions = [empty]
+    sample_rows = [empty]
+    for key, position, row in _matches(version, on, values, watch):
+        sample_keys.append(key)
+        sample_positions.append(position)
+        sample_rows.append(row)
+    sample_key = np.concatenate(sample_keys)
+    if not len(sample_key):
+        raise _no_match(version, on, values, at)
+    is_matched = np.zeros(len(values), bool)
+    is_matched[sample_key] = True
+    row_of = last_row[sample_key]
+    # By given row: the rows on disk are read in their order, and each batch takes the next samples.
+    order = np.argsort(row_of, kind="stable")
     return Matches(
-        row_of=sample_of[order],
-        position=position[order],
-        row=row[order],
-        unmatched=np.sort(last[~matched]),
-        overruled=len(code) - len(values),
+        row_of=row_of[order],
+        position=np.concatenate(sample_positions)[order],
+        row=np.concatenate(sample_rows)[order],
+        unmatched=np.sort(last_row[~is_matched]),
+        overruled=len(key_number) - len(values),
     )
 
 
 def _matches(
     version: Version, on: str, values: pa.Array, watch: Watch
 ) -> Iterator[tuple[Int64s, Int64s, Int64s]]:
+    """Yield live samples as int64 [n] each: number of the key in `values`, position of the part, row in it."""
     files = _column_files(version, on)
-    start, live = _live(version)
+    first_row, is_live = _live(version)
     pending: list[pa.Table] = []
+    n_pending = 0
     tables = watch(
         get_tables(version.store, files, ["part", "row", on]),
         f"compare with {version.name}",
@@ -100,13 +101,19 @@ def _matches(
     )
     for number, table in enumerate(tables, 1):
         pending.append(table)
-        if number == len(files) or sum(key_table.num_rows for key_table in pending) >= MATCH_ROWS:
-            together, pending = pa.concat_tables(pending), []
-            key = pc.index_in(together[on], value_set=values)
-            together, key = together.filter(key.is_valid()), key.drop_null()
-            position, row = version.parts.positions(together["part"]), integers(together["row"])
-            ordinals = live[start[position] + row]
-            yield integers(key)[ordinals], position[ordinals], row[ordinals]
+        n_pending += table.num_rows
+        if n_pending < MATCH_ROWS and number < len(files):
+            continue
+        samples = pa.concat_tables(pending)
+        pending = []
+        n_pending = 0
+        key = pc.index_in(samples[on], value_set=values)  # null for a sample that no row names
+        named_samples = samples.filter(key.is_valid())
+        key_number = integers(key.drop_null())
+        position = version.parts.positions(named_samples["part"])
+        row = integers(named_samples["row"])
+        live = is_live[first_row[position] + row]  # bool [n]
+        yield key_number[live], position[live], row[live]
 
 
 def _column_files(version: Version, on: str) -> list[TableFile]:
@@ -114,17 +121,18 @@ def _column_files(version: Version, on: str) -> list[TableFile]:
     annotated = set[str]()
     texts = {"key", *SOURCE_COLUMNS}
     texts |= {name for name, body in version.manifest["columns"].items() if body["type"] == "string"}
-    files, there = [], set[str]()
+    files: list[TableFile] = []
+    written = set[str]()
     for entry in version.manifest["samples"]:
         if is_annotation(entry):
             annotated |= set(entry["columns"])
             continue
-        there |= texts & set(entry["columns"])
+        written |= texts & set(entry["columns"])
         if on in texts and on in entry["columns"]:
             files.append(TableFile.from_json(entry))
     if not files or on in annotated:
         # An annotation may hold a value of a few samples only, or overrule the writer's.
-        accepted = ", ".join(sorted(there - annotated))
+        accepted = ", ".join(sorted(written - annotated))
         raise FieldNotFound(
             f"samples of {version.name} are not found by {on!r}; accepted are its columns of texts without "
             f"annotations: {accepted}",
@@ -137,25 +145,42 @@ def _column_files(version: Version, on: str) -> list[TableFile]:
 
 
 def _live(version: Version) -> tuple[Int64s, Bools]:
-    """Return (int64 [parts]: first row of each part, bool [rows]: True for a live sample)."""
+    """Return (int64 [parts + 1]: first row of each part, bool [rows]: True for a live sample)."""
     parts = version.parts
-    start = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
-    live = np.ones(int(start[-1]), bool)
+    # One longer than the parts: the end of the last one, too.
+    first_row = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
+    is_live = np.ones(int(first_row[-1]), bool)
     for position in parts.with_exclusions:
-        live[start[position] : start[position + 1]] = parts.live_members(position)
-    return start, live
+        is_live[first_row[position] : first_row[position + 1]] = parts.live_members(position)
+    return first_row, is_live
 
 
-def _duplicate(values: pa.Array, code: Int64s, at: Callable[[int], str]) -> DuplicateKey:
-    rows = np.arange(len(code))
-    first = np.zeros(len(values), np.int64)
-    first[code[::-1]] = rows[::-1]
-    again = rows[first[code] != rows]
-    second = int(again[0])
-    key = values[int(code[second])].as_py()
+def _no_match(version: Version, on: str, values: pa.Array, at: Callable[[int], str]) -> InvalidKey:
+    if not len(values):
+        return InvalidKey("there are no rows; give at least one", what="rows", given=0, accepted=1)
+    return InvalidKey(
+        f"none of the {len(values)} keys is the {on!r} of a live sample of {version.name}; the first is "
+        f"{values[0].as_py()!r}, at {at(0)}. Keys of samples are in version.samples(); on= takes another column",
+        what=on,
+        where=at(0),
+        given=values[0].as_py(),
+        accepted=f"{on!r} of a live sample of {version.name}",
+    )
+
+
+def _duplicate(values: pa.Array, key_number: Int64s, at: Callable[[int], str]) -> DuplicateKey:
+    rows = np.arange(len(key_number))
+    # [values]: the first row of each key. Assigned in reverse order, so that the first one remains.
+    first_row = np.zeros(len(values), np.int64)
+    first_row[key_number[::-1]] = rows[::-1]
+    repeated = rows[first_row[key_number] != rows]
+    second = int(repeated[0])
+    number = int(key_number[second])
+    first = int(first_row[number])
+    key = values[number].as_py()
     return DuplicateKey(
-        f"key {key!r} is given twice, at {at(int(first[code[second]]))} and {at(second)} "
-        f"({len(again)} rows repeat a key); keep one of them, or let the last one win (last_wins=True, --last-wins)",
+        f"key {key!r} is given twice, at {at(first)} and {at(second)} "
+        f"({len(repeated)} rows repeat a key); keep one of them, or let the last one win (last_wins=True, --last-wins)",
         what="key",
         where=at(second),
         given=key,

@@ -39,6 +39,7 @@ from .batch import (
 
 BATCH_ROWS = 65_536
 ROWS = "the rows given"
+"""Name of rows that come from no file, in errors."""
 _QUERY = re.compile(r"(?<=\S)\?[^\s'\"]+")
 
 
@@ -78,7 +79,7 @@ def open_rows(
     if isinstance(rows, str | PathLike):
         place, query = _address(fspath(rows))
         name = place.rpartition("/")[2]
-        with _on_this_machine(place, query) as path:
+        with _local_copy(place, query) as path:
             key_column = key if isinstance(key, str) else _first_key(path, name, key)
             source = _file(path, name, ColumnSelection(key_column, selected), types)
             yield replace(source, n_rows=partial(_count, path, name), key=key_column)
@@ -105,12 +106,15 @@ def open_rows(
 
 
 def _address(place: str) -> tuple[str, str]:
+    """Return (path or URL without its query, query). A local path may contain `?`."""
     scheme = place.partition("://")[0].lower() if "://" in place else "file"
     if scheme in ("file", "local"):
         return place, ""
-    of_web = scheme in ("http", "https")
-    address, _, query = (place.partition("#")[0] if of_web else place).partition("?")
-    if query and not of_web:
+    is_web = scheme in ("http", "https")
+    if is_web:
+        place, _, _ = place.partition("#")  # a fragment is never sent
+    address, _, query = place.partition("?")
+    if query and not is_web:
         raise InvalidSample(
             f"{redact(address)} has a query (?...), which signs only http:// and https:// URLs; name the object "
             "without it, and give credentials in the environment",
@@ -122,7 +126,7 @@ def _address(place: str) -> tuple[str, str]:
 
 
 @contextmanager
-def _on_this_machine(place: str, query: str) -> Iterator[str]:
+def _local_copy(place: str, query: str) -> Iterator[str]:
     """Yield a local path; a remote file is first downloaded to scratch. query: sent with its requests."""
     if "://" not in place:
         if not isfile(place):
@@ -135,12 +139,14 @@ def _on_this_machine(place: str, query: str) -> Iterator[str]:
         yield place
         return
     folder, _, name = place.rpartition("/")
-    signed = {"params": parse_qsl(query, keep_blank_values=True)}
-    store = open_store(folder, {"fsspec": signed} if query else None)
+    options = None
+    if query:
+        options = {"fsspec": {"params": parse_qsl(query, keep_blank_values=True)}}
+    store = open_store(folder, options)
     try:
         with scratch_folder("rows") as scratch:
             copy = join(scratch, "rows")
-            with _refuse_signed():
+            with _redact_query():
                 download(store, name, copy)
             yield copy
     finally:
@@ -148,7 +154,8 @@ def _on_this_machine(place: str, query: str) -> Iterator[str]:
 
 
 @contextmanager
-def _refuse_signed() -> Iterator[None]:
+def _redact_query() -> Iterator[None]:
+    """Hide the query of each URL in an error: a signature in it lets anyone read the object."""
     try:
         yield
     except StoreError as error:
@@ -195,6 +202,7 @@ def _first_key(path: str, name: str, keys: Sequence[str]) -> str:
         names = csv_header(path, name, DELIMITERS[kind])
     else:
         raise _unreadable(name)
+    # Reversed: of names that differ only in case, the first one remains.
     lower = {column.lower(): column for column in reversed(names)}
     for key in keys:
         if key in lower:
@@ -212,8 +220,11 @@ def _first_key(path: str, name: str, keys: Sequence[str]) -> str:
 def _count(path: str, name: str) -> int:
     if name.lower().endswith(".parquet"):
         return n_parquet_rows(path)
+    n_lines = 0
     with open(path, "rb") as file:
-        return sum(block.count(b"\n") for block in iter(partial(file.read, 2**20), b""))
+        while block := file.read(2**20):
+            n_lines += block.count(b"\n")
+    return n_lines
 
 
 def _json_lines(path: str, name: str) -> Iterator[tuple[int, Any]]:
@@ -294,7 +305,11 @@ def _mapping(row: Any, number: int, selection: ColumnSelection, where: str) -> _
 def _map_rows(rows: Sequence[_Row], key: str, name: str, word: str) -> RowBatch:
     keys = [row.key for row in rows]
     columns = {key: pa.array(keys, pa.string())}
-    for column in dict.fromkeys(column for row in rows for column in row.values):
+    # Each row may have other columns. A dict keeps the order in which they first appear.
+    names: dict[str, None] = {}
+    for row in rows:
+        names.update(dict.fromkeys(row.values))
+    for column in names:
         try:
             columns[column] = arrow_column(column, [row.values.get(column) for row in rows], keys)
         except InvalidSample as error:

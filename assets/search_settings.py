@@ -20,7 +20,7 @@ class Search:
     def __post_init__(self) -> None:
         # Most pipelines index nothing.
         from loader.dataset.search.field_texts import LINE_FIELDS, TASK_FIELD, is_text_field
-        from loader.dataset.search.how import first_similar
+        from loader.dataset.search.index_record import first_similar
 
         if not self.like and not self.words:
             raise InvalidSpec(

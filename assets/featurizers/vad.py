@@ -87,6 +87,7 @@ class VoiceActivity(Featurizer):
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = kind_field(self.inputs, kind)
+        # A clip without audio: its ratio is unknown, not 0.
         if kind == "video" and field not in sample:
             return Features(
                 fields={"vad.npy": np.zeros((0, 2), np.int64)},

@@ -1,7 +1,7 @@
 """The fixed share: the pages that a cache keeps of data that is larger, the same in every epoch.
 
-Every page has a rank, which its name decides. The cache keeps pages of ranks below the share. An order that is shuffled
-anew visits every page once an epoch, so any other choice, such as the pages of last use, keeps what comes too late.
+Every page has a rank, which its name decides. The cache keeps pages of ranks below the share. A shuffled
+epoch visits every page once, so a cache of the pages used last would evict each page before its next use.
 """
 
 RANK_DIGITS = 8

@@ -142,8 +142,10 @@ class MemoryPages:
         wait_s: float | None = None,
     ) -> Answer:
         """Return a page's bytes, one uncopied view per cut, or a claim, or why there is neither."""
+        # Without the lock: a page that is here costs one look-up.
         data = self._pages.get(name)
-        if data is None and not (claim is None and wait_s is None):
+        may_claim_or_wait = claim is not None or wait_s is not None
+        if data is None and may_claim_or_wait:
             answer = self._wait_or_claim(name, claim, wait_s)
             if answer is not None:
                 return answer
@@ -151,13 +153,13 @@ class MemoryPages:
         if data is None:
             if name in self._coming:
                 return Absence.COMING
-            data = self._pages.get(name)  # it may have come between our two looks
+            data = self._pages.get(name)  # a thread may have put it between the two look-ups above
         if data is None:
             return Absence.NOT_KEPT
         if not cuts:
             return []
         if len(data) < self.page_bytes and any(cut.stop > len(data) for cut in cuts):
-            return Absence.NOT_KEPT  # too short
+            return Absence.NOT_KEPT  # its object ends before a cut
         self.count("cache_hits", 1)
         return [data[cut] for cut in cuts]
 

@@ -34,6 +34,7 @@ class FolderWithMemory:
         claim: int | None = None,
         wait_s: float | None = None,
     ) -> Answer:
+        # Without a claim: claims are the folder's, which other processes share.
         answer = self.memory.read(name, cuts, wait_s=wait_s)
         if answer is not Absence.NOT_KEPT:
             return answer

@@ -15,7 +15,7 @@ object's identity, its SHA-256, so every root, mirror and URL shares it. The oth
 page size and i; the last 8 are the page's rank. The file is a header of 16 bytes (magic, length, CRC-32C of name and
 data; little-endian) and the data.
 
-Pages of format 1, whose names are one hash, belong to no object that is read, and go first.
+Pages of format 1, whose names are one hash, belong to no object that is read, and are deleted first.
 """
 
 import hashlib

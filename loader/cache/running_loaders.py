@@ -2,7 +2,7 @@
 
 `loaders/<random>`: the limit in bytes (8 bytes, little-endian) and the ids of the object sets (16 bytes each). The
 file's time of access is the loader's last sign, its time of change the begin of the loader's epoch. So a running loader
-writes nothing. It has a lock of the file, which the kernel ends with its process: a killed loader is noticed at once.
+writes nothing. It locks the file, and the kernel ends the lock with the process: others notice a killed loader at once.
 """
 
 import fcntl

@@ -58,9 +58,9 @@ SINGLE_PUT_BYTES = 64 * 2**20  # a create-only write is one request, never in pa
 
 def open_fsspec(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
     """Open any URL through fsspec. Raises: InvalidStore; MissingDependency."""
-    own = options.get("fsspec") or {}
+    fsspec_options = options.get("fsspec") or {}
     unknown = sorted(set(options) - {"fsspec", *RETRY_OPTIONS})
-    if unknown or not isinstance(own, Mapping):
+    if unknown or not isinstance(fsspec_options, Mapping):
         raise InvalidStore(
             f"{spec.url}: {unknown or 'fsspec'} not understood; the file system's options go under one key, "
             f'{{"fsspec": {{...}}}}, beside {", ".join(RETRY_OPTIONS)}',
@@ -70,26 +70,31 @@ def open_fsspec(url: str, options: Mapping[str, object], spec: StoreSpec) -> Sto
         )
     if ("::" not in url and url.split("://", 1)[0] in ("file", "local")) or "://" not in url:
         return open_local(url, {}, spec)  # our local store creates atomically, fsspec's does not
-    return FsspecStore(url, own, options, spec)
+    return FsspecStore(url, fsspec_options, options, spec)
 
 
 class FsspecStore(Opened):
     def __init__(
-        self, url: str, own: Mapping[str, object], options: Mapping[str, object], spec: StoreSpec
+        self,
+        url: str,
+        fsspec_options: Mapping[str, object],
+        options: Mapping[str, object],
+        spec: StoreSpec,
     ) -> None:
         super().__init__(spec, spec.url.rstrip("/"))
         self._token = fork_token()
         self._runtime = store_runtime(self.url, options)
         self._retrier = Retrier(self._runtime.budget, self._runtime.limiter())
-        self._fs, root = open_filesystem(url, own, self._runtime.secrets)
+        self._fs, root = open_filesystem(url, fsspec_options, self._runtime.secrets)
         self._base = f"{root.rstrip('/')}/"
         self._create = atomic_create(self._fs)
-        any_key = f"{self._base}x"
+        any_key = f"{self._base}x"  # only its form counts: nothing is read
         self._strip = strips(self._fs, any_key)
         self._find_bucket = look_for_bucket(self._fs, self._base)
-        # Secrets that a pickle left out and that this opening does not have either: errors name them.
-        given_now = store_spec(url, options).dropped
-        self._lacking = tuple(name for name in spec.dropped if name not in given_now)
+        # `dropped` names the secrets of an opening, which its pickle leaves out. Those of the pickled opening that this
+        # one does not have are lacking, and errors name them.
+        own_secrets = store_spec(url, options).dropped
+        self._lacking = tuple(name for name in spec.dropped if name not in own_secrets)
 
     def get(self, key: str) -> Blob:
         for _ in range(WHOLE_READ_TRIES):

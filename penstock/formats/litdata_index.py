@@ -46,7 +46,7 @@ _PLAIN = "PyTreeLoader"
 
 
 class Leaf(NamedTuple):
-    """A value of each sample."""
+    """A value of each sample: a leaf of the tree (PyTorch's pytree) that LitData flattens."""
 
     name: str
     """Keys and indices on its path, joined by dots."""

@@ -17,7 +17,15 @@ import pyarrow as pa
 from loader import Root, Version
 from loader.dataset.log.marker import check_primary
 from loader.dataset.search.embedding_codes import code_kind, code_ranges, encode
-from loader.dataset.search.how import SQ8, TEXTS, How, how_of_field, read_how, similarity_field, text_fields
+from loader.dataset.search.index_record import (
+    SQ8,
+    TEXTS,
+    IndexRecord,
+    field_index_record,
+    read_index_record,
+    similarity_field,
+    text_fields,
+)
 from loader.dataset.search.segments import (
     SegmentKind,
     VersionPart,
@@ -83,11 +91,11 @@ class IndexReport:
         }
 
 
-def kind_of(how: How) -> SegmentKind:
+def kind_of(record: IndexRecord) -> SegmentKind:
     """Return the kind of segments that a record's folder has."""
-    if how.code == TEXTS:
-        return text_kind(how)
-    return code_kind(how)
+    if record.code == TEXTS:
+        return text_kind(record)
+    return code_kind(record)
 
 
 def check_writable(root: Root) -> None:
@@ -150,22 +158,22 @@ def drop_index(root: Root, ref: str, field: str | None = None) -> list[str]:
     check_writable(root)
     deleted = []
     for name in index_fields(version, field):
-        how = stored_how(version, name)
-        if how is None:
+        record = stored_record(version, name)
+        if record is None:
             continue
-        paths = [info.key for info in root.store.list(how.folder)]
+        paths = [info.key for info in root.store.list(record.folder)]
         # The record last: without it, no search reads the segments that a killed run leaves.
-        paths.sort(key=how.path.__eq__)
+        paths.sort(key=record.path.__eq__)
         root.store.delete_many(paths)
         deleted += paths
     forget_searches(version)
     return deleted
 
 
-def stored_how(version: Version, field: str) -> How | None:
+def stored_record(version: Version, field: str) -> IndexRecord | None:
     """Return the record of a field's index; None without one, or without a readable embedding."""
     if field in _texts(version):
-        return read_how(version.store, how_of_field(version, field, TEXTS))
+        return read_index_record(version.store, field_index_record(version, field, TEXTS))
     reader = VectorReader(version, field)
     try:
         numbers = _width(version, reader, field)
@@ -173,13 +181,13 @@ def stored_how(version: Version, field: str) -> How | None:
         reader.close()
     if not numbers:
         return None
-    how = how_of_field(
+    record = field_index_record(
         version,
         field,
         SQ8,
         numbers,
     )
-    return read_how(version.store, how)
+    return read_index_record(version.store, record)
 
 
 def _width(version: Version, reader: VectorReader, field: str) -> int:
@@ -193,19 +201,19 @@ def _width(version: Version, reader: VectorReader, field: str) -> int:
 def _index_embeddings(version: Version, field: str) -> FieldIndex:
     reader = VectorReader(version, field)
     try:
-        how = _embedding_how(version, reader, field)
-        kind = code_kind(how)
+        record = _embedding_record(version, reader, field)
+        kind = code_kind(record)
 
         def values(part: VersionPart, is_coded: np.ndarray) -> pa.Table:
             # Block by block: a part's embeddings take four times the memory of its codes.
-            return _code_table(reader.part(part.position), how, is_coded)
+            return _code_table(reader.part(part.position), record, is_coded)
 
-        return _index(version, how, kind, values)
+        return _index(version, record, kind, values)
     finally:
         reader.close()
 
 
-def _embedding_how(version: Version, reader: VectorReader, field: str) -> How:
+def _embedding_record(version: Version, reader: VectorReader, field: str) -> IndexRecord:
     """Return the stored record of a field, or store one. Raises: FieldMismatch."""
     ordinals = field_ordinals(version, field)
     numbers = _width(version, reader, field)
@@ -216,13 +224,13 @@ def _embedding_how(version: Version, reader: VectorReader, field: str) -> How:
             where=version.name,
             accepted="arrays of floats with one dimension",
         )
-    how = how_of_field(
+    record = field_index_record(
         version,
         field,
         SQ8,
         numbers,
     )
-    stored = read_how(version.store, how)
+    stored = read_index_record(version.store, record)
     if stored is not None:
         return stored
     # Evenly spread: neighbours often come from one source, and have similar embeddings.
@@ -244,10 +252,10 @@ def _embedding_how(version: Version, reader: VectorReader, field: str) -> How:
         )
     # The ranges of both ends are the ranges of all vectors between them.
     low, high = code_ranges(np.stack([low, high]))
-    return _put_how(
+    return _put_record(
         version,
         replace(
-            how,
+            record,
             low=tuple(low.astype(float).tolist()),
             high=tuple(high.astype(float).tolist()),
             version=version.id,
@@ -259,37 +267,37 @@ def _block_size(block: tuple[np.ndarray, UnitVectors]) -> int:
     return len(block[0])
 
 
-def _put_how(version: Version, how: How) -> How:
+def _put_record(version: Version, record: IndexRecord) -> IndexRecord:
     with suppress(AlreadyExists):  # of another maker: its ranges count
-        version.store.put_if_absent(how.path, how.to_bytes())
-    stored = read_how(version.store, how)
+        version.store.put_if_absent(record.path, record.to_bytes())
+    stored = read_index_record(version.store, record)
     if stored is None:
-        raise FieldNotFound(f"{how.path} was deleted while {version.name} was indexed: index it again")
+        raise FieldNotFound(f"{record.path} was deleted while {version.name} was indexed: index it again")
     return stored
 
 
 def _code_table(
     blocks: Iterable[UnitVectors],
-    how: How,
+    record: IndexRecord,
     is_coded: np.ndarray,
 ) -> pa.Table:
     """Return the codes of a part's rows, null where `is_coded`, bool [rows], is False or an embedding is unusable."""
     n = len(is_coded)
-    codes = np.zeros((n, how.numbers), np.uint8)
+    codes = np.zeros((n, record.numbers), np.uint8)
     is_valid = np.zeros(n, bool)
     start = 0
     for vectors in blocks:
         rows = slice(start, start + len(vectors.rows))
         start = rows.stop
         # A block has another width if none of its embeddings is readable.
-        if vectors.rows.shape[1] == how.numbers:
-            codes[rows] = encode(vectors.rows, how)
+        if vectors.rows.shape[1] == record.numbers:
+            codes[rows] = encode(vectors.rows, record)
             is_valid[rows] = vectors.is_valid
     is_valid &= is_coded
     codes[~is_valid] = 0  # equal bytes for equal codes, whatever an unusable embedding had
     bits = np.packbits(is_valid, bitorder="little")
     array = pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(how.numbers),
+        pa.binary(record.numbers),
         n,
         [pa.py_buffer(bits), pa.py_buffer(codes)],
     )
@@ -298,7 +306,7 @@ def _code_table(
 
 def _index_texts(version: Version, field: str) -> FieldIndex:
     # Texts have no ranges: the record only names the folder's field.
-    how = _put_how(version, how_of_field(version, field, TEXTS))
+    record = _put_record(version, field_index_record(version, field, TEXTS))
     reader = TextReader(version, field)
     try:
 
@@ -307,26 +315,26 @@ def _index_texts(version: Version, field: str) -> FieldIndex:
             (nothing,) = pa.nulls(1, pa.string())
             return pa.table({"text": pa.compute.if_else(booleans(is_coded), texts, nothing)})
 
-        return _index(version, how, text_kind(how), values)
+        return _index(version, record, text_kind(record), values)
     finally:
         reader.close()
 
 
-def _index(version: Version, how: How, kind: SegmentKind, values: PartValues) -> FieldIndex:
+def _index(version: Version, record: IndexRecord, kind: SegmentKind, values: PartValues) -> FieldIndex:
     """Store segments of the missing parts."""
     n_new, covered = put_missing(
         version,
-        how.field,
-        how.folder,
+        record.field,
+        record.folder,
         kind,
         values,
-        f"index {how.field}",
+        f"index {record.field}",
     )
-    nbytes = sum(info.nbytes for info in version.store.list(how.folder))
+    nbytes = sum(info.nbytes for info in version.store.list(record.folder))
     return FieldIndex(
-        field=how.field,
-        folder=how.folder,
-        n_samples=len(field_ordinals(version, how.field)),
+        field=record.field,
+        folder=record.folder,
+        n_samples=len(field_ordinals(version, record.field)),
         n_new=n_new,
         n_segments=len(covered.segments),
         nbytes=nbytes,

@@ -73,11 +73,14 @@ def verify(arguments: Namespace) -> Answer:
         for read, part, problem in checks
         if problem
     ]
+    if wrong:
+        result = f"{len(wrong)} problems"
+    elif markers:
+        result = "nothing wrong"
+    else:
+        result = "no finished save yet"
     lines = [f"{row['object']}: {row['problem']}" for row in wrong]
-    lines.append(
-        f"{arguments.run}: {len(markers)} checkpoints, {objects} objects, {size(nbytes)}; "
-        + (f"{len(wrong)} problems" if wrong else "nothing wrong" if markers else "no finished save yet")
-    )
+    lines.append(f"{arguments.run}: {len(markers)} checkpoints, {objects} objects, {size(nbytes)}; {result}")
     body = {"run": arguments.run, "steps": steps, "objects": objects, "nbytes": nbytes, "problems": wrong}
     return body, lines_text(lines), 1 if wrong else 0
 

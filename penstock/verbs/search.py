@@ -161,7 +161,7 @@ def parse_like(
 
 
 def _text_vector(version: "loader.Version", arguments: Namespace) -> list[float]:
-    from loader.dataset.search.how import similarity_field
+    from loader.dataset.search.index_record import similarity_field
 
     from ..search.text_query import text_query
 

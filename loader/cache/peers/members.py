@@ -106,6 +106,7 @@ def _identities(members: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _owner(name: str, members: tuple[str, ...]) -> str:
+    """Return the member whose hash with the page's name is largest: if one leaves, only its pages move."""
     best = b""
     owner = members[0]
     for member, identity in zip(members, _identities(members), strict=True):

@@ -193,7 +193,6 @@ class _Spool:
         self._file.seek(0)
         for size in self._sizes:
             data = self._file.read(size)
-            # One batch: threads would take longer to start than to decode it.
             one_thread = pa.ipc.IpcReadOptions(use_threads=False)
             table = pa.ipc.open_stream(data, options=one_thread).read_all()
             yield concat([self.schema.empty_table(), table], "the rows")

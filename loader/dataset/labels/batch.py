@@ -341,7 +341,7 @@ def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
         return None
     try:
         if kind == "double":
-            # A whole number above 2^53 may be an id, which a float would change.
+            # A float would change whole numbers above 2^53: such a column is text.
             whole = texts.filter(pc.match_substring_regex(texts, f"^({_WHOLE})$")).cast(pa.int64())
             if any(float(value) != value for value in whole.to_pylist()):
                 return None
@@ -349,7 +349,7 @@ def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
             return texts.cast(type_named(kind))
         # Arrow parses fewer forms. `text and`: a null stays null.
         instants = [text and datetime.fromisoformat(text) for text in texts.to_pylist()]
-        # A time without a zone is none: the reader would have to guess which one.
+        # A time without a zone could be any of 26 hours.
         if any(at and at.tzinfo is None for at in instants):
             return None
         return pa.array(instants, type_named(kind))

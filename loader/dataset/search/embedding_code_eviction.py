@@ -1,4 +1,4 @@
-"""Room for files of codes in a cache folder: the ones used the longest ago go first.
+"""Room for files of codes in a cache folder: the ones used the longest ago are deleted first.
 
 Without a loader that uses the folder, only searches evict. With one, both do: a search writes a missing file again.
 """

@@ -30,7 +30,7 @@ from ..tables.parquet import Int64s, integers
 from . import CODE_FOLDER
 from .embedding_code_eviction import make_room
 from .embedding_codes import GATHERED_SHARE, code_kind, faiss_head, faiss_scan, import_faiss, numpy_scan
-from .how import How
+from .index_record import IndexRecord
 from .segment_reads import read_segment
 from .segments import SegmentPart, StoredSegment, part_starts
 from .vectors import Floats
@@ -44,7 +44,7 @@ class CodeFile:
 
     def __init__(
         self,
-        how: How,
+        record: IndexRecord,
         parts: tuple[SegmentPart, ...],
         is_valid: Bools,
         path: str,
@@ -57,7 +57,7 @@ class CodeFile:
         """bool [rows]: False for a row without a code."""
         self._faiss = import_faiss()
         self._index: Any = None
-        self._codes = np.zeros((0, how.numbers), np.uint8)
+        self._codes = np.zeros((0, record.numbers), np.uint8)
         if not len(is_valid):
             return
         mapped = np.memmap(
@@ -65,7 +65,7 @@ class CodeFile:
             np.uint8,
             "r",
             len(head),
-            (len(is_valid), how.numbers),
+            (len(is_valid), record.numbers),
         )
         self._codes = np.asarray(
             mapped
@@ -126,13 +126,13 @@ class CodeFiles:
         self,
         store: Store,
         path: str,
-        how: How,
+        record: IndexRecord,
     ) -> CodeFile:
         """Return the codes of a segment. Reads the segment if there is no file of it yet.
 
         Raises: Corrupt; FormatTooNew; ObjectNotFound; StoreError if the disk is full.
         """
-        kind = code_kind(how)
+        kind = code_kind(record)
         faiss = import_faiss()
         stem = _stem(path)
         rows_path = self._folder / f"{stem}.json"
@@ -142,15 +142,15 @@ class CodeFiles:
         rows = _read_rows(rows_path)
         if rows is not None:
             parts, is_valid = rows
-            head = _head(faiss, how, len(is_valid))
-            nbytes = len(head) + len(is_valid) * how.numbers
+            head = _head(faiss, record, len(is_valid))
+            nbytes = len(head) + len(is_valid) * record.numbers
             # A loader may evict the file before it is mapped.
             with suppress(OSError, RuntimeError):
                 if _has_head(codes_path, head, nbytes):
                     _touch(codes_path)
                     _touch(rows_path)
                     return CodeFile(
-                        how,
+                        record,
                         parts,
                         is_valid,
                         str(codes_path),
@@ -159,17 +159,17 @@ class CodeFiles:
 
         segment = read_segment(store, path, kind)
         is_valid = _validity(segment)
-        head = _head(faiss, how, len(is_valid))
+        head = _head(faiss, record, len(is_valid))
         self._write(
             segment,
             is_valid,
-            how,
+            record,
             head,
             codes_path,
             rows_path,
         )
         return CodeFile(
-            how,
+            record,
             segment.parts,
             is_valid,
             str(codes_path),
@@ -180,7 +180,7 @@ class CodeFiles:
         self,
         segment: StoredSegment,
         is_valid: Bools,
-        how: How,
+        record: IndexRecord,
         head: bytes,
         codes_path: Path,
         rows_path: Path,
@@ -192,11 +192,11 @@ class CodeFiles:
         }
         pieces: list[Any] = [head]
         for chunk in segment.values["code"].chunks:
-            first = chunk.offset * how.numbers
-            pieces.append(chunk.buffers()[1][first : first + len(chunk) * how.numbers])
+            first = chunk.offset * record.numbers
+            pieces.append(chunk.buffers()[1][first : first + len(chunk) * record.numbers])
         if self._is_shared:
             # A scratch folder ends with its process, which has all of its files open.
-            make_room(self._folder, len(head) + len(is_valid) * how.numbers)
+            make_room(self._folder, len(head) + len(is_valid) * record.numbers)
         with on_scratch(
             str(self._folder),
             "while codes were written for a search",
@@ -249,10 +249,10 @@ def scratch_folder() -> Path:
         return _scratch[0].path
 
 
-def _head(faiss: Any, how: How, n_codes: int) -> bytes:
+def _head(faiss: Any, record: IndexRecord, n_codes: int) -> bytes:
     if faiss is None:
         return b""
-    return faiss_head(faiss, how, n_codes)
+    return faiss_head(faiss, record, n_codes)
 
 
 def _has_head(path: Path, head: bytes, nbytes: int) -> bool:

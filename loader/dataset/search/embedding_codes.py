@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s
-from .how import How
+from .index_record import IndexRecord
 from .segments import SegmentKind
 from .vectors import Floats
 
@@ -33,13 +33,13 @@ _MARGIN = 0.05
 _LEAST_SPAN = 1e-6
 
 
-def code_kind(how: How) -> SegmentKind:
+def code_kind(record: IndexRecord) -> SegmentKind:
     """Return the kind of segments with codes of a field."""
-    columns = pa.schema([("code", pa.binary(how.numbers))])
+    columns = pa.schema([("code", pa.binary(record.numbers))])
     return SegmentKind(
         name="codes",
         columns=columns,
-        most_value_bytes=how.numbers,
+        most_value_bytes=record.numbers,
     )
 
 
@@ -51,9 +51,9 @@ def code_ranges(vectors: Floats) -> tuple[Floats, Floats]:
     return (low - margin).astype(np.float32), (high + margin).astype(np.float32)
 
 
-def encode(vectors: Floats, how: How) -> Codes:
+def encode(vectors: Floats, record: IndexRecord) -> Codes:
     """Return uint8 [n, numbers]: codes of unit vectors, float32 [n, numbers]."""
-    low, high = how.ranges
+    low, high = record.ranges
     span = high - low
     codes = np.empty(vectors.shape, np.uint8)
     # In pieces that stay in the processor's cache, as one pass after another over all rows takes half as long again.
@@ -72,12 +72,12 @@ def encode(vectors: Floats, how: How) -> Codes:
     return codes
 
 
-def code_weights(query: np.ndarray, how: How) -> Floats:
+def code_weights(query: np.ndarray, record: IndexRecord) -> Floats:
     """Return float32 [numbers]: weights of codes for a query, [numbers], of length 1.
 
     Codes times weights are query @ decoded numbers, but for a constant of the query.
     """
-    low, high = how.ranges
+    low, high = record.ranges
     step = (high - low) / np.float32(STEPS)
     weights: Floats = query.astype(np.float32) * step
     return weights
@@ -133,7 +133,7 @@ def import_faiss() -> Any:
 
 def faiss_head(
     faiss: Any,
-    how: How,
+    record: IndexRecord,
     n_codes: int,
 ) -> bytes:
     """Return the bytes of a faiss index file before its codes.
@@ -143,18 +143,18 @@ def faiss_head(
     # One range for all numbers, 0 to 255: a query has the weights of codes. With the ranges of each number faiss takes
     # half as long again.
     index = faiss.IndexScalarQuantizer(
-        how.numbers,
+        record.numbers,
         faiss.ScalarQuantizer.QT_8bit_uniform,
         faiss.METRIC_INNER_PRODUCT,
     )
     trained = np.array([0, STEPS], np.float32)
     faiss.copy_array_to_vector(trained, index.sq.trained)
     index.is_trained = True
-    index.add_sa_codes(np.zeros((1, how.numbers), np.uint8))
+    index.add_sa_codes(np.zeros((1, record.numbers), np.uint8))
     data: bytes = faiss.serialize_index(index).tobytes()
-    head = bytearray(data[: -how.numbers])
+    head = bytearray(data[: -record.numbers])
     _replace_count(head, _N_CODES_AT, 1, n_codes)
-    _replace_count(head, len(head) - 8, how.numbers, n_codes * how.numbers)
+    _replace_count(head, len(head) - 8, record.numbers, n_codes * record.numbers)
     return bytes(head)
 
 

@@ -13,7 +13,7 @@ from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s
 from .embedding_code_files import CodeFile, CodeFiles
 from .embedding_codes import NUMPY_MOST_CODES, code_kind, code_weights, import_faiss
-from .how import How
+from .index_record import IndexRecord
 from .segment_reads import coverage
 from .segments import SegmentPart, VersionPart, version_parts
 from .vectors import Floats
@@ -46,12 +46,12 @@ class CodeIndex:
     def __init__(
         self,
         version: "VersionData",
-        how: How,
+        record: IndexRecord,
         cache: str | os.PathLike[str] | None,
     ) -> None:
-        """how: with ranges. cache: folder for local files; None is one of this process."""
+        """record: with ranges. cache: folder for local files; None is one of this process."""
         self._version = version
-        self._how = how
+        self._record = record
         self._files: list[
             tuple[CodeFile, Int64s]
         ] = []  # with int64 [rows]: live ordinal of each, or _NO_SAMPLE
@@ -60,12 +60,12 @@ class CodeIndex:
         self.has_code = np.zeros(len(version), bool)
         """bool [len(version)]: True for live ordinals in a segment, also if their embedding has no direction."""
         local = CodeFiles(cache)
-        parts = version_parts(version, how.field)
+        parts = version_parts(version, record.field)
         while True:
             covered = coverage(
                 version.store,
-                how.folder,
-                code_kind(how),
+                record.folder,
+                code_kind(record),
                 parts,
                 self.damaged,
             )
@@ -74,7 +74,7 @@ class CodeIndex:
             n_damaged = len(self.damaged)
             for path in covered.segments:
                 try:
-                    files.append(local.open(version.store, path, how))
+                    files.append(local.open(version.store, path, record))
                 except (Corrupt, FormatTooNew, ObjectNotFound) as error:
                     self.damaged[path] = str(error)
             if len(self.damaged) == n_damaged:
@@ -144,7 +144,7 @@ class CodeIndex:
     ) -> tuple[Int64s, Floats]:
         """Return (ordinals, scores) of the `n_best` of each file, in any order."""
 
-        weights = code_weights(query, self._how)
+        weights = code_weights(query, self._record)
 
         def scan(selection: _Selection) -> tuple[Int64s, Floats]:
             file, ordinals, selected = selection

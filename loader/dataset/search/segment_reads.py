@@ -108,6 +108,7 @@ def check_coverage(
     """Return the segments that have these parts, after each was read whole and agreed with its digest.
 
     Costs the bytes of the segments: `coverage` does not find damage outside the footers.
+    A damaged segment is left out and the choice repeated: other segments may have its parts.
     """
     damaged: dict[str, str] = {}
     checked: set[str] = set()
@@ -120,15 +121,15 @@ def check_coverage(
             damaged,
         )
         damaged |= covered.damaged
-        is_whole = True
+        all_read = True
         for path in covered.segments.keys() - checked:
             try:
                 read_segment(store, path, kind)
                 checked.add(path)
             except (Corrupt, FormatTooNew, ObjectNotFound) as error:
                 damaged[path] = str(error)
-                is_whole = False
-        if is_whole:
+                all_read = False
+        if all_read:
             return SegmentCoverage(
                 segments=covered.segments,
                 missing=covered.missing,

@@ -13,7 +13,7 @@ from ...errors import FieldMismatch, NotIndexed
 from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s
 from .embedding_index import CodeIndex
-from .how import SQ8, how_of_field, read_how
+from .index_record import SQ8, field_index_record, read_index_record
 from .vectors import VectorReader, unit_vector
 
 if TYPE_CHECKING:
@@ -64,13 +64,13 @@ class Similarity:
         self.numbers = self._width()
         """Numbers of an embedding; 0 if none is readable."""
         if self.numbers:
-            how = how_of_field(
+            record = field_index_record(
                 version,
                 field,
                 SQ8,
                 self.numbers,
             )
-            stored = read_how(version.store, how)
+            stored = read_index_record(version.store, record)
             if stored is not None:
                 self._index = CodeIndex(version, stored, cache)
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from ...errors import Corrupt, FormatTooNew, NotIndexed, ObjectNotFound
 from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s, take_rows
-from .how import TEXTS, how_of_field
+from .index_record import TEXTS, field_index_record
 from .segment_reads import coverage, read_segment
 from .segments import SegmentPart, StoredSegment, VersionPart, part_starts, version_parts
 from .text_files import map_texts
@@ -49,13 +49,13 @@ class TextIndex:
 
     def _open(self) -> None:
         version = self._version
-        how = how_of_field(version, self.field, TEXTS)
-        kind = text_kind(how)
+        record = field_index_record(version, self.field, TEXTS)
+        kind = text_kind(record)
         parts = version_parts(version, self.field)
         while True:
             covered = coverage(
                 version.store,
-                how.folder,
+                record.folder,
                 kind,
                 parts,
                 self.damaged,

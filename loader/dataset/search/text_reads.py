@@ -16,7 +16,7 @@ from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s, take_rows
 from ..tables.parquet import texts as text_array
 from .field_texts import MOST_TEXT_CHARACTERS, search_text
-from .how import How
+from .index_record import IndexRecord
 from .segments import SegmentKind
 from .vectors import BLOCK_ROWS, open_reading, part_places
 
@@ -28,7 +28,7 @@ _MOST_BLOCK_BYTES = 32 * 2**20
 """Most bytes of texts in memory at once, if no single one has more."""
 
 
-def text_kind(how: How) -> SegmentKind:
+def text_kind(record: IndexRecord) -> SegmentKind:
     """Return the kind of segments with texts of a field."""
     columns = pa.schema([("text", pa.string())])
     # A character has at most four bytes.

@@ -14,7 +14,7 @@ import numpy as np
 from ...errors import InvalidRuntime, SampleNotFound
 from ...json_text import is_text
 from ...keywords import whole_number
-from ..search.how import similarity_field, text_fields
+from ..search.index_record import similarity_field, text_fields
 from ..search.key_hashes import MOST_KEYS, KeyHashes
 from ..search.similarity import Similarity
 from ..search.text_index import TextIndex, word_members

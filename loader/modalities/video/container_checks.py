@@ -226,7 +226,11 @@ class _Tables:
             )
 
     def _promise(self, where: str, n: int) -> None:
-        self._promised += n // _PCM_RATIO if self._is_sound else n
+        # FFmpeg takes memory for each of these samples before it reads one. A sample has at least one byte, except PCM.
+        if self._is_sound:
+            self._promised += n // _PCM_RATIO
+        else:
+            self._promised += n
         if self._promised > self._file_nbytes:
             raise DecodeFailed(
                 limit_message(
@@ -243,12 +247,10 @@ class _Tables:
             )
 
     def _edit(self, where: str) -> None:
+        # FFmpeg repeats the index of all samples for each edit.
         entries = self._n_edits * self._n_samples
-        if (
-            self._n_edits > MAX_MP4_EDITED
-            and entries > MAX_MP4_EDITED * self._file_nbytes + MP4_SAMPLES_ANYWAY
-        ):
-            most = MAX_MP4_EDITED * self._file_nbytes + MP4_SAMPLES_ANYWAY
+        most = MAX_MP4_EDITED * self._file_nbytes + MP4_SAMPLES_ANYWAY
+        if self._n_edits > MAX_MP4_EDITED and entries > most:
             what = f"{where}: {self._n_edits:,} edits of {self._n_samples:,} samples"
             raise DecodeFailed(
                 limit_message(what, entries, "index entries", most, "Write the video anew"),

@@ -336,6 +336,7 @@ def decoded(source: ClipSource, frames: Sequence[int], framing: Framing) -> np.n
     codec = source.codec()
     clip = ClipBuilder(len(frames), framing, source.display_matrix)
     for run in source.timeline.runs(frames):
+        # A packet may be marked as a keyframe and be none: begin earlier, twice as far with each try.
         back = 1
         while (trouble := _decode_packets(source, codec, run, clip)) is not None:
             if run.first == 0:

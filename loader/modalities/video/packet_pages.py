@@ -50,7 +50,8 @@ class PacketPages:
         """int64 [pages + 1]: number of each page's first frame, in display order, then of all frames."""
         self.pts: I64 = np.append(first_pts, last_pts)
         """int64 [pages + 1]: tick of each page's first frame, then of the last frame of all."""
-        self._offset = head_nbytes + np.cumsum(self._nbytes) - self._nbytes
+        self._offset = head_nbytes + np.cumsum(self._nbytes) - self._nbytes  # int64 [pages], in bytes
+        # The last 8 bytes end the Arrow stream.
         self.nbytes = head_nbytes + int(self._nbytes.sum()) + 8
 
     def __len__(self) -> int:

@@ -435,15 +435,16 @@ def _cut(values: Any, parts: list[slice]) -> Sequence[Any]:
     return cut
 
 
-def with_costs(batches: list[Batch], seen: StepMetrics) -> list[Batch]:
+def with_costs(batches: list[Batch], metrics: StepMetrics) -> list[Batch]:
     """Return batches made together, each with its cost in `stats`: its own counts, and a share of the common ones."""
     n = len(batches)
-    counts = {name: amount for name, amount in seen.totals().items() if name not in batches[0].stats}
-    common = {MAKING[stage]: spent / n for stage, spent in seen.seconds.items()}
+    counts = {name: amount for name, amount in metrics.totals().items() if name not in batches[0].stats}
+    common = {MAKING[stage]: spent / n for stage, spent in metrics.seconds.items()}
     common |= {name: amount // n for name, amount in counts.items()}
     for batch in batches:
         batch.stats = common | batch.stats
-        batch.slowest = seen.slowest.get(batch.step)
+        batch.slowest = metrics.slowest.get(batch.step)
+    # The rest of each division goes to the first batches: the batches' counts add up to the metrics'.
     for name, amount in counts.items():
         for batch in batches[: amount % n]:
             batch.stats[name] += 1

@@ -126,16 +126,21 @@ class ArrayPool:
         return np.ndarray(shape, dtype, memory)
 
     def _take(self, nbytes: int) -> mmap.mmap | None:
-        passed = list[mmap.mmap]()
+        """Return a free block that fits, None without one. The block freed last is tried first."""
+        misfits = list[mmap.mmap]()
+        most_nbytes = FITS * nbytes + _GRAIN_BYTES
         with self._turn:
             try:
-                while not nbytes <= len(piece := self._free.pop()) <= FITS * nbytes + _GRAIN_BYTES:
-                    passed.append(piece)
+                while True:
+                    piece = self._free.pop()
+                    if nbytes <= len(piece) <= most_nbytes:
+                        return piece
+                    misfits.append(piece)
             except IndexError:
                 return None
             finally:
-                self._free.extendleft(passed)
-            return piece
+                # To the old end, so that blocks that did not fit are dropped first.
+                self._free.extendleft(misfits)
 
 
 @cache
@@ -315,7 +320,7 @@ class Columns:
         """Return the field's column if all values are in its memory, else None. Padding is zeros or b""."""
         if field in self._bytes and field not in self._filled:
             memory, begin, sizes = self._bytes[field].parts()
-            if (sizes[self.mask()] < 0).any():
+            if (sizes[self.mask()] < 0).any():  # -1: no bytes of this slot are in the memory
                 return None
             return BytesColumn(memory, begin, np.maximum(sizes, 0))
         if field not in self._filled:

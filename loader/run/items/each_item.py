@@ -43,8 +43,8 @@ def each_item(
             rank_slots.valid[rows] = False
             continue
         for start in range(0, len(rows), ITEMS_TOGETHER):
-            some_rows = rows[start : start + ITEMS_TOGETHER]
-            items, masked_items = _some_items(recipe, maker, rank_slots, some_rows, take)
+            next_rows = rows[start : start + ITEMS_TOGETHER]
+            items, masked_items = _some_items(recipe, maker, rank_slots, next_rows, take)
             delivered.append(items)
             substitutions += masked_items
     return build_delivered(len(rank_slots), delivered, substitutions)

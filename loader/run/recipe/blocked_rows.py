@@ -92,15 +92,17 @@ class BlockSource:
 
     def blocks(self, numbers: I64) -> dict[int, Any]:
         """Return the blocks with these numbers. Raises: BlocksMissing; the error of a corrupt one."""
-        held = {
+        cached = {
             n: self._cache.get((self.address.ordinal, self.field, n)) for n in np.unique(numbers).tolist()
         }
-        if missing := {number for number, block in held.items() if block is None}:
+        missing = {number for number, block in cached.items() if block is None}
+        if missing:
+            # The caller reads the missing blocks of all samples together, and tries again.
             raise BlocksMissing({self: missing})
-        for block in held.values():
+        for block in cached.values():
             if isinstance(block, Corrupt):
                 raise block
-        return held
+        return cached
 
     def take(self, number: int, data: bytes | memoryview | Corrupt) -> None:
         if isinstance(data, Corrupt):
@@ -159,16 +161,18 @@ class BlockedRows:
 
     def __getitem__(self, rows: Any) -> Any:
         numbers = np.asarray(rows, np.int64)
-        flat = numbers.reshape(-1)
+        flat = numbers.reshape(-1)  # [n]
         flat = np.where(flat < 0, flat + len(self), flat)
-        which = np.searchsorted(self._starts, flat, side="right") - 1
+        which = np.searchsorted(self._starts, flat, side="right") - 1  # [n]: block of each row
         out = np.empty((*flat.shape, *self.shape[1:]), self.dtype)
         unread = np.ones(flat.shape, bool)
-        if self.times is not None:  # the head names the first value of each block, and the last of all
-            first = flat == self._starts[which]
-            last = flat == len(self) - 1
-            out[first], out[last] = self.times[which[first]], self.times[-1]
-            unread = ~(first | last)
+        if self.times is not None:
+            # The head states the first value of each block, and the last of all: these rows need no block.
+            is_first = flat == self._starts[which]
+            is_last = flat == len(self) - 1
+            out[is_first] = self.times[which[is_first]]
+            out[is_last] = self.times[-1]
+            unread = ~(is_first | is_last)
         for values, start, here in self._group_blocks(which, unread):
             out[here] = values[flat[here] - start]
         if numbers.ndim:
@@ -179,8 +183,11 @@ class BlockedRows:
         assert self.times is not None
         assert side == "right"
         sought = np.asarray(times, np.int64)
-        flat = sought.reshape(-1)
-        which = np.searchsorted(self.times[:-1], flat, side="right") - 1
+        flat = sought.reshape(-1)  # [n]
+        which = (
+            np.searchsorted(self.times[:-1], flat, side="right") - 1
+        )  # [n]: block of each time, -1 before all
+        # Times before the first block and after the last one need no block.
         out = np.where(which < 0, 0, len(self))
         inside = (which >= 0) & (flat < self.times[-1])
         for values, start, here in self._group_blocks(which, inside):
@@ -194,8 +201,10 @@ class BlockedRows:
         blocks = self._source.blocks(which[chosen])
         places = np.flatnonzero(chosen)
         places = places[np.argsort(which[places], kind="stable")]
-        # `np.split` of nothing returns one empty group.
-        for here in np.split(places, np.flatnonzero(np.diff(which[places])) + 1) if len(places) else ():
+        if not len(places):  # `np.split` of nothing returns one empty group
+            return
+        block_starts = np.flatnonzero(np.diff(which[places])) + 1  # where another block begins
+        for here in np.split(places, block_starts):
             block = int(which[here[0]])
             yield self._values(blocks[block]), int(self._starts[block]), here
 

@@ -31,6 +31,7 @@ class FileHandle:
 
 
 def _map_file(descriptor: int) -> mmap.mmap | None:
+    """Return a read-only map of a file; None for an empty file, and where it cannot be mapped."""
     try:
         data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ, **_NO_DESCRIPTOR)
     except (OSError, ValueError):

@@ -396,10 +396,18 @@ def shuffle_chunks(version: Version) -> ShuffleChunks | None:
     tables = [one for one in version.manifest.get("foreign", ()) if "chunk_rows" in one]
     if not tables:
         return None
-    fields = {name for one in tables for name in one["chunk_fields"]}
-    groups = version.manifest["groups"].values()
-    nbytes = sum(n for group in groups for name, n in group["field_nbytes"].items() if name in fields)
-    rows, mean = max(one["chunk_rows"] for one in tables), -(-nbytes // version.manifest["n_rows"])
-    shape = choose_shape(len(version), mean, decoded=(rows, max(1, rows * mean)))
-    mixed = len(version) if shape.chunk == 1 else min(len(version), shape.live_samples)
-    return ShuffleChunks(len(version), rows, rows * mean, mixed, nbytes)
+    fields = {name for table in tables for name in table["chunk_fields"]}
+    nbytes = 0
+    for group in version.manifest["groups"].values():
+        for name, field_nbytes in group["field_nbytes"].items():
+            if name in fields:
+                nbytes += field_nbytes
+    # A reader decodes a whole chunk for one of its rows, so the largest chunks bound the shuffle.
+    chunk_rows = max(table["chunk_rows"] for table in tables)
+    mean_nbytes = -(-nbytes // version.manifest["n_rows"])  # of a sample, rounded up
+    chunk_nbytes = chunk_rows * mean_nbytes
+    shape = choose_shape(len(version), mean_nbytes, decoded=(chunk_rows, max(1, chunk_nbytes)))
+    mixed = len(version)
+    if shape.chunk > 1:
+        mixed = min(len(version), shape.live_samples)
+    return ShuffleChunks(len(version), chunk_rows, chunk_nbytes, mixed, nbytes)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from loader.dataset.search.how import MOST_NUMBERS, How
+from loader.dataset.search.index_record import MOST_NUMBERS, IndexRecord
 from loader.dataset.search.segment_reads import footer_facts
 from loader.dataset.tables.parquet import SCHEMA_VERSION, UNREADABLE
 from loader.errors import AlreadyExists, Corrupt, FormatTooNew, ObjectNotFound
@@ -40,22 +40,22 @@ def _types(numbers: int) -> pa.Schema:
     )
 
 
-def map_folder(how: How) -> str:
+def map_folder(record: IndexRecord) -> str:
     """Return the folder of a field's map in the root."""
-    return f"{FOLDER}{how.name}/"
+    return f"{FOLDER}{record.name}/"
 
 
-def fit_path(how: How) -> str:
-    return f"{map_folder(how)}fit.parquet"
+def fit_path(record: IndexRecord) -> str:
+    return f"{map_folder(record)}fit.parquet"
 
 
 def fit_bytes(
     fit: MapFit,
-    how: How,
+    record: IndexRecord,
     version_id: str,
 ) -> bytes:
     """Return the file of a fit. version_id: of the version whose vectors it was fitted to."""
-    types = _types(how.numbers)
+    types = _types(record.numbers)
     vectors = np.ascontiguousarray(fit.anchors, "<f4").tobytes()
     vector_column = pa.FixedSizeBinaryArray.from_buffers(
         types.field("vector").type,
@@ -75,7 +75,7 @@ def fit_bytes(
     metadata = {
         "penstock.table": "map-fit",
         "penstock.schema": str(SCHEMA_VERSION),
-        "penstock.path": fit_path(how),
+        "penstock.path": fit_path(record),
         "penstock.sha256": _digest(fit),
         "penstock.version": version_id,
     }
@@ -108,28 +108,28 @@ def _digest(fit: MapFit) -> str:
 def put_fit(
     store: Store,
     fit: MapFit,
-    how: How,
+    record: IndexRecord,
     version_id: str,
 ) -> MapFit:
     """Store a fit, and return the stored one: another maker's counts if it was first. Raises: Corrupt."""
     data = fit_bytes(
         fit,
-        how,
+        record,
         version_id,
     )
     # Another maker may be first: both then place samples on that fit.
     with suppress(AlreadyExists):
-        store.put_if_absent(fit_path(how), data)
-    stored = read_fit(store, how)
+        store.put_if_absent(fit_path(record), data)
+    stored = read_fit(store, record)
     if stored is None:
-        message = f"{fit_path(how)} was deleted while the map was made; run penstock index again"
-        raise Corrupt(message, what="fit of a map", where=fit_path(how))
+        message = f"{fit_path(record)} was deleted while the map was made; run penstock index again"
+        raise Corrupt(message, what="fit of a map", where=fit_path(record))
     return stored
 
 
-def read_fit(store: Store, how: How) -> MapFit | None:
+def read_fit(store: Store, record: IndexRecord) -> MapFit | None:
     """Return the stored fit of a field's map; None before the first. Raises: Corrupt; FormatTooNew."""
-    path = fit_path(how)
+    path = fit_path(record)
 
     def read() -> MapFit:
         info = store.head(path)
@@ -140,7 +140,7 @@ def read_fit(store: Store, how: How) -> MapFit | None:
         return parse_fit(
             stored.data,
             path,
-            how.numbers,
+            record.numbers,
         )
 
     try:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from loader import Root, Version
-from loader.dataset.search.how import How, similarity_field
+from loader.dataset.search.index_record import IndexRecord, similarity_field
 from loader.dataset.search.segments import (
     VersionPart,
 )
@@ -28,7 +28,7 @@ from .centres import Floats
 from .fit import SAMPLED, MapFit, fit_map
 from .placement import place
 from .stored_fit import map_folder, put_fit, read_fit
-from .version_map import MAP_KIND, field_how, map_how, read_map
+from .version_map import MAP_KIND, map_field_record, map_index_record, read_map
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,28 +75,28 @@ def make_map(root: Root, ref: str, field: str | None = None) -> MapReport:
     name = similarity_field(version, field)
     reader = VectorReader(version, name)
     try:
-        how = field_how(
+        record = map_field_record(
             version,
             reader,
             name,
         )
-        fit = read_fit(version.store, how)
+        fit = read_fit(version.store, record)
         if fit is None:
             vectors = _sample_vectors(
                 version,
                 reader,
-                how,
+                record,
             )
             fit = put_fit(
                 version.store,
                 fit_map(vectors),
-                how,
+                record,
                 version.id,
             )
         n_new = _place_missing(
             version,
             reader,
-            how,
+            record,
             fit,
         )
     finally:
@@ -105,12 +105,12 @@ def make_map(root: Root, ref: str, field: str | None = None) -> MapReport:
     placed = read_map(version, name)
     return MapReport(
         field=name,
-        folder=map_folder(how),
+        folder=map_folder(record),
         n_samples=int(np.count_nonzero(placed.has_place)),
         n_new=n_new,
         n_anchors=len(fit.anchors),
         n_clusters=len(fit.cluster_means),
-        nbytes=sum(info.nbytes for info in version.store.list(map_folder(how))),
+        nbytes=sum(info.nbytes for info in version.store.list(map_folder(record))),
         seconds=time.monotonic() - started_s,
         damaged=placed.damaged,
     )
@@ -120,10 +120,10 @@ def drop_map(root: Root, ref: str, field: str | None = None) -> list[str]:
     """Delete the map of a field, of all versions, and return the deleted paths. Raises: FieldNotFound; Forbidden."""
     version = root.open(ref)
     check_writable(root)
-    how = map_how(version, field)
-    if how is None:
+    record = map_index_record(version, field)
+    if record is None:
         return []
-    paths = [info.key for info in root.store.list(map_folder(how))]
+    paths = [info.key for info in root.store.list(map_folder(record))]
     # The fit last: a new fit must not find segments of the old one.
     paths.sort(key=_is_fit)
     root.store.delete_many(paths)
@@ -137,10 +137,10 @@ def _is_fit(path: str) -> bool:
 def _sample_vectors(
     version: Version,
     reader: VectorReader,
-    how: How,
+    record: IndexRecord,
 ) -> Floats:
     """Return up to `SAMPLED` unit vectors, evenly spread over the version. Raises: FieldMismatch without any."""
-    ordinals = field_ordinals(version, how.field)
+    ordinals = field_ordinals(version, record.field)
     n = min(SAMPLED, len(ordinals))
     spread = np.linspace(0, len(ordinals) - 1, n)
     ordinals = ordinals[spread.round().astype(np.int64)]
@@ -150,8 +150,8 @@ def _sample_vectors(
     sampled = np.concatenate(blocks)
     if not len(sampled):
         raise FieldMismatch(
-            f"{version.name} has no usable vector in {how.field!r}: all are zero or not finite",
-            what=how.field,
+            f"{version.name} has no usable vector in {record.field!r}: all are zero or not finite",
+            what=record.field,
             where=version.name,
             accepted="vectors that are finite and not zero",
         )
@@ -165,7 +165,7 @@ def _block_size(block: tuple[Any, UnitVectors]) -> int:
 def _place_missing(
     version: Version,
     reader: VectorReader,
-    how: How,
+    record: IndexRecord,
     fit: MapFit,
 ) -> int:
     """Store segments of the parts that have none, and return how many rows they have."""
@@ -174,15 +174,15 @@ def _place_missing(
         blocks = reader.part(part.position)
         return _part_table(
             blocks,
-            how,
+            record,
             fit,
             is_placed,
         )
 
     n_new, _ = put_missing(
         version,
-        how.field,
-        map_folder(how),
+        record.field,
+        map_folder(record),
         MAP_KIND,
         values,
         "place samples",
@@ -192,7 +192,7 @@ def _place_missing(
 
 def _part_table(
     blocks: Iterable[UnitVectors],
-    how: How,
+    record: IndexRecord,
     fit: MapFit,
     is_placed: Bools,
 ) -> pa.Table:
@@ -203,8 +203,8 @@ def _part_table(
         n = len(vectors.rows)
         rows = vectors.rows
         has_place = vectors.is_valid & is_placed[start : start + n]
-        if rows.shape[1] != how.numbers:
-            rows = np.zeros((n, how.numbers), np.float32)
+        if rows.shape[1] != record.numbers:
+            rows = np.zeros((n, record.numbers), np.float32)
             has_place = np.zeros(n, bool)
         placed = place(fit, rows)
         start += n

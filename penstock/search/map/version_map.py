@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from loader import Version
-from loader.dataset.search.how import SQ8, How, how_of_field, similarity_field
+from loader.dataset.search.index_record import SQ8, IndexRecord, field_index_record, similarity_field
 from loader.dataset.search.segment_reads import SegmentCoverage, coverage, read_segment
 from loader.dataset.search.segments import SegmentKind, SegmentPart, StoredSegment, version_parts
 from loader.dataset.search.vectors import VectorReader, field_ordinals
@@ -73,8 +73,8 @@ def read_map(version: Version, field: str | None = None) -> VersionMap:
     Raises: FieldNotFound; NotIndexed without a map; Corrupt for a damaged fit.
     """
     name = similarity_field(version, field)
-    how = map_how(version, name)
-    if how is None or read_fit(version.store, how) is None:
+    record = map_index_record(version, name)
+    if record is None or read_fit(version.store, record) is None:
         message = (
             f"{version.name} has no map of {name!r}: run penstock index {version.name} --map (35 s per million "
             "samples, and 30 s for the first)"
@@ -95,7 +95,7 @@ def read_map(version: Version, field: str | None = None) -> VersionMap:
     while True:
         covered = coverage(
             version.store,
-            map_folder(how),
+            map_folder(record),
             MAP_KIND,
             parts,
             places.damaged,
@@ -178,12 +178,12 @@ def _add(
         places.has_place[target] = True
 
 
-def map_how(version: Version, field: str | None) -> How | None:
+def map_index_record(version: Version, field: str | None) -> IndexRecord | None:
     """Return what identifies the map of a version's field; None without a readable vector. Raises: FieldNotFound."""
     name = similarity_field(version, field)
     reader = VectorReader(version, name)
     try:
-        return field_how(
+        return map_field_record(
             version,
             reader,
             name,
@@ -194,11 +194,11 @@ def map_how(version: Version, field: str | None) -> How | None:
         reader.close()
 
 
-def field_how(
+def map_field_record(
     version: Version,
     reader: VectorReader,
     field: str,
-) -> How:
+) -> IndexRecord:
     """Return what identifies a field's map. Raises: FieldMismatch without a readable vector."""
     # The facts of a field do not state its width.
     ordinals = field_ordinals(version, field)
@@ -210,7 +210,7 @@ def field_how(
         raise FieldMismatch(
             f"{version.name} has no readable vector in {field!r}: a map needs arrays of floats with one dimension"
         )
-    return how_of_field(
+    return field_index_record(
         version,
         field,
         SQ8,

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
 
-from loader.dataset.search.how import parse_how
+from loader.dataset.search.index_record import parse_index_record
 from loader.dataset.search.segment_reads import read_segment, read_segment_parts
 from loader.dataset.search.segments import SegmentKind, SegmentPart, segment_name
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
@@ -41,12 +41,12 @@ def segment_kind(path: str) -> SegmentKind | None:
 
 
 def read_kind(store: Store, path: str) -> SegmentKind:
-    """Return the kind of a segment, with its columns. Reads its folder's record. Raises: as `parse_how`."""
+    """Return the kind of a segment, with its columns. Reads its folder's record. Raises: as `parse_index_record`."""
     if path.startswith(MAPS):
         return MAP_KIND
     folder, _, _ = path.rpartition("/")
     how_path = f"{folder}/how.json"
-    return kind_of(parse_how(store.get(how_path).data, how_path))
+    return kind_of(parse_index_record(store.get(how_path).data, how_path))
 
 
 def is_record(path: str) -> bool:

@@ -12,7 +12,14 @@ import pyarrow as pa
 
 from loader import Root, Version
 from loader.dataset.search.field_texts import is_text_field
-from loader.dataset.search.how import FOLDER, SQ8, TEXTS, How, how_of_field, parse_how
+from loader.dataset.search.index_record import (
+    FOLDER,
+    SQ8,
+    TEXTS,
+    IndexRecord,
+    field_index_record,
+    parse_index_record,
+)
 from loader.dataset.search.segment_reads import read_segment, read_segment_parts
 from loader.dataset.search.segments import SegmentKind, SegmentPart, segment_bytes
 from loader.dataset.search.vectors import VectorReader, field_ordinals
@@ -45,7 +52,7 @@ def segment_edits(root: Root, record: TakedownRecord) -> Edits:
     """
     store = root.store
     sources = deleted_sources(record)
-    hows = _hows(store)
+    index_records = _index_records(store)
     puts: dict[str, bytes] = {}
     deletes: list[str] = []
     remade: list[str] = []
@@ -64,11 +71,11 @@ def segment_edits(root: Root, record: TakedownRecord) -> Edits:
                 continue
             remade += unreadable
             deletes += denied
-            how = hows.get(folder)
-            if how is None:
+            field_record = index_records.get(folder)
+            if field_record is None:
                 continue
             for path in denied:
-                puts |= _scrub_segment(store, path, how, kind_of(how), sources)
+                puts |= _scrub_segment(store, path, field_record, kind_of(field_record), sources)
     # The next index may make an unreadable one or a fit again, at the same path.
     return Edits(
         puts=puts,
@@ -120,12 +127,12 @@ def segment_is_denied(
     if is_map(path):
         version_id = fit_version(data, path)
     else:
-        how = parse_how(data, path)
-        if how.code == TEXTS:
+        field_record = parse_index_record(data, path)
+        if field_record.code == TEXTS:
             return False
-        version_id = how.version
+        version_id = field_record.version
         if not version_id:  # of an earlier release
-            return how.dataset in datasets
+            return field_record.dataset in datasets
     version = root.state.by_id(version_id)
     if version is None:
         return True
@@ -143,24 +150,24 @@ def deleted_codes(root: Root, record: TakedownRecord) -> frozenset[str]:
     return frozenset(deleted)
 
 
-def _hows(store: Store) -> dict[str, How]:
+def _index_records(store: Store) -> dict[str, IndexRecord]:
     """Return folder -> record of each readable index."""
-    hows: dict[str, How] = {}
+    index_records: dict[str, IndexRecord] = {}
     for info in store.list(FOLDER):
         if not is_record(info.key):
             continue
         try:
-            how = parse_how(store.get(info.key).data, info.key)
+            field_record = parse_index_record(store.get(info.key).data, info.key)
         except (Corrupt, FormatTooNew, ObjectNotFound):
             continue
-        hows[how.folder] = how
-    return hows
+        index_records[field_record.folder] = field_record
+    return index_records
 
 
 def _scrub_segment(
     store: Store,
     path: str,
-    how: How,
+    field_record: IndexRecord,
     kind: SegmentKind,
     sources: Collection[str],
 ) -> dict[str, bytes]:
@@ -179,7 +186,7 @@ def _scrub_segment(
     if not parts:
         return {}
     new_path, data = segment_bytes(
-        how.folder,
+        field_record.folder,
         kind,
         parts,
         pa.concat_tables(tables),
@@ -210,10 +217,10 @@ def index_again(
         elif is_record(path):
             indexes.add(_how_name(path))
     names: dict[str, set[str]] = defaultdict(set)  # field -> names that its index and its map have
-    for how in _hows(root.store).values():
-        if how.dataset == dataset:
-            names[how.field].add(how.name)
-            indexes.add(how.name)
+    for field_record in _index_records(root.store).values():
+        if field_record.dataset == dataset:
+            names[field_record.field].add(field_record.name)
+            indexes.add(field_record.name)
     if not (maps | indexes) <= set().union(*names.values()):
         for field, name in _field_names(root.open(newest.name)).items():
             names[field].add(name)
@@ -242,16 +249,16 @@ def _field_names(version: Version) -> dict[str, str]:
     names: dict[str, str] = {}
     for field in version.fields:
         if is_text_field(field):
-            names[field] = how_of_field(version, field, TEXTS).name
+            names[field] = field_index_record(version, field, TEXTS).name
         elif field.endswith(".npy"):
             reader = VectorReader(version, field)
             try:
                 first = field_ordinals(version, field)[:_FIRST_READS]
                 reader.samples(first)
-                how = how_of_field(version, field, SQ8, reader.width)
+                field_record = field_index_record(version, field, SQ8, reader.width)
             finally:
                 reader.close()
-            names[field] = how.name
+            names[field] = field_record.name
     return names
 
 

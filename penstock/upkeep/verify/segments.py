@@ -1,7 +1,7 @@
 """Verify objects under `search/` and `maps/`: records, and segments against their digests."""
 
 from loader.dataset.log.state import State
-from loader.dataset.search.how import parse_how
+from loader.dataset.search.index_record import parse_index_record
 from loader.dataset.search.segment_reads import parse_segment
 from loader.storage import Store
 
@@ -21,7 +21,7 @@ def segment_problem(store: Store, key: str, data: bytes, state: State) -> str:
         if key.startswith(MAPS):
             parse_fit(data, key)
         else:
-            parse_how(data, key)
+            parse_index_record(data, key)
         return ""
     by_name = segment_kind(key)
     if key.count("/") != 2 or by_name is None:

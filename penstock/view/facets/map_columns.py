@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 import loader
-from loader.dataset.search.how import similarity_field
+from loader.dataset.search.index_record import similarity_field
 from loader.dataset.versions.samples_table import import_polars
 from loader.errors import FieldNotFound
 

@@ -6,7 +6,7 @@ from itertools import accumulate
 from urllib.parse import quote_plus
 
 import loader
-from loader.dataset.search.how import text_fields
+from loader.dataset.search.index_record import text_fields
 from loader.dataset.search.words import parse_words
 from loader.dataset.versions.expression import counts, sql_tokens
 from loader.dataset.versions.samples_table import expression_columns

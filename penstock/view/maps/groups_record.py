@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import loader
-from loader.dataset.search.how import similarity_field, text_fields
+from loader.dataset.search.index_record import similarity_field, text_fields
 from loader.dataset.search.text_reads import TextReader
 from loader.dataset.search.vectors import field_ordinals
 from loader.errors import Corrupt, FieldNotFound, FormatTooNew, NotIndexed

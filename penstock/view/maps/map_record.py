@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import loader
-from loader.dataset.search.how import similarity_field
+from loader.dataset.search.index_record import similarity_field
 from loader.dataset.tables.parquet import Int64s
 from loader.errors import Corrupt, FieldNotFound, FormatTooNew, InvalidRuntime, NotIndexed
 from loader.keywords import did_you_mean

@@ -13,7 +13,7 @@ import pytest
 
 import loader
 from loader.dataset.search import embedding_code_files, embedding_codes, embedding_index, text_files, words
-from loader.dataset.search.how import SQ8, TEXTS, how_of_field, read_how
+from loader.dataset.search.index_record import SQ8, TEXTS, field_index_record, read_index_record
 from loader.dataset.search.segment_reads import coverage, read_segment
 from loader.dataset.search.segments import put_segment, version_parts
 from loader.dataset.search.text_reads import text_kind
@@ -55,8 +55,8 @@ def write_root(tmp_path, shape="clustered", n=600, batches=3, seed=1):
 
 def row_codes(version):
     """Return (part, row) -> code of a version's index."""
-    how = how_of_field(version, "embedding.npy", SQ8, NUMBERS)
-    stored = read_how(version.store, how)
+    how = field_index_record(version, "embedding.npy", SQ8, NUMBERS)
+    stored = read_index_record(version.store, how)
     kind = embedding_codes.code_kind(stored)
     covered = coverage(version.store, how.folder, kind, version_parts(version, "embedding.npy"))
     assert (covered.missing, covered.damaged) == ((), {})
@@ -254,7 +254,7 @@ def test_forged_codes_change_ranks_only(tmp_path):
     root.exclude("d", ["k000007"], reason="blurred")
     make_index(root, "d", "embedding.npy")
     version = root.open("d")
-    how = read_how(root.store, how_of_field(version, "embedding.npy", SQ8, NUMBERS))
+    how = read_index_record(root.store, field_index_record(version, "embedding.npy", SQ8, NUMBERS))
     kind = embedding_codes.code_kind(how)
     parts = [part.own for part in version_parts(version, "embedding.npy")]
     root.store.delete_many([info.key for info in root.store.list(how.folder) if info.key != how.path])
@@ -282,7 +282,7 @@ def test_forged_texts_show_no_excluded_or_foreign_sample(tmp_path):
     root.exclude("d", ["k000007"], reason="private")
     make_index(root, "d", "caption.txt")
     version = root.open("d")
-    how = how_of_field(version, "caption.txt", TEXTS)
+    how = field_index_record(version, "caption.txt", TEXTS)
     root.store.delete_many([info.key for info in root.store.list(how.folder) if info.key != how.path])
     own = [part.own for part in version_parts(version, "caption.txt")]
     foreign = [part.own for part in version_parts(other.open("d"), "caption.txt")]

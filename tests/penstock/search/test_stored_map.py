@@ -14,7 +14,7 @@ from penstock.search.map.fit import fit_map
 from penstock.search.map.placement import place
 from penstock.search.map.stored_fit import fit_bytes, fit_path, map_folder, parse_fit, put_fit, read_fit
 from penstock.search.map.stored_map import drop_map, make_map
-from penstock.search.map.version_map import MAP_KIND, VersionMap, map_how, read_map
+from penstock.search.map.version_map import MAP_KIND, VersionMap, map_index_record, read_map
 from tests.refusals import refusal
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -59,7 +59,7 @@ def paths(root: loader.Root) -> list[str]:
 def test_places_are_those_of_the_fit(root: loader.Root) -> None:
     report = make_map(root, "d")
     version = root.open("d")
-    how = map_how(version, None)
+    how = map_index_record(version, None)
     assert how is not None
     fit = read_fit(root.store, how)
     assert fit is not None
@@ -98,7 +98,7 @@ def test_later_and_earlier_versions_fall_into_the_same_map(root: loader.Root) ->
 
 def test_map_made_in_one_go_equals_one_made_bit_by_bit(root: loader.Root, tmp_path: Path) -> None:
     make_map(root, "d")
-    how = map_how(root.open("d"), None)
+    how = map_index_record(root.open("d"), None)
     assert how is not None
     fit = read_fit(root.store, how)
     assert fit is not None
@@ -158,7 +158,7 @@ def test_forged_segment_shows_no_excluded_or_foreign_sample(root: loader.Root) -
     make_map(root, "d")
     root.exclude("d", ["k0001"], reason="private")
     version = root.open("d")
-    how = map_how(version, None)
+    how = map_index_record(version, None)
     assert how is not None
     parts = [part.own for part in version_parts(version, "appearance.npy")]
     n_rows = sum(part.n_rows for part in parts)
@@ -176,7 +176,7 @@ def test_forged_segment_shows_no_excluded_or_foreign_sample(root: loader.Root) -
 
 def test_damaged_fit_is_named_and_dropped(root: loader.Root) -> None:
     make_map(root, "d")
-    how = map_how(root.open("d"), None)
+    how = map_index_record(root.open("d"), None)
     assert how is not None
     path = fit_path(how)
     fit = root.store.get(path).data
@@ -198,7 +198,7 @@ def test_damaged_fit_is_named_and_dropped(root: loader.Root) -> None:
 
 def test_forged_fit_is_refused(root: loader.Root) -> None:
     make_map(root, "d")
-    how = map_how(root.open("d"), None)
+    how = map_index_record(root.open("d"), None)
     assert how is not None
     fit = read_fit(root.store, how)
     assert fit is not None
@@ -214,7 +214,7 @@ def test_forged_fit_is_refused(root: loader.Root) -> None:
         parse_fit(fit_bytes(strange, how, ""), fit_path(how))
     with root.write("other") as writer:
         writer.add("a", {"appearance.npy": np.ones(WIDTH, np.float16)})
-    other = map_how(root.open("other"), None)
+    other = map_index_record(root.open("other"), None)
     assert other is not None
     with refusal(Corrupt, what="path", where=fit_path(other), given=path):
         parse_fit(fit_bytes(fit, how, ""), fit_path(other))

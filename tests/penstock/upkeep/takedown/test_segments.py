@@ -9,7 +9,7 @@ import pytest
 
 import loader
 from loader.cache.pages import make_place
-from loader.dataset.search.how import parse_how
+from loader.dataset.search.index_record import parse_index_record
 from loader.dataset.search.segment_reads import merge_segments, read_segment
 from loader.errors import SampleNotFound
 from loader.storage import open_store
@@ -18,7 +18,7 @@ from penstock.search import index_build
 from penstock.search.index_build import make_index
 from penstock.search.map.stored_fit import read_fit
 from penstock.search.map.stored_map import make_map
-from penstock.search.map.version_map import map_how, read_map
+from penstock.search.map.version_map import map_index_record, read_map
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc.derived_segments import segment_kind
 from penstock.upkeep.migrate.mirror_update import migrate
@@ -160,7 +160,7 @@ def extreme(tmp_path):
 
 def record_of_index(root):
     (path,) = [info.key for info in root.store.list("search/") if info.key.endswith("/how.json")]
-    return parse_how(root.store.get(path).data, path)
+    return parse_index_record(root.store.get(path).data, path)
 
 
 def index_objects(root):
@@ -273,7 +273,7 @@ def unit_vector(version, key):
 
 def nearest_anchor(root, direction):
     """Return the cosine of the map's anchor that is the most similar to a vector."""
-    fit = read_fit(root.store, map_how(root.open("photos"), None))
+    fit = read_fit(root.store, map_index_record(root.open("photos"), None))
     return (fit.anchors @ direction).max()
 
 

@@ -37,7 +37,7 @@ _SIMILAR = ("embedding", "appearance")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class How:
+class IndexRecord:
     """One indexed field of a dataset."""
 
     dataset: str
@@ -95,16 +95,16 @@ class How:
         return low, high
 
 
-def how_of_field(
+def field_index_record(
     version: "VersionData",
     field_name: str,
     code: int,
     numbers: int = 0,
-) -> How:
-    """Return how a field of a version is indexed, without ranges."""
+) -> IndexRecord:
+    """Return the record of a version's field, without ranges."""
     facts = version.facts.get(field_name, {})
     network = facts.get(_WEIGHTS, "")
-    return How(
+    return IndexRecord(
         dataset=version.dataset,
         field=field_name,
         network=str(network),
@@ -113,12 +113,12 @@ def how_of_field(
     )
 
 
-def read_how(store: Store, how: How) -> How | None:
+def read_index_record(store: Store, record: IndexRecord) -> IndexRecord | None:
     """Return the stored record, with ranges; None before the first index. Raises: Corrupt; FormatTooNew."""
 
-    def read() -> How:
-        stored = store.get(how.path)
-        return parse_how(stored.data, how.path)
+    def read() -> IndexRecord:
+        stored = store.get(record.path)
+        return parse_index_record(stored.data, record.path)
 
     try:
         return retry_corrupt(read)
@@ -126,7 +126,7 @@ def read_how(store: Store, how: How) -> How | None:
         return None
 
 
-def parse_how(data: bytes, path: str) -> How:
+def parse_index_record(data: bytes, path: str) -> IndexRecord:
     """Return the record in a file. Raises: FormatTooNew; Corrupt."""
     try:
         body = parse_json_object(data)
@@ -138,7 +138,7 @@ def parse_how(data: bytes, path: str) -> How:
                 given=body["format"],
                 accepted=FORMAT,
             )
-        how = How(
+        record = IndexRecord(
             dataset=check_dataset_name(text_member(body, "dataset")),
             field=text_member(body, "field"),
             network=text_member(body, "network"),
@@ -148,7 +148,7 @@ def parse_how(data: bytes, path: str) -> How:
             high=_numbers(body, "high"),
             version=text_member(body, "version") if "version" in body else "",
         )
-        _check(how, path)
+        _check(record, path)
     except FormatTooNew:
         raise
     except DAMAGED as error:
@@ -158,20 +158,20 @@ def parse_how(data: bytes, path: str) -> How:
             where=path,
             given=str(error),
         ) from error
-    return how
+    return record
 
 
-def _check(how: How, path: str) -> None:
+def _check(record: IndexRecord, path: str) -> None:
     """Raise ValueError unless the record agrees with its path, and its ranges with its numbers."""
-    if how.path != path:
-        raise ValueError(f"it names itself {how.path}: it was copied or changed")
-    low, high = how.ranges
+    if record.path != path:
+        raise ValueError(f"it names itself {record.path}: it was copied or changed")
+    low, high = record.ranges
     is_finite = bool(np.isfinite(low).all() and np.isfinite(high).all())
-    if len(low) != how.numbers or len(high) != how.numbers:
-        raise ValueError(f"{len(low)} and {len(high)} ends of ranges for {how.numbers} numbers")
+    if len(low) != record.numbers or len(high) != record.numbers:
+        raise ValueError(f"{len(low)} and {len(high)} ends of ranges for {record.numbers} numbers")
     if not is_finite or not (low < high).all():
         raise ValueError("a range is empty or not finite")
-    if how.code == SQ8 and not how.numbers:
+    if record.code == SQ8 and not record.numbers:
         raise ValueError("codes of no numbers")
 
 

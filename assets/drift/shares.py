@@ -88,10 +88,11 @@ def _hits_by_chance(
     alpha: float,
     most: bool,
 ) -> float:
+    """Return the most (or least) hits among `drawn` of all `objects` that chance gives with probability `alpha`."""
     from scipy.stats import hypergeom
 
     if most:
-        quantile = hypergeom.isf
+        quantile = hypergeom.isf  # the quantile from above
     else:
         quantile = hypergeom.ppf
     return float(quantile(alpha, objects, hits, drawn))

@@ -10,7 +10,7 @@ from loader.errors import DecodeFailed, InvalidSpec
 from loader.modalities import find_decoder
 from loader.modalities.audio.downmix import UnknownLayout, channel_mix
 from loader.modalities.audio.resample import StrangeRate, resample
-from loader.modalities.fields import is_of_the_machine
+from loader.modalities.fields import is_machine_fault
 
 from ..media.unit import rejected
 
@@ -165,7 +165,7 @@ def sound(sample: Mapping[str, bytes], field: str) -> Sound:
             name = layout.name
             places = tuple(channel.name for channel in layout.channels)
     except (av.error.FFmpegError, ValueError, LookupError) as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         raise rejected(STAGE, "undecodable", error) from error
     if not samples.size:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from loader.errors import DecodeFailed, StoreError
-from loader.modalities.fields import is_of_the_machine, is_ours
+from loader.modalities.fields import is_machine_fault, is_ours
 from loader.modalities.video.container_checks import check_file_tables
 from loader.storage.disk.scratch import no_room
 from penstock.compute.pool import is_fault
@@ -140,7 +140,7 @@ def scratch_error(error: Exception, scratch: Path | str) -> StoreError:
 def check_machine(error: Exception, path: str) -> None:
     """Raise StoreError if scratch space caused the error, the error itself for another fault of this machine."""
     check_scratch(error, Path(path).parent)
-    lacks_memory = isinstance(error, MemoryError) and is_of_the_machine(error)
+    lacks_memory = isinstance(error, MemoryError) and is_machine_fault(error)
     if lacks_memory or is_ours(error) or is_fault(error):
         raise error
 

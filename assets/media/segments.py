@@ -19,7 +19,7 @@ import pyarrow.parquet
 from loader.dataset.log.entries import DAMAGED
 from loader.errors import Corrupt, ObjectNotFound
 from loader.json_text import is_text, parse_json_object
-from loader.modalities.fields import is_of_the_machine
+from loader.modalities.fields import is_machine_fault
 from loader.storage import Store
 
 NEEDED = ("key", "start_s", "end_s")
@@ -299,7 +299,7 @@ def read_segments(landing: Store, keys: Collection[str]) -> GivenSegments:
             except Corrupt as error:
                 problems.setdefault(key, str(error))
     except (pa.ArrowException, OSError, *DAMAGED) as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         message = f"{place} cannot be read ({error}); repair it, or take it away"
         if isinstance(error, Corrupt):

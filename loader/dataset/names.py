@@ -173,7 +173,7 @@ def check_column(name: object, reserved: frozenset[str]) -> str:
         )
     if name in reserved:
         raise InvalidField(
-            f"metadata column {name!r} is reserved; choose another name than {sorted(reserved)}",
+            f"metadata column {name!r} is reserved; choose a name other than {sorted(reserved)}",
             what="column",
             given=name,
             accepted=f"names other than {sorted(reserved)}",

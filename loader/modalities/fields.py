@@ -150,7 +150,7 @@ def requested_bytes(error: MemoryError) -> int:
     return int(stated[1])
 
 
-def is_of_the_machine(error: BaseException) -> bool:
+def is_machine_fault(error: BaseException) -> bool:
     """Return whether a decoder failed because the machine lacks memory, files, a network, threads or a package.
 
     A decoder only gets bytes, so every OSError with a number is the machine's; Pillow's about images have none. A unit

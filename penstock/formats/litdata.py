@@ -34,7 +34,7 @@ from .exporter import (
 )
 from .importer import ColumnarOptions, ImportRun, Readable, ReadSample, list_runs, with_bytes
 from .litdata_index import ABSENT, DTYPES, LitDataChunk, LitDataIndex, parse_index
-from .litdata_leaves import NULL, LeafValues, leaf_size, put, sample_leaves, table_rows
+from .litdata_leaves import NULL, LeafValues, add_leaf, leaf_size, sample_leaves, table_rows
 from .reading.exported import COLUMN_BYTES, KEY, METADATA, Exported, find_export
 from .reading.indexed import (
     Int64s,
@@ -107,7 +107,7 @@ def _rows(
     for begin, end in pairwise(offsets.tolist()):
         out = LeafValues({}, {})
         for leaf, place in sample_leaves(index.leaves, window, begin, end):
-            put(leaf, window, place, out)
+            add_leaf(leaf, window, place, out)
         yield out
 
 

@@ -70,7 +70,7 @@ def sample_leaves(
         offset += nbytes
 
 
-def put(leaf: Leaf, window: ObjectWindow, at: ByteRange, out: LeafValues) -> None:
+def add_leaf(leaf: Leaf, window: ObjectWindow, at: ByteRange, out: LeafValues) -> None:
     """Add a leaf's value to `out`, as field or metadata."""
     if leaf.encoding in DTYPES:
         _put_array(leaf, window, at, out)
@@ -84,7 +84,7 @@ def put(leaf: Leaf, window: ObjectWindow, at: ByteRange, out: LeafValues) -> Non
     if leaf.encoding == JSON:
         is_null = at.nbytes == len(NULL) and window.read(*at) == NULL
         if not is_null:
-            out.fields[leaf.field] = document(leaf, window, at)
+            out.fields[leaf.field] = json_range(leaf, window, at)
         return
     if leaf.word and at.nbytes % leaf_size(leaf.word):
         raise corrupt(
@@ -93,7 +93,7 @@ def put(leaf: Leaf, window: ObjectWindow, at: ByteRange, out: LeafValues) -> Non
     out.fields[leaf.field] = at
 
 
-def document(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> ByteRange:
+def json_range(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> ByteRange:
     """Return the byte range of a leaf's JSON."""
     text_bytes = at.nbytes - NESTED_HEAD
     if text_bytes >= 0:

@@ -75,6 +75,7 @@ class RunReader:
             self._next += 1
             self._read_next(source)
             return
+        # Nothing is unread: look for new objects, in both sources in turn.
         source = self._sources()[self._next % 2]
         self._next += 1
         source.refresh(now_s)

@@ -434,8 +434,7 @@ def _parts(
         ended_us = min(ended_us, max(at_us, allocation.ranks_ended_us))
         parts["stopping" if last in STOPS else "back-off"] += (allocation.ended_us - ended_us) / 1e6
     for stretch in stretches:
-        # Clamped, so that the parts add up to the start's time whatever its record says.
-        until_us = max(at_us, min(stretch.until_us, ended_us))
+        until_us = max(at_us, min(stretch.until_us, ended_us))  # the parts add up to the start's time
         seconds = (until_us - at_us) / 1e6
         at_us = until_us
         steps = stretch.end - stretch.begin
@@ -444,7 +443,6 @@ def _parts(
         elif not steps:
             parts["unknown"] += seconds
         else:
-            # Share of the steps that an earlier start did, too.
             repeated = max(0, min(stretch.end, done) - stretch.begin) / steps
             parts["waiting for data"] += seconds * wait_share
             parts["repeated steps"] += seconds * (1 - wait_share) * repeated

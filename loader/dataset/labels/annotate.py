@@ -225,7 +225,7 @@ def _read(
         keys.append(batch.table[options.key])
         numbers.append(batch.numbers)
     missing = sorted(set(options.columns or ()) - present)
-    # Without a row nothing says which columns there are; matching then refuses the rows.
+    # Without a row the columns are unknown; matching then refuses the rows.
     if keys and missing:
         accepted = sorted(present - {options.key})
         raise FieldNotFound(
@@ -357,7 +357,7 @@ def _write(
 
 
 def _rows_with_values(table: pa.Table) -> pa.Table:
-    """Return the rows that set or remove a value; an author and a time alone say nothing about a sample."""
+    """Return the rows that set or remove a value; an author and a time are no value."""
     has_value = pa.array(np.zeros(table.num_rows, bool))
     for name in table.column_names[2:]:  # after part and row
         if name == REMOVED:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ...storage import Store
 from ..names import hashes_of
-from ..tables.parquet import TableFile, get_table, texts
+from ..tables.parquet import TableFile, get_table, string_array
 from ..tables.table_rows import get_rows
 
 MOST_KEYS = 2_000_000
@@ -36,7 +36,7 @@ class KeyHashes:
 
         Raises: Corrupt; StoreError.
         """
-        searched = _short_hashes(texts(keys))
+        searched = _short_hashes(string_array(keys))
         for file, hashes in self._files:
             rows = np.flatnonzero(np.isin(hashes, searched))
             if len(rows):

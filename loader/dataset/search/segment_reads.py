@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt, FormatTooNew, ObjectNotFound
 from ...json_text import parse_json
-from ...modalities.fields import is_of_the_machine
+from ...modalities.fields import is_machine_fault
 from ...storage import Store
 from ...storage.requests import retry_corrupt
 from ...storage.store import ObjectInfo
@@ -362,7 +362,7 @@ def _corrupt_if_unreadable(path: str) -> Iterator[None]:
     except (Corrupt, FormatTooNew):
         raise
     except (*UNREADABLE, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         raise Corrupt(
             f"{path} is not a segment ({type(error).__name__} {error}); {_AGAIN}",

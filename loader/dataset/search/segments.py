@@ -25,7 +25,7 @@ from ...storage import Store
 from ...storage.store import ObjectInfo
 from ..log.entries import canonical
 from ..tables.arrow_values import without_nulls
-from ..tables.parquet import SCHEMA_VERSION, Int64s, integers, take_rows, texts
+from ..tables.parquet import SCHEMA_VERSION, Int64s, integers, string_array, take_rows
 
 if TYPE_CHECKING:
     from ..reading.sample_places import VersionData
@@ -113,7 +113,7 @@ def version_parts(version: "VersionData", field: str) -> list[VersionPart]:
     if len(parts.groups) > 1:
         import pyarrow.compute as pc  # 40 ms, saved at startup
 
-        (name,) = texts([group])
+        (name,) = string_array([group])
         is_of_group = pc.equal(table["group"], name)
         table = table.filter(is_of_group)
     positions = parts.positions(table["part"])
@@ -219,7 +219,7 @@ def with_rows(parts: Sequence[SegmentPart], values: pa.Table) -> pa.Table:
     """Return a segment's table: part and row before the value columns."""
     n_rows = [part.n_rows for part in parts]
     number = np.repeat(np.arange(len(parts)), n_rows)  # int64 [rows]: number of the row's part
-    names = texts([part.part for part in parts])
+    names = string_array([part.part for part in parts])
     rows = _rows_in_parts(parts)
     row_column = pa.Int64Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
     columns = {

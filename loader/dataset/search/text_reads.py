@@ -13,8 +13,7 @@ from ..reading.sample_places import SamplePlaces
 from ..reading.verified_bucket_reads import FieldRead, read_places
 from ..reading.verified_gathers import GatheredBytes, OpenShards, gather_bytes
 from ..shards.bitmap import Bools
-from ..tables.parquet import Int64s, take_rows
-from ..tables.parquet import texts as text_array
+from ..tables.parquet import Int64s, string_array, take_rows
 from .field_texts import MOST_TEXT_CHARACTERS, search_text
 from .index_record import IndexRecord
 from .segments import SegmentKind
@@ -151,7 +150,7 @@ def _block_texts(
 
     # A null, the plain texts, then the single ones. A text that is in neither takes the null.
     null = pa.nulls(1, pa.string())
-    values = pa.concat_arrays([null, plain, text_array(singles)])
+    values = pa.concat_arrays([null, plain, string_array(singles)])
     first_single = 1 + len(plain)
     plain_numbers = stored.numbers[is_plain]
     source = np.zeros(len(numbers), np.int64)  # [n]: position of each text in `values`
@@ -183,7 +182,7 @@ def _plain_texts(field: str, stored: GatheredBytes) -> tuple[pa.Array, Bools]:
     1e6 captions take 0.1 s; decoded one by one, 1.3 s.
     """
     n = len(stored.numbers)
-    nothing = text_array([])
+    nothing = string_array([])
     is_nothing = np.zeros(n, bool)
     if not field.endswith(".txt"):
         return nothing, is_nothing

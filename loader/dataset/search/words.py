@@ -17,8 +17,7 @@ import pyarrow as pa
 from ...errors import InvalidRuntime
 from ..shards.bitmap import Bools
 from ..tables.arrow_values import without_nulls
-from ..tables.parquet import integers, take_rows
-from ..tables.parquet import texts as text_array
+from ..tables.parquet import integers, string_array, take_rows
 
 MOST_CHARACTERS = 400
 """Most characters of a query."""
@@ -113,7 +112,7 @@ def fold_texts(texts: pa.Array) -> pa.ChunkedArray:
     """Return texts as they are compared, each with a line feed after it; a null is a text without words."""
     import pyarrow.compute as pc  # 40 ms, saved at startup
 
-    (line_feed,) = text_array(["\n"])
+    (line_feed,) = string_array(["\n"])
     pieces = []
     for start in range(0, len(texts), FOLD_ROWS):
         block = without_nulls(texts.slice(start, FOLD_ROWS))

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import Corrupt, FieldNotFound, InvalidRuntime
-from ..tables.parquet import codes, integers, take_rows, texts
+from ..tables.parquet import codes, integers, string_array, take_rows
 from .bitmap import Bools, Int64s, SelectTable, pack, unpack
 from .numbered_rows import ShardRows
 
@@ -176,7 +176,7 @@ class PartsTable:
         elif isinstance(parts, pa.Array):
             ids = pa.chunked_array([parts])
         else:
-            ids = pa.chunked_array([texts(parts)])
+            ids = pa.chunked_array([string_array(parts)])
 
         index = pc.index_in(ids, value_set=self.ids)
         if index.null_count:

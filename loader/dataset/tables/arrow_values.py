@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from .parquet import texts
+from .parquet import string_array
 
 
 def booleans(values: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.BooleanArray:
@@ -22,7 +22,7 @@ def without_nulls(column: pa.Array) -> pa.Array:
 
     kind = column.type
     if pa.types.is_string(kind):
-        (zero,) = texts([""])
+        (zero,) = string_array([""])
     else:
         buffers = [None, pa.py_buffer(bytes(kind.byte_width))]
         (zero,) = pa.Array.from_buffers(kind, 1, buffers)

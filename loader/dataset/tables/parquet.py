@@ -1,7 +1,7 @@
 """Read and write Parquet tables in a store. Every table contains its kind and schema version.
 
-Use these functions instead of pyarrow's `to_numpy`, `pa.scalar`, `pa.array` and comparisons, which import pandas if it
-is installed (0.15 to 0.4 s). A file that is read in parts has the SHA-256 of its row groups and front in the footer:
+A training's start uses these functions, not pyarrow's `to_numpy`, `pa.scalar`, `pa.array` and comparisons: those import
+pandas (0.15 to 0.4 s). A file that is read in parts has the SHA-256 of its row groups and front in the footer:
 
     PAR1, bytes outside the table (the front), row groups, footer
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import Corrupt, FormatTooNew, PenstockError
-from ...modalities.fields import is_of_the_machine
+from ...modalities.fields import is_machine_fault
 from ...storage import Store
 from ...storage.requests import retry_corrupt
 from ...storage.store import Objects
@@ -77,18 +77,18 @@ def take_rows(values: T, positions: Int64s) -> T:
     return values.take(indices)
 
 
-def texts(values: Sequence[str]) -> pa.StringArray:
-    """Return an array of texts of at most 2 GiB together."""
+def string_array(values: Sequence[str]) -> pa.StringArray:
+    """Return an array of texts, as `pa.array` does. Raises: ValueError above 2 GiB of text."""
     data = [value.encode() for value in values]
-    offsets = np.cumsum([0, *map(len, data)]).astype(np.int32)
-    return pa.StringArray.from_buffers(
-        len(data),
-        pa.py_buffer(offsets),
-        pa.py_buffer(b"".join(data)),
-    )
+    offsets = np.cumsum([0, *map(len, data)])  # int64 [n + 1], in bytes
+    if offsets[-1] > MAX_TEXT_BYTES:
+        raise ValueError(f"{offsets[-1]:,} bytes of texts; an array has at most {MAX_TEXT_BYTES:,}")
+    offset_buffer = pa.py_buffer(offsets.astype(np.int32))
+    return pa.StringArray.from_buffers(len(data), offset_buffer, pa.py_buffer(b"".join(data)))
 
 
 SCHEMA_VERSION = 1
+MAX_TEXT_BYTES = 2**31 - 1  # of one array, whose offsets are int32
 ROW_GROUP_ROWS = 65_536
 SAMPLES = "samples-"
 """Prefix of the table kinds that have one row per sample."""
@@ -114,7 +114,7 @@ def corrupt_if_unreadable(
     except PenstockError:  # some are OSErrors or ValueErrors
         raise
     except errors as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         raise Corrupt(
             f"{what}: {error}; restore it from a mirror", what="table", given=type(error).__name__
@@ -317,7 +317,7 @@ def parse_table(
     except FormatTooNew:
         raise
     except UNREADABLE as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         text = f"{name} is not a readable Parquet file: {error}"
         raise Corrupt(text, what="table", where=name, given=str(error)) from error

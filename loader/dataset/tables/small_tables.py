@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import Corrupt, FormatTooNew
-from ...modalities.fields import is_of_the_machine
+from ...modalities.fields import is_machine_fault
 from .parquet import UNREADABLE, check_schema_version
 
 MOST_SMALL_ROWS = 200_000
@@ -48,7 +48,7 @@ def parse_small_table(
     except (Corrupt, FormatTooNew):
         raise
     except (*UNREADABLE, KeyError) as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         raise Corrupt(
             f"{name} is not a readable Parquet file: {error}", what="table", where=name, given=str(error)

@@ -22,8 +22,8 @@ from .parquet import (
     get_table_bytes,
     get_tables,
     part_hashes,
+    string_array,
     take_rows,
-    texts,
 )
 from .parquet_ranges import TAIL_BYTES, WHOLE_BELOW_BYTES, Window, footer_nbytes, row_group_extent
 
@@ -249,7 +249,7 @@ def _read_rows(
     """Return the rows of a file with these keys."""
     import pyarrow.compute as pc  # 40 ms, saved at startup
 
-    searched = texts(keys)
+    searched = string_array(keys)
     data = get_table_bytes(store, file)
     name = f"{store.url}/{file.path}"
     with corrupt_if_unreadable(f"{name} is not a readable Parquet file"):

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ...errors import Corrupt, FormatTooNew, ObjectNotFound
-from ...modalities.fields import is_of_the_machine
+from ...modalities.fields import is_machine_fault
 from ...order.random.keyed_permutation import I64
 from ...order.sources.window_view import KeptWindows, table_sha256
 from ...storage import Store
@@ -302,7 +302,7 @@ def _rows_start(
         bitmap_nbytes = int(metadata[b"penstock.front_nbytes"])
         return max(0, MAGIC_BYTES + bitmap_nbytes)
     except (*UNREADABLE, KeyError) as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         raise _unreadable(name, error) from error
 
@@ -343,7 +343,7 @@ def _parse_rows(
     except FormatTooNew:
         raise
     except (*UNREADABLE, KeyError, TypeError) as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         raise _unreadable(name, error) from error
     if not is_whole:

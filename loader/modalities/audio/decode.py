@@ -18,7 +18,7 @@ from av.error import FFmpegError
 
 from ...errors import DecodeFailed
 from ...limits import MAX_AUDIO_BYTES
-from ..fields import Buffer, is_of_the_machine
+from ..fields import Buffer, is_machine_fault
 from ..video.container_checks import check_complete, check_tables
 from .downmix import UnknownLayout, channel_mix
 from .padding import announced_length, audio_ends, check_lengths, check_wav, flac_samples
@@ -120,7 +120,7 @@ def _open_audio(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]
     except BadSound as bad:
         raise DecodeFailed(f"audio: {bad.reason}") from bad
     except (FFmpegError, ValueError, LookupError, MemoryError, OverflowError) as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         raise DecodeFailed(f"audio: {type(error).__name__}: {error} ({len(data)} bytes)") from error
 

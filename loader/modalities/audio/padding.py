@@ -173,7 +173,7 @@ def announced_length(container: str, data: Buffer) -> Promise | None:
 
 def flac_samples(data: Buffer) -> int | None:
     """Return the length in a FLAC's STREAMINFO (RFC 9639, section 8.2); None if unknown."""
-    at = _behind_id3(data)
+    at = _id3_end(data)
     if bytes(data[at : at + 4]) != b"fLaC" or len(data) < at + 26:
         return None
     word = int.from_bytes(data[at + 18 : at + 26], "big")
@@ -181,7 +181,8 @@ def flac_samples(data: Buffer) -> int | None:
     return n_samples or None
 
 
-def _behind_id3(data: Buffer) -> int:
+def _id3_end(data: Buffer) -> int:
+    """Return the offset after the ID3 tags at the beginning of a file."""
     at = 0
     while bytes(data[at : at + 3]) == b"ID3" and at + 10 <= len(data):
         size = 0
@@ -199,7 +200,7 @@ def mp3_samples(data: Buffer) -> int | None:
 
     LAME's rev1 tag is applied as in FFmpeg: the decoder's delay, 529 samples, moves from the padding to the start.
     """
-    at = _behind_id3(data)
+    at = _id3_end(data)
     head = bytes(data[at : at + 192])
     if len(head) < 192 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2:  # not a layer III frame
         return None

@@ -25,7 +25,7 @@ from ...errors import DecodeFailed
 from ...limits import MAX_IMAGE_PX, limit_message
 from ...native import resample
 from ...native.python import MAX_SIDE
-from ..fields import Buffer, Place, is_of_the_machine, nowhere
+from ..fields import Buffer, Place, is_machine_fault, nowhere
 from .crop import (
     FLIPPED,
     UPRIGHT,
@@ -307,7 +307,7 @@ def _pillow(data: Buffer, reader: type[Image.Image], word: str, is_deep: bool = 
     except DecodeFailed:
         raise
     except _DAMAGED as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         raise DecodeFailed(
             f"{word}: {type(error).__name__}: {error} ({len(data)} bytes)",

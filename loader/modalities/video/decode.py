@@ -21,7 +21,7 @@ from google_crc32c import value as crc32c
 
 from ...errors import DecodeFailed
 from ...limits import MAX_CLIP_BYTES
-from ..fields import Buffer, Place, is_of_the_machine, nowhere
+from ..fields import Buffer, Place, is_machine_fault, nowhere
 from ..image.crop import UPRIGHT, Bits, Box, CropGeometry, Framing, Size, apply_turn, nearest
 from ..image.jpeg_header import check_scans
 from .demux import ClipSource, Codec, WholeFile, whole_file
@@ -295,7 +295,7 @@ def read_bare(
             _DECODERS.give_back(use, codec, codec.width * codec.height)
         return clip.upright()
     except (FFmpegError, ValueError, LookupError, MemoryError, OverflowError) as error:
-        if isinstance(error, DecodeFailed) or is_of_the_machine(error):
+        if isinstance(error, DecodeFailed) or is_machine_fault(error):
             raise
         return None
 
@@ -323,7 +323,7 @@ def read_run(table: PacketTable, timeline: Timeline, data: Buffer, choice: Choic
     except DecodeFailed:
         raise
     except (FFmpegError, ValueError, LookupError, MemoryError, OverflowError) as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         raise DecodeFailed(f"video: {type(error).__name__}: {error} ({len(whole)} bytes)") from error
 
@@ -381,7 +381,7 @@ def _decode_packets(source: ClipSource, codec: Codec, run: PacketGroup, clip: Cl
                     clip.put(run.positions[came], frame)
                     missing.discard(came)
     except FFmpegError as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         return f"{type(error).__name__}: {error}"
     if missing:

@@ -11,7 +11,7 @@ from av.error import FFmpegError
 
 from ...errors import DecodeFailed
 from ...limits import MAX_FRAME_PX, MAX_PACKET_BYTES_RATIO, MP4_SAMPLES_ANYWAY, limit_message
-from ..fields import Buffer, is_of_the_machine
+from ..fields import Buffer, is_machine_fault
 from .container_checks import HIDING, MAGIC, check_complete, check_segment, check_tables, is_hidden
 from .timeline import Timeline
 
@@ -111,7 +111,7 @@ def whole_file(data: Buffer) -> Iterator[WholeFile]:
     except DecodeFailed:
         raise
     except (FFmpegError, ValueError, LookupError, MemoryError, OverflowError) as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         raise DecodeFailed(
             f"video: {type(error).__name__}: {error} ({len(data)} bytes)",

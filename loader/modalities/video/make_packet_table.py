@@ -13,7 +13,7 @@ from google_crc32c import extend
 from google_crc32c import value as crc32c
 
 from ...errors import DecodeFailed
-from ..fields import Buffer, is_of_the_machine
+from ..fields import Buffer, is_machine_fault
 from .demux import Codec, VideoPacket, prepare, whole_file
 from .display_matrix import frame_matrix
 from .packet_decode import copy_packet, open_codec
@@ -190,7 +190,7 @@ def _first_picture(codec: Codec, body: bytes) -> av.VideoFrame | None:
     try:
         frames = [*codec.decode(copy_packet(body, 0, True)), *codec.decode(None)]
     except FFmpegError as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         return None  # the loader's own read reports the error, frame by frame
     if frames:

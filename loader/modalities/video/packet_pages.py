@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DecodeFailed, FormatTooNew
-from ..fields import Buffer, is_of_the_machine
+from ..fields import Buffer, is_machine_fault
 from .packet_table import (
     COLUMNS,
     I64,
@@ -67,7 +67,7 @@ class PacketPages:
             batch = pa.ipc.read_record_batch(message, COLUMNS)
             batch.validate(full=True)
         except (pa.ArrowException, OSError, ValueError) as error:
-            if is_of_the_machine(error):
+            if is_machine_fault(error):
                 raise
             fault: object = type(error).__name__
             if isinstance(error, DecodeFailed):
@@ -128,7 +128,7 @@ def read_head(data: Buffer) -> PacketPages | int | None:
         DecodeFailed,
         FormatTooNew,
     ) as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         return None
     is_whole = len(rows) and schema.equals(COLUMNS, check_metadata=False) and not facts.whole_because

@@ -21,7 +21,7 @@ import pyarrow as pa
 from google_crc32c import value as crc32c
 
 from ...errors import DecodeFailed, FormatTooNew, PenstockError
-from ..fields import PACKETS_SUFFIX, Buffer, is_of_the_machine, load
+from ..fields import PACKETS_SUFFIX, Buffer, is_machine_fault, load
 
 SUFFIX = PACKETS_SUFFIX
 TABLE_VERSION = 2
@@ -217,7 +217,7 @@ def read_packets(data: Buffer) -> PacketTable:
     except PenstockError:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         raise DecodeFailed(
             f"packet table: {type(error).__name__}: {error}", what="packet table", given=type(error).__name__

@@ -444,8 +444,7 @@ def with_costs(batches: list[Batch], metrics: StepMetrics) -> list[Batch]:
     for batch in batches:
         batch.stats = common | batch.stats
         batch.slowest = metrics.slowest.get(batch.step)
-    # The rest of each division goes to the first batches: the batches' counts add up to the metrics'.
     for name, amount in counts.items():
-        for batch in batches[: amount % n]:
+        for batch in batches[: amount % n]:  # the rest of the division
             batch.stats[name] += 1
     return batches

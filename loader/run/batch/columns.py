@@ -126,21 +126,16 @@ class ArrayPool:
         return np.ndarray(shape, dtype, memory)
 
     def _take(self, nbytes: int) -> mmap.mmap | None:
-        """Return a free block that fits, None without one. The block freed last is tried first."""
         misfits = list[mmap.mmap]()
-        most_nbytes = FITS * nbytes + _GRAIN_BYTES
         with self._turn:
             try:
-                while True:
-                    piece = self._free.pop()
-                    if nbytes <= len(piece) <= most_nbytes:
-                        return piece
+                while not nbytes <= len(piece := self._free.pop()) <= FITS * nbytes + _GRAIN_BYTES:
                     misfits.append(piece)
+                return piece
             except IndexError:
                 return None
             finally:
-                # To the old end, so that blocks that did not fit are dropped first.
-                self._free.extendleft(misfits)
+                self._free.extendleft(misfits)  # to the old end: blocks that did not fit are dropped first
 
 
 @cache

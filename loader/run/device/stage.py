@@ -79,7 +79,7 @@ class DeviceStage:
 
         Raises: errors from making or copying it, after the batches before it; InvalidRuntime after `dismiss`.
         """
-        asked_s = perf_counter()
+        requested_s = perf_counter()
         with self._changed:
             if self._starts_at_second_request and self._first >= 0:
                 self._starts_at_second_request = False
@@ -100,8 +100,9 @@ class DeviceStage:
             self._changed.notify_all()
         staged.copy.hand_over()
         stats = staged.batch.stats
-        lay_s = stats.get("handover_wait_seconds", 0.0) + max(0.0, asked_s - staged.copied_s)
-        stats["handover_wait_seconds"] = lay_s
+        # The batch was ready and waited for the training: on the host, and then on the device.
+        device_wait_s = max(0.0, requested_s - staged.copied_s)
+        stats["handover_wait_seconds"] = stats.get("handover_wait_seconds", 0.0) + device_wait_s
         return staged
 
     def dismiss(self) -> None:
@@ -293,7 +294,7 @@ def _torch_backend(device: Any) -> DeviceBackend | None:
     import torch
 
     try:
-        asked = torch.device(device)
+        requested = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise InvalidRuntime(
             f"device = {device!r}; accepted: None, a torch.device, or its name, such as 'cuda' or 'cuda:1' ({error})",
@@ -301,33 +302,33 @@ def _torch_backend(device: Any) -> DeviceBackend | None:
             given=device,
             accepted="None, a torch.device, or its name",
         ) from None
-    if asked.type == "cpu":
+    if requested.type == "cpu":
         return None
     # Without the check torch names the accelerator that it was built for, present or not.
-    there = torch.accelerator.current_accelerator(check_available=True)
-    if there is None or there.type != asked.type:
-        if there is None:
+    present = torch.accelerator.current_accelerator(check_available=True)
+    if present is None or present.type != requested.type:
+        if present is None:
             has = "no accelerator"
         else:
-            has = f"only {there.type!r}"
+            has = f"only {present.type!r}"
         raise InvalidRuntime(
-            f"device = {str(asked)!r}, but torch {torch.__version__} finds {has} in this process; leave device out to "
-            f"keep batches on the host, or install torch's build for {asked.type!r} and check its driver",
+            f"device = {str(requested)!r}, but torch {torch.__version__} finds {has} in this process; leave device out "
+            f"to keep batches on the host, or install torch's build for {requested.type!r} and check its driver",
             what="device",
             where="this process",
-            given=str(asked),
+            given=str(requested),
             accepted=has,
         )
     count = torch.accelerator.device_count()
-    if asked.index is not None and asked.index >= count:
+    if requested.index is not None and requested.index >= count:
         raise InvalidRuntime(
-            f"device = {str(asked)!r}; this process sees {count} of them, 0 to {count - 1}",
+            f"device = {str(requested)!r}; this process sees {count} of them, 0 to {count - 1}",
             what="device",
-            given=str(asked),
+            given=str(requested),
             accepted=f"0 to {count - 1}",
         )
-    index = asked.index if asked.index is not None else torch.accelerator.current_device_index()
-    chosen = torch.device(asked.type, index)
+    index = requested.index if requested.index is not None else torch.accelerator.current_device_index()
+    chosen = torch.device(requested.type, index)
     if chosen.type == "cuda":
         from .torch_copies import CudaCopies
 

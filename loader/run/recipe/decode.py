@@ -21,7 +21,7 @@ from ...errors import (
 )
 from ...modalities import Decoder, draws, find_decoder, placing
 from ...modalities.array import is_array
-from ...modalities.fields import Place, is_of_code, is_of_the_machine, load, nowhere
+from ...modalities.fields import Place, is_machine_fault, is_of_code, load, nowhere
 from ...modalities.video.request import Choice, VideoDecoder, choose
 from ...modalities.video.timeline import Timeline
 from ...native import copy_bytes
@@ -265,13 +265,13 @@ def decode_sample(
 def failure(error: Exception, decoder: Decoder | None, address: Described, field: str) -> Exception:
     """Return DecodeFailed with the sample's address, for a decoder's error about the bytes.
 
-    An error unrelated to the bytes (`is_of_the_machine`, `is_of_code`) is returned itself, with a note that names
+    An error unrelated to the bytes (`is_machine_fault`, `is_of_code`) is returned itself, with a note that names
     decoder and address.
     """
     at = address.describe(field)
     if isinstance(error, DecodeFailed):
         return error.with_message(f"{at}: {error}", where=at)
-    if isinstance(error, PenstockError) or is_of_the_machine(error):
+    if isinstance(error, PenstockError) or is_machine_fault(error):
         error.add_note(f"while decoding {at} with {_name(decoder)}")
         return error
     if is_of_code(error):

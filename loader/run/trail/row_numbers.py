@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 
 from ...dataset.tables.parquet import UNREADABLE, parse_table
 from ...errors import Corrupt, FormatTooNew
-from ...modalities.fields import is_of_the_machine
+from ...modalities.fields import is_machine_fault
 from .step_rows import NOTE
 
 MOST_OBJECT_BYTES = 8 * 2**20
@@ -45,7 +45,7 @@ def row_numbers(data: bytes, where: str, required: Mapping[str, pa.DataType]) ->
     except FormatTooNew:
         raise
     except (KeyError, *UNREADABLE) as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         raise Corrupt(
             f"{where} is not a table of a trail ({error}); restore or delete it",

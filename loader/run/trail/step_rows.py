@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ...dataset.tables.parquet import UNREADABLE, table_bytes
 from ...errors import Corrupt, InvalidRuntime
-from ...modalities.fields import is_of_the_machine
+from ...modalities.fields import is_machine_fault
 
 TABLE = "trail"
 """Kind of its Parquet tables."""
@@ -193,7 +193,7 @@ def cast_rows(table: pa.Table, name: str, without: Collection[str] = ()) -> pa.T
             return chosen
         return chosen.cast(schema)
     except (KeyError, *UNREADABLE) as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         raise Corrupt(
             f"{name} is not a table of a trail ({error}); restore or delete it",

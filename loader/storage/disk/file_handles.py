@@ -24,7 +24,7 @@ class FileHandle:
         self.descriptor = descriptor
         if hasattr(os, "posix_fadvise"):  # samples are read in random order: disable read-ahead
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-        self.map = _map_file(descriptor) if is_of_this_machine(os.fstat(descriptor).st_dev) else None
+        self.map = _map_file(descriptor) if is_local_filesystem(os.fstat(descriptor).st_dev) else None
 
     def __del__(self) -> None:
         os.close(self.descriptor)
@@ -42,7 +42,7 @@ def _map_file(descriptor: int) -> mmap.mmap | None:
 
 
 @lru_cache(maxsize=256)
-def is_of_this_machine(device: int) -> bool:
+def is_local_filesystem(device: int) -> bool:
     """Return whether only this machine writes to a device's (`st_dev`) file system; False if unknown.
 
     A page fault on a network file may take minutes, so such files are read, not mapped.

@@ -13,7 +13,7 @@ import numpy as np
 
 from loader.errors import Corrupt, InvalidSample, MissingDependency, PenstockError
 from loader.json_text import parse_json
-from loader.modalities.fields import is_of_the_machine
+from loader.modalities.fields import is_machine_fault
 
 MAX_FIELD_BYTES = 2**30
 """Largest field, in bytes."""
@@ -60,7 +60,7 @@ def damage_named(where: str) -> Iterator[None]:
             f"logs of robots are read by mcap, rosbags and protobuf: pip install 'penstock-data[mcap]' ({error})"
         ) from error
     except Exception as error:  # raised by three libraries, and by definitions in the file
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         raise Corrupt(f"{where}: {type(error).__name__}: {error}; repair it, or move it elsewhere") from error
 

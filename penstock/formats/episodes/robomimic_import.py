@@ -18,7 +18,7 @@ import numpy as np
 
 from loader.errors import Changed, Corrupt, InvalidSample, MissingDependency, NotSupported, StoreError
 from loader.limits import MAX_MASK_BYTES, limit_message
-from loader.modalities.fields import is_of_the_machine
+from loader.modalities.fields import is_machine_fault
 from loader.modalities.row_blocks import with_row_blocks
 from loader.storage import ObjectInfo, Store
 
@@ -163,7 +163,7 @@ def _open_file(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, str]]:
                 given=error,
             ) from error
         except (OSError, KeyError, RuntimeError, ValueError) as error:
-            if is_of_the_machine(error):
+            if is_machine_fault(error):
                 raise
             raise Corrupt(
                 f"{where} is not a valid HDF5 file: {error}; repair it, or move it elsewhere",

@@ -11,7 +11,7 @@ from loader.dataset.columnar.arrow_columns import TableRows
 from loader.dataset.columnar.choices import SchemaFacts
 from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.errors import Corrupt, InvalidStore, MissingDependency, NotSupported, PenstockError
-from loader.modalities.fields import is_of_the_machine
+from loader.modalities.fields import is_machine_fault
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.s3 import s3_config
 
@@ -191,7 +191,7 @@ def _errors_named(name: str) -> Iterator[None]:
     except NotImplementedError as error:
         raise NotSupported(f"{name}: Lance does not read a feature that it uses: {error}") from error
     except (OSError, ValueError, RuntimeError) as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         raise Corrupt(f"{name}: Lance cannot read it: {error}") from error
     except BaseException as error:  # a Rust panic is not an Exception

@@ -17,7 +17,7 @@ from loader.dataset.search.index_record import MOST_NUMBERS, IndexRecord
 from loader.dataset.search.segment_reads import footer_facts
 from loader.dataset.tables.parquet import SCHEMA_VERSION, UNREADABLE
 from loader.errors import AlreadyExists, Corrupt, FormatTooNew, ObjectNotFound
-from loader.modalities.fields import is_of_the_machine
+from loader.modalities.fields import is_machine_fault
 from loader.storage import Store
 from loader.storage.requests import retry_corrupt
 
@@ -162,7 +162,7 @@ def parse_fit(data: bytes, path: str, numbers: int | None = None) -> MapFit:
     except (Corrupt, FormatTooNew):
         raise
     except (*UNREADABLE, LookupError, TypeError, AttributeError, OverflowError) as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         message = f"{path} is not a fit of a map ({type(error).__name__} {error}); {_AGAIN}"
         raise Corrupt(message, what="fit of a map", where=path, given=str(error)) from error
@@ -185,7 +185,7 @@ def fit_version(data: bytes, path: str) -> str:
     except (Corrupt, FormatTooNew):
         raise
     except (*UNREADABLE, LookupError, TypeError, AttributeError, OverflowError) as error:
-        if is_of_the_machine(error):
+        if is_machine_fault(error):
             raise
         raise Corrupt(f"{path} is not a fit of a map ({type(error).__name__} {error}); {_AGAIN}") from error
 

@@ -195,7 +195,7 @@ def _tracebacks(text: str) -> tuple[list[str], list[_Traceback]]:
     return lines, sorted(ended.values(), key=lambda traceback: traceback.end)
 
 
-def last_failure(log: str, begin: int = 0) -> RankFailure:
+def read_failure(log: str, begin: int = 0) -> RankFailure:
     """Return the earliest traceback in a log, or its last lines. begin: bytes before this start.
 
     If Slurm ended a rank for its memory, its line comes first; without a traceback, its line on the end of a rank.
@@ -219,10 +219,10 @@ def last_failure(log: str, begin: int = 0) -> RankFailure:
     return RankFailure(ends[0] if ends else (lines or [""])[-1], ending)
 
 
-def first_failure(text: str) -> int | None:
+def failure_line(text: str) -> int | None:
     """Return the line at which the first failure in an output begins, counted from 0; None without a failure.
 
-    It is the traceback that `last_failure` names, or Slurm's line before it. Without both, it is the first line of an
+    It is the traceback that `read_failure` names, or Slurm's line before it. Without both, it is the first line of an
     error, or Slurm's line on the end of a rank.
     """
     lines, tracebacks = _tracebacks(text)

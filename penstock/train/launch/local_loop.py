@@ -20,7 +20,7 @@ from ...units import utc_us
 from ..run import AGAIN
 from ..run_folder import RunFolder
 from ..run_spec import RunSpec, parse_spec
-from .failures import OVER_WORDS, Failures, last_failure, last_step, note_failure, note_kill
+from .failures import OVER_WORDS, Failures, last_step, note_failure, note_kill, read_failure
 from .node_start import environment, run_node, torchrun
 from .run_end import send_end
 from .run_log import RANKS, SPANS, parse_starts, ranks_of_starts
@@ -70,7 +70,7 @@ def run_until_ended(spec: RunSpec, log: str, file: str = "") -> int:
             _say(f"{spec.run} stopped, and restarts")
             continue
         note_kill(folder, failure.last_step, restarts=attempt)
-        failure = failure if failure.line else last_failure(log, begin)
+        failure = failure if failure.line else read_failure(log, begin)
         wait_s = failures.next_start_s(last_step(folder), failure.line)
         is_over = wait_s is None
         note_failure(folder, failures, failure, restarts=attempt, status=status, is_over=is_over)

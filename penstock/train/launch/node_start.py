@@ -24,7 +24,7 @@ from ..run_spec import RunSpec
 from ..step_file import VARIABLE, read_last_step
 from ..stop import SIGNALS
 from . import rank_guard
-from .failures import RankFailure, is_error, last_failure
+from .failures import RankFailure, is_error, read_failure
 from .run_log import TEE
 
 COMMAND = "--no-python"
@@ -121,7 +121,7 @@ def _failure(logs: Path) -> RankFailure:
     # By time of the last write: the rank that failed first wrote last before the others did.
     files = sorted(logs.rglob("stderr.log"), key=lambda path: path.stat().st_mtime_ns)
     for path in files:
-        failure = last_failure(str(path))
+        failure = read_failure(str(path))
         if is_error(failure.line):
             return failure
     return RankFailure()

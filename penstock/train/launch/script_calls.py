@@ -20,7 +20,7 @@ from loader.json_text import parse_json_object
 
 from ..run_folder import RunFolder
 from ..step_file import read_last_step
-from .failures import OVER_WORDS, Failures, last_failure, last_step, note_failure, note_kill
+from .failures import OVER_WORDS, Failures, last_step, note_failure, note_kill, read_failure
 from .run_end import send_end
 
 OVER = 3
@@ -30,7 +30,7 @@ def next_start(file: str, record: str, run: str, log: str, size: str, status: st
     """Print the seconds to wait, and store why the start ended."""
     path = Path(file)
     failures = Failures(**parse_json_object(path.read_text())) if path.exists() else Failures()
-    failure = last_failure(log, int(size))
+    failure = read_failure(log, int(size))
     folder = RunFolder(loader.Root(record).store, run)
     note_kill(folder, read_last_step(path.with_name("step")), restarts=int(restarts))
     wait_s = failures.next_start_s(last_step(folder), failure.line)

@@ -7,7 +7,7 @@ from loader.errors import InvalidRuntime
 
 from ...compute.locked_processes import LOG_BYTES
 from ..run_folder import RunFolder
-from .failures import MOST_BYTES, first_failure
+from .failures import MOST_BYTES, failure_line
 from .launcher import Launcher
 from .run_end import filter_lines
 from .run_log import MissingLog, rank_lines
@@ -52,7 +52,7 @@ def read_log(launcher: Launcher, run: str, rank: int | None = None, start: int |
     rank: only this rank's lines. start: restarts before it; None for the newest. Raises: as `Launcher.logs`.
     """
     text, is_cut = _start_lines(launcher, run, rank, start)
-    number = first_failure(text)
+    number = failure_line(text)
     if number is None:
         last_lines = launcher.logs(run, rank, start)
         return ShownLog("", last_lines)

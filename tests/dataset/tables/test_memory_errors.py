@@ -8,10 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
+from loader.dataset.tables import parquet
 from loader.dataset.tables.parquet import parse_table
 from loader.dataset.tables.small_tables import parse_small_table
 from loader.errors import Corrupt
-from loader.modalities.fields import is_of_the_machine
+from loader.modalities.fields import is_machine_fault
 
 LARGE = pa.ArrowMemoryError("malloc of size 68719476736 failed")
 IMPOSSIBLE = pa.ArrowMemoryError("malloc of size 281474976710720 failed")
@@ -53,6 +54,15 @@ def test_index_without_memory_is_not_corrupt(monkeypatch, error, wanted):
 
 
 def test_size_that_no_machine_has_is_of_the_bytes():
-    assert is_of_the_machine(LARGE)
-    assert not is_of_the_machine(IMPOSSIBLE)
-    assert is_of_the_machine(pa.ArrowMemoryError("x"))
+    assert is_machine_fault(LARGE)
+    assert not is_machine_fault(IMPOSSIBLE)
+    assert is_machine_fault(pa.ArrowMemoryError("x"))
+
+
+def test_string_array_refuses_more_text_than_its_offsets_reach(monkeypatch):
+    assert parquet.string_array(["ä", "", "bc"]).to_pylist() == ["ä", "", "bc"]
+    monkeypatch.setattr(parquet, "MAX_TEXT_BYTES", 3)
+    assert parquet.string_array(["ä", "b"]).to_pylist() == ["ä", "b"]
+    with pytest.raises(ValueError) as refused:
+        parquet.string_array(["ä", "", "bc"])
+    assert str(refused.value) == "4 bytes of texts; an array has at most 3"

@@ -22,9 +22,9 @@ from penstock.train.launch.failures import (
     SILENT_ENDS,
     UNREADABLE,
     Failures,
-    last_failure,
     last_step,
     likeness,
+    read_failure,
 )
 from penstock.train.launch.local_loop import run_until_ended
 from penstock.train.launch.local_ranks import LocalRanks
@@ -197,7 +197,7 @@ def test_last_line_of_a_failure_is_of_the_rank_that_failed(
     status, failure = run_node(torchrun(run), environment(run, os.environ))
     (tmp_path / "log").write_text(capfd.readouterr().err)
     assert status == 1
-    assert (failure.line or last_failure(str(tmp_path / "log")).line).startswith("ValueError: at ")
+    assert (failure.line or read_failure(str(tmp_path / "log")).line).startswith("ValueError: at ")
     assert bool(failure.line) is (ranks > 1), "pods read it"
 
 
@@ -213,7 +213,7 @@ def test_last_line_of_a_failure_is_of_the_rank_that_failed(
 )
 def test_last_line_has_no_name_of_a_rank(tmp_path: Path, line: str, text: str) -> None:
     (tmp_path / "log").write_text(f'[rank3]:  File "x", line 1, in Error\n{line}\n[rank3]:    raise Error\n')
-    assert last_failure(str(tmp_path / "log")).line == text
+    assert read_failure(str(tmp_path / "log")).line == text
 
 
 def test_line_of_a_failure_is_of_the_first_rank_that_failed(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_line_of_a_failure_is_of_the_first_rank_that_failed(tmp_path: Path) -> N
         + " 3: Traceback (most recent call last):\n 3: RuntimeError: Connection closed\n" * 1000
         + "srun: error: m1: task 1: Exited with exit code 1\n"
     )
-    failure = last_failure(str(log), 67)
+    failure = read_failure(str(log), 67)
     assert failure.line == "ValueError: planted"
     assert failure.text == "Traceback (most recent call last):\n  File\nValueError: planted"
 
@@ -388,13 +388,13 @@ def test_store_that_does_not_answer_is_no_damaged_record(monkeypatch: pytest.Mon
 )
 def test_line_of_slurm_stands_for_ranks_that_it_ended(tmp_path: Path, lines: list[str], line: int) -> None:
     (tmp_path / "log").write_text("\n".join(lines))
-    assert last_failure(str(tmp_path / "log")).line == lines[line].removeprefix("0: ")
+    assert read_failure(str(tmp_path / "log")).line == lines[line].removeprefix("0: ")
 
 
 def test_text_of_a_failure_is_bounded(tmp_path: Path) -> None:
     frames = "".join(f'  File "x", line {n}, in f\n' for n in range(10_000))
     (tmp_path / "log").write_text(f"Traceback (most recent call last):\n{frames}ValueError: planted\n")
-    failure = last_failure(str(tmp_path / "log"))
+    failure = read_failure(str(tmp_path / "log"))
     assert len(failure.text) <= MOST_TEXT
     assert failure.text.startswith("Traceback")
     assert failure.text.endswith("ValueError: planted")

@@ -19,7 +19,7 @@ from loader.errors import Conflict, InvalidSpec
 from penstock.cli import main
 from penstock.compute.cluster import read_cluster
 from penstock.train.intervals import ROW, interval_bytes
-from penstock.train.launch.failures import first_failure
+from penstock.train.launch.failures import failure_line
 from penstock.train.launch.jobset import _end_us
 from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.launch.run_log import rank_lines
@@ -232,10 +232,10 @@ def test_start_without_a_failure_prints_the_last_lines(log: Path, penstock: Pens
 
 def test_memory_and_ends_of_ranks_are_failures() -> None:
     killed = "0: step 1\nsrun: error: n1: task 1: Killed\n0: step 2\n"
-    assert first_failure(killed) == 1
-    assert first_failure(f"slurmstepd: error: Detected 1 oom_kill event\n{FAILED}") == 0
-    assert first_failure("step 1\ntorch.OutOfMemoryError: CUDA\nOSError: 2\n") == 1
-    assert first_failure("step 1\n") is None
+    assert failure_line(killed) == 1
+    assert failure_line(f"slurmstepd: error: Detected 1 oom_kill event\n{FAILED}") == 0
+    assert failure_line("step 1\ntorch.OutOfMemoryError: CUDA\nOSError: 2\n") == 1
+    assert failure_line("step 1\n") is None
 
 
 def test_missing_output_names_its_place(folder: RunFolder, penstock: Penstock, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from loader.errors import Changed, ObjectNotFound
 from loader.storage import open_store
 from loader.storage.disk import file_handles as module
-from loader.storage.disk.file_handles import FileHandles, is_of_this_machine
+from loader.storage.disk.file_handles import FileHandles, is_local_filesystem
 from tests.refusals import refusal
 from tests.servers.processes import python
 
@@ -89,16 +89,16 @@ def test_more_files_than_may_be_open(store, monkeypatch):
 def test_only_files_of_this_machine_are_mapped(store, monkeypatch):
     """A page of a network's file may not come for minutes."""
     store.put("k", b"x")
-    assert is_of_this_machine(os.stat(store.url).st_dev)
+    assert is_local_filesystem(os.stat(store.url).st_dev)
     monkeypatch.setattr(module, "LOCAL_TYPES", frozenset({"nfs4"}))
-    is_of_this_machine.cache_clear()
+    is_local_filesystem.cache_clear()
     handle, _ = FileHandles(store).get("k", None)
     assert handle.map is None
     assert os.pread(handle.descriptor, 1, 0) == b"x"
     monkeypatch.undo()
-    is_of_this_machine.cache_clear()
-    assert not is_of_this_machine(os.makedev(4000, 17))
-    is_of_this_machine.cache_clear()
+    is_local_filesystem.cache_clear()
+    assert not is_local_filesystem(os.makedev(4000, 17))
+    is_local_filesystem.cache_clear()
 
 
 def test_few_descriptors_are_not_used_up(store, monkeypatch):

@@ -3,9 +3,9 @@
 import os
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from ..errors import Conflict, InvalidRuntime, InvalidStore
+from ..errors import Conflict, InvalidStore
 from ..storage import Store, is_local, open_store
 from ..storage.mirror import MirroredStore, primary_store
 from ..storage.threads import in_background
@@ -17,7 +17,7 @@ from .log.refs import dataset_versions, explain_mirror_lag, resolve
 from .log.state import RefKind, State, VersionRecord
 from .names import check_dataset_name
 from .progress import Watch, unwatched
-from .reading.version_shards import ShardsFiles, Verify
+from .reading.version_shards import ShardsFiles, Verify, check_verify
 from .shards.shard import DEFAULT_SHARD_BYTES
 from .versions.version import Version
 
@@ -60,11 +60,9 @@ class Root:
         mirrors: Sequence[Mirror] = (),
         verify: Verify = "crc32c",
     ) -> None:
-        modes = get_args(Verify)
-        if verify not in modes:
-            raise InvalidRuntime(f"verify = {verify!r}; accepted: {', '.join(map(repr, modes))}")
+        check_verify(verify)
         if url is None and not (url := os.environ.get("PENSTOCK_ROOT")):
-            raise InvalidStore("no root given: pass a path or URL, or set PENSTOCK_ROOT")
+            raise InvalidStore("no root given: pass a path or URL, or set PENSTOCK_ROOT", what="url")
         stores = [open_store(url, options)]
         for mirror in mirrors:
             mirror_url, mirror_options = mirror if isinstance(mirror, tuple) else (mirror, None)

@@ -295,7 +295,8 @@ class FsspecStore(Opened):
                 translated = self._translate(error, what)
                 if isinstance(translated, ObjectNotFound):
                     translated = self._missing_bucket(what) or translated
-                raise translated from None
+                fault = type(error).__name__
+                raise translated.with_message(str(translated), what="object", given=fault) from None
 
         return self._retrier.call(once)
 

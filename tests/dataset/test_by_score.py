@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import loader
 from loader.errors import FieldNotFound, InvalidPlan
 from loader.order import by_score
+from tests.refusals import ABSENT, refusal
 
 CI = settings(max_examples=25, deadline=None, derandomize=True)
 SCORES = [0, 0.5, 1, 2, 4.9, 5, 6, 7, 8, 9, 9.5, 9.9]
@@ -112,36 +113,49 @@ def test_plan_is_stored_and_names_its_bands(version, root):
 
 def test_what_is_refused(version, root):
     edges = [0, 5, 10]
-    for arguments, more, error, match in (
-        (("aesthetic", [1]), {"edges": edges}, InvalidPlan, "with 3 edges a list of 2 weights is needed"),
-        (("aesthetic", {"0..5": 1, "5..10": 2}), {"edges": edges}, InvalidPlan, "a list of 2 weights"),
-        (("mood", [1, 2]), {}, InvalidPlan, "a mapping of each value to its weight is needed, or edges="),
-        (("mood", {"calm": 1}), {}, InvalidPlan, "weights are for 'calm', the values are 'calm', 'wild'"),
-        (("mood", {"calm": 1, "wild": 1, "x": 1}), {}, InvalidPlan, "weights are for 'calm', 'wild', 'x'"),
+    by_label = {"0..5": 1, "5..10": 2}
+    infinite = float("inf")
+    above_0 = "a weight above 0 for a band with samples"
+    finite = "a finite number, 0 or above"
+    for arguments, more, error, what, value, accepted in (
+        (("aesthetic", [1]), {"edges": edges}, InvalidPlan, "weights", [1], "a list of 2 weights"),
+        (("aesthetic", by_label), {"edges": edges}, InvalidPlan, "weights", by_label, "a list of 2 weights"),
+        (("mood", [1, 2]), {}, InvalidPlan, "weights", [1, 2], "a mapping of each value to its weight"),
+        (("mood", {"calm": 1}), {}, InvalidPlan, "weights", ["calm"], ["calm", "wild"]),
         (
-            ("mood", {"calm": -1, "wild": 1}),
+            ("mood", {"calm": 1, "wild": 1, "x": 1}),
             {},
             InvalidPlan,
-            "weight of 'calm' is -1; a finite number is needed",
+            "weights",
+            ["calm", "wild", "x"],
+            ["calm", "wild"],
         ),
-        (("mood", {"calm": float("inf"), "wild": 1}), {}, InvalidPlan, "weight of 'calm' is inf"),
-        (("mood", {"calm": True, "wild": 1}), {}, InvalidPlan, "weight of 'calm' is True"),
-        (("mood", {"calm": 0, "wild": 0}), {}, InvalidPlan, "no band with samples has a weight above 0"),
-        (("aesthetic", [1, 1]), {"edges": edges, "share": "x"}, InvalidPlan, "weight of 'share' is 'x'"),
+        (("mood", {"calm": -1, "wild": 1}), {}, InvalidPlan, "weight of 'calm'", -1, finite),
+        (("mood", {"calm": infinite, "wild": 1}), {}, InvalidPlan, "weight of 'calm'", infinite, finite),
+        (("mood", {"calm": True, "wild": 1}), {}, InvalidPlan, "weight of 'calm'", True, finite),
+        (
+            ("mood", {"calm": 0, "wild": 0}),
+            {},
+            InvalidPlan,
+            "weights",
+            ["0", "0"],
+            above_0,
+        ),
         (
             ("aesthetic", [1, 1]),
-            {"edges": [0, 5, 9]},
+            {"edges": edges, "share": "x"},
             InvalidPlan,
-            "source 'd': 3 of 12 samples have no bucket",
+            "weight of 'share'",
+            "x",
+            finite,
         ),
-        (("nope", {"a": 1}), {}, FieldNotFound, "nope"),
+        (("aesthetic", [1, 1]), {"edges": [0, 5, 9]}, InvalidPlan, "bucket('aesthetic')", 3, "0 to 9"),
+        (("nope", {"a": 1}), {}, FieldNotFound, "bucket('nope')", ["nope"], ABSENT),
     ):
-        with pytest.raises(error, match=match):
+        with refusal(error, what=what, given=value, accepted=accepted):
             loader.by_score("d", version, *arguments, **more)
     gone = root.annotate("d", "aesthetic", {"k3": {"aesthetic": None}}, author="ann", nulls="remove").version
-    with pytest.raises(
-        InvalidPlan, match=r"1 of 12 samples have no bucket: aesthetic has no value in 0 to 10 for 'k3'"
-    ):
+    with refusal(InvalidPlan, what="bucket('aesthetic')", where="source 'd'", given=1, accepted="0 to 10"):
         loader.by_score("d", gone, "aesthetic", [1, 2], edges=edges)
 
 

@@ -272,10 +272,15 @@ def _check_types(table: pa.Table, types: Mapping[str, str], source: RowSource, n
                 try:
                     with_dataset_types(table.select([name]).slice(row, 1), column)
                 except FieldMismatch as mismatch:
-                    shown = repr(table[name][row].as_py())
+                    value = table[name][row].as_py()
+                    shown = repr(value)[:60]
                     at = source.at(int(numbers[row]))
                     raise FieldMismatch(
-                        f"{at} has {shown[:60]} for {name!r}: {mismatch}", what=name, where=at, given=shown
+                        f"{at} has {shown} for {name!r}: {mismatch}",
+                        what=name,
+                        where=at,
+                        given=value,
+                        accepted=mismatch.accepted,
                     ) from error
             error.add_note(f"in {source.name}")
             raise

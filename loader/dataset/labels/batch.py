@@ -161,7 +161,10 @@ def _keys(values: pa.ChunkedArray, key: str, name: str, start: int) -> pa.Chunke
     if values.null_count:
         at = start + values.is_null().to_pylist().index(True)
         raise InvalidSample(
-            f"row {at} of {name} has no key, under {key!r}", what=key, where=f"row {at} of {name}"
+            f"row {at} of {name} has no key, under {key!r}",
+            what=key,
+            where=f"row {at} of {name}",
+            accepted="a key",
         )
     if not (pa.types.is_string(values.type) or pa.types.is_integer(values.type)):
         raise InvalidSample(
@@ -169,6 +172,7 @@ def _keys(values: pa.ChunkedArray, key: str, name: str, start: int) -> pa.Chunke
             what=key,
             where=name,
             given=str(values.type),
+            accepted="strings or whole numbers",
         )
     return values.cast(pa.string())
 

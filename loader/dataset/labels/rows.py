@@ -239,7 +239,8 @@ def _json_lines(path: str, name: str) -> Iterator[tuple[int, Any]]:
                     f"line {number} of {name} is not JSON: {error}",
                     what="line",
                     where=f"line {number} of {name}",
-                    given=str(error),
+                    given=repr(line),
+                    accepted="JSON",
                 ) from error
 
 
@@ -250,7 +251,11 @@ def _by_key(rows: Mapping[Any, Any], key: str) -> Iterator[tuple[int, Any]]:
         except TypeError as error:
             raise InvalidSample(
                 f"row {number} of {ROWS} is {repr(row)[:60]} for key {name!r}; a mapping of columns to values is "
-                f"needed for each key, such as {{{name!r}: {{'label': {repr(row)[:60]}}}}}"
+                f"needed for each key, such as {{{name!r}: {{'label': {repr(row)[:60]}}}}}",
+                what="row",
+                where=f"row {number} of {ROWS}",
+                given=row,
+                accepted="a mapping of columns to values",
             ) from error
         yield number, values
 

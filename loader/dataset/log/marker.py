@@ -16,7 +16,7 @@ from ...errors import (
     ObjectNotFound,
     Transient,
 )
-from ...json_text import damage_fields, parse_json_object
+from ...json_text import DamagedJson, damage_fields, parse_json_object
 from ...storage import Store
 from ...storage.mirror import MirroredStore, primary_store
 from .entries import DAMAGED, canonical
@@ -222,12 +222,19 @@ def _read_marker(store: Store) -> bytes:
         ) from None
 
 
+def _format_number(value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError) as error:
+        raise DamagedJson(str(error), what="format", value=value) from None
+
+
 def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:
     """Return the marker in these bytes. Raises: NotARoot; FormatTooNew."""
     name = f"{store.url}/{MARKER}"
     try:
         marker = parse_json_object(data)
-        format_number = int(marker["format"])
+        format_number = _format_number(marker["format"])
     except DAMAGED as error:
         raise NotARoot(
             f"{name} is not a root's marker ({error}); it was damaged or is another program's file",

@@ -223,7 +223,9 @@ class Reading(NamedTuple):
             )
         except Corrupt as error:
             message = f"{sample} cannot be read: {error}. {advice}"
-            raise Corrupt(message, what=place.field, where=sample) from error
+            raise Corrupt(
+                message, what=place.field, where=sample, given=error.given, accepted=error.accepted
+            ) from error
         self.pin(place.path, blob.etag)
         checksum = crc32c(blob.data)
         is_known = place.crc32c != UNKNOWN_CRC

@@ -280,6 +280,7 @@ class VerifiedStore:
             what="SHA-256",
             where=f"{self.url}/{key}",
             given=[page.offset, end],
+            accepted="the SHA-256 in its index",
         )
 
 

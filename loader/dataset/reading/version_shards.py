@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, get_args
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -37,6 +37,18 @@ ShardsFiles: TypeAlias = MutableMapping[TableFile, ShardsFile]
 """Open shards tables, as long as a version has them."""
 KEPT_SHARDS = 4096
 """Most shard index places that a version caches, some hundred bytes each."""
+
+
+def check_verify(verify: object) -> None:
+    """Raise InvalidRuntime unless these are checks on samples' bytes."""
+    modes = get_args(Verify)
+    if verify not in modes:
+        raise InvalidRuntime(
+            f"verify = {verify!r}; accepted: {', '.join(map(repr, modes))}",
+            what="verify",
+            given=verify,
+            accepted=modes,
+        )
 
 
 class VersionShards:

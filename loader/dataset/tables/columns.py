@@ -203,11 +203,12 @@ def arrow_column(
             float_key=keys[first_float],
         )
     if len(first_of_kind) > 1:
-        examples = ", ".join(f"{kind} in sample {keys[row]!r}" for kind, row in first_of_kind.items())
+        kinds = [(kind, keys[row]) for kind, row in first_of_kind.items()]
+        examples = ", ".join(f"{kind} in sample {key!r}" for kind, key in kinds)
         raise FieldMismatch(
             f"metadata column {name!r} holds different kinds: {examples}; use one kind per column",
             what=name,
-            given=examples,
+            given=kinds,
             accepted="one kind per column",
         )
 

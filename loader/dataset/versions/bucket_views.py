@@ -51,14 +51,14 @@ def split(
         members_of_label[label] = has_value & is_in_bucket
         without &= ~members_of_label[label]
     if without.any():
+        accepted = "a value"
+        if edges is not None:
+            accepted = f"{edges[0]} to {edges[-1]}"
         raise InvalidPlan(
-            _without_bucket(
-                view,
-                by,
-                edges,
-                values,
-                without,
-            )
+            _without_bucket(view, by, edges, values, without),
+            what=f"bucket({by!r})",
+            given=int(without.sum()),
+            accepted=accepted,
         )
 
     buckets = {}

@@ -1,7 +1,6 @@
 """annotate: labels of samples that are there, beside files that are not touched."""
 
 import json
-import re
 from datetime import UTC, datetime
 
 import numpy as np
@@ -149,18 +148,18 @@ def test_statistics_are_of_what_the_column_says_now(label_root):
 
 
 def test_changed_type_is_refused(label_root):
-    for value, kind in ((1.5, "double"), ("x", "string"), (True, "bool"), ([1], "list")):
-        said = rf"^row 2 of the rows given has {re.escape(repr(value))} for 'w': column 'w' is {kind}.* here and int64"
-        with pytest.raises(FieldMismatch, match=said):
+    for value in (1.5, "x", True, [1]):
+        where = "row 2 of the rows given"
+        with refusal(FieldMismatch, what="w", where=where, given=value, accepted="int64"):
             label_root.annotate("d", "x", {"k0": {"n": 1}, "k1": {"w": value}}, author="ann")
     big = {"k0": {"score": 1}, "k1": {"score": 2**53 + 1}}
     label_root.annotate("d", "x", {"k1": {"score": 1.5}}, author="ann")
     version = label_root.annotate("d", "x", {"k1": {"score": 2}}, author="ann").version
     assert column(version, "score")["k1"] == 2.0
     assert version.manifest["columns"]["score"]["type"] == "double"
-    with refusal(FieldMismatch, what="score", where="row 2 of the rows given", given=str(2**53 + 1)):
+    with refusal(FieldMismatch, what="score", where="row 2 of the rows given", given=2**53 + 1):
         label_root.annotate("d", "x", big, author="ann")
-    with refusal(FieldMismatch, what="v", given="int in sample 'k1', str in sample 'k2'"):
+    with refusal(FieldMismatch, what="v", given=[("int", "k1"), ("str", "k2")]):
         label_root.annotate("d", "x", {"k1": {"v": 1}, "k2": {"v": "a"}}, author="ann")
     assert len(label_root.versions("d")) == 3
     for floats_first in (True, False):
@@ -177,22 +176,19 @@ def test_keys_without_a_sample_are_told(label_root):
     assert join.unmatched == tuple((f"z{i}", f"row {i + 1} of the rows given") for i in range(10))
     with refusal(InvalidKey, what="keys", where="d@2", given=12):
         label_root.annotate("d", "labels", rows, author="ann", strict=True)
-    with pytest.raises(
-        InvalidKey,
-        match=r"none of the 1 keys is the 'key' of a live sample of d@2; the first is 'z', at row 1",
-    ):
+    first = "row 1 of the rows given"
+    live = "'key' of a live sample of d@{}"
+    with refusal(InvalidKey, what="key", where=first, given="z", accepted=live.format(2)):
         label_root.annotate("d", "labels", {"z": {"label": "b"}}, author="ann")
     label_root.exclude("d", ["k1"], reason="x")
-    with pytest.raises(InvalidKey, match="none of the 1 keys"):
+    with refusal(InvalidKey, what="key", where=first, given="k1", accepted=live.format(3)):
         label_root.annotate("d", "labels", {"k1": {"label": "b"}}, author="ann")
     assert len(label_root.versions("d")) == 3
 
 
 def test_key_twice(label_root):
     rows = [{"key": "k1", "label": "b", "w": 1}, {"key": "k2", "label": "c"}, {"key": "k1", "label": "d"}]
-    with pytest.raises(
-        DuplicateKey, match=r"'k1' is given twice, at row 1 of the rows given and row 3 of .*\(1 rows repeat"
-    ):
+    with refusal(DuplicateKey, what="key", where="row 3 of the rows given", given="k1"):
         label_root.annotate("d", "labels", rows, author="ann")
     done = label_root.annotate("d", "labels", rows, author="ann", last_wins=True)
     assert (done.join.n_samples, done.join.n_overruled) == (2, 1)
@@ -233,7 +229,7 @@ def test_what_is_refused(label_root):
     for values in ({"label": None}, {}):
         with refusal(InvalidSample, what="values", where="the rows given"):
             label_root.annotate("d", "x", {"k1": values}, author="ann")
-    with pytest.raises(InvalidKey, match="no rows"):
+    with refusal(InvalidKey, what="rows", given=0):
         label_root.annotate("d", "x", {}, author="ann")
     for by in (1, ["a"]):
         with refusal(InvalidField, what="annotated_by", where="the rows given"):

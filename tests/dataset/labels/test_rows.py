@@ -14,7 +14,7 @@ import loader
 from loader.dataset.labels.batch import ColumnSelection, csv_tables
 from loader.dataset.labels.rows import open_rows
 from loader.errors import FieldMismatch, FieldNotFound, Forbidden, InvalidField, InvalidSample, ObjectNotFound
-from tests.refusals import refusal
+from tests.refusals import ABSENT, refusal
 
 CI = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -119,18 +119,18 @@ def test_file_behind_a_signed_url(signed_server, name):
 
 
 def test_signature_is_in_no_message(signed_server):
-    def read_error(error, match, name):
-        with pytest.raises(error, match=match) as caught:
+    def read_error(error, name, what, given):
+        with refusal(error, what=what, given=given) as caught:
             read(f"{signed_server.endpoint}/c/{name}?{QUERY}")
         shown = "".join(traceback.format_exception(caught.value))
         assert name in str(caught.value)
         assert not [part for part in ("SECRET", "policy", "2030") if part in shown], shown
 
-    read_error(InvalidSample, "^'labels.xlsx' is not a kind of file", "labels.xlsx")
-    read_error(InvalidSample, "^line 2 of bad.csv has 3 cells", "bad.csv")
-    read_error(ObjectNotFound, "no such object", "other.csv")
+    read_error(InvalidSample, "labels.xlsx", "rows", ".xlsx")
+    read_error(InvalidSample, "bad.csv", "cells", 3)
+    read_error(ObjectNotFound, "other.csv", "object", "FileNotFoundError")
     signed_server.fault_of = lambda request: 403 if request.method == "GET" else None
-    read_error(Forbidden, r"labels\.csv.*403", "labels.csv")
+    read_error(Forbidden, "labels.csv", "object", "ClientResponseError")
 
 
 @pytest.mark.parametrize("place", ["s3://c/labels.csv", "az://c/labels.csv", "memory://c/labels.csv"])
@@ -205,20 +205,23 @@ def test_other_kinds_are_refused(values):
 
 
 def test_bad_lines_are_named(tmp_path):
+    line_2 = "line 2 of labels.jsonl"
     good = {"key": "a", "n": 1}
-    for line, error, match in (
-        (b'{"key": "b", \n', InvalidSample, "line 2 of labels.jsonl is not JSON"),
-        (b'{"key": "\xff"}\n', InvalidSample, "line 2 of labels.jsonl is not JSON"),
-        ([1], InvalidSample, r"line 2 of labels.jsonl is '\[1\]'; an object with its key"),
-        ({"n": 1}, InvalidSample, "line 2 of labels.jsonl has None for its key, under 'key'"),
-        ({"key": 1.5}, InvalidSample, "line 2 of labels.jsonl has 1.5 for its key"),
-        ({"key": True}, InvalidSample, "line 2 of labels.jsonl has True for its key"),
-        ({"key": "b", "n": {"a": 1}}, InvalidField, "'n' of sample 'b'"),
-        ({"key": "b", "no name": 1}, InvalidField, "metadata column 'no name'"),
-        ({"key": "b", "n": "x"}, FieldMismatch, "int in sample 'a', str in sample 'b'"),
-        ({"key": "b", "n": 2**63}, InvalidField, "'n' of sample 'b'"),
+    broken = b'{"key": "b", \n'
+    not_text = b'{"key": "\xff"}\n'
+    for line, error, what, where, value in (
+        (broken, InvalidSample, "line", line_2, repr(broken)),
+        (not_text, InvalidSample, "line", line_2, repr(not_text)),
+        ([1], InvalidSample, "row", line_2, "[1]"),
+        ({"n": 1}, InvalidSample, "key", line_2, None),
+        ({"key": 1.5}, InvalidSample, "key", line_2, 1.5),
+        ({"key": True}, InvalidSample, "key", line_2, True),
+        ({"key": "b", "n": {"a": 1}}, InvalidField, "n", "sample 'b'", {"a": 1}),
+        ({"key": "b", "no name": 1}, InvalidField, "column", ABSENT, "no name"),
+        ({"key": "b", "n": "x"}, FieldMismatch, "n", ABSENT, [("int", "a"), ("str", "b")]),
+        ({"key": "b", "n": 2**63}, InvalidField, "n", "sample 'b'", 2**63),
     ):
-        with pytest.raises(error, match=match) as caught:
+        with refusal(error, what=what, where=where, given=value) as caught:
             read(jsonl(tmp_path, good, line))
         notes = getattr(caught.value, "__notes__", [])
         assert "line 2 of" in str(caught.value) or notes in (
@@ -405,11 +408,9 @@ def test_what_is_no_source_of_rows(tmp_path):
     for rows in (3, b"labels.csv"):
         with refusal(InvalidSample, what="rows", given=type(rows).__name__):
             read(rows)
-    for name in ("labels.xlsx", "labels"):
+    for name, kind in (("labels.xlsx", ".xlsx"), ("labels", "")):
         (tmp_path / name).touch()
-        with pytest.raises(
-            InvalidSample, match=r"is not a kind of file .*accepted: \.parquet, \.jsonl, \.csv"
-        ):
+        with refusal(InvalidSample, what="rows", where=name, given=kind):
             read(tmp_path / name)
     (tmp_path / "labels.parquet").write_bytes(b"PAR1")
     with refusal(InvalidSample, what="file", where="labels.parquet", given="ArrowInvalid"):
@@ -421,9 +422,9 @@ def test_what_is_no_source_of_rows(tmp_path):
         read(pa.table({"id": ["a"]}))
     with refusal(InvalidSample, what="columns", where="the rows given", given=["key", "x", "x"]):
         read(pa.table([["a"], [1], [2]], names=["key", "x", "x"]))
-    for keys, match in (
-        (["a", None], "row 2 of the rows given has no key"),
-        ([1.5], "keys, under 'key', are double"),
+    for keys, where, value in (
+        (["a", None], "row 2 of the rows given", None),
+        ([1.5], "the rows given", "double"),
     ):
-        with pytest.raises(InvalidSample, match=match):
+        with refusal(InvalidSample, what="key", where=where, given=value):
             read(pa.table({"key": keys}))

@@ -142,7 +142,7 @@ def test_samples_with_unusable_embeddings_are_skipped(hostile):
         assert result.keys() == usable
         assert np.isfinite(result.scores).all()
     for key in ("nan", "infinite", "zero"):
-        with pytest.raises(FieldMismatch, match=f"sample '{key}' of d@1 has no usable 'embedding.npy'"):
+        with refusal(FieldMismatch, what="embedding.npy", where=f"sample '{key}' of d@1"):
             hostile.search(like=key)
 
 

@@ -73,10 +73,17 @@ def test_damaged_table_of_hashes_is_named(url):
     good = store.get(file["path"]).data
     earlier = {name: value for name, value in file.items() if name != "footer_sha256"}
     asked = np.sort(np.random.default_rng(0).integers(0, 2**63, 2000))
-    for at in (5000, len(good) - 20):
+    where = f"{store.url}/{file['path']}"
+    for at, faults in (
+        (5000, ({"what": "row group 0", "where": where}, {"what": "table", "given": "OSError"})),
+        (
+            len(good) - 20,
+            ({"what": "its footer", "where": where}, {"what": "footer's CRC-32C", "where": where}),
+        ),
+    ):
         store.put(file["path"], good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
-        for one in (file, earlier):
-            with pytest.raises(Corrupt, match=file["path"]):
+        for one, fault in zip((file, earlier), faults, strict=True):
+            with refusal(Corrupt, **fault):
                 find_known(store, [one], asked)
 
 

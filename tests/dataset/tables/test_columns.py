@@ -64,7 +64,9 @@ REFUSED = [
 
 @pytest.mark.parametrize("value", REFUSED, ids=lambda value: repr(value).partition(" at 0x")[0])
 def test_refused_values_name_sample_and_column(value):
-    with pytest.raises(InvalidField, match="'c' of sample 'k'"):
+    refused = value[0] if isinstance(value, list) else value
+    what = "metadata 'c'" if isinstance(refused, str) else "c"
+    with refusal(InvalidField, what=what, where="sample 'k'", given=refused):
         check_metadata("k", {"c": value})
 
 
@@ -130,10 +132,16 @@ def test_int_that_a_float_cannot_hold_is_refused(root):
 @pytest.mark.parametrize("part_samples", [None, 1])
 @pytest.mark.parametrize("big", [2**53 + 1, -(2**53) - 1, 2**63 - 1])
 def test_int_beside_floats_that_a_float_cannot_hold_is_refused(root, big, part_samples):
-    with pytest.raises(FieldMismatch, match=rf"{big}"):
+    # The columns of a part are checked by value, parts by Arrow, whose text has the number.
+    of_parts = {"what": "types", "where": "the samples table", "given": "ArrowInvalid"}
+    one_part = {"what": "x", "where": "sample 'b'", "given": big}
+    with refusal(FieldMismatch, **(of_parts if part_samples else one_part)) as caught:
         write(root, {"a": {"x": 1.5}, "b": {"x": big}, "c": {"x": None}}, part_samples)
-    with pytest.raises(FieldMismatch, match=rf"{big}"):
+    assert str(big) in str(caught.value)
+    of_lists = {"what": "x", "given": "ArrowInvalid"}
+    with refusal(FieldMismatch, **(of_parts if part_samples else of_lists)) as caught:
         write(root, {"a": {"x": [1.5]}, "b": {"x": [big]}}, part_samples)
+    assert str(big) in str(caught.value)
     assert not root.datasets()
 
 
@@ -145,26 +153,35 @@ def test_int_beside_floats_that_a_float_holds_is_taken(root):
     }
 
 
-@pytest.mark.parametrize("other", ["text", "5", True, [1], AT])
-def test_changed_type_is_refused(root, other):
+@pytest.mark.parametrize(
+    ("other", "kind"),
+    [
+        ("text", "string"),
+        ("5", "string"),
+        (True, "bool"),
+        ([1], "list<element: int64>"),
+        (AT, "timestamp[us, tz=UTC]"),
+    ],
+)
+def test_changed_type_is_refused(root, other, kind):
     write(root, {"a": {"x": 1}})
-    with pytest.raises(FieldMismatch, match=r"column 'x' is .* in the dataset"):
+    with refusal(FieldMismatch, what="type", where="column 'x'", given=kind, accepted="int64"):
         write(root, {"b": {"x": other}})
-    with pytest.raises(FieldMismatch, match="'x'"):
+    with refusal(FieldMismatch, what="x", given=[(type(other).__name__, "b"), ("int", "c")]):
         write(root, {"b": {"x": other}, "c": {"x": 2}})
     assert len(root.versions("d")) == 1
 
 
 @pytest.mark.parametrize("part_samples", [None, 1])
 def test_two_kinds_in_one_run_are_refused(root, part_samples):
-    with pytest.raises(FieldMismatch, match=r"'x'|type"):
+    kinds = {"what": "x", "given": [("int", "a"), ("str", "b")]}
+    of_parts = {"what": "types", "where": "the samples table", "given": "ArrowTypeError"}
+    with refusal(FieldMismatch, **(of_parts if part_samples else kinds)):
         write(root, {"a": {"x": 1}, "b": {"x": "text"}}, part_samples)
 
 
 def test_odd_value_is_named_by_its_sample(root):
-    with refusal(
-        FieldMismatch, what="x", given="int in sample 'a', str in sample 'b'", accepted="one kind per column"
-    ):
+    with refusal(FieldMismatch, what="x", given=[("int", "a"), ("str", "b")], accepted="one kind per column"):
         write(root, {"a": {"x": 1}, "b": {"x": "text"}})
 
 

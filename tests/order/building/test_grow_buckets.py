@@ -334,7 +334,7 @@ def test_bucket_that_comes_again_has_an_order_of_its_own(properties):
         (
             {"b0": 12, "b1": 10, "b2": 4},
             None,
-            {"what": "bucket_by", "given": "'b2'"},
+            {"what": "bucket_by", "given": ["b2"]},
         ),
         (
             {"b0": 12, "b1": 10},

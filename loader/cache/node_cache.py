@@ -243,7 +243,7 @@ class OpenCache:
             claim = self._claims.take(name)
             if claim is None:
                 return Absence.COMING
-            has_room = False
+            has_room: bool | None = False
             try:
                 # Another reader may have written the page between our read and our claim.
                 pieces = self._read_page(name, cuts)
@@ -258,7 +258,8 @@ class OpenCache:
                 with self._lock:
                     self._granted[name] = (claim, file_bytes)
                 return Grant(claim)
-            self.share.refuse(rank)
+            if has_room is not None:
+                self.share.refuse(rank)
         self._warn_of_refused()
         return Absence.NOT_KEPT
 

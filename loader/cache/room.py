@@ -1,8 +1,11 @@
 """The room in a cache folder: how many bytes its files take, and which files make room.
 
-`held`: the bytes that files and claimed pages take, and the time of the last count of the files, as two int64,
-little-endian. It is read and changed under a lock of the file, so that all processes together stay within the limit.
-A killed process leaves the figure too high until the files are counted again.
+`held` has three int64, little-endian: the bytes that files and claimed pages take, the time of the last count of the
+files, and the bytes of all claims there ever were. It is read and changed under a lock of the file, so that all
+processes together stay within the limit. A killed process leaves the figure too high until the files are counted again.
+
+A count takes seconds for a million pages, so that it has no lock: claims that begin meanwhile are added to its result.
+A page of them that the count has met counts twice until the next count, and never not at all.
 """
 
 import fcntl
@@ -35,7 +38,7 @@ VICTIMS_MAX = 2**14
 """Most files that a count remembers to make room with: about 6 MB."""
 ABOVE_THE_LIMIT = -1.0
 """Share for which every file may go."""
-_RECORD = struct.Struct("<qq")
+_RECORD = struct.Struct("<qqq")
 _PAGE = re.compile(r"[0-9a-f]{40}")
 _UNFINISHED = re.compile(r"\.[0-9a-f]{8}$")
 
@@ -108,6 +111,27 @@ def _remove_abandoned(folder: str) -> None:
                 os.unlink(entry.path)
 
 
+class Held(NamedTuple):
+    """The ledger."""
+
+    nbytes: int
+    """Bytes of files and claimed pages."""
+    counted_ns: int
+    """Time of the last count, in ns since 1970; 0 if the figure needs one."""
+    claimed: int
+    """Bytes of all claims since the folder began. It never falls."""
+
+    @property
+    def age_s(self) -> float:
+        """Return the seconds since the last count, negative after a clock was set back."""
+        return (time.time_ns() - self.counted_ns) / 1e9
+
+
+NEVER_COUNTED = Held(0, 0, 0)
+MOST = 2**62
+"""Largest figure that a ledger can have: sums of them fit into its record."""
+
+
 class Victim(NamedTuple):
     """A file that may make room. Victims go in ascending order."""
 
@@ -147,60 +171,70 @@ class FolderRoom:
         self._lock = Lock()
         self._victims: list[Victim] = []  # the next one is last
         self._has_all_victims = False
+        self._is_counting = False
+        self._outdated = 0  # calls of `outdate`
         self._next_count_s = 0.0
         self.refused = 0
         """Files that could not be deleted."""
 
     def held_bytes(self) -> int:
         with self._ledger() as ledger:
-            return self._current(ledger, COUNT_S)
+            held = _read(ledger)
+        if _is_younger(held, COUNT_S) or not self._count_files():
+            return held.nbytes
+        with self._ledger() as ledger:
+            return _read(ledger).nbytes
 
     def change(self, nbytes: int) -> None:
         """Note that files take more bytes, or fewer."""
         with self._ledger() as ledger:
-            held, counted_ns = _read(ledger)
-            if counted_ns:
-                _write(ledger, held + nbytes, counted_ns)
+            held = _read(ledger)
+            if held.counted_ns:
+                _write(ledger, held._replace(nbytes=held.nbytes + nbytes))
 
-    def reserve(self, share: float, nbytes: int, capacity_bytes: int) -> bool:
+    def reserve(self, share: float, nbytes: int, capacity_bytes: int) -> bool | None:
         """Reserve room for a page, in the place of others if need be; return whether there is room.
+
+        None: another thread counts the files, without which this is unknown.
 
         Files that no loader needs go first, then the pages of the highest rank above the share. A page below it never
         goes: if a few more pages lie below it than there is room for, the first ones stay, and nothing is written.
         """
         with self._ledger() as ledger:
-            held = self._current(ledger, COUNT_S, nbytes)
-            if held + nbytes > capacity_bytes:
-                held = self._make_room(ledger, held, capacity_bytes - nbytes, share, nbytes)
-            has_room = held + nbytes <= capacity_bytes
-            if has_room:
-                held += nbytes
-            _, counted_ns = _read(ledger)
-            _write(ledger, held, counted_ns)
-            return has_room
+            held = _read(ledger)
+            is_full = held.nbytes + nbytes > capacity_bytes
+            is_known = not self._needs_count(held, is_full=is_full)
+            if self._is_counting and held.counted_ns and not is_full:
+                is_known = True  # by a figure that is too old there is room
+            if is_known:
+                return self._reserve(ledger, held, share, nbytes, capacity_bytes)
+        if not self._count_files(nbytes):
+            return None
+        with self._ledger() as ledger:
+            return self._reserve(ledger, _read(ledger), share, nbytes, capacity_bytes)
 
     def trim(self, capacity_bytes: int) -> None:
         """Delete abandoned files, and what is above the capacity, because a limit has changed."""
         self._remove_abandoned()
+        if self.held_bytes() <= capacity_bytes:
+            return
+        self._count_files()
         with self._ledger() as ledger:
-            held = self._current(ledger, COUNT_S)
-            if held > capacity_bytes:
-                held = self._count_files(ledger)
-                held = self._make_room(ledger, held, capacity_bytes, ABOVE_THE_LIMIT)
-                _, counted_ns = _read(ledger)
-                _write(ledger, held, counted_ns)
+            held = _read(ledger)
+            left_bytes = self._make_room(held.nbytes, capacity_bytes, ABOVE_THE_LIMIT)
+            _write(ledger, held._replace(nbytes=left_bytes))
 
     def outdate(self) -> None:
         """Count again before the next file goes: an epoch or a loader began or ended."""
         with self._lock:
+            self._outdated += 1
             self._victims = []
             self._has_all_victims = False
 
     def recount(self) -> None:
         """Count the files before the next page: a killed loader's claims still have room."""
         with self._ledger() as ledger:
-            held, _ = _read(ledger)
-            _write(ledger, held, 0)
+            _write(ledger, _read(ledger)._replace(counted_ns=0))
         self.outdate()
 
     @contextmanager
@@ -216,38 +250,40 @@ class FolderRoom:
             finally:
                 os.close(descriptor)  # unlocks
 
-    def _current(self, ledger: int, age_max_s: float, claim_bytes: int = 0) -> int:
-        """Return the bytes that files take, counted anew if the figure is too old.
+    def _needs_count(self, held: Held, *, is_full: bool) -> bool:
+        """Return whether the files must be counted before the next page."""
+        if not is_full or self._victims:
+            return not _is_younger(held, COUNT_S)
+        pause_s = self._next_count_s - time.monotonic()
+        if not self._has_all_victims and pause_s <= 0:
+            return True
+        return not _is_younger(held, max(RECOUNT_S, pause_s))
 
-        claim_bytes: of a claim that has no room yet.
-        """
-        held, counted_ns = _read(ledger)
-        age_ns = time.time_ns() - counted_ns
-        age_s = age_ns / 1e9
-        if 0 <= age_s < age_max_s:
-            return held
-        return self._count_files(ledger, claim_bytes)
+    def _reserve(self, ledger: int, held: Held, share: float, nbytes: int, capacity_bytes: int) -> bool:
+        """Reserve room by the files as they were counted."""
+        held_bytes = self._make_room(held.nbytes, capacity_bytes - nbytes, share)
+        claimed = held.claimed
+        has_room = held_bytes + nbytes <= capacity_bytes
+        if has_room:
+            held_bytes += nbytes
+            claimed += nbytes
+        _write(ledger, Held(held_bytes, held.counted_ns, claimed))
+        return has_room
 
-    def _make_room(self, ledger: int, held: int, most_bytes: int, share: float, claim_bytes: int = 0) -> int:
+    def _make_room(self, held_bytes: int, most_bytes: int, share: float) -> int:
         """Delete files until at most `most_bytes` are left; return the bytes that are left.
 
         share: rank from which wanted pages may go.
         """
-        if not self._victims:
-            pause_s = self._next_count_s - time.monotonic()
-            age_max_s = max(RECOUNT_S, pause_s)
-            if not self._has_all_victims and pause_s <= 0:
-                age_max_s = 0.0
-            held = self._current(ledger, age_max_s, claim_bytes)
-        while held > most_bytes and self._victims:
+        while held_bytes > most_bytes and self._victims:
             victim = self._victims[-1]
             if victim.is_fresh and share != ABOVE_THE_LIMIT:
                 break
             if victim.is_wanted and -victim.order < share:
                 break
             self._victims.pop()
-            held -= self._delete(victim.page)
-        return held
+            held_bytes -= self._delete(victim.page)
+        return held_bytes
 
     def _delete(self, page: PageFile) -> int:
         """Delete a file; return the bytes that this frees."""
@@ -261,12 +297,42 @@ class FolderRoom:
         self._count("cache_evicted", 1)
         return page.nbytes
 
-    def _count_files(self, ledger: int, claim_bytes: int = 0) -> int:
-        """Count the files, and remember which may make room; return the bytes that they take. O(pages)."""
+    def _count_files(self, claim_bytes: int = 0) -> bool:
+        """Count the files, and remember which may make room. O(pages), without a lock.
+
+        claim_bytes: of a claim that has no room yet. Returns False at once if another thread counts.
+        """
         start_s = time.monotonic()
-        self._remove_abandoned()
-        # Before the pages: a page that is published meanwhile counts twice, and never not at all.
-        unfinished = self._unfinished_bytes() - claim_bytes
+        with self._ledger() as ledger:
+            if self._is_counting:
+                return False
+            self._is_counting = True
+            before = _read(ledger)
+            outdated = self._outdated
+        try:
+            self._remove_abandoned()
+            # Before the pages: a page that is published meanwhile counts twice, and never not at all.
+            unfinished = max(0, self._unfinished_bytes() - claim_bytes)
+            victims, n_files, total = self._find_victims()
+            with self._ledger() as ledger:
+                now = _read(ledger)
+                claimed_meanwhile = now.claimed - before.claimed
+                counted_ns = time.time_ns()
+                if before.counted_ns and not now.counted_ns:  # a loader was killed meanwhile
+                    counted_ns = 0
+                held_bytes = total + unfinished + claimed_meanwhile
+                _write(ledger, Held(held_bytes, counted_ns, now.claimed))
+                if outdated == self._outdated:
+                    self._victims = victims
+                    self._has_all_victims = n_files <= VICTIMS_MAX
+                stop_s = time.monotonic()
+                self._next_count_s = stop_s + COUNT_PAUSE * (stop_s - start_s)
+        finally:
+            self._is_counting = False
+        return True
+
+    def _find_victims(self) -> tuple[list[Victim], int, int]:
+        """Return (files that may make room, the next one last; number of all files; their bytes)."""
         epochs = self._epochs()
         total = 0
         n_files = 0
@@ -279,18 +345,7 @@ class FolderRoom:
                 yield _victim(page, epochs)
 
         chosen = nsmallest(VICTIMS_MAX, victims())
-        self._victims = chosen[::-1]
-        self._has_all_victims = n_files <= VICTIMS_MAX
-        held = total + max(0, unfinished)
-        _write(
-            ledger,
-            held,
-            time.time_ns(),
-        )
-        stop_s = time.monotonic()
-        pause_s = COUNT_PAUSE * (stop_s - start_s)
-        self._next_count_s = stop_s + pause_s
-        return held
+        return chosen[::-1], n_files, total
 
     def _remove_abandoned(self) -> None:
         for name in ("writing", "claims"):
@@ -318,14 +373,21 @@ def _victim(page: PageFile, epochs: ObjectEpochs) -> Victim:
     return Victim(True, is_fresh, -page_rank(page.name), page)
 
 
-def _read(ledger: int) -> tuple[int, int]:
-    """Return (bytes, time of the count in ns since 1970); the time is 0 before the first count."""
+def _is_younger(held: Held, seconds: float) -> bool:
+    return 0 <= held.age_s < seconds
+
+
+def _read(ledger: int) -> Held:
+    """Return the ledger; zeros, which need a count, if it is new, damaged or of an earlier release."""
     record = os.pread(ledger, _RECORD.size, 0)
     if len(record) < _RECORD.size:
-        return 0, 0
-    held, counted_ns = _RECORD.unpack(record)
-    return held, counted_ns
+        return NEVER_COUNTED
+    held = Held(*_RECORD.unpack(record))
+    if max(held) > MOST or min(held) < 0:
+        return NEVER_COUNTED
+    return held
 
 
-def _write(ledger: int, held: int, counted_ns: int) -> None:
-    os.pwrite(ledger, _RECORD.pack(max(held, 0), counted_ns), 0)
+def _write(ledger: int, held: Held) -> None:
+    record = _RECORD.pack(max(held.nbytes, 0), held.counted_ns, held.claimed)
+    os.pwrite(ledger, record, 0)

@@ -113,5 +113,5 @@ def test_no_claim_outlives_the_call_that_took_it(where, script, limit, make_orig
         cache._paused_until_s = 0.0
         assert not cache._granted
         assert list((folder / "claims").iterdir()) == []
-        count, _ = struct.unpack("<qq", (folder / "held").read_bytes())
+        count, _, _ = struct.unpack("<qqq", (folder / "held").read_bytes())
         assert count == folder_bytes(str(folder))

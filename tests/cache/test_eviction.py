@@ -311,7 +311,7 @@ def test_damaged_sign_is_no_harm(body, folder, put):
     assert cache._capacity_bytes == 50 * FILE
 
 
-@pytest.mark.parametrize("record", [b"", b"abc", bytes(8) + b"\xff" * 8])
+@pytest.mark.parametrize("record", [b"", b"abc", bytes(8) + b"\xff" * 8, b"\x7f" * 24, b"\xff" * 24])
 def test_damaged_count_is_counted_again(record, folder, page_files, put):
     cache = opened(folder, 32)
     fill(put, cache, 30)

@@ -72,8 +72,8 @@ def calls_of_pages(folder, objects, pages):
     try:
         for number in range(pages):
             cache.read(page_name("first", PAGE, number), (), claim=PAGE)
-        with cache._room._ledger() as ledger:
-            cache._room._count_files(ledger)
+        cache._room.recount()
+        cache._room.held_bytes()
     finally:
         sys.setprofile(None)
     cache.close()

@@ -1,7 +1,7 @@
 """The room in a cache folder: how many bytes its files take, and which files make room.
 
-`held` has three int64, little-endian: the bytes that files and claimed pages take, the time of the last count of the
-files, and the bytes of all claims there ever were. It is read and changed under a lock of the file, so that all
+`held` has three little-endian int64: the bytes of files and claimed pages, the time of the last count, and the bytes of
+all claims ever. It is read and changed under a lock of the file, so that all
 processes together stay within the limit. A killed process leaves the figure too high until the files are counted again.
 
 A count takes seconds for a million pages, so that it has no lock: claims that begin meanwhile are added to its result.

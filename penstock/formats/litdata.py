@@ -47,7 +47,7 @@ from .reading.indexed import (
     read_offsets,
     split_reader,
 )
-from .reading.object_file import ObjectWindow, Unpacked, open_object
+from .reading.object_file import ForwardReader, Unpacked, open_object
 from .reading.sample import RUN_SAMPLES, ForeignRun, ForeignSample, FoundObjects
 from .reading.stated_counts import StatedCounts
 
@@ -76,83 +76,83 @@ def samples(
     store: Store, index: LitDataIndex, exported: Exported | None, info: ObjectInfo
 ) -> Iterator[ForeignSample | ForeignRun]:
     chunk = index.chunks[info.key]
-    window = ObjectWindow(store, info)
+    reader = ForwardReader(store, info)
     try:
         check_size(store, info, chunk.nbytes)
-        offsets = read_offsets(window, chunk.n_samples, "chunk")
+        offsets = read_offsets(reader, chunk.n_samples, "chunk")
         if index.is_tokens:
-            yield from _tokens(index, chunk, window, offsets)
+            yield from _tokens(index, chunk, reader, offsets)
         else:
-            rows = _rows(index, chunk, window, offsets)
+            rows = _rows(index, chunk, reader, offsets)
             for number, row in enumerate(rows, chunk.first):
                 if not row.fields:
                     raise InvalidSample(
-                        f"{window.name}: sample {number} has only numbers and JSON, and nothing that could be a field",
+                        f"{reader.name}: sample {number} has only numbers and JSON, and nothing that could be a field",
                         what=f"sample {number}",
-                        where=window.name,
+                        where=reader.name,
                         accepted="a value that could be a field",
                     )
                 sample = ForeignSample(str(number), *row)
-                yield _restore(sample, window, exported) if exported else sample
+                yield _restore(sample, reader, exported) if exported else sample
     finally:
-        window.close()
+        reader.close()
 
 
 def _rows(
-    index: LitDataIndex, chunk: LitDataChunk, window: ObjectWindow, offsets: Int64s
+    index: LitDataIndex, chunk: LitDataChunk, reader: ForwardReader, offsets: Int64s
 ) -> Iterator[LeafValues]:
-    if offsets[-1] != window.nbytes:  # a table holds all samples, even if leaves precede it
-        yield from table_rows(window, int(offsets[-1]), chunk.n_samples)
+    if offsets[-1] != reader.nbytes:  # a table holds all samples, even if leaves precede it
+        yield from table_rows(reader, int(offsets[-1]), chunk.n_samples)
         return
     for begin, end in pairwise(offsets.tolist()):
         out = LeafValues({}, {})
-        for leaf, place in sample_leaves(index.leaves, window, begin, end):
-            add_leaf(leaf, window, place, out)
+        for leaf, place in sample_leaves(index.leaves, reader, begin, end):
+            add_leaf(leaf, reader, place, out)
         yield out
 
 
-def _restore(sample: ForeignSample, window: ObjectWindow, exported: Exported) -> ForeignSample:
+def _restore(sample: ForeignSample, reader: ForwardReader, exported: Exported) -> ForeignSample:
     fields = dict(sample.fields)
     own = {KEY, METADATA, ABSENT} - exported.fields
     own_leaves = {name: fields.pop(name) for name in own if name in fields}
     if ABSENT in own_leaves:
-        for name in _absent(window, own_leaves.pop(ABSENT)):
+        for name in _absent(reader, own_leaves.pop(ABSENT)):
             fields.pop(name, None)
-    return exported.restored(sample._replace(fields=fields), own_leaves, window)
+    return exported.restored(sample._replace(fields=fields), own_leaves, reader)
 
 
-def _absent(window: ObjectWindow, at: ByteRange) -> list[str]:
+def _absent(reader: ForwardReader, at: ByteRange) -> list[str]:
     try:
         names = None
         if at.nbytes <= COLUMN_BYTES:
-            names = parse_json(window.read(*at))
+            names = parse_json(reader.read(*at))
         if type(names) is list and all(type(name) is str for name in names):
             return names
         raise DamagedJson("it is not a list of names")
     except DamagedJson as error:
         raise corrupt(
-            window, at.offset, f"the list of fields that a sample lacks is damaged: {error}"
+            reader, at.offset, f"the list of fields that a sample lacks is damaged: {error}"
         ) from error
 
 
 def _tokens(
-    index: LitDataIndex, chunk: LitDataChunk, window: ObjectWindow, offsets: Int64s
+    index: LitDataIndex, chunk: LitDataChunk, reader: ForwardReader, offsets: Int64s
 ) -> Iterator[ForeignRun]:
     (leaf,), sizes = index.leaves, np.diff(offsets)
     width = leaf_size(leaf.word)
     wrong = np.flatnonzero(sizes % width)
     if len(wrong):
         at = int(wrong[0])
-        raise corrupt(window, 4 * (at + 1), f"a sample has {sizes[at]} bytes, no whole values of {leaf.word}")
-    if offsets[-1] != window.nbytes or int(sizes.sum()) != width * (chunk.n_tokens or 0):
-        raise _of_others(window, chunk, int(sizes.sum()) // width)
+        raise corrupt(reader, 4 * (at + 1), f"a sample has {sizes[at]} bytes, no whole values of {leaf.word}")
+    if offsets[-1] != reader.nbytes or int(sizes.sum()) != width * (chunk.n_tokens or 0):
+        raise _of_others(reader, chunk, int(sizes.sum()) // width)
     for first in range(0, chunk.n_samples, RUN_SAMPLES):
         yield ForeignRun("", chunk.first + first, leaf.field, offsets[first : first + RUN_SAMPLES + 1])
 
 
-def _of_others(window: ObjectWindow, chunk: LitDataChunk, n_tokens: int) -> Corrupt:
+def _of_others(reader: ForwardReader, chunk: LitDataChunk, n_tokens: int) -> Corrupt:
     message = f"the chunk has {n_tokens} tokens, and its index gives {chunk.n_tokens}"
-    return corrupt(window, 0, message, what="tokens", given=n_tokens, accepted=chunk.n_tokens)
+    return corrupt(reader, 0, message, what="tokens", given=n_tokens, accepted=chunk.n_tokens)
 
 
 OPTIONS = frozenset[str]()

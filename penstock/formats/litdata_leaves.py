@@ -20,7 +20,7 @@ from loader.storage import ByteRange
 from .litdata_index import DTYPES, JSON, NUMBERS, Leaf
 from .reading.exported import COLUMN_BYTES
 from .reading.indexed import check_apart, corrupt
-from .reading.object_file import ObjectWindow
+from .reading.object_file import ForwardReader
 
 NESTED_HEAD = 5
 """Bytes of a JSON leaf's header: kind and count."""
@@ -53,81 +53,81 @@ def leaf_size(word: str) -> int:
 
 
 def sample_leaves(
-    leaves: tuple[Leaf, ...], window: ObjectWindow, begin: int, end: int
+    leaves: tuple[Leaf, ...], reader: ForwardReader, begin: int, end: int
 ) -> Iterator[tuple[Leaf, ByteRange]]:
     """Yield a sample's leaves and byte ranges; the sample starts with their sizes."""
     header_bytes = 4 * len(leaves)  # a uint32 per leaf
     offset = begin + header_bytes
     if offset > end:
-        raise corrupt(window, begin, f"the sample has {end - begin} bytes, fewer than its leaves need")
-    sizes = np.frombuffer(window.read(begin, header_bytes), "<u4").tolist()
+        raise corrupt(reader, begin, f"the sample has {end - begin} bytes, fewer than its leaves need")
+    sizes = np.frombuffer(reader.read(begin, header_bytes), "<u4").tolist()
     stated_bytes = header_bytes + sum(sizes)
     if begin + stated_bytes != end:
         message = f"the sample has {end - begin} bytes, and its leaves {stated_bytes}"
-        raise corrupt(window, begin, message, what="sample", given=end - begin, accepted=stated_bytes)
+        raise corrupt(reader, begin, message, what="sample", given=end - begin, accepted=stated_bytes)
     for leaf, nbytes in zip(leaves, sizes, strict=True):
         yield leaf, ByteRange(offset, nbytes)
         offset += nbytes
 
 
-def add_leaf(leaf: Leaf, window: ObjectWindow, at: ByteRange, out: LeafValues) -> None:
+def add_leaf(leaf: Leaf, reader: ForwardReader, at: ByteRange, out: LeafValues) -> None:
     """Add a leaf's value to `out`, as field or metadata."""
     if leaf.encoding in DTYPES:
-        _put_array(leaf, window, at, out)
+        _put_array(leaf, reader, at, out)
         return
     if leaf.encoding in NUMBERS:
-        out.metadata[leaf.column] = _number(leaf, window, at)
+        out.metadata[leaf.column] = _number(leaf, reader, at)
         return
     if leaf.encoding == JSON and leaf.column:
-        _put_json(leaf, window, at, out)
+        _put_json(leaf, reader, at, out)
         return
     if leaf.encoding == JSON:
-        is_null = at.nbytes == len(NULL) and window.read(*at) == NULL
+        is_null = at.nbytes == len(NULL) and reader.read(*at) == NULL
         if not is_null:
-            out.fields[leaf.field] = json_range(leaf, window, at)
+            out.fields[leaf.field] = json_range(leaf, reader, at)
         return
     if leaf.word and at.nbytes % leaf_size(leaf.word):
         raise corrupt(
-            window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, no whole values of {leaf.word}"
+            reader, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, no whole values of {leaf.word}"
         )
     out.fields[leaf.field] = at
 
 
-def json_range(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> ByteRange:
+def json_range(leaf: Leaf, reader: ForwardReader, at: ByteRange) -> ByteRange:
     """Return the byte range of a leaf's JSON."""
     text_bytes = at.nbytes - NESTED_HEAD
     if text_bytes >= 0:
-        head = window.read(at.offset, NESTED_HEAD)
+        head = reader.read(at.offset, NESTED_HEAD)
         if head == struct.pack("<BI", _DOCUMENT, text_bytes):
             return ByteRange(at.offset + NESTED_HEAD, text_bytes)
-    raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are not JSON text")
+    raise corrupt(reader, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are not JSON text")
 
 
-def _put_array(leaf: Leaf, window: ObjectWindow, at: ByteRange, out: LeafValues) -> None:
-    word, shape, start = _array(leaf, window, at)
+def _put_array(leaf: Leaf, reader: ForwardReader, at: ByteRange, out: LeafValues) -> None:
+    word, shape, start = _array(leaf, reader, at)
     end = at.offset + at.nbytes
     out.fields[field_name(leaf.name, word)] = ByteRange(start, end - start)
     if len(shape) != 1:
         out.metadata[leaf.column] = shape
 
 
-def _array(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> tuple[str, list[int], int]:
+def _array(leaf: Leaf, reader: ForwardReader, at: ByteRange) -> tuple[str, list[int], int]:
     """Return an array's dtype, its shape, and the offset of its values."""
     order = ">" if leaf.encoding == "tensor" else "<"
     words = DTYPES[leaf.encoding]
     end = at.offset + at.nbytes
     if at.nbytes >= 8:
-        dtype, rank = struct.unpack(f"{order}II", window.read(at.offset, 8))
+        dtype, rank = struct.unpack(f"{order}II", reader.read(at.offset, 8))
         start = at.offset + 8 + 4 * rank
         # The rank of a damaged leaf may be any number: no shape is read that ends after the leaf.
         if dtype < len(words) and start <= end:
-            dimensions = window.read(at.offset + 8, 4 * rank)
+            dimensions = reader.read(at.offset + 8, 4 * rank)
             shape = np.frombuffer(dimensions, f"{order}u4").tolist()
             value_bytes = math.prod(shape) * leaf_size(words[dtype])
             if start + value_bytes == end:
                 return words[dtype], shape, start
     raise corrupt(
-        window,
+        reader,
         at.offset,
         f"leaf {leaf.name!r} has {at.nbytes} bytes, which are not an array",
         what=f"leaf {leaf.name!r}",
@@ -136,43 +136,43 @@ def _array(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> tuple[str, list[i
     )
 
 
-def _number(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> int | float | bool:
+def _number(leaf: Leaf, reader: ForwardReader, at: ByteRange) -> int | float | bool:
     if at.nbytes != leaf_size(leaf.word):
-        raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, no {leaf.encoding}")
+        raise corrupt(reader, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, no {leaf.encoding}")
     dtype = "?"
     if leaf.word != "bool":
         dtype = f"<{leaf.word}"
-    number: int | float | bool = np.frombuffer(window.read(*at), dtype)[0].item()
+    number: int | float | bool = np.frombuffer(reader.read(*at), dtype)[0].item()
     return number
 
 
-def _put_json(leaf: Leaf, window: ObjectWindow, at: ByteRange, out: LeafValues) -> None:
+def _put_json(leaf: Leaf, reader: ForwardReader, at: ByteRange, out: LeafValues) -> None:
     try:
         kind = _DOCUMENT
         if at.nbytes:
-            kind = window.read(at.offset, 1)[0]
+            kind = reader.read(at.offset, 1)[0]
         if kind in _FLAT:
             name = field_name(leaf.name, _FLAT[kind])
-            out.fields[name] = _flat_values(window, at)
+            out.fields[name] = _flat_values(reader, at)
             return
-        value = _json_value(window, at, kind)
+        value = _json_value(reader, at, kind)
     except (DamagedJson, LookupError, struct.error, ValueError) as error:
-        raise corrupt(window, at.offset, f"leaf {leaf.name!r} holds no JSON value: {error}") from error
+        raise corrupt(reader, at.offset, f"leaf {leaf.name!r} holds no JSON value: {error}") from error
     if value is not None:
         out.metadata[leaf.column] = json.dumps(value, ensure_ascii=False)
 
 
-def _flat_values(window: ObjectWindow, at: ByteRange) -> ByteRange:
-    (n_values,) = struct.unpack("<I", window.read(at.offset + 1, 4))
+def _flat_values(reader: ForwardReader, at: ByteRange) -> ByteRange:
+    (n_values,) = struct.unpack("<I", reader.read(at.offset + 1, 4))
     if at.nbytes != NESTED_HEAD + 8 * n_values:
         raise ValueError("it is cut")
     return ByteRange(at.offset + NESTED_HEAD, at.nbytes - NESTED_HEAD)
 
 
-def _json_value(window: ObjectWindow, at: ByteRange, kind: int) -> Any:
+def _json_value(reader: ForwardReader, at: ByteRange, kind: int) -> Any:
     if at.nbytes > COLUMN_BYTES:
         raise ValueError(f"it has {at.nbytes:,} bytes; at most {COLUMN_BYTES:,} are read")
-    data = window.read(*at)
+    data = reader.read(*at)
     if kind > 32:  # a printable character: the leaf is JSON text, without a header
         return parse_json(data)
     value, end = _nested_value(data, 0, 0)
@@ -248,40 +248,42 @@ def _scalar(data: bytes, at: int, kind: int) -> tuple[Any, int]:
     return values[0], end
 
 
-def table_rows(window: ObjectWindow, start: int, n_samples: int) -> Iterator[LeafValues]:
+def table_rows(reader: ForwardReader, start: int, n_samples: int) -> Iterator[LeafValues]:
     """Yield the rows of the table at an offset. Memory: the table.
 
     Raises: InvalidStore for a compressed table; InvalidSample if a value is not contiguous.
     """
-    data = _table_bytes(window, start)
+    data = _table_bytes(reader, start)
     n_rows = 0
-    with arrow_errors(f"{window.name}, byte {start}: the table of its samples", damaged="is damaged"):
+    with arrow_errors(f"{reader.name}, byte {start}: the table of its samples", damaged="is damaged"):
         source = pa.py_buffer(data)
         head = first_head(pa.BufferReader(source), data)
         if head is not None and head.is_compressed:  # checked before Arrow decompresses it
-            raise _compression_error(window)
-        _, batches = record_batches(pa.BufferReader(source), data, window.name)
+            raise _compression_error(reader)
+        _, batches = record_batches(pa.BufferReader(source), data, reader.name)
         for batch in batches:
             n_rows += batch.num_rows
             if n_rows > n_samples:
                 break
             batch.validate(full=True)
-            yield from _rows(window, start, source, batch)
+            yield from _rows(reader, start, source, batch)
     if n_rows != n_samples:
-        raise corrupt(window, start, f"the table has {n_rows} rows, and the chunk {n_samples} samples")
+        raise corrupt(reader, start, f"the table has {n_rows} rows, and the chunk {n_samples} samples")
 
 
-def _table_bytes(window: ObjectWindow, start: int) -> bytes:
+def _table_bytes(reader: ForwardReader, start: int) -> bytes:
     """Return the table between an offset and the tail, which repeats the table's size."""
-    size = window.nbytes - start - _TAIL_BYTES
+    size = reader.nbytes - start - _TAIL_BYTES
     if size > 0:
-        tail = window.read(start + size, _TAIL_BYTES)
+        tail = reader.read(start + size, _TAIL_BYTES)
         if tail == struct.pack("<I", size % 2**32) + _MAGIC:
-            return window.read(start, size)
-    raise corrupt(window, start, f"the {window.nbytes - start} bytes after the last sample are not a table")
+            return reader.read(start, size)
+    raise corrupt(reader, start, f"the {reader.nbytes - start} bytes after the last sample are not a table")
 
 
-def _rows(window: ObjectWindow, start: int, source: pa.Buffer, batch: pa.RecordBatch) -> Iterator[LeafValues]:
+def _rows(
+    reader: ForwardReader, start: int, source: pa.Buffer, batch: pa.RecordBatch
+) -> Iterator[LeafValues]:
     fields: dict[str, Places] = {}
     columns: dict[str, list[Any]] = {}
     names: dict[str, str] = {}
@@ -292,14 +294,14 @@ def _rows(window: ObjectWindow, start: int, source: pa.Buffer, batch: pa.RecordB
         word = _word(kind)
         if word:
             field = field_name(name, word.strip("-"))
-            fields[field] = _places(window, start, source, name, array)
+            fields[field] = _places(reader, start, source, name, array)
             continue
         if _is_plain(kind):
             columns[name] = array.to_pylist()
         else:
-            columns[name] = _documents(window, name, array)
+            columns[name] = _documents(reader, name, array)
         names[name] = metadata_name(name, "litdata")
-    check_apart(names, window.name)
+    check_apart(names, reader.name)
     for row in range(batch.num_rows):
         spans: dict[str, ByteRange] = {}
         for field, places in fields.items():
@@ -361,7 +363,7 @@ def _is_plain(kind: pa.DataType) -> bool:
     return any(of_kind(value_kind) for of_kind in plain)
 
 
-def _places(window: ObjectWindow, start: int, source: pa.Buffer, name: str, array: pa.Array) -> Places:
+def _places(reader: ForwardReader, start: int, source: pa.Buffer, name: str, array: pa.Array) -> Places:
     """Return where the table's bytes hold each value of a column."""
     offsets = array.buffers()[1]
     width = 1
@@ -370,7 +372,7 @@ def _places(window: ObjectWindow, start: int, source: pa.Buffer, name: str, arra
         inner = array.values
         if inner.null_count:
             raise InvalidSample(
-                f"{window.name}: a list of {name!r} holds a null, and has no values side by side"
+                f"{reader.name}: a list of {name!r} holds a null, and has no values side by side"
             )
         width = inner.type.bit_width // 8
         values = inner.buffers()[1]
@@ -384,7 +386,7 @@ def _places(window: ObjectWindow, start: int, source: pa.Buffer, name: str, arra
         low = values.address - source.address
     # Arrow decompresses into memory of its own: the values are then outside the table's bytes.
     if not 0 <= low <= low + int(edges[-1]) <= source.size:
-        raise _compression_error(window)
+        raise _compression_error(reader)
     starts = (edges[:-1] + low + start).tolist()  # [rows]: offsets in the object
     sizes = np.diff(edges).tolist()
     is_valid = array.is_valid().to_pylist()
@@ -401,15 +403,15 @@ def _offset_bytes(kind: pa.DataType) -> int:
     return 8 if is_large else 4
 
 
-def _compression_error(window: ObjectWindow) -> InvalidStore:
+def _compression_error(reader: ForwardReader) -> InvalidStore:
     message = (
-        f"{window.name}: its table is compressed: no value can be read by itself. Write the dataset again with "
+        f"{reader.name}: its table is compressed: no value can be read by itself. Write the dataset again with "
         "optimize(..., compression=None)"
     )
-    return InvalidStore(message, what="compression", where=window.name, accepted="chunks without compression")
+    return InvalidStore(message, what="compression", where=reader.name, accepted="chunks without compression")
 
 
-def _documents(window: ObjectWindow, name: str, array: pa.Array) -> list[str | None]:
+def _documents(reader: ForwardReader, name: str, array: pa.Array) -> list[str | None]:
     """Return each value as JSON, or None for a null."""
     value_of = value_reader(array, as_text=True)
     out: list[str | None] = []
@@ -418,7 +420,7 @@ def _documents(window: ObjectWindow, name: str, array: pa.Array) -> list[str | N
             value = value_of(row)
         except OutOfRange as error:
             raise NotSupported(
-                f"{window.name}: {name!r} holds {error}; write the dataset again with each as a key of its sample"
+                f"{reader.name}: {name!r} holds {error}; write the dataset again with each as a key of its sample"
             ) from error
         if isinstance(value, np.ndarray):
             value = value.tolist()

@@ -33,7 +33,7 @@ from .reading.indexed import (
     read_offsets,
     split_reader,
 )
-from .reading.object_file import ObjectWindow, Unpacked, open_object
+from .reading.object_file import ForwardReader, Unpacked, open_object
 from .reading.sample import ForeignSample, FoundObjects
 from .reading.stated_counts import StatedCounts
 
@@ -204,18 +204,18 @@ def samples(
 ) -> Iterator[ForeignSample]:
     """Yield a shard's samples. without: names of columns to leave out."""
     shard = shards[info.key]
-    window = ObjectWindow(store, info)
+    reader = ForwardReader(store, info)
     try:
         check_size(store, info, shard.nbytes)
         export_names: set[str] = set()  # columns that an export of penstock added
         if exported:
             export_names = {KEY, METADATA} - exported.fields
-        names = _names(shard, window.name, exported)
-        for number, (begin, end) in enumerate(_places(shard, window)):
+        names = _names(shard, reader.name, exported)
+        for number, (begin, end) in enumerate(_places(shard, reader)):
             fields: dict[str, ByteRange] = {}
             metadata: dict[str, Any] = {}
             export_columns: dict[str, ByteRange] = {}
-            for value in _values(shard, window, begin, end):
+            for value in _values(shard, reader, begin, end):
                 column = value.column
                 name = names[column.name]
                 if column.name in without or name in without:
@@ -223,21 +223,21 @@ def samples(
                 if column.name in export_names:
                     export_columns[name] = ByteRange(value.at, value.nbytes)
                 elif column.encoding == "ndarray":
-                    word, shape, start = _array(window, value)
+                    word, shape, start = _array(reader, value)
                     nbytes = value.at + value.nbytes - start
                     fields[field_name(column.name, word)] = ByteRange(start, nbytes)
                     if len(shape) != 1:  # a field is flat, so only a vector needs no shape
                         metadata[name] = list(shape)
                 elif column.encoding in (*SCALARS, *NUMBERS_AS_TEXT):
-                    metadata[name] = _number(window, value)
+                    metadata[name] = _number(reader, value)
                 else:
                     fields[name] = ByteRange(value.at, value.nbytes)
             sample = ForeignSample(str(shard.first + number), fields, metadata)
             if exported:
-                sample = exported.restored(sample, export_columns, window)
+                sample = exported.restored(sample, export_columns, reader)
             yield sample
     finally:
-        window.close()
+        reader.close()
 
 
 def _names(shard: MdsShard, name: str, exported: Exported | None) -> dict[str, str]:
@@ -263,30 +263,30 @@ def _names(shard: MdsShard, name: str, exported: Exported | None) -> dict[str, s
     return fields | columns
 
 
-def _places(shard: MdsShard, window: ObjectWindow) -> Iterator[tuple[int, int]]:
-    offsets = read_offsets(window, shard.n_samples, "shard")
-    if offsets[-1] != window.nbytes:
+def _places(shard: MdsShard, reader: ForwardReader) -> Iterator[tuple[int, int]]:
+    offsets = read_offsets(reader, shard.n_samples, "shard")
+    if offsets[-1] != reader.nbytes:
         raise corrupt(
-            window,
+            reader,
             4 * (shard.n_samples + 1),
-            f"the last sample ends at {offsets[-1]}, and the object at {window.nbytes}",
+            f"the last sample ends at {offsets[-1]}, and the object at {reader.nbytes}",
         )
     return itertools.pairwise(offsets.tolist())
 
 
-def _values(shard: MdsShard, window: ObjectWindow, begin: int, end: int) -> Iterator[_ColumnValue]:
+def _values(shard: MdsShard, reader: ForwardReader, begin: int, end: int) -> Iterator[_ColumnValue]:
     varying = sum(not column.size for column in shard.columns)
     fixed = sum(column.size for column in shard.columns)
     at = begin + 4 * varying
     if at + fixed > end:
-        raise corrupt(window, begin, f"the sample has {end - begin} bytes, fewer than its columns need")
+        raise corrupt(reader, begin, f"the sample has {end - begin} bytes, fewer than its columns need")
     if varying == 1:  # a single varying column takes the rest, so its size is not read
         sizes = [end - at - fixed]
     else:
-        sizes = np.frombuffer(window.read(begin, 4 * varying), "<u4").tolist()
+        sizes = np.frombuffer(reader.read(begin, 4 * varying), "<u4").tolist()
     if at + fixed + sum(sizes) != end:
         message = f"the sample has {end - begin} bytes, and its columns {sum(sizes) + fixed}"
-        raise corrupt(window, begin, message, what="sample", given=end - begin, accepted=sum(sizes) + fixed)
+        raise corrupt(reader, begin, message, what="sample", given=end - begin, accepted=sum(sizes) + fixed)
     rest = iter(sizes)
     for column in shard.columns:
         nbytes = column.size or next(rest)
@@ -294,7 +294,7 @@ def _values(shard: MdsShard, window: ObjectWindow, begin: int, end: int) -> Iter
         at += nbytes
 
 
-def _array(window: ObjectWindow, value: _ColumnValue) -> tuple[str, tuple[int, ...], int]:
+def _array(reader: ForwardReader, value: _ColumnValue) -> tuple[str, tuple[int, ...], int]:
     """Return an array's dtype word, its shape, and its values' offset. Reads what the column does not fix."""
     column = value.column
     word = column.word
@@ -303,29 +303,29 @@ def _array(window: ObjectWindow, value: _ColumnValue) -> tuple[str, tuple[int, .
     end = value.at + value.nbytes
     if not word:
         if at < end:
-            (code,) = window.read(at, 1)
+            (code,) = reader.read(at, 1)
             word = _DTYPES.get(code, "")
         at += 1
     if not shape and at < end:
         # One byte holds the rank, and in its low two bits the width of a dimension.
-        (packed_shape,) = window.read(at, 1)
+        (packed_shape,) = reader.read(at, 1)
         rank = packed_shape >> 2
         width = 2 ** (packed_shape & 3)
         at += 1
         if at + rank * width <= end:
-            dimensions = np.frombuffer(window.read(at, rank * width), f"<u{width}")
+            dimensions = np.frombuffer(reader.read(at, rank * width), f"<u{width}")
             shape = tuple(dimensions.tolist())
         at += rank * width
     if not word or not shape or at + math.prod(shape) * int(word[1:]) != end:
         what = f"column {column.name!r}"
         message = f"{what} has {value.nbytes} bytes, which are not an array"
-        raise corrupt(window, value.at, message, what=what, given=value.nbytes, accepted="an array")
+        raise corrupt(reader, value.at, message, what=what, given=value.nbytes, accepted="an array")
     return word, shape, at
 
 
-def _number(window: ObjectWindow, value: _ColumnValue) -> int | float | str:
+def _number(reader: ForwardReader, value: _ColumnValue) -> int | float | str:
     column = value.column
-    data = window.read(value.at, value.nbytes)
+    data = reader.read(value.at, value.nbytes)
     if column.word:
         number: int | float = np.frombuffer(data, f"<{column.word}")[0].item()
         return number
@@ -340,17 +340,17 @@ def _number(window: ObjectWindow, value: _ColumnValue) -> int | float | str:
     except ValueError as error:
         what = f"column {column.name!r}"
         message = f"{what} has {data[:40]!r}, no number"
-        raise corrupt(window, value.at, message, what=what, given=data[:40], accepted="a number") from error
+        raise corrupt(reader, value.at, message, what=what, given=data[:40], accepted="a number") from error
     # Python refuses to parse thousands of digits, which any library of big numbers writes.
     if len(text) <= _MOST_DIGITS:
         number = int(text)
         if -(2**63) <= number < 2**64:
             return number
     raise NotSupported(
-        f"{window.name}, byte {value.at}: column {column.name!r} has the number {text[:40]} of {len(text)} characters; "
+        f"{reader.name}, byte {value.at}: column {column.name!r} has the number {text[:40]} of {len(text)} characters; "
         f"metadata holds 64 bits. Leave the column out: --without {column.name}",
         what=f"column {column.name!r}",
-        where=f"{window.name}, byte {value.at}",
+        where=f"{reader.name}, byte {value.at}",
         given=text[:40],
         accepted="a number of 64 bits",
     )

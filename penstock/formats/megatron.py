@@ -22,7 +22,7 @@ from loader.keywords import is_whole_number
 from loader.storage import ObjectInfo, Store
 
 from .exporter import ExportSample, ExportSelection, Loss, Outbox, WorkUnit
-from .reading.object_file import ObjectWindow
+from .reading.object_file import ForwardReader
 from .reading.sample import RUN_SAMPLES, ForeignRun, FoundObjects
 from .reading.stated_counts import StatedCounts
 
@@ -85,35 +85,35 @@ def index_documents(
     store: Store, index: ObjectInfo, data: ObjectInfo
 ) -> Iterator[tuple[MegatronHeader, Documents]]:
     """Yield an index's documents, at most `RUN_SAMPLES` at a time. data: the `.bin` object, unread."""
-    windows = [ObjectWindow(store, index) for _ in range(4)]  # one per array, each read forward
+    readers = [ForwardReader(store, index) for _ in range(4)]  # one per array, each read forward
     try:
-        yield from _documents(windows, f"{store.url}/{data.key}", data.nbytes)
+        yield from _documents(readers, f"{store.url}/{data.key}", data.nbytes)
     finally:
-        for window in windows:
-            window.close()
+        for reader in readers:
+            reader.close()
 
 
 def _documents(
-    windows: list[ObjectWindow], name: str, nbytes: int
+    readers: list[ForwardReader], name: str, nbytes: int
 ) -> Iterator[tuple[MegatronHeader, Documents]]:
-    head = _read_header(windows[0])
+    head = _read_header(readers[0])
     begin = 0  # first sequence of the next documents
     at = 0  # its offset in the `.bin` object
     for first in range(0, max(head.n_documents, 1), RUN_SAMPLES):
         n = min(RUN_SAMPLES, head.n_documents - first)
-        bounds = _bounds(windows[2], head, first, n, begin)
+        bounds = _bounds(readers[2], head, first, n, begin)
         n_sequences = int(bounds[-1]) - begin
-        lengths, edges = _sequence_edges(windows, head, begin, n_sequences, at)
+        lengths, edges = _sequence_edges(readers, head, begin, n_sequences, at)
         modes = None
         if head.has_modes:
-            modes = _array(windows[3], head.modes + begin, n_sequences, "<i1")
+            modes = _array(readers[3], head.modes + begin, n_sequences, "<i1")
         inner = bounds - begin  # int64 [n + 1]: bounds as indexes of `lengths`
         yield head, Documents(first, inner, edges[inner], lengths, modes)
         begin = int(bounds[-1])
         at = int(edges[-1])
     if begin != head.n_sequences:
         raise _corrupt(
-            windows[2],
+            readers[2],
             head.modes - 8,
             f"the last document ends after sequence {begin} of {head.n_sequences}: the others are of no document. "
             "Write it again with end_document()",
@@ -123,13 +123,13 @@ def _documents(
         )
     if at != nbytes:
         message = f"its sequences have {at:,} bytes, and {name} has {nbytes:,}: it is of another"
-        raise _corrupt(windows[0], HEADER_BYTES, message, what="sequences", given=at, accepted=nbytes)
+        raise _corrupt(readers[0], HEADER_BYTES, message, what="sequences", given=at, accepted=nbytes)
 
 
-def _bounds(window: ObjectWindow, head: MegatronHeader, first: int, n: int, begin: int) -> Int64s:
+def _bounds(reader: ForwardReader, head: MegatronHeader, first: int, n: int, begin: int) -> Int64s:
     """Return the sequence bounds of `n` documents, int64 [n + 1]. begin: the first document's sequence."""
     offset = head.documents + 8 * first
-    bounds = _array(window, offset, n + 1, "<i8")
+    bounds = _array(reader, offset, n + 1, "<i8")
     wrong = np.flatnonzero(np.diff(bounds, prepend=begin) < 0)  # bounds below the one before
     if len(wrong):
         number = int(wrong[0])
@@ -140,76 +140,76 @@ def _bounds(window: ObjectWindow, head: MegatronHeader, first: int, n: int, begi
     else:
         return bounds
     message = f"a document ends after sequence {bounds[number]} of {head.n_sequences}, which is not in order"
-    raise _corrupt(window, offset + 8 * number, message, what="end of a document", given=bounds[number])
+    raise _corrupt(reader, offset + 8 * number, message, what="end of a document", given=bounds[number])
 
 
 def _sequence_edges(
-    windows: list[ObjectWindow], head: MegatronHeader, begin: int, n: int, at: int
+    readers: list[ForwardReader], head: MegatronHeader, begin: int, n: int, at: int
 ) -> tuple[Int64s, Int64s]:
     """Return the lengths of `n` sequences from `begin` on, int64 [n], and their offsets, int64 [n + 1]."""
     lengths_offset = HEADER_BYTES + 4 * begin
-    lengths = _array(windows[0], lengths_offset, n, "<i4")
+    lengths = _array(readers[0], lengths_offset, n, "<i4")
     sizes = lengths * int(head.word[1:])  # int64 [n]: bytes
     ends = at + np.cumsum(sizes)
     pointers_offset = head.pointers + 8 * begin
-    pointers = _array(windows[1], pointers_offset, n, "<i8")
+    pointers = _array(readers[1], pointers_offset, n, "<i8")
     negative = np.flatnonzero(lengths < 0)
     if len(negative):
         number = int(negative[0])
         message = f"a sequence has the length {lengths[number]}"
         at_byte = lengths_offset + 4 * number
-        raise _corrupt(windows[0], at_byte, message, what="length of a sequence", given=lengths[number])
+        raise _corrupt(readers[0], at_byte, message, what="length of a sequence", given=lengths[number])
     moved = np.flatnonzero(pointers != ends - sizes)
     if len(moved):
         number = int(moved[0])
         message = f"a sequence begins at {pointers[number]}, and not where the one before it ends"
         at_byte = pointers_offset + 8 * number
-        raise _corrupt(windows[1], at_byte, message, what="begin of a sequence", given=pointers[number])
+        raise _corrupt(readers[1], at_byte, message, what="begin of a sequence", given=pointers[number])
     return lengths, np.concatenate([[at], ends])
 
 
-def _read_header(window: ObjectWindow) -> MegatronHeader:
-    data = window.read(0, HEADER_BYTES)
+def _read_header(reader: ForwardReader) -> MegatronHeader:
+    data = reader.read(0, HEADER_BYTES)
     if data[: len(MAGIC)] != MAGIC[: len(data)] or not data:
         message = "it is not an index of Megatron: it does not begin with MMIDIDX"
-        raise _corrupt(window, 0, message, what="magic", accepted="MMIDIDX")
+        raise _corrupt(reader, 0, message, what="magic", accepted="MMIDIDX")
     if len(data) < HEADER_BYTES:
-        raise _corrupt(window, len(data), f"the index is cut: its header has {HEADER_BYTES} bytes")
+        raise _corrupt(reader, len(data), f"the index is cut: its header has {HEADER_BYTES} bytes")
     version, code, n_sequences, n_bounds = struct.unpack_from("<QBQQ", data, len(MAGIC))
     if version != 1:
         message = f"the index has version {version}; accepted: 1"
-        raise _corrupt(window, 9, message, what="version", given=version, accepted=1)
+        raise _corrupt(reader, 9, message, what="version", given=version, accepted=1)
     if code not in DTYPES:
         message = f"no dtype has the code {code}; accepted: 1 to {max(DTYPES)}"
-        raise _corrupt(window, 17, message, what="dtype", given=code, accepted=f"1 to {max(DTYPES)}")
+        raise _corrupt(reader, 17, message, what="dtype", given=code, accepted=f"1 to {max(DTYPES)}")
     # A sequence has a length (int32) and a pointer (int64); a mode is one byte.
     without_modes = HEADER_BYTES + 12 * n_sequences + 8 * n_bounds
     with_modes = without_modes + n_sequences
-    if not n_bounds or window.nbytes not in (without_modes, with_modes):
+    if not n_bounds or reader.nbytes not in (without_modes, with_modes):
         raise _corrupt(
-            window,
+            reader,
             18,
             f"{n_sequences} sequences and {n_bounds} bounds of documents have {without_modes:,} bytes, with modes "
-            f"{with_modes:,}, and the index has {window.nbytes:,}",
+            f"{with_modes:,}, and the index has {reader.nbytes:,}",
             what="size",
-            given=window.nbytes,
+            given=reader.nbytes,
             accepted=[without_modes, with_modes],
         )
     return MegatronHeader(
         word=DTYPES[code],
         n_sequences=n_sequences,
         n_documents=n_bounds - 1,
-        has_modes=window.nbytes > without_modes,
+        has_modes=reader.nbytes > without_modes,
     )
 
 
-def _array(window: ObjectWindow, at: int, n: int, dtype: str) -> Int64s:
-    data = window.read(at, n * int(dtype[2:]))
+def _array(reader: ForwardReader, at: int, n: int, dtype: str) -> Int64s:
+    data = reader.read(at, n * int(dtype[2:]))
     return np.frombuffer(data, dtype).astype(np.int64)
 
 
-def _corrupt(window: ObjectWindow, at: int, problem: str, **fields: object) -> Corrupt:
-    where = f"{window.name}, byte {at}"
+def _corrupt(reader: ForwardReader, at: int, problem: str, **fields: object) -> Corrupt:
+    where = f"{reader.name}, byte {at}"
     return Corrupt(f"{where}: {problem}", where=where, **fields)
 
 

@@ -39,7 +39,7 @@ from .exporter import (
 )
 from .lerobot.row_statistics import read_norm
 from .reading.exported import NOTE
-from .reading.object_file import ObjectWindow
+from .reading.object_file import ForwardReader
 from .reading.sample import FoundObjects
 from .registry import FORMATS, REGISTERED, TABLES, exporter_named, find_registered
 
@@ -221,11 +221,11 @@ def _paths(version: Version) -> list[str]:
 
 def _remaining(placed: PlacedStore, item: PlacedObject, keys: Collection[str]) -> list[ByteRange]:
     placed.stored(item, ByteRange(0, min(1, item.nbytes)))  # raises if the object changed
-    window = ObjectWindow(item.store, item.store.head(item.key))
+    reader = ForwardReader(item.store, item.store.head(item.key))
     try:
-        return list(remaining(window, keys))
+        return list(remaining(reader, keys))
     finally:
-        window.close()
+        reader.close()
 
 
 def _name(item: PlacedObject) -> str:

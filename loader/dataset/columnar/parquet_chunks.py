@@ -12,7 +12,7 @@ from ...errors import Corrupt, InvalidSample
 from ...storage import ByteRange, ObjectInfo
 from ...storage.threads import SizedLru, begins_anew
 from ..shards.shard import crc32c
-from ..tables.parquet_ranges import TAIL_BYTES, Window, chunk_start
+from ..tables.parquet_ranges import TAIL_BYTES, RangeFile, chunk_start
 from .arrow_columns import Column, TableRows, joined
 from .arrow_errors import arrow_errors
 from .choices import ColumnarOptions, schema_features
@@ -258,9 +258,9 @@ class DecodedParquet:
         # A parser first reads this much of the end, and then only the footer in it.
         tail_nbytes = min(TAIL_BYTES, self._stored)
         pad = max(0, tail_nbytes - nbytes)
-        window = Window(self._stored, start - pad, bytes(pad) + data)
+        range_file = RangeFile(self._stored, start - pad, bytes(pad) + data)
         with _corrupt_on_error(self._name, "its footer"):
-            return pq.read_metadata(window)
+            return pq.read_metadata(range_file)
 
     def _place(self, number: int) -> tuple[int, str]:
         group, column = divmod(number, len(self._chunks.columns))
@@ -287,7 +287,7 @@ class DecodedParquet:
         what = f"row group {group}, column {name!r}, bytes [{extent.offset}:{end}]"
         with _corrupt_on_error(self._name, what):
             reader = pq.ParquetFile(
-                Window(self._stored, extent.offset, data),
+                RangeFile(self._stored, extent.offset, data),
                 metadata=metadata,
                 page_checksum_verification=True,
                 pre_buffer=False,

@@ -16,7 +16,7 @@ from ...storage.requests import retry_corrupt
 from ...storage.store import ObjectInfo
 from ...storage.threads import DaemonPool
 from ..tables.parquet import UNREADABLE, check_schema_version
-from ..tables.parquet_ranges import TAIL_BYTES, Window, footer_nbytes
+from ..tables.parquet_ranges import TAIL_BYTES, RangeFile, footer_nbytes
 from .segments import (
     MAX_SEGMENT_PARTS,
     MAX_SEGMENT_ROWS,
@@ -173,9 +173,9 @@ def read_segment_parts(store: Store, info: ObjectInfo, kind: SegmentKind) -> tup
     if nbytes > len(tail):
         first = info.nbytes - nbytes
         tail = store.get_range(info.key, first, nbytes).data
-    window = Window(info.nbytes, first, tail)
+    range_file = RangeFile(info.nbytes, first, tail)
     with _corrupt_if_unreadable(info.key):
-        metadata = pq.read_metadata(window)
+        metadata = pq.read_metadata(range_file)
         return _check_footer(metadata, info.key, kind).parts
 
 

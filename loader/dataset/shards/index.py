@@ -29,7 +29,7 @@ from ..tables.parquet import (
     integers,
     part_hashes,
 )
-from ..tables.parquet_ranges import TAIL_BYTES, WHOLE_BELOW_BYTES, Window, footer_nbytes, row_group_extent
+from ..tables.parquet_ranges import TAIL_BYTES, WHOLE_BELOW_BYTES, RangeFile, footer_nbytes, row_group_extent
 from .address import UNKNOWN_CRC
 from .index_rows import COLUMNS, IndexRows, field_names, index_rows
 from .seals import Crcs, read_seal, seal_path
@@ -42,7 +42,7 @@ ROW_GROUP_ROWS = 2048
 
 Int64s = npt.NDArray[np.int64]
 
-# Errors that reading a damaged file may raise: Arrow's, `Window`'s, and those for names and values.
+# Errors that reading a damaged file may raise: Arrow's, `RangeFile`'s, and those for names and values.
 _UNREADABLE = (
     pa.ArrowException,
     OSError,
@@ -272,7 +272,7 @@ class IndexFile:
         """Return a column for all rows. Only for an index that was opened with `whole`. Raises: Corrupt."""
         with corrupt_if_unreadable(f"{self.url}, column {name}", _UNREADABLE):
             reader = pq.ParquetFile(
-                Window(self._nbytes, self._place.start, self._data),
+                RangeFile(self._nbytes, self._place.start, self._data),
                 page_checksum_verification=True,
                 pre_buffer=False,
             )
@@ -317,7 +317,7 @@ class IndexFile:
         first_row = int(self._first_row[group])
         with corrupt_if_unreadable(f"{self.url}, row group {group}", _UNREADABLE):
             reader = pq.ParquetFile(
-                Window(self._nbytes, start, data),
+                RangeFile(self._nbytes, start, data),
                 metadata=self._metadata,
                 page_checksum_verification=True,
                 pre_buffer=False,
@@ -339,7 +339,7 @@ class IndexFile:
             data = self._read_footer()
         data_start = self._nbytes - len(data)
         with corrupt_if_unreadable(f"{self.url} is not a readable index", _UNREADABLE):
-            reader = pq.ParquetFile(Window(self._nbytes, data_start, data), pre_buffer=False)
+            reader = pq.ParquetFile(RangeFile(self._nbytes, data_start, data), pre_buffer=False)
             check_schema_version(reader.schema_arrow, self.url)
             metadata = reader.metadata
             hashes = None

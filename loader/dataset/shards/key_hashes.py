@@ -28,7 +28,7 @@ from ..tables.parquet import (
     part_hashes,
     put_named,
 )
-from ..tables.parquet_ranges import TAIL_BYTES, Window, chunk_start, footer_nbytes
+from ..tables.parquet_ranges import TAIL_BYTES, RangeFile, chunk_start, footer_nbytes
 from ..tables.table_rows import check_sha256
 from .bitmap import Bools, Int64s
 from .shard import crc32c
@@ -149,7 +149,7 @@ def _look_up_by_row_groups(
                     name,
                 )
             reader = pq.ParquetFile(
-                Window(file["nbytes"], span.offset, blob.data),
+                RangeFile(file["nbytes"], span.offset, blob.data),
                 metadata=metadata,
                 page_checksum_verification=True,
                 pre_buffer=False,
@@ -173,7 +173,7 @@ def _read_footer(
     tail = store.get_range(file["path"], start, tail_bytes)
     _check_footer(tail.data[-footer_bytes:], file, name)
     with _corrupt_if_unreadable(name):
-        reader = pq.ParquetFile(Window(nbytes, start, tail.data), pre_buffer=False)
+        reader = pq.ParquetFile(RangeFile(nbytes, start, tail.data), pre_buffer=False)
         check_schema_version(reader.schema_arrow, name)
         return reader.metadata, tail.etag
 

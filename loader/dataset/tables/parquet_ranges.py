@@ -40,7 +40,7 @@ def chunk_start(column: pq.ColumnChunkMetaData) -> int:
     return start
 
 
-class Window(io.RawIOBase):
+class RangeFile(io.RawIOBase):
     """A read-only file that holds only [start, start + len(data)); reading elsewhere raises."""
 
     def __init__(

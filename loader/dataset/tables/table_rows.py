@@ -25,7 +25,7 @@ from .parquet import (
     string_array,
     take_rows,
 )
-from .parquet_ranges import TAIL_BYTES, WHOLE_BELOW_BYTES, Window, footer_nbytes, row_group_extent
+from .parquet_ranges import TAIL_BYTES, WHOLE_BELOW_BYTES, RangeFile, footer_nbytes, row_group_extent
 
 GROUPS_AT_ONCE = 8
 """Row groups that are fetched together: each has up to 65,536 rows."""
@@ -77,10 +77,10 @@ def _by_row_groups(
 
     tables = []
     for group, data, start in row_groups:
-        window = Window(file.nbytes, start, data)
+        range_file = RangeFile(file.nbytes, start, data)
         with corrupt_if_unreadable(f"{name}, row group {group}"):
             reader = pq.ParquetFile(
-                window,
+                range_file,
                 metadata=metadata,
                 page_checksum_verification=True,
                 pre_buffer=False,
@@ -129,7 +129,7 @@ def get_row_groups(
     ):
         with corrupt_if_unreadable(f"{name}, row group {group}"):
             reader = pq.ParquetFile(
-                Window(file.nbytes, start, data),
+                RangeFile(file.nbytes, start, data),
                 metadata=metadata,
                 page_checksum_verification=True,
                 pre_buffer=False,
@@ -178,8 +178,8 @@ def _footer(
         "the manifest",
         name,
     )
-    window = Window(file.nbytes, start, data)
-    reader = pq.ParquetFile(window, pre_buffer=False)
+    range_file = RangeFile(file.nbytes, start, data)
+    reader = pq.ParquetFile(range_file, pre_buffer=False)
     check_schema_version(reader.schema_arrow, name)
     return reader.metadata, blob.etag
 

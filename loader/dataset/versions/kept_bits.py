@@ -34,7 +34,7 @@ from ..tables.parquet import (
     integers,
     table_facts,
 )
-from ..tables.parquet_ranges import Window, footer_nbytes
+from ..tables.parquet_ranges import RangeFile, footer_nbytes
 
 PAGE_BYTES = 2**18
 _PAGE_BITS = 8 * PAGE_BYTES
@@ -221,7 +221,7 @@ def _load(
         tail = store.get_range(path, rows_start, start - rows_start).data + tail
         start = rows_start
         rows_start = _rows_start(tail, nbytes, name)
-    rows = _parse_rows(Window(nbytes, start, tail), path, name)
+    rows = _parse_rows(RangeFile(nbytes, start, tail), path, name)
     n_bits = int(rows.first[-1])
     bits = StoredBits(
         store,
@@ -296,8 +296,8 @@ def _rows_start(
     if size > len(tail):
         return max(0, nbytes - size)
     try:
-        window = Window(nbytes, nbytes - len(tail), tail)
-        reader = pq.ParquetFile(window, pre_buffer=False)
+        range_file = RangeFile(nbytes, nbytes - len(tail), tail)
+        reader = pq.ParquetFile(range_file, pre_buffer=False)
         metadata = reader.metadata.metadata or {}
         bitmap_nbytes = int(metadata[b"penstock.front_nbytes"])
         return max(0, MAGIC_BYTES + bitmap_nbytes)

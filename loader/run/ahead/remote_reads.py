@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 32
 """Page reads in flight: 1.6 GB/s at 20 ms latency and pages of 1 MiB."""
-WINDOW_BYTES = 32 * 2**20
+IN_FLIGHT_BYTES = 32 * 2**20
 """Most bytes in flight: the larger the pages, the fewer are read at once."""
 RANGES_IN_FLIGHT = 8
 """Range reads in flight, each for one step's ranges in one shard."""
@@ -97,7 +97,7 @@ def open_remote(
         stores = {i: store for i, store in readers.items() if isinstance(store, CachedStore)}
         n_pages = partial(_pages, views, cache.page_bytes)
         pages = PagesAhead(steps, stores, cache.page_bytes, memory, n_pages, overflow)
-        in_flight = max(1, min(IN_FLIGHT, WINDOW_BYTES // cache.page_bytes, choice.live_pages))
+        in_flight = max(1, min(IN_FLIGHT, IN_FLIGHT_BYTES // cache.page_bytes, choice.live_pages))
         return opened, _read_ahead(pages, in_flight, horizon, metrics, upkeep), upkeep
     if recipe.plan.pack is not None:
         # Reads only pieces of documents, which become known when they are planned.

@@ -19,7 +19,7 @@ from loader.storage import ByteRange, ObjectInfo, Store
 
 from ..exporter import ADDRESSES, ExportSelection, Loss, Outbox, WorkUnit, metadata_json
 from ..reading.exported import Exported, SampleColumns, find_export, metadata_member
-from ..reading.object_file import Neighbours, ObjectWindow
+from ..reading.object_file import ForwardReader, Neighbours
 from ..reading.sample import ForeignSample, FoundObjects
 from ..reading.stated_counts import StatedCounts
 from .energon_index import (
@@ -82,12 +82,12 @@ class _EnergonDataset(NamedTuple):
     def samples(self, info: ObjectInfo) -> Iterator[ForeignSample]:
         """Yield an archive's samples, except excluded ones."""
         split = self.meta.splits.get(info.key)
-        window = ObjectWindow(self.store, info, neighbours=self.neighbours)
+        reader = ForwardReader(self.store, info, neighbours=self.neighbours)
         n_samples = 0
         try:
-            samples = self._by_index(window, info)
+            samples = self._by_index(reader, info)
             if samples is None:
-                samples = archive_samples(window, self.exported, self.members, self.field_names, lower=False)
+                samples = archive_samples(reader, self.exported, self.members, self.field_names, lower=False)
             for sample in samples:
                 n_samples += 1
                 if self._is_excluded(info, sample.key):
@@ -96,7 +96,7 @@ class _EnergonDataset(NamedTuple):
                     sample = sample._replace(source={"split": split})
                 yield sample
         finally:
-            window.close()
+            reader.close()
         what = f"{self.store.url}/{FOLDER}{INFO[0]}, of {info.key!r},"
         self.stated.compare(what, "samples", self.meta.counts[info.key], n_samples)
 
@@ -105,27 +105,27 @@ class _EnergonDataset(NamedTuple):
         names = (f"{info.key}/{key}", f"{info.key}/./{key}")
         return not self.meta.excluded.isdisjoint(names)
 
-    def _by_index(self, window: ObjectWindow, info: ObjectInfo) -> Iterator[ForeignSample] | None:
+    def _by_index(self, reader: ForwardReader, info: ObjectInfo) -> Iterator[ForeignSample] | None:
         if info.key not in self.indexed:
             return None
         indexed_samples = self.indexed[info.key].samples(info.nbytes, self.meta.counts[info.key])
         # A header where the index has the last member shows that it describes this archive.
-        if indexed_samples is None or not _has_header(window, *indexed_samples[-1]):
+        if indexed_samples is None or not _has_header(reader, *indexed_samples[-1]):
             return None
-        return self._each(window, indexed_samples)
+        return self._each(reader, indexed_samples)
 
     def _each(
-        self, window: ObjectWindow, indexed_samples: list[tuple[str, list[IndexedMember]]]
+        self, reader: ForwardReader, indexed_samples: list[tuple[str, list[IndexedMember]]]
     ) -> Iterator[ForeignSample]:
         metadata_name = None
         if self.exported:
             metadata_name = metadata_member(self.exported.fields)
-        documents = JsonDocuments(window, self.members, lower=False)
+        documents = JsonDocuments(reader, self.members, lower=False)
         # First all documents, which are read together, then the samples.
         for _, members in indexed_samples:
             for member in members:
                 if member.name == FIELD:
-                    documents.add(ByteRange(member.offset, member.nbytes), window.read)
+                    documents.add(ByteRange(member.offset, member.nbytes), reader.read)
         rows = documents.rows()
         for key, members in indexed_samples:
             fields = {member.name: ByteRange(member.offset, member.nbytes) for member in members}
@@ -136,13 +136,13 @@ class _EnergonDataset(NamedTuple):
                 columns = (rows[fields[FIELD].offset],)
             if self.exported and metadata_name in fields:
                 document = fields.pop(metadata_name)
-                columns = read_metadata(window, self.exported, document, key)
+                columns = read_metadata(reader, self.exported, document, key)
             yield ForeignSample(key.removeprefix("./"), fields, *columns)
 
 
-def _has_header(window: ObjectWindow, key: str, members: list[IndexedMember]) -> bool:
+def _has_header(reader: ForwardReader, key: str, members: list[IndexedMember]) -> bool:
     last = members[-1]
-    block = window.read(last.offset - BLOCK_BYTES, BLOCK_BYTES)
+    block = reader.read(last.offset - BLOCK_BYTES, BLOCK_BYTES)
     return is_header(block, f"{key}.{last.name}", last.nbytes)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from loader.errors import Corrupt, InvalidSample
 from loader.native import UNKNOWN_CRC, tar_contents
 
-from ..reading.object_file import ObjectWindow
+from ..reading.object_file import ForwardReader
 
 BLOCK_BYTES = 512
 HEADER_BYTES = 1 << 20
@@ -152,19 +152,19 @@ def _is_folder(path: bytes, kind: bytes, records: Mapping[str, bytes], name: str
     raise _refusal(name, header, path.decode(errors="backslashreplace"), refusal)
 
 
-def walk(window: ObjectWindow) -> Iterator[TarMembers]:
-    """Yield the regular files of a window's archive, with checksums of the contents that were read."""
-    for run in runs(window.read, window.nbytes, window.name, partial(plain_members, window)):
-        window.sum(run.places, run.crcs)
+def walk(reader: ForwardReader) -> Iterator[TarMembers]:
+    """Yield the regular files of a reader's archive, with checksums of the contents that were read."""
+    for run in runs(reader.read, reader.nbytes, reader.name, partial(plain_members, reader)):
+        reader.sum(run.places, run.crcs)
         yield run
 
 
-def plain_members(window: ObjectWindow, at: int) -> TarMembers:
+def plain_members(reader: ForwardReader, at: int) -> TarMembers:
     """Return the files buffered from byte `at` on."""
-    buffer, start = window.at_hand()
-    names, table, end = tar_contents(buffer, at - start, window.nbytes - start, window.sums)
+    buffer, start = reader.at_hand()
+    names, table, end = tar_contents(buffer, at - start, reader.nbytes - start, reader.sums)
     rows = np.frombuffer(table, np.int64).reshape(-1, 3)  # [members, 3]: offset, nbytes, CRC-32C
-    window.served(len(rows))
+    reader.served(len(rows))
     places = rows[:, :2].flatten()  # a copy: [offset, nbytes, offset, ...]
     places[::2] += start
     member_names = names.decode("utf-8", "surrogateescape").split("\0")[:-1]

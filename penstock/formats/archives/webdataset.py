@@ -20,7 +20,7 @@ from loader.storage import ByteRange, ObjectInfo, Store
 from ..exporter import ExportSelection, Loss, Outbox, WorkUnit, metadata_json
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.exported import MEMBERS, Exported, SampleColumns, find_export, metadata_member
-from ..reading.object_file import ByteStream, Neighbours, ObjectWindow, open_object
+from ..reading.object_file import ByteStream, ForwardReader, Neighbours, open_object
 from ..reading.sample import NO_METADATA, ForeignSample, ForeignTable, FoundObjects
 from .field_names import MACOS, FieldNames, is_of_macos
 from .tar_headers import (
@@ -103,28 +103,28 @@ def samples(
 
     Raises: InvalidSample for a duplicate member.
     """
-    window = ObjectWindow(store, info, neighbours=neighbours)
+    reader = ForwardReader(store, info, neighbours=neighbours)
     try:
         if exported:
-            yield from archive_samples(window, exported, None, field_names, lower=True)
+            yield from archive_samples(reader, exported, None, field_names, lower=True)
             return
         names, places = list[str](), list[int]()
-        documents = JsonDocuments(window, members, lower=True)
-        for run in walk(window):
+        documents = JsonDocuments(reader, members, lower=True)
+        for run in walk(reader):
             names += run.names
             places += run.places
             documents.read(run)
-        if (table := _table(names, places, window.crcs())) is not None:
+        if (table := _table(names, places, reader.crcs())) is not None:
             for field in table.fields:
                 field_names.add(field, f"{table.keys[0]}.{field}")
             yield table._replace(metadata=documents.table()) if FIELD in table.fields else table
         else:
             members_there = iterate_members(names, places)
             yield from _group_members(
-                window, members_there, None, field_names, lower=True, documents=documents
+                reader, members_there, None, field_names, lower=True, documents=documents
             )
     finally:
-        window.close()
+        reader.close()
 
 
 def _table(names: list[str], places: list[int], crcs: Sequence[int]) -> ForeignTable | None:
@@ -149,15 +149,15 @@ def _table(names: list[str], places: list[int], crcs: Sequence[int]) -> ForeignT
 
 
 class JsonDocuments:
-    def __init__(self, window: ObjectWindow, members: JsonMembers | None, *, lower: bool) -> None:
+    def __init__(self, reader: ForwardReader, members: JsonMembers | None, *, lower: bool) -> None:
         """members: the import's JSON options, or None. lower: True to lower-case field names."""
-        self._window, self._lower, self._members = window, lower, members
+        self._reader, self._lower, self._members = reader, lower, members
         self._columns, self._starts = members.columns() if members else None, list[int]()
 
     def note(self, what: str, member: str) -> None:
         """Note a member that is not a field."""
         if self._members is not None:
-            self._members.note(what, f"{member!r} of {self._window.name}")
+            self._members.note(what, f"{member!r} of {self._reader.name}")
 
     def read(self, run: TarMembers) -> None:
         if self._columns is None or _ENDING not in "\n".join(run.names).lower():
@@ -168,12 +168,12 @@ class JsonDocuments:
                 key_and_field is not None
                 and (key_and_field[1].lower() if self._lower else key_and_field[1]) == FIELD
             ):
-                self.add(ByteRange(*run.places[2 * at : 2 * at + 2]), self._window.aside)
+                self.add(ByteRange(*run.places[2 * at : 2 * at + 2]), self._reader.aside)
 
     def add(self, at: ByteRange, read: Callable[[int, int], bytes]) -> None:
         if self._columns is not None:
             self._starts.append(at.offset)
-            self._columns.add(read(*at) if at.nbytes <= MOST_BYTES else None, self._window.name, at.offset)
+            self._columns.add(read(*at) if at.nbytes <= MOST_BYTES else None, self._reader.name, at.offset)
 
     def table(self) -> pa.Table | None:
         """Return one row per JSON member in order; None if JSON is skipped."""
@@ -186,7 +186,7 @@ class JsonDocuments:
 
 
 def archive_samples(
-    window: ObjectWindow,
+    reader: ForwardReader,
     exported: Exported | None,
     members: JsonMembers | None,
     field_names: FieldNames,
@@ -194,18 +194,18 @@ def archive_samples(
     lower: bool,
 ) -> Iterator[ForeignSample]:
     """Yield an archive's samples. lower: True to lower-case field names."""
-    documents = JsonDocuments(window, members, lower=lower)
+    documents = JsonDocuments(reader, members, lower=lower)
 
     def walked() -> Iterator[TarMember]:
-        for run in walk(window):
+        for run in walk(reader):
             documents.read(run)
             yield from iterate_members(run.names, run.places)
 
-    return _group_members(window, walked(), exported, field_names, lower=lower, documents=documents)
+    return _group_members(reader, walked(), exported, field_names, lower=lower, documents=documents)
 
 
 def _group_members(
-    window: ObjectWindow,
+    reader: ForwardReader,
     walked: Iterable[TarMember],
     exported: Exported | None,
     field_names: FieldNames,
@@ -232,17 +232,17 @@ def _group_members(
         if field in fields:
             before = fields[field].offset - BLOCK_BYTES
             raise InvalidSample(
-                f"{window.name}, byte {member.header}: member {member.name!r} is also at byte {before}: "
+                f"{reader.name}, byte {member.header}: member {member.name!r} is also at byte {before}: "
                 "webdataset refuses such an archive too. Write it again with one of them",
                 what=member.name,
-                where=f"{window.name}, byte {member.header}",
+                where=f"{reader.name}, byte {member.header}",
                 given=before,
                 accepted="one member of a name",
             )
         fields[field] = ByteRange(member.offset, member.nbytes)
         if exported and field == member_of:
-            restored[key] = read_metadata(window, exported, fields[field], key)
-    crc_at = dict(zip(starts, window.crcs(), strict=False))  # one checksum per member, or none at all
+            restored[key] = read_metadata(reader, exported, fields[field], key)
+    crc_at = dict(zip(starts, reader.crcs(), strict=False))  # one checksum per member, or none at all
     rows = documents.rows() if documents else {}
     for key, fields in fields_of.items():
         if exported and member_of:
@@ -269,14 +269,14 @@ def split_member_name(name: str) -> tuple[str, str] | None:
     return (match[1].removeprefix("./"), match[2]) if match else None
 
 
-def read_metadata(window: ObjectWindow, exported: Exported, at: ByteRange, key: str) -> SampleColumns:
+def read_metadata(reader: ForwardReader, exported: Exported, at: ByteRange, key: str) -> SampleColumns:
     """Return a sample's columns. at: its metadata member."""
-    where = f"{window.name}, byte {at.offset}"
+    where = f"{reader.name}, byte {at.offset}"
     if at.nbytes > HEADER_BYTES:
         raise Corrupt(
             f"{where}: metadata of {key!r} has {at.nbytes:,} bytes; at most {HEADER_BYTES:,} are read"
         )
-    return exported.read(window.read(*at), where, key)
+    return exported.read(reader.read(*at), where, key)
 
 
 OPTIONS = frozenset[str]()

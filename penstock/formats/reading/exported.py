@@ -9,7 +9,7 @@ from loader.errors import Corrupt, InvalidField, ObjectNotFound
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ByteRange, ObjectInfo, Store
 
-from .object_file import ObjectWindow
+from .object_file import ForwardReader
 from .sample import ForeignSample
 
 NOTE = ".penstock/export.json"
@@ -68,26 +68,26 @@ class Exported(NamedTuple):
             ) from error
 
     def restored(
-        self, sample: ForeignSample, spans: Mapping[str, ByteRange], window: ObjectWindow
+        self, sample: ForeignSample, spans: Mapping[str, ByteRange], reader: ForwardReader
     ) -> ForeignSample:
         """Return a sample with its original key and columns. spans: of `KEY` and `METADATA`."""
         for span in spans.values():
             if span.nbytes > COLUMN_BYTES:
                 raise Corrupt(
-                    f"{window.name}, byte {span.offset}: key or metadata has {span.nbytes:,} bytes; at most "
+                    f"{reader.name}, byte {span.offset}: key or metadata has {span.nbytes:,} bytes; at most "
                     f"{COLUMN_BYTES:,} are read"
                 )
         key = sample.key
         if KEY in spans:
             span = spans[KEY]
             try:
-                key = window.read(*span).decode()
+                key = reader.read(*span).decode()
             except UnicodeDecodeError as error:
-                raise Corrupt(f"{window.name}, byte {span.offset}: the key is not UTF-8: {error}") from error
+                raise Corrupt(f"{reader.name}, byte {span.offset}: the key is not UTF-8: {error}") from error
         if METADATA not in spans:
             return ForeignSample(key, sample.fields)
         span = spans[METADATA]
-        metadata, source = self.read(window.read(*span), f"{window.name}, byte {span.offset}", key)
+        metadata, source = self.read(reader.read(*span), f"{reader.name}, byte {span.offset}", key)
         return ForeignSample(key, sample.fields, metadata, source)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.storage import ObjectInfo, Store
 
-from .object_file import ObjectWindow
+from .object_file import ForwardReader
 from .sample import ForeignRun, ForeignSample, ForeignTable, FoundObjects
 from .stated_counts import StatedCounts
 
@@ -134,17 +134,17 @@ def check_size(store: Store, info: ObjectInfo, nbytes: int) -> None:
         )
 
 
-def read_offsets(window: ObjectWindow, n_samples: int, noun: str) -> Int64s:
+def read_offsets(reader: ForwardReader, n_samples: int, noun: str) -> Int64s:
     """Return sample offsets, and the last's end: int64 [n_samples + 1]. noun: for errors."""
     # uint32: the number of samples, an offset for each, and the end of the last.
     head = 4 * (n_samples + 2)
-    if head > window.nbytes:
-        raise corrupt(window, 0, f"the {noun} is cut: {n_samples} samples have {head} bytes of offsets")
+    if head > reader.nbytes:
+        raise corrupt(reader, 0, f"the {noun} is cut: {n_samples} samples have {head} bytes of offsets")
     # int64 [n_samples + 2]: number of samples, their offsets, and the last's end.
-    table = np.frombuffer(window.read(0, head), "<u4").astype(np.int64)
+    table = np.frombuffer(reader.read(0, head), "<u4").astype(np.int64)
     if table[0] != n_samples:
         raise corrupt(
-            window,
+            reader,
             0,
             f"the {noun} has {table[0]} samples, and its index gives {n_samples}",
             what=f"samples of the {noun}",
@@ -157,21 +157,21 @@ def read_offsets(window: ObjectWindow, n_samples: int, noun: str) -> Int64s:
     if len(wrong):
         at = int(wrong[0])
         raise corrupt(
-            window,
+            reader,
             4 * (at + 1),
             f"the offset {offsets[at]} lies in front of the one before",
             what="offset",
             given=int(offsets[at]),
             accepted="an offset after the one before",
         )
-    if offsets[-1] > window.nbytes:
+    if offsets[-1] > reader.nbytes:
         raise corrupt(
-            window,
+            reader,
             head - 4,
-            f"the last sample ends at {offsets[-1]}, and the object at {window.nbytes}",
+            f"the last sample ends at {offsets[-1]}, and the object at {reader.nbytes}",
             what="end of the last sample",
             given=int(offsets[-1]),
-            accepted=window.nbytes,
+            accepted=reader.nbytes,
         )
     return offsets
 
@@ -192,6 +192,6 @@ def check_apart(columns: Mapping[str, str], where: str) -> None:
         names[column] = name
 
 
-def corrupt(window: ObjectWindow, at: int, problem: str, **fields: object) -> Corrupt:
-    where = f"{window.name}, byte {at}"
+def corrupt(reader: ForwardReader, at: int, problem: str, **fields: object) -> Corrupt:
+    where = f"{reader.name}, byte {at}"
     return Corrupt(f"{where}: {problem}", where=where, **fields)

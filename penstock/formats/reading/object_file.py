@@ -40,13 +40,13 @@ SMALL_MEMBERS = 4
 
 
 class Neighbours:
-    """State shared by the windows of a bucket's archives; thread-safe."""
+    """State shared by the readers of a bucket's archives; thread-safe."""
 
     are_small = False
-    """True if the last members were small; the next window then starts with the largest request."""
+    """True if the last members were small; the next reader then starts with the largest request."""
 
 
-class ObjectWindow:
+class ForwardReader:
     """Reads an object pinned to its listing; not thread-safe. Close it after use."""
 
     def __init__(
@@ -251,9 +251,9 @@ class ObjectFile(io.RawIOBase):
 
     def __init__(self, store: Store, info: ObjectInfo, scattered: bool = False) -> None:
         """scattered: reads jump back and forth."""
-        self._window = ObjectWindow(store, info, scattered)
+        self._reader = ForwardReader(store, info, scattered)
         self._at = 0
-        self.path = self._window.name
+        self.path = self._reader.name
 
     def readable(self) -> bool:
         return True
@@ -265,18 +265,18 @@ class ObjectFile(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._window.nbytes}[whence]
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._reader.nbytes}[whence]
         self._at = max(0, start + offset)
         return self._at
 
     def read(self, nbytes: int | None = -1) -> bytes:
         """Return `nbytes` bytes, fewer only at the end."""
-        n_left = max(0, self._window.nbytes - self._at)
+        n_left = max(0, self._reader.nbytes - self._at)
         if not n_left:
             return b""  # a damaged file may make its reader seek anywhere
         if nbytes is None or nbytes < 0:
             nbytes = n_left
-        data = self._window.read(self._at, min(nbytes, n_left))
+        data = self._reader.read(self._at, min(nbytes, n_left))
         self._at += len(data)
         return data
 
@@ -290,7 +290,7 @@ class ObjectFile(io.RawIOBase):
 
     def close(self) -> None:
         if not self.closed:
-            self._window.close()
+            self._reader.close()
         super().close()
 
 

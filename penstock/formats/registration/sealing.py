@@ -134,16 +134,16 @@ class _SealWork:
         fields: list[_UnsealedField] = []
         for number, index in enumerate(indexes):
             fields += index.unsealed(number)
-        # In the order of the bytes, so that a window is one large read.
+        # In the order of the bytes, so that a block is one large read.
         fields.sort(key=lambda value: value.span.offset)
         missing: set[str] = set()
-        for window in _windows(fields):
+        for block in _blocks(fields):
             try:
-                contents = self._bytes(path, window)
+                contents = self._bytes(path, block)
             except (Changed, ObjectNotFound):
                 # An object is gone: only excluded samples may lack their bytes.
-                contents = self._each(path, window, indexes, missing)
-            for value, data in zip(window, contents, strict=True):
+                contents = self._each(path, block, indexes, missing)
+            for value, data in zip(block, contents, strict=True):
                 if data is not None:
                     indexes[value.number].crcs[value.name][value.row] = crc32c(data)
         return sum(value.span.nbytes for value in fields)
@@ -212,16 +212,16 @@ class _SealIndex:
             yield _UnsealedField(number, self._names[column], row, ByteRange(offset, nbytes))
 
 
-def _windows(fields: Sequence[_UnsealedField]) -> Iterator[Sequence[_UnsealedField]]:
-    """Yield consecutive fields of at most `READ_BYTES`; a larger field is a window by itself."""
+def _blocks(fields: Sequence[_UnsealedField]) -> Iterator[Sequence[_UnsealedField]]:
+    """Yield consecutive fields of at most `READ_BYTES`; a larger field is a block by itself."""
     start = 0
-    window_bytes = 0
+    block_bytes = 0
     for number, value in enumerate(fields):
         nbytes = value.span.nbytes
-        if number > start and window_bytes + nbytes > READ_BYTES:
+        if number > start and block_bytes + nbytes > READ_BYTES:
             yield fields[start:number]
             start = number
-            window_bytes = 0
-        window_bytes += nbytes
+            block_bytes = 0
+        block_bytes += nbytes
     if fields:
         yield fields[start:]

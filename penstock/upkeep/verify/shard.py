@@ -249,19 +249,19 @@ def _fields(
     # int64 [rows * fields]: places, as flat numbers, in the order of their offsets.
     order = np.argsort(rows.places[:, :, 0], axis=None, kind="stable")
     nbytes = rows.places[:, :, 1].reshape(-1)[order]
-    # int64 [windows - 1]: where the running sum enters another block of `READ_BYTES`.
+    # int64 [blocks - 1]: where the running sum enters another multiple of `READ_BYTES`.
     cuts = np.flatnonzero(np.diff(np.cumsum(nbytes) // READ_BYTES)) + 1
-    windows = deque(np.split(order, cuts))
-    while windows:
-        window = windows.popleft()
-        at = [divmod(flat, len(names)) for flat in window.tolist()]
+    blocks = deque(np.split(order, cuts))
+    while blocks:
+        block = blocks.popleft()
+        at = [divmod(flat, len(names)) for flat in block.tolist()]
         places = [rows.places[local, number].tolist() for local, number in at]
         try:
             blobs = version.shard_store.get_ranges(shard["path"], [ByteRange(*place[:2]) for place in places])
         except PenstockError as error:
-            if by_chunk and len(window) > 1 and isinstance(error, Corrupt):
+            if by_chunk and len(block) > 1 and isinstance(error, Corrupt):
                 # A damaged chunk of a coded object: halves find its fields, and clear the others.
-                windows.extendleft(reversed(np.array_split(window, 2)))
+                blocks.extendleft(reversed(np.array_split(block, 2)))
                 continue
             yield Problem(
                 address=_where(version, shard, rows.keys[at[0][0]], names[at[0][1]], places[0]),

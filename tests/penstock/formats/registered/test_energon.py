@@ -67,11 +67,11 @@ def headers(monkeypatch):
     """Names of the archives whose headers were walked."""
     seen, walk = [], archives.archive_samples
 
-    def record_window(window, *given, **more):
-        seen.append(window.name.rpartition("/")[2])
-        return walk(window, *given, **more)
+    def record_reader(reader, *given, **more):
+        seen.append(reader.name.rpartition("/")[2])
+        return walk(reader, *given, **more)
 
-    monkeypatch.setattr(archives, "archive_samples", record_window)
+    monkeypatch.setattr(archives, "archive_samples", record_reader)
     return seen
 
 

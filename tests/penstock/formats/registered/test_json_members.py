@@ -245,7 +245,7 @@ def test_bucket_s_documents_are_read_at_the_ends_of_requests_too(nbytes, root, t
 
 
 def test_archive_without_documents_has_no_columns_and_costs_no_read(root, three, monkeypatch):
-    monkeypatch.setattr(object_file.ObjectWindow, "aside", None)
+    monkeypatch.setattr(object_file.ForwardReader, "aside", None)
     done = register_photos(root, three)
     assert (kinds(done.version), done.notes) == ({}, [])
 

@@ -132,13 +132,13 @@ def test_what_a_walk_costs_does_not_grow_with_the_payloads(root, place, monkeypa
 
     url, store = place
     read = []
-    fetch = object_file.ObjectWindow._fetch
+    fetch = object_file.ForwardReader._fetch
 
     def count_fetch(self, offset, nbytes):
         fetch(self, offset, nbytes)
         read.append(len(self._data))
 
-    monkeypatch.setattr(object_file.ObjectWindow, "_fetch", count_fetch)
+    monkeypatch.setattr(object_file.ForwardReader, "_fetch", count_fetch)
     costs = {}
     for name, n, nbytes in (
         ("small", 400, 3000),

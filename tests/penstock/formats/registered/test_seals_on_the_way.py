@@ -17,7 +17,7 @@ from loader.storage import open_store
 from penstock.formats.archives import tar_headers
 from penstock.formats.reading import object_file
 from penstock.formats.reading.object_file import LOCAL_JUMP_BYTES as JUMP
-from penstock.formats.reading.object_file import Neighbours, ObjectWindow
+from penstock.formats.reading.object_file import ForwardReader, Neighbours
 from penstock.formats.registration.register import register
 from penstock.formats.registration.sealing import seal
 from penstock.formats.run_export import export
@@ -51,7 +51,7 @@ def walk_archive(store, *, small, sums):
         return get(key, offset, nbytes, etag)
 
     with patch.multiple(object_file, **sizes), patch.object(store, "get_range", get_range):
-        opened = ObjectWindow(store, store.head("a.tar"), neighbours=neighbours)
+        opened = ForwardReader(store, store.head("a.tar"), neighbours=neighbours)
         if not sums:
             opened._checksums = None
         with closing(opened):

@@ -78,8 +78,8 @@ def test_samples_of_a_table_are_those_of_their_members(keys, fields, more, summe
     crcs = list(range(len(names))) if summed else ()
     table = format._table(names, places, crcs)
     try:
-        window = SimpleNamespace(name="x.tar", crcs=lambda: crcs)
-        alone = list(format._group_members(window, walked, None, FieldNames(), lower=True))
+        reader = SimpleNamespace(name="x.tar", crcs=lambda: crcs)
+        alone = list(format._group_members(reader, walked, None, FieldNames(), lower=True))
     except InvalidSample:
         assert table is None
         return

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,9 +22,23 @@ from tests.servers.processes import python
 
 def walk(folder: Path, *options: str) -> str:
     """Run the example's whole walk; its exit status is 1 if a step differs."""
-    done = python("-m", "examples.rl.arithmetic", "walk", "--out", folder, *options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    log = folder / "walk.log"
+    command = [sys.executable, "-m", "examples.rl.arithmetic", "walk", "--out", str(folder), *options]
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    with process:
+        try:
+            # Ten kills are minutes on a busy machine: it may take long as long as it goes on.
+            until(lambda: process.poll() is not None, log.read_text, lambda: log_bytes(folder))
+        finally:
+            process.kill()
+    assert process.returncode == 0, log.read_text()
+    return log.read_text()
+
+
+def log_bytes(folder: Path) -> int:
+    """Return the size of what the walk printed so far, and of its ranks' logs."""
+    return sum(path.stat().st_size for path in [*folder.glob("walk.log"), *folder.glob("sums*/rank-*-of-*")])
 
 
 def check_runs(folder: Path, steps: int) -> None:

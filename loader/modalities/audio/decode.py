@@ -22,7 +22,7 @@ from ..fields import Buffer, is_machine_fault
 from ..video.container_checks import check_complete, check_tables
 from .downmix import UnknownLayout, channel_mix
 from .padding import announced_length, audio_ends, check_lengths, check_wav, flac_samples
-from .resample import StrangeRate, resample, window
+from .resample import StrangeRate, resample, source_range
 from .timeline import BadSound, Ends, Floats, Heard
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def read_sound(data: Buffer, request: AudioDecoder, rng: np.random.Generator | N
             source_hz = whole[1].rate_hz
         rate_hz = request.rate_hz or source_hz
         first, stop, n_pad = request.place(round(n_source * rate_hz / source_hz), rate_hz, rng)
-        low, high = window(first, stop, source_hz, rate_hz, n_source)
+        low, high = source_range(first, stop, source_hz, rate_hz, n_source)
         if whole is None:
             part, heard = _part(container, stream, low, high)
         else:

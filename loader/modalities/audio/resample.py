@@ -129,7 +129,7 @@ def resample(samples: Floats, source_hz: int, target_hz: int) -> Floats:
     return samples[:, :0]
 
 
-def window(first: int, stop: int, source_hz: int, target_hz: int, n_source: int) -> tuple[int, int]:
+def source_range(first: int, stop: int, source_hz: int, target_hz: int, n_source: int) -> tuple[int, int]:
     """Return the range [low, high) of the n_source samples that determine resampled samples [first, stop).
 
     Resampled separately, they give the same samples. The first output is number low * target_hz / source_hz, a whole

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.modalities.audio.resample import Resampler, resample, window
+from loader.modalities.audio.resample import Resampler, resample, source_range
 from tests.servers.processes import python
 
 PAIRS = [(44_100, 16_000), (48_000, 16_000), (192_000, 16_000), (44_100, 48_000), (8_000, 16_000)]
@@ -86,7 +86,7 @@ def test_blocks_and_windows_change_nothing(
     assert resampler.n_out == whole.shape[1]
     first = data.draw(st.integers(0, whole.shape[1]))
     stop = data.draw(st.integers(first, whole.shape[1]))
-    low, high = window(first, stop, source_hz, target_hz, n)
+    low, high = source_range(first, stop, source_hz, target_hz, n)
     assert low * target_hz % source_hz == 0
     begin = first - low * target_hz // source_hz
     part = resample(noise[:, low:high], source_hz, target_hz)
@@ -95,7 +95,7 @@ def test_blocks_and_windows_change_nothing(
 
 def test_window_is_as_long_as_what_is_asked_for_and_no_longer() -> None:
     hour = 3600 * 44_100
-    low, high = window(16_000 * 1800, 16_000 * 1801, 44_100, 16_000, hour)
+    low, high = source_range(16_000 * 1800, 16_000 * 1801, 44_100, 16_000, hour)
     assert high - low < 44_100 + 3_000
 
 

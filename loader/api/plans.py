@@ -181,7 +181,8 @@ def _plan_body(root: Root, plan_hash: str) -> Any:
             f"{root.url}/plans/{plan_hash}.json is not JSON ({error}); save the plan again, or restore the file",
             what="plan",
             where=f"{root.url}/plans/{plan_hash}.json",
-            given="no JSON",
+            accepted="JSON",
+            given=data[:80],
         ) from error
 
 

@@ -93,6 +93,8 @@ class Entry:
 
 canonical = canonical_json
 
+_SHOWN_BYTES = 80  # of a damaged entry, in its error
+
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """Errors that reading a small JSON object may raise, whatever its bytes."""
 
@@ -177,7 +179,9 @@ def parse(n: int, data: bytes) -> Entry:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
         message = f"{where} is not JSON ({error}); entries are never edited, restore it from a mirror"
-        raise Corrupt(message, what="entry", where=where, given="no JSON") from error
+        raise Corrupt(
+            message, what="entry", where=where, given=data[:_SHOWN_BYTES], accepted="JSON"
+        ) from error
     if not isinstance(value, dict):
         raise Corrupt(
             f"{where} holds a {type(value).__name__}, not a JSON object",
@@ -194,7 +198,8 @@ def parse(n: int, data: bytes) -> Entry:
             message,
             what="entry",
             where=where,
-            given="no canonical JSON",
+            given=data[:_SHOWN_BYTES],
+            accepted="canonical JSON",
         )
     return _entry(n, where, value, data)
 

@@ -174,7 +174,8 @@ def _decode(
             f"{version.name}, sample {key!r}, field {field!r}: {error}",
             what=field,
             where=f"{version.name}, sample {key!r}",
-            given=str(error),
+            given=error.given,
+            accepted=error.accepted,
         ) from error
 
 

@@ -241,17 +241,17 @@ def test_bad_lines_are_named(tmp_path):
         (
             'key,n\na,1\n"b,1\n',
             InvalidSample,
-            {"what": "CSV", "given": "Error"},
+            {"what": "CSV", "where": "line 4 of labels.csv", "given": "Error"},
         ),
         (
             'key,n\na,1\nb,"2\nc,3\n',
             InvalidSample,
-            {"what": "CSV", "given": "Error"},
+            {"what": "CSV", "where": "line 5 of labels.csv", "given": "Error"},
         ),
         (
             'key,n\na,1\n"b"c,2\n',
             InvalidSample,
-            {"what": "CSV", "given": "Error"},
+            {"what": "CSV", "where": "line 4 of labels.csv", "given": "Error"},
         ),
         ("key,n\na,1\n,2\n", InvalidSample, {"what": "key", "where": "line 3 of labels.csv"}),
         (

@@ -41,7 +41,7 @@ def test_edited_entry_is_told_with_the_root_and_what_to_do(store):
     )
     damages = [
         (commit, rewritten(commit, number=7), {"what": "number", "given": 7, "accepted": 1}),
-        (entries[2], b"{", {"what": "entry", "given": "no JSON"}),
+        (entries[2], b"{", {"what": "entry", "given": b"{", "accepted": "JSON"}),
         (entries[3], rewritten(entries[3], at_us=1), {"what": "prev", "given": entries[3].sha256}),
         (entries[3], None, {"what": "entry", "given": "missing"}),
     ]
@@ -75,7 +75,8 @@ def test_edit_with_an_editor_is_noticed_in_the_last_entry_too(store):
     state = history(store)
     pretty = json.dumps(json.loads(store.get(entry_key(state.n)).data), indent=2).encode()
     store.put(entry_key(state.n), pretty)
-    with refusal(Corrupt, what="entry", where="log entry log/000000000007.json", given="no canonical JSON"):
+    where = "log entry log/000000000007.json"
+    with refusal(Corrupt, what="entry", where=where, given=pretty[:80], accepted="canonical JSON"):
         Log(store).verify()
 
 

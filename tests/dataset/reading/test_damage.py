@@ -304,7 +304,7 @@ def test_edited_plan(twelve_samples):
     ):
         loader.open_plan(twelve_samples, plan.hash)
     twelve_samples.store.put(path, b"{")
-    with refusal(Corrupt, what="plan", where=f"{twelve_samples.url}/{path}", given="no JSON"):
+    with refusal(Corrupt, what="plan", where=f"{twelve_samples.url}/{path}", given=b"{"):
         loader.open_plan(twelve_samples, plan.hash)
 
 

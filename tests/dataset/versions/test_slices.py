@@ -284,6 +284,17 @@ def test_record_that_was_changed_is_corrupt_by_path(root, version, name):
     assert "d/plates" in [one.full_name for one in listing.slices]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("kind", "set"), ("removed", None), ("n_samples", 0), ("why", 3)]
+)
+def test_record_with_a_value_that_no_slice_has_names_its_member(root, version, name, value):
+    saved = root.save_slice("d@1", "cups", names(3, 7, 9), **WHO)
+    body = {**saved.to_json(), name: value}
+    root.store.put(saved.path, json.dumps(body).encode())
+    with refusal(Corrupt, what=name, where=saved.path, given=value):
+        version.slice("cups")
+
+
 def test_damaged_records_are_named_beside_the_others(root, version):
     saved = root.save_slice("d@1", "cups", names(3), **WHO)
     root.save_slice("d@1", "plates", names(1), **WHO)

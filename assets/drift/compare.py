@@ -205,17 +205,20 @@ def recent_rows(version: loader.Version, most: int) -> "pl.DataFrame":
     """Return the newest live rows of the samples table, without annotations."""
     import polars as pl
 
-    entries = [dict(entry) for entry in version.manifest["samples"] if not is_annotation(entry)]
-    keys = _newest(version.store, [one for one in entries if one["group"] == "keys"], most)
+    by_group: dict[str, list[dict[str, Any]]] = {"keys": []}
+    for entry in version.manifest["samples"]:
+        if not is_annotation(entry):
+            by_group.setdefault(entry["group"], []).append(dict(entry))
+    keys = _newest(version.store, by_group.pop("keys"), most)
     if not len(keys):
         return keys
-    frame = keys.with_columns(pl.col("part").cast(pl.String), pl.col("row").cast(pl.Int64))
-    for group in sorted({one["group"] for one in entries} - {"keys"}):
-        others = _newest(version.store, [one for one in entries if one["group"] == group], most)
+    # A join needs equal types, in which tables may differ.
+    place_types = (pl.col("part").cast(pl.String), pl.col("row").cast(pl.Int64))
+    frame = keys.with_columns(place_types)
+    for _, entries in sorted(by_group.items()):
+        others = _newest(version.store, entries, most)
         names = [name for name in others.columns if name in ("part", "row") or name not in frame.columns]
-        typed = others.select(names).with_columns(
-            pl.col("part").cast(pl.String), pl.col("row").cast(pl.Int64)
-        )
+        typed = others.select(names).with_columns(place_types)
         frame = frame.join(typed, on=["part", "row"], how="left", maintain_order="left")
     return frame.filter(pl.Series(live(version, frame)))
 

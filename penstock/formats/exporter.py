@@ -95,27 +95,27 @@ class ExportSelection:
     @property
     def partial(self) -> dict[str, int]:
         """Field -> number of parts without it."""
-        version = self.version
-        has = {group: version.parts.has_group(group) for group in version.parts.groups}
-        chosen = np.add.reduceat(self.members, version.parts.first_ordinal[:-1][version.parts.n_live > 0]) > 0
-        there = np.zeros(len(version.parts), bool)
-        there[version.parts.n_live > 0] = chosen
-        lacking = {name: int(np.count_nonzero(there & ~has[version.group_of(name)])) for name in self.fields}
+        parts = self.version.parts
+        has_field = {name: parts.has_group(self.version.group_of(name)) for name in self.fields}
+        is_live = parts.n_live > 0  # [parts]; `reduceat` would count a neighbour's samples for an empty part
+        is_exported = np.zeros(len(parts), bool)  # [parts]: has a selected sample
+        is_exported[is_live] = np.add.reduceat(self.members, parts.first_ordinal[:-1][is_live]) > 0
+        lacking = {name: int((is_exported & ~has_field[name]).sum()) for name in self.fields}
         return {name: n for name, n in lacking.items() if n}
 
     def by_part(self, most: int | None = None) -> list[WorkUnit]:
         """Return a unit per part, or per `most` samples of it, in order."""
         parts = self.version.parts
-        out = list[WorkUnit]()
-        has = {name: parts.has_group(self.version.group_of(name)) for name in self.fields}
+        units = list[WorkUnit]()
+        has_field = {name: parts.has_group(self.version.group_of(name)) for name in self.fields}
         for position in range(len(parts)):
             first, end = parts.first_ordinal[position : position + 2].tolist()
             ordinals = np.flatnonzero(self.members[first:end]) + first
-            fields = tuple(name for name in self.fields if has[name][position])
+            fields = tuple(name for name in self.fields if has_field[name][position])
             for start in range(0, len(ordinals), most or max(1, len(ordinals))):
                 chosen = ordinals[start : start + most] if most else ordinals
-                out.append(WorkUnit(number=len(out), fields=fields, ordinals=chosen))
-        return out
+                units.append(WorkUnit(number=len(units), fields=fields, ordinals=chosen))
+        return units
 
     def samples(self, unit: WorkUnit) -> Iterator[ExportSample]:
         """Yield a unit's samples in order, each field verified."""

@@ -138,11 +138,13 @@ def _absent(reader: ForwardReader, at: ByteRange) -> list[str]:
 def _tokens(
     index: LitDataIndex, chunk: LitDataChunk, reader: ForwardReader, offsets: Int64s
 ) -> Iterator[ForeignRun]:
-    (leaf,), sizes = index.leaves, np.diff(offsets)
+    (leaf,) = index.leaves
+    sizes = np.diff(offsets)  # [samples], in bytes
     width = leaf_size(leaf.word)
-    wrong = np.flatnonzero(sizes % width)
-    if len(wrong):
-        at = int(wrong[0])
+    uneven = np.flatnonzero(sizes % width)
+    if len(uneven):
+        at = int(uneven[0])
+        # The chunk begins with its number of samples and their offsets, uint32 each.
         raise corrupt(reader, 4 * (at + 1), f"a sample has {sizes[at]} bytes, no whole values of {leaf.word}")
     if offsets[-1] != reader.nbytes or int(sizes.sum()) != width * (chunk.n_tokens or 0):
         raise _of_others(reader, chunk, int(sizes.sum()) // width)

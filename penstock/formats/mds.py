@@ -141,7 +141,8 @@ def _shard(entry: Any, first: int) -> MdsShard:
     if not all(type(values) is list for values in column_lists):
         raise TypeError(f"columns {column_lists!r}")
     numbers = (raw["bytes"], entry["samples"])
-    if not all(is_whole_number(n, 0, 2**32 - 1) for n in numbers) or type(raw["basename"]) is not str:
+    are_numbers = all(is_whole_number(n, 0, 2**32 - 1) for n in numbers)  # offsets in a shard are uint32
+    if not are_numbers or type(raw["basename"]) is not str:
         raise ValueError(f"raw_data {raw!r}, samples {entry['samples']!r}")
     columns = tuple(_column(*column) for column in zip(*column_lists, strict=True))
     names = {column.name for column in columns}

@@ -147,10 +147,14 @@ class Intervals:
         metrics = self._batches.metrics()
         seconds = stage_seconds(metrics, self._before)
         row = np.zeros(1, ROW)
-        row["rank"], row["node"] = self._rank, self._node
-        row["first_step"], row["end_step"] = self._first_step, step
-        row["begun_us"], row["ended_us"] = self._begun_us, utc_us()
-        row["step_s"], row["wait_s"] = self._step_s, seconds["consumer"]
+        row["rank"] = self._rank
+        row["node"] = self._node
+        row["first_step"] = self._first_step
+        row["end_step"] = step
+        row["begun_us"] = self._begun_us
+        row["ended_us"] = utc_us()
+        row["step_s"] = self._step_s
+        row["wait_s"] = seconds["consumer"]
         for stage in SECONDS:
             name = f"{STAGES[stage]}_sum"
             row[f"{stage}_s"] = metrics[name] - self._before[name]
@@ -159,10 +163,15 @@ class Intervals:
         row["slow_read_s"] = metrics["read_latency_seconds"]
         if self._slow is not None:
             wait_s, _, slow = self._slow
-            row["slow_step"], row["slow_wait_s"], row["slow_s"] = slow.step, wait_s, slow.seconds
-            row["slow_offset"], row["slow_nbytes"] = slow.offset, slow.nbytes
+            row["slow_step"] = slow.step
+            row["slow_wait_s"] = wait_s
+            row["slow_s"] = slow.seconds
+            row["slow_offset"] = slow.offset
+            row["slow_nbytes"] = slow.nbytes
             texts = "\0".join(getattr(slow, name) for name in SLOW_TEXTS).encode()
-            row["slow_sample"] = texts if len(texts) <= ROW["slow_sample"].itemsize else b""
+            # numpy would cut longer texts without an error.
+            if len(texts) <= ROW["slow_sample"].itemsize:
+                row["slow_sample"] = texts
         return row
 
 

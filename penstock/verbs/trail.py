@@ -128,13 +128,14 @@ def verify(arguments: Namespace) -> Answer:
         wrong = [row for row in checks if row["problem"]]
     unknown = sum(not row["checked"] for row in wrong)
     lines = [f"{_records_text(rows)}: {rows[0]['problem']}" for rows in _alike(wrong)]
-    equal = "the stored bytes equal the training's"
-    if arguments.recipe is not None:
-        equal = "the stored bytes, and the items of datasets, equal the training's"
-    lines.append(
-        f"{arguments.run}: {len(trail.steps)} records of {trail.steps['step'].n_unique()} steps; "
-        + (f"{len(wrong) - unknown} differ, {unknown} could not be checked" if wrong else equal)
-    )
+    if wrong:
+        result = f"{len(wrong) - unknown} differ, {unknown} could not be checked"
+    elif arguments.recipe is not None:
+        result = "the stored bytes, and the items of datasets, equal the training's"
+    else:
+        result = "the stored bytes equal the training's"
+    n_steps = trail.steps["step"].n_unique()
+    lines.append(f"{arguments.run}: {len(trail.steps)} records of {n_steps} steps; {result}")
     body = {"run": arguments.run, "records": len(trail.steps), "problems": wrong}
     return body, lines_text(lines), 1 if wrong else 0
 

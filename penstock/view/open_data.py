@@ -306,18 +306,18 @@ class OpenData:
         """
         batch, trouble = self.batch(name, step, rank, world_size)
         if not batch.first_slot <= slot < batch.first_slot + len(batch.slots):
-            last_slot = batch.first_slot + len(batch.slots) - 1
-            slots = [batch.first_slot, last_slot]
-            rank_text = f"rank {batch.rank} of {batch.world_size}"
-            message = f"slot = {slot}; {rank_text} has slots {batch.first_slot} to {last_slot}"
-            raise InvalidRuntime(message, what="slot", given=slot, accepted=slots)
+            slots = [batch.first_slot, batch.first_slot + len(batch.slots) - 1]
+            part = f"rank {batch.rank} of {batch.world_size} has slots {slots[0]} to {slots[1]}"
+            raise InvalidRuntime(f"slot = {slot}; {part}", what="slot", given=slot, accepted=slots)
         if slot >= batch.first_slot + batch.n_pictured:
-            training, pieces = self.training(name), -(-len(batch.slots) // PICTURED_SLOTS)
+            training = self.training(name)
             digests = training.part_digests(step, rank, world_size)
-            n, world_size = training.plan(step).batch_size(step), world_size * pieces
-            within = range(rank * pieces, (rank + 1) * pieces)
-            piece = next(one for one in within if slot < rank_slice(n, one, world_size).stop)
-            batch, trouble = self._batch(training, step, piece, world_size, digests)
+            pieces = -(-len(batch.slots) // PICTURED_SLOTS)  # each is the part of a rank of a larger world
+            n_slots = training.plan(step).batch_size(step)
+            n_ranks = world_size * pieces
+            ranks = range(rank * pieces, (rank + 1) * pieces)
+            piece = next(one for one in ranks if slot < rank_slice(n_slots, one, n_ranks).stop)
+            batch, trouble = self._batch(training, step, piece, n_ranks, digests)
         return batch.slots[slot - batch.first_slot].thumbnails, trouble
 
     def slot(self, name: str, step: int, slot: int) -> tuple[SlotValues, str]:

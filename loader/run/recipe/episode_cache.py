@@ -110,13 +110,13 @@ class EpisodeCache:
         bad: dict[int, Corrupt] = {}
         places = self._places(missing, readers)
         indexed = [self._index_rows(at, readers) for at in places]
-        asked = [
-            replace(at, fields={f: p for f, p in at.fields.items() if self._is_whole(f, at, own)})
-            for at, own in zip(places, indexed, strict=True)
-        ]
-        pages, more = self._pages(places, readers)
-        asked = [replace(at, fields={**at.fields, **extra}) for at, extra in zip(asked, more, strict=True)]
-        read = readers.fields(asked, bad.setdefault)
+        pages, tables_without_head = self._pages(places, readers)
+        whole: list[SampleAddress] = []  # the fields that are read whole
+        for at, own, tables in zip(places, indexed, tables_without_head, strict=True):
+            fields = {field: place for field, place in at.fields.items() if self._is_whole(field, at, own)}
+            whole.append(replace(at, fields={**fields, **tables}))
+        # One round of requests for all episodes.
+        read = readers.fields(whole, bad.setdefault)
         for number, (address, at, data) in enumerate(zip(missing, places, read, strict=True)):
             own = indexed[number]
             if isinstance(own, Corrupt):

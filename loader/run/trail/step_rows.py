@@ -169,11 +169,13 @@ def rows_table(rows: Sequence[StepRow], start: str) -> pa.Table:
     }
     columns["start"] = pa.array([start] * len(rows), pa.string())
     columns["largest"] = pa.array(list(map(_largest, rows)), SCHEMA.field("largest").type)
-    notes = [_numbers(row) for row in rows]
+    metrics = [_numbers(row) for row in rows]
     crcs = [row.crcs or {} for row in rows]
-    for prefix, dtype, numbers in ((NOTE, pa.float64(), notes), (CRC, pa.uint32(), crcs)):
-        for name in sorted({name for one in numbers for name in one}):
-            columns[prefix + name] = pa.array([one.get(name) for one in numbers], dtype)
+    for prefix, dtype, numbers in ((NOTE, pa.float64(), metrics), (CRC, pa.uint32(), crcs)):
+        # A row has its own metrics and fields: the others are null.
+        names = set().union(*numbers)
+        for name in sorted(names):
+            columns[prefix + name] = pa.array([of_row.get(name) for of_row in numbers], dtype)
     return pa.table(columns)
 
 

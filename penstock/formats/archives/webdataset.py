@@ -128,24 +128,27 @@ def samples(
 
 
 def _table(names: list[str], places: list[int], crcs: Sequence[int]) -> ForeignTable | None:
+    """Return the members as a table, None unless all samples have the same fields in the same order."""
     key_and_field = None
     if names:
         key_and_field = split_member_name(names[0])
     if key_and_field is None:
         return None
-    first, ending = key_and_field[0], f".{key_and_field[1]}"
-    n = next((i for i, name in enumerate(names) if not name.startswith(f"{first}.")), len(names))
-    fields = [name[len(first) + 1 :] for name in names[:n]]
-    keys = [name[: -len(ending)] for name in names[::n]] if n else []
-    alike = (
+    first_key, first_field = key_and_field
+    n_fields = next((n for n, name in enumerate(names) if not name.startswith(f"{first_key}.")), len(names))
+    # Guess the table from the first sample's members and each sample's first member, then compare all names with it.
+    fields = [name[len(first_key) + 1 :] for name in names[:n_fields]]
+    keys = [name[: -len(first_field) - 1] for name in names[::n_fields]] if n_fields else []
+    key_lines = "\n".join([*keys, ""])
+    is_table = (
         names == [f"{key}.{field}" for key in keys for field in fields]
         and len(set(keys)) == len(keys)
-        and len({field.lower() for field in fields}) == n
+        and len({field.lower() for field in fields}) == n_fields
         and not any("/" in field for field in fields)
-        and _PLAIN.fullmatch(every := "\n".join([*keys, ""]))
-        and every.count("\n") == len(keys)
+        and _PLAIN.fullmatch(key_lines)
+        and key_lines.count("\n") == len(keys)  # no key has a line feed
     )
-    return ForeignTable(keys, tuple(field.lower() for field in fields), places, crcs) if alike else None
+    return ForeignTable(keys, tuple(field.lower() for field in fields), places, crcs) if is_table else None
 
 
 class JsonDocuments:

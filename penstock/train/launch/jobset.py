@@ -179,20 +179,22 @@ class JobSets:
     def _record_spans(self, run: str, before_us: int) -> Iterable[Span]:
         folder = RunFolder(self._record.store, run)
         attempts = folder.attempts()
-        last = {event.attempt: event for event in folder.events()}
+        last_events = {event.attempt: event for event in folder.events()}
         ranks_per_node = folder.ranks_per_node(attempts)
-        met = [
-            Span(
-                begun_us=facts["at_us"],
-                ended_us=max(facts["at_us"], last[number].at_us if number in last else 0),
-                nodes=-(-int(facts["ranks"]) // ranks_per_node[number]),
-                state=last[number].name if number in last else "",
-            )
-            for number, facts in attempts.items()
-        ]
-        failed = [_failure_span(span, met) for span in failure_spans(folder)]
-        alone = [span for span in met if not any(_holds(other, span) for other in failed)]
-        spans = sorted([*alone, *failed], key=lambda span: span.begun_us)
+        recorded: list[Span] = []
+        for number, facts in attempts.items():
+            ended_us = facts["at_us"]
+            state = ""
+            last_event = last_events.get(number)
+            if last_event is not None:
+                ended_us = max(ended_us, last_event.at_us)
+                state = last_event.name
+            nodes = -(-int(facts["ranks"]) // ranks_per_node[number])
+            recorded.append(Span(begun_us=facts["at_us"], ended_us=ended_us, nodes=nodes, state=state))
+        failed = [_failure_span(span, recorded) for span in failure_spans(folder)]
+        # A failed pod's own times replace the record's of the same start.
+        others = [span for span in recorded if not any(_holds(failure, span) for failure in failed)]
+        spans = sorted([*others, *failed], key=lambda span: span.begun_us)
         return [span for span in spans if span.begun_us < before_us]
 
     def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:

@@ -127,19 +127,22 @@ class SlurmJobs:
 
     def statuses(self, runs: Sequence[str]) -> dict[str, RunStatus]:
         """See `Launcher.statuses`. Releases jobs that Slurm holds for ever."""
-        names = {self._name(run): run for run in runs}
-        listed = {run: list[QueuedJob]() for run in runs}
-        for job in list_jobs(self._queue.answer, *names):
-            listed[names[job.name]].append(job)
-        self._release([job for jobs in listed.values() for job in jobs])
-        forgotten = {self._name(run): list[AccountedJob]() for run, jobs in listed.items() if not jobs}
-        for start in self._starts([*forgotten]):
-            forgotten[start.name].append(start)
-        statuses = {run: _status(jobs, forgotten.get(self._name(run), [])) for run, jobs in listed.items()}
-        words = self._last_words([run for run, status in statuses.items() if status.state == "ended"])
-        return {
-            run: replace(status, reason=words.get(run, status.reason)) for run, status in statuses.items()
-        }
+        run_of_job = {self._name(run): run for run in runs}
+        queued = {run: list[QueuedJob]() for run in runs}
+        for job in list_jobs(self._queue.answer, *run_of_job):
+            queued[run_of_job[job.name]].append(job)
+        self._release([job for jobs in queued.values() for job in jobs])
+        # The queue lists an ended job for some minutes only.
+        accounted = {self._name(run): list[AccountedJob]() for run, jobs in queued.items() if not jobs}
+        for start in self._starts([*accounted]):
+            accounted[start.name].append(start)
+        statuses: dict[str, RunStatus] = {}
+        for run, jobs in queued.items():
+            statuses[run] = _status(jobs, accounted.get(self._name(run), []))
+        ended = [run for run, status in statuses.items() if status.state == "ended"]
+        for run, words in self._last_words(ended).items():
+            statuses[run] = replace(statuses[run], reason=words)
+        return statuses
 
     def _last_words(self, runs: Sequence[str]) -> dict[str, str]:
         """Return the script's last line for each run that ended; none if their logs cannot be read."""

@@ -109,17 +109,10 @@ def show_batch(
             part.fields.update(zip(sample, shown, strict=True))
             if i < n_pictured and not part.thumbnails:
                 part.thumbnails = _thumbnails(sample, shown, version)
-        compared = {
-            name: value for name, value in _remove_padding(sample).items() if _nbytes(value) >= _MIN_BYTES
-        }
-        stored = {name: value for name, value in compared.items() if value is sample[name]}
-        part.crcs |= values.crcs_of(i, stored)
-        part.crcs |= tensor_crcs({name: value for name, value in compared.items() if name not in stored})
-        part.padded |= {
-            name.removesuffix(f".{IS_PAD}")
-            for name, value in sample.items()
-            if name.endswith(f".{IS_PAD}") and np.all(np.asarray(value))
-        }
+        part.crcs |= _compared_crcs(values, i, sample)
+        for name, value in sample.items():
+            if name.endswith(f".{IS_PAD}") and np.all(np.asarray(value)):
+                part.padded.add(name.removesuffix(f".{IS_PAD}"))
 
     values.each(add_values)
     hashes = _hashes(values, parts)
@@ -171,20 +164,39 @@ def _show_slot(
     )
 
 
+def _compared_crcs(values: ReplayedPart, i: int, sample: Mapping[str, Any]) -> dict[str, int]:
+    """Return field -> checksum of a slot's values that are compared with other slots'."""
+    whole: dict[str, Any] = {}
+    without_padding: dict[str, Any] = {}
+    for name, value in _remove_padding(sample).items():
+        if _nbytes(value) < _MIN_BYTES:
+            continue
+        if value is sample[name]:
+            whole[name] = value
+        else:
+            without_padding[name] = value
+    # The replay has the checksums of whole values; a value without its padding needs a new one.
+    return {**values.crcs_of(i, whole), **tensor_crcs(without_padding)}
+
+
 def _hashes(values: ReplayedPart, parts: Mapping[int, _SlotParts]) -> dict[int, dict[str, bytes]]:
+    """Return slot -> field -> hash, of values whose checksum two slots have. Only these are replayed again."""
+    times: Counter[tuple[str, int]] = Counter()
     for part in parts.values():
+        # Padding repeats one value, so fields of nothing else would all look equal.
         part.crcs = {name: crc for name, crc in part.crcs.items() if name not in part.padded}
-    times = Counter(item for part in parts.values() for item in part.crcs.items())
-    twice = {
-        i: [name for name, crc in part.crcs.items() if times[name, crc] > 1] for i, part in parts.items()
-    }
+        times.update(part.crcs.items())
+    repeated: dict[int, list[str]] = {}
+    for i, part in parts.items():
+        names = [name for name, crc in part.crcs.items() if times[name, crc] > 1]
+        if names:
+            repeated[i] = names
     hashes: dict[int, dict[str, bytes]] = defaultdict(dict)
 
     def hash_sample(i: int, sample: Mapping[str, Any], _: Texts) -> None:
         compared = _remove_padding(sample)
-        hashes[i] |= {name: _hash(compared[name]) for name in twice[i] if name in compared}
+        hashes[i] |= {name: _hash(compared[name]) for name in repeated[i] if name in compared}
 
-    repeated = [i for i, names in twice.items() if names]
     if repeated:
         values.again(repeated, hash_sample)
     return hashes

@@ -221,10 +221,12 @@ class TokenTexts:
 
     def _texts(self, field: str, samples: Iterable[Mapping[str, Any]]) -> dict[int, str]:
         arrays = [np.asarray(sample[field]) for sample in samples if field in sample]
-        ids = [np.unique(one) for one in arrays if one.dtype.kind in "iu"]
+        ids = [np.unique(array) for array in arrays if array.dtype.kind in "iu"]
+        if not ids:
+            return {}
         known = self._known[field]
         out = {}
-        for token in np.unique(np.concatenate(ids)).tolist()[:MOST_TOKENS] if ids else ():
+        for token in np.unique(np.concatenate(ids)).tolist()[:MOST_TOKENS]:
             if token not in known and len(known) < MOST_TOKENS:
                 text = _decode(self._tokenizers[field], [token])
                 known[token] = None if text is None else text[:MOST_LETTERS]

@@ -150,8 +150,10 @@ def test_store_at_fault_refuses_no_unit(tmp_path):
 
 
 def test_disk_that_stays_full_fails_the_job_with_its_words(tmp_path):
-    with pytest.raises(JobFailed, match=rf"block.* 1 .*{MAX_STARTS} times.*No space left"):
-        done_by(job_in(tmp_path), numbers(2, {1: "fill the disk"}), LOCAL)
+    job = job_in(tmp_path)
+    with refusal(JobFailed, what="blocks", where=f"job {job.id}", given=[1], accepted=MAX_STARTS) as failed:
+        done_by(job, numbers(2, {1: "fill the disk"}), LOCAL)
+    assert "No space left" in str(failed.value)
 
 
 WAITER = """\

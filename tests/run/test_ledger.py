@@ -149,13 +149,13 @@ def test_step_does_not_wait_for_the_store_and_the_state_does(memory_root, plan, 
 
 @pytest.mark.parametrize("at", [next, loader.Loader.state_dict, loader.Loader.close])
 def test_ledger_that_cannot_be_written_is_an_error(at, memory_root, plan):
-    store, plan = gate_store(memory_root, plan, Forbidden("this account only reads"))
+    store, plan = gate_store(memory_root, plan, Forbidden("this account only reads", what="account"))
     store.open.set()
     batches = loader.Loader(plan, 0, 1, decode={"cls": refuse({sample_numbers(plan, 0)[2]})}, workers=0)
     next(batches)
     for future in list(batches._ledger._pending):
         future.exception()  # until the thread is done with it
-    with pytest.raises(Forbidden, match="only reads") as caught:
+    with refusal(Forbidden, what="account") as caught:
         at(batches)
     assert f"ledgers/{plan.hash}/0-of-1/" in caught.value.__notes__[0]
     assert "Loader(ledger=loader.Root(...))" in caught.value.__notes__[0]

@@ -171,7 +171,9 @@ def _check_foreign(
     if not foreign:
         if is_registered:
             raise InvalidSample(
-                "these parts have their bytes outside the root; pass foreign=, the table written with them"
+                "these parts have their bytes outside the root; pass foreign=, the table written with them",
+                what="foreign",
+                accepted="the table written with the parts",
             )
         return None
 

@@ -213,7 +213,7 @@ class SourceItems:
                 raise
             item = self.address(ordinal).describe()
             kind = type(error).__name__
-            return DecodeFailed(f"{item}: {kind}: {error}")
+            return DecodeFailed(f"{item}: {kind}: {error}", what="item", where=item, given=kind)
 
     def _sample(
         self,

@@ -297,7 +297,13 @@ class LocalStore(Opened):
         except OSError as error:
             raise disk_error("read", self._base + key, error) from error
         if len(data) != nbytes or offset > size:
-            raise Corrupt(f"{self._base}{key}[{offset}:{offset + nbytes}]: the file ends at byte {size}")
+            raise Corrupt(
+                f"{self._base}{key}[{offset}:{offset + nbytes}]: the file ends at byte {size}",
+                what="bytes",
+                where=f"{self._base}{key}",
+                given=size,
+                accepted=offset + nbytes,
+            )
         return data
 
     def _check_pin(self, key: str, status: os.stat_result, etag: str | None) -> str:

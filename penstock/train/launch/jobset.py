@@ -206,7 +206,11 @@ class JobSets:
         starts = {int(pod["metadata"]["labels"][RESTARTS]) for pod in pods}
         if start is not None and start not in starts:
             raise InvalidRuntime(
-                f"the pods of {run} with {start} restarts before them are gone: JobSet deletes them before it restarts"
+                f"the pods of {run} with {start} restarts before them are gone: JobSet deletes them before it restarts",
+                what="start",
+                where=run,
+                given=start,
+                accepted=sorted(starts),
             )
         # Ranks are numbered pod by pod.
         index, local = divmod(rank or 0, _pod_ranks(pods[-1]) if pods else 1)

@@ -281,7 +281,11 @@ class SlurmJobs:
         if spec.priority and spec.priority not in cluster.priorities:
             raise InvalidSpec(
                 f"{spec.run}: priority = {spec.priority!r}; accepted: the names of [priorities] in the cluster's file, "
-                f"{', '.join(cluster.priorities) or 'which has none'}"
+                f"{', '.join(cluster.priorities) or 'which has none'}",
+                what="priority",
+                where=spec.run,
+                given=spec.priority,
+                accepted=list(cluster.priorities),
             )
         gpus = "gpu:"
         if cluster.slot.gpu_type:

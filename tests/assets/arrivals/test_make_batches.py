@@ -376,11 +376,17 @@ def test_manifest_that_was_changed(store: Store, place: Store) -> None:
     (key,) = discover(store, place, "d")
     path = "tables/d/manifests/000001.json"
     data = store.get(path).data
-    for damaged in (b"{", b"[]", b"{}", data.replace(b'"a"', b'"b"')):
+    faults = {
+        b"{": ("manifest", "DamagedJson"),
+        b"[]": ("manifest", "DamagedJson"),
+        b"{}": ("manifest", "KeyError"),
+        data.replace(b'"a"', b'"b"'): ("batch", key),
+    }
+    for damaged, (what, fault) in faults.items():
         store.put(path, damaged)
-        with refusal(Corrupt, where=f"{store.url}/{path}"):
+        with refusal(Corrupt, what=what, where=f"{store.url}/{path}", given=fault):
             read_manifest(store, "d", key)
-        with refusal(Corrupt, where=f"{store.url}/{path}"):
+        with refusal(Corrupt, what=what, where=f"{store.url}/{path}", given=fault):
             discover(store, place, "d")
     store.put(path, data.replace(b'"format":1', b'"format":2'))
     with pytest.raises(FormatTooNew):

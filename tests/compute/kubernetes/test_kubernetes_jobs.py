@@ -14,6 +14,7 @@ from penstock.compute.cluster import Cluster, read_cluster
 from penstock.compute.engines.kubernetes import KubernetesCluster, KubernetesEngine, job_object
 from tests.compute.batch_checks import NETWORKS, assert_same_batch
 from tests.compute.job_checks import REPOSITORY, bytes_done, done_by, folder_of, job_in, numbers, told_of
+from tests.refusals import refusal
 from tests.servers.kubernetes_api import job_error, kubeconfig, kubernetes
 from tests.servers.patience import until
 
@@ -155,7 +156,7 @@ def test_why_pods_wait_is_told_in_the_words_of_who_lets_them_wait(cluster, serve
         engine.cancel(name)
         assert not engine.find(name)
     server.away()
-    with pytest.raises(EngineUnreachable, match="does not answer"):
+    with refusal(EngineUnreachable, what="answer", where="API server"):
         engine.status("pk-a-1")
 
 

@@ -22,6 +22,7 @@ from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.run_usage import run_goodput
 from penstock.train.submitting import resume, stop, submit
+from tests.refusals import refusal
 from tests.servers.jobset_api import JobSetCluster, wrong_in_jobset
 from tests.servers.kubernetes_api import Server, kubeconfig, kubernetes
 from tests.servers.patience import until
@@ -194,7 +195,7 @@ def test_server_checks_a_dry_run_and_keeps_nothing(root: str, server: Server, la
     with pytest.raises(InvalidCluster, match=r"422: JobSet\.spec\.supend is unknown"):
         launcher._api.create_jobset(body, dry_run=True)
     server.away()
-    with pytest.raises(EngineUnreachable, match="does not answer"):
+    with refusal(EngineUnreachable, what="answer", where="API server"):
         launcher.check(sleeper(root))
 
 
@@ -237,7 +238,7 @@ def test_run_that_fails_twice_alike_ends_with_the_words_of_the_jobset(
     assert (before.state, before.nodes) == ("failed", 1)
     assert 10_000_000 <= before.ended_us - before.begun_us <= 60_000_000, "its wait of 10 s included"
     assert before.ended_us - 2_000_000 <= after.begun_us
-    with pytest.raises(InvalidRuntime, match="0 restarts before them are gone"):
+    with refusal(InvalidRuntime, what="start", where="big-7", given=0):
         launcher.logs("big-7", start=0)
 
 

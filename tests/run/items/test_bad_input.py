@@ -73,8 +73,9 @@ def raise_zero_division(i):
 
 
 def test_damage_of_every_item_names_the_item():
-    with pytest.raises(Corrupt, match=r"photos.* sample '\d+'.*image file is truncated") as raised:
+    with refusal(Corrupt, what="item", given="OSError", within="photos/ row ") as raised:
         read_batches(Rows(raise_os_error), corrupt_budget=1)
+    assert "image file is truncated" in str(raised.value)
     assert any("all of its substitutes are corrupt too" in note for note in raised.value.__notes__)
 
 
@@ -85,8 +86,9 @@ def test_error_of_code_in_every_item_raises_at_once():
         calls.append(i)
         return raise_zero_division(i)
 
-    with pytest.raises(ZeroDivisionError, match="scale") as raised:
+    with pytest.raises(ZeroDivisionError) as raised:
         read_batches(Rows(item))
+    assert raised.value.args == ("scale",)
     assert len(calls) == 1
     assert any("item" in note and "of source 'photos'" in note for note in raised.value.__notes__)
 

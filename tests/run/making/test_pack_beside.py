@@ -201,21 +201,21 @@ def test_documents_whose_values_do_not_fit_their_tokens_stop_the_run(
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("options", "stated"),
     [
-        ({"beside": {ANSWER: 2}}, "does not fit into bool, the dtype of 'answer.npy'"),
-        ({"beside": {FIELD: 0}}, "is the tokens' own"),
-        ({"beside": {f"{FIELD}.loss_mask": 0}}, "is the tokens' own"),
-        ({"beside": {LABELS: 0.5}}, "a whole number from"),
-        ({"beside": [LABELS]}, "fields and the whole number"),
-        ({"beside": {LABELS: 0}, "checksums": True}, "leave one of the two out"),
-        ({"beside": {"labels.txt": 0}}, "an .npy field is needed"),
-        ({"beside": {LABELS: 0}}, "pass version.select"),
+        ({"beside": {ANSWER: 2}}, {"what": "beside", "where": "source 'docs'", "given": 2}),
+        ({"beside": {FIELD: 0}}, {"what": "beside", "given": FIELD}),
+        ({"beside": {f"{FIELD}.loss_mask": 0}}, {"what": "beside", "given": f"{FIELD}.loss_mask"}),
+        ({"beside": {LABELS: 0.5}}, {"what": f"pack: beside[{LABELS!r}]", "given": 0.5}),
+        ({"beside": [LABELS]}, {"what": "beside", "given": [LABELS], "accepted": "field -> whole number"}),
+        ({"beside": {LABELS: 0}, "checksums": True}, {"what": "beside", "accepted": "checksums=False"}),
+        ({"beside": {"labels.txt": 0}}, {"what": "field", "given": "labels.txt"}),
+        ({"beside": {LABELS: 0}}, {"what": "fields", "given": (FIELD,), "accepted": (FIELD, LABELS)}),
     ],
 )
-def test_what_is_refused(docs, asked, said):
-    fields = [FIELD, ANSWER] if ANSWER in (asked["beside"] or {}) else [FIELD]
-    with pytest.raises(InvalidPlan, match=said):
+def test_what_is_refused(docs, options, stated):
+    fields = [FIELD, ANSWER] if ANSWER in options["beside"] else [FIELD]
+    with refusal(InvalidPlan, **stated):
         loader.plan(
-            {"docs": docs.select(*fields)}, seed=3, global_batch=5, pack=loader.pack(FIELD, 16, **asked)
+            {"docs": docs.select(*fields)}, seed=3, global_batch=5, pack=loader.pack(FIELD, 16, **options)
         )

@@ -21,6 +21,7 @@ from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import cancel, resume, submit
 from tests.penstock.train.slurm.test_slurm_runs import kill_toys, states, wait_log
+from tests.refusals import refusal
 from tests.servers.patience import until
 from tests.servers.slurm import Slurm
 
@@ -97,7 +98,7 @@ def test_only_a_cancel_is_stored_as_a_persons_stop(
     if is_cancel:
         until(lambda: states(launcher)[0] in ENDED)
         assert folder.is_to_stop()
-        with pytest.raises(Conflict, match="was stopped or cancelled"):
+        with refusal(Conflict, what="state", where="big-7", given="stopped or cancelled"):
             submit(run, launcher)
         resume(run, launcher)
     wait_log(launcher, "began 1", 2)

@@ -29,6 +29,7 @@ from penstock.train.run_spec import RunSpec
 from penstock.train.run_usage import run_goodput
 from penstock.train.submitting import resume, submit
 from tests.penstock.train.slurm.conftest import reference_digests
+from tests.refusals import refusal
 from tests.servers.patience import until
 from tests.servers.processes import command_line, end, environment_bytes
 from tests.servers.slurm import Slurm
@@ -300,7 +301,7 @@ def test_scheduler_checks_a_run_and_starts_nothing(launcher: SlurmJobs, toy: Toy
         InvalidSpec, match=r"big-7: Slurm refuses the job: .*Requested node configuration is not available"
     ):
         launcher.check(toy(1, gpus_per_node=5))
-    with pytest.raises(InvalidSpec, match=r"priority = 'urgent'; accepted: .*low, abrupt, high"):
+    with refusal(InvalidSpec, what="priority", where="big-7", given="urgent"):
         launcher.check(toy(1, priority="urgent"))
     assert states(launcher) == []
     assert launcher.status("big-7").state == "unknown"

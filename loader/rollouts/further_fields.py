@@ -18,6 +18,7 @@ def further_fields(
 ) -> dict[str, NDArray[Any]]:
     """Return checked arrays in their stored dtypes. Raises: InvalidSample."""
     if not isinstance(fields, Mapping):
+        # `.80` cuts the text of a value: it may be the array of a whole batch.
         raise InvalidSample(
             f"rollout {key!r} has fields={fields!r:.80}; a mapping of field to array is needed",
             what="fields",

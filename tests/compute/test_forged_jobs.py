@@ -207,8 +207,11 @@ def test_ids_forged_in_advance_for_many_attempts_end_in_a_job_that_names_them(tm
     job = job_in(tmp_path)
     for attempt in range(submit.MAX_OTHERS):
         job.store.put(JobFolder(job.store, job_with_attempt(job, attempt)).key("job.json"), b"{}")
-    with refusal(JobFailed, what="folders", where=f"{job.store.url}/jobs/", given=submit.MAX_OTHERS):
+    with refusal(
+        JobFailed, what="folders", where=f"{job.store.url}/jobs/", given=submit.MAX_OTHERS
+    ) as forged:
         done_by(job, numbers(3), INLINE)
+    assert "penstock jobs clear" in str(forged.value)
     assert len(caplog.records) == submit.MAX_OTHERS
 
 

@@ -96,7 +96,9 @@ class AudioStatistics:
             self._highest = max(self._highest, float(block.max()))
         self._n_clipped += int((np.abs(block) >= FULL_SCALE).sum())
         squares = np.square(block, dtype=np.float64)  # samples may be huge
+        # float64 [samples]: mean power of the channels, after the samples of the window that the last block began
         power = np.concatenate([self._rest, squares.mean(axis=0)])
+        # A damaged header may state a rate of a few Hz, whose window would have no sample.
         window = max(1, round(WINDOW_S * self.heard.rate_hz))
         n_windows = len(power) // window
         rms = np.sqrt(power[: n_windows * window].reshape(n_windows, window).mean(axis=1))
@@ -107,7 +109,7 @@ class AudioStatistics:
     def facts(self, video_start_s: Fraction | None = None) -> Row:
         """Return the media columns; call once, after the last frame. Raises: Unusable."""
         heard = self.heard
-        self._take(heard.finish())
+        self._take(heard.finish())  # the last samples wait for later frames, which may lie before them
         check_overlaps(heard)
         offset_s = None
         if video_start_s is not None and heard.start is not None:

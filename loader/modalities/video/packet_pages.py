@@ -52,6 +52,7 @@ class PacketPages:
         """int64 [pages + 1]: tick of each page's first frame, then of the last frame of all."""
         self._offset = head_nbytes + np.cumsum(self._nbytes) - self._nbytes  # int64 [pages], in bytes
         # The last 8 bytes end the Arrow stream.
+        # The last 8 bytes are Arrow's mark of the end of a stream.
         self.nbytes = head_nbytes + int(self._nbytes.sum()) + 8
 
     def __len__(self) -> int:
@@ -80,7 +81,7 @@ class PacketPages:
             ) from error
         table = build_table([batch], self.facts)
         timeline = Timeline.of_table(table)
-        is_last = number + 2 == len(self.pts)
+        is_last = number + 2 == len(self.pts)  # `pts` has an entry more than there are pages
         if (
             len(table) != self._n_packets[number]
             or len(timeline) != self.starts[number + 1] - self.starts[number]
@@ -104,6 +105,7 @@ def read_head(data: Buffer) -> PacketPages | int | None:
     None is also for a damaged one: reading the whole table then names the fault.
     """
     view = memoryview(data)
+    # An Arrow stream begins with this mark and the length of its schema, in 4 bytes each.
     if len(view) < 8 or bytes(view[:4]) != b"\xff\xff\xff\xff":
         return None
     nbytes = 8 + int.from_bytes(view[4:8], "little")
@@ -132,6 +134,7 @@ def read_head(data: Buffer) -> PacketPages | int | None:
             raise
         return None
     is_whole = len(rows) and schema.equals(COLUMNS, check_metadata=False) and not facts.whole_because
+    # A page has at least one packet, one frame and one byte. Its CRC-32C, the last column, may be 0.
     is_whole = is_whole and (rows[:, 1:] > 0)[:, :3].all() and (rows[:, 1:] < 2**32).all()
     is_whole = is_whole and (pages.pts >= -MAX_TICKS).all() and (pages.pts <= MAX_TICKS).all()
     is_whole = is_whole and (pages.pts[1:-1] > pages.pts[:-2]).all() and pages.pts[-1] >= pages.pts[-2]

@@ -39,7 +39,7 @@ _ENDINGS = (".hdf5", ".h5")
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the HDF5 files. Raises: MissingDependency if h5py is not installed."""
-    _h5py()
+    _h5py()  # here, a missing package is one error, not one for each file
     files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
     stated = StatedCounts(options.allow_missing)
     return Readable(
@@ -105,6 +105,7 @@ def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator
             steps = set[int]()
             for field, array in _arrays(demo, options, at):
                 fields[field] = _npy(array)
+                # A scalar has no steps: -1 differs from every number of steps.
                 steps.add(array.shape[0] if array.shape else -1)
             attributes = _attributes(demo)
             declared = attributes.get("num_samples")
@@ -153,7 +154,7 @@ def _open_file(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, str]]:
                 yield file, where
         except (Changed, StoreError, InvalidSample, Corrupt):
             raise
-        except TypeError as error:
+        except TypeError as error:  # h5py's for types such as bit fields
             if "NumPy equivalent" not in str(error):
                 raise
             raise NotSupported(
@@ -299,7 +300,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
+        return repr(value)  # JSON has neither NaN nor infinity
     if isinstance(value, str | int | float | bool) or value is None:
         return value
     return repr(value)

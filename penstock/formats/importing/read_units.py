@@ -346,6 +346,7 @@ def in_workers(
         for text in missing:
             stated.lacks(text)
         if error:
+            # By name, from one table of types: a hostile file may control the worker.
             raise _ERRORS.get(error, Corrupt)(answer, **error_fields)
         return answer
 

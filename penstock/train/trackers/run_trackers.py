@@ -58,7 +58,9 @@ class RunTrackers:
 
         first: first step of this start.
         """
-        for name in self._names if not self._feeds else ():
+        if self._feeds:
+            return
+        for name in self._names:
             feed = TrackerFeed(
                 name,
                 TRACKERS[name](self._run),

@@ -118,8 +118,9 @@ def test_source_of_tables_with_a_log_of_their_own_is_refused(tmp_path, root, key
         (tmp_path / "lake" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "lake" / path).write_bytes(b"x")
     source = Source(format="parquet", fields={"text": "txt"})
-    with refusal(InvalidStore, what=key, given=f"{name} table"):
+    with refusal(InvalidStore, what=key, given=f"{name} table") as refused:
         source.sieve()(ObjectInfo(key=key, nbytes=1, etag=""))
+    assert "export the live rows" in str(refused.value)
     (step,) = _tick_steps(lambda: open_store(str(tmp_path / "lake")), root, TickBudget(), source)
     assert step.failed
     assert f"log of a {name} table" in step.note

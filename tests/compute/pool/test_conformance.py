@@ -146,8 +146,9 @@ def test_unit_that_does_not_pickle_fails_alone(compute, units) -> None:
 
 def test_function_that_does_not_pickle_is_refused_at_once(compute) -> None:
     function = lambda x: x  # noqa: E731 - without a name of its module
-    with refusal(Unpicklable, what="function", given=repr(function)):
+    with refusal(Unpicklable, what="function", given=repr(function)) as refused:
         compute.map(function, [1], timeout_s=TIMEOUT_S)
+    assert "give a function at the top level of a module" in str(refused.value)
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("inf"), float("nan"), None, "10", [0], [None]])

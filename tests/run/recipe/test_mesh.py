@@ -107,8 +107,9 @@ def test_meshes_that_do_not_say_it(meshes):
     for dims in ((), ("data",), ("dp", "dp")):
         with refusal(InvalidRuntime, what="dims", given=dims, accepted=("dp", "tp")):
             loader.World.of_mesh(mesh, *dims)
-    with refusal(InvalidRuntime, what="dims", given=("dp",), accepted=()):
+    with refusal(InvalidRuntime, what="dims", given=("dp",), accepted=()) as nameless:
         loader.World.of_mesh(meshes((4,), None, 0), "dp")
+    assert "init_device_mesh(mesh_dim_names=)" in str(nameless.value)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -282,12 +282,13 @@ class Packing:
 def _check_nbytes(side: SideField, length: int) -> None:
     """Raise InvalidPlan if a sequence would take too much memory: an array's header may state any row shape."""
     nbytes = length * side.row_nbytes
-    if nbytes > MAX_FIELD_BYTES:
-        text = (
-            f"pack: a sequence of {length} tokens has {nbytes:,} bytes of {side.field!r} {[length, *side.shape]}; "
-            f"accepted are up to {MAX_FIELD_BYTES:,}: pack shorter sequences, or store the field with smaller rows"
-        )
-        raise InvalidPlan(text, what=side.field, given=nbytes, accepted=MAX_FIELD_BYTES)
+    if nbytes <= MAX_FIELD_BYTES:
+        return
+    text = (
+        f"pack: a sequence of {length} tokens has {nbytes:,} bytes of {side.field!r} {[length, *side.shape]}; "
+        f"accepted are up to {MAX_FIELD_BYTES:,}: pack shorter sequences, or store the field with smaller rows"
+    )
+    raise InvalidPlan(text, what=side.field, given=nbytes, accepted=MAX_FIELD_BYTES)
 
 
 def _with_shape(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,13 +12,20 @@ from PIL import Image
 
 import loader
 from assets.drift.compare import published_records, version_baseline
+from assets.gate_settings import GATE
 from assets.pipeline.stages import require_published
 from assets.spec import DatasetSpec, Feature
 from penstock.stages import current_record
 from tests.assets.conftest import wav
 
 Run = Callable[..., dg.ExecuteInProcessResult]
-SPEC = DatasetSpec(name="demo", label_from="folder", features=(Feature(name="picture"),), max_reject_rate=0.2)
+SPEC = DatasetSpec(
+    name="demo",
+    label_from="folder",
+    features=(Feature(name="picture"),),
+    max_reject_rate=0.2,
+    gate=replace(GATE, blank=None),  # it would stop the black photos too
+)
 N_PHOTOS, N_SOUNDS = 40, 20
 
 

@@ -179,8 +179,12 @@ def test_damaged_index_is_told(name, value, tmp_path_factory):
     )
     index["shards"][0][name] = value
     files.put_index(folder, index)
-    with refusal((Corrupt, InvalidSample), what="shards[0]", accepted="MDS, version 2"):
+    with pytest.raises((Corrupt, InvalidSample)) as refused:
         walk_folder(folder)
+    error = refused.value
+    # A plausible number of samples differs only from the shard's.
+    is_of_shard = name == "samples" and "shard.00000.mds" in str(error.where)
+    assert is_of_shard or (error.what, error.accepted) == ("shards[0]", "MDS, version 2")
 
 
 @pytest.mark.parametrize(

@@ -358,7 +358,7 @@ def test_column_of_two_types_names_both_rollouts(tmp_path):
     root = loader.Root(tmp_path)
     root.begin("math-rl", txn="step-0")
     rollouts = [rollout("r0", env="sums"), rollout("r1", env=7)]
-    kinds = "str in sample 'r0', int in sample 'r1'"
+    kinds = [("str", "r0"), ("int", "r1")]
     with refusal(FieldMismatch, what="env", given=kinds, accepted="one kind per column"):
         loader.write_part(root, "step-0", iter(rollouts), groups=loader.ROLLOUT_GROUPS, name="w0")
 

@@ -1,7 +1,7 @@
 """The cache of a cluster: each page lies at its owner, which is this node or a peer.
 
-A call asks the owners of all its pages at once. A page that its owner grants is read from the bucket by the caller,
-which sends it to the owner from a bounded queue. Whatever a peer does, the call ends within `WAIT_S` and goes on with
+A call asks the owners of all its pages at once. If an owner grants a page, the caller reads it from the bucket,
+and sends it to the owner from a bounded queue. Whatever a peer does, the call ends within `WAIT_S` and goes on with
 ranges of the bucket.
 """
 

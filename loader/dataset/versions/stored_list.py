@@ -88,7 +88,7 @@ def read_list(store: Store, sha256: str) -> I64 | None:
 
 
 def parse_list(data: bytes, path: str, name: str) -> I64:
-    """Return the list in a file, int64 [N], checked against its name. Raises: Corrupt."""
+    """Return the list in a file, int64 [N], checked against its path. name: with the root's URL. Raises: Corrupt."""
     table = parse_stored(data, path, name)
     if table.column_names != ["ordinal"]:
         raise Corrupt(

@@ -98,8 +98,10 @@ def test_one_stage_alone(look) -> None:
         assert "decoded: image" in terminal.text
         assert "trained: image" not in terminal.text
         await terminal.press("t")
-        assert "bytes of" in terminal.text
-        assert "CRC-32C" in terminal.text
+        assert "Stored bytes 1015 B" in terminal.text
+        assert "decoded: image" not in terminal.text
+        await terminal.press("t")
+        assert terminal.lines[-1].strip() == "raw"
         await terminal.press("t")
         assert "decoded: image" in terminal.text
         assert "trained: image" in terminal.text

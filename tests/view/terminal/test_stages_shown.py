@@ -15,10 +15,10 @@ def test_terminal_names_the_stage_of_its_values(look, trained, recipe, stage):
         assert ("trained: image" in terminal.text) is (stage == "trained")
         assert "decoded: image" in terminal.text
         names = []
-        for _ in range(4):
+        for _ in range(5):
             await terminal.press("t")
             names.append(terminal.lines[-1].strip())
-        wanted = [*dict.fromkeys((stage, "decoded")), "stored", "all stages"]
+        wanted = [*dict.fromkeys((stage, "decoded")), "stored", "raw", "all stages"]
         assert names[: len(wanted)] == wanted
 
     async def far(terminal):

@@ -28,6 +28,7 @@ VARIES = [
     (re.compile(r"\bp-[0-9a-f]{12,64}"), "p-plan"),
     (re.compile(r"\bv-[0-9a-f]{12,64}"), "v-version"),
     (re.compile(r"\b[0-9a-f]{16,64}\b"), "digest"),
+    (re.compile(r"p-[0-9a-f]{11}…"), "p-plan…"),
     (re.compile(r"\d{4}-\d\d-\d\d.\d\d:\d\d(:\d\d)?( UTC)?"), "time"),
     (re.compile(r"/[^<]*/view\d+/root"), "folder"),
     (re.compile(r"[0-9a-f]+/digest/"), "part/"),

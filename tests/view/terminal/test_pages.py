@@ -32,7 +32,7 @@ def rank_keys(root, run, step, world_size=1, rank=0):
 def test_step_shows_proofs_and_every_slot(look, trained) -> None:
     async def test(terminal) -> None:
         assert terminal.lines[0].startswith("one step 3: rank 0 of 1, 6 of 6 slots, digest ")
-        assert [line.split()[:2] for line in terminal.lines[1:5]] == [
+        assert [line.split()[:2] for line in terminal.lines[2:6]] == [
             [name, "proved"] for name in ("planned", "bytes", "code", "tensors")
         ]
         assert [card.key for card in terminal.app.screen.query("GridCard")] == rank_keys(trained, "one", 3)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loader.dataset.writing.part_writer import write_part
+from loader.dataset.writing.single_part import write_part
 from loader.errors import Transient
 from penstock.compute.pool import Outcome
 from penstock.compute.work import Block, Node, Work

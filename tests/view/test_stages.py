@@ -167,5 +167,5 @@ def test_slot_as_text_names_the_stage_of_its_values(trained, capsys, recipe, sta
     for more in ([], ["--slot", "3"]):
         assert main(["batch", f"one@{FAR}", "--root", str(trained), *recipe, *more]) == 0
         told = capsys.readouterr().out
-        assert f"! step {FAR} was not trained: the trail of one ends at step {STEPS - 1}" in told
+        assert f"step {FAR} was not trained: the trail of one ends at step {STEPS - 1}" in told
         assert "proved " not in told.replace("not proved", "")

@@ -219,14 +219,14 @@ class ObjectSets:
 class ObjectEpochs:
     """Looks up the epoch in which an object is read.
 
-    sets: (rows of a set, begin of the epoch of its readers in ns since 1970).
+    sets: (rows of a set, start of the epoch of its readers in ns since 1970).
     """
 
     def __init__(self, sets: Sequence[tuple[bytes, int]]) -> None:
         self._sets = sets
 
     def get(self, prefix: str) -> int | None:
-        """Return the begin of the earliest epoch that reads an object; None if none does. O(log objects).
+        """Return the start of the earliest epoch that reads an object; None if none does. O(log objects).
 
         prefix: of the names of the object's pages.
         """

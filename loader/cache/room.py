@@ -5,7 +5,7 @@ all claims ever. It is read and changed under a lock of the file, so that all
 processes together stay within the limit. A killed process leaves the figure too high until the files are counted again.
 
 A count takes seconds for a million pages, so that it has no lock: claims that begin meanwhile are added to its result.
-A page of them that the count has met counts twice until the next count, and never not at all.
+A page that is claimed during a count may count twice until the next one, but is never missed.
 """
 
 import fcntl
@@ -311,7 +311,7 @@ class FolderRoom:
             outdated = self._outdated
         try:
             self._remove_abandoned()
-            # Before the pages: a page that is published meanwhile counts twice, and never not at all.
+            # Before the pages: a page that is published meanwhile counts twice, and is not missed.
             unfinished = max(0, self._unfinished_bytes() - claim_bytes)
             victims, n_files, total = self._find_victims()
             with self._ledger() as ledger:

@@ -1,7 +1,7 @@
 """Signs of the loaders that use a cache folder: how many run, what they read, and when their epochs began.
 
 `loaders/<random>`: the limit in bytes (8 bytes, little-endian) and the ids of the object sets (16 bytes each). The
-file's time of access is the loader's last sign, its time of change the begin of the loader's epoch. So a running loader
+file's time of access is the loader's last sign, its time of change the start of the loader's epoch. So a running loader
 writes nothing. It locks the file, and the kernel ends the lock with the process: others notice a killed loader at once.
 """
 

@@ -1,4 +1,4 @@
-"""The importer interface."""
+"""The interface of importers. A new format implements `Importer`, and has a row in `registry.FORMATS`."""
 
 import hashlib
 import json

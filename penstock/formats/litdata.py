@@ -301,7 +301,7 @@ def _inflate(parts: list[bytes], sizes: list[int]) -> bytes | None:
             # One byte more shows that a frame is larger than stated.
             plain.append(bytes(stream.read(size + 1)))
         if len(plain[-1]) != size:
-            raise ValueError(f"{len(plain[-1]):,} bytes or more come of it; said are {size:,}")
+            raise ValueError(f"{len(plain[-1]):,} bytes or more come out of it, and {size:,} are stated")
     return b"".join(plain)
 
 

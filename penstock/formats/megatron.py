@@ -434,7 +434,7 @@ def _sequences(sample: ExportSample, n: int) -> tuple[Sequence[int], Sequence[in
     if not is_whole:
         raise _refusal(
             sample,
-            f"has {n} values, and its {LENGTHS} and {MODES} are of others: leave these out (--without)",
+            f"has {n} values, but its {LENGTHS} and {MODES} describe a different number: leave these out (--without)",
         )
     return lengths, modes
 

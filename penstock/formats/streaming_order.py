@@ -109,14 +109,15 @@ def remaining_samples(view: View, seen: I64, seed: int) -> I64:
 
     seen: int64 version ordinals; -1 is ignored. Raises: EmptyView.
     """
-    members = view.members()  # bool [samples of the version]
+    members = view.members()  # bool [samples of the version], a new array
     members[seen[seen >= 0]] = False
     rest = np.flatnonzero(members).astype(np.int64)
     if not len(rest):
         raise EmptyView(f"every sample of {view!r} was seen: the epoch is over, plan the next one")
     shape = choose_shape(len(rest), view.mean_sample_bytes, None, None)
     positions = np.arange(len(rest), dtype=np.int64)
-    return rest[locate(shape, seed, view.version.dataset, 0, positions)]
+    epoch = 0
+    return rest[locate(shape, seed, view.version.dataset, epoch, positions)]
 
 
 class StreamingEpoch(NamedTuple):

@@ -50,7 +50,7 @@ def missing_notes(
         # A prefix of keys is text, and may end within a name.
         prefix = commonprefix([shards.begin for shards in sets])  # noqa: RUF071
         listed = list(list_place(files, prefix))
-    keys = list[str]()  # of all listed shards of these sets
+    keys = list[str]()  # of the listed shards that belong to `sets`
     for info in listed:
         member = shard_set(info.key)
         if member is None:
@@ -61,7 +61,7 @@ def missing_notes(
     stated.add_shards(
         files.url,
         keys,
-        is_left_out=lambda key: False,  # every shard that is not there yet is named
+        is_left_out=lambda key: False,  # nothing was left out on purpose
     )
     return [f"missing so far: {text}" for text in stated.lines()]
 

@@ -1,7 +1,7 @@
 """A connection to a peer's server: requests are sent together, and their answers come in order.
 
 The body of an answer goes from the socket into its own memory, with one system call and without the interpreter's
-lock. The kernel enforces the usual deadline: asking whether data has come was another system call for each answer.
+lock. The kernel enforces the usual deadline: polling first would cost another system call for each answer.
 """
 
 import select

@@ -146,7 +146,10 @@ class PageAnswers:
         exchange.send_text(200, str(len(pages)))
 
     def send_page(self, exchange: Exchange, request: PageRequest) -> None:
-        """Answer with a page's bytes, or why they are not here. Raises: BadHead; BrokenExchange; OSError."""
+        """Answer with a page's bytes, its size if no bytes are asked for, or why it is not here.
+
+        Raises: BadHead; BrokenExchange; OSError.
+        """
         page = self._cache.open_page(request.name)
         if page is None:
             exchange.send_text(404, self._verdict(request))

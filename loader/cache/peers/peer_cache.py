@@ -412,15 +412,19 @@ class PeerCache:
         return sets[0].id if sets else ""
 
     def _sets_of_node(self) -> Sequence[ObjectSet]:
-        """Return the objects of this loader, with the bytes of each that one node keeps."""
+        """Return this loader's sets of objects, with the bytes that one node keeps of each: an n-th of them.
+
+        Computed anew when the number of nodes has changed.
+        """
         with self._sets_lock:
             if self._whole_sets is None:
                 self._whole_sets = self._load_sets()
             if self._sets_nodes != self._nodes:
-                self._sets_nodes = self._nodes
+                n_nodes = self._nodes
                 shares: list[ObjectSet] = []
                 for objects in self._whole_sets:
-                    share = ObjectSet.of_shares(objects, self._nodes)
+                    share = ObjectSet.of_shares(objects, n_nodes)
                     shares.append(share)
                 self._own_sets = shares
+                self._sets_nodes = n_nodes  # last: `_set_id` reads both without the lock
             return self._own_sets

@@ -1,7 +1,7 @@
 """Check shard pages against SHA-256 at first use: `Root(verify="sha256")`.
 
-CRC-32C detects accidents only. A chain of SHA-256 hashes runs from the version's id through manifest, shards table and
-index to a shard's pages.
+The default check is a CRC-32C (`verified_bucket_reads`, `verified_gathers`), which detects accidents only. A chain of
+SHA-256 hashes runs from the version's id through manifest, shards table and index to a shard's pages.
 """
 
 from collections.abc import Callable, Sequence

@@ -5,7 +5,7 @@
 
 Round 2 reads the log after the lease is stored, as `Root.open` does. A version that this log has and does not retire is
 opened from the path in its record, and the id is the hash of those bytes. So the notes only decide what comes early.
-Rejected: reading indexes beside round 2. It saves a round more, and gives a reader a version that is retired.
+Rejected: reading indexes beside round 2. It would save one more round, but could open a retired version.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -187,7 +187,7 @@ def _piece(
         ["part", "row", *stored],
     )
     stored_parts, part_codes = run_codes(table["part"])
-    # By the names of the expected parts, not the positions of the stored ones, which need the names of all parts.
+    # By the ids of the expected parts: to find the positions of the stored ones would load the ids of all parts.
     expected = positions[numbers]
     distinct_expected = distinct(expected).tolist()
     expected_ids = version.parts.part_ids(distinct_expected)

@@ -216,7 +216,7 @@ class View(ViewSamples):
         return self._but(predicate=predicate, first=0)
 
     def since(self, old: "View", *, compare: bool = True) -> Delta:
-        """Return the samples added and removed since `old`, a view of an earlier version (`delta.view_delta`)."""
+        """Return the samples added and removed since `old`, a view of an earlier version (`view_delta`)."""
         from .earlier_versions import view_delta
 
         return view_delta(self, old, compare)
@@ -255,8 +255,8 @@ class View(ViewSamples):
 
         Samples are numbered in storage order. A number that an array repeats is read once, and gives the same dict.
 
-        A sample is {"__key__": key, field: value, column: value}. A field is decoded by its extension; absent ones are
-        left out. A column without a value is None, and -1 if the value is none of its class names.
+        A sample is {"__key__": key, field: value, column: value}. A field is decoded by its extension, and left out
+        if the sample lacks it. A column without a value is None; a value outside the column's class names is -1.
         Videos stay bytes: `loader.video(frames=8)(sample["mp4"], None)` decodes one. Each sample costs an index lookup
         and a read: train with `Loader`, which reads batches.
 

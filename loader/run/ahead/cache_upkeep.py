@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .index_reads import CachedIndexes
 
 EPOCH_CHECKS = 64
-"""Looks at the order for each epoch: each finds where a new one begins to one part in so many."""
+"""Checks of each epoch: its start is found to within one part in so many of its length."""
 
 
 class CacheUpkeep:

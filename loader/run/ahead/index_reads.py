@@ -31,7 +31,8 @@ class CachedIndexes:
         self._version = version
         self._content_of = content_of
         self._contents: dict[str, Content] = {}  # path of an index -> its content
-        # A fraction of 0: nothing else brings these pages, and readers of other samples need them too.
+        # At a fraction of 0 each read fetches the whole page: nothing reads these pages ahead, and later readers need
+        # other parts of them.
         pages = CachedStore(version.store, cache, self._contents.get, 0.0, first_excess=FIRST_EXCESS)
         self._store = IndexStore(version.store, pages)
         version.indexes.add_pages(self)

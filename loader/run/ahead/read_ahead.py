@@ -61,7 +61,7 @@ class ReadAhead(Generic[U]):
     After a start or a seek only the first batch is read; later ones wait for it.
 
     on_plan: called by the planning thread with the current step. on_reads: called with the seconds of each read's
-    requests. count: receives `ahead_bytes`, `ahead_failed` and `requests`.
+    requests. count: receives `ahead_bytes`, `ahead_failed`, `requests` and `fallbacks`.
     """
 
     def __init__(
@@ -90,7 +90,10 @@ class ReadAhead(Generic[U]):
         self._busy = 0
         self._first: int | None = None  # first step after a start or a seek; None once its data is read
         self._waits = waits  # until the second steps begin: see `Prefetch`
-        self._resting = self._ended = self._stopped = self._warned = False
+        self._resting = False  # True after a failed read, until a batch has its data
+        self._ended = False
+        self._stopped = False
+        self._warned = False
         self._planning = self._again = False
         # Started after the first batch, which starting dozens of threads would delay.
         self._planner: ThreadPool[None, None] | None = None
@@ -185,6 +188,7 @@ class ReadAhead(Generic[U]):
         return self._first is None and not self._waits and not self._stopped
 
     def _plan_one(self) -> bool:
+        """Plan the next step, or submit the next unit. Returns False if nothing can be done until a fetch ends."""
         with self._lock:
             run = self._run
             last = self._last or 0

@@ -304,12 +304,13 @@ def _number(name: str) -> _TypeNode:
 
 
 def _read_cdr(node: _TypeNode, data: bytes) -> Mapping[str, Any]:
+    # Byte 0 is 0, byte 1 is 0 for big-endian and 1 for little-endian plain CDR; bytes 2 and 3 are options.
     if len(data) < 4 or data[0] or data[1] > 1:
         raise Corrupt(f"its first bytes {data[:4].hex()} are not plain CDR; other encodings are not read")
     reader = _MessageReader(data[4:], "<" if data[1] else ">", cdr=True)
     message: Mapping[str, Any] = reader.value(node)
     if len(reader.data) - reader.at > 3:  # more than padding
-        raise Corrupt(f"{len(reader.data) - reader.at:,} bytes follow it that its definition does not have")
+        raise Corrupt(f"{len(reader.data) - reader.at:,} bytes remain after the fields of its definition")
     return message
 
 
@@ -317,7 +318,7 @@ def _read_ros1(node: _TypeNode, data: bytes) -> Mapping[str, Any]:
     reader = _MessageReader(data, "<", cdr=False)
     message: Mapping[str, Any] = reader.value(node)
     if reader.at != len(data):
-        raise Corrupt(f"{len(data) - reader.at:,} bytes follow it that its definition does not have")
+        raise Corrupt(f"{len(data) - reader.at:,} bytes remain after the fields of its definition")
     return message
 
 

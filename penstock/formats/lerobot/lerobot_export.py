@@ -242,13 +242,14 @@ def _text(time: Fraction) -> str:
 
 
 def _rows(episode: PlannedEpisode, sample: ExportSample, survey: Survey) -> dict[str, Any]:
+    """Return an episode's columns, each [rows, ...]. LeRobot stores a number as shape [1]: hence `[:, None]`."""
     n = episode.length
     out = dict[str, Any]()
     for name in survey.streams:
         values = load_array(sample.fields[f"{name}.npy"], f"sample {sample.key!r}: {name}.npy")
         if not values.ndim or len(values) != n:
             raise Corrupt(
-                f"sample {sample.key!r}: {name}.npy has the shape {list(values.shape)}, its clock {n} rows"
+                f"sample {sample.key!r}: {name}.npy has the shape {list(values.shape)}, and its clock has {n} rows"
             )
         out[name] = values.reshape(n, 1) if values.ndim == 1 else values
     for name in survey.texts:

@@ -269,6 +269,26 @@ def test_share_follows_the_members_behind_a_name(tmp_path, origin, monkeypatch):
         reader.close()
 
 
+def test_division_among_nodes_shows_once_it_is_whole(tmp_path, origin, monkeypatch):
+    """A thread that asks meanwhile must not name the set of another number of nodes."""
+    of_shares = ObjectSet.of_shares
+    with running_nodes(tmp_path, 2) as nodes:
+        reader = Reader(nodes[0], [node.address for node in nodes], origin)
+        cache = reader.cache
+        read_all(reader.store)
+
+        def check_shares(objects, n_nodes):
+            assert cache._sets_nodes != cache._nodes
+            return of_shares(objects, n_nodes)
+
+        monkeypatch.setattr(ObjectSet, "of_shares", check_shares)
+        before = cache._set_id()
+        cache._nodes = 5
+        assert cache._set_id() not in ("", before)
+        assert cache._sets_nodes == 5
+        reader.close()
+
+
 def objects_of_loaders(folder):
     """Return the ids of the sets that running loaders name."""
     return {set_id for one in RunningLoaders(str(folder)).read() for set_id in one.sets}

@@ -50,7 +50,7 @@ def test_tokens_are_not_guessed(tmp_path, cli, fields, said):
     ("fields", "metadata", "said"),
     [
         ({"t.u2": b"123"}, {}, "has 3 bytes, no whole values of u2"),
-        ({"t.u2": b"1234"}, {"sequence_lengths": [3]}, "has 2 values, and its sequence_lengths"),
+        ({"t.u2": b"1234"}, {"sequence_lengths": [3]}, "has 2 values, but its sequence_lengths"),
         ({"t.u2": b"1234"}, {"sequence_lengths": "x"}, "with sequence_lengths x: leave the column out"),
         ({"t.u2": b"1234"}, {"sequence_modes": [300]}, "with sequence_modes [300]"),
     ],

@@ -74,10 +74,8 @@ class PeerClient:
         self._kept = kept
         self._sleep = sleep
         self._rng = rng
-        self.authorization = ""
+        self.authorization = f"Authorization: Bearer {token}\r\n" if token is not None else ""
         """Line of a request's head."""
-        if token is not None:
-            self.authorization = f"Authorization: Bearer {token}\r\n"
         self._peers: dict[str, Peer] = {}
         self._lock = threading.Lock()
         self._names = HostNames()
@@ -86,8 +84,9 @@ class PeerClient:
         self._probes = Probes(self._probe)
 
     def left_out(self) -> list[str]:
-        """Return the addresses of the peers that are left out now: requests to them are refused without being sent."""
-        peers = sorted(self._peers.items())
+        """Return the addresses of the peers to which requests are refused without being sent."""
+        with self._lock:
+            peers = sorted(self._peers.items())
         return [address for address, peer in peers if self._is_excluded(peer)]
 
     def begin(self, address: str, requests: Sequence[bytes], *, is_forced: bool = False) -> "PeerCall":
@@ -120,8 +119,8 @@ class PeerClient:
 
     def pause_after_fault(self) -> None:
         """Wait before the bucket is read in the place of peers: longer, the more of them are left out."""
-        n_left_out = len(self.left_out())
-        pause_s = PAUSES.pause_s(max(1, n_left_out), self._rng())
+        n_left_out = max(1, len(self.left_out()))
+        pause_s = PAUSES.pause_s(n_left_out, self._rng())
         self._sleep(pause_s)
 
     def request(self, address: str, method: str, path: str, headers: str = "", body: bytes = b"") -> bytes:

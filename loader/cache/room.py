@@ -218,7 +218,8 @@ class FolderRoom:
         self._remove_abandoned()
         if self.held_bytes() <= capacity_bytes:
             return
-        self._count_files()
+        if not self._victims:  # the figure was young enough
+            self._count_files()
         with self._ledger() as ledger:
             held = _read(ledger)
             left_bytes = self._make_room(held.nbytes, capacity_bytes, ABOVE_THE_LIMIT)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from loader.dataset.log.entries import DAMAGED, canonical
+from loader.dataset.log.entries import DAMAGED, canonical, check_record_format
 from loader.dataset.names import check_dataset_name
 from loader.dataset.writing.exclude import Exclusions, StandingExclusion
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
@@ -196,10 +196,7 @@ def parse(data: bytes | memoryview, path: str) -> Exclusion | Withdrawal:
     """Return the record in a file. Raises: FormatTooNew; Corrupt."""
     try:
         body = parse_json_object(bytes(data))
-        if int(body["format"]) > FORMAT:
-            raise FormatTooNew(
-                f"{path} has format {body['format']}, this release reads {FORMAT}: use a newer penstock"
-            )
+        check_record_format(int(body["format"]), FORMAT, path)
         record = Withdrawal.from_json(body) if "withdraws" in body else Exclusion.from_json(body)
         # A copy under another name would count as a second exclusion.
         if record.path != path:

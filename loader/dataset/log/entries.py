@@ -99,6 +99,18 @@ DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, Re
 """Errors that reading a small JSON object may raise, whatever its bytes."""
 
 
+def check_record_format(number: int, newest: int, path: str) -> None:
+    """Raise FormatTooNew if the record at `path` has a format above the newest that this release reads."""
+    if number > newest:
+        raise FormatTooNew(
+            f"{path} has format {number}, this release reads {newest}: use a newer penstock",
+            what="format",
+            where=path,
+            given=number,
+            accepted=newest,
+        )
+
+
 def entry_key(n: int) -> str:
     return f"{FOLDER}{n:012d}.json"
 

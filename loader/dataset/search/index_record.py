@@ -17,7 +17,7 @@ from ...errors import Corrupt, FieldNotFound, FormatTooNew, ObjectNotFound
 from ...json_text import integer_member, parse_json_object, text_member
 from ...storage import Store
 from ...storage.requests import retry_corrupt
-from ..log.entries import DAMAGED, canonical
+from ..log.entries import DAMAGED, canonical, check_record_format
 from ..names import check_dataset_name
 from .field_texts import LINE_FIELDS, TASK_FIELD, is_text_field
 
@@ -130,14 +130,7 @@ def parse_index_record(data: bytes, path: str) -> IndexRecord:
     """Return the record in a file. Raises: FormatTooNew; Corrupt."""
     try:
         body = parse_json_object(data)
-        if integer_member(body, "format", 1, 2**31) > FORMAT:
-            raise FormatTooNew(
-                f"{path} has format {body['format']}, this release reads {FORMAT}: use a newer penstock",
-                what="format",
-                where=path,
-                given=body["format"],
-                accepted=FORMAT,
-            )
+        check_record_format(integer_member(body, "format", 1, 2**31), FORMAT, path)
         record = IndexRecord(
             dataset=check_dataset_name(text_member(body, "dataset")),
             field=text_member(body, "field"),

@@ -21,7 +21,7 @@ from ...json_text import DamagedJson, damage_fields, integer_member, parse_json_
 from ...order.sources.views import list_sha256
 from ...storage import Store
 from ...storage.requests import retry_corrupt
-from ..log.entries import DAMAGED, canonical
+from ..log.entries import DAMAGED, canonical, check_record_format
 from ..names import check_dataset_name
 from .parquet import Int64s, integers, table_bytes, table_facts
 from .small_tables import parse_small_table
@@ -140,14 +140,7 @@ def parse_slice(data: bytes | memoryview, path: str) -> SliceRecord:
     """Return the record in a file. Raises: FormatTooNew; Corrupt."""
     try:
         body = parse_json_object(bytes(data))
-        if integer_member(body, "format", 1) > FORMAT:
-            raise FormatTooNew(
-                f"{path} has format {body['format']}, this release reads {FORMAT}: use a newer penstock",
-                what="format",
-                where=path,
-                given=body["format"],
-                accepted=FORMAT,
-            )
+        check_record_format(integer_member(body, "format", 1), FORMAT, path)
         record = SliceRecord(
             dataset=check_dataset_name(text_member(body, "dataset")),
             name=check_slice_name(body["name"]),

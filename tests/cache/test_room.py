@@ -99,6 +99,7 @@ def test_count_never_misses_what_happens_meanwhile(tmp_path_factory, before, mea
 
 def test_claims_do_not_wait_for_a_count(tmp_path, monkeypatch):
     """A million files take seconds."""
+    monkeypatch.setattr(room_module, "COUNT_PAUSE", 0)
     cache = open_cache(tmp_path / "cache", PAGES)
     for number in range(PAGES // 2):
         grant = cache.read(name(number), (), claim=PAGE)
@@ -123,6 +124,7 @@ def test_claims_do_not_wait_for_a_count(tmp_path, monkeypatch):
         grant = cache.read(name(PAGES // 2), (), claim=PAGE)
         assert isinstance(grant, Grant)
         # Which page could make room, and whether one could, is unknown until the count ends.
+        room.outdate()
         assert room.reserve(1.0, FILE, PAGES // 2 * FILE) is None
         others = open_cache(tmp_path / "cache", PAGES)._room
         assert others.reserve(1.0, FILE, 2 * PAGES * FILE) is not None
@@ -161,3 +163,21 @@ def test_ledger_of_an_earlier_release_is_counted_again(tmp_path):
     assert cache._room.held_bytes() == FILE
     assert os.path.getsize(tmp_path / "cache" / "held") == 24
     cache.close()
+
+
+def test_lower_limit_is_kept_after_one_count(tmp_path, monkeypatch):
+    """A count scans all pages: a start whose figure is too old has one, not two."""
+    cache = open_cache(tmp_path / "cache", PAGES)
+    for number in range(PAGES):
+        grant = cache.read(name(number), (), claim=PAGE)
+        cache.put(name(number), grant.nonce, bytes(PAGE))
+    cache.close()
+    scans = []
+    scan = room_module.scan
+    monkeypatch.setattr(room_module, "scan", lambda folder: scans.append(folder) or scan(folder))
+    (tmp_path / "cache" / "held").unlink()
+    lower = open_cache(tmp_path / "cache", PAGES - 2)
+    assert len(scans) == 1
+    lower.close()
+    monkeypatch.setattr(room_module, "scan", scan)
+    assert folder_bytes(str(tmp_path / "cache")) <= (PAGES - 2) * FILE

@@ -215,6 +215,6 @@ def test_record_of_a_later_release(root):
     root.store.put(record.path, json.dumps(record.to_json() | {"more": [1]}).encode())
     assert records(root.store, "d") == [record]
     root.store.put(record.path, json.dumps(record.to_json() | {"format": 2}).encode())
-    with pytest.raises(FormatTooNew):
+    with refusal(FormatTooNew, what="format", where=record.path, given=2, accepted=1):
         records(root.store, "d")
     assert Exclusion.from_json(record.to_json()) == record

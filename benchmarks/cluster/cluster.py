@@ -161,10 +161,16 @@ class Cluster:
             node.ask()
         return [node.answer() for node in alive]
 
-    def epoch(self) -> tuple[int, int, list[int]]:
-        """Read an epoch; return (requests, bytes) of the bucket and the digests of rank 0."""
+    def epoch(self, pause_s: float = 0.0) -> tuple[int, int, list[int]]:
+        """Read an epoch; return (requests, bytes) of the bucket and the digests of rank 0.
+
+        pause_s: between two steps, as a training has them.
+        """
         self.store.served()
-        digests = [self.step()[0]["digest"] for _ in range(self.steps_per_epoch)]
+        digests = []
+        for _ in range(self.steps_per_epoch):
+            time.sleep(pause_s)
+            digests.append(self.step()[0]["digest"])
         requests, nbytes = self.store.served()
         return requests, nbytes, digests
 

@@ -15,7 +15,7 @@ from ...order.random.keyed_permutation import I64
 from ..recipe.document_pieces import find_pieces
 from ..recipe.rank_slots import Locate, LocatedSamples, SlotPlanner, real_slots
 from ..recipe.recipe import Recipe, window_views
-from ..recipe.video_packet_reads import Group
+from ..recipe.video_groups import Group
 from .read_ahead import Claim
 
 if TYPE_CHECKING:

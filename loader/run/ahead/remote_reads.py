@@ -21,7 +21,7 @@ from ...order.plan import PlannedSource
 from ...storage import RangeReader, is_local
 from ..metrics import Metrics
 from ..recipe.recipe import Recipe
-from ..recipe.video_packet_reads import Group
+from ..recipe.video_groups import Group
 from .cache_upkeep import CacheUpkeep
 from .next_reads import PagesAhead, RankFuture
 from .range_reads import AheadReader, RangesAhead

@@ -33,7 +33,7 @@ from ..batch.substitution import Substitution, UnreadableSample, find_substitute
 from ..metrics import Metrics
 from ..recipe.rank_slots import LocatedSamples, RankSlots, SlotPlanner
 from ..recipe.recipe import Recipe
-from ..recipe.video_packet_reads import video_groups
+from ..recipe.video_groups import video_groups
 from .fetch import Fetch, Fetched
 from .many_samples import ManySamples, OneSample
 from .node_reads import NodeReads

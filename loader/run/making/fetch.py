@@ -39,7 +39,9 @@ from ..recipe import slot_generators
 from ..recipe.decode import Payload
 from ..recipe.rank_slots import Locate, LocatedSamples
 from ..recipe.recipe import Recipe, window_views
-from ..recipe.video_packet_reads import BareClip, Group, Readers, read_samples, with_tables
+from ..recipe.video_clips import BareClip
+from ..recipe.video_groups import Group, with_tables
+from ..recipe.video_packet_reads import Readers, read_samples
 from .bulk_rows import Bulk, gather_plain
 from .node_reads import NodeReads
 

@@ -16,7 +16,7 @@ from ..recipe import slot_generators
 from ..recipe.decode import Payload, ReadyValue, apply_transform, decode_sample, failure, own_data
 from ..recipe.rank_slots import LocatedSamples
 from ..recipe.recipe import Recipe, window_views
-from ..recipe.video_packet_reads import times_field
+from ..recipe.video_groups import times_field
 from .fetch import Fetch
 
 if TYPE_CHECKING:

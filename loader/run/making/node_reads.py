@@ -10,7 +10,7 @@ from ...dataset.reading.sample_places import Map
 from ...storage import RangeReader, is_local
 from ..metrics import Metrics
 from ..recipe.recipe import Recipe
-from ..recipe.video_packet_reads import Group
+from ..recipe.video_groups import Group
 
 if TYPE_CHECKING:
     from ...cache.memory import MemoryPages

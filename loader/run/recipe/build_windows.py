@@ -27,7 +27,8 @@ from .decode import ReadyValue
 from .episode_cache import EpisodeCache, WindowedEpisode, n_frames
 from .episode_clocks import Picked, by_clock, by_steps, check_inside, check_steps, stream_values, too_old
 from .rank_slots import LocatedSamples
-from .video_packet_reads import FieldRng, PlannedClip, Readers, WholeChoice, WholeClip, read_clips
+from .video_clips import WholeChoice, WholeClip
+from .video_packet_reads import FieldRng, PlannedClip, Readers, read_clips
 
 T = TypeVar("T")
 

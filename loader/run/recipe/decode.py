@@ -25,7 +25,8 @@ from ...modalities.fields import Place, is_machine_fault, is_of_code, load, nowh
 from ...modalities.video.request import Choice, VideoDecoder, choose
 from ...modalities.video.timeline import Timeline
 from ...native import copy_bytes
-from .video_packet_reads import BareClip, Group, WholeClip, field_group, times_field
+from .video_clips import BareClip, WholeClip
+from .video_groups import Group, field_group, times_field
 
 Called = Callable[..., Any]
 

@@ -6,7 +6,7 @@ Other videos are read whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
@@ -17,164 +17,19 @@ from ...dataset.reading.sample_places import Map
 from ...dataset.reading.verified_bucket_reads import FieldPart, OnCorrupt, PartsOfField, raise_corrupt
 from ...dataset.shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress, crc_text
 from ...dataset.versions.version import Version, View
-from ...errors import Corrupt, DecodeFailed, InvalidRuntime
+from ...errors import Corrupt, DecodeFailed
 from ...modalities import Decoder
-from ...modalities.fields import Place, load, nowhere
 from ...modalities.video.packet_table import SUFFIX, PacketTable, StreamFacts, read_packets
 from ...modalities.video.request import Choice, VideoDecoder, choose, is_run
-from ...modalities.video.timeline import PacketGroup, Timeline
-
-Group = tuple[str, ...]
-"""Video fields whose frames are chosen together: the leader, then its followers."""
+from ...modalities.video.timeline import Timeline
+from .video_clips import BareClip, WholeChoice
+from .video_groups import Group, with_tables
 
 GAP_BYTES = 2**16
 """Bytes between two packets of a part of a table from which they are read apart."""
 
 FieldRng = Callable[[int, str], "np.random.Generator"]
 """(sample number in the list, field) -> generator for the field's decoder."""
-
-
-class WholeChoice:
-    """Frames of a video by their numbers in all of it. packets: reads its packet table."""
-
-    def __init__(self, choice: Choice, packets: Callable[[], bytes]) -> None:
-        self.choice = choice
-        self.packets = packets
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BareClip:
-    """A clip whose packets have been read and are still to be decoded."""
-
-    table: PacketTable
-    """Packet table of the field."""
-    timeline: Timeline
-    """Timestamps of the video."""
-    choice: Choice
-    """Frames to decode."""
-    runs: Sequence[PacketGroup]
-    """Packets to decode."""
-    bodies: Mapping[int, bytes | memoryview]
-    """Packet number -> its bytes."""
-    whole: Callable[[], bytes]
-    """Reads all of the field's bytes."""
-    is_run: bool = False
-    """True for packets without a container."""
-    of_whole: WholeChoice | None = None
-    """Frames by their numbers in the whole video, if `table` has a part of it."""
-
-    def decoded(self, place: Place = nowhere) -> np.ndarray:
-        """Return [T, H, W, C]. Reads the whole field if packets do not suffice (a false keyframe)."""
-        frames = self.choice.frames
-        framing = self.choice.framing
-        clip: np.ndarray | None = load("video.decode:read_bare")(
-            self.table, self.timeline, self.bodies, frames, framing, self.runs, place
-        )
-        if self.of_whole is None:
-            choice = self.choice
-        else:
-            choice = self.of_whole.choice
-        if clip is None and self.is_run:
-            if self.of_whole is None:
-                table = self.table
-            else:
-                table = read_packets(self.of_whole.packets())
-            if self.of_whole is None:
-                timeline = self.timeline
-            else:
-                timeline = Timeline.of_table(table)
-            clip = load("video.decode:read_run")(table, timeline, self.whole(), choice)
-        if clip is None:
-            read: dict[str, np.ndarray] = load("video.decode:read_whole")(
-                {"": self.whole()}, lambda timelines: {"": choice}
-            )
-            clip = read[""]
-        return clip
-
-
-class WholeClip:
-    """Frames of a video whose packets cannot be read one by one.
-
-    data: the whole field. choice: frames to decode.
-    """
-
-    def __init__(self, data: bytes, choice: Choice) -> None:
-        self.data = data
-        self.choice = choice
-
-    def decoded(self, place: Place = nowhere) -> np.ndarray:
-        read: dict[str, np.ndarray] = load("video.decode:read_whole")(
-            {"": self.data}, lambda _: {"": self.choice}
-        )
-        return read[""]
-
-
-def field_group(field: str, decoders: Mapping[str, Decoder], fields: Iterable[str]) -> Group:
-    """Return the video fields chosen together with `field`, the leader first, or ()."""
-    decoder = decoders.get(field)
-    if not isinstance(decoder, VideoDecoder):
-        return ()
-    leader = decoder.leader or field
-    rest = (other for other in fields if decoder_leader(decoders.get(other)) == leader)
-    return (leader, *rest)
-
-
-def decoder_leader(decoder: Decoder | None) -> str | None:
-    if isinstance(decoder, VideoDecoder):
-        return decoder.leader
-    return None
-
-
-def times_field(field: str) -> str:
-    return f"{field}.times"
-
-
-def video_groups(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
-    """Return the groups of a view's video fields. Raises: InvalidRuntime for an invalid leader or a name clash."""
-    for field in view.fields:
-        decoder = decoders.get(field)
-        if isinstance(decoder, VideoDecoder) and decoder.times and times_field(field) in view.fields:
-            raise InvalidRuntime(
-                f"decode[{field!r}] = video(times=True) makes {times_field(field)!r}, a field that the view selects",
-                what=f"decode[{field!r}]",
-                where=view.version.name,
-                given=times_field(field),
-            )
-        if isinstance(decoder, VideoDecoder) and is_run(field) and field + SUFFIX not in view.version.fields:
-            raise InvalidRuntime(
-                f"{field!r} has packets without a container, which are found by {field + SUFFIX!r}, and "
-                f"{view.version.name} has no such field: read its bytes with decode={{{field!r}: bytes}}",
-                what=field + SUFFIX,
-                where=view.version.name,
-                given=field,
-            )
-        leader = decoder_leader(decoder)
-        if leader is None:
-            continue
-        if leader not in view.fields:
-            raise InvalidRuntime(
-                f"decode[{field!r}] = video(at={leader!r}), but the view selects {list(view.fields)}; select it too",
-                what=f"decode[{field!r}]",
-                where="at",
-                given=leader,
-                accepted=list(view.fields),
-            )
-        if not isinstance(decoders.get(leader), VideoDecoder) or decoder_leader(decoders[leader]) is not None:
-            raise InvalidRuntime(
-                f"decode[{field!r}] = video(at={leader!r}), but {leader!r} is not read by a loader.video of its own "
-                "place; let all follow one field",
-                what=f"decode[{field!r}]",
-                where="at",
-                given=leader,
-                accepted="a field that follows no other",
-            )
-    groups = (field_group(field, decoders, view.fields) for field in view.fields)
-    return list(dict.fromkeys(group for group in groups if group))
-
-
-def with_tables(view: View, groups: Sequence[Group]) -> list[Group]:
-    known = set(view.version.fields)
-    return [group for group in groups if all(field + SUFFIX in known for field in group)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,9 +35,9 @@ from loader.modalities.video.decode import read_bare, read_clip, turn_of_matrix
 from loader.modalities.video.packet_decode import copy_packet, open_codec
 from loader.modalities.video.packet_table import PacketTable, index_packets, read_packets
 from loader.modalities.video.timeline import Timeline
+from loader.run.part_reads.video_packet_reads import Readers, read_samples
 from loader.run.recipe.decode import decode_sample
 from loader.run.recipe.video_groups import video_groups
-from loader.run.recipe.video_packet_reads import Readers, read_samples
 
 from . import sections
 from .page import shown

@@ -507,7 +507,7 @@ def test_environment_is_read_in_few_places() -> None:
         "penstock.train.trackers.run_facts",  # PENSTOCK_VIEW_URL, as the pipeline reads it
         "penstock.train.launch.jobset_pod",  # the pod's index and meeting; handed on to its ranks
         "penstock.train.launch.local_loop",  # handed on to the ranks of this machine
-        "penstock.train.launch.local_ranks",  # handed on to the loop of a run
+        "penstock.train.launch.local_runs",  # handed on to the loop of a run
         "penstock.train.launch.run_end",  # PENSTOCK_ALERTS, as the pipeline reads it
         "penstock.train.launch.rank_guard",  # the parent that a rank ends with
         "penstock.compute.engines.kubernetes_api",  # whether this process is a pod, as the client finds its cluster

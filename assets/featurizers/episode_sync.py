@@ -11,7 +11,7 @@ from loader.modalities.array import CLOCK, clock_field
 from loader.modalities.moving_rows import moving_rows
 from loader.modalities.video.packet_table import SUFFIX, PacketTable, read_packets
 from loader.modalities.video.timeline import Timeline
-from loader.run.recipe.episode_clocks import check_clock, frame_times
+from loader.run.part_reads.episode_clocks import check_clock, frame_times
 
 from ..media.unit import rejected
 from .decoding import STAGE, Array, bytes_of, decoded, kind_field

@@ -20,11 +20,11 @@ from ..modalities.array import is_array
 from ..order.random.keyed_permutation import I64
 from ..order.sources.window_layout import IS_PAD
 from ..order.sources.window_view import WindowView
-from ..run.recipe.build_windows import WindowReads
+from ..run.part_reads.build_windows import WindowReads
+from ..run.part_reads.episode_cache import WindowedEpisode
+from ..run.part_reads.episode_clocks import Picked
+from ..run.part_reads.video_packet_reads import Readers
 from ..run.recipe.decode import decoders
-from ..run.recipe.episode_cache import WindowedEpisode
-from ..run.recipe.episode_clocks import Picked
-from ..run.recipe.video_packet_reads import Readers
 from ..storage.threads import DaemonPool
 
 TOGETHER = 64

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..dataset.statistics.norm import GroupedNorm, Norm, norm_bytes, parse_norm
 from ..dataset.versions.earlier_versions import earlier_versions
 from ..dataset.versions.version import View
-from ..dataset.versions.windows import find_stored_windows
+from ..dataset.versions.window_counts import find_stored_windows
 from ..errors import (
     AlreadyExists,
     FieldMismatch,

@@ -21,7 +21,7 @@ from ..order.sources.window_layout import (
     build_layout,
 )
 from ..order.sources.window_view import WindowView
-from ..run.recipe.episode_clocks import check_steps
+from ..run.part_reads.episode_clocks import check_steps
 
 if TYPE_CHECKING:
     from ..run.batch.batch import Batch

@@ -8,7 +8,7 @@ from typing import Any
 from ..nodes.suspects import RECENT_US, Attempt, NodeFault, NodeInterval, is_node
 from ..train.goodput import FAILURES, STOPS, AttemptGoodput, goodput, record_allocations
 from ..train.intervals import IntervalSum
-from ..train.objects.failed_starts import FailedStart
+from ..train.record_objects.failed_starts import FailedStart
 from ..train.run_folder import Event
 from ..train.run_usage import goodput_share
 from ..train.submitting import has_resumed

@@ -15,8 +15,8 @@ from loader.storage import ObjectInfo, Store
 from ..nodes.signs import interval_rows
 from ..nodes.suspects import NodeFault
 from ..train.intervals import interval_sum, interval_values
-from ..train.objects.failed_starts import is_failed_start, read_failed_start
-from ..train.record import parse_faults
+from ..train.record_objects.failed_starts import is_failed_start, read_failed_start
+from ..train.record_writer import parse_faults
 from ..train.run_folder import ATTEMPT, EVENT, RunFolder, interval_keys
 from .new_objects import NewObjects
 from .record_facts import RecordFacts

@@ -21,7 +21,7 @@ from loader.storage import Store
 
 from ..checkpoints.ranks import map_in_order
 from ..text import clean
-from ..train.objects.json_object import read_object
+from ..train.record_objects.json_object import read_object
 from ..units import utc_us
 from .suspects import ALERT_EVERY_US, CLOCKS_US, DRAIN_EVERY_US, MINUTE_US, Drain, NodeFault, is_node
 

@@ -30,8 +30,8 @@ from ..checkpoints.marker import is_run
 from ..checkpoints.ranks import map_in_order
 from ..train.intervals import IntervalValues, interval_values
 from ..train.launch.launcher import Span
-from ..train.objects.json_object import read_object
-from ..train.record import parse_faults
+from ..train.record_objects.json_object import read_object
+from ..train.record_writer import parse_faults
 from ..train.replay_run import replay_origin, step_nodes
 from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, Event, RunFolder, interval_keys
 from ..units import utc_day, utc_us

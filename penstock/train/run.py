@@ -22,7 +22,7 @@ from .batch_source import BatchSource, batch_source, is_end_of_iterator
 from .hang import HangWatch
 from .intervals import DUE, NO_RECORD, RECORD, Intervals
 from .launched import Launched, share_nodes
-from .record import FaultRecord, RunRecord
+from .record_writer import FaultRecord, RunRecord
 from .replay_run import load_origin, rank_replay
 from .run_folder import RunFolder
 from .step_file import StepFile

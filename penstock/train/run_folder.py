@@ -17,22 +17,15 @@ from numpy.typing import NDArray
 
 from loader.dataset.log.entries import canonical
 from loader.dataset.log.marker import create_root_if_empty
-from loader.errors import (
-    AlreadyExists,
-    Corrupt,
-    Forbidden,
-    ObjectNotFound,
-    PenstockError,
-    RunNotFound,
-)
+from loader.errors import AlreadyExists, Corrupt, Forbidden, ObjectNotFound, PenstockError, RunNotFound
 from loader.run.trail.trail import is_run_name
 from loader.storage import ObjectInfo, Store
 
 from ..checkpoints.ranks import map_in_order
 from ..units import utc_day, utc_us
 from .intervals import IntervalSum, TooManyRows, interval_columns, interval_sum, interval_values
-from .objects.json_object import read_object, whole_number
-from .objects.spec_changes import SpecChange, put_change, spec_changes, spec_of_record
+from .record_objects.json_object import read_object, whole_number
+from .record_objects.spec_changes import SpecChange, put_change, spec_changes, spec_of_record
 from .run_spec import RunSpec, check_without_secrets
 
 _log = logging.getLogger(__name__)

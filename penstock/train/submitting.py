@@ -13,20 +13,20 @@ from ..compute.cluster import Cluster
 from ..places import check_root_or_records
 from .launch.jobset import JobSets
 from .launch.launcher import Launcher, RunStatus
-from .launch.local_ranks import LocalRanks
+from .launch.local_runs import LocalRuns
 from .launch.run_launcher import check_launcher, claim, is_same, launcher_name, withdraw
 from .launch.run_log import OWN
 from .launch.run_places import check_places, create_places
 from .launch.slurm_job import SlurmJobs
 from .launched import user_name
-from .objects.failed_starts import FailedStart, is_failed_start, newest_failed_start, read_failed_start
-from .objects.spec_changes import FieldChange, SpecChange, check_change, differences
+from .record_objects.failed_starts import FailedStart, is_failed_start, newest_failed_start, read_failed_start
+from .record_objects.spec_changes import FieldChange, SpecChange, check_change, differences
 from .run_folder import AT_ONCE, ATTEMPT, EVENT, FOLDER, Event, RunFolder, interval_keys, run_objects
 from .run_spec import RunSpec, check_without_secrets
 
 LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {
     "kubernetes": JobSets,
-    "local": LocalRanks,
+    "local": LocalRuns,
     "slurm": SlurmJobs,
 }
 """Engine of a cluster's file -> launcher of the runs of a record."""

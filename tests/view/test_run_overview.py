@@ -9,7 +9,7 @@ import pytest
 import loader
 from penstock.cli import main
 from penstock.train.goodput import NEW_STEPS
-from penstock.train.launch.local_ranks import LocalRanks
+from penstock.train.launch.local_runs import LocalRuns
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.view.board.home_record import Board
@@ -107,7 +107,7 @@ def test_goodput_is_one_number_on_home_run_page_and_command(
     if is_submitted:
         folder.put_spec(RunSpec(run="one", command=("true",), record=root.url))
         # As the launcher of this machine notes it: twice as long as the record's first event to its last.
-        launcher = LocalRanks(root.url)
+        launcher = LocalRuns(root.url)
         launcher._processes.check_folder()
         with launcher._processes.open(launcher._name("one"), "log.spans", "w") as file:
             file.write('{"begun_us": 1, "log": 0, "ranks": 1}\n{"ended_us": 16000001}\n')

@@ -240,7 +240,7 @@ class View(ViewSamples):
         self, layout: "WindowLayout", watch: Watch = unwatched, earlier: "Iterable[WindowView]" = ()
     ) -> "WindowView":
         """Return the windows of the episodes."""
-        from .windows import view_windows
+        from .window_counts import view_windows
 
         return view_windows(self, layout, watch, earlier)
 

@@ -35,18 +35,18 @@ from ...storage.disk.file_handles import FileHandles
 from ...storage.store import as_disk
 from ..batch.batch import step_metrics
 from ..batch.columns import ArrayPool, Columns
+from ..part_reads.video_packet_reads import Readers, read_samples
 from ..recipe import slot_generators
 from ..recipe.decode import Payload
 from ..recipe.rank_slots import Locate, LocatedSamples
 from ..recipe.recipe import Recipe, window_views
 from ..recipe.video_clips import BareClip
 from ..recipe.video_groups import Group, with_tables
-from ..recipe.video_packet_reads import Readers, read_samples
 from .bulk_rows import Bulk, gather_plain
 from .node_reads import NodeReads
 
 if TYPE_CHECKING:
-    from ..recipe.build_windows import WindowSlots
+    from ..part_reads.build_windows import WindowSlots
     from .table_columns import TableColumns
 
 
@@ -104,7 +104,7 @@ class Fetch:
         windows = window_views(recipe.plan)
         self._windows: list[WindowSlots | None] = [None] * len(windows)
         if any(view is not None for view in windows):
-            from ..recipe.build_windows import window_slots  # only for windows
+            from ..part_reads.build_windows import window_slots  # only for windows
 
             self._windows = window_slots(recipe.plan, windows, decoders)
 

@@ -44,30 +44,36 @@ class BareClip:
 
     def decoded(self, place: Place = nowhere) -> np.ndarray:
         """Return [T, H, W, C]. Reads the whole field if packets do not suffice (a false keyframe)."""
-        frames = self.choice.frames
-        framing = self.choice.framing
-        clip: np.ndarray | None = load("video.decode:read_bare")(
-            self.table, self.timeline, self.bodies, frames, framing, self.runs, place
+        read_bare = load("video.decode:read_bare")
+        clip: np.ndarray | None = read_bare(
+            self.table,
+            self.timeline,
+            self.bodies,
+            self.choice.frames,
+            self.choice.framing,
+            self.runs,
+            place,
         )
-        if self.of_whole is None:
-            choice = self.choice
-        else:
-            choice = self.of_whole.choice
         if clip is None and self.is_run:
-            if self.of_whole is None:
-                table = self.table
-            else:
-                table = read_packets(self.of_whole.packets())
-            if self.of_whole is None:
-                timeline = self.timeline
-            else:
-                timeline = Timeline.of_table(table)
-            clip = load("video.decode:read_run")(table, timeline, self.whole(), choice)
+            clip = self._decode_run()
         if clip is None:
-            read: dict[str, np.ndarray] = load("video.decode:read_whole")(
-                {"": self.whole()}, lambda timelines: {"": choice}
-            )
-            clip = read[""]
+            clip = decode_whole(self.whole(), self._choice_of_whole())
+        return clip
+
+    def _choice_of_whole(self) -> Choice:
+        if self.of_whole is None:
+            return self.choice
+        return self.of_whole.choice
+
+    def _decode_run(self) -> np.ndarray | None:
+        """Decode packets without a container from all of the field's bytes, by the table of all of them."""
+        table = self.table
+        timeline = self.timeline
+        if self.of_whole is not None:
+            table = read_packets(self.of_whole.packets())
+            timeline = Timeline.of_table(table)
+        read_run = load("video.decode:read_run")
+        clip: np.ndarray | None = read_run(table, timeline, self.whole(), self._choice_of_whole())
         return clip
 
 
@@ -82,7 +88,12 @@ class WholeClip:
         self.choice = choice
 
     def decoded(self, place: Place = nowhere) -> np.ndarray:
-        read: dict[str, np.ndarray] = load("video.decode:read_whole")(
-            {"": self.data}, lambda _: {"": self.choice}
-        )
-        return read[""]
+        """Return [T, H, W, C]."""
+        return decode_whole(self.data, self.choice)
+
+
+def decode_whole(data: bytes, choice: Choice) -> np.ndarray:
+    """Return the chosen frames [T, H, W, C] of a whole video."""
+    read_whole = load("video.decode:read_whole")
+    read: dict[str, np.ndarray] = read_whole({"": data}, lambda timelines: {"": choice})
+    return read[""]

@@ -18,63 +18,84 @@ def field_group(field: str, decoders: Mapping[str, Decoder], fields: Iterable[st
     if not isinstance(decoder, VideoDecoder):
         return ()
     leader = decoder.leader or field
-    rest = (other for other in fields if decoder_leader(decoders.get(other)) == leader)
-    return (leader, *rest)
+    followers = [other for other in fields if decoder_leader(decoders.get(other)) == leader]
+    return (leader, *followers)
 
 
 def decoder_leader(decoder: Decoder | None) -> str | None:
+    """Return the field whose frames the decoder follows; None if it chooses its own, or reads no video."""
     if isinstance(decoder, VideoDecoder):
         return decoder.leader
     return None
 
 
 def times_field(field: str) -> str:
+    """Return the name of the field of a video's frame times."""
     return f"{field}.times"
 
 
 def video_groups(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
     """Return the groups of a view's video fields. Raises: InvalidRuntime for an invalid leader or a name clash."""
+    groups: dict[Group, None] = {}
     for field in view.fields:
         decoder = decoders.get(field)
-        if isinstance(decoder, VideoDecoder) and decoder.times and times_field(field) in view.fields:
-            raise InvalidRuntime(
-                f"decode[{field!r}] = video(times=True) makes {times_field(field)!r}, a field that the view selects",
-                what=f"decode[{field!r}]",
-                where=view.version.name,
-                given=times_field(field),
-            )
-        if isinstance(decoder, VideoDecoder) and is_run(field) and field + SUFFIX not in view.version.fields:
-            raise InvalidRuntime(
-                f"{field!r} has packets without a container, which are found by {field + SUFFIX!r}, and "
-                f"{view.version.name} has no such field: read its bytes with decode={{{field!r}: bytes}}",
-                what=field + SUFFIX,
-                where=view.version.name,
-                given=field,
-            )
-        leader = decoder_leader(decoder)
-        if leader is None:
-            continue
-        if leader not in view.fields:
-            raise InvalidRuntime(
-                f"decode[{field!r}] = video(at={leader!r}), but the view selects {list(view.fields)}; select it too",
-                what=f"decode[{field!r}]",
-                where="at",
-                given=leader,
-                accepted=list(view.fields),
-            )
-        if not isinstance(decoders.get(leader), VideoDecoder) or decoder_leader(decoders[leader]) is not None:
-            raise InvalidRuntime(
-                f"decode[{field!r}] = video(at={leader!r}), but {leader!r} is not read by a loader.video of its own "
-                "place; let all follow one field",
-                what=f"decode[{field!r}]",
-                where="at",
-                given=leader,
-                accepted="a field that follows no other",
-            )
-    groups = (field_group(field, decoders, view.fields) for field in view.fields)
-    return list(dict.fromkeys(group for group in groups if group))
+        if isinstance(decoder, VideoDecoder):
+            _check_names(view, field, decoder)
+            _check_leader(view, field, decoder, decoders)
+            groups[field_group(field, decoders, view.fields)] = None
+    return list(groups)
+
+
+def _check_names(view: View, field: str, decoder: VideoDecoder) -> None:
+    what = f"decode[{field!r}]"
+    if decoder.times and times_field(field) in view.fields:
+        raise InvalidRuntime(
+            f"{what} = video(times=True) makes {times_field(field)!r}, a field that the view selects",
+            what=what,
+            where=view.version.name,
+            given=times_field(field),
+        )
+    packets = field + SUFFIX
+    if is_run(field) and packets not in view.version.fields:
+        raise InvalidRuntime(
+            f"{field!r} has packets without a container, which are found by {packets!r}, and "
+            f"{view.version.name} has no such field: read its bytes with decode={{{field!r}: bytes}}",
+            what=packets,
+            where=view.version.name,
+            given=field,
+        )
+
+
+def _check_leader(view: View, field: str, decoder: VideoDecoder, decoders: Mapping[str, Decoder]) -> None:
+    leader = decoder.leader
+    if leader is None:
+        return
+    what = f"decode[{field!r}]"
+    if leader not in view.fields:
+        raise InvalidRuntime(
+            f"{what} = video(at={leader!r}), but the view selects {list(view.fields)}; select it too",
+            what=what,
+            where="at",
+            given=leader,
+            accepted=list(view.fields),
+        )
+    of_leader = decoders.get(leader)
+    if not isinstance(of_leader, VideoDecoder) or of_leader.leader is not None:
+        raise InvalidRuntime(
+            f"{what} = video(at={leader!r}), but {leader!r} is not read by a loader.video of its own "
+            "place; let all follow one field",
+            what=what,
+            where="at",
+            given=leader,
+            accepted="a field that follows no other",
+        )
 
 
 def with_tables(view: View, groups: Sequence[Group]) -> list[Group]:
+    """Return the groups whose fields all have packet tables in the version."""
     known = set(view.version.fields)
-    return [group for group in groups if all(field + SUFFIX in known for field in group)]
+
+    def has_tables(group: Group) -> bool:
+        return all(field + SUFFIX in known for field in group)
+
+    return [group for group in groups if has_tables(group)]

@@ -17,7 +17,7 @@ from loader.errors import AlreadyExists, Corrupt, ObjectNotFound
 from loader.redaction import redact
 from loader.storage import ObjectInfo, Store
 
-from ..objects.json_object import read_object
+from ..record_objects.json_object import read_object
 from .code_files import code_files, code_root, commit, file_sha256, git, script_folder
 
 MOST_DIFF_BYTES = 2**20

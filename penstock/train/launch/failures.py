@@ -9,7 +9,7 @@ from loader.errors import Corrupt, PenstockError, Throttled, Transient
 
 from ...units import utc_us
 from ..launched import secret_values
-from ..objects.failed_starts import FailedStart, put_failed_start
+from ..record_objects.failed_starts import FailedStart, put_failed_start
 from ..run_folder import RunFolder
 from ..step_file import LastStep
 

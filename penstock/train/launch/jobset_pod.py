@@ -19,7 +19,7 @@ from loader.redaction import redact
 
 from ...checkpoints.ranks import map_in_order
 from ...units import utc_us
-from ..objects.json_object import read_object, whole_number
+from ..record_objects.json_object import read_object, whole_number
 from ..run import AGAIN
 from ..run_folder import AT_ONCE, FORMAT, RunFolder
 from ..run_spec import RunSpec, parse_spec

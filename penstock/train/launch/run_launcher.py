@@ -14,10 +14,10 @@ from loader.errors import AlreadyExists, Conflict, Corrupt, ObjectNotFound
 from ...text import clean
 from ...units import utc_us
 from ..launched import user_name
-from ..objects.json_object import read_object, whole_number
+from ..record_objects.json_object import read_object, whole_number
 from ..run_folder import FORMAT, RunFolder
 from .launcher import Launcher
-from .local_ranks import LocalRanks
+from .local_runs import LocalRuns
 
 _NUMBER = re.compile(r"/launchers/([0-9]{6})\.json$")
 NAME_CHARS = 200
@@ -109,7 +109,7 @@ def is_same(recorded: str, name: str) -> bool:
 
 def _has_ended_here(folder: RunFolder, recorded: str) -> bool:
     """Return whether this machine started the run, and no process of it lives."""
-    here = LocalRanks(folder.store.url)
+    here = LocalRuns(folder.store.url)
     if recorded != here.name():
         return False
     status = here.status(folder.run)

@@ -16,7 +16,7 @@ from loader.json_text import parse_json_object
 from loader.keywords import is_whole_number
 
 from ...compute.locked_processes import LOG_BYTES
-from ..objects.json_object import LIMIT
+from ..record_objects.json_object import LIMIT
 
 SPANS = ".spans"
 """Ending of the file of starts, JSON lines: `begun_us`, `log` (bytes of the log before).

@@ -27,7 +27,7 @@ from ...compute.engines.slurm_listing import (
 from ...compute.engines.slurm_why import clock, why_waiting
 from ...text import line_text
 from ...usage.sacct import AccountedJob, account_jobs
-from ..objects.json_object import LIMIT
+from ..record_objects.json_object import LIMIT
 from ..run_spec import RunSpec
 from .launcher import NEXT_START, RunStatus, Span
 from .run_log import (

@@ -20,7 +20,7 @@ from loader.run.trail.step_range_reads import read_rank_trail
 from loader.run.trail.step_rows import NOTE
 from loader.storage.mirror import primary_store
 
-from ..objects.json_object import read_object, whole_number
+from ..record_objects.json_object import read_object, whole_number
 from ..run_folder import FORMAT, RunFolder
 from .run_facts import RunFacts
 from .tracker import RunEnd, TrackedStep, Tracker

@@ -19,15 +19,8 @@ from loader.modalities.video.request import Choice
 from loader.modalities.video.timeline import Timeline
 from loader.order.random.keyed_permutation import I64
 from loader.order.sources.window_layout import Offsets
-from loader.run.recipe.episode_clocks import (
-    Picked,
-    by_clock,
-    by_steps,
-    check_clock,
-    end_ns,
-    frame_times,
-)
-from loader.run.recipe.video_packet_reads import PlannedClip, Readers, packet_table, read_clips
+from loader.run.part_reads.episode_clocks import Picked, by_clock, by_steps, check_clock, end_ns, frame_times
+from loader.run.part_reads.video_packet_reads import PlannedClip, Readers, packet_table, read_clips
 
 from ...text import clean
 from .stream_summary import StreamSummary, n_dims, read_rows, stream_layout

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...metrics.conditions import RunState, run_state, silent_state
-from ...train.objects.failed_starts import FailedStart
+from ...train.record_objects.failed_starts import FailedStart
 from ...train.run_folder import Event
 from ...train.submitting import has_resumed
 from ...units import minute

@@ -23,7 +23,7 @@ from penstock.nodes.suspects import MINUTE_US
 from penstock.train.intervals import ROW, interval_bytes
 from penstock.train.launch.launcher import Span
 from penstock.train.launch.slurm_job import SlurmJobs
-from penstock.train.record import put_faults
+from penstock.train.record_writer import put_faults
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_usage import run_goodput
 

@@ -71,7 +71,7 @@ def digests(ranks: list[Rank]) -> dict[int, int]:
 @pytest.fixture(autouse=True)
 def patient_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record in this process waits for its last writes as long as a test waits: a busy machine takes seconds."""
-    monkeypatch.setattr("penstock.train.record.CLOSE_S", PATIENCE_S)
+    monkeypatch.setattr("penstock.train.record_writer.CLOSE_S", PATIENCE_S)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import loader
 from loader.dataset.shards.address import FieldAddress
-from penstock.train.record import parse_faults
+from penstock.train.record_writer import parse_faults
 from penstock.train.run_folder import RunFolder
 from tests.penstock.train.conftest import Rank
 

@@ -21,7 +21,7 @@ from penstock.train.intervals import (
     interval_bytes,
     interval_columns,
 )
-from penstock.train.record import MOST_TABLES, RunRecord
+from penstock.train.record_writer import MOST_TABLES, RunRecord
 from penstock.train.run import AGAIN
 from penstock.train.run_folder import RunFolder
 from tests.penstock.train.conftest import Rank, digests
@@ -154,8 +154,8 @@ class SilentStore:
 
 
 def test_queue_of_a_silent_store_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.train.record.MOST_BYTES", 3 * ROW.itemsize)
-    monkeypatch.setattr("penstock.train.record.MOST_EVENTS", 4)
+    monkeypatch.setattr("penstock.train.record_writer.MOST_BYTES", 3 * ROW.itemsize)
+    monkeypatch.setattr("penstock.train.record_writer.MOST_EVENTS", 4)
     store = SilentStore(loader.Root(tmp_path / "root").store)
     record = RunRecord(store, "big-7", {"ranks": 1})  # type: ignore[arg-type]
     record.event("ranks_up", 0)

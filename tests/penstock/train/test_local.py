@@ -27,10 +27,10 @@ from penstock.train.launch.failures import (
     read_failure,
 )
 from penstock.train.launch.local_loop import run_until_ended
-from penstock.train.launch.local_ranks import LocalRanks
+from penstock.train.launch.local_runs import LocalRuns
 from penstock.train.launch.node_start import environment, run_node, torchrun
 from penstock.train.launch.run_log import parse_starts
-from penstock.train.objects.failed_starts import newest_failed_start
+from penstock.train.record_objects.failed_starts import newest_failed_start
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import cancel, record_launcher, resume, stop, submit, summary
@@ -42,12 +42,12 @@ TRAINING = str(Path(__file__).with_name("training.py"))
 
 
 @pytest.fixture
-def launcher(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRanks]:
+def launcher(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRuns]:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
-    launcher = LocalRanks(root)
+    launcher = LocalRuns(root)
     yield launcher
     launcher.cancel("big-7")
     for process in launcher._begun:
@@ -61,7 +61,7 @@ def spec(root: str, *options: object, **more: object) -> RunSpec:
 
 @pytest.mark.server
 def test_run_is_preempted_stopped_and_resumed(
-    root: str, launcher: LocalRanks, at_scale: Callable[[int, int], int]
+    root: str, launcher: LocalRuns, at_scale: Callable[[int, int], int]
 ) -> None:
     n_ranks = at_scale(1, 2)
     run = spec(root, "--step-s", 0.1, "--steps", 60, ranks_per_node=n_ranks)
@@ -109,7 +109,7 @@ def is_rank(pid: int, root: str) -> bool:
 
 @pytest.mark.server
 def test_run_that_fails_twice_alike_ends(
-    root: str, launcher: LocalRanks, monkeypatch: pytest.MonkeyPatch
+    root: str, launcher: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = (sys.executable, "-c", "raise ValueError('planted')")
     submit(RunSpec(run="big-7", command=command, ranks_per_node=2, record=root), launcher)
@@ -233,14 +233,14 @@ def test_line_of_a_failure_is_of_the_first_rank_that_failed(tmp_path: Path) -> N
 
 
 def test_record_is_one_whatever_its_spelling(
-    root: str, launcher: LocalRanks, monkeypatch: pytest.MonkeyPatch
+    root: str, launcher: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`record = "data"` of a file, and the URL that `--root data` opens."""
     monkeypatch.chdir(Path(root).parent)
-    assert LocalRanks(Path(root).name)._path("big-7", "lock") == launcher._path("big-7", "lock")
+    assert LocalRuns(Path(root).name)._path("big-7", "lock") == launcher._path("big-7", "lock")
 
 
-def test_other_file_resumes_nothing(root: str, launcher: LocalRanks) -> None:
+def test_other_file_resumes_nothing(root: str, launcher: LocalRuns) -> None:
     folder = RunFolder(loader.Root(root).store, "big-7")
     folder.put_spec(spec(root))
     stop(folder)
@@ -249,7 +249,7 @@ def test_other_file_resumes_nothing(root: str, launcher: LocalRanks) -> None:
     assert folder.is_to_stop()
 
 
-def test_cancelled_run_goes_on_by_resume_only(root: str, launcher: LocalRanks) -> None:
+def test_cancelled_run_goes_on_by_resume_only(root: str, launcher: LocalRuns) -> None:
     folder = RunFolder(loader.Root(root).store, "big-7")
     folder.put_spec(spec(root))
     cancel(folder, launcher)
@@ -263,7 +263,7 @@ def test_cancelled_run_goes_on_by_resume_only(root: str, launcher: LocalRanks) -
     "more", [{"nodes": "2-4"}, {"gpus_per_node": 1}, {"priority": "low"}, {"walltime_s": 60}]
 )
 def test_key_that_needs_a_scheduler_is_refused(
-    root: str, launcher: LocalRanks, more: dict[str, object]
+    root: str, launcher: LocalRuns, more: dict[str, object]
 ) -> None:
     ((name, value),) = more.items()
     for refuses in (launcher.describe, launcher.check, launcher.submit):

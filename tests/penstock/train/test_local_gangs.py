@@ -15,8 +15,8 @@ from loader.errors import Conflict, EngineUnreachable
 from penstock.compute.engines import local_engine
 from penstock.compute.engines.local_engine import LocalEngine
 from penstock.compute.locked_processes import LockedProcesses, holders
-from penstock.train.launch import local_ranks
-from penstock.train.launch.local_ranks import RANKS_KIND, LocalRanks
+from penstock.train.launch import local_runs
+from penstock.train.launch.local_runs import RANKS_KIND, LocalRuns
 from penstock.train.launch.node_start import run_node
 from penstock.train.launch.run_log import SPANS
 from penstock.train.run_spec import RunSpec
@@ -30,10 +30,10 @@ SLEEP = ("sleep", "1000")
 
 
 @pytest.fixture
-def launcher(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRanks]:
+def launcher(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRuns]:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    launcher = LocalRanks(root)
+    launcher = LocalRuns(root)
     yield launcher
     launcher.cancel("big-7")
     for process in launcher._begun:
@@ -44,18 +44,18 @@ def spec(root: str, command: tuple[str, ...] = SLEEP) -> RunSpec:
     return RunSpec(run="big-7", command=command, record=root)
 
 
-def launcher_pid(launcher: LocalRanks) -> int:
+def launcher_pid(launcher: LocalRuns) -> int:
     pid = launcher._process("big-7")
     assert pid is not None
     return pid
 
 
-def ranks(launcher: LocalRanks, command: str) -> list[int]:
+def ranks(launcher: LocalRuns, command: str) -> list[int]:
     return [pid for pid in holders(launcher._path("big-7", RANKS_KIND)) if command_name(pid) == command]
 
 
 @pytest.mark.server
-def test_ranks_die_with_their_launcher(root: str, launcher: LocalRanks) -> None:
+def test_ranks_die_with_their_launcher(root: str, launcher: LocalRuns) -> None:
     submit(spec(root), launcher)
     log = lambda: launcher.logs("big-7")  # noqa: E731
     until(lambda: len(ranks(launcher, "sleep")) == 1, log)
@@ -66,10 +66,10 @@ def test_ranks_die_with_their_launcher(root: str, launcher: LocalRanks) -> None:
 
 @pytest.mark.server
 def test_run_has_no_second_gang_while_a_rank_lives(
-    root: str, launcher: LocalRanks, monkeypatch: pytest.MonkeyPatch
+    root: str, launcher: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel kills the shell, and not what the shell has started."""
-    monkeypatch.setattr(local_ranks, "LOOKS", 2)
+    monkeypatch.setattr(local_runs, "LOOKS", 2)
     shell = spec(root, ("sh", "-c", "sleep 1000; true"))
     submit(shell, launcher)
     log = lambda: launcher.logs("big-7")  # noqa: E731
@@ -104,17 +104,17 @@ def test_ranks_that_are_left_behind_end_before_the_next_start(tmp_path: Path) ->
 
 SUBMIT = """\
 import sys
-from penstock.train.launch.local_ranks import LocalRanks
+from penstock.train.launch.local_runs import LocalRuns
 from penstock.train.run_spec import read_spec
 from penstock.train.submitting import submit
 spec = read_spec(sys.argv[1])
-launcher = LocalRanks(spec.record)
+launcher = LocalRuns(spec.record)
 sys.stdin.read()  # until all of them are here
 print(submit(spec, launcher))
 """
 
 
-def test_submits_at_one_moment_start_one_gang(root: str, launcher: LocalRanks, tmp_path: Path) -> None:
+def test_submits_at_one_moment_start_one_gang(root: str, launcher: LocalRuns, tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text(f'run = "big-7"\ncommand = ["sleep", "1000"]\nrecord = "{root}"\n')
     pipe_end, pipe_begin = os.pipe()
@@ -150,9 +150,9 @@ def test_number_in_a_lock_that_is_not_its_holders_gets_no_signal(
 ) -> None:
     """Such as one that the system gave to another process."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(local_ranks, "END_S", 0.1)
+    monkeypatch.setattr(local_runs, "END_S", 0.1)
     monkeypatch.setattr(local_engine, "END_S", 0.1)
-    launcher, engine = LocalRanks(root), LocalEngine()
+    launcher, engine = LocalRuns(root), LocalEngine()
     own_name = launcher._name("big-7")
     for processes, name, what in (
         (launcher._processes, own_name, "processes"),
@@ -212,7 +212,7 @@ def test_state_that_another_user_may_have_planted_is_not_read(
     faults: set[str],
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    launcher, engine = LocalRanks(root), LocalEngine()
+    launcher, engine = LocalRuns(root), LocalEngine()
     assert callable(plant)
     plant(launcher._processes.folder, launcher._name("big-7"), stranger)
     calls = [launcher.status, launcher.cancel, launcher.spans, launcher.logs]
@@ -241,7 +241,7 @@ def test_folder_of_another_user_is_not_read(
     processes = LockedProcesses("trainings")
     processes.folder.mkdir(mode=0o700)
     with refusal(EngineUnreachable, what="owner", where=processes.folder):
-        LocalRanks(root).status("big-7")
+        LocalRuns(root).status("big-7")
 
 
 def test_folder_that_others_may_read_becomes_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

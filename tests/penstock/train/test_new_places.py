@@ -14,9 +14,9 @@ from loader.run.ledger import Ledger
 from loader.storage import open_store
 from penstock.nodes.cases import CaseBook
 from penstock.nodes.node_check import CheckStatus, NodeCheckResult, put_failures
-from penstock.train.launch.local_ranks import LocalRanks
+from penstock.train.launch.local_runs import LocalRuns
 from penstock.train.launch.run_places import check_places, place_notes
-from penstock.train.record import RunRecord, put_faults
+from penstock.train.record_writer import RunRecord, put_faults
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import submit
@@ -184,7 +184,7 @@ def test_place_that_takes_no_object_is_refused_before_a_start(root: str, tmp_pat
     (tmp_path / "file").write_text("")
     refused = tmp_path / "file" / "runs"
     spec = make_spec(refused, Path(root)) if place == "record" else make_spec(Path(root), refused)
-    launcher = LocalRanks(root)
+    launcher = LocalRuns(root)
     with refusal(StoreError, what="object", given="ENOTDIR", within="file/runs"):
         submit(spec, launcher)
     with refusal(StoreError, what="object", given="ENOTDIR", within="file/runs"):
@@ -199,7 +199,7 @@ def test_place_of_checkpoints_that_holds_other_things_is_refused_before_a_start(
     (tmp_path / "other" / "notes.txt").write_text("mine")
     place = tmp_path / "other"
     with refusal(NotARoot, what="penstock.json", where=place) as at_start:
-        submit(make_spec(Path(root), place), LocalRanks(root))
+        submit(make_spec(Path(root), place), LocalRuns(root))
     with refusal(NotARoot, what="penstock.json", where=place) as at_check:
         check_places(make_spec(Path(root), place))
     assert "notes.txt" in str(at_start.value.given)

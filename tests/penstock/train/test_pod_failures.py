@@ -11,7 +11,7 @@ import loader
 from penstock.train.launch import failures, jobset_pod
 from penstock.train.launch.failures import RankFailure
 from penstock.train.launch.jobset_pod import AGAIN, OVER, PodStart, failure_spans, failure_status
-from penstock.train.objects.failed_starts import newest_failed_start
+from penstock.train.record_objects.failed_starts import newest_failed_start
 from penstock.train.run_folder import RunFolder
 from tests.servers.patience import until
 

@@ -15,7 +15,7 @@ from penstock.cli import main
 from penstock.compute.cluster import Cluster
 from penstock.nodes.signs import loss_differences, read_signs
 from penstock.nodes.suspects import suspects
-from penstock.train.launch.local_ranks import LocalRanks
+from penstock.train.launch.local_runs import LocalRuns
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.launched import ORIGIN, STEPS
 from penstock.train.replay_run import parse_steps, rank_replay, replay_spec, without_nodes
@@ -129,7 +129,7 @@ def test_replay_starts_on_this_machine(root: str, tmp_path: Path, cli: Cli) -> N
     file.write_text(f'run = "big-7"\ncommand = ["true"]\nrecord = "{root}"\n')
     RunFolder(loader.Root(root).store, "big-7").put_spec(RunSpec(run="big-7", command=("true",), record=root))
     ended = python("-m", "penstock", "train", "replay", file, "--steps", "3:5", cwd=REPOSITORY)
-    LocalRanks(root).cancel("big-7.replay-1")
+    LocalRuns(root).cancel("big-7.replay-1")
     assert (ended.returncode, "penstock trail against big-7 big-7.replay-1" in ended.stdout) == (0, True), (
         ended.stderr
     )

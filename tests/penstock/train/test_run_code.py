@@ -19,7 +19,7 @@ from penstock.cli import main
 from penstock.train.code.code_files import code_files, code_root, commit
 from penstock.train.code.code_record import CodeRecord, code_of_script
 from penstock.train.code.snapshot import pack, put_snapshot, rank_command, unpack, with_code
-from penstock.train.launch.local_ranks import LocalRanks
+from penstock.train.launch.local_runs import LocalRuns
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import read_spec
 from penstock.train.submitting import submit
@@ -209,7 +209,7 @@ def test_run_starts_from_its_copy_after_an_edit(
     assert main(["train", "submit", str(file), "--snapshot", "--dry-run"]) == 0
     assert "penstock.train.code.snapshot" in capsys.readouterr().out
     assert [*folder.store.list("trainings/")] == [], "--dry-run stores nothing"
-    launcher = LocalRanks(folder.store.url)
+    launcher = LocalRuns(folder.store.url)
     for copied in (project, None):
         submit(with_code(read_spec(file), copied, stored=True), launcher)
         until(lambda: launcher.status("big-7").state == "ended", lambda: launcher.logs("big-7"))

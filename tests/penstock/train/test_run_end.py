@@ -14,7 +14,7 @@ from loader.errors import EngineUnreachable, InvalidRuntime
 from penstock.cli import main
 from penstock.train.launch import run_end
 from penstock.train.launch.launcher import RunStatus
-from penstock.train.launch.local_ranks import LocalRanks
+from penstock.train.launch.local_runs import LocalRuns
 from penstock.train.launch.run_end import send_end, wait_until_ended
 from penstock.train.launch.run_log import exit_status, without_ranks
 from penstock.train.run_folder import RunFolder
@@ -61,12 +61,12 @@ def record(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def launcher(record: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRanks]:
+def launcher(record: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRuns]:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     monkeypatch.setattr(run_end, "ASK_S", 0.1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    launcher = LocalRanks(record)
+    launcher = LocalRuns(record)
     yield launcher
     launcher.cancel("big-7")
     for process in launcher._begun:
@@ -75,7 +75,7 @@ def launcher(record: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 @pytest.mark.server
 def test_wait_exits_with_the_runs_status_after_its_alert(
-    record: str, launcher: LocalRanks, hook: Hook, capsys: pytest.CaptureFixture[str]
+    record: str, launcher: LocalRuns, hook: Hook, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = RunFolder(loader.Root(record).store, "big-7")
     assert main(["train", "wait", "big-7", "--root", record]) != 0, "a run that nobody submitted"

@@ -20,7 +20,7 @@ from penstock.nodes.signs import read_signs
 from penstock.train import intervals, run_folder
 from penstock.train.intervals import ROW, TABLE, interval_bytes
 from penstock.train.launch.launcher import RunStatus
-from penstock.train.record import RunRecord
+from penstock.train.record_writer import RunRecord
 from penstock.train.replay_run import step_nodes
 from penstock.train.run_folder import RunFolder, runs
 from penstock.train.submitting import briefs, summaries, summary

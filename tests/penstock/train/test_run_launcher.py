@@ -12,7 +12,7 @@ import loader
 from loader.errors import Conflict, InvalidSpec
 from penstock import cli
 from penstock.compute.cluster import read_cluster
-from penstock.train.launch.local_ranks import LocalRanks
+from penstock.train.launch.local_runs import LocalRuns
 from penstock.train.launch.run_launcher import check_launcher, claim, launcher_name
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
@@ -58,8 +58,8 @@ def slurm(folder: RunFolder, tmp_path: Path) -> Callable[[str], SlurmJobs]:
 
 
 @pytest.fixture
-def local(folder: RunFolder) -> Iterator[LocalRanks]:
-    local = LocalRanks(folder.store.url)
+def local(folder: RunFolder) -> Iterator[LocalRuns]:
+    local = LocalRuns(folder.store.url)
     yield local
     local.cancel("big-7")
     for process in local._begun:
@@ -71,7 +71,7 @@ def spec(folder: RunFolder) -> RunSpec:
 
 
 def test_run_of_a_cluster_is_not_started_here(
-    folder: RunFolder, slurm: Callable[[str], SlurmJobs], local: LocalRanks
+    folder: RunFolder, slurm: Callable[[str], SlurmJobs], local: LocalRuns
 ) -> None:
     run = spec(folder)
     submit(run, slurm("vision"))
@@ -130,7 +130,7 @@ def test_run_that_moved_is_started_by_the_new_launcher(
 
 
 def test_start_of_an_earlier_release_names_its_kind_of_launcher(
-    folder: RunFolder, slurm: Callable[[str], SlurmJobs], local: LocalRanks
+    folder: RunFolder, slurm: Callable[[str], SlurmJobs], local: LocalRuns
 ) -> None:
     folder.begin_attempt({"launcher": "slurm 8123", "node": "m1", "ranks": 1, "restarts": 0})
     with refusal(Conflict, what="launcher", given=local.name(), accepted="Slurm", within="big-7"):
@@ -142,7 +142,7 @@ def test_start_of_an_earlier_release_names_its_kind_of_launcher(
 
 @pytest.mark.server
 def test_run_that_ended_on_this_machine_may_go_to_a_cluster(
-    folder: RunFolder, slurm: Callable[[str], SlurmJobs], local: LocalRanks
+    folder: RunFolder, slurm: Callable[[str], SlurmJobs], local: LocalRuns
 ) -> None:
     submit(spec(folder), local)
     with pytest.raises(Conflict, match=r"submitted to machine .* run this command there"):

@@ -21,7 +21,7 @@ from penstock.train.launch.run_log import (
     without_ranks,
 )
 from penstock.train.launch.slurm_job_script import NodeSettings, batch_script
-from penstock.train.objects.failed_starts import newest_failed_start
+from penstock.train.record_objects.failed_starts import newest_failed_start
 from penstock.train.run import AGAIN
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec

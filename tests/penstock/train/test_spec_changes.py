@@ -12,9 +12,9 @@ import loader
 from loader.errors import Corrupt, InvalidSpec, RunTaken
 from penstock.cli import main
 from penstock.compute.cluster import Cluster, TrainSettings
-from penstock.train.launch.local_ranks import LocalRanks
+from penstock.train.launch.local_runs import LocalRuns
 from penstock.train.launch.slurm_job import SlurmJobs
-from penstock.train.objects.spec_changes import differences
+from penstock.train.record_objects.spec_changes import differences
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import resume, submit
@@ -100,11 +100,11 @@ def test_forged_change_is_damage_and_no_crash(record: str) -> None:
 
 
 @pytest.fixture
-def launcher(record: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRanks]:
+def launcher(record: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRuns]:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    launcher = LocalRanks(record)
+    launcher = LocalRuns(record)
     yield launcher
     launcher.cancel("big-7")
     for process in launcher._begun:
@@ -113,7 +113,7 @@ def launcher(record: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 @pytest.mark.server
 def test_next_start_on_this_machine_has_the_changed_file(
-    record: str, launcher: LocalRanks, tmp_path: Path
+    record: str, launcher: LocalRuns, tmp_path: Path
 ) -> None:
     """The first start ends well, and a change that came meanwhile begins another one, with another number of ranks."""
     (tmp_path / "beside_the_script.py").write_text("")
@@ -139,7 +139,7 @@ def test_next_start_on_this_machine_has_the_changed_file(
 
 
 def test_verb_shows_difference_and_history(
-    record: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], launcher: LocalRanks
+    record: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], launcher: LocalRuns
 ) -> None:
     folder_of(record).put_spec(spec(record, env={"A": "1"}), "ann")
     file = tmp_path / "run.toml"

@@ -8,7 +8,7 @@ import pytest
 
 import loader
 from penstock.train.launch.failures import note_kill
-from penstock.train.launch.local_ranks import LocalRanks, spans_of_loop
+from penstock.train.launch.local_runs import LocalRuns, spans_of_loop
 from penstock.train.launch.run_launcher import claim
 from penstock.train.launch.run_log import RankStart
 from penstock.train.run_folder import RunFolder
@@ -119,7 +119,7 @@ def test_starts_of_a_run_whose_record_was_deleted_do_not_count(
     record = str(tmp_path / "root")
     folder = RunFolder(loader.Root(record).store, "big-7")
     folder.put_spec(RunSpec(run="big-7", command=("true",), record=record))
-    launcher = LocalRanks(record)
+    launcher = LocalRuns(record)
     claim(folder, launcher)
     now_us = utc_us()
     hour_us = 3_600_000_000

@@ -21,10 +21,10 @@ from penstock.compute.cluster import read_cluster
 from penstock.train.intervals import ROW, interval_bytes
 from penstock.train.launch.failures import failure_line
 from penstock.train.launch.jobset import _end_us
-from penstock.train.launch.local_ranks import LocalRanks
+from penstock.train.launch.local_runs import LocalRuns
 from penstock.train.launch.run_log import rank_lines
 from penstock.train.launch.slurm_job import SlurmJobs
-from penstock.train.objects.failed_starts import FailedStart, put_failed_start
+from penstock.train.record_objects.failed_starts import FailedStart, put_failed_start
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec, read_spec
 from penstock.train.submitting import cancel, resume, stop, submit
@@ -110,7 +110,7 @@ penstock: script
 
 def test_logs_of_a_rank_and_of_a_start(folder: RunFolder, penstock: Penstock) -> None:
     folder.put_spec(RunSpec(run="big-7", command=("true",), record=folder.store.url, ranks_per_node=2))
-    log = LocalRanks(folder.store.url)._path("big-7", "log")
+    log = LocalRuns(folder.store.url)._path("big-7", "log")
     log.parent.mkdir(exist_ok=True)
     log.write_text(LOG + "[rank1]:second\n")
     spans = [{"begun_us": 1, "log": 0}, {"ended_us": 2}, {"begun_us": 3, "log": len(LOG)}]
@@ -130,7 +130,7 @@ def test_logs_of_a_rank_and_of_a_start(folder: RunFolder, penstock: Penstock) ->
 
 def test_long_log_is_searched_whole_for_a_rank(folder: RunFolder, penstock: Penstock) -> None:
     folder.put_spec(RunSpec(run="big-7", command=("true",), record=folder.store.url))
-    log = LocalRanks(folder.store.url)._path("big-7", "log")
+    log = LocalRuns(folder.store.url)._path("big-7", "log")
     log.parent.mkdir(exist_ok=True)
     log.write_text("3: here\n" + "0: other\n" * 20_000)
     assert penstock("logs", "big-7", "--rank", "3")[1] == "here\n"
@@ -138,7 +138,7 @@ def test_long_log_is_searched_whole_for_a_rank(folder: RunFolder, penstock: Pens
 
 def test_lines_of_a_single_rank_have_no_name(folder: RunFolder, penstock: Penstock) -> None:
     folder.put_spec(RunSpec(run="big-7", command=("true",), record=folder.store.url))
-    log = LocalRanks(folder.store.url)._path("big-7", "log")
+    log = LocalRuns(folder.store.url)._path("big-7", "log")
     log.parent.mkdir(exist_ok=True)
     log.write_text("100: loss 7\n[rank0]: Traceback of torch\n")
     assert penstock("logs", "big-7", "--rank", "0")[1] == log.read_text() + "\n"
@@ -165,7 +165,7 @@ srun: error: n1: task 1: Exited with exit code 1
 def log(folder: RunFolder) -> Path:
     """The log of a submitted run with two ranks, in which two starts are noted."""
     folder.put_spec(RunSpec(run="big-7", command=("true",), record=folder.store.url, ranks_per_node=2))
-    path = LocalRanks(folder.store.url)._path("big-7", "log")
+    path = LocalRuns(folder.store.url)._path("big-7", "log")
     path.parent.mkdir(exist_ok=True)
     first = "0: step 0\n0: OSError: an earlier failure\n"
     path.write_text(first + FAILED)
@@ -495,7 +495,7 @@ def test_refused_file_may_be_mended_under_its_name(tmp_path: Path) -> None:
 def test_command_that_looks_at_a_run_hides_no_submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It shares the lock for a moment."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    launcher = LocalRanks(str(tmp_path / "root"))
+    launcher = LocalRuns(str(tmp_path / "root"))
     launcher._processes.check_folder()
     path = launcher._path("big-7", "lock")
     path.touch()
@@ -649,6 +649,5 @@ def test_starved_refuses_a_run_that_is_not_there(folder: RunFolder, penstock: Pe
 def test_cancelled_run_says_where_it_goes_on(folder: RunFolder) -> None:
     folder.put_event(2, 3, "saved", 80, {})
     assert (
-        cancel(folder, LocalRanks(folder.store.url))
-        == "goes on after step 80, its newest recorded checkpoint"
+        cancel(folder, LocalRuns(folder.store.url)) == "goes on after step 80, its newest recorded checkpoint"
     )

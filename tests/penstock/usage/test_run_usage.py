@@ -11,7 +11,7 @@ import pytest
 import loader
 from penstock.cli import main
 from penstock.train.launch.launcher import Span
-from penstock.train.launch.local_ranks import LocalRanks
+from penstock.train.launch.local_runs import LocalRuns
 from penstock.train.launch.run_log import RankStart
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
@@ -180,7 +180,7 @@ def test_verb_counts_starts_of_this_machine(
 ) -> None:
     folder.put_spec(RunSpec(run="big-7", command=("true",), record=folder.store.url))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    log = LocalRanks(folder.store.url)._path("big-7", "log")
+    log = LocalRuns(folder.store.url)._path("big-7", "log")
     log.parent.mkdir(exist_ok=True)
     times = [{"begun_us": 10_000 * S}, {"ended_us": 11_000 * S}, {"begun_us": 20_000 * S}]
     Path(f"{log}.spans").write_text("".join(json.dumps(time) + "\n" for time in times))

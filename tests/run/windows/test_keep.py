@@ -19,16 +19,9 @@ from loader.dataset.shards.bitmap import SelectTable, pack
 from loader.dataset.shards.shard import crc32c
 from loader.dataset.tables import parquet
 from loader.dataset.tables.parquet import parse_table, table_bytes, table_facts
-from loader.dataset.versions import kept_bits
-from loader.dataset.versions import windows as tables
-from loader.errors import (
-    Corrupt,
-    EmptyView,
-    FieldNotFound,
-    FormatTooNew,
-    InvalidPlan,
-    InvalidRuntime,
-)
+from loader.dataset.versions import kept_windows
+from loader.dataset.versions import window_counts as tables
+from loader.errors import Corrupt, EmptyView, FieldNotFound, FormatTooNew, InvalidPlan, InvalidRuntime
 from loader.order.sources.window_view import WindowView, table_sha256
 from penstock.upkeep.verify.root import check_stored
 from tests.refusals import refusal
@@ -413,9 +406,9 @@ def test_forged_table_is_refused(
     packed = np.frombuffer(root.store.get(path).data[4:12], np.uint8)
     pages = np.array([(crc32c(packed.data), n) for n in n_true], [("crc32c", "<u4"), ("n_true", "<u4")])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept_bits, "_all_page_facts", lambda packed: pages)
+        patch.setattr(kept_windows, "_all_page_facts", lambda packed: pages)
         rows = (np.array(numbers, np.int64) for numbers in (first, first_kept))
-        data = kept_bits.kept_bits_bytes(*rows, packed, {"path": path})
+        data = kept_windows.kept_windows_bytes(*rows, packed, {"path": path})
     root.store.delete_many([path])
     root.store.put_if_absent(path, data)
     if fault_in_use is None:

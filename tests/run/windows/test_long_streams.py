@@ -21,11 +21,11 @@ from loader.dataset.reading.verified_bucket_reads import read_fields, read_parts
 from loader.errors import Corrupt, DecodeFailed
 from loader.modalities.row_blocks import BLOCK_BYTES, SUFFIX, index_rows, read_rows, with_row_blocks
 from loader.modalities.video.packet_table import index_packets, read_packets
-from loader.run.recipe.blocked_rows import BlockCache
-from loader.run.recipe.build_windows import WindowReads
+from loader.run.part_reads.blocked_rows import BlockCache
+from loader.run.part_reads.build_windows import WindowReads
+from loader.run.part_reads.episode_clocks import check_times
+from loader.run.part_reads.video_packet_reads import Readers
 from loader.run.recipe.decode import decoders
-from loader.run.recipe.episode_clocks import check_times
-from loader.run.recipe.video_packet_reads import Readers
 from penstock.cli import main
 from tests.refusals import refusal
 from tests.run.numbered_video import read_numbers, video

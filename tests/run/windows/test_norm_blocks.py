@@ -15,7 +15,7 @@ import loader
 from loader.api import norm_reads
 from loader.errors import Corrupt, DecodeFailed
 from loader.modalities import encode, row_blocks
-from loader.run.recipe import blocked_rows
+from loader.run.part_reads import blocked_rows
 from tests.refusals import refusal
 
 NUMBERS = itertools.count()

@@ -22,7 +22,7 @@ from loader.dataset.statistics.exact_statistics import ExactSums, ValueCounts, a
 from loader.dataset.statistics.norm import parse_norm
 from loader.dataset.tables.parquet import parse_stored, table_bytes, table_facts
 from loader.errors import Corrupt, FieldMismatch, InvalidPlan
-from loader.run.recipe.build_windows import WindowReads
+from loader.run.part_reads.build_windows import WindowReads
 from tests.refusals import refusal
 
 NUMBERS = itertools.count()

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import loader
 from loader.errors import Corrupt, DecodeFailed, InvalidPlan, InvalidRuntime
 from loader.modalities.video.packet_table import index_packets, packets_bytes, read_packets
-from loader.run.recipe.episode_clocks import ticks_ns
+from loader.run.part_reads.episode_clocks import ticks_ns
 from penstock.cli import main
 from penstock.denied.hashed_names import Marks
 from penstock.upkeep.takedown.derived import edit_derived

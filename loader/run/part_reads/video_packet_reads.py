@@ -22,8 +22,8 @@ from ...modalities import Decoder
 from ...modalities.video.packet_table import SUFFIX, PacketTable, StreamFacts, read_packets
 from ...modalities.video.request import Choice, VideoDecoder, choose, is_run
 from ...modalities.video.timeline import Timeline
-from .video_clips import BareClip, WholeChoice
-from .video_groups import Group, with_tables
+from ..recipe.video_clips import BareClip, WholeChoice
+from ..recipe.video_groups import Group, with_tables
 
 GAP_BYTES = 2**16
 """Bytes between two packets of a part of a table from which they are read apart."""

@@ -13,8 +13,8 @@ import loader
 from benchmarks.episode_start import AT, DATASET, DECODE, make_root
 from benchmarks.latency_server import BUCKET, latency_store
 from loader.dataset.shards.bitmap import BLOCK_BITS, SelectTable, pack
-from loader.dataset.versions import kept_bits
-from loader.dataset.versions.kept_bits import StoredBits, kept_bits_bytes, load_kept
+from loader.dataset.versions import kept_windows
+from loader.dataset.versions.kept_windows import StoredBits, kept_windows_bytes, load_kept
 from loader.order.random.keyed_permutation import I64
 from loader.storage import open_store
 
@@ -24,8 +24,8 @@ PAGE_BITS = 2 * BLOCK_BITS
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of two blocks."""
-    monkeypatch.setattr(kept_bits, "PAGE_BYTES", PAGE_BITS // 8)
-    monkeypatch.setattr(kept_bits, "_PAGE_BITS", PAGE_BITS)
+    monkeypatch.setattr(kept_windows, "PAGE_BYTES", PAGE_BITS // 8)
+    monkeypatch.setattr(kept_windows, "_PAGE_BITS", PAGE_BITS)
 
 
 class Recorded:
@@ -54,7 +54,7 @@ class Recorded:
 def store_bits(bits: np.ndarray, first: I64) -> tuple[Recorded, Any]:
     packed = np.frombuffer(pack(bits), np.uint8)
     kept = np.concatenate([[0], np.cumsum(bits, dtype=np.int64)])[first]
-    store = Recorded(kept_bits_bytes(first, kept, packed, {"path": "windows/x.parquet"}))
+    store = Recorded(kept_windows_bytes(first, kept, packed, {"path": "windows/x.parquet"}))
     loaded = load_kept(store, "windows/x.parquet", len(first))  # type: ignore[arg-type]
     assert loaded is not None
     assert np.array_equal(loaded[0], kept)
@@ -103,7 +103,7 @@ def test_only_pages_of_drawn_windows_are_read_and_once() -> None:
     bits = np.random.default_rng(0).random(129 * PAGE_BITS + 100) < 0.5
     store, members = store_bits(bits, np.array([0, 50, len(bits)]))
     ((_, nbytes),) = store.ranges
-    assert nbytes == kept_bits.TAIL_BYTES + 3 * kept_bits.ROW_BYTES
+    assert nbytes == kept_windows.TAIL_BYTES + 3 * kept_windows.ROW_BYTES
     store.ranges.clear()
     chosen = np.flatnonzero(bits)
     at = np.searchsorted(chosen, [10, 10 + PAGE_BITS * 4, 20 + PAGE_BITS * 4, len(bits) - 5])
@@ -115,7 +115,7 @@ def test_only_pages_of_drawn_windows_are_read_and_once() -> None:
 
 
 def test_long_footer_and_long_rows_are_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_bits, "ROW_BYTES", 0)
+    monkeypatch.setattr(kept_windows, "ROW_BYTES", 0)
     lengths = np.random.default_rng(0).integers(0, 2**9, 60_000)
     first = np.append(0, np.cumsum(lengths))
     bits = np.random.default_rng(1).random(int(first[-1])) < 0.5

@@ -155,7 +155,7 @@ def _unwritten(nbytes: int) -> NDArray[np.uint8]:
     return np.frombuffer(memory, np.uint8)
 
 
-def kept_bits_bytes(
+def kept_windows_bytes(
     first: I64,
     first_kept: I64,
     packed: NDArray[np.uint8],

@@ -19,7 +19,7 @@ from loader.storage import ObjectInfo, Store
 from ..units import utc_us
 from .code.code_record import CodeRecord, ScriptCode, code_of_script
 from .intervals import interval_bytes
-from .objects.json_object import read_object
+from .record_objects.json_object import read_object
 from .run_folder import FORMAT, RunFolder
 
 _log = logging.getLogger(__name__)

@@ -56,7 +56,7 @@ RANKS_KIND = f"log{RANKS}"
 """Kind of the file that ranks lock."""
 
 
-class LocalRanks:
+class LocalRuns:
     """Starts the runs of one record, each as a process of this machine."""
 
     def __init__(self, record: str, cluster: Cluster | None = None) -> None:

@@ -21,13 +21,13 @@ from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
 from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, DEPTH, IS_PAD, ROW, TEXT
 from ...order.sources.window_view import WindowView, n_windows
-from . import slot_generators
+from ..recipe import slot_generators
+from ..recipe.decode import ReadyValue
+from ..recipe.rank_slots import LocatedSamples
+from ..recipe.video_clips import WholeChoice, WholeClip
 from .blocked_rows import BlocksMissing, BlockSource, PagedVideo, read_blocks
-from .decode import ReadyValue
 from .episode_cache import EpisodeCache, WindowedEpisode, n_frames
 from .episode_clocks import Picked, by_clock, by_steps, check_inside, check_steps, stream_values, too_old
-from .rank_slots import LocatedSamples
-from .video_clips import WholeChoice, WholeClip
 from .video_packet_reads import FieldRng, PlannedClip, Readers, read_clips
 
 T = TypeVar("T")

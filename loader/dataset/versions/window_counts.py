@@ -2,7 +2,7 @@
 
     windows/<hash>.parquet      first; a row per episode, the number of its first window, then the number of all
 
-With `keep` the file also has a bitmap of the windows at true rows (`kept_bits`).
+With `keep` the file also has a bitmap of the windows at true rows (`kept_windows`).
 
 If an earlier version's table is known, only new episodes are counted: common episodes keep their order and their bytes.
 """
@@ -53,7 +53,7 @@ from ..tables.parquet import READ_AHEAD, integers, parse_stored, table_bytes, ta
 from ..tables.parquet_ranges import footer_nbytes
 from .documents import field_nbytes
 from .earlier_versions import earlier_versions, view_delta
-from .kept_bits import check_kept, kept_bits_bytes, load_kept
+from .kept_windows import check_kept, kept_windows_bytes, load_kept
 
 if TYPE_CHECKING:
     from .view_samples import ViewSamples
@@ -433,7 +433,7 @@ def _is_saved(view: "ViewSamples", layout: WindowLayout, table: _Table) -> bool:
 
 def _table_bytes(path: str, table: _Table) -> bytes:
     if table.packed is not None:
-        return kept_bits_bytes(table.first, table.first_kept, table.packed, {"path": path})
+        return kept_windows_bytes(table.first, table.first_kept, table.packed, {"path": path})
     facts = {"path": path, "content_sha256": table_sha256(table.first)}
     delta: dict[str, Any] = {"use_dictionary": False, "column_encoding": {"first": "DELTA_BINARY_PACKED"}}
     return table_bytes(pa.table({"first": table.first}), "windows", facts=facts, **delta)

@@ -6,11 +6,22 @@ from itertools import islice
 from threading import Thread
 from typing import Any, ParamSpec, TypeVar
 
-from loader.errors import PenstockError
+from loader.errors import InvalidRuntime, PenstockError
 from loader.storage.threads import DaemonPool
 
 Unit = TypeVar("Unit")
 Done = TypeVar("Done")
+
+
+def check_workers(workers: int) -> None:
+    """Raise InvalidRuntime unless a number of threads is above 0."""
+    if workers < 1:
+        raise InvalidRuntime(
+            f"--workers {workers}: a number of threads above 0 is needed",
+            what="--workers",
+            given=workers,
+            accepted="a number above 0",
+        )
 
 
 def in_threads(

@@ -22,7 +22,7 @@ from .sources.packing import PackBy
 from .sources.quarantine import QuarantineKeys, build_quarantine
 from .sources.views import OrderView, synthetic
 from .state import check_state, step_state
-from .substitutes import plan_slots, plan_stack
+from .substitutes import usable_slots, usable_stack
 from .weights import (
     GlobalBatch,
     Schedule,
@@ -87,7 +87,7 @@ class Plan(PlanContent):
 
         Raises InvalidRuntime for an invalid step; InvalidPlan if all substitutes of a slot are quarantined.
         """
-        return plan_slots(self, step)
+        return usable_slots(self, step)
 
     def stack(
         self,
@@ -99,7 +99,7 @@ class Plan(PlanContent):
 
         Raises: as `slots`; InvalidRuntime if there are more ranks than slots.
         """
-        return plan_stack(self, steps, rank, world_size)
+        return usable_stack(self, steps, rank, world_size)
 
     def batch_ids(self, step: int) -> list[tuple[str, str]]:
         """Return (source name, sample key) of each slot, in canonical order; ("", "") at padding."""

@@ -20,7 +20,7 @@ from .planned_source import PlannedSource
 from .random.plan_hash import content_hash
 from .sources.growth import Growth
 from .sources.items_view import ItemsView
-from .substitutes import plan_slots
+from .substitutes import usable_slots
 
 STATE_FORMAT = 1
 _KINDS: dict[str, type] = {
@@ -164,7 +164,7 @@ def _short_hash(prefix: str, content: dict[str, Any]) -> str:
 
 
 def _digest_of_step(plan: PlanContent, step: int) -> str:
-    slots = plan_slots(plan, step)
+    slots = usable_slots(plan, step)
     return planned_digest(step, slots, plan)
 
 

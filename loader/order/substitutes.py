@@ -16,17 +16,17 @@ from .stream_order import epoch_positions
 MAX_ATTEMPTS = 8  # the run stops after these: eight corrupt samples in a row are not an accident
 
 
-def plan_slots(plan: PlanContent, step: int) -> Slots:
+def usable_slots(plan: PlanContent, step: int) -> Slots:
     """Return a step's slots, with substitutes for quarantined samples; `step_slots` returns them without.
 
     Packed sequences stay; their quarantined documents are masked. Raises InvalidRuntime for an invalid step;
     InvalidPlan if all substitutes of a slot are quarantined.
     """
     step = plan.checked_step(step)
-    return plan_stack(plan, (step,)).slots
+    return usable_stack(plan, (step,)).slots
 
 
-def plan_stack(
+def usable_stack(
     plan: PlanContent,
     steps: Sequence[int],
     rank: int = 0,

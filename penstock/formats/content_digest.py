@@ -21,7 +21,7 @@ from loader.dataset.tables.columns import SOURCE_COLUMNS
 from loader.errors import InvalidRuntime
 
 from ..progress import progress
-from ..threads import in_threads
+from ..threads import check_workers, in_threads
 from ..units import size
 from .exporter import ADDRESSES, ExportSelection, WorkUnit, select
 
@@ -67,9 +67,7 @@ def content_digest(
 
     Raises: InvalidRuntime if registered bytes have no checksums and `full` is False; the errors of `select`.
     """
-    if workers < 1:
-        message = f"--workers {workers}: a number of threads above 0 is needed"
-        raise InvalidRuntime(message, what="--workers", given=workers, accepted="a number above 0")
+    check_workers(workers)
     # Provenance is not a content: an import and a registration of one source have one digest.
     provenance = [name for name in version.manifest["columns"] if name in SOURCE_COLUMNS and name != "key"]
     selection = select(version, None, {*without, *provenance})

@@ -22,7 +22,7 @@ from loader.storage.external_shards import FOREIGN, PlacedObject, PlacedStore, d
 
 from ..places import check_apart
 from ..progress import progress
-from ..threads import in_threads
+from ..threads import check_workers, in_threads
 from ..units import size
 from .archives.remaining_members import remaining
 from .exporter import (
@@ -321,8 +321,7 @@ def export(
     Raises: LossyExport; Conflict if the target has other objects; InvalidRuntime; InvalidStore for an unknown format,
     or if target and root contain one another; the errors of `select`.
     """
-    if workers < 1:
-        raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
+    check_workers(workers)
     check_apart(version.store, store, "Choose a target beside the root")
     term = None if slice_name is None else slice_term(version, slice_name, None, without=False)
     exporter, selection = exporter_named(format), select(version, where, without, term)

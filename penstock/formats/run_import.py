@@ -24,14 +24,14 @@ from loader.dataset.tables.foreign_objects import place_id
 from loader.dataset.writing.part_writer import SampleBlock
 from loader.dataset.writing.run_tables import part_tables
 from loader.dataset.writing.spill import Sample
-from loader.errors import Conflict, EmptyVersion, InvalidRuntime
+from loader.errors import Conflict, EmptyVersion
 from loader.storage import ObjectInfo, Store
 
 from ..class_names import find_class_names
 from ..exclusion_records import standing_exclusions
 from ..places import check_apart
 from ..progress import progress
-from ..threads import in_threads
+from ..threads import check_workers, in_threads
 from .importer import NO_OPTIONS, ColumnarOptions, Importer, Readable, check_options
 from .importing.import_report import ImportReport
 from .importing.read_units import (
@@ -141,8 +141,7 @@ def _check_options(
     options: ColumnarOptions,
     workers: int,
 ) -> None:
-    if workers < 1:
-        raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
+    check_workers(workers)
     check_options(format, importer, options)
     check_allow_missing(format, options.allow_missing)
 

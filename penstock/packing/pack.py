@@ -21,7 +21,7 @@ from loader.dataset.shards.part import Part
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.writing.exclude import RowsToExclude
 from loader.dataset.writing.part_writer import group_chooser
-from loader.errors import Conflict, Denied, InvalidPlan, InvalidRuntime, PenstockError, StoreError
+from loader.errors import Conflict, Denied, InvalidPlan, PenstockError, StoreError
 from loader.order.random.keyed_permutation import I64
 from loader.order.sources.packing import STARTS, PackBy, PackedView
 from loader.storage.disk.unlisted_files import delete_in_place, list_in_place
@@ -31,6 +31,7 @@ from ..exclusion_records import standing_exclusions
 from ..formats.importing.write_parts import PartLayout, write_parts
 from ..formats.registration.register import transaction
 from ..progress import progress
+from ..threads import check_workers
 from .members import GROUP, MEMBERS
 from .report import PackReport
 from .sequences import Sequences
@@ -58,8 +59,7 @@ def pack_documents(
     Raises: InvalidPlan, as `loader.pack`; Conflict if `dataset` was not packed by this request, or changed meanwhile;
     Denied if a takedown arrived meanwhile, or leaves no sequence; Corrupt; StoreError.
     """
-    if workers < 1:
-        raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
+    check_workers(workers)
     check_dataset_name(dataset)
     _check_names(request)
     documents = root.open(ref)

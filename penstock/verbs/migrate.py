@@ -67,7 +67,12 @@ def _for_prefixes(arguments: Namespace) -> None:
 
 def _at_once(arguments: Namespace) -> int:
     if arguments.at_once < 1:
-        raise InvalidRuntime(f"--at-once {arguments.at_once}: a number of objects above 0 is needed")
+        raise InvalidRuntime(
+            f"--at-once {arguments.at_once}: a number of objects above 0 is needed",
+            what="--at-once",
+            given=arguments.at_once,
+            accepted="a number above 0",
+        )
     return int(arguments.at_once)
 
 

@@ -134,8 +134,15 @@ def run_streaming(arguments: Namespace) -> Answer:
     from ..formats.streaming_order import epoch_rest, ordinals_of_numbers, streaming_epoch
 
     for name in ("batch_size", "nodes", "ranks"):
-        if (number := getattr(arguments, name)) < 1:
-            raise InvalidRuntime(f"--{name.replace('_', '-')} {number}: a number above 0 is needed")
+        number = getattr(arguments, name)
+        if number < 1:
+            option = f"--{name.replace('_', '-')}"
+            raise InvalidRuntime(
+                f"{option} {number}: a number above 0 is needed",
+                what=option,
+                given=number,
+                accepted="a number above 0",
+            )
     version = loader.Root(arguments.root).open(arguments.ref)
     fields, where_present = choose_fields(version, arguments.fields)
     view = version.select(*fields, where_present=where_present)

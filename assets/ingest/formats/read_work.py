@@ -99,8 +99,8 @@ class ReadPlace:
         self._all = readable
         self._keys = frozenset(info.key for info in readable.infos)
 
-    def readable(self, info: ObjectInfo) -> Readable:
-        """Return an object's reader, which adds to `members`.
+    def reader_of(self, info: ObjectInfo) -> Readable:
+        """Return the reader of an object, which adds to `members`.
 
         Raises: Unusable for another format; errors of the format.
         """
@@ -136,7 +136,7 @@ class ReadPlace:
         Raises: Unusable; DuplicateKey; errors of the format.
         """
         if readable is None:
-            readable = self.readable(info)
+            readable = self.reader_of(info)
         reader = UnitReader(
             self._files,
             readable,
@@ -324,7 +324,7 @@ def _samples(
     """Yield an object's samples, and add its facts to `result`, all of them only after the last sample."""
     with refuse_unreadable("cut"):
         info = object_info(place.landing, raw)
-        readable = place.readable(info)
+        readable = place.reader_of(info)
         for name, facts in readable.facts.items():
             result.facts[name] = dict(facts)
         if readable.labels:

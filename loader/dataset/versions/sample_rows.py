@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -143,7 +143,7 @@ def columns_of_rows(
         first_row[positions] + rows
     )  # [n], ascending: row of all tables of the group, one after another
     group = version.manifest["columns"][columns[0]]["group"]
-    pieces = []  # (entry of the file, rows in it, numbers of `rows`)
+    pieces = []
     start = 0
     for entry in version.manifest["samples"]:
         if entry["group"] != group or is_annotation(entry):
@@ -151,7 +151,7 @@ def columns_of_rows(
         stop = start + entry["n_rows"]
         first, last = np.searchsorted(table_rows, [start, stop]).tolist()
         if first < last:
-            pieces.append((entry, table_rows[first:last] - start, slice(first, last)))
+            pieces.append(_FileRows(entry, table_rows[first:last] - start, slice(first, last)))
         start = stop
     if len(table_rows) and int(table_rows[-1]) >= start:
         raise Corrupt(
@@ -159,7 +159,7 @@ def columns_of_rows(
             f"{version.name}"
         )
 
-    read = partial(_piece, version, columns, positions, rows)
+    read = partial(_read_file, version, columns, positions, rows)
     if len(pieces) < 2:
         tables = list(map(read, pieces))  # starting a thread costs more than it saves
     else:
@@ -170,25 +170,36 @@ def columns_of_rows(
     return pa.concat_tables(tables, promote_options="permissive")
 
 
-def _piece(
+class _FileRows(NamedTuple):
+    """Rows of one table file."""
+
+    entry: Mapping[str, Any]
+    """The file's entry in the manifest."""
+    rows: Int64s
+    """[n], rows in the file."""
+    numbers: slice
+    """Their slice of all rows that are read."""
+
+
+def _read_file(
     version: "VersionData",
     columns: Sequence[str],
     positions: Int64s,
     rows: Int64s,
-    piece: tuple[Mapping[str, Any], Int64s, slice],
+    file: _FileRows,
 ) -> pa.Table:
-    """Return the columns of the rows in one file. piece: (its entry, rows in it, numbers of `positions`)."""
-    entry, file_rows, numbers = piece
+    """Return the columns of the rows in one file. positions, rows: of all rows that are read."""
+    entry = file.entry
     stored = [name for name in columns if name in entry["columns"]]
     table = get_rows(
         version.store,
         TableFile.from_json(dict(entry)),
-        file_rows,
+        file.rows,
         ["part", "row", *stored],
     )
     stored_parts, part_codes = run_codes(table["part"])
     # By the ids of the expected parts: to find the positions of the stored ones would load the ids of all parts.
-    expected = positions[numbers]
+    expected = positions[file.numbers]
     distinct_expected = distinct(expected).tolist()
     expected_ids = version.parts.part_ids(distinct_expected)
     position_by_id = dict(
@@ -201,7 +212,7 @@ def _piece(
     distinct_positions = [position_by_id.get(part, MISSING) for part in stored_parts.to_pylist()]
     position_by_code = np.array(distinct_positions, np.int64)
     is_other_part = position_by_code[part_codes] != expected
-    is_other_row = integers(table["row"]) != rows[numbers]
+    is_other_row = integers(table["row"]) != rows[file.numbers]
     is_wrong = is_other_part | is_other_row
     if is_wrong.any():
         version.parts.positions(stored_parts)  # raises for a part that the version lacks
@@ -211,7 +222,7 @@ def _piece(
         )
     arrays = {}
     for name in columns:
-        arrays[name] = table[name] if name in stored else pa.nulls(len(file_rows))
+        arrays[name] = table[name] if name in stored else pa.nulls(len(file.rows))
     return pa.table(arrays)
 
 

@@ -194,34 +194,42 @@ class ReadAhead(Generic[U]):
             last = self._last or 0
             if self._resting or self._busy >= self._in_flight:
                 return False
-            unit = None
-            if self._queue:
-                unit = self._queue[0]
+            has_unit = bool(self._queue)
             self._next = step = max(self._next, last + 1)
-            if unit is None and (self._ended or step > last + self._horizon):
+            if not has_unit and (self._ended or step > last + self._horizon):
                 return False
-        if unit is None:
-            units = self._source.units(step)
-            with self._lock:
-                if run == self._run:
-                    self._ended = units is None
-                    if units is not None:
-                        self._source.expect(step, units)
-                        self._queue.extend(units)
-                        self._next = step + 1
-            return True
+        if has_unit:
+            return self._submit_next(run)
+        self._queue_step(run, step)
+        return True
+
+    def _queue_step(self, run: int, step: int) -> None:
+        """Put a step's units into the queue, unless another run began while they were found."""
+        units = self._source.units(step)
+        with self._lock:
+            if run != self._run:
+                return
+            self._ended = units is None
+            if units is not None:
+                self._source.expect(step, units)
+                self._queue.extend(units)
+                self._next = step + 1
+
+    def _submit_next(self, run: int) -> bool:
+        """Submit the first unit of the queue that is still needed. Returns False if it has no room."""
         with self._lock:
             if run != self._run:
                 return True
-            # True for most units once the first steps are read.
-            while (claimed := self._source.claim(unit)) is Claim.NEEDLESS:
-                self._queue.popleft()
+            claimed = Claim.NEEDLESS
+            # Most units are needless once the first steps are read.
+            while claimed is Claim.NEEDLESS:
                 if not self._queue:
                     return True
                 unit = self._queue[0]
-            if claimed is Claim.NO_ROOM:
-                return False
-            self._queue.popleft()
+                claimed = self._source.claim(unit)
+                if claimed is Claim.NO_ROOM:
+                    return False
+                self._queue.popleft()
             self._busy += 1
         assert self._fetchers is not None  # started by `_plan`
         fetched = self._fetchers.submit((run, unit))

@@ -243,6 +243,7 @@ def check_inside(
     end_ns: when a video without a clock of its own ends.
     """
     outside = picked.is_pad
+    # A value older than `max_age` is masked as lost, not outside: the stream goes on after it.
     if picked.is_old is not None:
         outside = outside & ~picked.is_old
     if not outside.any():

@@ -122,9 +122,10 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
             own |= {camera: one.feature for camera, one in videos.items()}
             own |= {name: {"dtype": LANGUAGE, "shape": [1]} for name in survey.language}
             if features and own != features:
-                raise Corrupt(
-                    f"sample {sample.key!r}: {own}; samples before it: {features}: a dataset has one of each"
+                message = (
+                    f"{sample.key!r} has the features {own}, samples before it {features}: export them apart"
                 )
+                raise Corrupt(message, what="features", where=sample.key, given=own, accepted=features)
             features = own
             tables.append(_table(rows, _language(episode, sample, survey, rows)))
             stats = {**statistics(rows), **{n: one for n, one in episode.stats.items() if n in features}}

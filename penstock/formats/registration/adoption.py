@@ -35,7 +35,7 @@ from loader.storage.mirror import primary_store
 from ...denied.denied_bytes import DeniedBytes, by_shard
 from ...denied.denied_bytes import denial as denied_error
 from ...progress import progress
-from ...threads import in_threads
+from ...threads import check_workers, in_threads
 from ...units import size
 from .sealing import seal_units
 
@@ -97,8 +97,7 @@ def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
     Raises: InvalidRuntime if the version is not registered or not sealed; Forbidden for a source that the caller does
     not vouch for; Corrupt; the errors of `Root.open`.
     """
-    if workers < 1:
-        raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
+    check_workers(workers)
     version = root.open(ref)
     if not (places := _version_places(version)):
         raise InvalidRuntime(f"{version.name} has no registered bytes: all its bytes are in the root")

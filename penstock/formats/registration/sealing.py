@@ -17,7 +17,7 @@ from loader.storage import ByteRange
 from loader.storage.external_shards import PlacedStore
 
 from ...progress import progress
-from ...threads import in_threads
+from ...threads import check_workers, in_threads
 from ...units import size
 
 WORKERS = 4
@@ -77,8 +77,7 @@ def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
     Raises: InvalidRuntime if there are no registered bytes; Forbidden for a source that the caller does not vouch for;
     Corrupt.
     """
-    if workers < 1:
-        raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
+    check_workers(workers)
     placed = version.placed
     if placed is None:
         raise InvalidRuntime(f"{version.name} has no registered bytes: its checksums are known")

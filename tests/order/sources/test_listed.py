@@ -18,7 +18,7 @@ from loader.order.slots import rank_slice
 from loader.order.sources.bucket import bucket
 from loader.order.sources.pack_request import pack
 from loader.order.sources.views import ListedView, check_list, synthetic
-from loader.order.substitutes import plan_stack
+from loader.order.substitutes import usable_stack
 from tests.order import reference
 from tests.order.steps.test_occurrences import check_found
 from tests.refusals import refusal
@@ -79,7 +79,7 @@ def test_any_ranks_and_runs_of_steps_have_the_same_slots(ordinals, world, steps,
     listed_bad = {"a": [f"{one:012d}" for one in bad]} if len(set(ordinals) - bad) > 20 else None
     made, steps = list_plan(ordinals, boundary=boundary, quarantine=listed_bad), sorted(steps)
     for rank in range(world):
-        found = plan_stack(made, steps, rank, world)
+        found = usable_stack(made, steps, rank, world)
         for step, start, stop in zip(steps, found.starts, found.starts[1:], strict=False):
             alone = made.slots(step).part(rank_slice(7, rank, world))
             assert np.array_equal(rows(found.slots.part(slice(start, stop))), rows(alone))

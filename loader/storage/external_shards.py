@@ -241,26 +241,34 @@ class PlacedStore:
         *,
         anew: bool = False,
     ) -> tuple[list[bytes], str]:
-        """Return (bytes of a shard's spans in order, its token). Each span is within one object."""
-        # anew: bypass the decode cache.
+        """Return (bytes of a shard's spans in order, its change token). Each span is within one object.
+
+        read: returns (bytes of an object's spans, the object's token). anew: bypass the decode cache.
+        """
         objects = self._objects_of(key)
-        if (decoded := objects[0].decoded) is not None:
-            with self._explain_errors(objects[0]):
-                return decoded.read(
-                    spans, lambda own_spans: read(objects[0], own_spans)[0], anew=anew
-                ), DECODED
-        numbers: dict[int, list[int]] = {}
+        first = objects[0]
+        if first.decoded is not None:
+
+            def read_stored(stored_spans: Sequence[ByteRange]) -> list[bytes]:
+                stored, _ = read(first, stored_spans)
+                return stored
+
+            with self._explain_errors(first):
+                return first.decoded.read(spans, read_stored, anew=anew), DECODED
+        numbers_of: dict[int, list[int]] = {}  # number of an object -> numbers of the spans in it
         for number, span in enumerate(spans):
-            numbers.setdefault(_which(objects, span.offset), []).append(number)
-        out, token = [b""] * len(spans), SEVERAL
-        for which, own_numbers in numbers.items():
+            numbers_of.setdefault(_which(objects, span.offset), []).append(number)
+        out = [b""] * len(spans)
+        token = SEVERAL
+        for which, numbers in numbers_of.items():
             placed = objects[which]
+            own_spans = [ByteRange(spans[n].offset - placed.offset, spans[n].nbytes) for n in numbers]
             with self._explain_errors(placed):
-                inside = [ByteRange(spans[n].offset - placed.offset, spans[n].nbytes) for n in own_numbers]
-                data, token_read = read(placed, inside)
-            token = token_read if len(objects) == 1 else token
-            for n, piece in zip(own_numbers, data, strict=True):
-                out[n] = piece
+                data, own_token = read(placed, own_spans)
+            if len(objects) == 1:
+                token = own_token
+            for number, piece in zip(numbers, data, strict=True):
+                out[number] = piece
         return out, token
 
     def _check_pin(self, placed: PlacedObject) -> str | None:

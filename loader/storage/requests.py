@@ -265,11 +265,14 @@ def _exhausted_error(error: StoreError, tries: int, spent_s: float, deadline_s: 
 
 @dataclass(slots=True)
 class _Doubt:
-    """Numbers of stores that returned corrupt bytes, and of those serving the current try."""
+    """Stores that returned corrupt bytes to one read, by their numbers in a mirrored store."""
 
     wrong: set[int] = field(default_factory=set)
+    """Stores that served a corrupt try; the next try avoids them."""
     serving: set[int] = field(default_factory=set)
+    """Stores that serve the current try; empty if there is one store only."""
     is_retry: bool = False
+    """True from the second try on."""
 
 
 _doubt: ContextVar[_Doubt | None] = ContextVar("penstock_doubt", default=None)
@@ -291,6 +294,7 @@ def retry_corrupt(read: Callable[[], T], *, again: int = 1) -> T:
             try:
                 return read()
             except Corrupt:
+                # A store that served for the first time costs no retry: another one may have intact bytes.
                 if doubt.serving <= doubt.wrong:
                     again -= 1
                 if again < 0:

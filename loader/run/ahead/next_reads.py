@@ -194,7 +194,10 @@ class PagesAhead:
         return Claim.GRANTED
 
     def fetch(self, unit: ObjectPage) -> int:
-        """Fetch a page into the memory that it has, else into the folder if that keeps it."""
+        """Fetch a page into the memory that `claim` reserved, else into the folder. Return the bytes read.
+
+        Returns 0 if the folder has the page meanwhile, does not keep it, or another reader fetches it.
+        """
         nonce = self._nonces.pop(unit, None)
         if nonce is not None:
             return unit.store.keep(unit.key, unit.number, nonce, self._memory)

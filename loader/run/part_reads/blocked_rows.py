@@ -105,12 +105,14 @@ class BlockSource:
         return cached
 
     def take(self, number: int, data: bytes | memoryview | Corrupt) -> None:
-        if isinstance(data, Corrupt):
-            nbytes = 0
-        else:
-            nbytes = len(data)
+        """Parse and cache a block that was read. number: the block's. data: its bytes, or why they are corrupt.
+
+        An error is cached in the block's place, and `blocks` raises it: other samples of the batch are intact.
+        """
+        nbytes = 0
         block: Any = data
         if not isinstance(data, Corrupt):
+            nbytes = len(data)
             try:
                 block = self._parse(number, data)
             except DecodeFailed as error:

@@ -291,6 +291,7 @@ def _is_empty(
 ) -> bool:
     """Return whether the statistics show that a list column has no entries."""
     for group in groups:
+        # `num_values` counts the entries, and one null for each row without entries.
         column = group.column(leaf)
         statistics = column.statistics
         if statistics is None:

@@ -178,6 +178,7 @@ def _source_sha256(code: Any) -> str:
 
 
 def transform_facts(recipe: Recipe) -> dict[str, CodeFacts]:
+    """Return bucket -> facts of its transform; the key "" is a transform for all buckets. Empty without a transform."""
     if recipe.transform is None:
         return {}
     if isinstance(recipe.transform, ByBucket):
@@ -187,19 +188,28 @@ def transform_facts(recipe: Recipe) -> dict[str, CodeFacts]:
 
 
 def decoder_facts(recipe: Recipe) -> dict[str, dict[str, CodeFacts]]:
+    """Return field -> bucket -> facts of its decoder; the key "" is a decoder for all buckets.
+
+    A field that two sources have under one bucket has one decoder, so the first source's facts are recorded.
+    """
     if isinstance(recipe.decode, Mapping):
         chosen = recipe.decode
     else:
         chosen = {}
     facts: dict[str, dict[str, CodeFacts]] = {}
-    for source, own in zip(recipe.plan.sources.values(), recipe.decoders(), strict=True):
+    for source, decoders_of_source in zip(recipe.plan.sources.values(), recipe.decoders(), strict=True):
         view = stored_view(source.view)
-        for field in view.fields if view is not None else ():
+        if view is None:
+            continue
+        for field in view.fields:
+            if field not in decoders_of_source:
+                continue
             label = ""
             if isinstance(chosen.get(field), ByBucket):
                 label = source.bucket or ""
-            if field in own and label not in facts.setdefault(field, {}):
-                facts[field][label] = code_facts(own[field])
+            facts_of_field = facts.setdefault(field, {})
+            if label not in facts_of_field:
+                facts_of_field[label] = code_facts(decoders_of_source[field])
     return facts
 
 

@@ -11,7 +11,7 @@ def bytes_sent(recipe: Recipe) -> int:
     """
     with without_collector():
         from .fork_server import prepare
-        from .pool import WorkerPool  # noqa: F401 - needed next
+        from .pool import WorkerPool  # noqa: F401 - the executor needs it next: imported here without the collector
         from .startup_message import check_can_be_sent, libraries
 
     nbytes = check_can_be_sent(recipe)

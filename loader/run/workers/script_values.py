@@ -187,10 +187,15 @@ class _FingerprintPickler(pickle.Pickler):
         self.identified: list[object] = []
 
     def reducer_override(self, value: Any) -> Any:
+        """Return how to pickle a value: (function, its arguments), or NotImplemented for the usual way.
+
+        Values that are compared by identity are pickled as their addresses, and held, so that no new value gets one.
+        """
         refuse_gpu(value)
         if value is _address:
+            # Itself a function, and so compared by identity: without this it would be pickled as a call of itself.
             return NotImplemented
-        if isinstance(value, MappingProxyType):
+        if isinstance(value, MappingProxyType):  # pickle refuses it
             return dict, (dict(value),)
         if not isinstance(value, BY_IDENTITY) and not _is_opaque(value):
             return NotImplemented

@@ -104,6 +104,7 @@ def google_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime:
 
 
 def azure_pages(container: str, config: Mapping[str, Any], provider: Any, runtime: Runtime) -> PageOf:
+    # This version of Azure's API cannot begin after a name: `list_objects` drops the keys up to `start_after`.
     def page(prefix: str, start_after: str, token: str) -> ListingPage:
         from email.utils import formatdate  # 5 ms, saved at startup
 
@@ -126,8 +127,10 @@ def azure_pages(container: str, config: Mapping[str, Any], provider: Any, runtim
                 f"az://{container} has keys that are no '/'-separated paths, which are listed with an account key, a "
                 f"SAS token or a bearer token only: {_OTHERWISE}"
             )
-        asked = f"{address}?{urlencode(query, quote_via=quote)}" + (f"&{sas}" if sas else "")
-        return _azure_page(_fetch(asked, headers, runtime))
+        url = f"{address}?{urlencode(query, quote_via=quote)}"
+        if sas:
+            url += f"&{sas}"  # a query string, encoded and signed as it is
+        return _azure_page(_fetch(url, headers, runtime))
 
     return page
 
@@ -195,17 +198,20 @@ def _fetch(address: str, headers: Mapping[str, str], runtime: Runtime) -> bytes:
     from urllib.error import HTTPError, URLError
 
     context = ssl.create_default_context()
-    if certificate := runtime.client.get("root_certificate"):
-        context.load_verify_locations(
-            cadata=certificate.decode() if isinstance(certificate, bytes) else certificate
-        )
+    certificate = runtime.client.get("root_certificate")
+    if isinstance(certificate, bytes):
+        certificate = certificate.decode()
+    if certificate:
+        context.load_verify_locations(cadata=certificate)
     handlers: list[request.BaseHandler] = [request.HTTPSHandler(context=context)]
     if proxy := runtime.client.get("proxy_url"):
         handlers.append(request.ProxyHandler({"http": str(proxy), "https": str(proxy)}))
-    asked = request.Request(address, headers={"User-Agent": "penstock", **headers})
+    get = request.Request(address, headers={"User-Agent": "penstock", **headers})
+    # obstore's wording, which `errors.translate` expects. No causes, and no texts but the server's: the address may be
+    # signed, and a proxy's may contain a password.
     try:
-        with request.build_opener(*handlers).open(asked, timeout=runtime.timeout_s) as answer:
-            body: bytes = answer.read(PAGE_BYTES + 1)
+        with request.build_opener(*handlers).open(get, timeout=runtime.timeout_s) as response:
+            body: bytes = response.read(PAGE_BYTES + 1)
     except HTTPError as error:
         text = error.read(2**14).decode("utf-8", "replace")
         raise OSError(f"status code: {error.code} {text}") from None

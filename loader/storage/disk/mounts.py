@@ -58,15 +58,19 @@ def find_mount(folder: str, table: str | None = None) -> Mount | None:
             table = Path("/proc/self/mountinfo").read_text()
         except OSError:
             return None
-    path, mount = os.path.realpath(folder), None
+    path = os.path.realpath(folder)
+    mount: Mount | None = None
     for line in table.splitlines():
-        fields, _, right = line.partition(" - ")
-        point = _unescape(fields.split()[4])
-        below = path == point or path.startswith(point.rstrip("/") + "/")
+        # proc(5): the mount point is the fifth column. A variable number of columns ends in "-"; then come the type and
+        # the device.
+        mount_columns, _, file_system_columns = line.partition(" - ")
+        point = _unescape(mount_columns.split()[4])
+        is_below = path == point or path.startswith(point.rstrip("/") + "/")
         # `>=`: of two mounts at one point, the later hides the other.
-        if below and (mount is None or len(point) >= len(mount.point)):
-            kind, device = right.split()[:2]
-            kind = f"fuse.{device}" if kind == "fuse" and "/" not in device else kind
+        if is_below and (mount is None or len(point) >= len(mount.point)):
+            kind, device = file_system_columns.split()[:2]
+            if kind == "fuse" and "/" not in device:
+                kind = f"fuse.{device}"  # some FUSE programs give their name only as the device
             mount = Mount(point=point, kind=kind, device=_unescape(device))
     return mount
 

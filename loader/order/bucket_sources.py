@@ -123,18 +123,19 @@ def interleave_parts(
 
 def bucket_segments(
     weight_schedule: WeightSchedule,
-    slot_schedule: Sequence[tuple[int, int]],
+    batch_schedule: Sequence[tuple[int, int]],
 ) -> tuple[MixtureSegment, ...]:
     """Return segments with the sources' weights and the global batch. Buckets count used samples, so bases are empty.
 
-    weight_schedule, slot_schedule: one entry per segment, at the same steps.
+    weight_schedule: (start step, weights). batch_schedule: (start step, slots of the global batch). Both have one entry
+    per segment, at the same steps.
     """
-    _, first_slots = slot_schedule[0]
+    _, global_batch = batch_schedule[0]
     segments = []
-    for (start, weights), (_, slots) in zip(weight_schedule, slot_schedule, strict=True):
+    for (start, weights), (_, n_slots) in zip(weight_schedule, batch_schedule, strict=True):
         batch = None  # the plan's global batch
-        if slots != first_slots:
-            batch = slots
+        if n_slots != global_batch:
+            batch = n_slots
         segment = MixtureSegment(
             start_step=start,
             weights=weights,
@@ -170,12 +171,12 @@ def grow_turns(
 
     # The plan's schedules, as (start step, value) pairs.
     weight_schedule: list[tuple[int, Mapping[str, int]]] = []
-    slot_schedule: list[tuple[int, int]] = []
+    batch_schedule: list[tuple[int, int]] = []
     size_schedule: list[tuple[int, Mapping[str, int]]] = []
     for segment, batch_sizes in zip(plan.segments, buckets.batches, strict=True):
         start = segment.start_step
         weight_schedule.append((start, segment.weights))
-        slot_schedule.append((start, segment.batch or plan.global_batch))
+        batch_schedule.append((start, segment.batch or plan.global_batch))
         size_schedule.append((start, batch_sizes))
 
     labels = bucket_labels(sources.values(), buckets.by)
@@ -184,7 +185,7 @@ def grow_turns(
             buckets,
             bucket_by,
             labels,
-            slot_schedule,
+            batch_schedule,
             size_schedule,
             step,
         )
@@ -195,10 +196,10 @@ def grow_turns(
     size_steps = [start for start, _ in size_schedule]
     weight_schedule = split_schedule(weight_schedule, (*size_steps, *growth_steps))
     segment_steps = [start for start, _ in weight_schedule]
-    slot_schedule = split_schedule(slot_schedule, segment_steps)
+    batch_schedule = split_schedule(batch_schedule, segment_steps)
     batches = [in_force(size_schedule, start) for start in segment_steps]
     return {
-        "segments": bucket_segments(weight_schedule, slot_schedule),
+        "segments": bucket_segments(weight_schedule, batch_schedule),
         "buckets": interleave_parts(
             buckets.by,
             buckets.edges,
@@ -233,7 +234,7 @@ def _add_requested_sizes(
     buckets: Interleaving,
     bucket_by: object,
     labels: Sequence[str],
-    slot_schedule: Sequence[tuple[int, int]],
+    batch_schedule: Sequence[tuple[int, int]],
     size_schedule: SizeSchedule,
     step: int,
 ) -> list[tuple[int, Mapping[str, int]]]:
@@ -259,7 +260,7 @@ def _add_requested_sizes(
             given=[bucket_by.by, bucket_by.edges],
             accepted=[buckets.by, buckets.edges],
         )
-    requested_schedule = size_ramp(bucket_by, labels, slot_schedule)
+    requested_schedule = size_ramp(bucket_by, labels, batch_schedule)
     _check_sizes_unchanged(size_schedule, requested_schedule)
 
     _, first_sizes = requested_schedule[0]

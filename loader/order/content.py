@@ -132,11 +132,15 @@ class PlanContent:
         return largest
 
     def _refuse_repeats(self) -> None:
-        """Raise BatchTooLarge if a source, or one of its buckets, is smaller than a batch that draws from it."""
+        """Raise BatchTooLarge if a source, or one of its buckets, is smaller than a batch that draws from it.
+
+        For plans with the boundary "fill" and without `allow_repeats`.
+        """
         largest = self._largest_batches()
         small: list[PlannedSource] = []
         for source in self.sources.values():
-            if source.delta:  # each of its samples fills one slot, however few there are
+            # A delta view has one epoch: each of its samples fills one slot, however few there are.
+            if source.delta:
                 continue
             batch = largest.get(source.stream, 0)  # 0: it has no weight in any segment
             if source.shape.n < batch:

@@ -113,12 +113,12 @@ def _plan_without_buckets(
 ) -> Plan:
     """Return the plan of JSON `d`. weight_schedule: (start step, weights) of each segment. content: other fields."""
     streams = [name for name, source in sources.items() if not source.growth]  # named by their first views
-    slot_schedule = _slot_schedule(d["segments"], d["global_batch"])
+    batch_schedule = _batch_schedule(d["segments"], d["global_batch"])
     segments = chain_segments(
         weight_schedule,
         streams,
         d["global_batch"],
-        dict(slot_schedule),
+        dict(batch_schedule),
     )
     return Plan(
         sources=sources,
@@ -137,14 +137,14 @@ def _parse_buckets(
     """Return the plan of JSON `d`, whose buckets are `bucket_by`. Arguments: as for `_plan_without_buckets`."""
     growths: Sequence[Growth] = content["grown"]
     size_schedule = _size_schedule(bucket_by)
-    slot_schedule = _slot_schedule(d["segments"], d["global_batch"])
+    batch_schedule = _batch_schedule(d["segments"], d["global_batch"])
 
     # A segment begins wherever the weights or a bucket's batch size change, or a source grows.
     size_steps = [start for start, _ in size_schedule]
     growth_steps = [growth.step for growth in growths]
     weight_schedule = split_schedule(weight_schedule, (*size_steps, *growth_steps))
     segment_steps = [start for start, _ in weight_schedule]
-    segment_slots = split_schedule(slot_schedule, segment_steps)
+    segment_batches = split_schedule(batch_schedule, segment_steps)
     segment_sizes = [in_force(size_schedule, start) for start in segment_steps]
 
     edges = None
@@ -158,7 +158,7 @@ def _parse_buckets(
         segment_sizes,
         growths,
     )
-    segments = bucket_segments(weight_schedule, segment_slots)
+    segments = bucket_segments(weight_schedule, segment_batches)
     return Plan(
         sources=sources,
         segments=segments,
@@ -289,12 +289,12 @@ def _growths(
     return restore_growths(sources, steps)
 
 
-def _slot_schedule(
+def _batch_schedule(
     segments: Sequence[Mapping[str, Any]],
     global_batch: int,
 ) -> list[tuple[int, int]]:
     """Return (start step, slots of a batch) of each segment. global_batch: slots of segments without an entry."""
-    slots: list[tuple[int, int]] = []
+    schedule: list[tuple[int, int]] = []
     for number, entry in enumerate(segments):
         batch = int_in_range(
             f"segments[{number}]: batch",
@@ -302,8 +302,8 @@ def _slot_schedule(
             1,
             MAX_GLOBAL_BATCH,
         )
-        slots.append((entry["start_step"], batch))
-    return slots
+        schedule.append((entry["start_step"], batch))
+    return schedule
 
 
 def _size_schedule(bucket_by: Mapping[str, Any]) -> list[tuple[int, dict[str, int]]]:

@@ -248,7 +248,7 @@ def _substitute_uses(
     """Yield the uses before a step of positions whose planned substitute is one of these view ordinals."""
     if plan.pack is not None:  # packed sequences have no substitutes
         return
-    sample_ordinals = frozenset(ordinals)
+    own_ordinals = frozenset(ordinals)  # of the sample that is searched for
     source_index = plan.source_names.index(source.name)
     # Only positions whose own sample is excluded at some step have substitutes.
     ever_excluded: list[int] = []  # view ordinals
@@ -257,7 +257,7 @@ def _substitute_uses(
 
     for at in _sample_positions(plan, source, ever_excluded, before):
         # The cheapest test first: it nearly always ends here.
-        if not _draws_any(plan, source, at, sample_ordinals):
+        if not _draws_any(plan, source, at, own_ordinals):
             continue
         step = plan.step_of(source.name, at.position)
         if step is None or step >= before:
@@ -269,7 +269,7 @@ def _substitute_uses(
         if planned is None:  # all are excluded: no run can make this step
             continue
         attempt, view_ordinal, _ = planned
-        if view_ordinal in sample_ordinals:
+        if view_ordinal in own_ordinals:
             yield _Use(step, at.epoch, at.position, attempt)
 
 
@@ -277,9 +277,12 @@ def _draws_any(
     plan: PlanContent,
     source: PlannedSource,
     at: _SamplePosition,
-    sample_ordinals: Collection[int],
+    ordinals: Collection[int],
 ) -> bool:
-    """Return whether one of these view ordinals is among the candidates for a position's substitute."""
+    """Return whether one of these view ordinals is among the candidates for a position's substitute.
+
+    A necessary condition only: the planned substitute is the first candidate that the step does not exclude.
+    """
     for attempt in range(1, MAX_ATTEMPTS + 1):
         candidate = source.draw_substitute(
             plan.seed,
@@ -288,7 +291,7 @@ def _draws_any(
             at.position_in_epoch,
             attempt,
         )
-        if candidate in sample_ordinals:
+        if candidate in ordinals:
             return True
     return False
 

@@ -320,15 +320,16 @@ def _plan_without_buckets(
 
     weight_schedule: (start step, weights). ramp: (start step, batch size). content: the plan's other fields.
     """
+    # A segment has one weight per source and one batch size: each schedule gets an entry at the other's starts.
     ramp_steps = [start for start, _ in ramp]
     segment_weights = split_schedule(weight_schedule, ramp_steps)
     segment_steps = [start for start, _ in segment_weights]
-    segment_slots = split_schedule(ramp, segment_steps)
+    segment_batches = split_schedule(ramp, segment_steps)
     segments = chain_segments(
         segment_weights,
         list(sources),
         content["global_batch"],
-        dict(segment_slots),
+        dict(segment_batches),
     )
     return Plan(
         sources=sources,
@@ -354,7 +355,7 @@ def _plan_with_buckets(
     size_steps = [start for start, _ in size_schedule]
     segment_weights = split_schedule(weight_schedule, (*ramp_steps, *size_steps))
     segment_steps = [start for start, _ in segment_weights]
-    segment_slots = split_schedule(ramp, segment_steps)
+    segment_batches = split_schedule(ramp, segment_steps)
     segment_sizes = [in_force(size_schedule, start) for start in segment_steps]
     buckets = interleave_parts(
         by.by,
@@ -365,7 +366,7 @@ def _plan_with_buckets(
     )
     return Plan(
         sources=parts,
-        segments=bucket_segments(segment_weights, segment_slots),
+        segments=bucket_segments(segment_weights, segment_batches),
         buckets=buckets,
         **content,
     )

@@ -326,13 +326,16 @@ def _per_step(
     rates: Mapping[str, Mapping[str, Any]],
     views: Mapping[str, PlannedSource],
 ) -> dict[str, float]:
-    """Return what a mean step reads: samples, bytes, requests by sample and by chunk."""
+    """Return what a mean step reads: samples, bytes, requests by sample and by chunk.
+
+    rates, views: by stream, as in `_segment_facts`.
+    """
     samples: list[float] = []
     nbytes: list[float] = []
     requests: list[float] = []
     chunk_requests: list[float] = []
-    for name, rate in rates.items():
-        source = views[name]
+    for stream, rate in rates.items():
+        source = views[stream]
         own_samples = rate["samples_per_step"]
         own_requests = own_samples * _requests_per_sample(source)
         samples.append(own_samples)
@@ -357,12 +360,13 @@ def _steps_per_epoch(
     rates: Mapping[str, Mapping[str, Any]],
     views: Mapping[str, PlannedSource],
 ) -> dict[str, float]:
-    """Return source -> mean steps of an epoch of all its buckets."""
+    """Return source -> mean steps of an epoch of all its buckets. rates, views: by stream, as in `_segment_facts`."""
     totals: dict[str, tuple[int, float]] = {}  # source -> (samples, samples of a mean step)
-    for name, rate in rates.items():
-        planned = views[name]
+    for stream, rate in rates.items():
+        planned = views[stream]
         n, per_step = totals.get(planned.source, (0, 0.0))
         n += planned.shape.n
         per_step += rate["samples_per_step"]
         totals[planned.source] = (n, per_step)
+    # Above 0: a segment's weights are positive, and so are the slots of its batches.
     return {source: n / per_step for source, (n, per_step) in totals.items()}

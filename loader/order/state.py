@@ -32,9 +32,8 @@ _KINDS: dict[str, type] = {
     "digest": str,
 }
 _SOURCE_FIELDS = ("view", "n", "chunk", "lanes", "h")
-_SHORT_ID = (
-    18  # characters, 'w-' and 64 bits: enough to name what differs. The hash `plan` covers the whole id
-)
+_SHORT_ID = 18
+"""Characters of a view's id: 'w-' and 64 bits, enough to name what differs. The hash `plan` covers the whole id."""
 
 
 def step_state(plan: PlanContent, step: int) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class SegmentSteps(NamedTuple):
 
 
 def slots_in_stream_order(plan: PlanContent, steps: Sequence[int]) -> StreamSlots:
-    """Return all slots of ascending steps. Raises InvalidRuntime for an invalid step."""
+    """Return all slots of one or more steps, which ascend. Raises InvalidRuntime for an invalid step."""
     stretches = _segment_steps(plan, steps)
     batches: list[int] = []
     for stretch in stretches:
@@ -81,7 +81,7 @@ def _segment_steps(
     plan: PlanContent,
     steps: Sequence[int],
 ) -> list[SegmentSteps]:
-    """Return the steps as stretches, in order: consecutive steps in one segment of one stream."""
+    """Return one or more ascending steps as stretches, in order: consecutive steps in one segment of one stream."""
     first_step = steps[0]
     last_step = steps[-1]
     plan.checked_step(first_step)  # raises; the steps ascend, so those between need no check

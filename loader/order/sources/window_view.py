@@ -188,9 +188,12 @@ class WindowView:
         return windows
 
     def since(self, old: "WindowView", *, compare: bool = True) -> Delta:
-        """Return the windows of the episodes that were added and removed since an earlier version's view.
+        """Return the windows of new episodes since an earlier version's view, and the ordinals of removed episodes.
 
-        Ordinals of the result are episodes'. Raises: InvalidPlan unless both take the same of the episodes they share.
+        compare: True also reads the clocks and the `keep` rows of shared episodes, and compares them. A stored plan
+        needs no second comparison.
+
+        Raises: InvalidPlan if a shared episode has other windows than before.
         """
         if self.layout != old.layout:
             own = self.layout.to_json()
@@ -277,7 +280,7 @@ class WindowView:
 
     @property
     def _first_at_all_rows(self) -> I64:
-        """`first` as it is without `keep`."""
+        """int64 [episodes + 1]: `first`, with the windows counted that `keep` leaves out."""
         if self.kept is None:
             return self.first
         return self.kept.first

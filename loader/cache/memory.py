@@ -113,7 +113,7 @@ class MemoryPages:
         self._nonces = itertools.count()
         self._by_need = True
         self._sets: Sets = tuple
-        self._has_share = True  # False until it is known
+        self._is_share_set = True  # False from `keep_share` to the first claim
         self._share = FixedShare()
         self._share_bytes = 0
         self._share_taken_bytes = 0
@@ -130,7 +130,7 @@ class MemoryPages:
         """
         self._share_bytes = nbytes
         self._sets = sets
-        self._has_share = False
+        self._is_share_set = False  # the first claim loads the lists of objects
         self._by_need = by_need
 
     def read(
@@ -246,18 +246,18 @@ class MemoryPages:
 
     def _load_share(self) -> None:
         """Set the share before the first claim."""
-        if self._has_share:
+        if self._is_share_set:
             return
         with self._changed:
-            if not self._has_share:
+            if not self._is_share_set:
                 bodies = [objects.body for objects in self._sets()]
                 self._share.set_share(self._share_bytes, pages_bytes(bodies, self.page_bytes, 0))
-            self._has_share = True
+            self._is_share_set = True
 
     def _make_room(self, name: str, nbytes: int) -> Absence | None:
         """Make room for a page; None if there is room."""
-        has_share = self._share_taken_bytes + nbytes <= self._share_bytes
-        if has_share and self._share.takes(page_rank(name)):
+        fits_share = self._share_taken_bytes + nbytes <= self._share_bytes
+        if fits_share and self._share.takes(page_rank(name)):
             # Pages that are kept for their next use may be in the way.
             if self._evict(name, nbytes):
                 self._in_share.add(name)

@@ -61,7 +61,7 @@ class NodeCache:
             object.__setattr__(self, "peers", parse_peers(self.peers))
 
     def shared_by(self, processes: int) -> "NodeCache":
-        """Return the settings for each of `processes` processes of one loader. The limit applies to the folder."""
+        """Return the settings for each of `processes` processes of one loader. They share the folder and its limit."""
         if processes == 1:
             return self
         return WorkersNodeCache(
@@ -74,7 +74,10 @@ class NodeCache:
 
 
 class WorkersNodeCache(NodeCache):
-    """The same for the worker processes of a loader: each makes some of the batches, so that it uses parts of pages."""
+    """The same for the worker processes of a loader, which keep no pages in memory beside the folder.
+
+    Each makes some of the batches, and uses parts of pages, which its own memory would read whole.
+    """
 
     __slots__ = ()
 

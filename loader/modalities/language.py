@@ -102,19 +102,24 @@ def _is_time(value: object) -> bool:
 
 
 def time_lines(lines: Iterable[LanguageLine], end_ns: int) -> list[tuple[LanguageLine, int]]:
-    """Return (line, its end in ns) of one style, by start. end_ns: end of an open line without a later one."""
+    """Return (line, its end in ns) of one style, by start.
+
+    A line without a stated end is open: it ends where the next one begins.
+
+    end_ns: end of an open line without a later one, such as the episode's.
+    """
     ordered = sorted(lines, key=lambda line: line.start_ns)
     starts = sorted({line.start_ns for line in ordered})
     timed = []
     for line in ordered:
-        after = bisect_right(starts, line.start_ns)
-        if after < len(starts):
-            following = starts[after]
-        else:
-            following = max(line.start_ns, end_ns)
+        later = bisect_right(starts, line.start_ns)
         if line.end_ns is not None:
-            following = line.end_ns
-        timed.append((line, following))
+            line_end_ns = line.end_ns
+        elif later < len(starts):
+            line_end_ns = starts[later]
+        else:
+            line_end_ns = max(line.start_ns, end_ns)
+        timed.append((line, line_end_ns))
     return timed
 
 

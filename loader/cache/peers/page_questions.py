@@ -192,11 +192,13 @@ class PageQuestions(OwnerQuestions):
             self.nbytes += len(data)
             return _cut(data, question.cuts, start)
         if answer.status == 200 and page.cut is None:
+            # The question was only whether the owner has the page.
             self._n_present += 1
             return []
         if answer.status != 404:
             shown = answer.text[:200]
             raise call.fault(OSError(0, f"it answered {answer.status}: {shown}"))
+        # The text is the verdict, and ends with UNKNOWN_SET if the owner lacks the set's list.
         verdict = answer.text.removesuffix(UNKNOWN_SET)
         if verdict != answer.text:
             self.lacks_set = True

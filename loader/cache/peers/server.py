@@ -75,7 +75,7 @@ class PeerServer:
         self._is_listening = True
         self.ended = threading.Event()
         """Set once `run` begins to end."""
-        self._logged: set[str] = set()
+        self._logged: set[str] = set()  # kinds of warnings, each logged once
 
     @property
     def connections(self) -> int:

@@ -188,7 +188,7 @@ class Heard:
         return place
 
     def _late(self, frame: "_Next") -> int:
-        """Return how many samples after the current end a frame begins; 0 for jitter."""
+        """Return how many samples after the current end a frame begins: negative if it overlaps, 0 for jitter."""
         # Recorders' timestamps jitter by a few ms. FFmpeg's timestamp for a single Vorbis packet at the start of an Ogg
         # page may be off by most of a block. Silence or cuts there would be audible clicks that no player produces.
         if frame.place is None:
@@ -203,6 +203,7 @@ class Heard:
         n_samples = frame.samples.shape[1]
         if len(self._ahead) < 2 and abs(late) < n_samples:
             return 0  # too close to the end to decide
+        # The following frames cover JITTER_S. The shift counts if it lasts in all of them, in one direction.
         end += n_samples
         for following in self._ahead:
             if following.place is not None:

@@ -119,13 +119,15 @@ def decode_framed(data: Buffer, framing: Framing, alpha: str) -> np.ndarray:
         return nearest(deep, layout.source, layout.scaled, layout.kept)
     if bytes(data[:2]) == b"\xff\xd8":
         header = _check_header(data)
-        if header.components in (1, 3):
+        if header.components in (1, 3):  # gray or colour; Pillow decodes CMYK
             layout = framing.layout((header.height_px, header.width_px), header.turn)
             divisor = _divisor(layout.source, layout.scaled)
-            pixels = _part(_plain_jpeg(data, header, divisor), layout, divisor)
-            return _with_alpha(apply_turn(pixels, header.turn), alpha)
+            shrunk = _plain_jpeg(data, header, divisor)
+            part = apply_turn(_part(shrunk, layout, divisor), header.turn)
+            return _with_alpha(part, alpha)
     pixels = decode_8(data)
-    return _with_alpha(_part(pixels, framing.layout(pixels.shape[:2], UPRIGHT), 1), alpha)
+    layout = framing.layout(pixels.shape[:2], UPRIGHT)
+    return _with_alpha(_part(pixels, layout, 1), alpha)
 
 
 def _keeps_sixteen(data: Buffer, bits: Bits | None) -> bool:
@@ -155,7 +157,7 @@ def decode_box(
         return part
     if is_jpeg:
         header = _check_header(data)
-        if header.components in (1, 3):
+        if header.components in (1, 3):  # gray or colour; Pillow decodes CMYK
             upright = (header.height_px, header.width_px)
             scaled = size
             turn = header.turn
@@ -214,7 +216,7 @@ def _filter(
 
 def _jpeg(data: Buffer, place: Place) -> np.ndarray:
     header = _check_header(data)
-    if header.components not in (1, 3):
+    if header.components not in (1, 3):  # such as CMYK
         return _pillow(data, JpegImagePlugin.JpegImageFile, "jpg")
     out = None
     if header.turn == UPRIGHT:

@@ -146,17 +146,19 @@ class _Tables:
         self._walk(start if kind != b"meta" else self._first_of_meta(start, end), end, depth + 1)
 
     def _first_of_meta(self, start: int, end: int) -> int:
-        """Return the offset of the first box in `meta`: FFmpeg searches for "hdlr", four bytes at a time."""
+        """Return where the boxes in `meta` begin, or `end` if FFmpeg reads none of them."""
+        # FFmpeg searches for the type "hdlr", four bytes at a time, and reads boxes from that one on.
         data = bytes(self._read(start, min(end - start, _META_BYTES)))
         at = data.find(b"hdlr")
         while at >= 0 and at % 4:
             at = data.find(b"hdlr", at + 1)
         if at < 0 and end - start > _META_BYTES:
+            meta_start = start - 8  # before its size and type
             raise DecodeFailed(
-                f"mp4: meta at byte {start - 8} has no handler in its first {_META_BYTES:,} bytes"
+                f"mp4: meta at byte {meta_start} has no handler in its first {_META_BYTES:,} bytes"
             )
         if at >= 4:
-            return start + at - 4
+            return start + at - 4  # a box's size precedes its type
         return end
 
     def _descriptions(self, start: int, end: int) -> None:

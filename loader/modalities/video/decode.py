@@ -351,35 +351,36 @@ def decoded(source: ClipSource, frames: Sequence[int], framing: Framing) -> np.n
 
 
 def _decode_packets(source: ClipSource, codec: Codec, run: PacketGroup, clip: ClipBuilder) -> str | None:
-    """Return None if every requested frame was intact, else the error."""
+    """Put a run's requested frames into the clip. Return None if each was intact, else the error."""
     codec.flush_buffers()
     codec.reorder_depth = source.reorder_frames  # a flush may reset it, and frames would be dropped
     pts = source.timeline.pts
     missing = set(run.positions)
-    entered = run.first == 0
+    # A packet may be marked as a keyframe and be none. Before the first packet of all there is none to try instead.
+    has_keyframe = run.first == 0
     is_jpeg = codec.name == "mjpeg"
     try:
         for number in [*range(run.first, run.stop), None]:
             if number is None:
-                packet = None
+                packet = None  # makes the decoder return the frames that it holds back
             else:
                 packet = source.packet(number)
             if is_jpeg and packet is not None:
                 check_scans(bytes(packet))
             for frame in codec.decode(packet):
-                came = frame.pts  # the packet's number
-                if came is None or not run.first <= came < run.stop:
+                origin = frame.pts  # number of the packet, which `source.packet` sets
+                if origin is None or not run.first <= origin < run.stop:
                     continue
-                if run.first > 0 and pts[came] < pts[run.first]:
+                if run.first > 0 and pts[origin] < pts[run.first]:
                     continue  # displayed before the keyframe: not requested, and may lack its reference
-                if not entered and not frame.key_frame:
+                if not has_keyframe and not frame.key_frame:
                     return f"packet {run.first} is marked as a keyframe and is none"
-                entered = True
+                has_keyframe = True
                 if frame.is_corrupt:
-                    return f"the frame at timestamp {pts[came]} is damaged"
-                if came in missing:
-                    clip.put(run.positions[came], frame)
-                    missing.discard(came)
+                    return f"the frame at timestamp {pts[origin]} is damaged"
+                if origin in missing:
+                    clip.put(run.positions[origin], frame)
+                    missing.discard(origin)
     except FFmpegError as error:
         if is_machine_fault(error):
             raise

@@ -109,13 +109,14 @@ def _parts(body: Body, syntax: _Syntax) -> tuple[bytes, int] | None:
 
 
 def _nal_units(body: Body) -> list[tuple[int, int, int]] | None:
-    """Split an H.264 packet (ISO/IEC 14496-15): four length bytes before each unit."""
+    """Return (begin, header, end) of each unit of an H.264 packet (ISO/IEC 14496-15); None if damaged."""
     spans = list[tuple[int, int, int]]()
     at = 0
     end = len(body)
     while at < end:
+        # Four bytes of length come before each unit.
         stop = at + 4 + int.from_bytes(body[at : at + 4], "big")
-        # FFmpeg reads a length of 1 as a start code, and expects start codes from there on.
+        # A length of 2 at least: FFmpeg reads 1 as a start code, and expects start codes from there on.
         if not at + 6 <= stop <= end:
             return None
         spans.append((at, at + 4, stop))
@@ -124,24 +125,25 @@ def _nal_units(body: Body) -> list[tuple[int, int, int]] | None:
 
 
 def _open_bitstream_units(body: Body) -> list[tuple[int, int, int]] | None:
-    """Split an AV1 packet (bitstream specification, 5.3): a size after each unit's first byte."""
+    """Return (begin, header, end) of each unit of an AV1 packet (bitstream specification, 5.3); None if damaged."""
     spans = list[tuple[int, int, int]]()
     at = 0
     end = len(body)
     while at < end:
         begin = at
+        if body[at] & 6 != 2:  # has an extension, or no size
+            return None
+        # The size after the header: 7 bits a byte, lowest first; the eighth bit is set if another byte follows.
         size = 0
         shift = 0
         more = True
-        if body[at] & 6 != 2:  # has an extension, or no size
-            return None
         while more:
             at += 1
             if at == end or shift > 28:
                 return None
             size |= (body[at] & 127) << shift
             more = body[at] > 127
-            shift = shift + 7
+            shift += 7
         at += 1 + size
         if at > end:
             return None

@@ -11,6 +11,7 @@ from ...errors import DecodeFailed, FormatTooNew
 from ..fields import Buffer, is_machine_fault
 from .packet_table import (
     COLUMNS,
+    END_OF_STREAM,
     I64,
     LAST_PTS,
     MAX_TICKS,
@@ -43,7 +44,7 @@ class PacketPage(NamedTuple):
 
 class PacketPages:
     def __init__(self, facts: StreamFacts, rows: I64, last_pts: int, head_nbytes: int) -> None:
-        """rows: int64 [pages, 5], as in the metadata."""
+        """rows: int64 [pages, 5], as in the metadata. last_pts: tick of the last frame. head_nbytes: before page 0."""
         self.facts = facts
         first_pts, self._n_packets, n_shown, self._nbytes, self._crc32c = rows.T
         self.starts: I64 = np.concatenate([np.zeros(1, np.int64), np.cumsum(n_shown)])
@@ -51,9 +52,7 @@ class PacketPages:
         self.pts: I64 = np.append(first_pts, last_pts)
         """int64 [pages + 1]: tick of each page's first frame, then of the last frame of all."""
         self._offset = head_nbytes + np.cumsum(self._nbytes) - self._nbytes  # int64 [pages], in bytes
-        # The last 8 bytes end the Arrow stream.
-        # The last 8 bytes are Arrow's mark of the end of a stream.
-        self.nbytes = head_nbytes + int(self._nbytes.sum()) + 8
+        self.nbytes = head_nbytes + int(self._nbytes.sum()) + len(END_OF_STREAM)
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -135,7 +134,7 @@ def read_head(data: Buffer) -> PacketPages | int | None:
         return None
     is_whole = len(rows) and schema.equals(COLUMNS, check_metadata=False) and not facts.whole_because
     # A page has at least one packet, one frame and one byte. Its CRC-32C, the last column, may be 0.
-    is_whole = is_whole and (rows[:, 1:] > 0)[:, :3].all() and (rows[:, 1:] < 2**32).all()
+    is_whole = is_whole and (rows[:, 1:4] > 0).all() and (rows[:, 1:] < 2**32).all()
     is_whole = is_whole and (pages.pts >= -MAX_TICKS).all() and (pages.pts <= MAX_TICKS).all()
     is_whole = is_whole and (pages.pts[1:-1] > pages.pts[:-2]).all() and pages.pts[-1] >= pages.pts[-2]
     if is_whole and not fact_faults(facts):

@@ -28,7 +28,9 @@ TABLE_VERSION = 2
 PAGE_PACKETS = 4096
 """Packets of a page, and most packets of a table with schema 1."""
 PAGES, LAST_PTS, METADATA_CRC = "pages", "last_pts", "metadata_crc32c"
-"""Names in the metadata of schema 2."""
+"""Names in the metadata of schema 2. PAGES: five numbers for each page, as `_page_table` writes them."""
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+"""Last bytes of an Arrow stream: the mark before each message, and a length of 0."""
 NO_TIME = -(2**63)
 """`dts` of a packet that has none (AV_NOPTS_VALUE)."""
 
@@ -151,15 +153,18 @@ def _page_table(table: PacketTable) -> bytes:
     batches = list[bytes]()
     pages = list[int]()
     for first, stop in pairwise(starts):
-        batch = whole.slice(first, stop - first).serialize().to_pybytes()
-        shown = table.pts[first:stop][~table.discard[first:stop]]
-        pages += [int(shown.min()), stop - first, len(shown), len(batch), crc32c(batch)]
+        n_packets = stop - first
+        batch = whole.slice(first, n_packets).serialize().to_pybytes()
         batches.append(batch)
-    last = int(table.pts[~table.discard].max())
-    metadata = _metadata(table.facts, {PAGES: _text(tuple(pages)), LAST_PTS: str(last)}, schema=2)
+        is_shown = ~table.discard[first:stop]
+        shown = table.pts[first:stop][is_shown]
+        first_pts = int(shown.min())
+        pages += [first_pts, n_packets, len(shown), len(batch), crc32c(batch)]
+    last_pts = int(table.pts[~table.discard].max())
+    metadata = _metadata(table.facts, {PAGES: _text(tuple(pages)), LAST_PTS: str(last_pts)}, schema=2)
     metadata[METADATA_CRC.encode()] = metadata_crc(metadata)
     head = COLUMNS.with_metadata(metadata).serialize().to_pybytes()
-    return b"".join([head, *batches, b"\xff\xff\xff\xff\0\0\0\0"])
+    return b"".join([head, *batches, END_OF_STREAM])
 
 
 def _page_starts(table: PacketTable) -> list[int]:

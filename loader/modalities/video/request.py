@@ -127,35 +127,42 @@ class VideoDecoder:
     def choose_frames(
         self, timeline: Timeline, rng: np.random.Generator | None, among: tuple[int, int] | None = None
     ) -> list[int]:
-        """Return the numbers of the chosen frames, in display order. O(frames).
+        """Return the numbers of the chosen frames, in display order. O(frames). Not for a decoder with a leader.
 
-        among: frame range [first, stop) for a random draw, if other cameras show less. Raises: DecodeFailed if there
-        are too few frames, or nothing is shown at a requested time.
+        among: frame range [first, stop) for a random draw, if other cameras show less; None for all frames. rng: None
+        for the first possible frames instead of a draw. Raises: DecodeFailed if there are too few frames, or nothing is
+        shown at a requested time.
         """
         if isinstance(self.at, tuple):
             return [timeline.frame_number(time) for time in self.at]
-        span = (self.frames - 1) * self.stride + 1
-        start, (first, stop) = self.start, (0, len(timeline))
+        span = (self.frames - 1) * self.stride + 1  # displayed frames from the clip's first to its last
+        start = self.start  # None for a draw from [first, stop - span]
+        first = 0
+        stop = len(timeline)
         if self.at is not None and not isinstance(self.at, str):
             start = timeline.frame_number(self.at)
         elif start is None and among is not None:
             first, stop = among
-        if (start or first) + span > stop:
+        least_start = first
+        if start is not None:
+            least_start = start
+        if least_start + span > stop:
             together = " at whose times all cameras show something"
             if (first, stop) == (0, len(timeline)):
                 together = ""
+            shown_start = start or 0
             raise DecodeFailed(
                 f"video: {stop - first} frames{together}, but {self.frames} of stride {self.stride} from frame "
-                f"{start or 0} on take {(start or 0) + span}. Filter by length, or ask for fewer with loader.video",
+                f"{shown_start} on take {shown_start + span}. Filter by length, or ask for fewer with loader.video",
                 what="frames",
                 given=stop - first,
-                accepted=(start or 0) + span,
+                accepted=shown_start + span,
             )
         if start is None:
-            if rng is None:
-                start = first
-            else:
-                start = first + int(rng.integers(stop - span - first + 1))
+            start = first
+            if rng is not None:
+                n_starts = stop - span - first + 1
+                start += int(rng.integers(n_starts))
         return list(range(start, start + span, self.stride))
 
     def framing(self, rng: np.random.Generator | None) -> Framing:

@@ -163,7 +163,8 @@ def check_end(store: Store, n: int) -> None:
         )
         return
     for first, last in gaps([n, *later]):
-        # Listings are not snapshots: they may show a concurrent writer's second entry but not its first.
+        # Listings are not snapshots: they may show a concurrent writer's second entry but not its first. A writer of an
+        # entry has read all those before it, so the first one of a gap decides.
         if _get(store, first) is None:
             raise missing_error(first, last)
 

@@ -340,6 +340,7 @@ def _fold_hold(draft: _Draft, entry: Entry) -> None:
 
 
 def _place_hold(draft: _Draft, entry: Entry, record: VersionRecord, by: str) -> None:
+    """Keep a version's bytes for a holder. by: a person, a job or a case."""
     if record.retired is not None:
         _refuse(entry, "number", f"{record.name} was retired: a collector may be deleting it")
     hold = Hold(

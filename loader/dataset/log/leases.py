@@ -203,13 +203,13 @@ class Lease:
         self._forget()
 
     def _forget(self) -> None:
-        """Claim nothing, under a name that the next claim chooses."""
-        self._versions: dict[str, None] = {}
+        """Reset to no claims. The next claim chooses a new holder, and with it a new object."""
+        self._versions: dict[str, None] = {}  # ids of the claimed versions, with those only proposed
         self._proposed: dict[str, int] = {}  # version that no `add` claims yet -> threads that propose it
-        self._holder = ""
-        self._count = 0
+        self._holder = ""  # before the first claim
+        self._count = 0  # of the newest beat, also if the store rejected it
         self.active = False
-        self._read_only = False
+        self._read_only = False  # True: the store forbids the lease, and no further beat is tried
 
     @property
     def key(self) -> str:

@@ -190,8 +190,8 @@ class Log:
             if self._known is None or outcome.state.n > self._known.n:
                 self._known = outcome.state
 
-        # The entry comes before the hint that it vouches for: a hint without that entry is ignored, and if the writer
-        # dies here, the next one to open the log writes the hint.
+        # An entry with a checksum of the state before it vouches for that state's hint (`snapshots`). The entry comes
+        # first: a hint without it is ignored. If the writer dies here, the next one to open the log writes the hint.
         has_checksum = outcome.entry is not None and bool(outcome.entry.state)
         if has_checksum and outcome.before is not None:
             write_hint(self._store, outcome.before)

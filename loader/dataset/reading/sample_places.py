@@ -64,14 +64,14 @@ class VersionData(Protocol):
         self,
         ordinals: Int64s,
         fields: Sequence[str],
-        run: Map = map,
+        parallel_map: Map = map,
     ) -> list[SampleAddress]: ...
 
     def places(
         self,
         ordinals: Int64s,
         fields: Sequence[str],
-        run: Map = map,
+        parallel_map: Map = map,
     ) -> "SamplePlaces": ...
 
     def keys(self, ordinals: Int64s) -> list[str]: ...

@@ -21,7 +21,10 @@ Identity = tuple[str | int, ...]
 
 
 class ShardPages:
-    """Verified pages of one shard. Thread-safe."""
+    """The pages of one shard that were verified, by the object that they were read from. Thread-safe.
+
+    hashes: right SHA-256 of each page, the same for all of the shard's objects.
+    """
 
     def __init__(self, hashes: PageHashes) -> None:
         self.hashes = hashes

@@ -21,7 +21,7 @@ FieldRead = tuple[int, str, bytes | memoryview | Corrupt]
 """(sample number, field, bytes or error)."""
 
 _Item = tuple[int, str, int, int, int | None]
-"""(sample number, field, offset, nbytes, CRC-32C, or None if the caller verifies)."""
+"""(sample number, field, offset, nbytes, CRC-32C): `UNKNOWN_CRC` if an `OnCrc` gets it, None if the caller verifies."""
 
 _Shard = tuple[int, str]
 """(version number, path)."""
@@ -319,7 +319,7 @@ def _matches_crc(
 ) -> bool:
     """Return whether the bytes have the expected CRC-32C. Passes one that was unknown to `on_crc`."""
     number, field, _, _, expected = item
-    if expected is None:
+    if expected is None:  # the caller verifies them
         return True
     crc = crc32c(data)
     if expected == UNKNOWN_CRC:

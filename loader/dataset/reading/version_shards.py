@@ -298,7 +298,7 @@ class VersionShards:
         self,
         ordinals: Int64s,
         fields: Sequence[str],
-        run: Map = map,
+        parallel_map: Map = map,
     ) -> list[SampleAddress]:
         """Return the addresses of these fields for live ordinals, in order; see `places`."""
         ordinals = np.asarray(ordinals, np.int64)
@@ -306,20 +306,20 @@ class VersionShards:
             from .sample_keys import key_addresses
 
             return key_addresses(self, ordinals)
-        places = self.places(ordinals, fields, run)
+        places = self.places(ordinals, fields, parallel_map)
         return places.addresses()
 
     def places(
         self,
         ordinals: Int64s,
         fields: Sequence[str],
-        run: Map = map,
+        parallel_map: Map = map,
     ) -> SamplePlaces:
         """Return the places of one or more fields for live ordinals, in order: see `Lookup.places`."""
         # int64 [m]: which of the lookup's versions has each ordinal. It has one.
         only = np.zeros(len(ordinals), np.int64)
         lookup = Lookup([self], fields)
-        return lookup.places(only, ordinals, run)
+        return lookup.places(only, ordinals, parallel_map)
 
     def keys(self, ordinals: Int64s) -> list[str]:
         from .sample_keys import sample_keys

@@ -213,7 +213,7 @@ def _load(
     nbytes: int,
 ) -> tuple[I64, KeptWindows, str]:
     name = f"{store.url}/{path}"
-    # A guess that usually holds footer and rows. If not, one more request reads the rest of them.
+    # A guess that usually holds footer and rows. If not, one or two more requests read the rest: footer, then rows.
     start = max(0, nbytes - TAIL_BYTES - ROW_BYTES * n_rows)
     tail = store.get_range(path, start, nbytes - start).data
     rows_start = _rows_start(tail, nbytes, name)
@@ -291,7 +291,10 @@ def _rows_start(
     nbytes: int,
     name: str,
 ) -> int:
-    """Return the first byte after the bitmap, from a file's last bytes; 0 if they lack the footer."""
+    """Return the first byte of the rows, which follow the bitmap, from the last bytes of a file of `nbytes`.
+
+    If `tail` lacks a part of the footer, returns where the footer begins: the caller reads from there, and asks again.
+    """
     size = footer_nbytes(tail)
     if size > len(tail):
         return max(0, nbytes - size)

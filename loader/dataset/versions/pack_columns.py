@@ -44,12 +44,12 @@ class DocumentColumns:
         stored = [name for name in self._types if name != ORDINAL]
         self._read = SampleColumns(version, dict.fromkeys(stored))
 
-    def __call__(self, documents: Int64s, run: Map = map) -> dict[str, np.ndarray]:
-        """Return column -> its values [n], one per version ordinal (int64 [n]). run: `map`, or a thread pool's.
+    def __call__(self, documents: Int64s, parallel_map: Map = map) -> dict[str, np.ndarray]:
+        """Return column -> its values [n], one per version ordinal (int64 [n]).
 
         Raises: InvalidPlan if a document has no value; Corrupt; StoreError.
         """
-        stored = self._read.arrays(documents, run)
+        stored = self._read.arrays(documents, parallel_map)
         values: dict[str, np.ndarray] = {}
         for name, kind in self._types.items():
             if name == ORDINAL:

@@ -152,7 +152,7 @@ def _open_together(
             lease.withdraw(ids)
             raise
         lease.confirm(opened)
-        lease.withdraw(ids)
+        lease.withdraw(ids)  # only ids that were not opened: `confirm` has ended the other proposals
     for version in opened.values():
         version.reader = root  # keeps the lease while the root or a version is alive
     return opened

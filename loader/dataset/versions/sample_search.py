@@ -139,7 +139,7 @@ def search_samples(
             return _first_result(version, texts, k)
         damaged: dict[str, str] = {}
         if words is not None:
-            texts = _search_words(state, words, None, selected)
+            texts = _search_words(state, words, field_name=None, selected=selected)
             selected = texts.members
             damaged = texts.damaged
         result = _search_like(state, like, field_name, k, selected)
@@ -194,15 +194,17 @@ def match_words(
     words: str,
     members: Bools | None = None,
 ) -> "WordMatches":
-    """Return the samples whose texts have these words. members: bool [len(version)], the only ones to search.
+    """Return the samples of which some text field has these words.
+
+    members: bool [len(version)], the only ones to search; None for all.
 
     Raises: FieldNotFound; NotIndexed; InvalidRuntime.
     """
     if members is None:
         members = np.ones(len(version), bool)
-    state = _search_state(version, None)
+    state = _search_state(version, cache=None)
     with state.lock:
-        return _search_words(state, words, None, members)
+        return _search_words(state, words, field_name=None, selected=members)
 
 
 def _search_like(
@@ -269,7 +271,7 @@ def _search_words(
     field_name: str | None,
     selected: Bools,
 ) -> WordMatches:
-    """Return the selected samples, bool [len(version)], with these words."""
+    """Return the selected samples, bool [len(version)], with these words. field_name: None for all text fields."""
     n_searched = int(np.count_nonzero(selected))
     indexes = state.text_indexes(words, field_name, n_searched)
     members = word_members(indexes, parse_words(words), selected)

@@ -150,6 +150,10 @@ def other_groups(entries: Sequence[Mapping[str, Any]], columns: Sequence[str] | 
 
 
 def scan_edits(version: "VersionData", column: str) -> "polars.LazyFrame":
+    """Return the edits of a column for live samples, oldest first: ordinal, key, and `read_edits` without the place.
+
+    Raises: FieldNotFound.
+    """
     import_polars()
     columns = version.manifest["columns"]
     if column not in columns:
@@ -179,7 +183,10 @@ def read_group(
     columns: Sequence[str] | None,
     where: Any = None,
 ) -> Any:
-    """Return the rows of a column group. columns: None reads all. where: only rows that satisfy it."""
+    """Return the rows of a column group: part, row, and its columns among `columns` (None: all).
+
+    where: polars expression; only rows that satisfy it.
+    """
     files = [entry for entry in version.manifest["samples"] if entry["group"] == group]
     if group != "keys":
         files = select_files(files, columns, annotations=False)
@@ -192,10 +199,11 @@ def read_group(
         if where is not None:
             frames.append(pl.scan_parquet(data).filter(where).collect())
             continue
-        file_columns = None
+        names = None  # reads all
         if columns is not None:
-            file_columns = ["part", "row", *(name for name in file["columns"] if name in columns)]
-        frames.append(pl.read_parquet(data, columns=file_columns))
+            file_columns = [name for name in file["columns"] if name in columns]
+            names = ["part", "row", *file_columns]
+        frames.append(pl.read_parquet(data, columns=names))
     return pl.concat(frames, how="diagonal_relaxed")
 
 
@@ -205,13 +213,17 @@ def _read_columns(
     file: Mapping[str, Any],
     columns: Sequence[str],
 ) -> Any:
-    """Return columns of a large file, read a few row groups at a time: the file need not fit in memory."""
-    names = ["part", "row", *(name for name in file["columns"] if name in columns)]
+    """Return part, row, and the columns of a file among `columns`.
+
+    Reads a few row groups at a time: a large file need not fit in memory.
+    """
+    file_columns = [name for name in file["columns"] if name in columns]
+    all_rows = np.arange(file["n_rows"])
     table = get_rows(
         version.store,
         TableFile.from_json(dict(file)),
-        np.arange(file["n_rows"]),
-        names,
+        all_rows,
+        ["part", "row", *file_columns],
     )
     return pl.from_arrow(table)
 

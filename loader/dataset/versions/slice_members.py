@@ -122,9 +122,8 @@ def slice_term(
     _check_not_removed(record)
     sha256 = record.sha256
     if record.kind == "rule" and record.version_id == version.id:
-        check_names(
-            version, record.where
-        )  # its samples are compared with the digest when they are first needed
+        # Its samples are compared with the digest when they are first needed.
+        check_names(version, record.where)
     else:
         ordinals = slice_ordinals(version, record)
         sha256 = list_sha256(ordinals)
@@ -163,7 +162,9 @@ def term_members(version: "VersionData", term: SliceTerm) -> Bools:
         members[_list_ordinals(version, term)] = True
     else:
         members = live_where(version, term.where)
-    selected: Bools = members != term.without
+    selected = members
+    if term.without:
+        selected = ~members
     check_term(version, term, selected, "the slice")
     return selected
 
@@ -196,7 +197,11 @@ def check_term(
     what: str,
 ) -> None:
     """Raise Corrupt unless a term selects these samples. selected: bool [len(version)]. what: their source."""
-    ordinals = np.flatnonzero(selected != term.without)
+    # The digest is of the slice's samples, also in a view that has the others.
+    is_in_slice = selected
+    if term.without:
+        is_in_slice = ~selected
+    ordinals = np.flatnonzero(is_in_slice)
     sha256 = list_sha256(ordinals)
     if sha256 != term.sha256:
         raise Corrupt(

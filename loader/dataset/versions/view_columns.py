@@ -56,12 +56,11 @@ def check_columns(
     """Return column -> its class names, or None. Raises: FieldNotFound; FieldMismatch; InvalidPlan."""
     is_sequence = isinstance(asked, Sequence) and not isinstance(asked, str)
     if not is_sequence and not isinstance(asked, Mapping):
-        message = (
-            f"columns = {asked!r:.200}; names of columns are needed, such as ['label'], or class names by "
-        )
-        message += "column, such as {'label': version.classes('label')}"
+        message = f"columns = {asked!r:.200}; names of columns are needed, such as ['label'], "
+        message += "or class names by column, such as {'label': version.classes('label')}"
         raise InvalidPlan(message, what="columns", given=asked, accepted="names of columns")
-    if (n := len(asked)) > MAX_COLUMNS:
+    n = len(asked)
+    if n > MAX_COLUMNS:
         message = f"columns names {n} columns; accepted: at most {MAX_COLUMNS}"
         raise InvalidPlan(message, what="columns", given=n, accepted=MAX_COLUMNS)
     columns: dict[str, Classes] = {}
@@ -162,7 +161,7 @@ def class_names(
 
 
 class _RowGroup(NamedTuple):
-    """Rows of a stored table that are read together."""
+    """A block: the rows of one row group of a stored table, which are read together."""
 
     group: str
     """Column group."""
@@ -206,8 +205,8 @@ class SampleColumns:
         self._columns = dict(columns)
         self._cache = SizedLru(cache_bytes)
         self._lock = lock()
-        self._whole: dict[str, pa.Array] = {}
-        self._unknown: dict[str, str] = {}
+        self._whole: dict[str, pa.Array] = {}  # column read whole -> its values by live ordinal
+        self._unknown: dict[str, str] = {}  # column -> example of a text that is none of its class names
         self._row_of_part = _starts(version.parts.n_rows)
         """int64 [parts + 1]: number of rows before each part."""
         self._groups: dict[str, _Group] = {}
@@ -233,18 +232,18 @@ class SampleColumns:
         if n_rows == self._row_of_part[-1]:
             self._groups[group_name] = _Group(files, [name])
 
-    def __call__(self, ordinals: Int64s, run: Map = map) -> dict[str, list[Any]]:
+    def __call__(self, ordinals: Int64s, parallel_map: Map = map) -> dict[str, list[Any]]:
         """Return column -> one value per live ordinal (int64 [n]), None for a null.
 
-        A column with class names has their numbers, or UNKNOWN. run: `map`, or a thread pool's.
+        A column with class names has their numbers, or UNKNOWN. parallel_map: `map`, or a thread pool's.
 
         Raises: Corrupt; StoreError; MissingDependency if a column must be read whole, and polars is missing.
         """
-        arrays = self.arrays(ordinals, run)
+        arrays = self.arrays(ordinals, parallel_map)
         return {name: values.to_pylist() for name, values in arrays.items()}
 
-    def arrays(self, ordinals: Int64s, run: Map = map) -> dict[str, pa.Array]:
-        """Return the same values as Arrow arrays [n], each of its column's type. Raises: as a call."""
+    def arrays(self, ordinals: Int64s, parallel_map: Map = map) -> dict[str, pa.Array]:
+        """Return column -> its values as an Arrow array [n] of the column's type. Arguments, errors: as `__call__`."""
         part, row = self._version.parts.locate(ordinals)
         place = self._row_of_part[part] + row  # int64 [n]: number of each sample's row in the version
         values: dict[str, pa.Array] = {}
@@ -255,7 +254,7 @@ class SampleColumns:
                 name,
                 group,
                 place,
-                run,
+                parallel_map,
             )
             if by_position is not None:
                 values |= by_position
@@ -293,7 +292,7 @@ class SampleColumns:
         name: str,
         group: _Group,
         place: Int64s,
-        run: Map,
+        parallel_map: Map,
     ) -> dict[str, pa.Array] | None:
         """Return the group's columns at rows; None if its table is not in the order of the parts."""
         if not len(place):
@@ -311,7 +310,7 @@ class SampleColumns:
             blocks.append(_RowGroup(name, value >> _BLOCK_BITS, block_number))
         block_positions: list[Int64s] = []  # of each block: positions of its samples in `place`
         block_values: dict[str, list[pa.Array]] = {column: [] for column in group.names}
-        for index, arrays in enumerate(self._read(blocks, group, run)):
+        for index, arrays in enumerate(self._read(blocks, group, parallel_map)):
             if arrays is None:
                 with self._lock:
                     self._groups.pop(name, None)
@@ -335,7 +334,7 @@ class SampleColumns:
         self,
         blocks: Sequence[_RowGroup],
         group: _Group,
-        run: Map,
+        parallel_map: Map,
     ) -> Iterator[Mapping[str, pa.Array] | None]:
         cached = [self._cache.get(block) for block in blocks]
         missing = [block for block, arrays in zip(blocks, cached, strict=True) if arrays is None]
@@ -344,7 +343,7 @@ class SampleColumns:
             return self._block(block, group)
 
         # A thread pool reads the missing blocks side by side: each costs one or two requests.
-        missing_arrays = run(read_block, missing)
+        missing_arrays = parallel_map(read_block, missing)
         arrays_by_block = dict(zip(missing, missing_arrays, strict=True))
         for block, arrays in zip(blocks, cached, strict=True):
             if arrays is None:
@@ -439,12 +438,13 @@ def column_values(version: "VersionData", names: Sequence[str]) -> dict[str, Any
     """Return column -> its values, one per live ordinal of a version. Reads them whole. Raises: FieldNotFound."""
     from .samples_table import live_values  # imports polars
 
-    quoted = []
+    # As SQL expressions: in quotes a name is a column, whatever characters it has.
+    expressions = []
     for name in names:
         escaped = name.replace('"', '""')
-        quoted.append(f'"{escaped}"')
-    frame = live_values(version, quoted, f"columns={list(names)}")
+        expressions.append(f'"{escaped}"')
+    frame = live_values(version, expressions, f"columns={list(names)}")
     values = {}
     for number, name in enumerate(names):
-        values[name] = frame[str(number)]
+        values[name] = frame[str(number)]  # `live_values` names its columns by number
     return values

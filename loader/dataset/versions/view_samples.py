@@ -134,10 +134,14 @@ class ViewSamples:
         return view
 
     def narrowed(self, predicate: str, members: Bools) -> Self:
-        """Return `where(predicate)` for a caller that has evaluated it. members: bool [len(version)], the result."""
+        """Return `where(predicate)` for a caller that has evaluated it.
+
+        members: bool [len(version)], True for the samples of this view that satisfy the predicate.
+        """
         view = self.where(predicate)
         if self.first:
-            return view  # its table covers all of the version's samples, unlike `members`
+            # `members` lacks the samples before `first`. A stored table has them: views with any `first` share it.
+            return view
         saved = view._load()
         if saved is None:
             saved = view._keep_members(members)

@@ -156,14 +156,15 @@ def redact_shards(
 ) -> TableFile:
     """Return a shards table in which these rows are redacted; the same file if no shard changes.
 
-    The owner's copy of an adopted object would keep the denied bytes. So each shard with that object becomes one of the
-    root's own, also the shards of other parts.
+    A registered shard may be adopted: the root has a copy of its objects, as their owner wrote them. Such a copy would
+    keep the denied bytes. So each shard with that object becomes one of the root's own, also the shards of other
+    parts.
 
     Args:
         store: Store of the root.
         prefix: Folder of the new files.
         file: The shards table.
-        rows: Rows to redact.
+        rows: Rows to redact by part, with their new keys.
         placed: Reader of registered bytes; None if no shard of the table can be adopted.
         adopted: Paths of adopted shards that become the root's own whether or not `rows` has one of their parts.
     """

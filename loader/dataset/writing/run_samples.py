@@ -94,7 +94,7 @@ class RunKeys:
 
 
 class RunSamples:
-    """The samples of a run. tables: one per part. n_rows: total rows. column_types: column -> type in the dataset."""
+    """The samples of a run. tables: one per part. n_rows: of all parts. column_types: column -> type in the dataset."""
 
     def __init__(
         self,
@@ -111,13 +111,13 @@ class RunSamples:
         n_hashes = 0
         schemas: list[pa.Schema] = []
         empty_columns = set(SOURCE_COLUMNS)
-        for schema, source_columns, table_hashes in map_ahead(tables, _schema_and_hashes):
+        for schema, columns_with_values, table_hashes in map_ahead(tables, _schema_and_hashes):
             stop = n_hashes + len(table_hashes)
             hashes[n_hashes:stop] = table_hashes
             n_hashes = stop
             if not schemas or schema != schemas[-1]:
                 schemas.append(schema)
-            empty_columns -= source_columns
+            empty_columns -= columns_with_values
         hashes.sort()
 
         # The columns without any value in the run are not stored.
@@ -279,13 +279,13 @@ def by_rows(tables: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
 
 def _schema_and_hashes(table: pa.Table) -> tuple[pa.Schema, set[str], Int64s]:
     """Return (schema, source columns that have a value, hash of each key)."""
-    source_columns = set()
+    columns_with_values = set()
     for name in SOURCE_COLUMNS:
         column = table[name]
         if column.null_count < table.num_rows:
-            source_columns.add(name)
+            columns_with_values.add(name)
     hashes = hashes_of(table["key"])
-    return table.schema, source_columns, hashes
+    return table.schema, columns_with_values, hashes
 
 
 def map_ahead(tables: Sequence[pa.Table], work: Callable[[pa.Table], T]) -> Iterator[T]:

@@ -49,6 +49,7 @@ class LeafValues(NamedTuple):
 
 
 def leaf_size(word: str) -> int:
+    """Return the bytes of one value. word: dtype word, not ""."""
     return {"bool": 1, "bf16": 2}.get(word) or int(word[1:])
 
 
@@ -81,11 +82,13 @@ def add_leaf(leaf: Leaf, reader: ForwardReader, at: ByteRange, out: LeafValues) 
     if leaf.encoding == JSON and leaf.column:
         _put_json(leaf, reader, at, out)
         return
+    # Without a column: a leaf of penstock's own export, whose JSON stays the field that it was.
     if leaf.encoding == JSON:
         is_null = at.nbytes == len(NULL) and reader.read(*at) == NULL
         if not is_null:
             out.fields[leaf.field] = json_range(leaf, reader, at)
         return
+    # Without a dtype word: a file of any length.
     if leaf.word and at.nbytes % leaf_size(leaf.word):
         raise corrupt(
             reader, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, no whole values of {leaf.word}"

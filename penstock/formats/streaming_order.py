@@ -214,7 +214,7 @@ def ordinals_of_numbers(version: Version, numbers: I64, url: str) -> I64:
 
 
 def _key_prefix(version: Version, url: str) -> str:
-    """Return what precedes a key's index: "", or the split's folder."""
+    """Return what precedes the sample index in a key: "", or the split's folder with a `/` at its end."""
     import pyarrow.compute as pc
 
     prefixes: set[str] = set()
@@ -222,8 +222,10 @@ def _key_prefix(version: Version, url: str) -> str:
         matches = pc.extract_regex(table["key"], "^(?P<prefix>(?:.*/)?)[0-9]+$")
         prefix_array = pc.struct_field(matches, "prefix").drop_null()
         prefixes.update(pc.unique(prefix_array).to_pylist())
+    # Without a folder, `key_ordinals` names the keys that are unknown.
     if not prefixes or "" in prefixes:
         return ""
+    # With a slash on both sides, so that the split `train/` does not match a folder `pretrain`.
     folder = f"/{escape_key(url.strip('/'))}/"
     own_prefixes = [prefix for prefix in prefixes if folder.endswith(f"/{prefix}")]
     if not own_prefixes:
@@ -233,4 +235,5 @@ def _key_prefix(version: Version, url: str) -> str:
             "of a split, as it lies in the place that was registered or imported"
         )
         raise InvalidRuntime(message, what="keys", where=version.name, given=url, accepted=known)
+    # The split `en/train/` lies in a folder that the split `train/` matches too.
     return max(own_prefixes, key=len)

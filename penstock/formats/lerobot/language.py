@@ -29,6 +29,7 @@ SUBTASK = "subtask"
 SPEAKER = "assistant"
 """Role of subtasks, as in LeRobot's own language columns."""
 EVENT_NS = 1
+"""Duration of an event: only its row's window has it."""
 MOST_BYTES = 2**30
 """Approximate limit on an exported episode's language columns, in bytes."""
 _TEXT_BYTES = 64  # of a text without its characters
@@ -315,19 +316,21 @@ def _struct(line: LanguageLine) -> dict[str, Any]:
 
 
 def _array(name: str, values: list[list[dict[str, Any]]], repeats: int = 1) -> Any:
-    """Return an Arrow array of the rows. repeats: how often to repeat a single row."""
+    """Return an Arrow array of the rows' texts. repeats: how often to repeat them; not 1 only for a single row."""
     import pyarrow as pa
 
     array = pa.array(values, _column_type(name, pa.string()))
     if repeats != 1:
-        array = array.take(pa.array(np.zeros(repeats, np.int64)))
-    if not hasattr(pa, "json_"):  # from PyArrow 19 on
+        only_row = np.zeros(repeats, np.int64)
+        array = array.take(pa.array(only_row))
+    if not hasattr(pa, "json_"):  # before PyArrow 19: calls stay text
         return array
+    # PyArrow makes no array of JSON from Python values, but casts texts to it.
     return array.cast(_column_type(name, pa.json_()))
 
 
 def _column_type(name: str, call: Any) -> Any:
-    """Return the Arrow type of a column's rows. call: type of a tool call."""
+    """Return the Arrow type of a column's rows. call: Arrow type of a tool call."""
     import pyarrow as pa
 
     fields = [pa.field("role", pa.string()), ("content", pa.string()), ("style", pa.string())]

@@ -161,7 +161,11 @@ class OpenVideo(NamedTuple):
 
 
 class LeRobotDataset:
-    """A dataset's samples; thread-safe."""
+    """A dataset's samples; thread-safe.
+
+    features, language: features to import. language: None to import no `language.jsonl`. chosen: ranges of episodes
+    (first, last) to import; empty for all.
+    """
 
     def __init__(
         self,
@@ -272,20 +276,26 @@ class LeRobotDataset:
         what = f"{info.key}, episode {episode.number}"
         streams = {name: feature for name, feature in self.features.items() if feature["dtype"] != "video"}
         table, texts = self._table(info, episode.number, what)
-        subtasks = layout.subtasks if self.language is not None else {}
+        # Texts of subtasks go to `language.jsonl` only.
+        subtasks: Mapping[int, str] = {}
+        if self.language is not None:
+            subtasks = layout.subtasks
         rows = read_rows(table, what, episode.length, layout.fps, streams, layout.tasks, subtasks, frames)
         fields = _stream_fields(rows)
         fields[EPISODE] = self._facts(episode, rows)
         if self.language is not None:
             fields[FIELD] = language_bytes(texts, self.language, rows, what)
-        duration_ns = episode.length * 10**9 * layout.fps.denominator // layout.fps.numerator
-        # A clock that drifts ends one period after its own last row.
-        if not np.array_equal(rows.ns, clock(episode.length, layout.fps)):
-            duration_ns = int(rows.ns[-1]) + 10**9 * layout.fps.denominator // layout.fps.numerator
+        is_regular = np.array_equal(rows.ns, clock(episode.length, layout.fps))
+        if is_regular:
+            duration_ns = episode.length * 10**9 * layout.fps.denominator // layout.fps.numerator
+        else:
+            # A clock that drifts ends one period after its own last row.
+            period_ns = 10**9 * layout.fps.denominator // layout.fps.numerator
+            duration_ns = int(rows.ns[-1]) + period_ns
         metadata = {
             **episode.columns,
             "episode_index": episode.number,
-            "task": rows.tasks[0]["task"],
+            "task": rows.tasks[0]["task"],  # of the first row: `read_rows` raises without rows
             "n_frames": episode.length,
             "duration_ns": duration_ns,
         }

@@ -146,6 +146,7 @@ def _denied_episodes(
     for number, episode in source.layout.episodes.items():
         objects = [episode.data, *(episode.videos[camera].key for camera in cameras)]
         names_object = any(taken_down.has_object(key) for key in objects)
+        # Without provenance: its only compared column is `raw_key`, the object of the rows.
         if names_object or taken_down.has_sample(episode_key(number), {}):
             denied.add(number)
     if denied and is_new and len(denied) == len(source.layout.episodes):

@@ -44,6 +44,8 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions
 
 
 class _Reads:
+    """A file that finds which of its bytes an Arrow buffer views."""
+
     def __init__(self, file: ObjectFile) -> None:
         self._file = file
         self._kept: list[tuple[int, int, bytes]] = []  # address, offset in the object, bytes
@@ -70,7 +72,10 @@ class _Reads:
 
 
 class _Values(NamedTuple):
+    """The bytes of one column of a batch."""
+
     offset: int
+    """First byte in the object."""
     data: memoryview
     edges: list[int]
     """Values' starts in `data`, and the last's end."""
@@ -102,41 +107,46 @@ def _samples(
         columns = {name: _values(reads, batch.column(name), info) for name in rows.field_columns}
         # The batch keeps the bytes that its buffers view.
         reads.forget()
-        for at, row in enumerate(rows.rows(batch, first)):
+        for number, row in enumerate(rows.rows(batch, first)):
             if rows.has_keys:
                 if row.key in keys:
                     raise duplicate_key(row.key, info.key)
                 keys.add(row.key)
-            yield _sample(row, at, columns, options, info)
+            yield _sample(row, number, columns, options, info)
         first += batch.num_rows
 
 
 def _sample(
-    row: Row, at: int, columns: dict[str, _Values | None], options: ColumnarOptions, info: ObjectInfo
+    row: Row, number: int, columns: dict[str, _Values | None], options: ColumnarOptions, info: ObjectInfo
 ) -> ForeignSample:
+    """Return a row as a registered sample. number: of the row in its batch."""
     sample = row.sample
     fields = dict[str, ByteRange]()
     for value in row.values:
         if value.column.kind == "field":
-            fields[value.name] = _place(value, at, columns[value.column.column], row.where)
+            fields[value.name] = _place(value, number, columns[value.column.column], row.where)
     if not fields.keys() - options.without:
         raise without_field(info.key, row.key, sample.metadata)
     crcs = {name: crc32c(value) for name, value in sample.fields.items()}
     return ForeignSample(row.key, fields, sample.metadata, sample.source, crcs)
 
 
-def _place(value: RowValue, at: int, values: _Values | None, where: str) -> ByteRange:
+def _place(value: RowValue, number: int, values: _Values | None, where: str) -> ByteRange:
+    """Return where a field's bytes lie in the object. number: of the row in its batch."""
     if not value.value:
         return ByteRange(0, 0)
     if values is not None:
-        low, high = values.edges[at : at + 2]
+        low, high = values.edges[number : number + 2]
         # The value may have been converted on its way.
         if values.data[low:high] == value.value:
             return ByteRange(values.offset + low, high - low)
+    # The field of class numbers is `cls`, whatever its column is called.
+    option = value.column.column
+    if value.name == "cls":
+        option = "cls"
     raise InvalidSample(
         f"{where}: the bytes of the field {value.name!r}, of column {value.column.column!r}, are not in the file "
-        f"unchanged: leave it out (--without {'cls' if value.name == 'cls' else value.column.column}), or copy the "
-        "table: penstock import arrow",
+        f"unchanged: leave it out (--without {option}), or copy the table: penstock import arrow",
         what=value.name,
         where=where,
         given=value.column.column,
@@ -145,6 +155,7 @@ def _place(value: RowValue, at: int, values: _Values | None, where: str) -> Byte
 
 
 def _values(reads: _Reads, array: pa.Array, info: ObjectInfo) -> _Values | None:
+    """Return a column's bytes in the object; None if it has none, or no value of it lies there unchanged."""
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     if is_media(array.type):

@@ -149,21 +149,22 @@ def _census(environ: Mapping[str, str], root: Path, *, by_command: bool) -> int:
 
     processes = {process.pid: process for process in own_processes(root)}
     own = processes.pop(os.getpid(), None)
-    local = [_first_number(environ, LOCAL_RANKS)]
+    local_numbers = [_first_number(environ, LOCAL_RANKS)]
     ranks = {_first_number(environ, RANKS)}
-    alike = 1
+    n_alike = 1
     for other in processes.values():
-        if own is None:
+        if own is None:  # no process to compare others with: /proc does not show this one
             break
         if _is_same_training(environ, own, other):
-            local.append(_first_number(other.environ, LOCAL_RANKS))
+            local_numbers.append(_first_number(other.environ, LOCAL_RANKS))
             ranks.add(_first_number(other.environ, RANKS))
         is_twin = other.parent == own.parent and other.command == own.command
         if by_command and is_twin and not _has_other_rendezvous(environ, other):
-            alike += 1
+            n_alike += 1
     # Lightning's rank 0 starts the others and has no variable of its own from the start; the highest number counts.
-    by_number = max(-1 if rank is None else rank for rank in local) + 1
-    return max(by_number, len(ranks - {None}), alike)
+    by_number = max(-1 if rank is None else rank for rank in local_numbers) + 1
+    # Launchers leave different signs, and each count is a lower bound.
+    return max(by_number, len(ranks - {None}), n_alike)
 
 
 def _is_same_training(environ: Mapping[str, str], own: "Process", other: "Process") -> bool:

@@ -75,7 +75,7 @@ class Following(SuccessiveLoaders):
     ) -> None:
         self._every = whole_number("every", every, 1)
         super().__init__(options, root)
-        assert self._own_root is not None  # it was passed
+        assert self._own_root is not None  # SuccessiveLoaders opens it from `root`
         self._root = self._own_root
         if unknown := sorted(set(refs or {}) - {one.source for one in plan.sources.values()}):
             raise InvalidRuntime(f"refs names {unknown}, which the plan does not have as sources")
@@ -118,6 +118,7 @@ class Following(SuccessiveLoaders):
             self._switch_plan(plan, self.loader.step)
 
     def _grown_plan(self, step: int) -> Plan:
+        """Return the plan from a boundary on: the first rank to come stores its choice, and the others adopt it."""
         key = f"follows/{self._run}/{step:019d}.json"
         stored = self._read(key)
         if stored is None:
@@ -131,7 +132,7 @@ class Following(SuccessiveLoaders):
                 stored = self._read(key)
             else:
                 return grown
-        # `plan` too: a restart may already have it from its state.
+        # None: deleted since another rank stored it. `plan` too: a restart may already have it from its state.
         if stored is None or self.plan.hash not in (stored["before"], stored["plan"]):
             raise PlanMismatch(
                 f"run {self._run!r} went on at step {step} from another plan than {self.plan.hash} "

@@ -219,7 +219,7 @@ class OnlineBatches(SuccessiveLoaders):
         if job is not None and own_options.get("rank") is None:
             own_options["rank"] = job.world
         super().__init__(own_options, root, has_decisions=True)
-        assert self._own_root is not None  # it was passed
+        assert self._own_root is not None  # passed just above
         self._run = run
         self._job = job
         end = options.get("steps")
@@ -364,6 +364,7 @@ class OnlineBatches(SuccessiveLoaders):
         if record is None or step >= record.end:
             return  # no plan is opened: the next step is decided by the record's cursor
         decision = self._first(partial(self._decisions.open, record))
+        # A takedown may have left the decision without rollouts, or with too few for its last steps.
         if decision.plan is None or step >= decision.end:
             self._record = decision.record
             self._next_step = record.end
@@ -371,11 +372,12 @@ class OnlineBatches(SuccessiveLoaders):
         self._adopt(decision, step)
 
     def _adopt(self, decision: OpenDecision, step: int) -> None:
+        """Continue at one of a decision's steps, or after all of them if it has no plan."""
         self._record = decision.record
-        if decision.plan is None:
+        if decision.plan is None:  # a takedown left none of its rollouts
             self._next_step = decision.record.end
             return
-        assert self._own_root is not None  # it was passed
+        assert self._own_root is not None  # __init__ passes a root
         for view in stored_views(decision.plan).values():
             # The first rank's plan comes out of a pickle, which has no open tables.
             view.version.shards_files = self._own_root.shards_files
@@ -402,7 +404,7 @@ class OnlineBatches(SuccessiveLoaders):
         decision = self._decisions.at(step, policy, self._record)
         if decision is None:
             # A run that starves reads each new version once, and needs none of them again.
-            assert self._own_root is not None  # it was passed
+            assert self._own_root is not None  # __init__ passes a root
             self._own_root.keep_leases(self._versions_in_use | self._decisions.insufficient_version)
         return decision
 

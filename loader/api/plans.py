@@ -299,7 +299,7 @@ def _reopen_view(open_version: Callable[[str], Version], spec: Mapping[str, Any]
         if not isinstance(view, View):
             raise InvalidPlan(f"a plan packs a {type(view).__name__}; only versions have documents")
         ragged = spec.get("ragged", ())
-        # (values without a token come from the plan, not from the view)
+        # A view's JSON has no values for positions without a token: they are in the plan's, and here 0 stands for them.
         side_fields = dict.fromkeys(view.fields, 0)
         for name in (spec["field"], *ragged):
             side_fields.pop(name, None)
@@ -379,8 +379,10 @@ def write_part(
 
 
 def _build_view(name: str, choice: Any) -> Any:
+    """Return a source as `plan` takes it: a view, a `MixtureSource`, or the items of any other dataset."""
     if isinstance(choice, Version):
         return choice.select()
+    # isinstance cannot check the protocol `OrderView`; datasets, the only other sources, lack its method.
     if hasattr(choice, "version_ordinals") or isinstance(choice, MixtureSource):
         return choice
     from .items import items  # only for a dataset

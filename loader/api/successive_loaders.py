@@ -56,6 +56,7 @@ class SuccessiveLoaders:
         if has_decisions and options.get("trail") is not None:
             self._recorder = _run_recorder(options["trail"])
             self._options["trail"] = self._recorder
+            # A run dropped without `close` must leave no writing thread: its loaders leave the recorder to it.
             weakref.finalize(self, self._recorder.dismiss)
         self.world = World.of(options.get("rank"), options.get("world_size"))
         self._loader: Loader | None = None

@@ -231,6 +231,7 @@ class RunRecords:
     """The decisions of one run, and of the run that it repeats. Every read checks the stored object."""
 
     def __init__(self, store: Store, run: str, depth: int = 0) -> None:
+        """depth: number of runs that repeat this one, each by the next one's `like` record."""
         if depth > MOST_LIKES:
             raise Corrupt(
                 f"{store.url}/{like_folder(run)}: more than {MOST_LIKES} runs follow one another by like=, perhaps in "

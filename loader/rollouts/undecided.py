@@ -169,11 +169,12 @@ def _with_columns(version: Version, places: dict[str, Int64s]) -> pa.Table:
             what=f"column {missing[0]}",
             where=version.name,
         )
-    group = stored_columns["group_id"]["group"]
+    # Group of columns, not of rollouts. `columns_of_rows` reads one: counted columns of others are as if missing.
+    column_group = stored_columns["group_id"]["group"]
     names = []
     for name in (*NEEDED, *COUNTED):
         column = stored_columns.get(name)
-        if column is not None and column["group"] == group:
+        if column is not None and column["group"] == column_group:
             names.append(name)
     columns = columns_of_rows(
         version,
@@ -254,7 +255,10 @@ def next_cursor(
     n_read: int,
     choice: GroupChoice,
 ) -> Cursor:
-    """Return the position after a decision. rows, n_read: from `read_undecided`. Rows that are not live are decided."""
+    """Return the position after a decision. Rows that are not live are decided.
+
+    rows, n_read: the pair of `read_undecided` that the decision chose from: n_read is a number of parts.
+    """
     is_undecided = choice.verdicts == Verdict.UNDECIDED
     parts = integers(rows["part"])
     part_rows = integers(rows["row"])

@@ -124,7 +124,7 @@ def size_category(n: int) -> str:
     marks = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
     if n < 1000:
         return "n<1K"
-    place = len(str(n)) - 4
+    place = len(str(n)) - 4  # 1,000 has four digits: its class begins at the first mark
     if place < len(marks) - 1:
         return f"{marks[place]}<n<{marks[place + 1]}"
     return "n>1T"

@@ -35,7 +35,7 @@ _SHOWN = ("label", "language", "licence", "raw_key")
 
 
 def examples(version: Version, scanned: SampleScan) -> tuple[Example, ...]:
-    """Return each kind's examples, by key hash.
+    """Return each kind's examples: those with the smallest key hashes, so that every version shows the same samples.
 
     Each costs one index row group and one range read.
 
@@ -44,7 +44,7 @@ def examples(version: Version, scanned: SampleScan) -> tuple[Example, ...]:
     chosen = [
         (name, kind, row)
         for name, kind in list(scanned.kinds.items())[:MAX_KINDS]
-        for row in _different(kind, scanned)
+        for row in _example_rows(kind, scanned)
     ]
     return tuple(
         _example(version, name, kind, scanned.layouts.place(row), scanned.facts[row])
@@ -52,15 +52,17 @@ def examples(version: Version, scanned: SampleScan) -> tuple[Example, ...]:
     )
 
 
-def _different(kind: KindScan, scanned: SampleScan) -> list[int]:
+def _example_rows(kind: KindScan, scanned: SampleScan) -> list[int]:
     """Return the rows with the smallest key hashes, of different raw objects if possible."""
+    # `best` has negative hashes: the greatest comes first.
     ordered = [row for _, row, _ in sorted(kind.best, reverse=True)]
-    first: dict[str, int] = {}
+    first_rows: dict[str, int] = {}  # raw object -> its first row; a row without one counts as its own
     for row in ordered:
-        first.setdefault(str(scanned.facts[row].get("raw_key") or row), row)
-    ones = list(first.values())
-    rest = [row for row in ordered if row not in ones]
-    return [*ones, *rest][: scanned.n_examples]
+        raw_object = str(scanned.facts[row].get("raw_key") or row)
+        first_rows.setdefault(raw_object, row)
+    different = list(first_rows.values())
+    rest = [row for row in ordered if row not in different]
+    return [*different, *rest][: scanned.n_examples]
 
 
 def _example(

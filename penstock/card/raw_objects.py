@@ -28,13 +28,16 @@ class RawObjects:
     COLUMNS = ("raw_sha256", "raw_uri", "raw_key", "subject")
 
     def __init__(self, columns: dict[str, Any]) -> None:
+        """columns: the manifest's, by name."""
         self._name: str | None = None  # the most specific name that the version has
+        # From the least to the most specific: the last one that exists counts.
         for name in ("raw_key", "raw_uri", "raw_sha256"):
             column = columns.get(name, {})
             if column.get("type") == "string":
                 self._name = name
+        # kind's code -> hashes of its objects' names, one array per batch until `distinct` joins them
         self._hashes: dict[int, list[Hashes]] = {}
-        self._subjects: set[int] = set()
+        self._subjects: set[int] = set()  # hashes of the subjects' names
         self._sources = NameTally()
         self._folders = NameTally()
 
@@ -79,14 +82,14 @@ class RawObjects:
         pieces_of_kinds = []
         for code in kinds:
             pieces = self._hashes.get(code, [])
-            hashes = _different(pieces)
+            hashes = _distinct(pieces)
             # The result replaces the pieces: half the memory, and the next call is fast.
             self._hashes[code] = [hashes]
             pieces_of_kinds.append(hashes)
         if len(pieces_of_kinds) == 1:
             (hashes,) = pieces_of_kinds
         else:
-            hashes = _different(pieces_of_kinds)
+            hashes = _distinct(pieces_of_kinds)
         return len(hashes) or None
 
     @property
@@ -103,7 +106,7 @@ class RawObjects:
         return self._folders.result(n_rows)
 
 
-def _different(pieces: Sequence[Hashes]) -> Hashes:
+def _distinct(pieces: Sequence[Hashes]) -> Hashes:
     """Return each hash once, ascending."""
     # np.unique would need four times the memory.
     nothing = np.zeros(0, np.uint64)

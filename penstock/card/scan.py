@@ -168,7 +168,7 @@ class _SampleScanner:
         self._licences = NameTally()
         self._raw = RawObjects(version.manifest["columns"])
         self._kinds: dict[int, KindScan] = {}
-        self._runs = _runs(version)
+        self._changes = _changes(version)
         self._edited = AnnotatedCells(version, start, self._live)
 
     def run(self) -> SampleScan:
@@ -177,21 +177,22 @@ class _SampleScanner:
         by_fields = self._kind[rows].astype(np.int64)
         self._kind[rows] = self._kind_names.codes(kinds, by_fields)
 
-        def n_rows(numbered_run: tuple[int, list[dict[str, Any]]]) -> int:
-            _, run = numbered_run
-            return sum(file["n_rows"] for file in run)
+        def n_rows(numbered_change: tuple[int, list[dict[str, Any]]]) -> int:
+            _, files = numbered_change
+            return sum(file["n_rows"] for file in files)
 
-        numbered = list(enumerate(self._runs))
+        numbered = list(enumerate(self._changes))
         total = sum(map(n_rows, numbered))
-        for number, run in progress(numbered, "samples table", n_rows, total):
-            tables = [self._open(file) for file in run]
-            # First the names: a row's `kind` and `split` may be in another file of the run.
+        for change, files in progress(numbered, "samples table", n_rows, total):
+            tables = [self._open(file) for file in files]
+            # First the names: a row's `kind` and `split` may be in another file of the change.
             for table in tables:
                 self._name_rows(table)
             for table in tables:
                 for rows, batch in self._batches(table, self._columns_to_read(table)):
-                    self._add(rows, batch, number)
+                    self._add(rows, batch, change)
         for rows, batch in self._edited.rest():
+            # These batches have no column `key`, so that none of their rows becomes a candidate of a change.
             self._add(rows, batch, 0)
         by_kind = self._finish_kinds()
         # A page lists kinds by size; equal ones by name, so that the same version has the same page.
@@ -231,19 +232,20 @@ class _SampleScanner:
         return finished
 
     def _facts(self) -> dict[int, dict[str, Any]]:
-        rows_of_runs: dict[int, list[int]] = {}
+        """Return candidate's row number -> FACTS column -> value."""
+        rows_of_changes: dict[int, list[int]] = {}
         facts: dict[int, dict[str, Any]] = {}
         for kind in self._kinds.values():
-            for _, row, run in kind.best:
-                rows_of_run = rows_of_runs.setdefault(run, [])
-                rows_of_run.append(row)
+            for _, row, change in kind.best:
+                rows_of_change = rows_of_changes.setdefault(change, [])
+                rows_of_change.append(row)
                 facts[row] = {}
-        for run, rows_of_run in sorted(rows_of_runs.items()):
-            for file in self._runs[run]:
+        for change, rows_of_change in sorted(rows_of_changes.items()):
+            for file in self._changes[change]:
                 table = self._open(file)
                 names = [name for name in FACTS if name in table.schema_arrow.names]
                 for rows, batch in self._batches(table, names):
-                    is_chosen = np.isin(rows, rows_of_run)  # [rows]
+                    is_chosen = np.isin(rows, rows_of_change)  # [rows]
                     for at in np.flatnonzero(is_chosen).tolist():
                         (cells,) = batch.slice(at, 1).to_pylist()
                         facts[int(rows[at])].update(cells)
@@ -272,6 +274,7 @@ class _SampleScanner:
     def _batches(
         self, table: pq.ParquetFile, columns: Sequence[str]
     ) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
+        """Yield (row numbers in the version, `columns`) of a table's live rows, with annotated values."""
         if not columns:
             return
         read_columns = ["part", "row", *columns]
@@ -306,7 +309,8 @@ class _SampleScanner:
         skipped |= {"part", "row"}  # `_batches` reads these
         return [name for name in table.schema_arrow.names if name not in skipped]
 
-    def _add(self, rows: Int64s, batch: pa.RecordBatch, run: int) -> None:
+    def _add(self, rows: Int64s, batch: pa.RecordBatch, change: int) -> None:
+        """Count live rows. rows: numbers in the version. change: index in `_changes`."""
         names = set(batch.schema.names)
         kinds = self._kind[rows]
         splits = self._split[rows].astype(np.int64)
@@ -332,7 +336,7 @@ class _SampleScanner:
             kind.add(batch_of_kind, splits_of_kind, with_sound_of_kind)
             if "key" in names and self._n_examples:
                 keys = batch_of_kind.column("key")
-                kind.choose(rows[chosen], keys, run, self._n_examples)
+                kind.choose(rows[chosen], keys, change, self._n_examples)
 
     def _add_column(self, name: str, values: pa.Array) -> None:
         kind = values.type
@@ -365,10 +369,11 @@ class _SampleScanner:
         return NameTally()
 
 
-def _runs(version: Version) -> list[list[dict[str, Any]]]:
-    runs: dict[str, list[dict[str, Any]]] = {}
+def _changes(version: Version) -> list[list[dict[str, Any]]]:
+    """Return the files of each change that wrote samples: they share a folder, whatever their column group."""
+    changes: dict[str, list[dict[str, Any]]] = {}
     for file in select_files(version.manifest["samples"], None, annotations=False):
         folder, _, _ = file["path"].rpartition("/")
-        run = runs.setdefault(folder, [])
-        run.append(dict(file))
-    return list(runs.values())
+        files = changes.setdefault(folder, [])
+        files.append(dict(file))
+    return list(changes.values())

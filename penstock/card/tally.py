@@ -99,7 +99,7 @@ class NameTally:
         self._check()
 
     def add_codes(self, codes: Int64s) -> None:
-        """Count integers."""
+        """Count integers; their names are their digits."""
         self.n += len(codes)
         if self.overflowed:
             return
@@ -257,15 +257,16 @@ def _bin(value: float, k: int) -> int:
 
 
 def _exponent(low: float, high: float) -> int:
-    """Return the smallest k for at most MAX_BINS bins of width 2^k, within double precision."""
+    """Return the smallest k for at most MAX_BINS bins of width 2^k from low to high, within double precision."""
     size = max(abs(low), abs(high))
     k = _FINEST
     if size:
         _, exponent = math.frexp(size)
-        k = exponent - 40  # bin numbers below 2^40, exact in a double
+        k = exponent - 40  # size < 2^exponent: bin numbers stay below 2^40, exact in a double
     span = high - low
     if span > 0:
         _, exponent = math.frexp(span / MAX_BINS)
+        # 2^(exponent - 1) <= span / MAX_BINS: narrower bins would be too many.
         k = max(k, exponent - 1)
     while _bin(high, k) - _bin(low, k) + 1 > MAX_BINS:
         k += 1
@@ -329,15 +330,15 @@ class KindScan:
         if "duration_s" in names:
             self._add_seconds(floats(batch.column("duration_s")), splits, with_sound)
 
-    def choose(self, rows: Int64s, keys: pa.Array, run: int, n_examples: int) -> None:
+    def choose(self, rows: Int64s, keys: pa.Array, change: int, n_examples: int) -> None:
         """Keep the rows with the smallest key hashes, so that every version shows the same samples.
 
-        rows: row numbers in the version. run: index of their change.
+        rows: row numbers in the version. change: index of the change that has their files.
         """
         for row, key in zip(rows.tolist(), keys.to_pylist(), strict=True):
             # Negative: the heap's first candidate has the largest hash, and is replaced first.
             hashed = -int.from_bytes(key_hash(key)[:8], "little")
-            candidate = (hashed, row, run)
+            candidate = (hashed, row, change)
             if len(self.best) < CANDIDATES * n_examples:
                 heapq.heappush(self.best, candidate)
                 continue

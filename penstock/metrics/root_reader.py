@@ -91,14 +91,14 @@ class RootReader:
         # Mirrors have neither run logs nor records.
         self._store = primary_store(root.store)
         self._nodes = NodeSignReader(self._store)
-        self._ids: dict[str, str] = {}
+        self._ids: dict[str, str] = {}  # dataset -> id of the version that gave its figures
         self._slice_objects = NewObjects(self._store, SLICES)
-        self._unread_slices: list[ObjectInfo] = []
-        self._left_out: dict[str, int] = {}
-        self._is_read = False
-        self._turn = 0
-        self._mark = ""
-        self._trail_key = ""
+        self._unread_slices: list[ObjectInfo] = []  # listed, and to be read
+        self._left_out: dict[str, int] = {}  # subject of a warning -> the number that it last gave
+        self._is_read = False  # True after the first scrape, which reads everything
+        self._turn = 0  # index of the listing whose turn is next
+        self._mark = ""  # prefix of the newest day that names active runs; "" before the first
+        self._trail_key = ""  # key from which the next page of run logs goes on; "" begins anew
 
     def read(self) -> None:
         """Read what is new. Does not raise for a store that fails or an object that is damaged: see `errors`."""

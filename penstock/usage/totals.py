@@ -137,12 +137,12 @@ def usage_row(name: str, starts: Iterable[StartUsage], since_us: int, until_us: 
         # A job that never started waited until its end, or still waits.
         begun_us = start.ended_us if start.begun_us is None else start.begun_us
         if start.submitted_us is not None:
-            sums["queue"] += _seconds(start.submitted_us, begun_us, since_us, until_us)
+            sums["queue"] += _seconds_inside(start.submitted_us, begun_us, since_us, until_us)
         # Counted once: in the period of its submission.
         if since_us <= (begun_us if start.submitted_us is None else start.submitted_us) < until_us:
             had = start.gpus * (start.ended_us - begun_us) / 1e6
             sums["asked"] += had if start.asked_gpu_s is None else start.asked_gpu_s
-        seconds = _seconds(begun_us, start.ended_us, since_us, until_us)
+        seconds = _seconds_inside(begun_us, start.ended_us, since_us, until_us)
         sums["failures"] += sum(since_us <= at_us < until_us for at_us in start.failures_us)
         if start.begun_us is None or not seconds:
             continue
@@ -170,26 +170,27 @@ def usage_row(name: str, starts: Iterable[StartUsage], since_us: int, until_us: 
 
 def weekly_gpu_hours(starts: Sequence[StartUsage], since_us: int, until_us: int) -> list[float]:
     """Return GPU-hours per whole week of the period, the last one ending with it."""
-    count = (until_us - since_us) // WEEK_US
-    ends = [until_us - WEEK_US * number for number in reversed(range(count))]
-    return [
-        sum(
-            start.gpus * _seconds(start.begun_us, start.ended_us, end - WEEK_US, end)
+    n_weeks = (until_us - since_us) // WEEK_US
+    hours = []
+    for weeks_before in reversed(range(n_weeks)):
+        end_us = until_us - WEEK_US * weeks_before
+        gpu_s = sum(
+            start.gpus * _seconds_inside(start.begun_us, start.ended_us, end_us - WEEK_US, end_us)
             for start in starts
             if start.begun_us is not None
         )
-        / HOUR_S
-        for end in ends
-    ]
+        hours.append(gpu_s / HOUR_S)
+    return hours
 
 
 def share_inside(start: StartUsage, since_us: int, until_us: int) -> float:
     """Return the share of a start's time in a period of UTC microseconds, from 0 to 1."""
     if start.begun_us is None or start.ended_us <= start.begun_us:
         return 0.0
-    inside_s = _seconds(start.begun_us, start.ended_us, since_us, until_us)
+    inside_s = _seconds_inside(start.begun_us, start.ended_us, since_us, until_us)
     return inside_s * 1e6 / (start.ended_us - start.begun_us)
 
 
-def _seconds(begun_us: int, ended_us: int, since_us: int, until_us: int) -> float:
+def _seconds_inside(begun_us: int, ended_us: int, since_us: int, until_us: int) -> float:
+    """Return the seconds from begun to ended that lie in the period from since to until; 0 if none does."""
     return max(0, min(ended_us, until_us) - max(begun_us, since_us)) / 1e6

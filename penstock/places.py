@@ -48,7 +48,7 @@ ENDPOINTS: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "abfss": azure_endpoint,
 }
 """URL scheme -> function of (URL, options), which returns the server's URL."""
-_OF_SERVER = ("endpoint_url", "account_name", "account_host")
+_SERVER_OPTIONS = ("endpoint_url", "account_name", "account_host")
 """Options of fsspec that locate a server; penstock's options have the same names."""
 
 
@@ -120,10 +120,13 @@ def _folder(path: str) -> str:
 
 
 def _server(store: Store, scheme: str) -> str:
-    options: Mapping[str, Any] = store.spec.options if isinstance(store, Opened) else {}
-    own = options.get("fsspec")
-    if isinstance(own, Mapping):
-        # s3fs takes an endpoint as its own option or in client_kwargs, which win.
-        inner = {**own, **(own.get("client_kwargs") or {})}
-        options = {name: inner[name] for name in _OF_SERVER if name in inner}
+    """Return the URL of a store's server, from its options or, without one, from the scheme."""
+    options: Mapping[str, Any] = {}
+    if isinstance(store, Opened):
+        options = store.spec.options
+    fsspec_options = options.get("fsspec")
+    if isinstance(fsspec_options, Mapping):
+        # s3fs takes an endpoint as an option of its own, or in client_kwargs: if both have one, client_kwargs win.
+        inner = {**fsspec_options, **(fsspec_options.get("client_kwargs") or {})}
+        options = {name: inner[name] for name in _SERVER_OPTIONS if name in inner}
     return ENDPOINTS[scheme](store.url, options).rstrip("/")

@@ -107,6 +107,7 @@ def run_search(arguments: Namespace) -> Answer:
         f"({result.field})"
     )
     for path, problem in sorted(result.damaged.items()):
+        # `lines_text`, here of one line: a stored text must not begin another one.
         lines.append(lines_text([f"left out: {path}: {problem}"]))
     return body, lines, 0
 

@@ -340,7 +340,8 @@ def why(arguments: Namespace) -> Answer:
     from ..train.submitting import summary
 
     folder, launcher = _find_launcher(arguments)
-    text = launcher.why(folder.run)  # first: `status` releases what Slurm holds
+    # First: `summary` asks for the status, which lets a job wait again that Slurm holds, and its reason is gone.
+    text = launcher.why(folder.run)
     run = summary(folder, launcher)
     body = {"run": folder.run, "state": run.status.state, "place": run.status.place, "why": text}
     return body | {"failure": run.failure}, f"{folder.run}: {text or run.not_waiting}", 0

@@ -48,20 +48,24 @@ class ComputeResource(dg.ConfigurableResource[None]):
         Raises: InvalidRuntime; InvalidCluster.
         """
         restore_import_path()  # steps run after Dagster has taken the code location's folders off the path
-        with closing(open_compute(self.engine, self.workers or None, self.variables)) as here:
-            yield self._on_cluster(here, context) if self.cluster else here
+        with closing(open_compute(self.engine, self.workers or None, self.variables)) as own:
+            if self.cluster:
+                yield self._on_cluster(own, context)
+            else:
+                yield own
 
-    def _on_cluster(self, here: Compute, context: dg.AssetExecutionContext | None) -> Compute:
+    def _on_cluster(self, own: Compute, context: dg.AssetExecutionContext | None) -> Compute:
+        """Return the cluster's engine. own: engine of this process, for what the cluster does not do."""
         from penstock.compute.cluster import read_cluster
         from penstock.compute.cluster_compute import ClusterCompute
 
         cluster = read_cluster(self.cluster)
         if context is None:
-            return ClusterCompute(cluster, here, _log.info)
+            return ClusterCompute(cluster, own, _log.info)
         instance, run_id = context.instance, context.run_id
         return ClusterCompute(
             cluster,
-            here,
+            own,
             context.log.info,
             given_up=partial(is_ended_by_a_person, instance, run_id),
             waits=partial(_tag_waiting, instance, run_id),
@@ -71,14 +75,14 @@ class ComputeResource(dg.ConfigurableResource[None]):
 
 
 def _show_job(context: dg.AssetExecutionContext, state: "JobState") -> None:
-    rows = {
+    facts = {
         "job": state.id,
         "place": state.status.place,
         "attempts": state.attempt,
         "blocks": state.n_blocks,
         "units": state.n_units,
     }
-    context.add_asset_metadata({f"cluster_{name}": value for name, value in rows.items() if value})
+    context.add_asset_metadata({f"cluster_{name}": value for name, value in facts.items() if value})
 
 
 def is_ended_by_a_person(instance: dg.DagsterInstance, run_id: str) -> bool:

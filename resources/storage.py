@@ -12,7 +12,7 @@ from loader.errors import InvalidStore
 from loader.storage import Store, open_store
 from loader.storage.spec import holds_secret, is_secret
 
-_READ: dict[str, State] = {}
+_LOG_STATES: dict[str, State] = {}
 """URL of a root -> the log state from which a sensor's next tick continues."""
 
 
@@ -29,11 +29,12 @@ class RootResource(dg.ConfigurableResource[None]):
         """
         with self.root() as root:
             root.create()
-            if (read := _READ.get(root.url)) is not None:
-                root.log.resume(read)
+            earlier = _LOG_STATES.get(root.url)
+            if earlier is not None:
+                root.log.resume(earlier)
             yield root
-            if (known := root.log.known) is not None:
-                _READ[root.url] = known
+            if root.log.known is not None:  # None: nothing has read the log
+                _LOG_STATES[root.url] = root.log.known
 
     def root(self) -> "loader.Root":
         """Return the root without reading it."""

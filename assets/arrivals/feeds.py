@@ -332,12 +332,12 @@ def receive_messages(work: SourceTick, source: MessageSource) -> ReceivedMessage
 
 
 def _admit_keys(work: SourceTick, keys: Sequence[str], room: int) -> None:
-    why = work.source.sieve()
+    sieve = work.source.sieve()
     admitted = []
     with DaemonPool(_AT_ONCE, "penstock-feeds") as pool:
         for result in pool.map(lambda key: _current_object(work.place, key), keys):
             if isinstance(result, ObjectInfo):
-                reason = why(result)
+                reason = sieve(result)
             else:
                 reason = result
             if reason or isinstance(result, str):

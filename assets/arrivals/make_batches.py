@@ -168,11 +168,12 @@ def _new_objects(
     import polars as pl
 
     seen = pl.DataFrame(book.seen())
-    why = source.sieve()
-    infos = (info for info in list_place(landing, source.prefix) if not why(info))
+    sieve = source.sieve()
+    infos = (info for info in list_place(landing, source.prefix) if not sieve(info))
     while chunk := list(islice(infos, _CHUNK)):
         objects = [raw_object(landing, info, now_us) for info in chunk]
         for position in unseen([item.identity for item in objects], seen):
+            # An empty object may be a console's mark of a folder, which cannot be opened.
             if is_there(landing, chunk[position]) and not denied.has(objects[position]):
                 yield objects[position]
 

@@ -301,13 +301,13 @@ def _write_batches(
     dataset: TickDataset,
     place: Store,
     report: Reconciled,
-    why: Sieve,
+    sieve: Sieve,
     *,
     confirm: bool,
 ) -> Reconciled:
     changed = report.differences.filter(report.differences["status"] != "vanished")
     if confirm:
-        infos = _confirm_absence(place, changed["key"].to_list(), why)
+        infos = _confirm_absence(place, changed["key"].to_list(), sieve)
     else:
         infos = _as_listed(changed)
     objects = [raw_object(place, info, dataset.now_us) for info in infos if is_there(place, info)]
@@ -353,14 +353,14 @@ def _frame(infos: Sequence[ObjectInfo]) -> "pl.DataFrame":
 def _sift(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict[str, int]]:
     import polars as pl
 
-    why = source.sieve()
+    sieve = source.sieve()
     keys = there["key"]
     sizes = there["nbytes"]
     reasons = pl.Series(
         "why",
         [
             # An inventory may lack sizes, so `_confirm_absence` checks these objects again.
-            why(
+            sieve(
                 ObjectInfo(
                     key=key,
                     nbytes=source.min_bytes if nbytes is None else nbytes,
@@ -376,6 +376,7 @@ def _sift(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict[s
 
 
 def _known_objects(dataset: TickDataset, landing: str, prefix: str) -> "pl.DataFrame":
+    """Return the source's objects in batches, with the columns of differences but the status."""
     import polars as pl
 
     schema = {"key": pl.String, "uri": pl.String, "nbytes": pl.Int64, "etag": pl.String, "batch": pl.Int64}
@@ -390,9 +391,11 @@ def _known_objects(dataset: TickDataset, landing: str, prefix: str) -> "pl.DataF
             rows = [
                 (item.key, item.uri, item.nbytes, item.etag, manifest.number)
                 for item in items
-                if item.key.startswith(prefix) and item.uri.startswith(landing)  # else redacted by a takedown
+                # A takedown writes other keys and URIs in place of those it removes: they name no object.
+                if item.key.startswith(prefix) and item.uri.startswith(landing)
             ]
             frames.append(pl.DataFrame(rows, schema=schema, orient="row"))
+    # Manifests do not have the time of the last change.
     return pl.concat(frames).with_columns(pl.lit(None, pl.Int64).alias("modified_us"))
 
 
@@ -413,7 +416,7 @@ def _as_listed(rows: "pl.DataFrame") -> list[ObjectInfo]:
     ]
 
 
-def _confirm_absence(place: Store, keys: Sequence[str], why: Sieve) -> list[ObjectInfo]:
+def _confirm_absence(place: Store, keys: Sequence[str], sieve: Sieve) -> list[ObjectInfo]:
     def now(key: str) -> ObjectInfo | None:
         try:
             return place.head(key)
@@ -422,4 +425,4 @@ def _confirm_absence(place: Store, keys: Sequence[str], why: Sieve) -> list[Obje
 
     with DaemonPool(_AT_ONCE, "penstock-reconcile") as pool:
         infos = list(pool.map(now, keys))
-    return [info for info in infos if info is not None and not why(info)]
+    return [info for info in infos if info is not None and not sieve(info)]

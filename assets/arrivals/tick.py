@@ -145,10 +145,10 @@ def _continue_listing(work: SourceTick) -> bool:
     source = work.source
     progress = work.progress
     budget = work.budget
-    why = source.sieve()
+    sieve = source.sieve()
     ends = time.monotonic() + budget.max_s
     n_left = budget.max_listed
-    refused = _RefusedNames(work, why)
+    refused = _RefusedNames(work, sieve)
     infos = list_place(work.place, source.prefix, progress.cursor, refuse=refused, seek=True)
     while n_left:
         room = work.room()
@@ -160,7 +160,7 @@ def _continue_listing(work: SourceTick) -> bool:
             refused.count(None)
             progress.end_pass()
             return False
-        n_done = _admit_chunk(work, chunk, why, room)
+        n_done = _admit_chunk(work, chunk, sieve, room)
         refused.count(progress.cursor)
         n_left -= n_done
         if n_done < len(chunk) or not room or time.monotonic() >= ends:
@@ -171,13 +171,13 @@ def _continue_listing(work: SourceTick) -> bool:
 class _RefusedNames:
     """Objects that a listing refused, each counted once per pass."""
 
-    def __init__(self, work: SourceTick, why: Sieve) -> None:
+    def __init__(self, work: SourceTick, sieve: Sieve) -> None:
         self._work = work
-        self._why = why
+        self._sieve = sieve
         self._waiting = list[tuple[str, str, str]]()
 
     def __call__(self, name: str, reason: str) -> None:
-        own = self._why(
+        own = self._sieve(
             ObjectInfo(
                 key=name,
                 nbytes=self._work.source.min_bytes,
@@ -201,13 +201,17 @@ class _RefusedNames:
 def _admit_chunk(
     work: SourceTick,
     chunk: Sequence[ObjectInfo],
-    why: Sieve,
+    sieve: Sieve,
     room: int,
 ) -> int:
-    reasons = [why(info) for info in chunk]
+    """Admit a chunk's objects in order while there is room; return how many of the chunk are done.
+
+    Objects that the sieve skips take no room. The next tick goes on with the first object that is not done.
+    """
+    reasons = [sieve(info) for info in chunk]
     positions = [position for position, reason in enumerate(reasons) if not reason]
     n_admitted = work.admit([chunk[position] for position in positions], room)
-    if n_admitted < len(positions):
+    if n_admitted < len(positions):  # the first selected object without room: all before it are done
         n_done = positions[n_admitted]
     else:
         n_done = len(chunk)

@@ -240,17 +240,18 @@ def _different(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _choose_examples(
     results: Sequence[CheckResult], table: "pl.DataFrame"
 ) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (text of a finding, row of one of its samples), each sample once."""
     findings = _all_findings(results)
-    names = set[str]()
+    names = set[str]()  # a finding's keys are keys of samples, or of raw objects
     for finding in findings:
         names.update(map(str, finding["keys"]))
     rows = _rows(table, names)
-    shown: set[str] = set()
+    shown: set[str] = set()  # keys of samples
     for finding in findings:
-        fresh: dict[str, dict[str, Any]] = {}
-        for key in map(str, finding["keys"]):
-            if key in rows and rows[key]["key"] not in shown:
-                row = rows[key]
+        fresh: dict[str, dict[str, Any]] = {}  # key of a sample -> its row
+        for name in map(str, finding["keys"]):
+            row = rows.get(name)
+            if row is not None and row["key"] not in shown:
                 fresh[row["key"]] = row
         chosen = _different(list(fresh.values()))[:MAX_OF_FINDING]
         shown |= {row["key"] for row in chosen}

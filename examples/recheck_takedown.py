@@ -47,15 +47,18 @@ def texts(path: str, data: bytes) -> Iterator[tuple[str, str]]:
 
 
 def within(value: Any, of: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict) and of in ("exclude", "supersede"):
-        yield from (("key", name) for name in value)
-        value = {str(number): {"reason": why} for number, why in enumerate(value.values())}
-    for name, one in value.items() if isinstance(value, dict) else ():
-        if name not in WAYS:
-            yield from within(one, name)
-    for one in value if isinstance(value, list | tuple) else ():
-        yield from within(one, of)
-    if isinstance(value, str) and (NAMES.search(of) or SAYS.search(of)):
+    """Yields (name of a member, text) of the texts in JSON that may name a sample. of: name of the value's member."""
+    if isinstance(value, dict):
+        if of in ("exclude", "supersede"):  # key of a sample -> reason
+            yield from (("key", key) for key in value)
+            value = {str(number): {"reason": reason} for number, reason in enumerate(value.values())}
+        for name, member in value.items():
+            if name not in WAYS:
+                yield from within(member, name)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from within(item, of)
+    elif isinstance(value, str) and (NAMES.search(of) or SAYS.search(of)):
         yield of, value
 
 

@@ -178,13 +178,13 @@ def _look_back(root: loader.Root, plan: loader.Plan) -> None:
 
 
 def _trainings(folder: Path, root: Path, ref: str) -> float:
-    """Run what has not been run yet; the seconds it took."""
+    """Run both trainings unless they are done; return the seconds that they took."""
     if training.is_complete(folder, root):
         line("both trainings have been done before")
         return 0.0
     training.fresh(folder)
     with working("training: whole on 1 rank, and 2 ranks until they are killed") as first:
-        undisturbed = training.whole(root, ref, folder / "whole")
+        undisturbed = training.whole(root, ref, folder / "whole")  # runs beside the next one
         codes = training.killed(root, ref, folder / "resumed")
         training.finish(undisturbed)
     line(f"2 ranks ended by SIGKILL (exit codes {codes}) between two checkpoints")

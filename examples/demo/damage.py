@@ -7,7 +7,10 @@ import av
 
 
 def plant_truncated(whole: Path, broken: Path) -> None:
-    """Write the first half of `whole` (its video, stream-copied, index first) to `broken`."""
+    """Write the first half of the video of `whole` to `broken`.
+
+    A stream copy puts the index in front: without an index a file would not even open.
+    """
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as scratch:
         front = Path(scratch) / "front.mp4"
         with (
@@ -17,7 +20,7 @@ def plant_truncated(whole: Path, broken: Path) -> None:
             taken = source.streams.video[0]
             written = target.add_stream_from_template(taken)
             for packet in source.demux(taken):
-                if packet.dts is not None:
+                if packet.dts is not None:  # None: the empty packet at the end of a demuxed stream
                     packet.stream = written
                     target.mux(packet)
         content = front.read_bytes()

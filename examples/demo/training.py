@@ -32,15 +32,15 @@ def whole(root: Path, ref: str, out: Path) -> "subprocess.Popen[str]":
 
 
 def killed(root: Path, ref: str, out: Path) -> list[int]:
-    """Two ranks that end by SIGKILL between two checkpoints. Their exit codes. Raises: RuntimeError."""
+    """Run two ranks that end by SIGKILL between two checkpoints; return their exit codes. Raises: RuntimeError."""
     port = _free_port()
     ranks = [
         _start(root, ref, out, rank=rank, world_size=2, port=port, crash_at=CRASH_AT) for rank in range(2)
     ]
-    told = [_ended(process)[1] for process in ranks]
+    outputs = [_ended(process)[1] for process in ranks]
     codes = [process.returncode for process in ranks]
     if any(code != -signal.SIGKILL for code in codes):
-        raise RuntimeError(f"the ranks ended with {codes} instead of by SIGKILL: {' '.join(told)[-2000:]}")
+        raise RuntimeError(f"the ranks ended with {codes} instead of by SIGKILL: {' '.join(outputs)[-2000:]}")
     return codes
 
 
@@ -51,9 +51,9 @@ def resumed(root: Path, ref: str, out: Path) -> None:
 
 def finish(process: "subprocess.Popen[str]") -> None:
     """Wait for a training to end well. Raises: RuntimeError."""
-    code, told = _ended(process)
+    code, output = _ended(process)
     if code != 0:
-        raise RuntimeError(f"the training ended with {code}: {told[-2000:]}")
+        raise RuntimeError(f"the training ended with {code}: {output[-2000:]}")
 
 
 def is_complete(folder: Path, root: Path) -> bool:
@@ -71,10 +71,12 @@ def fresh(folder: Path) -> None:
 def compare(folder: Path) -> Comparison:
     """Sum the ranks' digests of every step, and compare the two trainings step by step."""
     expected = digests(folder / "whole")
-    found = digests(folder / "resumed")
-    wanted = range(STEPS)
-    different = [step for step in wanted if found.get(step) != expected.get(step) or step not in expected]
-    different += [step for step, values in found.items() if len(values) != 1]
+    resumed_digests = digests(folder / "resumed")
+    different = [
+        step for step in range(STEPS) if step not in expected or resumed_digests.get(step) != expected[step]
+    ]
+    # A step before the kill that was not the same after it has two digests.
+    different += [step for step, values in resumed_digests.items() if len(values) != 1]
     losses = [json.loads(text) for text in _log(folder / "resumed", "rank-0-of-1-").splitlines()]
     return Comparison(
         n_steps=len(expected),
@@ -85,15 +87,16 @@ def compare(folder: Path) -> Comparison:
 
 
 def digests(folder: Path) -> dict[int, set[int]]:
-    """step -> the digests of its global batch: one, or several when a repeated step was not the same."""
-    found: dict[int, set[int]] = {}
+    """Return step -> the digests of its global batch: one, or several if a repeated step was not the same."""
+    values: dict[int, set[int]] = {}
     for total in _totals(folder).values():
         for step, digest in total.items():
-            found.setdefault(step, set()).add(digest)
-    return found
+            values.setdefault(step, set()).add(digest)
+    return values
 
 
 def _times(folder: Path) -> dict[int, int]:
+    """Return step -> number of starts of the training that did it."""
     times: dict[int, int] = {}
     for total in _totals(folder).values():
         for step in total:
@@ -102,21 +105,24 @@ def _times(folder: Path) -> dict[int, int]:
 
 
 def _totals(folder: Path) -> dict[str, dict[int, int]]:
-    """start of a training ('2-from-0') -> step -> sum of its ranks' digests mod 2^64, of steps all ranks had."""
+    """Return start ('2-from-0': 2 ranks, from step 0) -> step -> sum of its ranks' digests, modulo 2^64.
+
+    Leaves out steps that not every rank did.
+    """
     totals: dict[str, dict[int, int]] = {}
-    seen: dict[str, dict[int, int]] = {}
+    n_ranks: dict[str, dict[int, int]] = {}  # start -> step -> ranks that did it
     for path in sorted(folder.glob("rank-*.jsonl")):
         start = path.stem.split("-of-")[1]
         for text in path.read_text(encoding="utf-8").splitlines():
-            told = json.loads(text)
-            step = told["step"]
+            facts = json.loads(text)
+            step = facts["step"]
             steps = totals.setdefault(start, {})
-            steps[step] = (steps.get(step, 0) + int(told["digest"], 16)) % 2**64
-            counted = seen.setdefault(start, {})
+            steps[step] = (steps.get(step, 0) + int(facts["digest"], 16)) % 2**64
+            counted = n_ranks.setdefault(start, {})
             counted[step] = counted.get(step, 0) + 1
     return {
         start: {
-            step: digest for step, digest in steps.items() if seen[start][step] == int(start.split("-")[0])
+            step: digest for step, digest in steps.items() if n_ranks[start][step] == int(start.split("-")[0])
         }
         for start, steps in totals.items()
     }
@@ -150,13 +156,14 @@ def _start(
 
 
 def _ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    """Wait for a process; return its exit code and what it wrote to standard error."""
     try:
-        _, told = process.communicate(timeout=_TIMEOUT_S)
+        _, output = process.communicate(timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
-        _, told = process.communicate()
-        told += f"\nkilled after {_TIMEOUT_S} s"
-    return process.returncode, told
+        _, output = process.communicate()
+        output += f"\nkilled after {_TIMEOUT_S} s"
+    return process.returncode, output
 
 
 def _free_port() -> int:

@@ -83,7 +83,8 @@ class RefusedPlace:
     is_on_network = False
 
     def __init__(self, url: str, why: PenstockError) -> None:
-        self.url, self._why = url, why
+        self.url = url
+        self._why = why
 
     def __getattr__(self, name: str) -> Any:
         raise self._why.with_message(str(self._why))  # a new error: readers add notes to it
@@ -108,9 +109,13 @@ class PlacedStore:
         objects_of: ObjectsOf,
         unvouched: Mapping[str, Forbidden] = MappingProxyType({}),
     ) -> None:
-        self._home, self._places, self._objects_of, self._unvouched = home, places, objects_of, unvouched
+        self._home = home
+        self._places = places
+        self._objects_of = objects_of
+        self._unvouched = unvouched
         self._lock = lock()
         self._pins: dict[tuple[str, str], str] = {}
+        """(URL of a folder, key) -> token to check; "" for none."""
         self.is_local = all(map(is_local, (home, *places)))
 
     @property
@@ -186,9 +191,12 @@ class PlacedStore:
             return self._home.head(key)
         objects = self._objects_of(key)
         infos = [self._check_info(placed) for placed in objects]
-        if (decoded := objects[0].decoded) is not None:
+        decoded = objects[0].decoded
+        if decoded is not None:
             return ObjectInfo(key=key, nbytes=decoded.nbytes, etag=DECODED)
-        token = infos[0].etag if len(infos) == 1 else SEVERAL
+        token = SEVERAL
+        if len(infos) == 1:
+            token = infos[0].etag
         return ObjectInfo(key=key, nbytes=sum(info.nbytes for info in infos), etag=token)
 
     def check_objects(self, key: str, offsets: Iterable[int]) -> None:
@@ -332,7 +340,8 @@ def _check_inside(placed: PlacedObject) -> None:
     """Raise Forbidden for a file behind a link out of its location: another writer may have chosen it."""
     if as_disk(placed.store) is None:
         return
-    base, path = os.path.realpath(placed.store.url), os.path.realpath(f"{placed.store.url}/{placed.key}")
+    base = os.path.realpath(placed.store.url)
+    path = os.path.realpath(f"{placed.store.url}/{placed.key}")
     if not path.startswith(f"{base.rstrip('/')}/"):
         raise Forbidden(
             f"{placed.store.url}/{placed.key} is a link out of its place, to {path}, and is not followed: put the file "

@@ -35,12 +35,14 @@ class MemoryBudget:
     """
 
     def __init__(self, nbytes: int, idle: int = KEPT) -> None:
-        self._all, self._idle = nbytes, idle
+        self._all = nbytes
+        self._idle = idle
         self.begin_anew()
         begins_anew(self)
 
     def begin_anew(self) -> None:
-        self._free_bytes, self._lent = self._all, 0
+        self._free_bytes = self._all
+        self._lent = 0  # blocks in use
         self._changed = Condition()
         self._spare: list[bytearray] = []  # counted in the budget; most recently used last
 
@@ -62,7 +64,10 @@ class MemoryBudget:
         with self._changed:
             while True:
                 spare = self._fitting(nbytes)
-                reserved = min((nbytes if spare is None else 0) + extra, self._all)
+                needed = extra
+                if spare is None:
+                    needed += nbytes  # a spare block is counted already
+                reserved = min(needed, self._all)
                 if self._free_bytes >= reserved:
                     break
                 self._make_room()  # nothing is reserved meanwhile, so threads cannot deadlock
@@ -82,11 +87,15 @@ class MemoryBudget:
         try:
             yield lent
         finally:
+            # A block larger than the whole budget was not reserved whole, and is not kept.
             is_kept = len(memory) >= KEPT_BYTES and reserved == len(memory) + extra
             is_kept = is_kept and lent.is_free and _let_go(lent.view)
             with self._changed:
                 self._lent -= 1
-            self._give_back(reserved - len(memory) if is_kept else reserved, memory if is_kept else None)
+            if is_kept:
+                self._give_back(reserved - len(memory), memory)
+            else:
+                self._give_back(reserved)
 
     def _fitting(self, nbytes: int) -> bytearray | None:
         fitting = [one for one in self._spare if nbytes <= len(one) <= 2 * nbytes]
@@ -109,6 +118,7 @@ class MemoryBudget:
 
 
 def _let_go(view: memoryview) -> bool:
+    """Release a view; return False if another object still refers to its memory."""
     try:
         view.release()
     except BufferError:
@@ -134,7 +144,8 @@ def upload(store: Store, path: str | os.PathLike[str], key: str, *, seen: Seen |
     Raises: ObjectNotFound; InvalidStore for a directory; Changed if the file is written meanwhile (above 64 MiB: only
     with `seen`); as `put_file` and `seen`.
     """
-    source, target = os.fspath(path), f"{store.url}/{key}"
+    source = os.fspath(path)
+    target = f"{store.url}/{key}"
     nbytes = upload_size(source, target)
     if seen is None:
         store.put_file(key, source)
@@ -156,7 +167,8 @@ def create(store: Store, path: str | os.PathLike[str], key: str) -> None:
 
     Raises: AlreadyExists if the key holds other bytes; as `put_if_absent` and `put_file`.
     """
-    source, target = os.fspath(path), f"{store.url}/{key}"
+    source = os.fspath(path)
+    target = f"{store.url}/{key}"
     nbytes = upload_size(source, target)
     if nbytes <= HELD_BYTES:
         with _room.memory(nbytes) as lent:

@@ -152,7 +152,8 @@ class FsspecStore(Opened):
             raise InvalidStore(
                 f"{self.url}/{key}: {len(data)} bytes; a create takes {SINGLE_PUT_BYTES} at most"
             )
-        create, whole = self._create, bytes(data)
+        create = self._create
+        whole = bytes(data)
 
         def attempt() -> None:
             try:
@@ -208,12 +209,13 @@ class FsspecStore(Opened):
                 continue
 
     def copy(self, src: str, dst: str) -> None:
-        from_, to = self._path(src), self._path(dst)
+        source = self._path(src)
+        target = self._path(dst)
 
         def attempt() -> None:
-            self._info(src, from_)  # some file systems silently copy nothing
-            self._parents(to)
-            self._fs.cp_file(from_, to)
+            self._info(src, source)  # some file systems silently copy nothing
+            self._parents(target)
+            self._fs.cp_file(source, target)
 
         self._call("copy", src, attempt)
 

@@ -161,7 +161,9 @@ class Fallback:
 
 class _Tried(Generic[T]):
     def __init__(self, key: str, nearest: Member, *, listed: bool) -> None:
-        self.key, self.nearest, self.listed = key, nearest, listed
+        self.key = key
+        self.nearest = nearest
+        self.listed = listed
         self.results: list[T] = []
         self.absent: list[tuple[Member, PenstockError]] = []
         self.bad: list[tuple[Member, PenstockError]] = []
@@ -193,7 +195,8 @@ class MirroredStore:
     """
 
     def __init__(self, stores: Sequence[Store], identity: Identity) -> None:
-        self._members, self._pins = Members(stores, identity), Pins(len(stores))
+        self._members = Members(stores, identity)
+        self._pins = Pins(len(stores))
         self._fallback = Fallback(self._members)
         self.primary = self._members.primary.store
         self._on_disk = next(
@@ -281,12 +284,14 @@ class MirroredStore:
         self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
     ) -> tuple[list[bytes], str]:
         def read(member: Member) -> tuple[list[bytes], str]:
-            own, disk = self._pins.etag(member.number, key, etag), as_disk(member.store)
+            own = self._pins.etag(member.number, key, etag)
+            disk = as_disk(member.store)
             if disk is not None:
                 data, current = disk.read_each(key, spans, etag=own)
             else:
                 blobs = member.store.get_ranges(key, [ByteRange(*span) for span in spans], etag=own)
-                data, current = [blob.data for blob in blobs], blobs[0].etag
+                data = [blob.data for blob in blobs]
+                current = blobs[0].etag
             return data, self._pins.token(member.number, key, current, etag)
 
         return self._fallback.read(key, read)

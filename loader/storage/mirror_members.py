@@ -23,17 +23,21 @@ class Member:
     """A store and its health: a circuit breaker. Thread-safe. number: 0 is the primary."""
 
     def __init__(self, store: Store, number: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.store, self.number = store, number
+        self.store = store
+        self.number = number
         self.url = store.url
         self.reads = 0
         self.identity: str | None = None
-        """Identity of the store's root, once known."""
+        """Identity of the store's root: None until known, "" for an empty store."""
         self.warned: set[str] = set()
-        self._clock, self._lock = clock, lock()
-        self._strikes, self._pause_s = 0, PASSED_OVER_S
+        """Types of errors that were logged, each once."""
+        self._clock = clock
+        self._lock = lock()
+        self._strikes = 0  # failures since the last success or pause
+        self._pause_s = PASSED_OVER_S
         self._until_s: float | None = None  # time until which the store is skipped; None if it is up
-        self._back_s = float("-inf")
-        self._asking = False
+        self._back_s = float("-inf")  # time of its last return
+        self._asking = False  # True while a thread probes it
 
     @property
     def is_healthy(self) -> bool:
@@ -52,10 +56,13 @@ class Member:
             self._strikes += STRIKES if for_good else 1
             if self._strikes < STRIKES or self._until_s is not None:
                 return None
-            now, self._strikes = self._clock(), 0
+            self._strikes = 0
+            now = self._clock()
             # A store that fails soon after its return waits longer: each attempt costs a reader its timeout.
-            again = now - self._back_s < PASSED_OVER_MAX_S
-            self._pause_s = min(2 * self._pause_s, PASSED_OVER_MAX_S) if again else PASSED_OVER_S
+            if now - self._back_s < PASSED_OVER_MAX_S:
+                self._pause_s = min(2 * self._pause_s, PASSED_OVER_MAX_S)
+            else:
+                self._pause_s = PASSED_OVER_S
             self._until_s = now + self._pause_s
             return self._pause_s
 
@@ -70,7 +77,8 @@ class Member:
         with self._lock:
             self._asking = False
             if answers:
-                self._until_s, self._back_s = None, self._clock()
+                self._until_s = None
+                self._back_s = self._clock()
             else:
                 self._pause_s = min(2 * self._pause_s, PASSED_OVER_MAX_S)
                 self._until_s = self._clock() + self._pause_s
@@ -114,6 +122,7 @@ class Pins:
             return self._token(key)
 
     def listed(self, store: int, key: str, etag: str) -> str:
+        """Return the token that an object with this ETag has, or gets at its next read. Pins nothing."""
         with self._lock:
             if self._etags[store].get(key, etag) == etag:
                 return self._token(key)
@@ -140,8 +149,10 @@ Identity = Callable[[Store], str | None]
 
 PATIENCE_S = 1.0
 """Seconds to wait for other stores after the first response."""
-MUCH_NEARER, NEAR_S = 2.0, 0.005
-"""Factor and seconds by which a later-named store must be faster to come first."""
+MUCH_NEARER = 2.0
+"""Factor by which a later-named store must be faster to come first."""
+NEAR_S = 0.005
+"""Seconds by which it must be faster too."""
 
 
 class Members:

@@ -93,7 +93,11 @@ _worth: ContextVar[Worth | None] = ContextVar("penstock_worth", default=None)
 def retry_while(worth: Worth) -> Iterator[None]:
     """Retry operations in this context only while all enclosing `worth` agree and the budget lasts."""
     outer = _worth.get()
-    token = _worth.set(worth if outer is None else lambda spent_s: outer(spent_s) and worth(spent_s))
+
+    def all_agree(spent_s: float) -> bool:
+        return (outer is None or outer(spent_s)) and worth(spent_s)
+
+    token = _worth.set(all_agree)
     try:
         yield
     finally:
@@ -231,7 +235,8 @@ class Retrier:
         started_s = self._clock()
         tries = 0
         while True:
-            token, throttled = self.limiter.acquire(), False
+            token = self.limiter.acquire()
+            throttled = False
             count_request(retry=tries > 0)
             try:
                 try:
@@ -246,7 +251,8 @@ class Retrier:
                     self.limiter.release(token, throttled=throttled)
             except (Throttled, Transient) as error:
                 tries += 1
-                spent_s, worth = self._clock() - started_s, _worth.get()
+                spent_s = self._clock() - started_s
+                worth = _worth.get()
                 pause_s = self.budget.pause_s(tries, self._rng())
                 # The caller has another source, such as a mirror: it needs the store's own error at once.
                 if worth is not None and not worth(spent_s + pause_s):

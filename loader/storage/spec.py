@@ -184,7 +184,8 @@ class Opened:
     """URL of the store, without secrets: messages and manifests may show it."""
 
     def __init__(self, spec: StoreSpec, url: str) -> None:
-        self.spec, self.url = spec, url
+        self.spec = spec
+        self.url = url
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -197,7 +198,8 @@ def _refuse_secrets(url: str) -> None:
     for part in url.split("::"):
         try:
             parts = urlsplit(part)
-            password, query = parts.password, parts.query
+            password = parts.password
+            query = parts.query
         except ValueError as error:
             raise InvalidStore(f"{redact(url)!r} is not a URL: {error}") from None
         if password is not None:
@@ -367,7 +369,8 @@ def translate_options(
                 given=spellings[target],
                 accepted="one of them",
             )
-        translated[target], spellings[target] = value, name
+        translated[target] = value
+        spellings[target] = name
     return translated
 
 

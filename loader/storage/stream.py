@@ -43,7 +43,8 @@ def plan_reads(
             end = stop
             continue
         _emit(reads, start, end, max_span)
-        start, end = max(offset, end), stop
+        start = max(offset, end)  # bytes before `end` are in the reads above
+        end = stop
     _emit(reads, start, end, max_span)
     return reads
 
@@ -68,7 +69,10 @@ def _cut(span: ByteRange, first: int, reads: Sequence[ByteRange], data: Sequence
             break
         low = max(span.offset - read.offset, 0)
         high = min(stop - read.offset, read.nbytes)
-        pieces.append(body if high - low == len(body) else memoryview(body)[low:high])
+        if high - low == len(body):
+            pieces.append(body)
+        else:
+            pieces.append(memoryview(body)[low:high])
     if len(pieces) == 1 and isinstance(pieces[0], bytes):
         return pieces[0]
     return b"".join(pieces)
@@ -104,7 +108,8 @@ def merge_pieces(pieces: Sequence[Piece]) -> list[BufferedRange]:
         else:
             if buffers:
                 runs.append(BufferedRange(start, end - start, buffers))
-            start, buffers = offset, list(filled)
+            start = offset
+            buffers = list(filled)
         end = offset + nbytes
     if buffers:
         runs.append(BufferedRange(start, end - start, buffers))
@@ -127,7 +132,8 @@ def neighbours(spans: Sequence[tuple[int, int]]) -> list[Neighbours]:
         else:
             if numbers:
                 runs.append((first, end - first, numbers))
-            first, numbers = offset, [i]
+            first = offset
+            numbers = [i]
         end = offset + nbytes
     if numbers:
         runs.append((first, end - first, numbers))
@@ -174,21 +180,27 @@ class RangeSeries:
     """
 
     def __init__(self, stop: int) -> None:
-        self.stop, self.etag = stop, ""  # etag of the object, after the first response
+        self.stop = stop
+        self.etag = ""
+        """Etag of the object, after the first response."""
         self._answer: Answer | None = None
-        self._at = self._end = 0
+        self._at = 0  # [_at, _end): bytes of the object that the response still has
+        self._end = 0
 
     @property
     def is_under_way(self) -> bool:
         return self._answer is not None
 
     def begin(self, answer: Answer, at: int, etag: str) -> None:
-        self._answer, self._at, self.etag = answer, at, etag
-        self._end = at + (getattr(answer, "remaining", 0))
+        self._answer = answer
+        self._at = at
+        self.etag = etag
+        self._end = at + getattr(answer, "remaining", 0)  # obstore's responses serve one read
 
     def into(self, at: int, view: memoryview) -> Iterator[int]:
         """Fill `view` from `at` on, if a response continues there; yield the size of each read."""
-        answer, self._answer = self._answer, None
+        answer = self._answer
+        self._answer = None
         if answer is None or self._at != at:
             return
         for count in answer.into(view):
@@ -196,7 +208,8 @@ class RangeSeries:
             yield count
         # Compare with the state before reading: once the body ends, other threads may use the connection.
         if at < self._end:
-            self._answer, self._at = answer, at
+            self._answer = answer
+            self._at = at
 
 
 class ReadsSeries(Protocol):
@@ -210,7 +223,9 @@ class SequentialRead:
     """One reader of one object, which counts towards `MANY` until closed or collected. Not thread-safe."""
 
     def __init__(self, store: Store, key: str, nbytes: int) -> None:
-        self._store, self._key, self._nbytes = store, key, nbytes
+        self._store = store
+        self._key = key
+        self._nbytes = nbytes
         self._series = RangeSeries(0)
         _readers.add(self)
 
@@ -262,9 +277,13 @@ class PieceReader:
     def __init__(self, store: Store, key: str, info: ObjectInfo | None = None) -> None:
         """info: the object's recent `ObjectInfo`; None requests it."""
         self._born = fork_token()
-        self._store, self._key = store, key
-        self.info = store.head(key) if info is None else info
-        self._asked, self._size = 0, FIRST_BYTES  # bytes requested so far; size of the next range
+        self._store = store
+        self._key = key
+        if info is None:
+            info = store.head(key)
+        self.info = info
+        self._asked = 0  # bytes requested so far
+        self._size = FIRST_BYTES  # of the next range
         self._coming: deque[tuple[int, Future[memoryview]]] = deque()
         self._spare: list[bytearray] = []
         self._piece_out = memoryview(b"")
@@ -316,7 +335,8 @@ class PieceReader:
         # (the first ranges' memory is too small for later ones)
         self._spare = [one for one in self._spare if len(one) >= self._next_bytes()]
         while len(self._coming) <= AHEAD and self._asked < self.info.nbytes:
-            memory, offset = self._memory(self._next_bytes()), self._asked
+            memory = self._memory(self._next_bytes())
+            offset = self._asked
             future = self._pool.submit(copy_context().run, self._fetch, offset, memory)
             self._coming.append((offset, future))
             self._took(memory)

@@ -85,10 +85,11 @@ def ends_with_the_process(who: Leaving) -> None:
 
 
 def _end_all() -> None:
-    everybody, until = list(_leaving), monotonic() + LEAVE_S
-    for who in everybody:
+    owners = list(_leaving)
+    until = monotonic() + LEAVE_S
+    for who in owners:
         who.dismiss()
-    for who in everybody:
+    for who in owners:
         who.join(max(0.0, until - monotonic()))
 
 
@@ -117,11 +118,14 @@ class DaemonPool(Executor):
     """A ThreadPoolExecutor with daemon threads, started on demand and ended with the pool."""
 
     def __init__(self, size: int, name: str) -> None:
-        self._size, self._name = size, name
+        self._size = size
+        self._name = name
         self._queue: SimpleQueue[Call | None] = SimpleQueue()
         self._idle = Semaphore(0)
         self._threads: list[Thread] = []
-        self._lock, self._n_threads, self._closed = Lock(), 0, False
+        self._lock = Lock()
+        self._n_threads = 0
+        self._closed = False
         ends_with_the_process(self)
         weakref.finalize(self, self._queue.put, None).atexit = False
 
@@ -164,9 +168,13 @@ class DaemonPool(Executor):
         self.shutdown(wait=False, cancel_futures=True)
 
     def join(self, timeout_s: float | None = None) -> None:
-        until = None if timeout_s is None else monotonic() + timeout_s
+        if timeout_s is None:
+            for thread in self._threads:
+                thread.join()
+            return
+        until = monotonic() + timeout_s
         for thread in self._threads:
-            thread.join(None if until is None else max(0.0, until - monotonic()))
+            thread.join(max(0.0, until - monotonic()))
 
     def _cancel(self) -> None:
         while True:
@@ -288,7 +296,8 @@ class Together:
     """
 
     def __init__(self, store: Objects, keys: Iterable[str]) -> None:
-        self._store, self.url = store, store.url
+        self._store = store
+        self.url = store.url
         self._pool = DaemonPool(AT_ONCE, "penstock-together")
         self._coming: dict[str, Future[Blob]] = {
             key: self._pool.submit(copy_context().run, store.get, key) for key in keys

@@ -28,7 +28,9 @@ class Connection:
 
     def __init__(self, connect: Callable[[int], Client], url: str, spec: StoreSpec, runtime: Runtime) -> None:
         self._token = native_opened(url)
-        self._url, self._spec, self._runtime = url, spec, runtime
+        self._url = url
+        self._spec = spec
+        self._runtime = runtime
         folder = url.partition("://")[2].partition("/")[2]
         self._base = f"{folder}/" if folder else ""
         self._connect = connect
@@ -45,7 +47,8 @@ class Connection:
         """
         check_fork(self._token, self._url)
         client = self._client or self._reconnect()
-        obstore, errors = _native(), client_errors()
+        obstore = _native()
+        errors = client_errors()
 
         def once() -> T:
             try:
@@ -98,7 +101,11 @@ class Connection:
 
     def close(self) -> None:
         with self._lock:
-            pool, self._pool, self._client, self._uploader = self._pool, None, None, None
+            pool = self._pool
+            self._pool = None
+            self._client = None
+            self._uploader = None
+        # Outside the lock: the pool's calls may need it.
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
 

@@ -73,7 +73,8 @@ def google_token(config: Mapping[str, Any]) -> str:
     key = config.get("service_account_key")
     path = config.get("service_account") or config.get("application_credentials")
     if key or path:
-        info = json.loads(key if key else Path(str(path)).read_bytes())
+        text = key or Path(str(path)).read_bytes()
+        info = json.loads(text)
         credentials = _load_credentials(info.get("type", "service_account"), info)
     else:
         credentials, _ = google.auth.default(scopes=_SCOPES)

@@ -65,10 +65,14 @@ def _answer(error: Exception, path: str) -> _Answer:
             break
     address = ""
     if asked := _ASKED.search(text):
-        address, text = asked["address"], text[: asked.start("address")] + text[asked.end("address") :]
-    if found_status := _STATUS.search(text):
-        words, body = text[: found_status.start()], text[found_status.end() :]
-        return _Answer(address, words, int(found_status[1] or 0), body)
+        address = asked["address"]
+        text = (
+            text[: asked.start("address")] + text[asked.end("address") :]
+        )  # a key may have words of an error
+    if match := _STATUS.search(text):
+        words = text[: match.start()]
+        body = text[match.end() :]
+        return _Answer(address, words, int(match[1] or 0), body)
     return _Answer(address, text, 0, "")
 
 
@@ -99,20 +103,27 @@ def translate(
 def _code(error: Exception, answer: _Answer) -> str:
     """Return the store's code of the error, or ""."""
     # S3 reports each key that it did not delete in a response of status 200.
-    kept = None
+    undeleted = None
     if not answer.status:
-        kept = _KEPT.search(str(error).split("\n\nDebug source", 1)[0])
-    return kept["code"] if kept else _xml(answer.body, "Code")
+        undeleted = _KEPT.search(str(error).split("\n\nDebug source", 1)[0])
+    if undeleted:
+        return undeleted["code"]
+    return _xml(answer.body, "Code")
 
 
 def _leaf(
     error: Exception, answer: _Answer, what: str, lacking: Sequence[str], secrets: Sequence[str], path: str
 ) -> StoreError:
     text = str(error).split("\n\nDebug source", 1)[0]
-    status, words = answer.status, answer.words
-    kept = _KEPT.search(text) if not status else None
+    status = answer.status
+    words = answer.words
     code = _code(error, answer)
-    brief = f"the store answered {code} {kept['why']} for {kept['key']}" if kept else _brief(text, answer)
+    brief = _brief(text, answer)
+    undeleted = None
+    if not status:
+        undeleted = _KEPT.search(text)
+    if undeleted:
+        brief = f"the store answered {code} {undeleted['why']} for {undeleted['key']}"
     why = f"cannot {what}: {redact(brief, secrets)}"
     name = type(error).__name__
     if code == "NoSuchKey" and isinstance(error, FileNotFoundError):  # each log read ends with this response
@@ -171,9 +182,11 @@ def is_unparsed(error: Exception) -> bool:
 
 def _brief(text: str, answer: _Answer) -> str:
     if answer.status:
-        code, message = _xml(answer.body, "Code"), _xml(answer.body, "Message")
+        code = _xml(answer.body, "Code")
+        message = _xml(answer.body, "Message")
         return " ".join(f"the store answered {answer.status} {code} {message}".split())
-    text = text.split(" - ", 1)[-1] if text.startswith("Generic") else text
+    if text.startswith("Generic"):
+        text = text.split(" - ", 1)[-1]
     return " ".join(text.split())[:300]
 
 

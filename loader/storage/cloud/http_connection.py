@@ -68,7 +68,7 @@ class HttpConnection:
     __slots__ = (
         *("status", "first", "nbytes", "size", "etag", "text", "idle_since"),
         *("_socket", "_timeout_s", "_flags", "_quickack", "_keep", "_lasts"),
-        *("_memory", "_view", "_at", "_come", "_remaining"),
+        *("_memory", "_view", "_at", "_stop", "_remaining"),
     )
 
     def __init__(self, place: Place, connect_timeout_s: float, timeout_s: float) -> None:
@@ -77,10 +77,14 @@ class HttpConnection:
         self._keep: Keep | None = None  # set only during a request, to avoid a reference cycle
         self._memory = bytearray(SMALL_BYTES + HEAD_BYTES)
         self._view = memoryview(self._memory)
-        self._at = self._come = 0  # range in memory of body bytes that came with the head and are unread
-        self._remaining = 0  # unread bytes of the body
-        self._lasts = True
-        self.status, self.etag, self.text, self.idle_since = 0, "", b"", 0.0
+        self._at = 0  # [_at, _stop): range in memory of body bytes that came with the head and are unread
+        self._stop = 0
+        self._remaining = 0  # unread bytes of the body, those in memory included
+        self._lasts = True  # False if the server or an error ends the connection
+        self.status = 0
+        self.etag = ""
+        self.text = b""
+        self.idle_since = 0.0
         self._socket, self._flags = _connect(place, connect_timeout_s, timeout_s)
         self._quickack = _QUICKACK if _acknowledges(self._socket) else None
 
@@ -104,48 +108,61 @@ class HttpConnection:
 
     def read_head(self, nbytes: int, keep: Keep) -> int:
         """Read the response head of the request sent, and return the status, like `request`. Raises: Broken."""
-        self._keep, come, end, until = keep, 0, -1, time.monotonic() + self._timeout_s
-        most = len(self._memory) if nbytes <= SMALL_BYTES else _BEGINNING
+        self._keep = keep
+        until = time.monotonic() + self._timeout_s
+        n_received = 0  # bytes in memory
+        head_end = -1  # where the empty line after the head begins; -1 until it is there
+        most = _BEGINNING
+        if nbytes <= SMALL_BYTES:
+            most = len(self._memory)
         try:
             if self._quickack is not None:
                 self._socket.setsockopt(socket.IPPROTO_TCP, self._quickack, 1)
-            while end < 0 and come < HEAD_BYTES:
-                peek = socket.MSG_PEEK if self._flags and not come and most == _BEGINNING else 0
-                count = self._socket.recv_into(self._view[come:most], most - come, peek)
+            while head_end < 0 and n_received < HEAD_BYTES:
+                peek = 0
+                if self._flags and not n_received and most == _BEGINNING:
+                    peek = socket.MSG_PEEK
+                count = self._socket.recv_into(self._view[n_received:most], most - n_received, peek)
                 if not count:
                     raise ConnectionResetError(ECONNRESET, "closed by the server")
-                if come and time.monotonic() > until:
+                if n_received and time.monotonic() > until:
                     raise TimeoutError
-                begin, come = max(0, come - 3), come + count
-                end = self._memory.find(b"\r\n\r\n", begin, come)
+                begin = max(0, n_received - 3)  # three of the four bytes may have come before
+                n_received += count
+                head_end = self._memory.find(b"\r\n\r\n", begin, n_received)
                 most = max(most, HEAD_BYTES)
                 if peek:  # read only the head, so that the whole body goes into separate memory
-                    come = self._socket.recv_into(self._view[: end + 4 if end >= 0 else come])
+                    n_peeked = n_received
+                    if head_end >= 0:
+                        n_peeked = head_end + 4
+                    n_received = self._socket.recv_into(self._view[:n_peeked])
         except OSError as error:
-            raise self._timeout_error(error, at_once=not come) from None
+            raise self._timeout_error(error, at_once=not n_received) from None
         except BaseException:
             self.close()
             raise
-        return self._understand(end, come, until)
+        return self._understand(head_end, n_received, until)
 
     def all(self) -> bytes:
         end = self._at + self._remaining  # of the memory
         if end > len(self._memory):
             return self._large()
-        begin, come, until = self._at, self._come, time.monotonic() + self._timeout_s
+        n_received = self._stop
+        until = time.monotonic() + self._timeout_s
         with self:
-            self._remaining = end - come
-            while come < end:
-                come += self._receive(self._view[come:end])
-                if come < end and time.monotonic() > until:
+            self._remaining = end - n_received
+            while n_received < end:
+                n_received += self._receive(self._view[n_received:end])
+                if n_received < end and time.monotonic() > until:
                     raise TimeoutError
-        data = bytes(self._view[begin:end])
+        data = bytes(self._view[self._at : end])
         self._end()
         return data
 
     def _large(self) -> bytes:
-        nbytes, begun = self._remaining, b""
-        if self._flags and self._at == self._come:  # TLS has no flags
+        nbytes = self._remaining
+        begun = b""
+        if self._flags and self._at == self._stop:  # TLS has no flags
             # The kernel fills new memory; zeroing it first would hold the interpreter's lock.
             with self:
                 begun = self._socket.recv(nbytes, self._flags)
@@ -170,7 +187,8 @@ class HttpConnection:
         """
         view = view[: self._remaining]
         with self:
-            if count := min(self._come - self._at, len(view)):
+            count = min(self._stop - self._at, len(view))
+            if count:
                 view[:count] = self._view[self._at : self._at + count]
                 self._at += count
                 self._remaining -= count
@@ -221,45 +239,74 @@ class HttpConnection:
         if hasattr(self, "_socket"):
             self._socket.close()
 
-    def _understand(self, end: int, come: int, until: float) -> int:
-        head = bytes(self._view[: end + 2]) if end >= 0 else b""
-        self._lasts, self._at, self._come, self._remaining = False, 0, 0, 0
-        self.status, self.etag, self.text = 0, "", b""
+    def _understand(self, head_end: int, n_received: int, until: float) -> int:
+        """Parse the head in memory, and return the status; 0 for a response that obstore should get instead."""
+        head = b""
+        if head_end >= 0:
+            head = bytes(self._view[: head_end + 2])  # the patterns need each line's end
+        self._lasts = False
+        self._at = 0
+        self._stop = 0
+        self._remaining = 0
+        self.status = 0
+        self.etag = ""
+        self.text = b""
         if not head.startswith((b"HTTP/1.1 ", b"HTTP/1.0 ")) or not head[9:12].isdigit():
             return self.status
         self.status = int(head[9:12])
         # "in" is much faster than a case-insensitive pattern, and nearly always false.
         lasts = head[7:8] == b"1" and not (b"lose" in head and _CLOSES.search(head))
-        length, span, etag = _LENGTH.search(head), _RANGE.search(head), _ETAG.search(head)
+        length = _LENGTH.search(head)
+        span = _RANGE.search(head)
+        etag = _ETAG.search(head)
         is_coded = b"oding:" in head and _CODED.search(head)
+        body_at = head_end + 4
         if self.status != PLAIN or is_coded or not (length and span and etag):
-            has_none = self.status < 200 or self.status in _BODILESS
-            expected = 0 if has_none else int(length[1]) if length and not is_coded else None
-            self.status = 0 if self.status == PLAIN else self.status
+            is_bodiless = self.status < 200 or self.status in _BODILESS
+            text_nbytes: int | None = None
+            if is_bodiless:
+                text_nbytes = 0
+            elif length and not is_coded:
+                text_nbytes = int(length[1])
+            if self.status == PLAIN:
+                self.status = 0
             self.etag = _match_text(etag)
-            self._lasts = self._read_text(end + 4, come, expected, until) and lasts and not has_none
+            is_whole = self._read_text(body_at, n_received, text_nbytes, until)
+            self._lasts = is_whole and lasts and not is_bodiless
             return self.status
         first, last, size = span.groups()
-        self.first, self.nbytes, self.size = int(first), int(length[1]), int(size)
+        self.first = int(first)
+        self.nbytes = int(length[1])
+        self.size = int(size)
         self.etag = _match_text(etag)
-        if self.nbytes > int(last) + 1 - self.first or come - end - 4 > self.nbytes:
+        if self.nbytes > int(last) + 1 - self.first or n_received - body_at > self.nbytes:
             raise self._timeout_error(OSError(0, "more bytes come than were asked for"))
-        self._at, self._come, self._remaining, self._lasts = end + 4, come, self.nbytes, lasts
+        self._at = body_at
+        self._stop = n_received
+        self._remaining = self.nbytes
+        self._lasts = lasts
         return PLAIN
 
-    def _read_text(self, begin: int, come: int, nbytes: int | None, until: float) -> bool:
+    def _read_text(self, begin: int, n_received: int, nbytes: int | None, until: float) -> bool:
+        """Read a body into `text`, up to a limit. Return whether it is whole."""
         # nbytes: None if an empty chunk ends it.
-        end = HEAD_BYTES if nbytes is None else min(begin + nbytes, HEAD_BYTES)
-        with suppress(OSError):
+        end = HEAD_BYTES
+        if nbytes is not None:
+            end = min(begin + nbytes, HEAD_BYTES)
+
+        def has_last_chunk() -> bool:
             # Start at the head's last line end: the only chunk may be the final one.
-            while come < end and not (nbytes is None and self._memory.endswith(_LAST_CHUNK, begin - 2, come)):
-                count = self._socket.recv_into(self._view[come:end])
+            return nbytes is None and self._memory.endswith(_LAST_CHUNK, begin - 2, n_received)
+
+        with suppress(OSError):
+            while n_received < end and not has_last_chunk():
+                count = self._socket.recv_into(self._view[n_received:end])
                 if not count or time.monotonic() > until:
                     break
-                come += count
-        self.text = bytes(self._view[begin:come])
+                n_received += count
+        self.text = bytes(self._view[begin:n_received])
         if nbytes is None:
-            return self._memory.endswith(_LAST_CHUNK, begin - 2, come)
+            return has_last_chunk()
         return len(self.text) == nbytes
 
     def _receive(self, view: memoryview) -> int:
@@ -272,7 +319,8 @@ class HttpConnection:
     def _end(self) -> None:
         if self._remaining or self._keep is None:
             return  # or another thread already uses it
-        keep, self._keep = self._keep, None
+        keep = self._keep
+        self._keep = None
         if self._lasts:
             keep(self)
         else:
@@ -337,15 +385,19 @@ def dial(place: Place, timeout_s: float) -> socket.socket:
     addresses = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
     first = _answered.get(place.host, addresses[0][0])
     addresses.sort(key=lambda info: info[0] != first)
-    tried = [addresses[0], *[info for info in addresses if info[0] != addresses[0][0]][:1]]
-    if len(tried) == 1:
-        tried = addresses[:2]
-    until, why = time.monotonic() + timeout_s, ""
+    tried = addresses[:2]
+    for info in addresses:
+        if info[0] != addresses[0][0]:
+            tried = [addresses[0], info]
+            break
+    until = time.monotonic() + timeout_s
+    why = ""
     for number, (family, kind, protocol, _, address) in enumerate(tried):
         try:
             sock = socket.socket(family, kind, protocol)
             try:
-                sock.settimeout(max(0.01, (until - time.monotonic()) / (len(tried) - number)))
+                share_s = (until - time.monotonic()) / (len(tried) - number)
+                sock.settimeout(max(0.01, share_s))
                 sock.connect(address)
             except BaseException:
                 sock.close()

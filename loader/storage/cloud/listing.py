@@ -59,13 +59,18 @@ Raises: OSError, with obstore's text (`errors.translate`); InvalidStore.
 
 def s3_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime: Runtime) -> PageOf:
     anonymous = bool(config.get("skip_signature"))
-    keys = {"access_key_id": "none", "secret_access_key": "none"} if anonymous else {}
-    plain = {name: value for name, value in config.items() if name != "skip_signature"} | keys
+    plain = {name: value for name, value in config.items() if name != "skip_signature"}
+    if anonymous:
+        # For `origin`, which cuts the signature off: obstore signs with any keys.
+        plain |= {"access_key_id": "none", "secret_access_key": "none"}
 
     def sign_url(config: Mapping[str, Any]) -> str:
         import obstore
 
-        client: Any = connector("S3Store", bucket, config, None if anonymous else provider, runtime)(0)
+        own_provider = provider
+        if anonymous:
+            own_provider = None
+        client: Any = connector("S3Store", bucket, config, own_provider, runtime)(0)
         try:
             return str(obstore.sign(client, "GET", "x", _SIGNED_FOR))
         except client_errors() as error:
@@ -97,8 +102,11 @@ def google_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime:
     def page(prefix: str, start_after: str, token: str) -> ListingPage:
         origin = str(config.get("base_url") or _GOOGLE).rstrip("/")
         address = f"{origin}/{bucket}?{urlencode(_list_query(prefix, start_after, token), quote_via=quote)}"
-        bearer = "" if config.get("skip_signature") else _google_token(bucket, config, provider)
-        return _s3_page(_fetch(address, {"Authorization": f"Bearer {bearer}"} if bearer else {}, runtime))
+        headers = {}
+        if not config.get("skip_signature"):
+            bearer = _google_token(bucket, config, provider)
+            headers["Authorization"] = f"Bearer {bearer}"
+        return _s3_page(_fetch(address, headers, runtime))
 
     return page
 
@@ -170,7 +178,9 @@ def _await_provider(provider: Any) -> Mapping[str, Any]:
         return await provided
 
     provided = provider()
-    return dict(asyncio.run(await_value(provided)) if inspect.isawaitable(provided) else provided)
+    if inspect.isawaitable(provided):
+        provided = asyncio.run(await_value(provided))
+    return dict(provided)
 
 
 def _google_token(bucket: str, config: Mapping[str, Any], provider: Any) -> str:
@@ -258,9 +268,11 @@ def _s3_page(body: bytes) -> ListingPage:
 def _azure_page(body: bytes) -> ListingPage:
     from email.utils import parsedate_to_datetime
 
-    root, objects = _parse_xml(body), list[dict[str, Any]]()
+    root = _parse_xml(body)
+    objects = list[dict[str, Any]]()
     for blob in root.iterfind("{*}Blobs/{*}Blob"):
-        name, properties = blob.find("{*}Name"), blob.find("{*}Properties")
+        name = blob.find("{*}Name")
+        properties = blob.find("{*}Properties")
         if name is None or properties is None:
             continue
         path = name.text or ""
@@ -343,12 +355,14 @@ def list_objects(
 
 class _Pages:
     def __init__(self, connection: Connection, base: str, prefix: str, pages_of: PageOf) -> None:
-        self._connection, self._prefix, self._pages_of = connection, prefix, pages_of
+        self._connection = connection
+        self._prefix = prefix
+        self._pages_of = pages_of
         self._full = base + prefix
         self._folder = self._full[: self._full.rfind("/")] if "/" in self._full else None
         self._pages: Iterator[Sequence[Any]] | None = None
         self._seen = ""  # last path of all pages so far, in all passes
-        self._is_parsed = True
+        self._is_parsed = True  # False once obstore rejected a key: then pages are requested directly
         self.begins = True
         """True for the first page of a pass."""
 
@@ -359,11 +373,14 @@ class _Pages:
             self.begins = False
         if self._is_parsed:
             return
-        self.begins, start, token = True, behind(), ""
+        self.begins = True
+        start = behind()
+        token = ""
         while True:
             raw = self._call(lambda *_: self._pages_of(self._full, start, token))  # noqa: B023 - called at once
             yield raw.objects
-            self.begins, token = False, raw.token
+            self.begins = False
+            token = raw.token
             if not token:
                 return
 
@@ -371,6 +388,7 @@ class _Pages:
         return self._connection.call("list", self._prefix, attempt)
 
     def _next(self, obstore: Any, client: Client, behind: str) -> Sequence[Any] | None:
+        """Return obstore's next page with a new path; None after the last one, or if it rejected a key."""
         try:
             if self._pages is None:
                 self._pages = obstore.list(client, self._folder, offset=behind or None, chunk_size=PAGE_KEYS)

@@ -40,8 +40,9 @@ PAUSE_S = 60.0
 
 _NO_KEY = b"<Code>NoSuchKey</Code>"
 _YES = {"true", "1", "on", "yes", "y"}
-_OF_CREDENTIALS = {400, 401, 403}
-_ANYHOW = {408, 416, 429, 500, 502, 503, 504}
+_CREDENTIAL_STATUSES = {400, 401, 403}
+_STORE_STATUSES = {408, 416, 429, 500, 502, 503, 504}
+"""Statuses that obstore would get too: the request and its signature are not the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +72,15 @@ class Direct:
 
     def __init__(self, runtime: Runtime, *, proxies: bool) -> None:
         """proxies: False if no proxy is configured."""
-        self._runtime, self._proxies = runtime, proxies
+        self._runtime = runtime
+        self._proxies = proxies
         self._lock = Lock()
         self._idle: deque[HttpConnection] = deque()
         self._signed: dict[str, Signed] = {}
         self._tls: ssl.SSLContext | None = None
         self._servers: dict[str, Server] = {}
-        self._refusals, self._resumes = 0, 0.0
+        self._refusals = 0  # since the last success
+        self._resumes = 0.0  # time, of `time.monotonic`, until which obstore gets all requests
 
     @property
     def is_on(self) -> bool:
@@ -105,13 +108,15 @@ class Direct:
             self.refused()  # obstore has its own certificates
             return None
         if connection.status == PLAIN and connection.first == start and start + connection.nbytes <= stop:
-            self._refusals, connection.etag = 0, quote_etag(connection.etag)
+            self._refusals = 0
+            connection.etag = quote_etag(connection.etag)
             return connection
-        status, text = connection.status, connection.text
+        status = connection.status
+        text = connection.text
         connection.discard()  # other threads may use it from here on
-        _raise_meant(status, text)
+        _raise_store_error(status, text)
         if self._signed.pop(path, None) is signed:  # else another thread got the same response
-            if status in _OF_CREDENTIALS:
+            if status in _CREDENTIAL_STATUSES:
                 self._signed.clear()  # signed by credentials that may have expired
             self.refused()
         count_request()  # this request; the caller counted obstore's
@@ -177,13 +182,17 @@ class Direct:
 
     def _find_server(self, origin: str) -> Server | None:
         address = urlsplit(origin)
-        host, is_tls = address.hostname, address.scheme == "https"
+        host = address.hostname
+        is_tls = address.scheme == "https"
         if not is_tls and str(self._runtime.client.get("allow_http", True)).lower() not in _YES:
             return None
         if not host or (self._proxies and _is_proxied(address.scheme, address.netloc)):
             return None
         try:
-            place = Place(host, address.port or (443 if is_tls else 80), self._context() if is_tls else None)
+            if is_tls:
+                place = Place(host, address.port or 443, self._context())
+            else:
+                place = Place(host, address.port or 80, None)
         except ValueError:  # includes ssl.SSLError: obstore may accept the certificate
             return None
         fields = f" HTTP/1.1\r\nHost: {address.netloc}\r\nUser-Agent: penstock\r\nAccept: */*\r\n"
@@ -195,17 +204,19 @@ class Direct:
             if self._tls is None:
                 context = ssl.create_default_context()
                 context.set_alpn_protocols(["http/1.1"])
-                if certificate := self._runtime.client.get("root_certificate"):
-                    context.load_verify_locations(
-                        cadata=certificate.decode() if isinstance(certificate, bytes) else certificate
-                    )
+                certificate = self._runtime.client.get("root_certificate")
+                if isinstance(certificate, bytes):
+                    certificate = certificate.decode()
+                if certificate:
+                    context.load_verify_locations(cadata=certificate)
                 self._tls = context
             return self._tls
 
     def refused(self) -> None:
         self._refusals += 1
         if self._refusals >= REFUSALS:
-            self._refusals, self._resumes = 0, time.monotonic() + PAUSE_S
+            self._refusals = 0
+            self._resumes = time.monotonic() + PAUSE_S
 
 
 def _is_proxied(scheme: str, netloc: str) -> bool:
@@ -215,8 +226,9 @@ def _is_proxied(scheme: str, netloc: str) -> bool:
     return bool(proxies.get(scheme) or proxies.get("all")) and not proxy_bypass(netloc)
 
 
-def _raise_meant(status: int, text: bytes) -> None:
+def _raise_store_error(status: int, text: bytes) -> None:
+    """Raise the error of a response that obstore would get too."""
     if status == 404 and _NO_KEY in text:
         raise FileNotFoundError(f"status code: {status} {text.decode('utf-8', 'replace')}")
-    if status in _ANYHOW:
+    if status in _STORE_STATUSES:
         raise OSError(f"status code: {status} {text.decode('utf-8', 'replace')}")

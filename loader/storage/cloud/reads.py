@@ -159,9 +159,13 @@ class ReadStore(Opened):
         check_span(key, offset, len(view))
         if not view:
             return self._empty(key, offset, etag).etag
-        path, done, current = self._prefix + check_key(key), 0, etag
+        path = self._prefix + check_key(key)
+        done = 0  # bytes of `view` that are filled
+        current = etag
         end = offset + len(view)
-        stop = end if series is None else max(end, series.stop)
+        stop = end  # of the response, which may serve the series' next reads too
+        if series is not None:
+            stop = max(end, series.stop)
         if series is not None and series.etag:
             current = self._check_pin(key, series.etag, etag)
             with suppress(Broken):  # not a new request: the budget is for the next one
@@ -175,10 +179,13 @@ class ReadStore(Opened):
             if done < len(view):
                 at = offset + done
                 answer, current = self._request(obstore, client, key, path, at, end - at, current, stop - end)
-                if series is not None:
-                    series.begin(answer, at, current)
                 rest = view[done:]
-                for count in answer.into(rest) if series is None else series.into(at, rest):
+                if series is None:
+                    counts = answer.into(rest)
+                else:
+                    series.begin(answer, at, current)
+                    counts = series.into(at, rest)
+                for count in counts:
                     done += count
             self._whole(key, done, len(view))
             return str(current)
@@ -191,6 +198,7 @@ class ReadStore(Opened):
         return object_info(key, meta)
 
     def _beginning(self, key: str) -> tuple[Blob, int]:
+        """Return (first BOUNDED_BYTES of an object, or fewer, the size of the object)."""
         path = self._prefix + check_key(key)
 
         def attempt(obstore: Any, client: Client) -> tuple[Blob, int] | None:
@@ -200,7 +208,9 @@ class ReadStore(Opened):
                 if is_past_end(error, path):
                     return None  # there are no bytes to request
                 raise
-            etag, nbytes = answer.etag, answer.size  # once read to its end, the connection may be reused
+            # Before the body: once it is read to its end, another thread may use the connection.
+            etag = answer.etag
+            nbytes = answer.size
             data = answer.all()
             self._whole(key, len(data), min(nbytes, BOUNDED_BYTES))
             return Blob(data, etag), nbytes
@@ -224,6 +234,10 @@ class ReadStore(Opened):
         etag: str | None,
         beyond: int = 0,
     ) -> tuple[Answer, str]:
+        """Return (response with bytes from `offset` on, the object's etag). etag: a pin, or None.
+
+        beyond: bytes after the range that the response may have too.
+        """
         try:
             answer = self._answer(obstore, client, path, offset, offset + nbytes, beyond)
         except client_errors() as error:
@@ -252,7 +266,8 @@ class ReadStore(Opened):
         try:
             return self._call("read", key, attempt)
         except Forbidden as refused:
-            scheme, path = self.url.partition("://")[0], self._prefix + key
+            scheme = self.url.partition("://")[0]
+            path = self._prefix + key
             raise explain_refusal(self._connection, scheme, path, refused) from None
 
     def _empty(self, key: str, offset: int, etag: str | None) -> Blob:
@@ -286,7 +301,8 @@ class NativeAnswer:
     def __init__(self, answer: Any) -> None:
         meta = answer.meta
         self._answer = answer
-        self.etag, self.size = metadata_etag(meta), int(meta["size"])
+        self.etag = metadata_etag(meta)
+        self.size = int(meta["size"])
 
     def all(self) -> bytes:
         data: bytes = self._answer.bytes().to_bytes()

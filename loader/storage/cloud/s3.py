@@ -62,21 +62,30 @@ class S3PutStore(RemoteStore):
         super().__init__(
             connect, prefix, spec, url, runtime, pages_of=pages_of, delete_keys=delete_keys, direct=direct
         )
-        self._unsigned, self._twins, self._reading_back = unsigned, Lock(), Lock()
-        self._twin_client: Client | None = None
-        self._vouches = True
+        self._unsigned = unsigned
+        self._twin_lock = Lock()
+        self._reading_back = Lock()
+        self._twin_client: Client | None = None  # signs no payloads
+        self._vouches = True  # False once the store rejected an unsigned put, or stored other bytes
 
     def put_same(self, key: str, data: bytes | memoryview, etag: str, *, replace: bool) -> None:
         """Put an object that another store has with `etag`, like `put` (if `replace`) or `put_if_absent`.
 
         If the store returns another ETag, the object is read back, and put again if it differs from `data`.
         """
-        is_put = self._vouches and is_md5(etag) and self._put_unsigned(key, data, etag, replace)
-        if not is_put:
-            (self.put if replace else self.put_if_absent)(key, data)
+        if self._vouches and is_md5(etag) and self._put_unsigned(key, data, etag, replace):
+            return
+        if replace:
+            self.put(key, data)
+        else:
+            self.put_if_absent(key, data)
 
     def _put_unsigned(self, key: str, data: bytes | memoryview, etag: str, replace: bool) -> bool:
-        path, mode = self._prefix + check_key(key), "overwrite" if replace else "create"
+        """Return whether the store has the object afterwards; False if it must be put with a signature."""
+        path = self._prefix + check_key(key)
+        mode = "create"
+        if replace:
+            mode = "overwrite"
 
         def attempt(obstore: Any, _: Client) -> str | None:
             client = self._twin()  # here, so that a forked child fails before creating one
@@ -84,7 +93,9 @@ class S3PutStore(RemoteStore):
             def put() -> str:
                 return metadata_etag(obstore.put(client, path, data, mode=mode, use_multipart=False))
 
-            return put() if replace else self._created(obstore, client, key, data, put)
+            if replace:
+                return put()
+            return self._created(obstore, client, key, data, put)
 
         try:
             stored_etag = self._call("write", key, attempt)
@@ -109,12 +120,12 @@ class S3PutStore(RemoteStore):
         return True
 
     def close(self) -> None:
-        with self._twins:
+        with self._twin_lock:
             self._twin_client = None
         super().close()
 
     def _twin(self) -> Client:
-        with self._twins:
+        with self._twin_lock:
             if self._twin_client is None:
                 self._twin_client = self._unsigned(0)
             return self._twin_client

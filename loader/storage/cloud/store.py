@@ -53,7 +53,8 @@ class RemoteStore(ReadStore):
         Raises: ForkedStore; InvalidStore if the client rejects its configuration.
         """
         super().__init__(connect, prefix, spec, url, runtime, direct)
-        self._pages_of, self._delete_keys = pages_of, delete_keys
+        self._pages_of = pages_of
+        self._delete_keys = delete_keys
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         path = self._prefix + check_key(key)
@@ -108,8 +109,9 @@ class RemoteStore(ReadStore):
         _delete_objects(self._connection, self._prefix, [check_key(key) for key in keys], self._delete_keys)
 
     def copy(self, src: str, dst: str) -> None:
-        from_, to = self._prefix + check_key(src), self._prefix + check_key(dst)
-        self._call("copy", src, lambda obs, client: obs.copy(client, from_, to))
+        source = self._prefix + check_key(src)
+        target = self._prefix + check_key(dst)
+        self._call("copy", src, lambda obs, client: obs.copy(client, source, target))
 
     def open_stream(self, key: str) -> BinaryIO:
         return open_reader(self, key)
@@ -122,6 +124,7 @@ class RemoteStore(ReadStore):
     def _created(
         self, obstore: Any, client: Client, key: str, data: bytes | memoryview, put: Callable[[], T]
     ) -> T | None:
+        """Return the result of `put`; None if it failed and the key holds `data` anyway."""
         try:
             return put()
         except client_errors() as error:
@@ -171,13 +174,17 @@ def _delete_batches(
 
 
 def _delete_batch(connection: Connection, base: str, batch: Sequence[str]) -> Sequence[str]:
+    """Delete keys by one request; return them if one is missing, so that others may remain."""
     paths = [base + key for key in batch]
 
     def attempt(obstore: Any, client: Client) -> None:
         obstore.delete(client, paths)
 
+    shown = f"({len(batch)} keys)"
+    if len(batch) == 1:
+        shown = batch[0]
     try:
-        connection.call("delete", batch[0] if len(batch) == 1 else f"({len(batch)} keys)", attempt)
+        connection.call("delete", shown, attempt)
     except ObjectNotFound:
         return batch
     return ()

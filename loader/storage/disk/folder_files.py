@@ -118,7 +118,8 @@ def write_all(descriptor: int, data: memoryview) -> None:
 
 def write_direct(descriptor: int, data: memoryview) -> None:
     """Write all of `data`, bypassing the page cache if the file system can. Raises: OSError."""
-    flags, begun = fcntl.fcntl(descriptor, fcntl.F_GETFL), os.lseek(descriptor, 0, os.SEEK_CUR)
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    begin = os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _DIRECT)
         write_all(descriptor, data)
@@ -127,7 +128,8 @@ def write_direct(descriptor: int, data: memoryview) -> None:
             raise
     finally:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
-    write_all(descriptor, data[os.lseek(descriptor, 0, os.SEEK_CUR) - begun :])
+    n_written = os.lseek(descriptor, 0, os.SEEK_CUR) - begin
+    write_all(descriptor, data[n_written:])
 
 
 def fsync_directory(path: str) -> None:
@@ -146,7 +148,8 @@ class NewFile:
     """A file written next to its target and renamed in one step. `close` deletes an unfinished file."""
 
     def __init__(self, target: str) -> None:
-        self._target, self._folder = target, os.path.dirname(target)
+        self._target = target
+        self._folder = os.path.dirname(target)
         self._temporary = f"{self._folder}/{temporary_name()}"
         with self._words():
             self._descriptor: int | None = self._open()
@@ -165,10 +168,11 @@ class NewFile:
 
     def write(self, data: memoryview) -> None:
         """Append bytes, bypassing the page cache if they are many and aligned."""
-        whole = len(data) - len(data) % DIRECT_ALIGNMENT if len(data) >= DIRECT_BYTES else 0
-        if whole:
-            self.fill(lambda out: write_direct(out, data[:whole]))
-        self.fill(lambda out: write_all(out, data[whole:]))
+        n_direct = 0
+        if len(data) >= DIRECT_BYTES:
+            n_direct = len(data) - len(data) % DIRECT_ALIGNMENT
+            self.fill(lambda out: write_direct(out, data[:n_direct]))
+        self.fill(lambda out: write_all(out, data[n_direct:]))
 
     def fill(self, work: Callable[[int], None]) -> None:
         with self._words():
@@ -191,7 +195,8 @@ class NewFile:
             _unlink_if_there(self._temporary)
 
     def _close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
+        descriptor = self._descriptor
+        self._descriptor = None
         if descriptor is not None:
             os.close(descriptor)
 
@@ -312,7 +317,8 @@ class _Tree:
 
     def files(self, folder: str, chain: tuple[str, ...]) -> Iterator[tuple[str, os.DirEntry[str]]]:
         """Yield the files below a folder. chain: real paths of the folder and its parents, if links are judged."""
-        prefix, after = self.prefix, self.start_after
+        prefix = self.prefix
+        after = self.start_after
         for key, entry in self._entries(folder):
             if key.endswith("/"):
                 may_match = key.startswith(prefix) or prefix.startswith(key)
@@ -344,7 +350,10 @@ class _Tree:
         return None
 
     def _entries(self, folder: str) -> list[tuple[str, os.DirEntry[str]]]:
-        prefix, start_after, follows = self.prefix, self.start_after or "", self.follows
+        """Return (path, entry) of a folder's entries that may match, sorted; a folder's path ends in '/'."""
+        prefix = self.prefix
+        start_after = self.start_after or ""
+        follows = self.follows
         matching: list[tuple[str, os.DirEntry[str]]] = []
         try:
             with os.scandir(self.base + folder) as entries:
@@ -352,6 +361,7 @@ class _Tree:
                     path = folder + entry.name
                     if not (path.startswith(prefix) or prefix.startswith(path)):
                         continue
+                    # Neither this path nor one below it sorts after `start_after`.
                     if path + "/" <= start_after and not start_after.startswith(path):
                         continue
                     kind = entry_kind(entry, follows=follows, judged=bool(self.extent))

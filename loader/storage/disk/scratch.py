@@ -167,7 +167,9 @@ class OnScratch:
     """A `store.NewObject` written to a temporary file and uploaded when finished."""
 
     def __init__(self, store: Store, key: str) -> None:
-        self._store, self._key, self._path = store, key, default_place()
+        self._store = store
+        self._key = key
+        self._path = default_place()  # for the error, until the file has a path
         try:
             self._folder = HeldFolder("shard")
             self._path = str(self._folder.path / "file")

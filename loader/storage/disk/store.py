@@ -139,7 +139,8 @@ class LocalStore(Opened):
 
         Raises: ObjectNotFound; Changed; Corrupt if the file ends too early; some buffers are then filled.
         """
-        runs, short = merge_pieces(pieces), list[BufferedRange]()
+        runs = merge_pieces(pieces)
+        short = list[BufferedRange]()
         descriptor, status = self._open(key)
         try:
             current = self._check_pin(key, status, etag)
@@ -242,7 +243,10 @@ class LocalStore(Opened):
         for path in paths:
             folder, _, name = path.rpartition("/")
             if path != name or not name.startswith(TEMPORARY):  # else it is at the top
-                check_key(folder if name.startswith(TEMPORARY) else path)
+                if name.startswith(TEMPORARY):  # no key, but its folder's path is one
+                    check_key(folder)
+                else:
+                    check_key(path)
             _unlink_in_place(self._base + check_prefix(top), path.removeprefix(top))
 
     def delete_many(self, keys: Iterable[str]) -> None:
@@ -390,7 +394,8 @@ def _open_file(path: str) -> int:
 
 
 def _pread_rest(descriptor: int, data: bytes, offset: int, nbytes: int) -> bytes:
-    pieces, count = [data], len(data)
+    pieces = [data]
+    count = len(data)
     while count < nbytes and pieces[-1]:
         pieces.append(os.pread(descriptor, nbytes - count, offset + count))
         count += len(pieces[-1])

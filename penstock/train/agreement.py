@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
+from .launched import Launched
+
 
 class Collective:
     """One collective of the default group at a time, beside the training. Every rank begins as many as the others.
@@ -21,7 +23,9 @@ class Collective:
     def __init__(self, device: Any) -> None:
         self._device: Any = device
         self._begun: Any = None
+        """(torch's work, tensor of the result on the host, event of its copy or None for gloo); None without one."""
         self._stream: Any = None
+        """Stream of the copies; None for gloo, and before the first collective."""
 
     def reduce(self, values: Sequence[int]) -> None:
         """Start an all-reduce of each value's maximum over the ranks."""
@@ -40,13 +44,16 @@ class Collective:
         if self._begun is None:
             return True
         work, _, copied = self._begun
-        return bool(work.is_completed() if copied is None else copied.query())
+        if copied is None:
+            return bool(work.is_completed())
+        return bool(copied.query())
 
     def result(self) -> Any:
         """Return the result as a tensor of the host, and forget it; None without a collective."""
         if self._begun is None:
             return None
-        (work, tensor, copied), self._begun = self._begun, None
+        work, tensor, copied = self._begun
+        self._begun = None
         if copied is None:
             work.wait()
         else:
@@ -57,7 +64,8 @@ class Collective:
         import torch
 
         if self._device.type != "cuda":
-            self._begun = *_start_collective(tensor, gathers), None
+            work, result = _start_collective(tensor, gathers)
+            self._begun = work, result, None
             return
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
@@ -90,11 +98,48 @@ MOST_STEPS = 10
 """Most steps from one exchange to the next: they may become long."""
 
 
-def collective_device(device: Any) -> Any:
-    """Return where the values of a collective are: on this rank's device for nccl, else in memory."""
+def begin_group(launched: Launched, device: Any) -> bool:
+    """Begin the default process group. Return False without one to begin: the script has, or there is one process."""
+    from torch import distributed
+
+    if not launched.grouped or distributed.is_initialized():
+        return False
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    distributed.init_process_group(
+        backend,
+        init_method=launched.meeting,
+        rank=launched.world.rank,
+        world_size=launched.world.world_size,
+    )
+    return True
+
+
+def default_group() -> Any | None:
+    """Return the default process group; None without one."""
+    from torch import distributed
+
+    if not distributed.is_initialized():
+        return None
+    return distributed.group.WORLD
+
+
+def leave_group() -> None:
+    """Leave the default process group."""
+    from torch import distributed
+
+    distributed.destroy_process_group()
+
+
+def collective_device(device: Any) -> Any | None:
+    """Return where the values of a collective are: on this rank's device for nccl, else in memory.
+
+    None without a default process group.
+    """
     import torch
     from torch import distributed
 
+    if not distributed.is_initialized():
+        return None
     if "nccl" in str(distributed.get_backend()):
         return device
     return torch.device("cpu")
@@ -109,9 +154,13 @@ class Agreement:
     def __init__(self, device: Any | None) -> None:
         self._collective = None if device is None else Collective(device)
         self._every = 1
+        """Calls from one exchange to the next, alike on all ranks."""
         self._calls = 0
+        """Calls since the last exchange began."""
         self._step_s = 0.0
+        """Median seconds of a step; 0 while it is not known."""
         self._begun_s = perf_counter()
+        """Clock at which the last exchange began."""
 
     def exchange(self, values: Callable[[], Sequence[int]], step_s: float | None = None) -> list[int] | None:
         """Begin to exchange values, unless a short step skips it; return the greatest values of the last exchange.

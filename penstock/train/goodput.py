@@ -268,9 +268,15 @@ def span_allocations(span: Span, attempts: Mapping[int, Mapping[str, Any]], now_
     allocations = list[Allocation]()
     for beginning, begun_us, end_us in zip(beginnings, begins_us, ends_us, strict=True):
         is_last = len(allocations) == len(beginnings) - 1
+        # The span's state is the scheduler's, of its last start only.
         state = span.state if is_last else ""
-        if beginning.noted is not None and beginning.noted.is_preempted and state in ("", "REQUEUED"):
-            state = PREEMPTED
+        ranks_ended_us: int | None = None
+        noted = beginning.noted
+        if noted is not None:
+            ranks_ended_us = noted.ended_us
+            # Slurm's accounting has REQUEUED also after a preemption with a grace time; the launcher notes which.
+            if noted.is_preempted and state in ("", "REQUEUED"):
+                state = PREEMPTED
         allocations.append(
             Allocation(
                 attempt=beginning.attempt,
@@ -279,8 +285,8 @@ def span_allocations(span: Span, attempts: Mapping[int, Mapping[str, Any]], now_
                 nodes=span.nodes,
                 state=state,
                 is_followed=not is_last,
-                is_noted=beginning.noted is not None,
-                ranks_ended_us=None if beginning.noted is None else beginning.noted.ended_us,
+                is_noted=noted is not None,
+                ranks_ended_us=ranks_ended_us,
             )
         )
     return allocations
@@ -426,25 +432,34 @@ def _stretches(events: Sequence[Event], *, is_noted: bool) -> Iterator[Stretch]:
 def _parts(
     allocation: Allocation, stretches: Iterable[Stretch], done: int, wait_share: float, last: str
 ) -> dict[str, float]:
-    """Return part -> seconds of a start. done: steps that earlier starts did. last: how the start ended."""
+    """Return part -> seconds of a start; they sum to its time.
+
+    stretches: in order. done: steps that earlier starts did. wait_share: share of the steps' time that its ranks
+    waited for data. last: name of the start's last event, "" if it has none.
+    """
     parts = dict.fromkeys(PARTS, 0.0)
     at_us = allocation.begun_us
     ended_us = allocation.ended_us
     if allocation.ranks_ended_us is not None:
+        # Clocks of nodes differ: the ranks' end is clipped to the allocation.
         ended_us = min(ended_us, max(at_us, allocation.ranks_ended_us))
-        parts["stopping" if last in STOPS else "back-off"] += (allocation.ended_us - ended_us) / 1e6
+        # After a failure the launcher keeps the nodes, and waits before the next start.
+        rest = "stopping" if last in STOPS else "back-off"
+        parts[rest] += (allocation.ended_us - ended_us) / 1e6
     for stretch in stretches:
-        until_us = max(at_us, min(stretch.until_us, ended_us))  # the parts add up to the start's time
+        # Clipped to the time after the stretch before it, so that the parts add up.
+        until_us = max(at_us, min(stretch.until_us, ended_us))
         seconds = (until_us - at_us) / 1e6
         at_us = until_us
         steps = stretch.end - stretch.begin
         if stretch.part != STEPS:
             parts[stretch.part] += seconds
-        elif not steps:
+        elif not steps:  # no step ended in it, so nothing explains the time
             parts["unknown"] += seconds
         else:
-            repeated = max(0, min(stretch.end, done) - stretch.begin) / steps
+            repeated_share = max(0, min(stretch.end, done) - stretch.begin) / steps
+            step_s = seconds * (1 - wait_share)
             parts["waiting for data"] += seconds * wait_share
-            parts["repeated steps"] += seconds * (1 - wait_share) * repeated
-            parts["new steps"] += seconds * (1 - wait_share) * (1 - repeated)
+            parts["repeated steps"] += step_s * repeated_share
+            parts[NEW_STEPS] += step_s * (1 - repeated_share)
     return parts

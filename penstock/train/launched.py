@@ -8,6 +8,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from loader import World
 from loader.errors import InvalidRuntime
@@ -121,6 +122,25 @@ class Launched:
             replay=(environ[STEPS], environ.get(ORIGIN, "")) if environ.get(STEPS) else None,
             meeting=_meeting(environ) if world.world_size > 1 else None,
         )
+
+
+def rank_device(launched: Launched) -> Any:
+    """Return the `torch.device` of this process: its GPU, which becomes the current one, or the CPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", launched.local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def await_device(device: Any) -> None:
+    """Wait until a `torch.device` has done all work that this process gave it."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def user_name() -> str:

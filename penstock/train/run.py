@@ -17,11 +17,11 @@ from ..checkpoints.ranks import from_all_ranks, from_first_rank
 from ..checkpoints.restore import load_newest
 from ..checkpoints.run_checkpoints import plan_versions
 from ..units import elapsed_us, utc_us
-from .agreement import Agreement, collective_device
+from .agreement import Agreement, begin_group, collective_device, default_group, leave_group
 from .batch_source import BatchSource, batch_source, is_end_of_iterator
 from .hang import HangWatch
 from .intervals import DUE, NO_RECORD, RECORD, Intervals
-from .launched import Launched, share_nodes
+from .launched import Launched, await_device, rank_device, share_nodes
 from .record_writer import FaultRecord, RunRecord
 from .replay_run import load_origin, rank_replay
 from .run_folder import RunFolder
@@ -56,19 +56,29 @@ class Run:
     """`torch.device` of this process: its GPU, or the CPU."""
 
     def __init__(self, launched: Launched, name: str, checkpoints: str | None, record: str | None) -> None:
-        self.name, self.world, self.attempt = check_run_name(name), launched.world, launched.attempt
-        self._launched, self._checkpoints, self._record = launched, checkpoints, record
-        self._requests, self._hang = StopRequests(), HangWatch()
-        self._stopped, self._finished, self._own_group = Stop.NO, False, False
+        self.name = check_run_name(name)
+        self.world = launched.world
+        self.attempt = launched.attempt
+        self._launched = launched
+        self._checkpoints = checkpoints
+        self._record = record
+        self._requests = StopRequests()
+        self._hang = HangWatch()
+        self._stopped = Stop.NO
+        self._finished = False
+        """True if the batches ended, or the script left the loop by itself."""
         self._ended_early = self._is_context = self._is_closed = self._traced = False
         self._batches: BatchSource | None = None
         self._save_s = 0.0
         self._events: RunRecord | None = None
         self._trackers: RunTrackers | None = None
-        self._step, self._done, self._begun = -1, 0, 0.0
+        self._step = -1  # of the batch handed out last
+        self._steps_done = 0
+        self._step_begun_s = 0.0
+        """Clock at which the current step, or the wait for the first batch, began; 0 before."""
         self._traces: RunRecord | None = None
         self._faults: FaultRecord | None = None
-        self._interval = NO_RECORD
+        self._interval = NO_RECORD  # or RECORD or DUE: the greatest value that the ranks exchanged
         self._step_file = StepFile(launched.step_file)
         self._replay = None if launched.replay is None else rank_replay(*launched.replay)
 
@@ -113,22 +123,9 @@ class Run:
         return run
 
     def _join(self) -> None:
-        import torch
-        from torch import distributed
-
-        self.device = torch.device("cpu")
-        if torch.cuda.is_available():
-            self.device = torch.device("cuda", self._launched.local_rank % torch.cuda.device_count())
-            torch.cuda.set_device(self.device)
-        if self._launched.grouped and not distributed.is_initialized():
-            distributed.init_process_group(
-                "nccl" if self.device.type == "cuda" else "gloo",
-                init_method=self._launched.meeting,
-                rank=self.world.rank,
-                world_size=self.world.world_size,
-            )
-            self._own_group = True
-        device = collective_device(self.device) if distributed.is_initialized() else None
+        self.device = rank_device(self._launched)
+        self._own_group = begin_group(self._launched, self.device)
+        device = collective_device(self.device)
         self._agreement = Agreement(device)
         share_nodes(self._launched.node)
         if self._record is not None and self.world.rank == 0:
@@ -148,8 +145,8 @@ class Run:
             self._events.event(name, step, **facts)
 
     def __repr__(self) -> str:
-        world = self.world
-        return f"Run({self.name!r}, rank {world.rank} of {world.world_size}, attempt {self.attempt})"
+        rank = f"rank {self.world.rank} of {self.world.world_size}"
+        return f"Run({self.name!r}, {rank}, attempt {self.attempt})"
 
     @property
     def checkpoints(self) -> str:
@@ -166,9 +163,7 @@ class Run:
         Make the plan this way: one rank opens the root, and the others get the plan of some kilobytes. If 10,000 ranks
         open a root at once, the store refuses many of them.
         """
-        from torch import distributed
-
-        return from_first_rank(call, distributed.group.WORLD if distributed.is_initialized() else None)
+        return from_first_rank(call, default_group())
 
     def node_cache(self, path: str, **options: Any) -> "loader.NodeCache":
         """Return the cache of all nodes' disks, for `Loader(plan, cache=...)`, with a server on each node.
@@ -214,7 +209,9 @@ class Run:
         if self._stopped is Stop.NO:
             greatest = self._agreement.exchange(lambda: (self._requests.stop, interval()), step_s)
             if greatest is not None:
-                self._stopped, self._interval = Stop(greatest[0]), max(self._interval, greatest[1])
+                stop, interval_state = greatest
+                self._stopped = Stop(stop)
+                self._interval = max(self._interval, interval_state)
         return self._stopped
 
     def steps(
@@ -240,24 +237,31 @@ class Run:
         trace = self._rank_trace(profile, profile_ranks)
         source = batch_source(batches)
         self._restore(saved, state or {}, source)
-        saved, end = (saved, source.end) if self._replay is None else (None, self._replay.end)
-        self._batches, self._finished = source, False  # also after another loop of this run
-        first = newest = self._done = source.step
+        end = source.end
+        if self._replay is not None:
+            saved = None  # a replay writes no checkpoint
+            end = self._replay.end
+        self._batches = source
+        self._finished = False  # also after another loop of this run
+        first = newest = self._steps_done = source.step
         if self._stops_early(first):
             return
-        self._begun = perf_counter()
+        self._step_begun_s = perf_counter()
         try:
             for batch in source if trace is None else trace.batches(source):
                 self._intervals.batch(batch)
                 if source.step - batch.last_micro == first and batch.micro == 0:
-                    self._note_first_batch(source, first, self._begun)
-                    self._begun = perf_counter()
+                    self._note_first_batch(source, first, self._step_begun_s)
+                    self._step_begun_s = perf_counter()
                 self._step = batch.step
                 yield batch
                 if not batch.last_micro:
                     continue
-                took_s, self._begun = perf_counter() - self._begun, perf_counter()
-                step, last = source.step, source.step == end
+                now_s = perf_counter()
+                took_s = now_s - self._step_begun_s
+                self._step_begun_s = now_s
+                step = source.step
+                last = step == end
                 stop = self._finish_step(step, took_s, last=last)
                 if saved is not None and (stop or last or (save_every and step % save_every == 0)):
                     newest = self._save(saved, step, state or {}, source, wait=stop or last)
@@ -299,7 +303,7 @@ class Run:
     def _stops_early(self, first: int) -> bool:
         """Return whether a person stopped the run, or a signal came, before its first step."""
         self._requests.await_first_check()
-        # An exchange is one call behind.
+        # Two exchanges: each returns the values of the one before.
         stop = any(self._exchange(lambda: NO_RECORD) is not Stop.NO for _ in range(2))
         if not self._is_context:
             atexit.register(self.__exit__, None, None, None)
@@ -321,7 +325,7 @@ class Run:
 
     def _finish_step(self, step: int, took_s: float, *, last: bool) -> bool:
         """Count a step, exchange what all ranks are to do after it, and return whether they leave."""
-        self._done = step
+        self._steps_done = step
         self._step_file.write(step)
         self._hang.step(took_s)
         self._intervals.step(took_s)
@@ -341,8 +345,8 @@ class Run:
         if self._traces is None:
             store = loader.Root(record).store
             self._traces = self._events or RunRecord(store, self.name, self._launched.facts())
-        rank, put = self.world.rank, self._traces.trace
-        return StepTrace(steps, self.device, lambda name, data: put(f"{name}-{rank:06d}", data))
+        put = self._traces.trace
+        return StepTrace(steps, self.device, lambda name, data: put(f"{name}-{self.world.rank:06d}", data))
 
     def _restore(self, saved: "Checkpoints | None", state: dict[str, Any], batches: BatchSource) -> None:
         """Load the newest checkpoint, or the one before a replay's steps, if there is one."""
@@ -375,10 +379,7 @@ class Run:
         """Save a checkpoint; return its step."""
         self._hang.disarm()  # a checkpoint takes as long as it takes, and its requests have limits of their own
         begun = perf_counter()
-        if self.device.type == "cuda":
-            import torch
-
-            torch.cuda.synchronize(self.device)
+        await_device(self.device)
         stood: dict[str, int] = {}  # how long the training stood, and when it went on
 
         def record_checkpoint() -> None:
@@ -389,7 +390,7 @@ class Run:
         self._save_s = max(self._save_s, perf_counter() - begun)
         stood |= {"at_us": utc_us(), "took_us": elapsed_us(begun)}
         self._hang.arm()
-        self._begun = perf_counter()
+        self._step_begun_s = perf_counter()
         return step
 
     def note(self, **values: Any) -> None:
@@ -419,7 +420,7 @@ class Run:
         try:
             self._leave(error, again=again)
         finally:  # last: a signal meanwhile may not change how the run ends
-            self._requests.close(leaves=again)
+            self._requests.close(is_leaving=again)
         if again:
             raise SystemExit(AGAIN)
         if left_by_next:
@@ -430,7 +431,8 @@ class Run:
         if again:
             self._launched.tell_launcher()  # first: a slow record below may outlast the grace
         if error is not None:
-            self._event("failed", self._done, took_us=elapsed_us(self._begun) if self._begun else 0)
+            took_us = elapsed_us(self._step_begun_s) if self._step_begun_s else 0
+            self._event("failed", self._steps_done, took_us=took_us)
         else:
             self._agreement.close()
             self._intervals.close()
@@ -445,6 +447,4 @@ class Run:
         if error is not None:
             return  # other ranks may not come to a collective any more: the launcher ends them
         if self._own_group:
-            from torch import distributed
-
-            distributed.destroy_process_group()
+            leave_group()

@@ -54,11 +54,15 @@ class StopRequests:
     def __init__(self) -> None:
         self.stop = Stop.NO
         self._before: dict[signal.Signals, Handler] = {}
-        self._interrupted = False
-        self._leaves = False
+        """Signal -> its handler before `listen`."""
+        self._is_interrupted = False
+        """True after the first Ctrl-C."""
+        self._is_leaving = False
+        """True once `close` lets the process end by `AGAIN`."""
         self._end = threading.Event()
-        self._looked = threading.Event()
-        self._looked.set()
+        self._first_check = threading.Event()
+        """Set once `watch` has checked for a person's request, and without `watch`."""
+        self._first_check.set()
 
     def listen(self) -> None:
         """Handle the signals, if this is the main thread: elsewhere Python refuses, and a warning is logged."""
@@ -87,27 +91,27 @@ class StopRequests:
                 except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training
                     _log.warning("could not poll for %s/%s: %s", folder.store.url, folder.stop_key, error)
                 finally:
-                    self._looked.set()
+                    self._first_check.set()
                 self._end.wait(LOOK_S)
 
-        self._looked.clear()
+        self._first_check.clear()
         threading.Thread(target=poll, name="penstock-stop", daemon=True).start()
 
     def await_first_check(self) -> None:
         """Wait until `watch` has checked once: a run that was cancelled makes no step."""
-        if not self._looked.wait(FIRST_LOOK_S):
+        if not self._first_check.wait(FIRST_LOOK_S):
             _log.warning("the store did not answer within %.0f s whether the run is to stop", FIRST_LOOK_S)
 
-    def close(self, *, leaves: bool = False) -> None:
+    def close(self, *, is_leaving: bool = False) -> None:
         """Restore the earlier handlers, and end the thread. No signal changes the exit status at the interpreter's end.
 
-        leaves: The process ends by `AGAIN` now: a second signal may not end it by another status.
+        is_leaving: The process ends by `AGAIN` now: a second signal may not end it by another status.
         """
         self._end.set()
-        self._leaves = leaves
+        self._is_leaving = is_leaving
         if self._before:
             atexit.register(_ignore_signals)
-        if leaves:
+        if is_leaving:
             return
         uncover_children(self._before)
         for number, handler in self._before.items():
@@ -128,13 +132,15 @@ class StopRequests:
 
     def _note_interrupt(self) -> None:
         """Announce the stop at the first Ctrl-C. The second does what it did before `listen`: KeyboardInterrupt."""
-        if self._interrupted:
+        if self._is_interrupted:
+            # The earlier handler is for the children too.
             uncover_children([signal.SIGINT])
             signal.signal(signal.SIGINT, self._before.pop(signal.SIGINT))
             signal.raise_signal(signal.SIGINT)
             return
-        self._interrupted = True
-        if not self._leaves:
+        self._is_interrupted = True
+        # A process that leaves has stopped already: nothing is left to announce.
+        if not self._is_leaving:
             with suppress(OSError):
                 os.write(STDERR, INTERRUPTED)
 

@@ -152,21 +152,22 @@ def _parse(body: dict[str, Any]) -> tuple[Failures, float | None]:
 
 
 def failure_spans(folder: RunFolder) -> list[Span]:
-    """Return the times of the starts whose ranks failed, waits included: JobSet deletes their pods. Raises: StoreError.
+    """Return the times of the starts whose ranks failed: JobSet deletes their pods. Raises: StoreError.
 
-    Damaged objects, and objects of earlier releases, have no times and are left out.
+    A start's time includes the wait before the next one. Damaged objects, and objects of earlier releases, have no
+    times and are left out.
     """
 
     def parse(body: dict[str, Any]) -> Span:
-        begun_us, at_us, waits_s, nodes = (
-            whole_number(body, name) for name in ("begun_us", "at_us", "waits_s", "nodes")
-        )
-        return Span(
-            begun_us=begun_us,
-            ended_us=max(begun_us, at_us + min(waits_s, int(LONGEST_S)) * 1_000_000),
-            nodes=max(1, min(nodes, MOST_NODES)),
-            state="failed",
-        )
+        begun_us = whole_number(body, "begun_us")
+        failed_us = whole_number(body, "at_us")
+        wait_s = whole_number(body, "waits_s")
+        nodes = whole_number(body, "nodes")
+        # A forged object may name any numbers: they are clipped to what a start can have.
+        wait_s = min(wait_s, int(LONGEST_S))
+        nodes = max(1, min(nodes, MOST_NODES))
+        ended_us = max(begun_us, failed_us + wait_s * 1_000_000)
+        return Span(begun_us=begun_us, ended_us=ended_us, nodes=nodes, state="failed")
 
     def span(key: str) -> Span | None:
         try:
@@ -175,7 +176,8 @@ def failure_spans(folder: RunFolder) -> list[Span]:
             return None
 
     keys = [info.key for info in folder.store.list(folder.key(FAILURES))]
-    return sorted(filter(None, map_in_order(span, keys, at_once=AT_ONCE)), key=lambda each: each.begun_us)
+    spans = filter(None, map_in_order(span, keys, at_once=AT_ONCE))
+    return sorted(spans, key=lambda each: each.begun_us)
 
 
 def _wait_signal(seconds: float) -> bool:

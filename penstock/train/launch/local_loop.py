@@ -94,10 +94,11 @@ def _waits_after_refusal(failures: Failures, error: OSError) -> bool:
 
 
 def put_file(path: Path, spec: RunSpec) -> bool:
-    """Leave a run's file for its next start; return whether another one was there."""
+    """Store a run's file for its next start; return whether it replaces a different one."""
     try:
         is_changed = _read(str(path)) != spec
     except (OSError, ValueError, InvalidSpec):
+        # An unreadable file is a different one; a missing one is not replaced.
         is_changed = path.exists()
     name = f"{path.name}.{os.getpid()}"
     unfinished = path.with_name(name)

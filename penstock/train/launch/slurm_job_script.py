@@ -262,13 +262,13 @@ class NodeSettings:
 
 def batch_script(spec: RunSpec, settings: NodeSettings, name: str) -> str:
     """Return the script for sbatch. name: of the job."""
-    source = ""
+    environment_line = ""
     if settings.environment:
-        source = f"set -a; . {shlex.quote(settings.environment)}; set +a\n"
-    path = f'export PATH={shlex.quote(os.path.dirname(settings.python))}:"$PATH"\n'
-    rank = _RANK.format(
-        environment=source,
-        exports=path + _exports(environment(spec, {})),
+        environment_line = f"set -a; . {shlex.quote(settings.environment)}; set +a\n"
+    path_line = f'export PATH={shlex.quote(os.path.dirname(settings.python))}:"$PATH"\n'
+    rank_script = _RANK.format(
+        environment=environment_line,
+        exports=path_line + _exports(environment(spec, {})),
         ranks=spec.ranks_per_node,
         again=AGAIN,
         log=shlex.quote(settings.log),
@@ -283,10 +283,12 @@ def batch_script(spec: RunSpec, settings: NodeSettings, name: str) -> str:
         grace_s=spec.grace_s,
         log=shlex.quote(settings.log),
         spans=shlex.quote(f"{settings.log}{SPANS}"),
-        rank=shlex.quote(rank),
+        # Quoted as a whole: `sh -c` of each rank takes it as one word.
+        rank=shlex.quote(rank_script),
         command=shlex.join(rank_command(spec, settings.python)),
         srun_options=_srun_options(spec),
-        environment_line=source.replace("\n", "; "),
+        # On the line of the command that it precedes.
+        environment_line=environment_line.replace("\n", "; "),
         python=shlex.quote(settings.python),
         calls=script_calls.__name__,
         quiet_s=QUIET_S,

@@ -5,17 +5,16 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
+from penstock.nodes.caps import Drain, caps
 from penstock.nodes.proof import NodeProof, ProofQueue
 from penstock.nodes.suspects import (
     RECENT_US,
     Attempt,
-    Drain,
     FailedCheck,
     NodeFault,
     NodeInterval,
     NodeSigns,
     Suspect,
-    caps,
     suspects,
 )
 

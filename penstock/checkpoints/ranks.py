@@ -45,8 +45,8 @@ def first_error(call: Callable[[], T]) -> T:
     try:
         return call()
     except CheckpointException as wrapped:
+        # Every rank has all failures. The lowest rank's, so that all of them raise the same error.
         rank, (error, _) = min(wrapped.failures.items(), key=lambda failure: failure[0])
-        # The lowest rank: every rank raises the same error.
         error.add_note(f"raised by rank {rank}")
         raise error from None
 

@@ -151,7 +151,10 @@ def set_damaged_aside(store: Store, damage: CorruptCheckpoint, by: str) -> SetAs
 
 
 def _problem(store: Store, damage: CorruptCheckpoint) -> str:
-    """Return what is wrong with the damaged object, by a read of the whole object; "" if it is intact."""
+    """Return what is wrong with the damaged object, by a read of the whole object.
+
+    "" if it is intact, or if the marker names no such object.
+    """
     try:
         checkpoint = read(store, damage.run, damage.step)
     except CorruptCheckpoint as error:

@@ -23,7 +23,8 @@ from ..checkpoints.ranks import map_in_order
 from ..text import clean
 from ..train.record_objects.json_object import read_object
 from ..units import utc_us
-from .suspects import ALERT_EVERY_US, CLOCKS_US, DRAIN_EVERY_US, MINUTE_US, Drain, NodeFault, is_node
+from .caps import DRAIN_EVERY_US, Drain
+from .suspects import ALERT_EVERY_US, CLOCKS_US, MINUTE_US, NodeFault, is_node
 
 _log = logging.getLogger(__name__)
 FORMAT = 1

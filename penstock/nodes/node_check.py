@@ -74,12 +74,13 @@ def run_check(name: str, check: NodeCheck) -> NodeCheckResult:
     """Run a check to its end or its limit."""
     begun = time.monotonic()
     try:
-        data, code = limit_output(check.command, check.limit_s)
+        data, code = run_limited(check.command, check.limit_s)
     except (OSError, ValueError) as error:
         return NodeCheckResult(check=name, status=CheckStatus.UNKNOWN, text=f"does not start: {error}"[:TEXT])
     output = terminal_text(data.decode(errors="replace"))
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    status, text = _judge(code, lines[0] if lines else "", check.limit_s)
+    first_line = lines[0] if lines else ""
+    status, text = _judge(code, first_line, check.limit_s)
     took_ms = round((time.monotonic() - begun) * 1e3)
     return NodeCheckResult(check=name, status=status, text=text[:TEXT], output=output, took_ms=took_ms)
 
@@ -89,15 +90,19 @@ def _judge(code: int | None, line: str, limit_s: float) -> tuple[CheckStatus, st
         return CheckStatus.UNKNOWN, f"killed after {limit_s:.0f} s"
     if code in (0, 1, 2, 3):
         return CheckStatus(code), line or f"exit code {code}"
-    return CheckStatus.UNKNOWN, f"exit code {code}, and 0 to 3 are accepted" + (f": {line}" if line else "")
+    text = f"exit code {code}, and 0 to 3 are accepted"
+    if line:
+        text += f": {line}"
+    return CheckStatus.UNKNOWN, text
 
 
-def limit_output(
+def run_limited(
     command: Sequence[str], limit_s: float, text: str = "", most: int = OUTPUT_BYTES
 ) -> tuple[bytes, int | None]:
-    """Return a command's first bytes of output and its exit code, None at the limit; its process group ends.
+    """Run a command until its end or a limit; return its first bytes of output and its exit code, None at the limit.
 
-    text: Standard input. most: Bytes of output to return. Raises: OSError, ValueError.
+    The processes of its group end with it. text: Standard input. most: Bytes of output to return.
+    Raises: OSError, ValueError.
     """
     until_s = time.monotonic() + limit_s
     with tempfile.TemporaryFile() as file:  # a pipe blocks if the command does not read it

@@ -19,7 +19,7 @@ from loader.storage.store import key_fault
 from ..checkpoints.ranks import map_in_order
 from ..compute.cluster import Cluster, NodeCheck
 from . import range_reads, slow_reads, store_check
-from .node_check import CheckStatus, NodeCheckResult, limit_output, run_check, worst
+from .node_check import CheckStatus, NodeCheckResult, run_check, run_limited, worst
 from .range_reads import ObjectRange, RangeReads, request_text
 from .store_check import random_fields
 from .suspects import MINUTE_US, NodeFault, Suspect, is_node
@@ -211,7 +211,7 @@ class NodeProver:
         words = [self._cluster.node_python(sys.executable), "-m", range_reads.__name__]
         request = request_text(url, ranges, reads, READ_S, at_once)
         try:
-            data, code = limit_output(self._on_node(node, words), READ_S + START_S, request, ANSWER_BYTES)
+            data, code = run_limited(self._on_node(node, words), READ_S + START_S, request, ANSWER_BYTES)
             # The last line is the answer: a node's login may print lines before it.
             lines = data.decode(errors="replace").strip().splitlines()
             if code != 0 or not lines:

@@ -17,12 +17,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-import loader
 from loader.dataset.log.entries import DAMAGED
 from loader.dataset.reading.read_faults import NEWEST
 from loader.errors import Corrupt, EngineUnreachable
-from loader.run.trail.compared_notes import compare_notes
-from loader.run.trail.step_range_reads import notes_in_parts
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_from
 
@@ -32,7 +29,6 @@ from ..train.intervals import IntervalValues, interval_values
 from ..train.launch.launcher import Span
 from ..train.record_objects.json_object import read_object
 from ..train.record_writer import parse_faults
-from ..train.replay_run import replay_origin, step_nodes
 from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, Event, RunFolder, interval_keys
 from ..units import utc_day, utc_us
 from .node_check import CHECKS
@@ -88,7 +84,9 @@ def read_signs(
 class SignReader:
     """Reads the signs of a record again and again.
 
-    spans: Accounting of a run's starts; without it, nodes of attempts are known from intervals only.
+    spans: Accounting of a run's starts; without it, nodes of attempts are known from intervals only, and each end that
+        was not asked for is a crash.
+    losses: Compares a run's replays with their originals; without it, no loss is a sign.
     """
 
     def __init__(self, store: Store, spans: Spans | None = None, losses: Losses | None = None) -> None:
@@ -97,8 +95,10 @@ class SignReader:
         self._losses = losses
         self._runs: dict[str, _RunReader] = {}
         self._alive_us: dict[str, int] | None = None
+        """Run -> time of its newest sign of life; None before the first reading."""
         self._checks = TimedFolder(store, CHECKS)
-        self._failed_checks: dict[str, FailedCheck] = {}  # a node's newest
+        self._failed_checks: dict[str, FailedCheck] = {}
+        """Node -> its newest failed check."""
 
     def read(self, now_us: int, nodes: Collection[str] | None = None) -> NodeSigns:
         """Return the signs of all runs at a time. Raises: StoreError.
@@ -196,14 +196,23 @@ class _RunReader:
         self._fault_lists = TimedFolder(folder.store, folder.key("faults/"))
         self._keys = {kind: ListedKeys() for kind in ("attempts", "events", "windows")}
         self._begun: dict[int, tuple[int, str]] = {}
-        self._ends: dict[int, tuple[str, int]] = {}
+        """Attempt -> (UTC microseconds of its begin, node of its first rank; "" if unknown)."""
+        self._last_events: dict[int, tuple[str, int]] = {}
+        """Attempt -> (name, UTC microseconds) of its newest event; of its end, once there is one."""
         self._nodes: dict[int, set[str]] = {}
         self._end_steps: dict[int, int] = {}
         self._saved_steps: dict[int, int] = {}
         self._is_unjudged = True
+        """True until the attempts were judged once: the accounting may not answer."""
         self.is_read = False
+        """True once `read` has read all kinds of objects."""
         self._notices = Notices()
-        self._changed_us = self._next_us = self._all_us = 0
+        self._changed_us = 0
+        """Time of the newest change: attempts are judged again until `LATE_US` after it."""
+        self._next_us = 0
+        """Time of the next reading of attempts, events and intervals."""
+        self._all_us = 0
+        """Time from which on that reading lists all keys."""
 
     def read(self, now_us: int, nodes: Collection[str] | None) -> None:
         """Add new signs, and forget old ones. Raises: StoreError."""
@@ -314,19 +323,24 @@ class _RunReader:
         return self._folder.event((0, 0), info)
 
     def _add_event(self, attempt: int, event: Event) -> None:
-        if self._ends.get(attempt, ("", 0))[0] not in LAST_EVENTS or event.name in LAST_EVENTS:
-            self._ends[attempt] = event.name, event.at_us
+        is_end = event.name in LAST_EVENTS
+        last, _ = self._last_events.get(attempt, ("", 0))
+        # An event that is listed after the attempt's end does not hide the end.
+        if is_end or last not in LAST_EVENTS:
+            self._last_events[attempt] = event.name, event.at_us
         self._end_steps[attempt] = max(self._end_steps.get(attempt, 0), event.step)
         if event.name == "saved":
             self._saved_steps[attempt] = max(self._saved_steps.get(attempt, 0), event.step)
-        if event.name in LAST_EVENTS:
+        if is_end:
             self._changed_us = max(self._changed_us, utc_us())
 
     def _judge(self) -> None:
         """Judge the attempts that ended; one without an end ended if a later one began."""
         self._is_unjudged = True
         try:
-            accounted = list(self._spans(self._run)) if self._spans is not None and self._begun else []
+            accounted: list[Span] = []
+            if self._spans is not None and self._begun:
+                accounted = list(self._spans(self._run))
         except EngineUnreachable as error:  # without it a preemption looks like a crash
             self._warn("crashes", f"no crashes of {self._run} are judged: {error}")
             return
@@ -334,7 +348,7 @@ class _RunReader:
         ended = list[Attempt]()
         for number, (begun_us, first) in sorted(self._begun.items()):
             span = _start_span(begun_us, accounted)
-            last, last_us = self._ends.get(number, ("", 0))
+            last, last_us = self._last_events.get(number, ("", 0))
             ended_us = None
             if number + 1 in self._begun:
                 ended_us = self._begun[number + 1][0]
@@ -345,16 +359,15 @@ class _RunReader:
             if ended_us is None:
                 continue
             is_failure = span is None or not span.state.startswith(NO_FAILURE)
-            nodes = (
-                span.node_names
-                if span is not None and span.node_names
-                else self._attempt_nodes(number, first)
-            )
+            if span is not None and span.node_names:
+                nodes = span.node_names
+            else:
+                nodes = tuple(self._attempt_nodes(number, first))
             ended.append(
                 Attempt(
                     run=self._run,
                     number=number,
-                    nodes=tuple(nodes),
+                    nodes=nodes,
                     ended_us=min(ended_us, utc_us()),
                     failed=last not in ("stopped", "ended") and is_failure,
                     end_step=self._end_steps.get(number, 0),
@@ -388,29 +401,6 @@ class _RunReader:
                 self._notices.drop(lambda about: about.kind == "losses")
             except (Corrupt, ValueError) as error:
                 self._warn("losses", f"the losses of {self._run} are not compared: {error}")
-
-
-def loss_differences(root: loader.Root, run: str) -> list[LossDifference]:
-    """Return the first difference between a replay and its run; none if the run is not a replay.
-
-    Costs as `notes_in_parts`, until a part differs. Raises: Corrupt.
-    """
-    origin = replay_origin(run)
-    if origin is None:
-        return []
-    for first, second in notes_in_parts(root, origin, run):
-        notes = compare_notes(first, second)
-        if not notes.differing:
-            continue
-        difference = notes.differing[0]
-        step = difference.step
-        nodes, others = (step_nodes(RunFolder(root.store, name), step, step + 1) for name in (origin, run))
-        text = f"{difference.note} is {difference.values[0]}, and {difference.values[1]}"
-        at_us = int(second.steps["at_us"].to_numpy().max())
-        return [
-            LossDifference(run=origin, step=step, at_us=at_us, nodes=nodes, replay_nodes=others, text=text)
-        ]
-    return []
 
 
 def _start_span(begun_us: int, spans: Sequence[Span]) -> Span | None:

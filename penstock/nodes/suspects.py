@@ -1,4 +1,4 @@
-"""Decide which nodes are suspects, and which of the proved ones may be drained. Pure: no store, no clock.
+"""Decide which nodes are suspects. Pure: no store, no clock.
 
 A sign counts against a node only if the same work is right elsewhere. Ranges that are wrong on two nodes accuse the
 store; a gang's loss or failure names no single node.
@@ -8,7 +8,7 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, NamedTuple
 
@@ -25,12 +25,8 @@ LAST_STARTS = 5
 """Failed starts among a node's last ones that make a suspect."""
 RECENT_US = 60 * MINUTE_US
 """Age at which intervals and failed checks no longer count."""
-DRAIN_EVERY_US = 10 * MINUTE_US
 CLOCKS_US = 10 * MINUTE_US
 """Most by which two clocks may differ: of watchers, or of a node and its scheduler."""
-DRAINED_SHARE = 0.02
-"""Share of the nodes that may be drained at once; one node always may."""
-DRAINS_OF_A_NODE = 2
 ALERT_EVERY_US = 24 * 60 * MINUTE_US
 """After an alert, the same state raises no other one for this time."""
 
@@ -210,17 +206,19 @@ def suspects(signs: NodeSigns, now_us: int, after_us: Mapping[str, int] | None =
 
 
 def _wrong_reads(faults: Sequence[NodeFault], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:
-    nodes_of = defaultdict[tuple[str, str, int, int], set[str]](set)
+    nodes_of_range = defaultdict[tuple[str, str, int, int], set[str]](set)
     recent = defaultdict[str, list[NodeFault]](list)
     for fault in faults:
-        nodes_of[fault.range].add(fault.node)
+        nodes_of_range[fault.range].add(fault.node)
         if fault.at_us > max(now_us - RECENT_US, after_us.get(fault.node, 0)):
             recent[fault.node].append(fault)
     for node, of_node in recent.items():
-        own = sorted(
-            (one for one in of_node if one.kind == "cache page" or len(nodes_of[one.range]) == 1),
-            key=lambda fault: fault.at_us,
-        )
+        # A range that is wrong on two nodes accuses the store; a cache page is one node's.
+        counted = [
+            fault for fault in of_node if fault.kind == "cache page" or len(nodes_of_range[fault.range]) == 1
+        ]
+        own = sorted(counted, key=lambda fault: fault.at_us)
+        # The first and last of each FAULTS in a row.
         for first, last in zip(own, own[FAULTS - 1 :], strict=False):
             if last.at_us - first.at_us <= FAULTS_US:
                 text = f"{len(own)} wrong reads, {FAULTS} of them in {_span(last.at_us - first.at_us)}"
@@ -270,11 +268,14 @@ def _slow_reads(
             f"median read {newest.own_s * 1e3:.0f} ms in three intervals, {times:.1f} times its run's"
             f" {newest.median_s * 1e3:.0f} ms"
         )
+        if runs > 1:
+            text += f", in {runs} runs"
         yield Suspect(
             node=node,
             sign="slow reads",
             at_us=newest.ended_us,
-            text=f"{text}, in {runs} runs" if runs > 1 else text,
+            text=text,
+            # The last intervals may be of several runs, none of which has enough for itself.
             runs=max(1, runs),
             others=newest.others,
         )
@@ -285,7 +286,11 @@ def _are_slow(last: Sequence[MeasuredInterval]) -> bool:
 
 
 def _recent_intervals(intervals: Sequence[NodeInterval], now_us: int) -> dict[str, list[MeasuredInterval]]:
-    """Return node -> its recent intervals."""
+    """Return node -> its recent intervals, each compared with the other nodes of the same interval.
+
+    A node's latency is the median of its ranks. It is slow above a limit: a multiple of the median over the nodes, and
+    some deviations above it.
+    """
 
     def key(row: NodeInterval) -> tuple[str, int, int]:
         return row.run, row.attempt, row.end_step
@@ -293,19 +298,21 @@ def _recent_intervals(intervals: Sequence[NodeInterval], now_us: int) -> dict[st
     measured = defaultdict[str, list[MeasuredInterval]](list)
     recent = (row for row in intervals if row.ended_us > now_us - RECENT_US and row.slow_read_s > 0)
     for (run, _, _), rows in groupby(sorted(recent, key=key), key=key):
-        of_node = defaultdict[str, list[NodeInterval]](list)
+        rows_of_node = defaultdict[str, list[NodeInterval]](list)
         for row in rows:
-            of_node[row.node].append(row)
-        latency_s = {node: statistics.median(one.slow_read_s for one in own) for node, own in of_node.items()}
+            rows_of_node[row.node].append(row)
+        latency_s: dict[str, float] = {}
+        for node, own in rows_of_node.items():
+            latency_s[node] = statistics.median(row.slow_read_s for row in own)
         # The lower median: if half of the nodes are slow, the other half is the measure.
         median_s = statistics.median_low(latency_s.values())
-        deviation_s = statistics.median_low(abs(one - median_s) for one in latency_s.values())
+        deviation_s = statistics.median_low(abs(own_s - median_s) for own_s in latency_s.values())
         limit_s = max(SLOW_TIMES * median_s, median_s + SLOW_DEVIATIONS * deviation_s)
         others = tuple(sorted(node for node, own_s in latency_s.items() if own_s <= limit_s))
-        for node, own in of_node.items():
+        for node, own in rows_of_node.items():
             measured[node].append(
                 MeasuredInterval(
-                    ended_us=max(one.ended_us for one in own),
+                    ended_us=max(row.ended_us for row in own),
                     run=run,
                     own_s=latency_s[node],
                     median_s=median_s,
@@ -351,6 +358,7 @@ def _survivable_failures(attempts: Sequence[Attempt]) -> set[tuple[str, int]]:
     A failure that no start gets past may be the run's own.
     """
     past = set[tuple[str, int]]()
+    # Run -> highest step of later starts: saved, and at an end that was no failure.
     saved = dict[str, int]()
     stopped = dict[str, int]()
     for start in sorted(attempts, key=lambda attempt: -attempt.ended_us):
@@ -377,74 +385,3 @@ def _span(us: int) -> str:
     if us >= 2 * MINUTE_US:
         return f"{us / MINUTE_US:.0f} min"
     return f"{us / 1e6:.0f} s"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drain:
-    """A node that was drained."""
-
-    node: str
-    """Name of the node."""
-    drained_us: int
-    """UTC microseconds of the drain."""
-    returned_us: int | None = None
-    """UTC microseconds of its return; None while it is drained."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """Outcome of the caps."""
-
-    drain: tuple[str, ...] = ()
-    """Nodes to drain now: at most one."""
-    waiting: Mapping[str, str] = field(default_factory=dict)
-    """Proved node that stays in service -> reason."""
-    alert: str = ""
-    """Message for the operator; "": none."""
-
-
-def caps(
-    proved: Iterable[str],
-    drains: Sequence[Drain],
-    n_nodes: int,
-    now_us: int,
-    alerts_us: Iterable[int] = (),
-    n_suspects: int = 0,
-) -> Decision:
-    """Return which of the proved nodes to drain.
-
-    At most one node in 10 min, 2 % of all nodes (at least one) at once, no node a third time. Beyond that it alerts,
-    once a day. If more nodes are suspects than may be drained, the cause is common to them: after one drain, none for
-    a day.
-
-    drains: All drains so far. alerts_us: Times of earlier alerts. n_suspects: Suspects, those not yet proved included.
-    """
-    drained = {one.node for one in drains if one.returned_us is None}
-    limit = max(1, int(n_nodes * DRAINED_SHARE))
-    newest_us = max((one.drained_us for one in drains), default=None)
-    waiting = dict[str, str]()
-    free = list[str]()
-    for node in sorted(set(proved) - drained):
-        if sum(one.node == node for one in drains) >= DRAINS_OF_A_NODE:
-            waiting[node] = f"penstock drained it {DRAINS_OF_A_NODE} times before: repair or remove it"
-        else:
-            free.append(node)
-    common = max(len(free), n_suspects) + len(drained) > limit
-    pause_us = ALERT_EVERY_US if common else DRAIN_EVERY_US
-    drain = tuple(free[:1])
-    if len(drained) >= limit:
-        drain = ()
-        reason = f"{len(drained)} of {n_nodes} nodes are drained, and {limit} may be"
-    elif newest_us is not None and now_us - newest_us < pause_us:
-        drain = ()
-        reason = "penstock drained a node less than 10 min ago"
-        if common:
-            reason = "many nodes fail at once: search for a common cause, such as the store or a check"
-    else:
-        reason = "one node in 10 min"
-    waiting |= {node: reason for node in free if node not in drain}
-    alert = ""
-    if waiting and all(now_us - at_us >= ALERT_EVERY_US for at_us in alerts_us):
-        alert = "not drained: " + "; ".join(f"{node} ({why})" for node, why in sorted(waiting.items())[:10])
-        alert += f" and {len(waiting) - 10} more" if len(waiting) > 10 else ""
-    return Decision(drain=drain, waiting=waiting, alert=alert)

@@ -11,6 +11,7 @@ from loader.dataset.shards.index import ROW_GROUP_ROWS
 from loader.dataset.shards.shard import crc32c
 from loader.dataset.tables.manifest import read_record_manifest
 from loader.errors import PenstockError
+from loader.storage import RangeReader
 from loader.storage.mirror import primary_store
 
 from .range_reads import ObjectRange
@@ -31,9 +32,12 @@ def version_crcs(root: loader.Root, ranges: Iterable[ObjectRange]) -> dict[Objec
     crcs: dict[ObjectRange, str] = {}
     try:
         for version in _versions(root):
-            for address in [key for key in by_address if version.parts.find_shard(key) is not None]:
+            own_shards = [key for key in by_address if version.parts.find_shard(key) is not None]
+            for address in own_shards:
+                # The first version that has the shard decides.
                 for a_range in by_address.pop(address):
-                    if (crc := _crc(version, a_range)) is not None:
+                    crc = _crc(version, a_range)
+                    if crc is not None:
                         crcs[a_range] = f"{crc:08x}"
             if not by_address:
                 break
@@ -64,11 +68,15 @@ def _versions(root: loader.Root) -> Iterator[loader.Version]:
 
 
 def _crc(version: loader.Version, a_range: ObjectRange) -> int | None:
+    """Return the CRC-32C of a range as read here; None if it differs from its version, or cannot be read."""
     address, begin, end = a_range
     try:
         expected = _index_crc(version, a_range)
-        store = version.store if expected is not None else version.shard_store  # which checks the pages
-        crc = crc32c(store.get_range(address, begin, end - begin).data)
+        store: RangeReader = version.store
+        if expected is None:
+            store = version.shard_store  # checks the pages
+        data = store.get_range(address, begin, end - begin).data
+        crc = crc32c(data)
     except PenstockError as error:
         _log.info("%s[%d:%d] differs from its version here: %s", address, begin, end, error)
         return None

@@ -16,12 +16,13 @@ from loader.errors import Conflict, InvalidCluster, InvalidRuntime, PenstockErro
 from loader.storage import Store
 
 from ..units import utc_us
+from .caps import DRAIN_EVERY_US, Drain, caps
 from .cases import Case, CaseBook, case_number, drains, reason_text, settlement_us
 from .control import NodeControl, NodeState
 from .notices import Notices, Subject
 from .proof import NodeProof, NodeProver, ProofQueue, case_evidence
 from .signs import Losses, SignReader, Spans
-from .suspects import ALERT_EVERY_US, DRAIN_EVERY_US, Drain, Suspect, caps, suspects
+from .suspects import ALERT_EVERY_US, Suspect, suspects
 
 _log = logging.getLogger(__name__)
 REVIEW_S = 15.0
@@ -76,12 +77,17 @@ class NodeWatch:
         self._book = CaseBook(store)
         self._signs = SignReader(store, spans, losses)
         self._opened: dict[int, Case] = {}
+        """Number -> case of this watcher whose node is not drained yet, such as after a refused drain."""
         self._own = set[int]()
+        """Numbers of the cases that this watcher opened: their times are by its clock."""
         self._proofs = ProofQueue()
         self._clean: dict[tuple[int, str], tuple[int, float]] = {}
+        """(number of the case, node) -> (clean checks in a row, monotonic time of the next check)."""
         self._alerted_us: dict[str, int] = {}
+        """Subject of an alert as in `CaseBook.alert_us` -> time of this watcher's newest one, also of a dry run's."""
         self._notices = Notices()
         self._current = set[Subject]()
+        """Subjects of the current review's lines."""
 
     def review(self) -> NodeReview:
         """Review once. Raises: EngineUnreachable; StoreError."""
@@ -169,16 +175,19 @@ class NodeWatch:
         counted = [case for case in known if not (case.is_pending and case.number in self._opened)]
         so_far = drains(counted, now_us, self._own)
         so_far += _new_drains(_ours(states), so_far)
+        # The alerts of the caps are about "": no single node.
         alerted_us = max(self._book.alert_us(), self._alerted_us.get("", 0))
         proved = self._proofs.proved
         n_suspects = len(self._proofs.open_suspects(result.suspects))
         decision = caps(proved, so_far, len(states), now_us, [alerted_us], n_suspects)
         for node in decision.drain:
             # Read again: proofs take minutes, and a person may have acted meanwhile.
-            if not self._control.states().get(node, NodeState(in_service=False)).in_service:
+            state = self._control.states().get(node, NodeState(in_service=False))
+            if not state.in_service:
                 self._say(result, node, "drain", f"{node} left service meanwhile")
                 continue
-            text = reason_text(proved[node][1].text)
+            _, proof = proved[node]
+            text = reason_text(proof.text)
             if self._apply:
                 try:
                     case = self._drained(node, text)
@@ -198,14 +207,15 @@ class NodeWatch:
     def _drained(self, node: str, text: str) -> Case:
         """Drain a node under a new case, or under one whose drain was refused. Raises: Conflict; EngineUnreachable."""
         since_us = utc_us() - DRAIN_EVERY_US  # older ones do not count for other watchers
-        refused = [
-            case
-            for case in self._book.cases
-            if case.is_pending and case.number in self._opened and case.opened_us > since_us
-        ]
-        case = next(
-            (self._opened[one.number] for one in refused if one.node == node), None
-        ) or self._book.open(node, text, case_evidence(*self._proofs.proved[node]), BY)
+        case: Case | None = None
+        for pending in self._book.cases:
+            is_refused = pending.is_pending and pending.number in self._opened
+            if is_refused and pending.node == node and pending.opened_us > since_us:
+                case = self._opened[pending.number]
+                break
+        if case is None:
+            evidence = case_evidence(*self._proofs.proved[node])
+            case = self._book.open(node, text, evidence, BY)
         self._opened[case.number] = case
         self._own.add(case.number)
         # After the evidence: a watcher that dies here finds the pending case again.
@@ -222,9 +232,13 @@ class NodeWatch:
             # A round after the drain: a check right after it would find the same state.
             self._clean.setdefault(key, (0, time.monotonic() + ROUND_S))
         due = [key for key, (_, next_s) in self._clean.items() if time.monotonic() >= next_s]
+        # The nodes that wait longest come first.
         for number, node in sorted(due, key=lambda key: self._clean[key][1])[:RETURNS]:
-            rounds = self._clean[number, node][0]
-            rounds = rounds + 1 if self._is_clean(result, node, number, states) else 0
+            rounds, _ = self._clean[number, node]
+            if self._is_clean(result, node, number, states):
+                rounds += 1
+            else:
+                rounds = 0
             self._clean[number, node] = rounds, time.monotonic() + ROUND_S
             self._say(result, node, "return", f"{node}: {rounds} of {CLEAN_ROUNDS} clean checks")
             if rounds >= CLEAN_ROUNDS:

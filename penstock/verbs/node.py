@@ -88,7 +88,8 @@ def check(arguments: Namespace) -> Answer:
 def suspects(arguments: Namespace) -> Answer:
     """List the nodes that the record's signs speak against."""
     from ..nodes.cases import CaseBook, settlement_us
-    from ..nodes.signs import loss_differences, read_signs
+    from ..nodes.losses import loss_differences
+    from ..nodes.signs import read_signs
     from ..nodes.suspects import suspects as suspects_of
     from ..train.submitting import record_launcher
 
@@ -141,8 +142,8 @@ def return_node(arguments: Namespace) -> Answer:
 )
 def watch(arguments: Namespace) -> Answer:
     """Prove suspects, drain them within the caps, and return nodes after clean checks."""
+    from ..nodes.losses import loss_differences
     from ..nodes.proof import NodeProver
-    from ..nodes.signs import loss_differences
     from ..nodes.watch import NodeWatch, watch_nodes
     from ..train.submitting import record_launcher
 

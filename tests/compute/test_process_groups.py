@@ -9,7 +9,7 @@ import pytest
 
 from penstock.compute.engines.ray_element import element
 from penstock.compute.process_groups import end_group, has_ended
-from penstock.nodes.node_check import limit_output
+from penstock.nodes.node_check import run_limited
 from penstock.train.launch.node_start import run_node
 from tests.servers.patience import until
 
@@ -60,7 +60,7 @@ def signal_log(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def test_no_group_is_signalled_after_its_leader_was_reaped(signal_log: list[bool], tmp_path: Path) -> None:
-    assert limit_output(["echo", "ok"], 60) == (b"ok\n", 0)
+    assert run_limited(["echo", "ok"], 60) == (b"ok\n", 0)
     assert element(["true"], 0, 1, "")[0] == 0
     assert run_node(["true"], os.environ, tmp_path / "lock")[0] == 0
     assert signal_log == [True, True, True]

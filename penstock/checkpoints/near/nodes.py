@@ -50,6 +50,8 @@ class NodeFacts(NamedTuple):
 class NearNodes:
     """The nodes of one near cache. Thread-safe. Starts this node's server if the peers name this machine.
 
+    near: with peers.
+
     Raises: InvalidRuntime if this machine is none of the peers, or its server does not come up.
     """
 
@@ -71,9 +73,13 @@ class NearNodes:
         self.folder = near_folder(near)
         self.files = NearFiles(self.folder)
         self.client = NearClient(cache_token(os.fspath(near.path)))
+        # The blocks of the nodes are not known before `use_blocks`.
         self._order = copy_order(self.own, self.addresses, {})
+        """The other nodes, the first choice for copies first."""
         self._left_out_s: dict[str, float] = {}
+        """Address -> monotonic time until which the node receives no copies."""
         self._warned: set[str] = set()
+        """Texts of warnings: each is logged once."""
         self._ended = threading.Event()
         self._beat = threading.Thread(target=self._show_use, name="penstock-near-sign", daemon=True)
         self._beat.start()

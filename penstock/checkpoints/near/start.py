@@ -61,6 +61,7 @@ class NearSteps:
             addresses=(),
         )
         self._unreadable: set[tuple[int, str]] = set()
+        """(step, id of the save) of near steps whose bytes are wrong."""
         self.rejections: list[NearRejection] = []
         """Near steps that `choose` and `reject` passed over on this rank."""
 
@@ -92,6 +93,7 @@ class NearSteps:
         below = None
         if max(marked, default=-1) > root_step:
             below = set_aside_step(store, self._run, root_step)
+        # `reject` makes a step unreadable, so each further round has one step less.
         while True:
             choice = choose_near_step(
                 nodes,
@@ -191,6 +193,7 @@ def set_aside_step(store: Store, run: str, newest: int) -> int | None:
 
     Near steps from there on go back to the checkpoint that the run shall not go on at. Costs a listing.
     """
+    # The folder of all steps: the key of any step's folder, without the step.
     prefix, _, _ = part_key(run, 0, "").rpartition(f"{0:012d}/")
     last = None
     if newest >= 0:

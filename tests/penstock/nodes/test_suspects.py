@@ -4,20 +4,18 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.nodes.caps import DRAIN_EVERY_US, Drain, caps
 from penstock.nodes.proof import NodeProof, ProofQueue
 from penstock.nodes.suspects import (
     ALERT_EVERY_US,
-    DRAIN_EVERY_US,
     MINUTE_US,
     Attempt,
-    Drain,
     FailedCheck,
     LossDifference,
     NodeFault,
     NodeInterval,
     NodeSigns,
     Suspect,
-    caps,
     suspects,
 )
 

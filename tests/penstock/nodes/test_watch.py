@@ -26,7 +26,7 @@ from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings
 from penstock.nodes import cases, proof, watch
 from penstock.nodes.cases import CaseBook, case_number
 from penstock.nodes.control import NodeState, node_control
-from penstock.nodes.node_check import limit_output, put_failures, run_checks
+from penstock.nodes.node_check import put_failures, run_checks, run_limited
 from penstock.nodes.proof import NodeProof, NodeProver
 from penstock.nodes.range_reads import ObjectRange
 from penstock.nodes.suspects import MINUTE_US, NodeFault, Suspect
@@ -415,7 +415,7 @@ def test_fault_with_a_value_that_no_rank_writes_is_no_fault(changes: dict[str, A
 
 
 def test_command_that_does_not_read_its_input_ends_at_its_limit() -> None:
-    data, code = limit_output(["sh", "-c", "echo begins; sleep 1000"], 0.5, "x" * 2**20)
+    data, code = run_limited(["sh", "-c", "echo begins; sleep 1000"], 0.5, "x" * 2**20)
     assert (data, code) == (b"begins\n", None)
 
 

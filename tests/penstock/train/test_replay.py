@@ -13,7 +13,8 @@ from loader.errors import InvalidCluster, InvalidRuntime, RunNotFound, RunTaken
 from penstock.checkpoints import Checkpoints
 from penstock.cli import main
 from penstock.compute.cluster import Cluster
-from penstock.nodes.signs import loss_differences, read_signs
+from penstock.nodes.losses import loss_differences
+from penstock.nodes.signs import read_signs
 from penstock.nodes.suspects import suspects
 from penstock.train.launch.local_runs import LocalRuns
 from penstock.train.launch.slurm_job import SlurmJobs

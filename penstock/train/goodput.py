@@ -171,17 +171,13 @@ def goodput(
         next_begin = next((step for step in later if step is not None), end)
         first = next((event for event in own_events if event.name == "first_batch"), None)
         last = next((event.name for event in reversed(own_events) if event.name != INTERVAL), "")
+        stretches = _stretches(own_events, is_noted=allocation.is_noted)
+        wait_share = waits.get(allocation.attempt, 0.0)
         results.append(
             AttemptGoodput(
                 attempt=allocation.attempt,
                 nodes=allocation.nodes,
-                parts=_parts(
-                    allocation,
-                    _stretches(own_events, is_noted=allocation.is_noted),
-                    done,
-                    waits.get(allocation.attempt, 0.0),
-                    last,
-                ),
+                parts=_parts(allocation, stretches, done, wait_share, last),
                 first_step=_first_step(own_events) or 0,
                 end_step=end,
                 lost_steps=max(0, end - next_begin),
@@ -211,13 +207,9 @@ def _failure_us(allocation: Allocation, last: str) -> int | None:
 
 
 def _interval_end(interval: IntervalSum) -> Event:
+    step = interval.end_step
     return Event(
-        attempt=interval.attempt,
-        number=-1,
-        name=INTERVAL,
-        at_us=interval.ended_us,
-        step=interval.end_step,
-        facts={},
+        attempt=interval.attempt, number=-1, name=INTERVAL, at_us=interval.ended_us, step=step, facts={}
     )
 
 
@@ -270,13 +262,11 @@ def span_allocations(span: Span, attempts: Mapping[int, Mapping[str, Any]], now_
         is_last = len(allocations) == len(beginnings) - 1
         # The span's state is the scheduler's, of its last start only.
         state = span.state if is_last else ""
-        ranks_ended_us: int | None = None
         noted = beginning.noted
-        if noted is not None:
-            ranks_ended_us = noted.ended_us
-            # Slurm's accounting has REQUEUED also after a preemption with a grace time; the launcher notes which.
-            if noted.is_preempted and state in ("", "REQUEUED"):
-                state = PREEMPTED
+        ranks_ended_us = None if noted is None else noted.ended_us
+        # Slurm's accounting has REQUEUED after a preemption with a grace time, too; the launcher notes it.
+        if noted is not None and noted.is_preempted and state in ("", "REQUEUED"):
+            state = PREEMPTED
         allocations.append(
             Allocation(
                 attempt=beginning.attempt,
@@ -432,18 +422,13 @@ def _stretches(events: Sequence[Event], *, is_noted: bool) -> Iterator[Stretch]:
 def _parts(
     allocation: Allocation, stretches: Iterable[Stretch], done: int, wait_share: float, last: str
 ) -> dict[str, float]:
-    """Return part -> seconds of a start; they sum to its time.
-
-    stretches: in order. done: steps that earlier starts did. wait_share: share of the steps' time that its ranks
-    waited for data. last: name of the start's last event, "" if it has none.
-    """
+    """Return part -> seconds of a start. done: steps that earlier starts did. last: its last event; "" without one."""
     parts = dict.fromkeys(PARTS, 0.0)
     at_us = allocation.begun_us
     ended_us = allocation.ended_us
     if allocation.ranks_ended_us is not None:
-        # Clocks of nodes differ: the ranks' end is clipped to the allocation.
         ended_us = min(ended_us, max(at_us, allocation.ranks_ended_us))
-        # After a failure the launcher keeps the nodes, and waits before the next start.
+        # After a failure the launcher keeps the nodes, and waits before the next start. Clocks may differ.
         rest = "stopping" if last in STOPS else "back-off"
         parts[rest] += (allocation.ended_us - ended_us) / 1e6
     for stretch in stretches:

@@ -89,18 +89,21 @@ def caps(
     for node in free:
         if node not in nodes_to_drain:
             waiting[node] = reason
-    newest_alert_us = max(alerts_us, default=None)
-    is_alert_due = True
-    if newest_alert_us is not None:
-        is_alert_due = now_us - newest_alert_us >= ALERT_EVERY_US
     alert = ""
-    if waiting and is_alert_due:
+    if waiting and _is_alert_due(alerts_us, now_us):
         alert = _alert_text(waiting)
     return Decision(
         drain=tuple(nodes_to_drain),
         waiting=waiting,
         alert=alert,
     )
+
+
+def _is_alert_due(alerts_us: Iterable[int], now_us: int) -> bool:
+    newest_us = max(alerts_us, default=None)
+    if newest_us is None:
+        return True
+    return now_us - newest_us >= ALERT_EVERY_US
 
 
 def _alert_text(waiting: Mapping[str, str]) -> str:

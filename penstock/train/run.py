@@ -74,8 +74,7 @@ class Run:
         self._trackers: RunTrackers | None = None
         self._step = -1  # of the batch handed out last
         self._steps_done = 0
-        self._step_begun_s = 0.0
-        """Clock at which the current step, or the wait for the first batch, began; 0 before."""
+        self._step_begun_s = 0.0  # clock at the begin of the step, or of the wait for the first batch
         self._traces: RunRecord | None = None
         self._faults: FaultRecord | None = None
         self._interval = NO_RECORD  # or RECORD or DUE: the greatest value that the ranks exchanged
@@ -236,11 +235,8 @@ class Run:
         """
         trace = self._rank_trace(profile, profile_ranks)
         source = batch_source(batches)
-        self._restore(saved, state or {}, source)
-        end = source.end
-        if self._replay is not None:
-            saved = None  # a replay writes no checkpoint
-            end = self._replay.end
+        saved = self._restore(saved, state or {}, source)
+        end = source.end if self._replay is None else self._replay.end
         self._batches = source
         self._finished = False  # also after another loop of this run
         first = newest = self._steps_done = source.step
@@ -251,18 +247,14 @@ class Run:
             for batch in source if trace is None else trace.batches(source):
                 self._intervals.batch(batch)
                 if source.step - batch.last_micro == first and batch.micro == 0:
-                    self._note_first_batch(source, first, self._step_begun_s)
-                    self._step_begun_s = perf_counter()
+                    self._note_first_batch(source, first)
                 self._step = batch.step
                 yield batch
                 if not batch.last_micro:
                     continue
-                now_s = perf_counter()
-                took_s = now_s - self._step_begun_s
-                self._step_begun_s = now_s
                 step = source.step
                 last = step == end
-                stop = self._finish_step(step, took_s, last=last)
+                stop = self._finish_step(step, last=last)
                 if saved is not None and (stop or last or (save_every and step % save_every == 0)):
                     newest = self._save(saved, step, state or {}, source, wait=stop or last)
                 if saved is not None and not (stop or last):
@@ -323,8 +315,11 @@ class Run:
         if not self._is_context:  # otherwise the script would end as after its last step
             self.__exit__(None, None, None)
 
-    def _finish_step(self, step: int, took_s: float, *, last: bool) -> bool:
+    def _finish_step(self, step: int, *, last: bool) -> bool:
         """Count a step, exchange what all ranks are to do after it, and return whether they leave."""
+        now_s = perf_counter()
+        took_s = now_s - self._step_begun_s
+        self._step_begun_s = now_s
         self._steps_done = step
         self._step_file.write(step)
         self._hang.step(took_s)
@@ -348,10 +343,12 @@ class Run:
         put = self._traces.trace
         return StepTrace(steps, self.device, lambda name, data: put(f"{name}-{self.world.rank:06d}", data))
 
-    def _restore(self, saved: "Checkpoints | None", state: dict[str, Any], batches: BatchSource) -> None:
-        """Load the newest checkpoint, or the one before a replay's steps, if there is one."""
+    def _restore(
+        self, saved: "Checkpoints | None", state: dict[str, Any], batches: BatchSource
+    ) -> "Checkpoints | None":
+        """Load the newest checkpoint, or the one before a replay's steps, if any. Return where to save."""
         if saved is None:
-            return
+            return None
         begun = perf_counter()
         if self._replay is None:
             self.first(saved.create_root)
@@ -363,15 +360,17 @@ class Run:
             self._event("restored", batches.step, took_us=elapsed_us(begun))
         if self._replay is None and restored and batches.step == batches.end and self.world.rank == 0:
             _log.warning("%r has ended before: step %d is its last; no step is made", self, batches.step)
+        return saved if self._replay is None else None  # a replay writes no checkpoint
 
-    def _note_first_batch(self, batches: BatchSource, first: int, begun: float) -> None:
+    def _note_first_batch(self, batches: BatchSource, first: int) -> None:
         if self._events is not None:
             facts = {"plan": batches.plan.hash, "versions": plan_versions(batches.plan)}
-            self._event("first_batch", first, took_us=elapsed_us(begun), **facts)
+            self._event("first_batch", first, took_us=elapsed_us(self._step_begun_s), **facts)
         self._step_file.write(first)
         self._intervals.begin(batches, first)
         if self._trackers is not None:
             self._trackers.begin(batches.plan, first)
+        self._step_begun_s = perf_counter()
 
     def _save(
         self, saved: "Checkpoints", step: int, state: dict[str, Any], batches: BatchSource, *, wait: bool

@@ -30,12 +30,15 @@ def n_cores() -> int:
 def rank_cores(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> int:
     """Return this rank's share of the machine's cores.
 
-    Ranks divide cores and quota, unless the launcher binds each rank to its own cores. root: folder with /proc and
+    Ranks divide the quota, and the cores unless the launcher binds each rank to its own. root: folder with /proc and
     /sys.
     """
     ranks = local_ranks(environ)
-    share = _affinity() if _are_bound(ranks, root) else _affinity() // ranks
-    return max(1, ceil(min(share, cpu_quota(root) / ranks)))
+    share = _affinity()
+    if not _are_bound(ranks, root):
+        share //= ranks
+    quota_share = cpu_quota(root) / ranks
+    return max(1, ceil(min(share, quota_share)))
 
 
 def rank_processes(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> int:
@@ -45,7 +48,9 @@ def rank_processes(environ: Mapping[str, str] | None = None, root: Path = Path("
         return share
     ranks = local_ranks(environ)
     physical = _physical_cores(root)
-    return max(1, min(share, physical if _are_bound(ranks, root) else physical // ranks))
+    if not _are_bound(ranks, root):
+        physical //= ranks
+    return max(1, min(share, physical))
 
 
 def rank_memory_bytes(environ: Mapping[str, str] | None = None) -> int:
@@ -70,7 +75,7 @@ def cpu_quota(root: Path = Path("/")) -> float:
         words = _read(folder / "cpu.max").split()
         if not words:
             words = [_read(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
-        quota, period = (*words, "", "")[:2]
+        quota, period = (*words, "", "")[:2]  # an unreadable file has no words
         if quota.isdecimal() and period.isdecimal() and int(period):  # else "max", or -1
             quotas.append(int(quota) / int(period))
     return min(quotas)
@@ -137,7 +142,7 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
     A container may see its own cgroup as the root, unlike /proc.
     """
     for line in _read(root / "proc/self/cgroup").splitlines():
-        number, controllers, path = (*line.split(":", 2), "", "")[:3]
+        number, controllers, path = (*line.split(":", 2), "", "")[:3]  # a line of another form has fewer
         if number == "0" and not controllers:  # cgroup version 2
             mount = root / "sys/fs/cgroup"
         elif controller in controllers.split(","):

@@ -233,6 +233,7 @@ class Normaliser:
                 given=0,
                 accepted="at least 1 value without padding",
             )
+        # (id of the norm, field) -> scale. `self.norm` keeps the norms alive, so that no id is used again.
         self._scales = {
             (id(one), field): own.scale(mode) for one in norms for field, own in one.fields.items()
         }

@@ -35,8 +35,8 @@ class RunReader:
         self._damage: dict[str, str] = {}  # key of an object -> what is wrong with it
         self._trail_source = TrailSource(store, run, self.trail)
         self._record_source = RecordSource(store, run, self.record)
-        self._is_read = False
-        self._next = 0
+        self._is_read = False  # True after the first reading
+        self._next = 0  # counts requests, so that sources take turns
 
     @property
     def newest_us(self) -> int:

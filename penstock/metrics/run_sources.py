@@ -64,9 +64,9 @@ class TrailSource:
         self._store = store
         self._facts = facts
         self._prefix = trail_folder(run)
-        self._folders = NewObjects(store, self._prefix)
-        self._folder: NewObjects | None = None
-        self._listed_s = 0.0
+        self._folders = NewObjects(store, self._prefix)  # of all ranks
+        self._folder: NewObjects | None = None  # of the first rank; None before its first object
+        self._listed_s = 0.0  # Unix time of the last listing of all folders
         self._unread: list[ObjectInfo] = []
 
     @property
@@ -156,14 +156,15 @@ class RecordSource:
         self._run = run
         self._facts = facts
         self._folder = RunFolder(store, run)
+        # The whole record; None once it is long, and `_kinds` list its folders in turn.
         self._all: NewObjects | None = NewObjects(
             store,
             self._folder.key(""),
         )
         self._kinds = [NewObjects(store, self._folder.key(f"{kind}/")) for kind in KINDS]
-        self._turn = 0
+        self._turn = 0  # index of the folder whose turn is next
         self._unread: list[ObjectInfo] = []
-        self._starts: set[int] = set()
+        self._starts: set[int] = set()  # numbers of the starts
 
     @property
     def unread(self) -> list[ObjectInfo]:

@@ -40,7 +40,7 @@ class TrailFacts:
         self.metric = ""
         """A metric that is not finite; "" if all are."""
         self._bad: dict[int, int] = {}  # step -> time of its newest try with such a metric, us
-        self._substituted: dict[tuple[int, int], int] = {}
+        self._substituted: dict[tuple[int, int], int] = {}  # (step, its time in us) -> substituted samples
         self._medians_us: deque[float] = deque(maxlen=MEDIAN_OBJECTS)
         # Second since 1970 -> seconds of waiting and of steps that ended in it.
         self._waited: dict[int, tuple[float, float]] = {}

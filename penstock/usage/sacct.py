@@ -200,7 +200,10 @@ def _numbers(ranges: str) -> list[str]:
     results = list[str]()
     for item in ranges.split(","):
         match = _RANGE.fullmatch(item)
-        first, last = (match[1], match[2] or match[1]) if match else ("1", "0")
+        first, last = "1", "0"  # an empty range, which is refused below
+        if match:
+            first = match[1]
+            last = match[2] or first
         if not 0 <= int(last) - int(first) < MAX_NODES - len(results):
             raise Corrupt(
                 f"{ranges!r} is not a range of at most {MAX_NODES:,} nodes",
@@ -220,7 +223,11 @@ def _records(text: str, delimiter: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.split("\n"), 1):
         if not record and not line.strip():
             continue
-        record, begun = (f"{record}\n{line}", begun) if record else (line, number)
+        if record:
+            record = f"{record}\n{line}"
+        else:
+            record = line
+            begun = number
         count = record.count(delimiter) + 1
         if count > len(FIELDS):
             raise Corrupt(
@@ -251,8 +258,11 @@ def _job(values: Sequence[str], line: int) -> AccountedJob:
         if submitted_us is None or (ended_us is not None and ended_us < (begun_us or submitted_us)):
             times = [fields[name] for name in ("Submit", "Start", "End")]
             raise Corrupt(f"Submit, Start, End = {', '.join(times)}", what="Submit, Start, End", given=times)
-        node_list, (asked, kind) = fields["NodeList"], _gpus(fields["ReqTRES"])
-        gpus, kind = (asked, kind) if begun_us is None else _gpus(fields["AllocTRES"])
+        node_list = fields["NodeList"]
+        asked, kind = _gpus(fields["ReqTRES"])
+        gpus = asked
+        if begun_us is not None:
+            gpus, kind = _gpus(fields["AllocTRES"])
         minutes = 0
         if fields["TimelimitRaw"].isdigit():
             minutes = _whole(fields, "TimelimitRaw")

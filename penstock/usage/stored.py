@@ -92,7 +92,9 @@ class StoredBytes:
             name = names[_oldest(mask)]
             nbytes[name] += size
             # Bytes that another row's version names too stay after a deletion.
-            frees[name] += size if not mask & ~masks[name] else 0
+            is_shared = bool(mask & ~masks[name])
+            if not is_shared:
+                frees[name] += size
         for mask, size in self.registered.items():
             registered[names[_oldest(mask)]] += size
         rows = [
@@ -167,7 +169,10 @@ def _count(record: VersionRecord, manifest: Mapping[str, Any]) -> CountedVersion
 
 
 def _objects(store: Store, files: Mapping[str, TableFile], *columns: tuple[str, str]) -> Iterator[pa.Table]:
-    """Yield path, nbytes and the number of the table that names it."""
+    """Yield path, nbytes and the number of the table that names it, without registered shards.
+
+    columns: pairs of columns, a path and its bytes.
+    """
     names = [name for pair in columns for name in pair]
     for number, table in enumerate(get_tables(store, list(files.values()), names)):
         for path, nbytes in columns:
@@ -175,11 +180,11 @@ def _objects(store: Store, files: Mapping[str, TableFile], *columns: tuple[str, 
             objects = pa.table(
                 {"path": paths, "nbytes": table[nbytes], "table": pa.repeat(number, len(table))}
             )
-            yield (
-                objects.filter(pc.invert(pc.starts_with(paths, FOREIGN)))
-                if "index_path" in names
-                else objects
-            )
+            # A table of shards names registered ones too: they are counted from tables of registered objects.
+            if "index_path" in names:
+                is_registered = pc.starts_with(paths, FOREIGN)
+                objects = objects.filter(pc.invert(is_registered))
+            yield objects
 
 
 def _derived_bytes(store: Store, rows: Sequence[pa.Table], masks: Sequence[int]) -> Counter[int]:

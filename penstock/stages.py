@@ -210,7 +210,7 @@ class KnownRecords:
     def __init__(self, dataset: str, stages: Sequence[str]) -> None:
         self._dataset = dataset
         self._stages = frozenset(stages)
-        self._read: dict[str, tuple[str, StageRecord]] = {}
+        self._read: dict[str, tuple[str, StageRecord]] = {}  # path -> (etag, record)
         self._lock = Lock()
 
     def newest(self, store: Store) -> dict[str, dict[str, StageRecord]]:
@@ -230,13 +230,16 @@ class KnownRecords:
             }
 
     def _listed(self, store: Store) -> dict[str, dict[str, ObjectInfo]]:
+        """Return partition -> stage -> newest record's object."""
         folder = f"stages/{self._dataset}/"
-        files = dict[str, dict[str, ObjectInfo]]()
+        infos = dict[str, dict[str, ObjectInfo]]()
         for info in store.list(folder):
-            stage, _, rest = info.key[len(folder) :].partition("/")
-            if stage in self._stages and _NAME.search(rest):  # in key order: the last one is the newest
-                files.setdefault(rest.split("/", 1)[0], {})[stage] = info
-        return files
+            stage, _, name = info.key.removeprefix(folder).partition("/")
+            if stage in self._stages and _NAME.search(name):
+                partition, _, _ = name.partition("/")
+                # A listing is in key order, and record numbers rise: the last one of a stage is the newest.
+                infos.setdefault(partition, {})[stage] = info
+        return infos
 
 
 def fingerprint(*parts: object) -> str:

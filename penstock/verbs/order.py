@@ -243,29 +243,25 @@ def ls_plans(arguments: Namespace) -> Answer:
             }
         )
     body.sort(key=lambda row: (-(row["saved_us"] or 0), row["plan"]))
-    rows = [
-        (
-            row["plan"],
-            "-" if (us := row["saved_us"]) is None else minute(us),
-            row["global_batch"],
-            row["seed"],
-            ", ".join(_words(name, one) for name, one in row["sources"].items()),
-        )
-        for row in body
-    ]
-    return (
-        body,
-        [Table(form=PLANS_FORM, header=PLANS_HEADER, rows=rows)]
-        if rows
-        else f"{root.url} has no saved plans",
-        0,
-    )
+    if not body:
+        return body, f"{root.url} has no saved plans", 0
+    rows = []
+    for row in body:
+        saved = "-"  # a store without times of objects
+        if row["saved_us"] is not None:
+            saved = minute(row["saved_us"])
+        sources_text = ", ".join(_words(name, one) for name, one in row["sources"].items())
+        rows.append((row["plan"], saved, row["global_batch"], row["seed"], sources_text))
+    return body, [Table(form=PLANS_FORM, header=PLANS_HEADER, rows=rows)], 0
 
 
 def _source(names: Mapping[str, str], view: Mapping[str, Any]) -> dict[str, Any]:
     """Return version, fields and predicate of a plan's view, or of the view that it packs or lists."""
     # A packed view has its documents' view inside, a list the view that it lists; both nest.
-    while "version" not in view and isinstance(inner := view.get("documents") or view.get("view"), Mapping):
+    while "version" not in view:
+        inner = view.get("documents") or view.get("view")
+        if not isinstance(inner, Mapping):
+            break
         view = inner
     version = str(view.get("version", ""))
     return {

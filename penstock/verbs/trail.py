@@ -53,13 +53,21 @@ def ls(arguments: Namespace) -> Answer:
     body = [_summary(root, run) for run in ([arguments.run] if arguments.run else trail_runs(store))]
     if not body:
         check_root_or_records(store, "trails")
-    cells = [
-        (
-            *(row["run"], row["steps"], _cell(row["first"]), _cell(row["last"]), row["ranks"]),
-            *(_cell(row["from"]), _cell(row["to"]), row["problem"] or ", ".join(row["plans"])),
+    cells = []
+    for row in body:
+        plans = ", ".join(row["plans"])
+        cells.append(
+            (
+                row["run"],
+                row["steps"],
+                _cell(row["first"]),
+                _cell(row["last"]),
+                row["ranks"],
+                _cell(row["from"]),
+                _cell(row["to"]),
+                row["problem"] or plans,
+            )
         )
-        for row in body
-    ]
     text = [Table(form=LS_FORM, header=LS, rows=cells)] if body else f"{store.url} has no trails"
     return body, text, 1 if any(row["problem"] for row in body) else 0
 

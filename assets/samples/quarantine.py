@@ -46,14 +46,17 @@ def excluded_units(
     rows: have `key`, `unit_id` and `raw_sha256`. An excluded raw object covers all its units, under any policy.
     rebuild_of: the original dataset, or "". Raises: Corrupt; StoreError.
     """
-    why = _reasons(store, dataset)
+    reasons = _reasons(store, dataset)
     if rebuild_of:
         # The rebuild's own exclusion wins, since its reason is the newer one.
-        why = _reasons(store, rebuild_of) | why
+        reasons = _reasons(store, rebuild_of) | reasons
     excluded: dict[str, str] = {}
-    for row in rows if why else ():
+    if not reasons:
+        return excluded
+    for row in rows:
         for column in ("key", "unit_id", "raw_sha256"):
-            if reason := why.get((column, row[column])):
+            reason = reasons.get((column, row[column]))
+            if reason:
                 excluded[row["unit_id"]] = reason
     return excluded
 
@@ -69,26 +72,26 @@ def excluded_by_reason(store: Store, dataset: str) -> Counter[tuple[str, str]]:
 
 
 def _reasons(store: Store, dataset: str) -> dict[tuple[str, str], str]:
-    # Withdrawing one sample from an exclusion frees its whole raw object.
+    """Return (column of the units, its value) -> reason of the exclusions in force."""
     stands = standing(records(store, dataset))
-    why: dict[tuple[str, str], str] = {}
     # Keyed by path: an exclusion of many keys stands under each of them.
-    for exclusion in {
-        exclusion.path: exclusion for exclusions in stands.values() for exclusion in exclusions
-    }.values():
+    exclusions = {exclusion.path: exclusion for of_key in stands.values() for exclusion in of_key}
+    reasons: dict[tuple[str, str], str] = {}
+    for exclusion in exclusions.values():
         reason = f"excluded by {exclusion.by}: {exclusion.reason}"
+        # Withdrawing one sample from an exclusion frees its whole raw object.
         withdrawn = {
             sample.raw_sha256 for sample in exclusion.samples if exclusion not in stands.get(sample.key, ())
         }
         for sample in exclusion.samples:
             if exclusion not in stands.get(sample.key, ()):
                 continue
-            why.setdefault(("key", sample.key), reason)
+            reasons.setdefault(("key", sample.key), reason)
             if sample.unit_id:
-                why.setdefault(("unit_id", sample.unit_id), reason)
+                reasons.setdefault(("unit_id", sample.unit_id), reason)
             if sample.whole_object and sample.raw_sha256 not in withdrawn:
-                why.setdefault(("raw_sha256", sample.raw_sha256), reason)
-    return why
+                reasons.setdefault(("raw_sha256", sample.raw_sha256), reason)
+    return reasons
 
 
 PARTITION = "ledgers"
@@ -237,7 +240,9 @@ def _judge_row(
     row: Row, judgement: Judgement | None, version: loader.Version, units: Mapping[str, str], run_id: str
 ) -> Row:
     stamped = row | {"run_id": run_id, "at_us": time.time_ns() // 1000}
-    if row["verdict"] or judgement is None:
+    if (
+        row["verdict"] or judgement is None
+    ):  # nothing was judged: an unreadable line, or another dataset's sample
         # Do not record details of another dataset's samples.
         if row["verdict"] == "unreadable":
             return stamped

@@ -68,9 +68,9 @@ def samples_stage(
     else:
         policy = []
     decides: list[object] = [read, filters, limit_texts(spec), policy]
-    bad = _left_out(store, spec, units)
-    if bad:  # without exclusions the fingerprints of earlier releases stay
-        decides.append(sorted(bad))
+    left_out = _left_out(store, spec, units)
+    if left_out:  # without exclusions the fingerprints of earlier releases stay
+        decides.append(sorted(left_out))
     data_version = fingerprint(CODE_VERSION, *decides)
     newest = stage.current()
     committed = _is_committed(root, units)
@@ -90,7 +90,7 @@ def samples_stage(
         units=units,
         features=features,
         find_copies=partial(_find_copies, root, units, _policy(spec, features), raws),
-        left_out=bad,
+        left_out=left_out,
     )
     replaced = _replacements(units, assembled)
     reason = audit(spec, assembled)
@@ -151,11 +151,14 @@ def _body(
 
 
 def _replacements(units: StageRecord, assembled: Assembled) -> dict[str, str]:
-    return {
-        old: f"its raw object has {new} now"
-        for new, before in units.body.get("replaces", {}).items()
-        for old in (before if new not in assembled.exclude else ())
-    }
+    """Return key of a sample to supersede -> reason, from the units record: key of a new sample -> keys before."""
+    reasons: dict[str, str] = {}
+    for new, before in units.body.get("replaces", {}).items():
+        if new in assembled.exclude:  # a sample that is left out replaces none
+            continue
+        for old in before:
+            reasons[old] = f"its raw object has {new} now"
+    return reasons
 
 
 def is_outdated(root: loader.Root, record: StageRecord) -> bool:
@@ -165,10 +168,14 @@ def is_outdated(root: loader.Root, record: StageRecord) -> bool:
     if compared_with is None or root.state.txns[record.body["txn"]].status != "open":
         return False
     newest = root.state.newest(record.dataset)
-    return compared_with != (newest.id if newest else "")
+    newest_id = ""
+    if newest is not None:
+        newest_id = newest.id
+    return compared_with != newest_id
 
 
 def _left_out(store: Store, spec: DatasetSpec, units: StageRecord) -> dict[str, str]:
+    """Return unit_id -> reason, for the batch's units that a person excluded or a training found corrupt."""
     rows = read_table(store, units.files[UNITS])
     known = quarantined_units(store, spec.name)
     # Only this batch's units count for the fingerprint, so that others do not make it stale.

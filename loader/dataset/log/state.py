@@ -27,7 +27,7 @@ class Txn:
     n: int
     """Number of its begin entry."""
     gated: bool = False
-    """True if its commit has to name a verdict (`dataset/publication_gate.py`)."""
+    """True if its commit has to name a verdict (`publishing/publication_gate.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class Primary:
     """A move of the root: after entry `n` its history continues elsewhere."""
 
     n: int
-    """Number of the last entry before the move."""
+    """Number of its entry. Later entries are only in the root at `url`."""
     url: str
     """URL of the root where the history continues."""
     was: str

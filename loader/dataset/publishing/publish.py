@@ -124,7 +124,7 @@ def publish_parts(
 
 
 def _check_transaction(state: State, txn: str, dataset: str, parent: str | None) -> Txn:
-    """Return the parts' transaction, which may publish in `dataset`, on the version `parent` if given."""
+    """Return the parts' transaction. Raises Conflict unless it and the version `parent`, if given, are `dataset`'s."""
     if parent is not None and resolve(state, parent).dataset != dataset:
         raise Conflict(
             f"parent {parent} is not a version of {dataset!r}", what="parent", given=parent, accepted=dataset
@@ -141,6 +141,7 @@ def _check_transaction(state: State, txn: str, dataset: str, parent: str | None)
 
 
 def _newest_version(root: "RootCalls", state: State, dataset: str) -> Version | None:
+    """Return the newest version that is not retired; None if the dataset has none."""
     record = state.newest(dataset)
     if record is None:
         return None

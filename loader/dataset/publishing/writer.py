@@ -62,7 +62,7 @@ class Writer:
         self._part_samples = part_samples
         self._producer = check_producer(producer)
         self._facts = check_facts(facts)
-        self._spill: Spill | None = None
+        self._spill: Spill | None = None  # only inside the `with`
         self._txn = ""
         self._first: tuple[str, frozenset[str]] | None = None  # key and field names of the first sample
         self._version: Version | None = None

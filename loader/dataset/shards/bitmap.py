@@ -1,5 +1,6 @@
 """Store sets of rows as bitmaps: a part's exclusions, a filtered view's live ordinals."""
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
@@ -21,6 +22,36 @@ MEMBERS_PER_BLOCK = 4
 def pack(members: Bools) -> bytes:
     """Return a bitmap: bit i (least significant first) is `members[i]`."""
     return np.packbits(members, bitorder="little").tobytes()
+
+
+def pack_pieces(pieces: Iterable[Bools], n: int, together: int) -> NDArray[np.uint8]:
+    """Return the bitmap of `n` members in pieces, uint8.
+
+    together: members that are joined before they are packed: bounds the memory, beside the largest piece.
+    """
+    packed = np.zeros(-(-n // 8), np.uint8)
+    n_octets = 0  # filled so far
+    waiting: list[Bools] = []
+    n_waiting = 0
+
+    def append(values: Bools) -> None:
+        nonlocal n_octets
+        octets = np.packbits(values, bitorder="little")
+        end = n_octets + len(octets)
+        packed[n_octets:end] = octets
+        n_octets = end
+
+    for piece in pieces:
+        waiting.append(piece)
+        n_waiting += len(piece)
+        if n_waiting >= together:
+            values = np.concatenate(waiting)
+            n_whole = n_waiting // 8 * 8  # the rest waits: only the last octet may have fewer bits
+            append(values[:n_whole])
+            waiting = [values[n_whole:]]
+            n_waiting -= n_whole
+    append(np.concatenate([np.zeros(0, bool), *waiting]))
+    return packed
 
 
 def unpack(data: bytes, n: int) -> Bools:

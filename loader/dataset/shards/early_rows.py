@@ -43,7 +43,11 @@ def likely_range(
     group_rows: int,
     group: int,
 ) -> ByteRange:
-    """Return the range that probably has a row group. rows_start: first byte of row group 0. nbytes: of the index."""
+    """Return the range that probably has a row group.
+
+    rows_start: first byte of row group 0. nbytes, n_rows, n_columns: of the index, which is not empty.
+    group_rows: rows of each row group but the last. group: number of the row group, from 0.
+    """
     n_groups = -(-n_rows // group_rows)
     footer_nbytes = FOOTER_BYTES + n_groups * (GROUP_FOOTER_BYTES + COLUMN_FOOTER_BYTES * n_columns)
     rows_nbytes = max(0, nbytes - rows_start - footer_nbytes)

@@ -47,7 +47,10 @@ class ShardRows:
         return row
 
     def part_changes(self, is_few: bool) -> Bools:
-        """Return bool [shards]: whether the part of each shard differs from the part of the shard before."""
+        """Return bool [shards]: whether the part of each shard differs from the part of the shard before.
+
+        is_few: compare in Python, without importing Arrow's functions (`parts_table.FEW_SHARDS`).
+        """
         changes = np.empty(len(self), bool)
         start = 0
         last = None  # name in the last row of the file before

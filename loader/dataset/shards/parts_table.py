@@ -236,7 +236,7 @@ class PartsTable:
     def live_ordinals(self, positions: Int64s, rows: Int64s) -> Int64s:
         """Return int64 [n]: live ordinals of rows of parts, -1 for excluded rows. The inverse of `locate`.
 
-        positions, rows: int64 [n]; every part has its rows.
+        positions, rows: int64 [n]; each row exists in its part.
         """
         ordinals: Int64s = self.first_ordinal[positions] + rows
         if not self.live_rows:
@@ -249,7 +249,7 @@ class PartsTable:
                 continue
             of_part = order[first:end]
             is_live = self.live_members(position)  # [rows of the part]
-            n_before = np.cumsum(is_live) - 1  # [rows]: live rows before a live row
+            n_before = np.cumsum(is_live) - 1  # [rows]: live rows before a live row; unused for others
             own_rows = rows[of_part]
             live = self.first_ordinal[position] + n_before[own_rows]
             ordinals[of_part] = np.where(is_live[own_rows], live, -1)

@@ -4,8 +4,7 @@ A version only appends to its parent's parts, so common samples keep their order
 """
 
 import logging
-from collections.abc import Iterator
-from itertools import takewhile
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,6 +15,7 @@ from ...order.sources.views import Delta
 from ..tables.parquet import TableFile, get_tables
 
 if TYPE_CHECKING:
+    from ...storage import Store
     from ..log.state import VersionRecord
     from ..reading.version_shards import VersionShards
     from .view_samples import ViewSamples
@@ -37,17 +37,20 @@ class Versions(Protocol):
 
 
 def earlier_versions(version: "VersionShards", prefix: str) -> "Iterator[VersionShards]":
-    """Yield earlier versions, the newest first, if the root has objects under a prefix.
-
-    A version out of a pickle has no root to look in.
-    """
+    """Yield earlier versions that are not retired, the newest first, if the root has objects under a prefix."""
     root = version.reader
-    if not isinstance(root, Versions) or next(iter(version.store.list(prefix)), None) is None:
+    if not isinstance(root, Versions):  # None: a version out of a pickle has no root to look in
         return
-    records = [
-        one for one in root.versions(version.dataset) if one.number < version.number and not one.retired
-    ]
-    for record in records[: -EARLIER_MAX - 1 : -1]:
+    first_object = next(iter(version.store.list(prefix)), None)
+    if first_object is None:
+        return
+    records: list[VersionRecord] = []
+    for record in root.versions(version.dataset):
+        is_earlier = record.number < version.number
+        if is_earlier and record.retired is None:
+            records.append(record)
+    newest_first = records[::-1]
+    for record in newest_first[:EARLIER_MAX]:
         try:
             earlier = root.open(record.id)
         except PenstockError as error:
@@ -62,16 +65,18 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 def view_delta(view: "ViewSamples", old: "ViewSamples", compare: bool = True) -> Delta:
     """Return what `view` added and removed since `old`, a view of an earlier version.
 
-    compare: False skips the comparison sample by sample.
+    compare: False skips the comparison sample by sample, which reads both views' bitmaps.
 
     Raises: InvalidPlan if the version does not continue the earlier one, or the views differ in fields, predicate, or
     selection of common samples.
     """
-    was, now = old.version, view.version
+    was = old.version
+    now = view.version
     if was.dataset != now.dataset or was.id == now.id:
         text = f"{now.name} is not a later version of the dataset of {was.name}"
         raise InvalidPlan(text, what="version", where=now.name, given=was.name)
-    if wrong := _find_rewrite(was, now):
+    wrong = _find_rewrite(was, now)
+    if wrong is not None:
         raise InvalidPlan(
             f"{now.name} does not go on from {was.name}: its {wrong} do not begin with those in {was.name}. "
             "A version with rewritten parts, or of another line, needs a new plan",
@@ -82,11 +87,13 @@ def view_delta(view: "ViewSamples", old: "ViewSamples", compare: bool = True) ->
     _check_selection(view, old)
     _check_slices(view, old)
     removed = _removals(was, now)
-    first = len(was) - len(removed)
+    first = len(was) - len(removed)  # the common samples have the ordinals before it in the later version
     if compare and (view.is_filtered or old.is_filtered):
-        kept = np.ones(len(was), bool)
-        kept[removed] = False
-        if not np.array_equal(old.members()[kept], view.members()[:first]):
+        is_common = np.ones(len(was), bool)
+        is_common[removed] = False
+        members_before = old.members()[is_common]
+        members = view.members()[:first]
+        if not np.array_equal(members_before, members):
             raise InvalidPlan(
                 f"of the samples that {was.name} and {now.name} share, their views do not select the same ones: a "
                 "group or column was added to old parts. Make a new plan",
@@ -94,8 +101,11 @@ def view_delta(view: "ViewSamples", old: "ViewSamples", compare: bool = True) ->
                 where=now.name,
                 given=was.name,
             )
-    new = view.from_first(first)
-    return Delta(view=new if len(new) else None, first=first, removed=removed)
+    later = view.from_first(first)
+    new_samples: ViewSamples | None = None
+    if len(later):
+        new_samples = later
+    return Delta(view=new_samples, first=first, removed=removed)
 
 
 def _check_selection(view: "ViewSamples", old: "ViewSamples") -> None:
@@ -141,7 +151,9 @@ def _check_slices(view: "ViewSamples", old: "ViewSamples") -> None:
             what=f"slice {lists[0]}",
             given="a list of samples",
         )
-    now, was = ([term.selection for term in one.slices] for one in (view, old))
+    # The digests differ: each is of its own version's ordinals.
+    now = [term.selection for term in view.slices]
+    was = [term.selection for term in old.slices]
     if now != was:
         raise InvalidPlan(
             f"the view of {view.version.name} has the slices {[term.name for term in now]}, of {old.version.name} "
@@ -155,31 +167,53 @@ def _check_slices(view: "ViewSamples", old: "ViewSamples") -> None:
 def _find_rewrite(was: "VersionShards", now: "VersionShards") -> str | None:
     """Return a table of the later version that drops or reorders rows of the earlier one's, or None."""
     for name in ("shards", "exclusions"):
-        before, after = was.manifest[name], now.manifest[name]
-        if after[: len(before)] != before and not _has_prefix(was, before, after):
+        before = was.manifest[name]
+        after = now.manifest[name]
+        has_same_files = after[: len(before)] == before
+        if not has_same_files and not _has_same_rows(was.store, before, after):
             return name
     return None
 
 
-def _has_prefix(version: "VersionShards", before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
-    old, new = (
-        list(get_tables(version.store, [TableFile.from_json(file) for file in files[same:]]))
-        for files in (before, after)
-    )
-    if not old or not new:
-        return not old
-    rows = pa.concat_tables(old)
-    return bool(pa.concat_tables(new).slice(0, len(rows)).equals(rows))
+def _has_same_rows(
+    store: "Store",
+    before: Sequence[Mapping[str, Any]],
+    after: Sequence[Mapping[str, Any]],
+) -> bool:
+    """Return whether the files `after` begin with the rows of `before`: a compaction merges files, and keeps rows."""
+    n_same = 0  # files at the beginning that both have: their rows need no comparison
+    for file_before, file_after in zip(before, after, strict=False):
+        if file_before != file_after:
+            break
+        n_same += 1
+    tables_before = _read_tables(store, before[n_same:])
+    tables_after = _read_tables(store, after[n_same:])
+    if not tables_before:
+        return True
+    if not tables_after:
+        return False
+    rows_before = pa.concat_tables(tables_before)
+    first_rows = pa.concat_tables(tables_after).slice(0, len(rows_before))
+    return bool(first_rows.equals(rows_before))
+
+
+def _read_tables(store: "Store", files: Sequence[Mapping[str, Any]]) -> list[pa.Table]:
+    table_files = [TableFile.from_json(dict(file)) for file in files]
+    return list(get_tables(store, table_files))
 
 
 def _removals(was: "VersionShards", now: "VersionShards") -> Int64s:
+    """Return int64, ascending: live ordinals of the earlier version whose samples the later one excludes."""
     if was.manifest["exclusions"] == now.manifest["exclusions"]:
         return np.zeros(0, np.int64)
     removed = [np.zeros(0, np.int64)]
     for part in now.parts.with_exclusions:
-        if part < len(was.parts):
-            before = was.parts.live_members(part)
-            rows = before & ~now.parts.live_members(part)
-            removed.append(int(was.parts.first_ordinal[part]) + np.flatnonzero(rows[before]))
+        if part >= len(was.parts):  # a new part
+            continue
+        was_live = was.parts.live_members(part)  # bool [rows of the part]
+        is_removed = was_live & ~now.parts.live_members(part)
+        # Ordinals count live rows only.
+        is_live_removed = is_removed[was_live]
+        first_ordinal = int(was.parts.first_ordinal[part])
+        removed.append(first_ordinal + np.flatnonzero(is_live_removed))
     return np.concatenate(removed)

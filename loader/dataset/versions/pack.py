@@ -113,10 +113,11 @@ def _in_view_order(asked: PackBy, view: "ViewSamples") -> PackBy:
 
 
 def piece_checks(packed: PackedView) -> PieceChecks | None:
+    """Return the stored checksums of pieces; None if the root has none, or the documents have no root."""
     source = cast("ViewSamples | ListedView", packed.documents)
     view = getattr(source, "listed", source)
-    if not hasattr(view, "version"):
-        return None  # synthetic documents have no root
+    if not hasattr(view, "version"):  # synthetic documents
+        return None
     documents = view_documents(source)
     table_request = _in_view_order(packed.request, documents.view)
     return load_checks(documents.view, _path(documents, table_request))
@@ -253,7 +254,8 @@ class _Stored:
         stored = {field: field_layout(field, fields_read[field]) for field in asked.fields}
         self.formats = document_formats(address, stored, asked)
         tokens = stored[asked.field]
-        self._start, self._itemsize = len(tokens.head), tokens.dtype.itemsize
+        self._start = len(tokens.head)
+        self._itemsize = tokens.dtype.itemsize
 
     def counts(self) -> Int64s:
         """Return int64 [documents]: number of tokens, negative if missing or fractional."""
@@ -301,19 +303,22 @@ def _no_count(documents: ViewDocuments, asked: PackBy, ordinals: Int64s) -> Inva
 
 
 def _path(documents: ViewDocuments, asked: PackBy) -> str:
-    question = {
+    request: dict[str, Any] = {
         "packing": PACKING,
         "view": documents.id,
         "field": asked.field,
         "length": asked.length,
         "lengths": asked.lengths,
-        **({"beside": asked.side_names} if asked.side_fields else {}),
         **asked.rule,
     }
-    return f"packs/{content_hash('k', question).removeprefix('k-')}.parquet"
+    if asked.side_fields:  # requests without them keep the names of earlier releases
+        request["beside"] = asked.side_names
+    digest = content_hash("k", request).removeprefix("k-")
+    return f"packs/{digest}.parquet"
 
 
 def _load(documents: ViewDocuments, asked: PackBy) -> tuple[FieldFormats, PackTable] | None:
+    """Return the stored table; None if the root has none. Raises: Corrupt."""
     store = documents.version.store
     path = _path(documents, asked)
     try:
@@ -334,7 +339,8 @@ def _load(documents: ViewDocuments, asked: PackBy) -> tuple[FieldFormats, PackTa
         ) from error
     _check(name, columns, len(documents.version), asked)
     _check_documents(name, columns[1], documents)
-    table_read, facts = PackTable(*columns), table_facts(table)
+    table_read = PackTable(*columns)
+    facts = table_facts(table)
     stored_sha256 = facts.get("content_sha256")
     formats = formats_from_facts(asked, facts)
     if formats is None:
@@ -365,9 +371,9 @@ def _check(name: str, columns: list[Int64s], n_documents: int, asked: PackBy) ->
     sequence, document, start, length = columns
     if not len(sequence):
         return
-    is_step = np.isin(
-        np.diff(sequence), (0, 1)
-    )  # the next piece is in the same sequence, or begins the next one
+    # 0: the next piece is in the same sequence. 1: it begins the next one.
+    steps = np.diff(sequence)
+    is_step = np.isin(steps, (0, 1))
     if sequence[0] != 0 or not is_step.all():
         raise _no_sequences(name, "sequence", sequence[:_SHOWN].tolist(), "numbers from 0 without gaps")
     is_document = (document >= 0) & (document < n_documents)
@@ -420,6 +426,7 @@ def _keep_table(
     formats: FieldFormats,
     table: PackTable,
 ) -> tuple[FieldFormats, PackTable]:
+    """Store the table; return the one that the root has, which another process may have stored first."""
     store = documents.version.store
     path = _path(documents, asked)
     rows = table.rows(0, table.n_pieces)
@@ -429,7 +436,8 @@ def _keep_table(
         store.put_if_absent(path, table_bytes(columns, "pack", facts=facts))
     except AlreadyExists:
         saved = _load(documents, asked)
-        return (formats, table) if saved is None else saved
+        if saved is not None:  # else it was deleted since
+            return saved
     except Forbidden:
         logger.warning("the root is read-only here: %s was not saved, each process packs the documents", path)
     except StoreError as error:

@@ -31,7 +31,8 @@ def live_row(version: "VersionData", ordinal: int) -> dict[str, Any]:
     (position,), (row,) = parts.locate(np.array([ordinal]))
     part = parts.ids[int(position)].as_py()
     place = (part, int(row))
-    table_row = int(parts.n_rows[: int(position)].sum()) + int(row)
+    rows_before = int(parts.n_rows[: int(position)].sum())
+    table_row = rows_before + int(row)  # as if the group's tables were one, in the order of the parts
     entries = version.manifest["samples"]
     frame = _group_row(
         pl,
@@ -139,9 +140,8 @@ def columns_of_rows(
     """
     n_rows = version.parts.n_rows
     first_row = np.cumsum(n_rows) - n_rows  # [parts]
-    table_rows = (
-        first_row[positions] + rows
-    )  # [n], ascending: row of all tables of the group, one after another
+    # [n], ascending: row of all tables of the group, one after another
+    table_rows = first_row[positions] + rows
     group = version.manifest["columns"][columns[0]]["group"]
     pieces = []
     start = 0

@@ -1,8 +1,4 @@
-"""Count the windows of a view's episodes, once per root.
-
-    windows/<hash>.parquet      first; a row per episode, the number of its first window, then the number of all
-
-With `keep` the file also has a bitmap of the windows at true rows (`kept_windows`).
+"""Count the windows of a view's episodes, once per root: `window_tables` stores the result.
 
 If an earlier version's table is known, only new episodes are counted: common episodes keep their order and their bytes.
 """
@@ -13,7 +9,6 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...errors import (
@@ -42,18 +37,16 @@ from ...order.sources.window_view import (
     WindowView,
     n_windows,
     remaining_episodes,
-    table_sha256,
 )
 from ...storage.threads import DaemonPool
 from ..progress import Watch, unwatched
 from ..reading.verified_bucket_reads import FieldPart, PartsOfField, read_fields, read_parts
 from ..shards.address import UNKNOWN_CRC, SampleAddress
-from ..shards.bitmap import Bools, SelectTable
-from ..tables.parquet import READ_AHEAD, integers, parse_stored, table_bytes, table_facts
-from ..tables.parquet_ranges import footer_nbytes
+from ..shards.bitmap import Bools, SelectTable, pack_pieces
+from ..tables.parquet import READ_AHEAD
 from .documents import field_nbytes
 from .earlier_versions import earlier_versions, view_delta
-from .kept_windows import check_kept, kept_windows_bytes, load_kept
+from .window_tables import kept_windows_bytes, load_kept, parse_windows, windows_bytes
 
 if TYPE_CHECKING:
     from .view_samples import ViewSamples
@@ -62,35 +55,49 @@ logger = logging.getLogger(__name__)
 VIDEOS = ("mp4", "mov", "mkv", "webm", "run")
 HEAD_BYTES = 2**14
 """Bytes of an array that are read for its header."""
-KEEP_BYTES, KEEP_EPISODES = 16 * 2**20, 4096
+KEEP_BYTES = 16 * 2**20
+KEEP_EPISODES = 4096
 """Bytes of `keep`, and episodes, that are read together at most, about."""
 
 
 def view_windows(
-    view: "ViewSamples", layout: WindowLayout, watch: Watch = unwatched, earlier: Iterable[WindowView] = ()
+    view: "ViewSamples",
+    layout: WindowLayout,
+    watch: Watch = unwatched,
+    earlier: Iterable[WindowView] = (),
 ) -> WindowView:
     """Return the view's windows of a layout. earlier: windows of earlier versions. The root is searched for more.
 
     Raises: InvalidPlan; FieldNotFound; Corrupt.
     """
     _check_fields(view, layout)
-    if (stored := find_stored_windows(view, layout)) is not None:
+    stored = find_stored_windows(view, layout)
+    if stored is not None:
         return stored
-    table = _WindowCounter(view, layout, _newest_earlier(view, layout, earlier)).table(watch)
-    if _is_saved(view, layout, table) and (stored := find_stored_windows(view, layout)) is not None:
-        return stored
-    first, kept = table.first, None
-    if table.packed is not None:
-        kept = KeptWindows(first, SelectTable(table.packed.tobytes(), int(first[-1])))
-        first = table.first_kept
-    return WindowView(view, layout, first, kept)
+    known = _newest_earlier(view, layout, earlier)
+    table = _WindowCounter(view, layout, known).table(watch)
+    if _is_saved(view, layout, table):
+        # Another process may have stored the table first: all use that one.
+        stored = find_stored_windows(view, layout)
+        if stored is not None:
+            return stored
+    if table.packed is None:
+        return WindowView(view, layout, table.first)
+    n_at_all_rows = int(table.first[-1])
+    members = SelectTable(table.packed.tobytes(), n_at_all_rows)
+    kept = KeptWindows(table.first, members)
+    return WindowView(view, layout, table.first_kept, kept)
 
 
 def find_stored_windows(view: "ViewSamples", layout: WindowLayout) -> WindowView | None:
     """Return the view's windows if the root has their table; None otherwise. Raises: Corrupt."""
-    store, path, n = view.version.store, _path(view, layout), len(view) + 1
+    store = view.version.store
+    path = _path(view, layout)
+    name = f"{store.url}/{path}"
+    n_rows = len(view) + 1  # a row per episode, then the number of all windows
+    kept: KeptWindows | None = None
     if layout.keep is not None:
-        table = load_kept(store, path, n)
+        table = load_kept(store, path, n_rows)
         if table is None:
             return None
         first, kept, sha256 = table
@@ -99,14 +106,14 @@ def find_stored_windows(view: "ViewSamples", layout: WindowLayout) -> WindowView
             data = store.get(path).data
         except ObjectNotFound:
             return None
-        (first, sha256), kept = _parse_table(data, path, f"{store.url}/{path}"), None
-    if len(first) != n:
+        first, sha256 = parse_windows(data, path, name)
+    if len(first) != n_rows:
         raise Corrupt(
-            f"{store.url}/{path} has {len(first)} rows, the view {len(view)} episodes; delete it to rebuild it",
+            f"{name} has {len(first)} rows, the view {len(view)} episodes; delete it to rebuild it",
             what="rows",
-            where=f"{store.url}/{path}",
+            where=name,
             given=len(first),
-            accepted=n,
+            accepted=n_rows,
         )
     return WindowView(view, layout, first, kept, sha256)
 
@@ -163,11 +170,22 @@ def _check_fields(view: "ViewSamples", layout: WindowLayout) -> None:
                 given=column,
                 accepted=sorted(known),
             )
-    extra = [ANCHOR_NS, ROW, *(f"{field}.{suffix}" for field in layout.at for suffix in (AGE_NS, IS_PAD))]
-    extra += [f"{field}.{DEPTH}" for field in layout.at if DEPTH in view.version.facts.get(field, {})]
-    extra += [*layout.columns, *([TEXT] if layout.text else [])]
-    names = [*extra, *view.fields]
-    if clash := sorted(name for name in extra if names.count(name) > 1):
+    _check_added_names(view, layout)
+
+
+def _check_added_names(view: "ViewSamples", layout: WindowLayout) -> None:
+    """Raise InvalidPlan if a field that windows add has the name of another field of a batch."""
+    added = [ANCHOR_NS, ROW]
+    for field in layout.at:
+        added += [f"{field}.{AGE_NS}", f"{field}.{IS_PAD}"]
+        if DEPTH in view.version.facts.get(field, {}):
+            added.append(f"{field}.{DEPTH}")
+    added += layout.columns
+    if layout.text:
+        added.append(TEXT)
+    names = [*added, *view.fields]
+    clash = sorted(name for name in added if names.count(name) > 1)
+    if clash:
         message = f"windows: {clash[0]!r} is a field that windows add; leave it out with select()"
         raise InvalidPlan(message, what=clash[0], where="view", accepted="a name that windows do not add")
 
@@ -189,15 +207,18 @@ class _EarlierTable(NamedTuple):
 
     windows: WindowView
     episodes: I64
+    """int64, ascending: the earlier view's numbers of the view's first episodes."""
 
 
 def _newest_earlier(
-    view: "ViewSamples", layout: WindowLayout, earlier: Iterable[WindowView]
+    view: "ViewSamples",
+    layout: WindowLayout,
+    earlier: Iterable[WindowView],
 ) -> _EarlierTable | None:
     for windows in chain(earlier, _earlier_windows(view, layout)):
         old = windows.episodes
         if view.first or old.first:  # type: ignore[attr-defined]
-            continue  # of later episodes only, which the other's numbers do not fit
+            continue  # it has later episodes only: numbers of the other view do not fit
         try:
             delta = view_delta(view, old)  # type: ignore[arg-type]
         except InvalidPlan as error:
@@ -222,32 +243,47 @@ class _WindowCounter:
     """Counts the windows of new episodes."""
 
     def __init__(self, view: "ViewSamples", layout: WindowLayout, known: _EarlierTable | None) -> None:
-        self._view, self._layout, self._known = view, layout, known
-        self._before, self._after = layout.span if layout.pad == "inside" else (0, 0)
-        self._n_known = 0 if known is None else len(known.episodes)
-        self._new = view.version_ordinals(np.arange(self._n_known, len(view), dtype=np.int64))
+        self._view = view
+        self._layout = layout
+        self._known = known
+        self._before = 0  # rows at each end of an episode, at which no window stands
+        self._after = 0
+        if layout.pad == "inside":
+            self._before, self._after = layout.span
+        self._n_known = 0
+        if known is not None:
+            self._n_known = len(known.episodes)
+        new_episodes = np.arange(self._n_known, len(view), dtype=np.int64)
+        self._new = view.version_ordinals(new_episodes)
 
     def table(self, watch: Watch) -> _Table:
         n_rows = self._n_rows()
         counts = n_windows(n_rows, self._layout)
         known = self._known
         if known is not None:
-            all_rows = known.windows.kept.first if known.windows.kept else known.windows.first
-            counts = np.concatenate([np.diff(all_rows)[known.episodes], counts])
+            known_first = known.windows.first
+            if known.windows.kept is not None:
+                known_first = known.windows.kept.first
+            known_counts = np.diff(known_first)[known.episodes]
+            counts = np.concatenate([known_counts, counts])
         first = _starts(counts)
         if self._layout.keep is None:
             return _Table(first, first, None)
-        kept = np.zeros(len(counts), np.int64)
+        n_kept = np.zeros(len(counts), np.int64)  # [episodes]; `_read_bits` sets the new ones' counts
         if known is not None:
-            kept[: self._n_known] = np.diff(known.windows.first)[known.episodes]
-        packed = _pack_bits(chain(self._member_bits(), self._read_bits(n_rows, kept, watch)), int(first[-1]))
-        return _Table(first, _starts(kept), packed)
+            n_kept[: self._n_known] = np.diff(known.windows.first)[known.episodes]
+        bits = chain(self._member_bits(), self._read_bits(n_rows, n_kept, watch))
+        packed = pack_pieces(bits, int(first[-1]), BITS_TOGETHER)
+        return _Table(first, _starts(n_kept), packed)
 
     def _n_rows(self) -> I64:
-        view, field = self._view, self._layout.anchor
+        """Return int64 [new episodes]: rows of the anchor, from its size in bytes. Raises: InvalidPlan."""
+        view = self._view
+        field = self._layout.anchor
         if not len(self._new):
             return np.zeros(0, np.int64)
-        address, stored = _first_layout(view, field, view.version_ordinals(np.zeros(1, np.int64)))
+        first_episode = view.version_ordinals(np.zeros(1, np.int64))
+        address, stored = _first_layout(view, field, first_episode)
         if not stored.shape or not stored.shape[0] or stored.fortran:
             raise InvalidPlan(
                 f"windows: {address.describe(field)} is {stored.dtype} {list(stored.shape)}; rows are needed",
@@ -256,8 +292,9 @@ class _WindowCounter:
                 given=[str(stored.dtype), *stored.shape],
                 accepted="rows",
             )
-        nbytes = self._nbytes(field)
-        n_rows, rest = np.divmod(nbytes - len(stored.head), stored.nbytes // stored.shape[0])
+        data_nbytes = self._nbytes(field) - len(stored.head)
+        row_nbytes = stored.nbytes // stored.shape[0]
+        n_rows, rest = np.divmod(data_nbytes, row_nbytes)
         wrong = np.flatnonzero((rest != 0) | (n_rows < 1))
         if len(wrong):
             keys = view.keys(self._new[wrong[:3]])
@@ -271,29 +308,38 @@ class _WindowCounter:
         return n_rows.astype(np.int64, copy=False)
 
     def _nbytes(self, field: str) -> I64:
-        version = self._view.version
-        (part,), _ = version.parts.locate(self._new[:1])
-        sizes = np.concatenate(list(field_nbytes(version, field, int(part))))
-        return sizes[self._new - int(version.parts.first_ordinal[part])]
+        """Return int64 [new episodes]: size of a field, -1 where it is missing. Not for no new episodes."""
+        parts = self._view.version.parts
+        (part,), _ = parts.locate(self._new[:1])  # earlier parts have no new episode
+        by_part = list(field_nbytes(self._view.version, field, int(part)))
+        sizes = np.concatenate(by_part)  # [live samples from the part on]
+        return sizes[self._new - int(parts.first_ordinal[part])]
 
     def _member_bits(self) -> Iterator[Bools]:
-        if self._known is None:
+        """Yield the truth values at the windows of the known episodes, from the earlier table's bitmap."""
+        if self._known is None or not len(self._known.episodes):
             return
-        kept, episodes = self._known.windows.kept, self._known.episodes
+        kept = self._known.windows.kept
+        episodes = self._known.episodes
         assert kept is not None
-        runs = [0, *(np.flatnonzero(np.diff(episodes) != 1) + 1).tolist(), len(episodes)]
-        for first, stop in pairwise(runs if len(episodes) else []):
-            start, end = int(kept.first[episodes[first]]), int(kept.first[episodes[stop - 1] + 1])
-            for at in range(start, end, BITS_TOGETHER):
-                yield kept.members.bits(at, min(at + BITS_TOGETHER, end))
+        has_gap_behind = np.diff(episodes) != 1  # removed episodes follow
+        run_starts = np.flatnonzero(has_gap_behind) + 1
+        run_edges = [0, *run_starts.tolist(), len(episodes)]
+        for run, next_run in pairwise(run_edges):
+            first = int(kept.first[episodes[run]])
+            stop = int(kept.first[episodes[next_run - 1] + 1])
+            for start in range(first, stop, BITS_TOGETHER):
+                yield kept.members.bits(start, min(start + BITS_TOGETHER, stop))
 
-    def _read_bits(self, n_rows: I64, kept: I64, watch: Watch) -> Iterator[Bools]:
-        """Yield the truth values at the windows of each new episode, and set its number of true ones in `kept`."""
+    def _read_bits(self, n_rows: I64, n_kept: I64, watch: Watch) -> Iterator[Bools]:
+        """Yield the truth values at the windows of each new episode, and set its number of true ones in `n_kept`."""
         if not len(self._new):
             return
-        view, field = self._view, self._layout.keep or ""
+        view = self._view
+        field = self._layout.keep or ""
         nbytes = self._nbytes(field)
-        if len(missing := np.flatnonzero(nbytes < 0)):
+        missing = np.flatnonzero(nbytes < 0)
+        if len(missing):
             (key,) = view.keys(self._new[missing[:1]])
             raise FieldNotFound(
                 f"windows: {len(missing)} episodes, such as {key!r}, have no {field!r}: select it with "
@@ -304,21 +350,26 @@ class _WindowCounter:
             )
         # Each episode counts as KEEP_BYTES / KEEP_EPISODES at least, which bounds the episodes of a group.
         ends = np.cumsum(np.maximum(nbytes, KEEP_BYTES // KEEP_EPISODES))
-        groups = np.split(np.arange(len(nbytes)), np.flatnonzero(np.diff(ends // KEEP_BYTES)) + 1)
+        group_changes = np.diff(ends // KEEP_BYTES)
+        group_starts = np.flatnonzero(group_changes) + 1
+        groups = np.split(np.arange(len(nbytes)), group_starts)
         wrong = list[str]()
         with DaemonPool(READ_AHEAD, "penstock-keep") as pool:
             for numbers in watch(groups, f"reading {field}", len, lambda: len(nbytes)):
                 addresses = view.version.address(self._new[numbers], [field], pool.map)
                 read = read_fields(view.version.shard_store, addresses, parallel_map=pool.map)
                 for number, address, data in zip(numbers.tolist(), addresses, read, strict=True):
-                    values, n = _truth_values(field, data[field]), int(n_rows[number])
-                    if isinstance(values, str) or values.shape != (n,):
-                        got = values if isinstance(values, str) else f"bool {list(values.shape)}"
-                        wrong.append(f"{address.key!r} ({got}, and {n} rows)")
+                    values = _truth_values(field, data[field])
+                    n = int(n_rows[number])
+                    if not isinstance(values, str) and values.shape != (n,):
+                        values = f"bool {list(values.shape)}"
+                    if isinstance(values, str):
+                        wrong.append(f"{address.key!r} ({values}, and {n} rows)")
                         continue
-                    own = values[self._before : max(self._before, n - self._after) : self._layout.every]
-                    kept[self._n_known + number] = np.count_nonzero(own)
-                    yield own
+                    stop = max(self._before, n - self._after)
+                    at_windows = values[self._before : stop : self._layout.every]
+                    n_kept[self._n_known + number] = np.count_nonzero(at_windows)
+                    yield at_windows
         if wrong:
             raise InvalidPlan(
                 f"windows: keep = {field!r} of {len(wrong)} episodes is not a bool for each row of "
@@ -331,28 +382,9 @@ class _WindowCounter:
 
 
 def _starts(counts: I64) -> I64:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
-
-
-def _pack_bits(pieces: Iterable[Bools], n: int) -> NDArray[np.uint8]:
-    packed, at, waiting, n_waiting = np.zeros(-(-n // 8), np.uint8), 0, list[Bools](), 0
-
-    def pack(values: Bools) -> None:
-        nonlocal at
-        octets = np.packbits(values, bitorder="little")
-        packed[at : at + len(octets)] = octets
-        at += len(octets)
-
-    for piece in pieces:
-        waiting.append(piece)
-        n_waiting += len(piece)
-        if n_waiting >= BITS_TOGETHER:
-            values = np.concatenate(waiting)
-            whole = n_waiting // 8 * 8
-            pack(values[:whole])
-            waiting, n_waiting = [values[whole:]], n_waiting - whole
-    pack(np.concatenate([np.zeros(0, bool), *waiting]))
-    return packed
+    """Return int64 [n + 1]: the sum of the counts before each, then the sum of all."""
+    ends = np.cumsum(counts, dtype=np.int64)
+    return np.concatenate([np.zeros(1, np.int64), ends])
 
 
 def _truth_values(field: str, data: bytes) -> Bools | str:
@@ -382,44 +414,29 @@ def _first_layout(view: "ViewSamples", anchor: str, episode: I64) -> tuple[Sampl
 
 
 def _path(view: "ViewSamples", layout: WindowLayout) -> str:
-    question: dict[str, Any] = {"view": view.id, "anchor": layout.anchor, "every": layout.every}
+    decided_by: dict[str, Any] = {
+        "view": view.id,
+        "anchor": layout.anchor,
+        "every": layout.every,
+    }
     if layout.pad == "inside":
-        question["inside"] = list(layout.span)
+        decided_by["inside"] = list(layout.span)
     if layout.keep is not None:
-        question |= {"keep": layout.keep, "bitmap": "front"}  # other than the tables of earlier releases
-    return f"windows/{content_hash('n', question).removeprefix('n-')}.parquet"
-
-
-def check_windows(data: bytes, path: str, name: str) -> None:
-    """Raise Corrupt unless a file is an undamaged table of windows, with or without a bitmap."""
-    if b"penstock.front_sha256" in data[len(data) - footer_nbytes(data) :]:
-        check_kept(data, path, name)
-    else:
-        _parse_table(data, path, name)
-
-
-def _parse_table(data: bytes, path: str, name: str) -> tuple[I64, str]:
-    """Return the table in a file, int64 [episodes + 1], and the SHA-256 of its content. Raises: Corrupt."""
-    table = parse_stored(data, path, name)
-    try:
-        first, packed = integers(table["first"]), b""
-        if "kept" in table.column_names:  # of an earlier release
-            packed = b"".join(table["kept"].to_pylist())
-    except (KeyError, TypeError) as error:
-        message = f"{name} is not a table of windows: {error}; delete it to rebuild it"
-        raise Corrupt(message, what="table of windows", where=name, given=str(error)) from error
-    is_ordered = len(first) and first[0] == 0 and not (first[1:] < first[:-1]).any()
-    if not is_ordered or (sha256 := table_sha256(first, packed)) != table_facts(table).get("content_sha256"):
-        message = f"{name} is not a table of windows, or was damaged or edited; delete it to rebuild it"
-        raise Corrupt(message, what="content of the table", where=name)
-    return first, sha256
+        decided_by["keep"] = layout.keep
+        decided_by["bitmap"] = "front"  # a path other than the tables of earlier releases have
+    digest = content_hash("n", decided_by).removeprefix("n-")
+    return f"windows/{digest}.parquet"
 
 
 def _is_saved(view: "ViewSamples", layout: WindowLayout, table: _Table) -> bool:
     """Save a table; return whether the root has one."""
-    store, path = view.version.store, _path(view, layout)
+    path = _path(view, layout)
+    if table.packed is None:
+        data = windows_bytes(table.first, path)
+    else:
+        data = kept_windows_bytes(table.first, table.first_kept, table.packed, {"path": path})
     try:
-        store.put_if_absent(path, _table_bytes(path, table))
+        view.version.store.put_if_absent(path, data)
     except AlreadyExists:
         pass
     except Forbidden:
@@ -429,11 +446,3 @@ def _is_saved(view: "ViewSamples", layout: WindowLayout, table: _Table) -> bool:
         logger.warning("%s was not saved (%s); each process counts the windows", path, error)
         return False
     return True
-
-
-def _table_bytes(path: str, table: _Table) -> bytes:
-    if table.packed is not None:
-        return kept_windows_bytes(table.first, table.first_kept, table.packed, {"path": path})
-    facts = {"path": path, "content_sha256": table_sha256(table.first)}
-    delta: dict[str, Any] = {"use_dictionary": False, "column_encoding": {"first": "DELTA_BINARY_PACKED"}}
-    return table_bytes(pa.table({"first": table.first}), "windows", facts=facts, **delta)

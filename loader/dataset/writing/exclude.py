@@ -131,7 +131,7 @@ def check_reason(
     target: str,
     reason: str,
 ) -> None:
-    """Raise InvalidSample if the reason is blank or not UTF-8 text."""
+    """Raise InvalidSample if the reason is blank or not UTF-8 text. verb, target: for the message."""
     if not is_text(reason) or not reason.strip():
         raise InvalidSample(
             f"{verb} gives no reason for {target}, got {reason!r}; "

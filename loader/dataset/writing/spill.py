@@ -72,7 +72,10 @@ class SpilledField:
 
 
 class Spill:
-    """Collects samples and yields them once, in hash order. `close` removes all files."""
+    """Collects samples and yields them once, in hash order. `close` removes all files.
+
+    memory_bytes: of samples in memory, about. directory: where the files' folder is created; None takes the default.
+    """
 
     def __init__(self, memory_bytes: int = 256 * 2**20, directory: str | None = None) -> None:
         self._memory_bytes = memory_bytes

@@ -26,7 +26,7 @@ from loader.dataset.statistics.norm import parse_norm
 from loader.dataset.tables.manifest import differences, read_manifest, references, table_references
 from loader.dataset.tables.parquet import parse_stored, table_facts
 from loader.dataset.versions.stored_list import parse_list
-from loader.dataset.versions.window_counts import check_windows
+from loader.dataset.versions.window_tables import check_windows
 from loader.errors import FormatTooNew, ObjectNotFound, PenstockError, VersionRetired
 from loader.json_text import DamagedJson, parse_json_object
 from loader.order.sources.pack_table import PackTable

@@ -13,8 +13,8 @@ import loader
 from benchmarks.episode_start import AT, DATASET, DECODE, make_root
 from benchmarks.latency_server import BUCKET, latency_store
 from loader.dataset.shards.bitmap import BLOCK_BITS, SelectTable, pack
-from loader.dataset.versions import kept_windows
-from loader.dataset.versions.kept_windows import StoredBits, kept_windows_bytes, load_kept
+from loader.dataset.versions import window_tables
+from loader.dataset.versions.window_tables import StoredBits, kept_windows_bytes, load_kept
 from loader.order.random.keyed_permutation import I64
 from loader.storage import open_store
 
@@ -24,8 +24,8 @@ PAGE_BITS = 2 * BLOCK_BITS
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of two blocks."""
-    monkeypatch.setattr(kept_windows, "PAGE_BYTES", PAGE_BITS // 8)
-    monkeypatch.setattr(kept_windows, "_PAGE_BITS", PAGE_BITS)
+    monkeypatch.setattr(window_tables, "PAGE_BYTES", PAGE_BITS // 8)
+    monkeypatch.setattr(window_tables, "_PAGE_BITS", PAGE_BITS)
 
 
 class Recorded:
@@ -103,7 +103,7 @@ def test_only_pages_of_drawn_windows_are_read_and_once() -> None:
     bits = np.random.default_rng(0).random(129 * PAGE_BITS + 100) < 0.5
     store, members = store_bits(bits, np.array([0, 50, len(bits)]))
     ((_, nbytes),) = store.ranges
-    assert nbytes == kept_windows.TAIL_BYTES + 3 * kept_windows.ROW_BYTES
+    assert nbytes == window_tables.TAIL_BYTES + 3 * window_tables.ROW_BYTES
     store.ranges.clear()
     chosen = np.flatnonzero(bits)
     at = np.searchsorted(chosen, [10, 10 + PAGE_BITS * 4, 20 + PAGE_BITS * 4, len(bits) - 5])
@@ -115,7 +115,7 @@ def test_only_pages_of_drawn_windows_are_read_and_once() -> None:
 
 
 def test_long_footer_and_long_rows_are_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_windows, "ROW_BYTES", 0)
+    monkeypatch.setattr(window_tables, "ROW_BYTES", 0)
     lengths = np.random.default_rng(0).integers(0, 2**9, 60_000)
     first = np.append(0, np.cumsum(lengths))
     bits = np.random.default_rng(1).random(int(first[-1])) < 0.5

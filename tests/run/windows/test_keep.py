@@ -19,8 +19,7 @@ from loader.dataset.shards.bitmap import SelectTable, pack
 from loader.dataset.shards.shard import crc32c
 from loader.dataset.tables import parquet
 from loader.dataset.tables.parquet import parse_table, table_bytes, table_facts
-from loader.dataset.versions import kept_windows
-from loader.dataset.versions import window_counts as tables
+from loader.dataset.versions import window_counts, window_tables
 from loader.errors import Corrupt, EmptyView, FieldNotFound, FormatTooNew, InvalidPlan, InvalidRuntime
 from loader.order.sources.window_view import WindowView, table_sha256
 from penstock.upkeep.verify.root import check_stored
@@ -107,8 +106,8 @@ def test_table_over_groups_of_episodes_equals_one_group(monkeypatch: pytest.Monk
     keeps = [some(5 + 3 * n, n) for n in range(40)]
     counted = []
     for limits in ((64 * 2**20, 4096), (500, 3), (1, 1)):
-        monkeypatch.setattr(tables, "KEEP_BYTES", limits[0])
-        monkeypatch.setattr(tables, "KEEP_EPISODES", limits[1])
+        monkeypatch.setattr(window_counts, "KEEP_BYTES", limits[0])
+        monkeypatch.setattr(window_counts, "KEEP_EPISODES", limits[1])
         with loader.Root(f"memory://keep-{next(NUMBERS)}") as root:
             windows = keep_windows(write_keeps(root, keeps))
             counted.append(windows.table_sha256)
@@ -406,16 +405,16 @@ def test_forged_table_is_refused(
     packed = np.frombuffer(root.store.get(path).data[4:12], np.uint8)
     pages = np.array([(crc32c(packed.data), n) for n in n_true], [("crc32c", "<u4"), ("n_true", "<u4")])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept_windows, "_all_page_facts", lambda packed: pages)
+        patch.setattr(window_tables, "_all_page_facts", lambda packed: pages)
         rows = (np.array(numbers, np.int64) for numbers in (first, first_kept))
-        data = kept_windows.kept_windows_bytes(*rows, packed, {"path": path})
+        data = window_tables.kept_windows_bytes(*rows, packed, {"path": path})
     root.store.delete_many([path])
     root.store.put_if_absent(path, data)
     if fault_in_use is None:
-        tables.check_windows(data, path, path)
+        window_tables.check_windows(data, path, path)
     else:
         with refusal(Corrupt, what="content of the table", where=path) as damaged:
-            tables.check_windows(data, path, path)
+            window_tables.check_windows(data, path, path)
         assert str(damaged.value).endswith("damaged, edited or renamed; delete it to rebuild it")
     if fault_in_use:
         with refusal(Corrupt, what=fault_in_use, within=path):
@@ -438,7 +437,7 @@ def test_table_whose_numbers_wrap_is_refused(root: loader.Root) -> None:
     facts = {"path": "windows/x.parquet", "content_sha256": table_sha256(first)}
     data = table_bytes(pa.table({"first": first}), "windows", facts=facts)
     with refusal(Corrupt, what="content of the table", where="windows/x.parquet"):
-        tables.check_windows(data, "windows/x.parquet", "windows/x.parquet")
+        window_tables.check_windows(data, "windows/x.parquet", "windows/x.parquet")
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 4095, 4096, 4097])
@@ -464,7 +463,7 @@ def test_later_tables_read_new_episodes_only_and_equal_whole_ones(
     keep: str | None, sizes: list[int], gone: list[int], every: int, inside: bool, where: bool
 ) -> None:
     options: dict[str, Any] = {"every": every, "pad": "inside" if inside else "mask", "keep": keep}
-    n_read, n_before, read_fields = list[int](), 0, tables.read_fields
+    n_read, n_before, read_fields = list[int](), 0, window_counts.read_fields
 
     def count_keeps(store: Any, addresses: Any, **named: Any) -> Any:
         n_read.append(sum("keep.npy" in address.fields for address in addresses))
@@ -475,8 +474,8 @@ def test_later_tables_read_new_episodes_only_and_equal_whole_ones(
         return keep_windows(view.where("good") if where else view, **options)
 
     with loader.Root(f"memory://keep-{next(NUMBERS)}") as root, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "read_fields", count_keeps)
-        patch.setattr(tables, "BITS_TOGETHER", 16)
+        patch.setattr(window_counts, "read_fields", count_keeps)
+        patch.setattr(window_counts, "BITS_TOGETHER", 16)
         for n in sizes:
             with root.write("arm") as writer:
                 for number in range(n_before, n_before + n):
@@ -508,14 +507,14 @@ def test_plan_grows_by_what_its_windows_know(root: loader.Root, monkeypatch: pyt
     _, plan = write_growing_root(root)
     with root.write("arm") as writer:
         writer.add("ep5", episode(5, some(9, 5)))
-    seen, read_fields = list[str](), tables.read_fields
+    seen, read_fields = list[str](), window_counts.read_fields
 
     def record_keys(store: Any, addresses: Any, **named: Any) -> Any:
         seen.extend(address.key for address in addresses if "keep.npy" in address.fields)
         return read_fields(store, addresses, **named)
 
-    monkeypatch.setattr(tables, "read_fields", record_keys)
-    monkeypatch.setattr(tables, "earlier_versions", lambda version, prefix: [])
+    monkeypatch.setattr(window_counts, "read_fields", record_keys)
+    monkeypatch.setattr(window_counts, "earlier_versions", lambda version, prefix: [])
     grown = plan.grow({"arm": root.open("arm@latest")}, 2)
     assert seen == ["ep5"]
     rows = {f"ep5@{row}" for row in np.flatnonzero(some(9, 5))}

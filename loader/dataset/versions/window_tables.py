@@ -1,6 +1,9 @@
-"""The table of windows at the true rows of a stream: a Parquet file with the bitmap in front of its rows.
+"""Store the windows of a view's episodes, counted by `window_counts`.
 
-The bitmap is read in pages of 256 KiB when windows in them are first drawn: a batch of 16 windows reads 4 MB at most.
+    windows/<hash>.parquet      first; a row per episode, the number of its first window, then the number of all
+
+With `keep` a bitmap of the windows at true rows stands in front of the rows (`StoredBits`, `load_kept`). It is read in
+pages of 256 KiB when windows in them are first drawn: a batch of 16 windows reads 4 MB at most.
 Memory grows to an eighth of a byte per window.
 """
 
@@ -32,6 +35,8 @@ from ..tables.parquet import (
     check_schema_version,
     hashed_bytes,
     integers,
+    parse_stored,
+    table_bytes,
     table_facts,
 )
 from ..tables.parquet_ranges import RangeFile, footer_nbytes
@@ -377,6 +382,45 @@ def _fit(
     n_pages = -(-int(first[-1]) // _PAGE_BITS)
     n_true = int(pages["n_true"].sum(dtype=np.int64))
     return len(pages) == n_pages and n_true == int(first_kept[-1])
+
+
+def windows_bytes(first: I64, path: str) -> bytes:
+    """Return the file of a table without a bitmap. first: int64 [episodes + 1]."""
+    return table_bytes(
+        pa.table({"first": first}),
+        "windows",
+        facts={"path": path, "content_sha256": table_sha256(first)},
+        use_dictionary=False,
+        column_encoding={"first": "DELTA_BINARY_PACKED"},
+    )
+
+
+def check_windows(data: bytes, path: str, name: str) -> None:
+    """Raise Corrupt unless a file is an undamaged table of windows, with or without a bitmap."""
+    footer = data[len(data) - footer_nbytes(data) :]
+    if b"penstock.front_sha256" in footer:
+        check_kept(data, path, name)
+    else:
+        parse_windows(data, path, name)
+
+
+def parse_windows(data: bytes, path: str, name: str) -> tuple[I64, str]:
+    """Return the table in a file, int64 [episodes + 1], and the SHA-256 of its content. Raises: Corrupt."""
+    table = parse_stored(data, path, name)
+    packed = b""
+    try:
+        first = integers(table["first"])
+        if "kept" in table.column_names:  # of an earlier release
+            packed = b"".join(table["kept"].to_pylist())
+    except (KeyError, TypeError) as error:
+        raise _unreadable(name, error) from error
+    is_ordered = len(first) and first[0] == 0 and not (first[1:] < first[:-1]).any()
+    if is_ordered:
+        sha256 = table_sha256(first, packed)
+        if sha256 == table_facts(table).get("content_sha256"):
+            return first, sha256
+    message = f"{name} is not a table of windows, or was damaged or edited; delete it to rebuild it"
+    raise Corrupt(message, what="content of the table", where=name)
 
 
 def _unreadable(name: str, error: Exception) -> Corrupt:

@@ -100,7 +100,7 @@ def rank_marks(slots: Sequence[SlotFacts], notes: Iterable[StepMark] = ()) -> tu
     marks = [
         *notes,
         *_unreadable(slots),
-        *_of_kinds(slots),
+        *_field_marks(slots),
         *_equal(slots),
         *_repetition_marks(slots),
         *_splits(slots),
@@ -131,24 +131,30 @@ def _unreadable(slots: Sequence[SlotFacts]) -> list[StepMark]:
     return [step_mark("unreadable", clean(slot.error, 400), [slot.slot]) for slot in slots if slot.error]
 
 
-def _of_kinds(slots: Sequence[SlotFacts]) -> list[StepMark]:
-    together: dict[tuple[str, str], list[tuple[int, Mark]]] = defaultdict(list)
+def _field_marks(slots: Sequence[SlotFacts]) -> list[StepMark]:
+    """Return the marks of the fields' values, one per kind and field, in the words of its first slot."""
+    groups: dict[tuple[str, str], list[tuple[int, Mark]]] = defaultdict(list)
     for slot in slots:
         for field, marks in slot.marks.items():
             for mark in marks:
-                together[mark.name, field].append((slot.slot, mark))
-    return [
-        StepMark(
-            name=name,
-            text=group[0][1].text
-            if len(group) == 1
-            else f"{group[0][1].text} (and {count_text(len(group) - 1, 'more slot')})",
-            weight=max(mark.weight for _, mark in group),
-            slots=tuple(slot for slot, _ in group),
-            field=field,
+                groups[mark.name, field].append((slot.slot, mark))
+    results = []
+    for (name, field), group in groups.items():
+        _, first = group[0]
+        text = first.text
+        if len(group) > 1:
+            more = count_text(len(group) - 1, "more slot")
+            text = f"{text} (and {more})"
+        results.append(
+            StepMark(
+                name=name,
+                text=text,
+                weight=max(mark.weight for _, mark in group),
+                slots=tuple(slot for slot, _ in group),
+                field=field,
+            )
         )
-        for (name, field), group in together.items()
-    ]
+    return results
 
 
 def _equal(slots: Sequence[SlotFacts]) -> list[StepMark]:

@@ -254,9 +254,9 @@ class KubernetesEngine:
         """See `Engine.status`. Costs a request, and one more if pods wait."""
         job = self._api.job(name)
         if job is None:
-            remaining = [
-                one for one in self._api.pods(name) if one["status"].get("phase") in ("Pending", "Running")
-            ]
+            # Pods of a Job that was deleted may outlive it.
+            pods = self._api.pods(name)
+            remaining = [pod for pod in pods if pod["status"].get("phase") in ("Pending", "Running")]
             if remaining:
                 return AttemptStatus(state="running", running=len(remaining), reason="ending")
             return AttemptStatus(state="ended")
@@ -268,18 +268,22 @@ class KubernetesEngine:
         ending = status.get("terminating", 0)
         if _is_leaving(job):
             return AttemptStatus(state="running", running=active + ending, reason="ending")
+        # Pods that wait count as active, too. Without one, the listing of pods is saved.
         reasons: Counter[str] = Counter()
         if active > status.get("ready", 0):
             reasons.update(why_pending(pod) for pod in self._api.pods(name, phase="Pending"))
-        running = max(0, active - reasons.total()) + ending
+        n_pending = reasons.total()
+        # The two answers are of different moments, so a difference may be negative.
+        running = max(0, active - n_pending) + ending
         ended = _n_indexes(status.get("completedIndexes", "")) + _n_indexes(status.get("failedIndexes", ""))
-        without = max(0, spec["completions"] - ended - active - ending)
-        waiting = reasons.total() + without
+        # Indexes for which the Job has no pod yet.
+        n_unstarted = max(0, spec["completions"] - ended - active - ending)
+        waiting = n_pending + n_unstarted
         reason = ", ".join(f"{why} ({n})" for why, n in reasons.most_common())
         if spec.get("suspend"):
             reason = self._why_suspended(job)
-        elif without and not reason:
-            reason = f"no free slot ({without})"
+        elif n_unstarted and not reason:
+            reason = f"no free slot ({n_unstarted})"
         state = "running" if running else "waiting"
         place = f"Kubernetes Job {name} in namespace {job['metadata'].get('namespace', 'default')}"
         return AttemptStatus(state=state, reason=reason, waiting=waiting, running=running, place=place)  # type: ignore[arg-type]

@@ -24,13 +24,14 @@ CANCEL_S = 120.0
 """Longest wait for a stopped job to end, in s."""
 END_S = 20
 """Seconds that Ray gives a driver to end its runners."""
-_LOOKS = {
+_STATES = {
     "PENDING": "waiting",
     "RUNNING": "running",
     "STOPPED": "ended",
     "SUCCEEDED": "ended",
     "FAILED": "ended",
 }
+"""Ray's status of a job, that is of its driver -> state of an attempt."""
 
 
 class RayEngine:
@@ -85,20 +86,29 @@ class RayEngine:
         job = self._job(name)
         if job is None:
             return AttemptStatus(state="ended", reason="the cluster does not know it: its head began anew")
-        state = _LOOKS.get(job["status"], "unknown")
+        state = _STATES.get(job["status"], "unknown")
         place = f"Ray job {redact(self._address)}/#/jobs/{job.get('job_id') or name}"
         if state == "ended":
             return AttemptStatus(state="ended", place=place)
         counts = self._counts(job.get("job_id") or "")
         running = counts.get("RUNNING", 0)
-        waiting = sum(n for state, n in counts.items() if state.startswith(("PENDING", "SUBMITTED")))
+        waiting = 0
+        for task_state, n_tasks in counts.items():
+            if task_state.startswith(("PENDING", "SUBMITTED")):
+                waiting += n_tasks
         reason = ""
         if waiting or not running:
             reason = self._free(waiting)
+        # The driver itself waits: Ray's message on it is closer to the cause than free slots.
         if state == "waiting":
             reason = str(job.get("message") or reason)
+        # The tasks decide, not the driver: its runners may still wait.
+        if running:
+            state = "running"
+        elif state != "unknown":
+            state = "waiting"
         return AttemptStatus(
-            state="running" if running else "waiting" if state != "unknown" else "unknown",
+            state=state,  # type: ignore[arg-type]
             reason=reason,
             waiting=waiting,
             running=running,
@@ -108,7 +118,7 @@ class RayEngine:
     def cancel(self, name: str) -> None:
         """See `Engine.cancel`. Ray sends SIGTERM to the driver, which waits for its runners."""
         until_s = time.monotonic() + CANCEL_S
-        while (job := self._job(name)) is not None and _LOOKS.get(job["status"]) != "ended":
+        while (job := self._job(name)) is not None and _STATES.get(job["status"]) != "ended":
             self._request("POST", f"/api/jobs/{name}/stop")
             if time.monotonic() > until_s:
                 raise EngineUnreachable(

@@ -41,18 +41,20 @@ def answer_types(function: Callable[..., Any]) -> Types:
 
 
 def _collect(hint: Any, types: dict[str, type]) -> None:
+    """Add the dataclasses of an annotation, and of their fields, to `types`."""
     for argument in typing.get_args(hint):
         _collect(argument, types)
     if not (isinstance(hint, type) and is_dataclass(hint)):
         return
     name = f"{hint.__module__}:{hint.__qualname__}"
     if name not in types:
+        # Before its fields: a dataclass may have fields of its own type.
         types[name] = hint
-        for of_field in typing.get_type_hints(hint).values():
-            _collect(of_field, types)
+        for field_hint in typing.get_type_hints(hint).values():
+            _collect(field_hint, types)
 
 
-def decoded(body: bytes | bytearray, types: Types) -> Any:
+def decode_answer(body: bytes | bytearray, types: Types) -> Any:
     """Decode the result of `worker.encoded`. types: accepted dataclasses. Raises: NotAnAnswer."""
     try:
         (length,) = _LENGTH.unpack_from(body)
@@ -68,10 +70,10 @@ def decoded(body: bytes | bytearray, types: Types) -> Any:
         raise NotAnAnswer(f"a worker's answer cannot be read: {type(error).__name__}: {error}") from error
 
 
-def failure_told(body: bytes | bytearray) -> tuple[str, str]:
+def decode_failure(body: bytes | bytearray) -> tuple[str, str]:
     """Return a failure's (code, reason)."""
     try:
-        failure = decoded(body, {})
+        failure = decode_answer(body, {})
     except NotAnAnswer as error:
         return "exception", str(error)
     if isinstance(failure, list) and len(failure) == 2 and all(isinstance(one, str) for one in failure):
@@ -103,7 +105,11 @@ class _Reader:
     """Decoder. classes: dataclasses by number; pieces: bytes by number."""
 
     def __init__(self, classes: Sequence[type], pieces: Sequence[bytes]) -> None:
-        self._classes = [(one, [of.name for of in fields(one) if of.init]) for one in classes]
+        self._classes: list[tuple[type, list[str]]] = []
+        """(dataclass, names of the fields that its constructor takes)."""
+        for kind in classes:
+            names = [field.name for field in fields(kind) if field.init]
+            self._classes.append((kind, names))
         self._pieces = pieces
         self._kinds: Mapping[str, Callable[[Any], Any]] = {
             "dict": self._mapping,
@@ -119,6 +125,7 @@ class _Reader:
         }
 
     def value(self, plain: Any) -> Any:
+        """Return the value of its JSON. A list is a list; an object has one member, {kind: content}."""
         if isinstance(plain, list):
             return self._each(plain)
         if not isinstance(plain, dict):

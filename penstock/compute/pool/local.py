@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from loader.cores import n_cores
 from loader.errors import InvalidRuntime
 
-from .answers import NotAnAnswer, Types, answer_types, decoded
+from .answers import NotAnAnswer, Types, answer_types, decode_answer
 from .contract import Failure, Outcome, Progress, check_limits, check_workers, error_failure, pickle_function
 from .environment import worker_environment
 from .process import MapStopped, MapTask, Pool, Reply
@@ -66,7 +66,7 @@ class InlineCompute:
 def _run_here(function: Callable[[T], R], unit: T, types: Types) -> Outcome[R]:
     try:
         value = function(pickle.loads(pickle.dumps(unit, protocol=5)))  # noqa: S301 - pickled by this process
-        return Outcome(value=decoded(encode_result(value), types))
+        return Outcome(value=decode_answer(encode_result(value), types))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the function raises is the outcome
         return Outcome(error=error_failure(error))
 
@@ -308,7 +308,7 @@ def _outcome(reply: Reply, types: Types) -> Outcome[Any]:
     if isinstance(reply, Failure):
         return Outcome(error=reply)
     try:
-        return Outcome(value=decoded(reply, types))
+        return Outcome(value=decode_answer(reply, types))
     except NotAnAnswer as error:
         return Outcome(error=error_failure(error))
 

@@ -29,7 +29,7 @@ from loader.errors import InvalidRuntime, Unpicklable
 from loader.storage.disk.scratch import HeldFolder
 
 from . import worker
-from .answers import failure_told
+from .answers import decode_failure
 from .contract import Failure, build_failure
 from .environment import share_variables
 from .import_path import import_path
@@ -125,7 +125,7 @@ class Worker:
                 accepted=START_TIMEOUT_S,
             ) from error
         if kind == worker.FAILED:
-            _, reason = failure_told(body)
+            _, reason = decode_failure(body)
             raise Unpicklable(
                 f"a worker process cannot load the function: {reason}\nThe function, and all that it holds, "
                 "must stand in modules that can be imported, not in __main__, a notebook or another function",
@@ -170,7 +170,7 @@ class Worker:
                 return
             place += 1
             self._n_units += 1
-            reply = body if kind == worker.VALUE else build_failure(*failure_told(body))
+            reply = body if kind == worker.VALUE else build_failure(*decode_failure(body))
             yield reply, time.monotonic() - begun_s
 
     def _take_back(self) -> int:

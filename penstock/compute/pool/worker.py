@@ -159,7 +159,7 @@ def _plain(value: Any, pieces: list[bytes], classes: dict[type, tuple[int, list[
         return {"is": [number, _each([getattr(value, name) for name in names], pieces, classes)]}
     if kind in (tuple, set, frozenset):
         return {kind.__name__: _each(value, pieces, classes)}
-    return _special(value, pieces)
+    return _typed_plain(value, pieces)
 
 
 def _each(
@@ -170,7 +170,8 @@ def _each(
     return [_plain(one, pieces, classes) for one in values]
 
 
-def _special(value: Any, pieces: list[bytes]) -> Any:
+def _typed_plain(value: Any, pieces: list[bytes]) -> Any:
+    """Return a value that JSON lacks as {type: value}. Its bytes go to `pieces`; it names their number in the list."""
     kind = type(value)
     if kind in (bytes, bytearray, memoryview):
         pieces.append(bytes(value))
@@ -200,15 +201,18 @@ def is_fault(error: BaseException) -> bool:
     """
     if type(error).__module__.partition(".")[0] == "av":
         return False  # FFmpeg reports damage by the operating system's error numbers
+    # By its type: the subclass UnboundLocalError counts as the unit's own.
     if isinstance(error, ImportError | ConnectionError | TimeoutError) or type(error) is NameError:
         return True
     if isinstance(error, SyntaxError):  # Pillow raises it for damaged files
         return str(error.filename).endswith(".py")
     errors = sys.modules.get("loader.errors")  # such an error exists only if its module is imported
     if errors is not None:
+        of_one_object = tuple(getattr(errors, name) for name in _OF_ONE_OBJECT)
+        of_settings = tuple(getattr(errors, name) for name in _OF_SETTINGS)
         if isinstance(error, errors.StoreError):
-            return not isinstance(error, tuple(getattr(errors, name) for name in _OF_ONE_OBJECT))
-        if isinstance(error, tuple(getattr(errors, name) for name in _OF_SETTINGS)):
+            return not isinstance(error, of_one_object)
+        if isinstance(error, of_settings):
             return True
     return isinstance(error, OSError) and error.errno in _MACHINE_ERRNOS
 

@@ -119,7 +119,10 @@ class OpenEpisode:
         return tables + sum(clocks.values()) + sum(field.nbytes for field in self.fields.values())
 
     def _read_small(self) -> None:
-        """Read small arrays and packet tables; neighbours share a request."""
+        """Read small arrays and packet tables; neighbours share a request.
+
+        From the first one on that exceeds `MOST_SMALL_BYTES`, each is read when it is needed.
+        """
         nbytes = 0
         small = {}
         for name, at in self.address.fields.items():

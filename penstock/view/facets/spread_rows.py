@@ -30,7 +30,7 @@ Stretches = Sequence[tuple[int, int, int]]
 
 
 def is_spread(version: "loader.Version") -> bool:
-    """Return whether a version is counted by some of its rows."""
+    """Return whether a version is so large that some of its rows, spread over it, are counted for all."""
     return len(version) > WHOLE_UP_TO
 
 

@@ -305,7 +305,10 @@ class VersionColumns:
         return members
 
     def _scan(self, version: "loader.Version", names: Sequence[str]) -> "polars.DataFrame":
-        """Return columns of the samples that are counted, and free what reading them took."""
+        """Return columns of the samples that are counted, and free what reading them took.
+
+        They are all samples, or `SPREAD_ROWS` of a larger version's.
+        """
         if is_spread(version):
             frame = spread_samples(version, self._spread_rows(version), names)
         else:

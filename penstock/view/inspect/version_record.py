@@ -139,10 +139,12 @@ def version_record(
 ) -> VersionPageRecord:
     """Return a version's page. address: its filter and order; None shows all samples.
 
-    facet_names: columns to count, besides those with terms: "*" all; None the first ones, or none if stored statistics
-    have all counts. exact: counts all matches of a large version. cache: the viewer's.
+    first: index of the page's first sample among the matches. columns: columns and fields to show in each row.
+    facet_names: columns to count, besides the columns of terms. "*" counts all. None counts the first ones, or none if
+    stored statistics have all counts. layout: one of `LAYOUTS`, else the first of them.
+    exact: counts all matches of a large version. cache: the viewer's; None: a new one.
     keep_page: shows the page without a wrong part of the filter, and its `error`. most_bytes: as in `check_filter`.
-    liked: returns the keys that the address's `like` names; None takes it for keys.
+    liked: returns the keys that the address's `like` names; None: `like` is a key itself.
     Raises: FieldNotFound for a rejected part of the filter, unless `keep_page`; InvalidRuntime.
     """
     _check_first(first)

@@ -147,6 +147,7 @@ class RecipeProcess:
         self._lock = Lock()
         self._stopped = False
         self._starting_at: float | None = None
+        """Monotonic time of the spawn, while starting; else None."""
         self._functions: dict[Setting, Functions] = {}
         self._process: multiprocessing.process.BaseProcess | None = None
         self._pipe: Connection | None = None
@@ -234,6 +235,7 @@ class RecipeProcess:
             self._starting_at = None
 
     def _spawn(self) -> Connection:
+        """Start a process, and wait until it has imported the recipe. Raises: the recipe's errors; WorkerFailed."""
         self._end()
         self._functions.clear()
         if self._is_stopped():
@@ -249,15 +251,16 @@ class RecipeProcess:
                 self.recipe,
                 self._quiet,
                 os.getpid(),
+                # Its retries end before the limit, so that the store's error is the answer.
                 self._limit_s / 2,
             ),
         )  # not a daemon, which could not start processes; `stop` kills it at exit
         # Ctrl-C reaches every process in the terminal. The new process unblocks it after installing a handler.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
         self._pipe = ours
         if self._is_stopped():  # `stop` was called while the process was starting
@@ -279,6 +282,7 @@ class RecipeProcess:
         return ours
 
     def _answer(self, pipe: Connection, limit_s: float) -> tuple[bool, object]:
+        """Return (True, value), or (False, error to raise). The process must have been started."""
         assert self._process is not None
         until = time.monotonic() + limit_s
         while not pipe.poll(min(CHECK_S, max(0.0, until - time.monotonic()))):

@@ -207,14 +207,15 @@ class VersionScreen(RecordScreen):
         )
         self._show(asked)
 
-    def _show(self, asked: VersionFilter) -> None:
-        shown = replace(
+    def _show(self, new_filter: VersionFilter) -> None:
+        """Open the page of a filter from its first sample on; no facet shows all of its values."""
+        page = replace(
             self.page,
-            filter=asked,
+            filter=new_filter,
             first=0,
             facet="",
         )
-        self.viewer.open(shown)
+        self.viewer.open(page)
 
     def command(self) -> str:
         return self.viewer.command("show", f"{self.page.dataset}@{self.page.number}")

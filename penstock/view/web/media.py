@@ -166,7 +166,10 @@ def slot_media(
     if stage == "original":
         placement = values.placements.get(field)
         pixels = channels_last(sample[field])
-        if placement is None or not placement.black or pixels is None or pixels.dtype == np.uint8:
+        if placement is None or pixels is None:
+            return ()
+        # Without black the colours were not scaled linearly; uint8 has the decoded image's colours already.
+        if not placement.black or pixels.dtype == np.uint8:
             return ()
         sample[field] = placement.original_colours(pixels)
     plan = site.opened.training(run).plan(values.step)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.compute.pool import LocalCompute
-from penstock.compute.pool.answers import NotAnAnswer, answer_types, decoded
+from penstock.compute.pool.answers import NotAnAnswer, answer_types, decode_answer
 from penstock.compute.pool.worker import MAX_BYTES, encode_result
 
 TIMEOUT_S = 600.0
@@ -65,7 +65,7 @@ def typed_value(value):
 
 @given(VALUES)
 def test_plain_values_come_back_as_they_were(value) -> None:
-    assert typed_value(decoded(encode_result(value), {})) == typed_value(value)
+    assert typed_value(decode_answer(encode_result(value), {})) == typed_value(value)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_plain_values_come_back_as_they_were(value) -> None:
     ids=repr,
 )
 def test_numbers_and_arrays_come_back_as_they_were(value) -> None:
-    back = decoded(encode_result({"a": [value]}), {})["a"][0]
+    back = decode_answer(encode_result({"a": [value]}), {})["a"][0]
     assert (type(back), back.dtype, back.shape, back.tobytes()) == (
         *(type(value), value.dtype, value.shape, value.tobytes()),
     )
@@ -95,7 +95,7 @@ def test_mapping_is_a_dict_and_a_text_of_a_class_of_its_own_a_text() -> None:
     class Version(str):
         __slots__ = ()
 
-    assert decoded(encode_result(MappingProxyType({"v": Version("2.6")})), {}) == {"v": "2.6"}
+    assert decode_answer(encode_result(MappingProxyType({"v": Version("2.6")})), {}) == {"v": "2.6"}
 
 
 @pytest.mark.parametrize("value", [object(), print, np.array([None]), 1j, {"a": [{1: os}]}], ids=type)
@@ -152,7 +152,7 @@ def test_announced_size_takes_no_memory(engine, units, children) -> None:
 )
 def test_what_is_no_answer_is_refused(head) -> None:
     with pytest.raises(NotAnAnswer):
-        decoded(struct.pack(">Q", len(head)) + head, {})
+        decode_answer(struct.pack(">Q", len(head)) + head, {})
 
 
 def test_function_without_an_annotation_returns_no_dataclass(units) -> None:

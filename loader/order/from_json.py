@@ -276,6 +276,7 @@ def _growths(
     entries: object,
     sources: Mapping[str, PlannedSource],
 ) -> tuple[Growth, ...]:
+    """Return a plan's growths. entries: its JSON's "grown". sources: by name, with the views of all growths."""
     if not isinstance(entries, list):
         raise InvalidPlan(
             f"{_DAMAGED}: grown is {entries!r}, not a list", what="grown", given=entries, accepted="a list"

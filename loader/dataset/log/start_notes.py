@@ -48,6 +48,7 @@ def plan_version_ids(body: object) -> list[str]:
 
 
 def _version_id(source: object) -> str | None:
+    """Return the id of the version that a plan's source reads, from its JSON; None for other sources, or damage."""
     view = source
     while isinstance(view, Mapping):  # parsed JSON is at most 64 levels deep
         id = view.get("version")

@@ -50,6 +50,7 @@ def _select_by_array(
     index: "np.ndarray[Any, Any]",
     n: int,
 ) -> Int64s:
+    """Return the numbers from 0 to n - 1 of an array of integers; negative ones count from the end."""
     is_whole = index.dtype.kind in "iu"
     if not is_whole or index.ndim != 1:
         shape = list(index.shape)

@@ -37,6 +37,11 @@ _CLOSES = {")": "(", "]": "["}
 
 @dataclass(slots=True)
 class _Argument:
+    """The text between two commas of an open bracket, as far as it was read.
+
+    AND, OR and the words of CASE divide it into comparisons. `_end_segment` adds the current comparison to the totals.
+    """
+
     copies: int = 0
     """Words and operators, with copies, in complete comparisons."""
     characters: int = 0
@@ -68,23 +73,33 @@ class _Frame:
 
 
 class _Cost:
+    """Bounds on what polars makes of an expression: copies of operands, and characters of text per character of a row.
+
+    `read` takes its tokens in order, then `finish` ends it. Both raise FieldNotFound beyond a limit.
+    """
+
     def __init__(self) -> None:
         self._frames = [_Frame("", "")]
         self._characters_made = 0
 
     def read(self, kind: str, token: str, name: str) -> None:
+        """Read a token. name: the word before an opening bracket, or ""."""
         frame = self._frames[-1]
         argument = frame.arguments[-1]
-        opens = kind in ("bracket", "operator") and token in ("(", "[")
+        opens_bracket = kind in ("bracket", "operator") and token in ("(", "[")
+        opens_case = kind == "word" and token == "CASE"
+        closing = _CLOSES.get(token, "")  # the bracket that it closes
+        closes_bracket = closing != "" and closing == frame.bracket
+        closes_case = kind == "word" and token == "END" and frame.bracket == "CASE"
         if token not in (")", "]", ","):
             argument.tokens.append((kind, token))
-        if opens or (kind == "word" and token == "CASE"):
+        if opens_bracket or opens_case:
             if name and argument.operands:
                 argument.operands.pop()  # the function's name is not a column
-            self._frames.append(_Frame(name if opens else token, token))
-        elif _CLOSES.get(token, "") == frame.bracket != "" or (
-            kind == "word" and token == "END" and frame.bracket == "CASE"
-        ):
+            if opens_case:
+                name = token
+            self._frames.append(_Frame(name, token))
+        elif closes_bracket or closes_case:
             self._close()
         elif kind == "operator" and token == ",":
             self._end_segment(argument)
@@ -98,15 +113,20 @@ class _Cost:
         self._count_copies(self._frames[0])
 
     def _take(self, frame: _Frame, argument: _Argument, kind: str, token: str) -> None:
-        word = token if kind == "word" else ""
-        if word in ("AND", "OR") and not (word == "AND" and argument.open_betweens):
+        """Count a token that neither opens, closes nor divides a bracket."""
+        word = ""
+        if kind == "word":
+            word = token
+        ends_between = word == "AND" and argument.open_betweens > 0  # x BETWEEN low AND high
+        if word in ("AND", "OR") and not ends_between:
             self._end_segment(argument)
         elif word in ("WHEN", "THEN", "ELSE") and frame.bracket == "CASE":
             self._end_segment(argument)
             if word == "WHEN":
-                frame.operand = argument.copies if frame.operand is None else frame.operand
+                if frame.operand is None:  # the first WHEN: all before it is the value
+                    frame.operand = argument.copies
                 argument.copies += frame.operand
-        elif word == "AND":
+        elif ends_between:
             argument.open_betweens -= 1
         elif word == "BETWEEN":
             argument.segment *= 2
@@ -118,7 +138,8 @@ class _Cost:
                 given="array_agg, listagg or string_agg",
             )
         elif kind == "operator":
-            argument.joined += token if token in "|+" else ""
+            if token in "|+":
+                argument.joined += token
         elif kind == "text":
             argument.operands.append(len(token) - 2)
         elif kind in ("word", "name"):
@@ -126,22 +147,31 @@ class _Cost:
         argument.segment += kind in ("word", "operator")
 
     def _end_segment(self, argument: _Argument) -> None:
-        characters = (sum if argument.joined else max)(argument.operands or [0])
+        """Add the current comparison to the argument's totals, and begin the next one."""
         if argument.joined:
+            characters = sum(argument.operands)
             self._check_characters("|| or +", characters)
-            self._characters_made += characters if "|" in argument.joined else 0  # numbers are added by + too
+            if "|" in argument.joined:  # numbers are added by + too
+                self._characters_made += characters
+        else:
+            characters = max(argument.operands, default=0)
         argument.characters = max(argument.characters, characters)
         argument.copies += argument.segment
-        argument.segment, argument.operands, argument.joined, argument.open_betweens = 0, [], "", 0
+        argument.segment = 0
+        argument.operands = []
+        argument.joined = ""
+        argument.open_betweens = 0
         self._check_characters("all functions together", self._characters_made)
 
     def _close(self) -> None:
+        """Close the innermost bracket or CASE: to the one around it, it is an operand."""
         frame = self._frames.pop()
         copies = self._count_copies(frame)
         characters, is_made = _character_cost(frame)
         if frame.name and frame.name not in _OF_ALL_ROWS:
             self._check_characters(f"{frame.name.lower()}(...)", characters)
-        self._characters_made += characters if is_made else 0
+        if is_made:
+            self._characters_made += characters
         self._check_characters("all functions together", self._characters_made)
         self._frames[-1].arguments[-1].add(copies, characters)
 
@@ -196,11 +226,14 @@ def check_cost(tokens: Sequence[tuple[str, str]]) -> None:
 
 def _character_cost(frame: _Frame) -> tuple[int, bool]:
     """Return (characters of a value per character of a row, whether its function returns text)."""
-    name, characters = frame.name, [one.characters for one in frame.arguments]
+    name = frame.name
+    characters = [argument.characters for argument in frame.arguments]
     if name == "CONCAT" or frame.bracket == "[":
         return sum(characters), True
     if name == "CONCAT_WS":
-        return sum(characters[1:]) + characters[0] * max(0, len(characters) - 2), True
+        separator, *values = characters
+        n_separators = max(0, len(values) - 1)
+        return sum(values) + separator * n_separators, True
     if name in ("LPAD", "RPAD"):
         return max(characters[0], int(_literal(frame, 1, "number"))), True
     if name in ("REPLACE", "REGEXP_REPLACE"):
@@ -210,17 +243,23 @@ def _character_cost(frame: _Frame) -> tuple[int, bool]:
         return characters[0] * (len(_literal(frame, 1, "text")) - 1), True
     if name in _OF_ALL_ROWS:
         return _ALL_ROWS, False
-    return 0 if name in _SHORT else max(characters), False
+    if name in _SHORT:
+        return 0, False
+    return max(characters), False
 
 
 def _literal(frame: _Frame, at: int, kind: str) -> str:
     """Return an argument's literal; "0" or "''" if it has none, which polars rejects."""
     if at >= len(frame.arguments):
-        return "0" if kind == "number" else "''"
+        if kind == "number":
+            return "0"
+        return "''"
     tokens = frame.arguments[at].tokens
     if [one for one, _ in tokens] != [kind] or len(tokens[0][1]) > 1000:
         shown = " ".join(token for _, token in tokens)[:60].lower()
-        accepted = "a whole number" if kind == "number" else "a text in single quotes"
+        accepted = "a text in single quotes"
+        if kind == "number":
+            accepted = "a whole number"
         raise FieldNotFound(
             f"argument {at + 1} of {frame.name.lower()}(...) is {shown!r}; accepted is {accepted} of up to "
             f"{MAX_MADE_CHARACTERS} characters",

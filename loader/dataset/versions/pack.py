@@ -128,6 +128,7 @@ def _pack(
     asked: PackBy,
     column_types: Mapping[str, str],
 ) -> tuple[FieldFormats, PackTable]:
+    """Pack the documents, and store the table. column_types: of `asked.columns`, checked for missing values."""
     first = _Stored(documents, asked)
     ordinals = documents.ordinals
     if asked.lengths:

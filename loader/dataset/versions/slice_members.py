@@ -146,6 +146,7 @@ def version_term(version: "VersionData", term: SliceTerm) -> SliceTerm:
 
 
 def _list_ordinals(version: "VersionData", term: SliceTerm) -> Int64s:
+    """Return int64, ascending: live ordinals of the samples of a term's list."""
     record = read_slice(
         version.store,
         version.dataset,

@@ -111,11 +111,14 @@ def parse_list(data: bytes, path: str, name: str) -> I64:
 
 
 def _of_view(view: View, ordinals: I64) -> I64:
+    """Return the ordinals (0 or more) of a list. Raises: InvalidPlan if the view lacks one."""
     n = len(view.version)
-    lacks = ordinals >= n
+    is_missing = ordinals >= n
     if view.is_filtered or view.first:
-        lacks |= ~view.members()[np.minimum(ordinals, n - 1)]
-    wrong = np.flatnonzero(lacks)
+        is_member = view.members()
+        within = np.minimum(ordinals, n - 1)  # those from n on are missing already
+        is_missing |= ~is_member[within]
+    wrong = np.flatnonzero(is_missing)
     if len(wrong):
         place = int(wrong[0])
         raise InvalidPlan(

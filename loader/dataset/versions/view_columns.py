@@ -336,6 +336,7 @@ class SampleColumns:
         group: _Group,
         parallel_map: Map,
     ) -> Iterator[Mapping[str, pa.Array] | None]:
+        """Yield each block, as `_block` returns it, in order."""
         cached = [self._cache.get(block) for block in blocks]
         missing = [block for block, arrays in zip(blocks, cached, strict=True) if arrays is None]
 
@@ -352,6 +353,7 @@ class SampleColumns:
                 yield arrays
 
     def _block(self, block: _RowGroup, group: _Group) -> Mapping[str, pa.Array] | None:
+        """Return column -> values of a block's rows; None if these are not in the order of the parts."""
         file = group.files[block.file]
         start = block.number * ROW_GROUP_ROWS
         stop = min(start + ROW_GROUP_ROWS, file["n_rows"])
@@ -374,11 +376,7 @@ class SampleColumns:
             else:
                 arrays[name] = pa.nulls(len(rows), self._type(name))
         nbytes = sum(array.nbytes for array in arrays.values())
-        self._cache.put(
-            block,
-            arrays,
-            nbytes,
-        )
+        self._cache.put(block, arrays, nbytes)
         return arrays
 
     def _is_in_order(self, table: pa.Table, place: Int64s) -> bool:

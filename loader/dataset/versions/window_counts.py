@@ -215,6 +215,7 @@ def _newest_earlier(
     layout: WindowLayout,
     earlier: Iterable[WindowView],
 ) -> _EarlierTable | None:
+    """Return the first table that the view continues: of `earlier`, then the newest in the root. None without any."""
     for windows in chain(earlier, _earlier_windows(view, layout)):
         old = windows.episodes
         if view.first or old.first:  # type: ignore[attr-defined]

@@ -217,6 +217,7 @@ def _load(
     n_rows: int,
     nbytes: int,
 ) -> tuple[I64, KeptWindows, str]:
+    """Return the same as `load_kept`, of a table that exists. nbytes: of the file."""
     name = f"{store.url}/{path}"
     # A guess that usually holds footer and rows. If not, one or two more requests read the rest: footer, then rows.
     start = max(0, nbytes - TAIL_BYTES - ROW_BYTES * n_rows)

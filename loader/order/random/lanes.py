@@ -287,6 +287,7 @@ def locate_each(
 
 
 def _locate(numbers: PositionNumbers, positions: I64) -> I64:
+    """Return the view ordinals (int64) at in-epoch positions."""
     in_tail = positions >= numbers.body
     if not in_tail.any():
         ordinal = _locate_in_body(numbers, positions)

@@ -140,6 +140,7 @@ class PackTable:
         return table.astype(np.int64)
 
     def _sequences_of_rows(self, rows: I64) -> I64:
+        """Return int64 [rows]: the sequence of each row of the table."""
         # [rows]: sequences that begin at the row or before it.
         n_begun = np.searchsorted(
             self._first,

@@ -122,6 +122,7 @@ def _offsets(
     values: Sequence[int],
     where: str,
 ) -> Offsets:
+    """Return the offsets. where: their argument, for the message. Raises: InvalidPlan for none, or too many."""
     n_values = len(values)
     if not 1 <= n_values <= MAX_OFFSETS:
         raise InvalidPlan(

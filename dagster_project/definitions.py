@@ -63,7 +63,7 @@ def in_groups(spec: DatasetSpec, assets: Iterable[Asset]) -> list[Asset]:
             tags={**asset.tags, **tags},
         )
 
-    return [mapped for asset in assets for mapped in dg.map_asset_specs(place_asset, [asset])]
+    return list(dg.map_asset_specs(place_asset, assets))
 
 
 def batch_partitions(spec: DatasetSpec) -> dg.DynamicPartitionsDefinition:

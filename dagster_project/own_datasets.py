@@ -187,8 +187,10 @@ def _module_spec(module: ModuleType, name: str, file: str) -> OwnDataset:
 
 
 def _error_location(error: BaseException, file: str) -> tuple[str, int]:
+    """Return (path, line) of the fault, 0 if the line is unknown. file: a name if the module has none."""
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno or 0
+    # Beside the file: a library's frames do not show what to change.
     folder = os.path.dirname(file)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if folder and os.path.dirname(frame.filename) == folder:

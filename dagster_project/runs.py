@@ -51,10 +51,11 @@ def location_tags(label: str) -> Mapping[str, str]:
 
 
 def is_server_here(run: dg.DagsterRun, here: CodeLocation) -> bool:
-    """Return whether the code server that started the run is or was on this machine."""
+    """Return whether the code server that started the run was on this machine. here: the sensor's location."""
     try:
         server = parse_json_object(run.tags.get(_SERVER, ""))
         port = server.get("port")
+        # A server with a port counts as here only if it is the sensor's own.
         if port is not None:
             return port == here.port and server.get("host") == here.host
         if here.port is not None:

@@ -261,9 +261,8 @@ def _merge(
     """Store one segment with the live documents of all; each part from the first segment that has it."""
     indexed: dict[SegmentPart, IndexedPart] = {}
     start = 0
-    new_starts: list[
-        Int64s
-    ] = []  # for each segment [parts]: first document of its parts in the new one, or -1
+    # Of each segment: int64 [parts], first document of its parts in the new one, or -1.
+    new_starts: list[Int64s] = []
     for segment in segments:
         own_starts = np.full(len(segment.parts), -1, np.int64)
         for number, part in enumerate(segment.parts):
@@ -318,7 +317,11 @@ def _renumber(
     own_starts: Int64s,
     bands: Bands,
 ) -> Bands:
-    """Return the bands of live documents, with their numbers in the merged segment."""
+    """Return the bands of live documents, with their numbers in the merged segment.
+
+    own_starts: int64 [parts of `segment`], first document of each part in the merged segment; -1 for a part that it
+    does not take from here. bands: of `segment`, with its numbers.
+    """
     starts = segment.starts
     # int64 [bands]: part of each band's document.
     number = np.searchsorted(starts, bands.documents, side="right") - 1

@@ -75,6 +75,7 @@ def document_copies(
             match,
             but,
         )
+        # A policy that drops copies publishes none.
         if policy.action == "mark":
             published = without_marked(published, newest)
     return DocumentCopies(

@@ -112,7 +112,8 @@ def _parquet_batches(data: bytes) -> Iterator[pa.RecordBatch]:
     names = [name for name in (*NEEDED, *TEXTS) if name in schema.names]
     for name in names:
         _check_type(name, schema.field(name).type)
-    texts = [name for name in names if _is_text(schema.field(name).type)]  # as dictionaries: equal texts once
+    # As dictionaries, which have equal texts once.
+    texts = [name for name in names if _is_text(schema.field(name).type)]
     file = pa.parquet.ParquetFile(io.BytesIO(data), read_dictionary=texts, pre_buffer=False)
     if file.metadata.num_rows > MAX_ROWS:
         raise Corrupt(
@@ -133,6 +134,7 @@ def _parquet_batches(data: bytes) -> Iterator[pa.RecordBatch]:
                 given=n_bytes,
                 accepted=MAX_DECODED_BYTES,
             )
+        # Its values share prefixes: the page's size does not bound the bytes of its texts.
         if page.encoding == DELTA_BYTE_ARRAY:
             raise Corrupt(
                 "a column is encoded as DELTA_BYTE_ARRAY; write it with a dictionary, or plain",

@@ -13,6 +13,7 @@ import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import dagster as dg
 
@@ -42,8 +43,10 @@ _REPEATED_SUFFIX = (
     "_ingest"  # jobs that discovery requests; schedules and sensors repeat publishing jobs anyway
 )
 _GRACE_S = 30.0
+"""Shortest age in s of a process that is looked for."""
 _LOOK_BACK_S = 86_400.0
 _MAX_RUNS = 100
+"""Most runs that a tick reads."""
 _REASON = "dagster/failure_reason"
 _RETRY, _BACKFILL = "dagster/auto_retry_run_id", "dagster/backfill"
 _STEP_OR_START = ("STEP_FAILURE", "JOB_INITIALIZATION_FAILURE")
@@ -137,11 +140,16 @@ def end_orphans(instance: dg.DagsterInstance, now_s: float, here: CodeLocation |
         if not is_server_here(run, here):
             continue
         process = _run_process(instance, run.run_id)
-        if process is None or now_s - process[1] < _GRACE_S or is_alive(*process):
+        if process is None or now_s - process.began_s < _GRACE_S:
             continue
-        if (now := instance.get_run_by_id(run.run_id)) is None or now.is_finished:
+        if is_alive(process.pid, process.began_s):
+            continue
+        current_run = instance.get_run_by_id(run.run_id)
+        if current_run is None or current_run.is_finished:
             continue  # it has ended meanwhile
-        instance.report_run_failed(now, f"The run's process (pid {process[0]}) is gone without an error.")
+        instance.report_run_failed(
+            current_run, f"The run's process (pid {process.pid}) is gone without an error."
+        )
         ended.append(run.run_id)
     return ended
 
@@ -165,32 +173,36 @@ def lost_runs(
     runs = []
     for record in instance.get_run_records(since, limit=_MAX_RUNS):
         run = record.dagster_run
-        attempt = run_attempt(record.dagster_run)
+        attempt = run_attempt(run)
         if attempt > len(PAUSES_S):
             continue
+        wait_s = PAUSES_S[attempt - 1]
+        # Dagster promises a retry, which may never come.
+        is_promised = run.tags.get(WILL_RETRY) == "true"
+        if is_promised:
+            wait_s = max(wait_s, PROMISE_S)
         ended_s = record.end_time or record.update_timestamp.timestamp()
-        promise_s = 0.0
-        if run.tags.get(WILL_RETRY) == "true":
-            promise_s = PROMISE_S
-        if now_s - ended_s < max(promise_s, PAUSES_S[attempt - 1]) or not is_last(instance, run):
+        if now_s - ended_s < wait_s or not is_last(instance, run):
             continue
-        if promise_s and _is_settled_otherwise(instance, run):
+        if is_promised and _is_promise_settled(instance, run):
             continue
         if is_no_fault_of_the_run(instance, run):
             runs.append(run)
     return runs
 
 
-def _is_settled_otherwise(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    # A promised retry exists, or the run's backfill has ended or was cancelled
-    retry = run.tags.get(_RETRY)
-    backfill = run.tags.get(_BACKFILL)
-    if retry and instance.get_run_by_id(retry) is not None:
+def _is_promise_settled(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """Return whether a promised retry exists, or the run's backfill has ended or was cancelled."""
+    retry_id = run.tags.get(_RETRY)
+    if retry_id and instance.get_run_by_id(retry_id) is not None:
         return True
-    status = None
-    if backfill:
-        status = instance.get_backfill(backfill)
-    return backfill is not None and (status is None or status.status.value != "REQUESTED")
+    backfill_id = run.tags.get(_BACKFILL)
+    if backfill_id is None:
+        return False
+    backfill = None
+    if backfill_id:
+        backfill = instance.get_backfill(backfill_id)
+    return backfill is None or backfill.status.value != "REQUESTED"
 
 
 def is_alive(pid: int, began_s: float) -> bool:
@@ -218,14 +230,24 @@ def _answers(pid: int) -> bool:
     return True
 
 
-def _run_process(instance: dg.DagsterInstance, run_id: str) -> tuple[int, float] | None:
+class RunProcess(NamedTuple):
+    """A run's process on the machine that launched it."""
+
+    pid: int
+    began_s: float
+    """Unix time of the event that names it."""
+
+
+def _run_process(instance: dg.DagsterInstance, run_id: str) -> RunProcess | None:
+    """Return a run's process; None if no event names one."""
     events = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT, limit=50).records
     for event in events:
         if event.event_log_entry.step_key is not None:
             continue  # a step's process may be on another machine
         message = event.event_log_entry.get_dagster_event().message or ""
-        if message.startswith(("Started process for run", "Executing steps in process")) and (
-            pid := _PID.search(message)
-        ):
-            return int(pid[1]), event.event_log_entry.timestamp
+        if not message.startswith(("Started process for run", "Executing steps in process")):
+            continue
+        pid = _PID.search(message)
+        if pid:
+            return RunProcess(int(pid[1]), event.event_log_entry.timestamp)
     return None

@@ -39,17 +39,21 @@ def release_sensor(dataset: str) -> dg.SensorDefinition:
         records = context.instance.fetch_materializations(samples, limit=1).records
         if not records:
             return dg.SkipReason(f"no batch of {dataset} has passed yet")
-        newest, (event, attempt) = records[0].storage_id, _cursor(context.cursor)
+        newest = records[0].storage_id
+        event, attempt = _cursor(context.cursor)
         if newest > event:
             context.update_cursor(json.dumps({"event": newest, "attempt": 1}))
             return _request(dataset, newest, 1)
-        here = sensor_location(context)
-        failed = _final_failure_s(
-            context.instance, job, _key(dataset, event, attempt), here.label if here else ""
-        )
-        if failed is None:
+        label = ""
+        location = sensor_location(context)
+        if location is not None:
+            label = location.label
+        failed_s = _final_failure_s(context.instance, job, _key(dataset, event, attempt), label)
+        if failed_s is None:
             return dg.SkipReason(f"a release of every passed batch of {dataset} was requested")
-        left_s = failed + PAUSES_S[min(attempt, len(PAUSES_S)) - 1] - time.time()
+        # After the last pause, hourly.
+        pause_s = PAUSES_S[min(attempt, len(PAUSES_S)) - 1]
+        left_s = failed_s + pause_s - time.time()
         if left_s > 0:
             return dg.SkipReason(
                 f"release {attempt} of {dataset} failed; the next attempt is in {left_s:.0f} s"
@@ -61,9 +65,13 @@ def release_sensor(dataset: str) -> dg.SensorDefinition:
 
 
 def _cursor(text: str | None) -> tuple[int, int]:
+    """Return (number of the event of the last request, its attempt from 1). text: None before the first tick."""
     cursor = json.loads(text or '{"event": 0}')
     # A cursor of an earlier release has "again" instead of the attempt.
-    return int(cursor["event"]), int(cursor.get("attempt", 2 if cursor.get("again") else 1))
+    attempt = 1
+    if cursor.get("again"):
+        attempt = 2
+    return int(cursor["event"]), int(cursor.get("attempt", attempt))
 
 
 def _key(dataset: str, event: int, attempt: int) -> str:

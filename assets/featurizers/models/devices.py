@@ -80,7 +80,7 @@ def check_device(place: str) -> None:
             )
 
 
-_settings = threading.RLock()  # torch's settings are process-wide
+_settings_lock = threading.RLock()  # torch's settings are process-wide
 
 
 @contextmanager
@@ -95,13 +95,11 @@ def repeatable() -> Iterator[None]:
     # cuBLAS reads this at start; otherwise torch refuses matrix products in deterministic mode. Always set: another
     # value would choose other kernels.
     os.putenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    with _settings:
-        before = (
-            torch.get_num_threads(),
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-            torch.get_float32_matmul_precision(),
-        )
+    with _settings_lock:
+        n_threads = torch.get_num_threads()
+        is_deterministic = torch.are_deterministic_algorithms_enabled()
+        warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        precision = torch.get_float32_matmul_precision()
         torch.set_num_threads(1)
         torch.use_deterministic_algorithms(True)
         torch.set_float32_matmul_precision("highest")
@@ -115,9 +113,9 @@ def repeatable() -> Iterator[None]:
             with torch.inference_mode(), flags:
                 yield
         finally:
-            torch.set_num_threads(before[0])
-            torch.use_deterministic_algorithms(before[1], warn_only=before[2])
-            torch.set_float32_matmul_precision(before[3])
+            torch.set_num_threads(n_threads)
+            torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
+            torch.set_float32_matmul_precision(precision)
 
 
 def measure_bytes(place: str, work: Callable[[], T]) -> tuple[T, int]:

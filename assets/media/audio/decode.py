@@ -181,8 +181,8 @@ class AudioTimeline:
     """Iterator over a stream's audio in blocks, float32 [channels, samples] at `rate_hz`, full scale 1. Iterate once.
 
     heard: audio as decoded, with counts.
-    mix: how channels were mixed.
-    mono_sum: meter of two channels' sum.
+    mix: how channels are mixed; None before the first block.
+    mono_sum: meter of two channels' sum; without samples for other numbers of channels.
 
     Holds about 65,536 samples.
     """

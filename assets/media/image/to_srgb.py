@@ -406,18 +406,20 @@ def image_code_points(image: "Image", path: str) -> tuple[int, int] | None:
 
 
 def _png_cicp(path: str) -> tuple[int, int] | None:
+    """Return the (primaries, transfer) of a PNG's chunk cICP, or None. Raises: BrokenParts."""
     with open(path, "rb") as file:
         data = file.read()
     for part in png_parts(data):
         if part.name == "cICP" and len(part.body) == 4:
             return part.body[0], part.body[1]
+        # By the standard, cICP comes before the pixels.
         if part.name == "IDAT":
             break
     return None
 
 
 def _container_nclx(path: str) -> tuple[int, int] | None:
-    """Read by FFmpeg from the container or AV1 stream; Pillow does not expose them."""
+    """Return the (primaries, transfer) of an AVIF's container or AV1 stream, which Pillow lacks; None if unreadable."""
     import av
     from av.error import FFmpegError
 

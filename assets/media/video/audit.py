@@ -317,16 +317,22 @@ class _FrameAudit:
         self._index = index
         self._policy = policy
         self._watcher = watcher
-        self._n_corrupt = self._n_interlaced = 0
+        self._n_corrupt = 0
+        self._n_interlaced = 0
         self._timing = Timing()
         self._statistics = FrameStatistics()
         self._first_corrupt: int | None = None
         self._first: Row = {}
+        """Facts of the first frame."""
         self._last: TimedFrame | None = None
         self._hashes: dict[int, int] = {}
+        """Own timestamp in ticks -> CRC-32, of each sampled frame: a seek must find them."""
         self._behind_gap: dict[int, int] = {}
+        """The same of the frame that `_hash_behind_gap` chose last."""
         self._known_gap = 0
+        """Gap in ticks that the next one is compared with; 0 before the first."""
         n_seeks = min(N_SEEKS, index.n_packets)
+        # Numbers of the frames to hash.
         self._sampled = set(random.Random(SEEK_SEED).sample(range(index.n_packets), n_seeks))
         if index.n_discard:  # an edit list hides frames before the first shown one
             self._sampled.add(0)

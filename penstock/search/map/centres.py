@@ -9,7 +9,9 @@ from loader.dataset.tables.parquet import Int64s
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 _ROUNDS = 12
+"""Rounds of k-means."""
 _BLOCK = 8_192
+"""Vectors compared with all centres at once."""
 
 
 class Centres(NamedTuple):
@@ -26,7 +28,7 @@ def find_centres(
     k: int,
     seed: int,
 ) -> Centres:
-    """Return k centres of unit vectors, float32 [n, numbers], n >= k. A centre without vectors is left out."""
+    """Return k centres of unit vectors, float32 [n, numbers]; fewer if n < k, or if a centre has no vector."""
     if k >= len(vectors):
         return Centres(vectors, np.arange(len(vectors)))
     faiss = _import_faiss()
@@ -37,8 +39,8 @@ def find_centres(
             niter=_ROUNDS,
             seed=seed,
             spherical=True,
-            min_points_per_centroid=1,
-            max_points_per_centroid=len(vectors),
+            min_points_per_centroid=1,  # no warning of few vectors
+            max_points_per_centroid=len(vectors),  # by default faiss trains on 256 a centre
         )
         means.train(vectors)
         centroids: Floats = means.centroids.reshape(k, -1)

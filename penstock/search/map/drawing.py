@@ -177,7 +177,10 @@ def _axis_pixels(
     low: int,
     high: int,
 ) -> Places:
-    """Return uint16 [n]: the pixel along one axis, `SIDE_PX` for places outside."""
+    """Return uint16 [n]: the pixel along one axis, `SIDE_PX` for places outside.
+
+    values: uint16 [n], in map units. low, high: the box's first unit, and the one after its last.
+    """
     # A table of all map units: 20 times faster than a division of each place.
     unit = np.arange(MAP_UNITS)
     pixel = (unit - low) * SIDE_PX // (high - low)

@@ -111,13 +111,16 @@ def put_fit(
     record: IndexRecord,
     version_id: str,
 ) -> MapFit:
-    """Store a fit, and return the stored one: another maker's counts if it was first. Raises: Corrupt."""
+    """Store a fit, and return the stored one: another process's fit, if it stored one first. Raises: Corrupt.
+
+    version_id: of the version whose vectors it was fitted to.
+    """
     data = fit_bytes(
         fit,
         record,
         version_id,
     )
-    # Another maker may be first: both then place samples on that fit.
+    # Both processes then place samples on the fit of the first.
     with suppress(AlreadyExists):
         store.put_if_absent(fit_path(record), data)
     stored = read_fit(store, record)

@@ -111,7 +111,7 @@ def read_map(version: Version, field: str | None = None) -> VersionMap:
     # Segments may overlap after a merge: the first one with a part counts.
     remaining = {part.own: part.position for part in parts}
     for segment in segments:
-        _add(
+        _copy_segment(
             version,
             places,
             segment,
@@ -148,25 +148,28 @@ def _read_segments(
     return segments
 
 
-def _add(
+def _copy_segment(
     version: Version,
     places: VersionMap,
     segment: StoredSegment,
     remaining: dict[SegmentPart, int],
 ) -> None:
-    """Copy a segment's places to the live samples of its parts; `remaining` loses these parts."""
+    """Copy a segment's places to the live samples of its parts.
+
+    remaining: part that no segment had so far -> its position in the version. Loses the segment's parts.
+    """
     starts = segment.starts
     is_valid = segment.values["x"].is_valid().to_numpy()
     columns = {}
     for name in MAP_KIND.columns.names:
-        filled = segment.values[name].fill_null(0)
+        filled = segment.values[name].fill_null(0)  # else numpy would make floats of it
         columns[name] = filled.to_numpy()
     for number, own in enumerate(segment.parts):
         position = remaining.pop(own, None)
-        if position is None:
+        if position is None:  # of another version, or of a segment before
             continue
         row = np.arange(own.n_rows)
-        live = version.parts.live_ordinals(np.full(own.n_rows, position), row)
+        live = version.parts.live_ordinals(np.full(own.n_rows, position), row)  # [rows], -1 if excluded
         is_shown = live >= 0
         is_shown &= is_valid[starts[number] : starts[number + 1]]
         source = row[is_shown] + starts[number]

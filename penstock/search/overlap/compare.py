@@ -119,17 +119,22 @@ class _Coverage:
         width: int,
         first_words: Int64s,
     ) -> None:
-        """Mark the words of protected shingles among these. first_words: int64 [n]."""
+        """Mark the words of the shingles that are protected.
+
+        run: words of the block. width: words of a shingle. first_words: int64 [n], number of each shingle's first word
+        in the block.
+        """
         if not len(first_words):
             return
         hashes = shingle_hashes(run, width, first_words)
-        is_protected, ordinals = self.index.find(hashes)
+        is_protected, ordinals = self.index.find(hashes)  # [n]
         for first in first_words[is_protected].tolist():
             stop = first + width
             self.covered[first:stop] = True
         self._ordinals.append(ordinals[is_protected])
 
     def overlap(self, n_words: int) -> Overlap | None:
+        """Return the overlap; None without a common shingle. n_words: of all of the sample's texts, 1 or more."""
         if not self.n_covered:
             return None
         of_shingles = np.concatenate(self._ordinals)
@@ -178,8 +183,9 @@ def _cover_text(
             coverage.begin_block(run.n_words)
             _cover_block(coverage, run, quick_by_width, n_before)
             coverage.end_block(len(last_words))
-    whole = np.zeros(1, np.int64)
+    whole = np.zeros(1, np.int64)  # one shingle, from the first word
     for coverage in coverages:
+        # A text too short for a shingle inside it is compared whole.
         if 0 < n_words < SHORTEST_INSIDE:
             coverage.cover(run, n_words, whole)
         coverage.end_block(0)

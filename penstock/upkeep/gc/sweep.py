@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -41,8 +42,18 @@ _PROTECTED = re.compile(r"protected/(v-[0-9a-f]{64})\.parquet")
 _SEAL = re.compile(rf"{SEALS}[0-9a-f]{{64}}\.parquet")
 _ADOPTED = re.compile(rf"{FOREIGN}[0-9a-f]{{32}}/.+", re.DOTALL)
 _HEARTBEAT = re.compile(r"heartbeats/[^/]+\.json")
-SideObject = tuple[ObjectInfo, str, str, str]
-"""(condemned object, its dataset or "", its transaction or "", reason)."""
+
+
+class SideObject(NamedTuple):
+    """A condemned object outside `data/`."""
+
+    info: ObjectInfo
+    why: str
+    """Reason."""
+    dataset: str = ""
+    """Its dataset; "" if it has none, or it is not known."""
+    txn: str = ""
+    """Its transaction, or ""."""
 
 
 def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) -> Iterator[SideObject]:
@@ -55,7 +66,7 @@ def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) 
         if record is None:
             tally.add_foreign([info.key], info.nbytes)
         elif record.id not in kept:
-            yield info, record.dataset, record.txn, "card of a retired version"
+            yield SideObject(info, "card of a retired version", record.dataset, record.txn)
 
 
 def orphan_shingle_tables(
@@ -73,7 +84,7 @@ def orphan_shingle_tables(
         if record is None:
             tally.add_foreign([info.key], info.nbytes)
         elif record.id not in kept:
-            yield info, record.dataset, record.txn, "shingles of a retired version"
+            yield SideObject(info, "shingles of a retired version", record.dataset, record.txn)
 
 
 def orphan_adopted(store: Store, live: References, tally: Tally) -> Iterator[SideObject]:
@@ -95,21 +106,23 @@ def segments(store: Store, prefix: str, live: References, tally: Tally) -> Itera
         else:
             infos.append(info)
     for info, why in condemn_segments(store, infos, live):
-        yield info, "", "", why
+        yield SideObject(info, why)
 
 
 def _orphans(
     store: Store, prefix: str, ours: re.Pattern[str], why: str, live: References, tally: Tally
 ) -> Iterator[SideObject]:
+    """Yield objects under a prefix that nothing references. ours: matches paths that penstock writes there."""
     infos = _in_place(store, prefix, tally)
     # In batches: `within` searches the sorted stretch of paths between two keys, not all paths.
     while batch := list(islice(infos, LISTED_ROWS)):
-        needed = live.within(pa.array([info.key for info in batch], pa.large_string())).to_pylist()
+        keys = pa.array([info.key for info in batch], pa.large_string())
+        needed = live.within(keys).to_pylist()
         for info, is_needed in zip(batch, needed, strict=True):
             if not ours.fullmatch(info.key):
                 tally.add_foreign([info.key], info.nbytes)
             elif not is_needed:
-                yield info, "", "", why
+                yield SideObject(info, why)
 
 
 def heartbeats(store: Store, state: State, tally: Tally) -> Iterator[SideObject]:
@@ -117,9 +130,9 @@ def heartbeats(store: Store, state: State, tally: Tally) -> Iterator[SideObject]
     for info in _in_place(store, "heartbeats/", tally):
         txn = state.txns.get(info.key.removeprefix("heartbeats/").removesuffix(".json"))
         if txn is not None and txn.status != "open":
-            yield info, txn.dataset, txn.txn, "heartbeat of a transaction that is over"
+            yield SideObject(info, "heartbeat of a transaction that is over", txn.dataset, txn.txn)
         elif txn is None and info.key.startswith(PROBES) and not _HEARTBEAT.fullmatch(info.key):
-            yield info, "", "", "probe"
+            yield SideObject(info, "probe")
         elif txn is None:
             tally.add_foreign([info.key], info.nbytes)
 
@@ -132,7 +145,7 @@ def jobs(store: Store, clients: Clients, tally: Tally) -> Iterator[SideObject]:
         if not folder:
             tally.add_foreign([info.key], info.nbytes)
         elif folder in dead:
-            yield info, "", "", "job without a live process"
+            yield SideObject(info, "job without a live process")
 
 
 def leases(store: Store, clients: Clients, tally: Tally) -> Iterator[SideObject]:
@@ -140,25 +153,30 @@ def leases(store: Store, clients: Clients, tally: Tally) -> Iterator[SideObject]
     dead = {one.key for one in clients.dead()}
     for info in _in_place(store, "leases/", tally):
         if info.key in dead:
-            yield info, "", "", "lease of a silent reader"
+            yield SideObject(info, "lease of a silent reader")
 
 
 def hints(store: Store, tally: Tally) -> Iterator[SideObject]:
     """Yield all hints except the newest few. Costs one listing, or two if there are old hints."""
-    if old := old_hints(store):
-        # Without links and unfinished files, which others decide about.
-        here = {info.key for info in _in_place(store, "log/state-", tally)}
-        yield from ((info, "", "", "old hint") for info in old if info.key in here)
+    old = old_hints(store)
+    if not old:
+        return
+    # Without links and unfinished files, which others decide about.
+    keys_in_place = {info.key for info in _in_place(store, "log/state-", tally)}
+    for info in old:
+        if info.key in keys_in_place:
+            yield SideObject(info, "old hint")
 
 
 def abandoned_files(clients: Clients, folder: str) -> Iterator[SideObject]:
     """Yield unfinished files that killed writers left in a folder. Costs no request."""
     for info in clients.files_of_dead():
         if info.key.startswith(folder):
-            yield info, "", "", "file that a killed writer had not finished"
+            yield SideObject(info, "file that a killed writer had not finished")
 
 
 def _in_place(store: Store, prefix: str, tally: Tally) -> Iterator[ObjectInfo]:
+    """Yield the finished objects under a prefix that are not behind a link."""
     for info, link in list_in_place(store, prefix):
         if link:
             tally.add_foreign([info.key])
@@ -168,14 +186,15 @@ def _in_place(store: Store, prefix: str, tally: Tally) -> Iterator[ObjectInfo]:
 
 def as_table(objects: Iterable[SideObject]) -> pa.Table:
     """Return a table with columns key, nbytes, dataset, txn, why."""
-    rows = [(info.key, info.nbytes, dataset, txn, why) for info, dataset, txn, why in objects]
-    names = ("key", "nbytes", "dataset", "txn", "why")
+    listed = list(objects)
     text = pa.large_string()
-    columns = zip(*rows, strict=True) if rows else [()] * len(names)
     return pa.table(
         {
-            name: pa.array(column, pa.int64() if name == "nbytes" else text)
-            for name, column in zip(names, columns, strict=True)
+            "key": pa.array([item.info.key for item in listed], text),
+            "nbytes": pa.array([item.info.nbytes for item in listed], pa.int64()),
+            "dataset": pa.array([item.dataset for item in listed], text),
+            "txn": pa.array([item.txn for item in listed], text),
+            "why": pa.array([item.why for item in listed], text),
         }
     )
 

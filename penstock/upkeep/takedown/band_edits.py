@@ -57,6 +57,7 @@ def names_source(
 ) -> bool:
     """Return whether a segment was derived from one of these indexes. Raises: ObjectNotFound, ValueError and others."""
     body = parse_json_object(store.get(f"{folder}/{RECORD}").data)
+    # Of a part: id, path of the index it was derived from, rows, excluded rows.
     named = {part[1] for part in body["parts"]}
     return not named.isdisjoint(sources)
 
@@ -66,10 +67,11 @@ def bands_are_denied(
     path: str,
     record: TakedownRecord,
 ) -> bool:
-    """Return whether an object of a segment may have bands of a denied document. A record speaks for its segment."""
+    """Return whether an object of a segment may have bands of a denied document, by the segment's record."""
     folder, _, name = path.rpartition("/")
     try:
         is_denied = names_source(store, folder, deleted_sources(record))
     except ObjectNotFound:
-        return name != RECORD  # bands without a record may be any document's
+        # Bands without a record may be any document's. A record that is gone has none.
+        return name != RECORD
     return is_denied

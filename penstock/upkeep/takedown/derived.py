@@ -88,14 +88,28 @@ def exclusion_edits(store: Store, dataset: str, marks: Marks) -> Edits:
 def scrub_exclusion(body: Mapping[str, Any], marks: Marks) -> dict[str, Any] | None:
     """Return a record without denied samples: an equal one if it has none, None if no sample is left."""
     # A withdrawal has keys, an exclusion samples.
-    of = "keys" if "keys" in body else "samples"
-    named = body.get(of)
-    named = named if isinstance(named, list) else []
-    kept = [one for one in named if not _is_taken(one if isinstance(one, Mapping) else {"key": one}, marks)]
-    if named and not kept:
+    member = "samples"
+    if "keys" in body:
+        member = "keys"
+    named = body.get(member)
+    if not isinstance(named, list):  # damaged
+        named = []
+    remaining = []
+    for item in named:
+        sample = item
+        if not isinstance(item, Mapping):
+            sample = {"key": item}
+        if not _is_taken(sample, marks):
+            remaining.append(item)
+    if named and not remaining:
         return None
-    words = {name: marks.without(body[name]) for name in WORDS if isinstance(body.get(name), str)}
-    return {**body, **({of: kept} if named else {}), **words}
+    edited = dict(body)
+    if named:
+        edited[member] = remaining
+    for name in WORDS:
+        if isinstance(body.get(name), str):
+            edited[name] = marks.without(body[name])
+    return edited
 
 
 def _is_taken(sample: Mapping[str, Any], marks: Marks) -> bool:
@@ -171,7 +185,7 @@ def edit_derived(store: Store, versions: Iterable[VersionRecord], marks: Marks) 
             lists |= {match.decode() for match in _LIST.findall(data)}
         else:
             kept |= {match.decode() for match in _HASH.findall(data)}
-    remade = _scrub_tables(store, "views/", views - kept)
+    remade = _table_paths(store, "views/", views - kept)
     # Shingles of a denied text are hashes, which a holder of the text could find.
     remade += [info.key for info in store.list(PROTECTED) if info.key in shingle_tables]
     for folder in ("packs/", "windows/"):
@@ -183,13 +197,13 @@ def edit_derived(store: Store, versions: Iterable[VersionRecord], marks: Marks) 
         if table_facts(parse_table(data, path)).get("version") in ids:
             remade.append(path)
     # Only lists that a plan of these versions names: they cannot be regenerated.
-    remade += _scrub_tables(store, "lists/", lists - kept)
+    remade += _table_paths(store, "lists/", lists - kept)
     puts = _ledgers(store, ids, marks) | _decisions(store, marks)
     return Edits(puts=puts, deletes=tuple(deletes), remade=tuple(remade))
 
 
-def _scrub_tables(store: Store, folder: str, names: Collection[str]) -> list[str]:
-    """Return the tables of a folder with these names."""
+def _table_paths(store: Store, folder: str, names: Collection[str]) -> list[str]:
+    """Return the paths of the tables with these names. folder: with a `/` at its end. names: without `.parquet`."""
     paths = []
     for info in store.list(folder):
         name = info.key.removeprefix(folder).removesuffix(".parquet")

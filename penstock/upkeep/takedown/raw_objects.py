@@ -135,25 +135,34 @@ def shared_raw_objects(root: Root, uris: Uris) -> set[str]:
 
 
 def shared_marks(root: Root, deny: Deny, places: Iterable[Place]) -> set[str]:
-    """Return the marks (hashed URIs) of raw objects that something still needs. Costs as `shared_raw_objects`."""
-    own: dict[str, set[str]] = {}
+    """Return the marks (hashed URIs) of raw objects that something still needs. Costs as `shared_raw_objects`.
+
+    places: entries of `raw_places`.
+    """
+    marks_by_dataset: dict[str, set[str]] = {}
     for place in places:
-        own.setdefault(place["of"], set()).add(place["mark"])
-    asked: set[str] = set().union(*own.values())
+        marks_by_dataset.setdefault(place["of"], set()).add(place["mark"])
+    if not marks_by_dataset:
+        return set()
+    requested: set[str] = set().union(*marks_by_dataset.values())
 
     def match_marks(text: str) -> set[str]:
         # Marks are hashes of URIs as they were recorded, with the scheme of a file or without.
-        spelled = (plain_uri(text), f"file://{plain_uri(text)}")
-        return {mark(deny.salt, of, one) for of in own for one in spelled} & asked
+        plain = plain_uri(text)
+        spellings = (plain, f"file://{plain}")
+        # A mark depends on its dataset too, and any dataset may use the object.
+        marks = {mark(deny.salt, dataset, uri) for dataset in marks_by_dataset for uri in spellings}
+        return marks & requested
 
-    return _raw_uses(root, match_marks, own) if own else set()
+    return _raw_uses(root, match_marks, marks_by_dataset)
 
 
 Meant = Callable[[str], set[str]]
-"""Text that names a raw object -> the requested objects that it may mean."""
+"""Text that names a raw object -> the requested objects that it may mean: their URIs, or their marks."""
 
 
 def _raw_uses(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
+    """Return the requested raw objects that something needs. own: dataset -> objects that its pipeline may name."""
     used: set[str] = set()
     for dataset in all_datasets(root):
         tests = DenyList(root.state.denies, dataset)
@@ -166,7 +175,7 @@ def _raw_uses(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]
 
 
 def _fits(uri: str, pieces: list[str]) -> bool:
-    # A URI consists of these pieces in order, with text between
+    """Return whether a URI consists of these pieces in order, with text between them."""
     # Linear in the URI's length, since the object's owner decides how many pieces there are.
     first = pieces[0]
     last = pieces[-1]

@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,17 +31,17 @@ from .segment_edits import deleted_codes, deleted_sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class Remnant:
     """One remnant of a deleted object."""
 
     path: str
     """Object path."""
     what: str
     """Kind."""
-    until: str
-    """Why it cannot be deleted here, or ""."""
+    hindrance: str
+    """Why it cannot be deleted here; "" if it can."""
     delete: Callable[[], object] | None = None
-    """Deletes it if `until` is ""; None if penstock cannot."""
+    """Deletes it, without a hindrance; None if penstock never can."""
 
 
 class Unseen(PenstockError):
@@ -50,7 +51,7 @@ class Unseen(PenstockError):
 SEEN = ["snapshots", "versions", "deleted", "deletedwithversions", "uncommittedblobs"]
 
 
-def azure_remains(url: str, paths: Sequence[str]) -> Iterator[Kept]:
+def azure_remains(url: str, paths: Sequence[str]) -> Iterator[Remnant]:
     """Yield what an Azure container keeps of deleted objects at these paths.
 
     Costs a request per path, and one for the account. Raises: Unseen; InvalidStore.
@@ -87,23 +88,27 @@ def azure_remains(url: str, paths: Sequence[str]) -> Iterator[Kept]:
         ) from None
 
 
-def _blob_remains(blobs: Any, name: str, path: str) -> Iterator[Kept]:
+def _blob_remains(blobs: Any, name: str, path: str) -> Iterator[Remnant]:
     for blob in blobs.list_blobs(name_starts_with=name, include=SEEN):
         # The listing finds longer names too.
         if blob.name != name:
             continue
         if blob.deleted:
             days = blob.remaining_retention_days
-            yield Kept(path=path, what="a deleted blob", until=f"soft delete keeps it for {days} more days")
+            yield Remnant(
+                path=path, what="a deleted blob", hindrance=f"soft delete keeps it for {days} more days"
+            )
         elif blob.snapshot:
-            yield Kept(path=path, what=f"snapshot {blob.snapshot}", until="delete it with Azure's own tools")
+            yield Remnant(
+                path=path, what=f"snapshot {blob.snapshot}", hindrance="delete it with Azure's own tools"
+            )
         elif blob.has_versions_only or (blob.version_id and not blob.is_current_version):
             what = f"noncurrent version {blob.version_id or ''}".rstrip()
-            yield Kept(path=path, what=what, until="delete it with Azure's own tools")
+            yield Remnant(path=path, what=what, hindrance="delete it with Azure's own tools")
         # Listed, but not there: only blocks of an upload.
         elif not blobs.get_blob_client(name).exists():
-            until = "Azure forgets them a week after the last of them"
-            yield Kept(path=path, what="blocks that were never committed", until=until)
+            hindrance = "Azure forgets them a week after the last of them"
+            yield Remnant(path=path, what="blocks that were never committed", hindrance=hindrance)
 
 
 logger = logging.getLogger(__name__)
@@ -124,9 +129,9 @@ def noncurrent(
     client: boto3 client for S3. stated: the caller states that an unlistable store keeps nothing. mirror: its URL, or
     "".
     """
-    # The URL decides: a store with mirrors counts as local if one of them is.
     if not paths:
         return
+    # The URL decides: a store with mirrors counts as local if one of them is.
     if urlsplit(store.url).scheme in ("", "file", "memory"):
         yield from _unfinished_uploads(primary_store(store), mirror)
         return
@@ -135,10 +140,10 @@ def noncurrent(
     run = f"{RUN} --mirror {mirror}" if mirror else RUN
     count = 0
     try:
-        for kept in _bucket_remains(store.url, paths, client):
+        for remnant in _bucket_remains(store.url, paths, client):
             count += 1
-            why = kept.until or f"{run} deletes it"
-            yield {**place, "what": kept.what, "path": kept.path, "clean": False, "why": why}
+            why = remnant.hindrance or f"{run} deletes it"
+            yield {**place, "what": remnant.what, "path": remnant.path, "clean": False, "why": why}
     except Unseen as unseen:
         if stated:
             evidence = f"stated by the author of this proof, not listed ({unseen}): the store keeps none"
@@ -152,14 +157,14 @@ def noncurrent(
 
 
 def _unfinished_uploads(store: Store, mirror: str) -> Iterator[Place]:
-    by_hand = "its writer is at work, or was killed: then delete the file"
-    in_data, elsewhere = (
-        f"penstock gc sweep --apply deletes it when {when}"
-        for when in ("its transaction is over", "its writer has long been silent")
-    )
     for info in list_with_unfinished(store, ""):
         if is_unfinished(info.key) and not info.key.startswith(SIGNS_OF_LIFE):
-            why = elsewhere if not info.key.startswith("data/") else by_hand if mirror else in_data
+            if not info.key.startswith("data/"):
+                why = "penstock gc sweep --apply deletes it when its writer has long been silent"
+            elif mirror:
+                why = "its writer is at work, or was killed: then delete the file"
+            else:
+                why = "penstock gc sweep --apply deletes it when its transaction is over"
             place: Place = {"check": "noncurrent", "what": "a file that was not finished", "path": info.key}
             yield {**place, "url": mirror or store.url, "clean": False, "why": why}
 
@@ -178,7 +183,7 @@ def delete_noncurrent(store: Store, paths: Sequence[str], client: Any = None) ->
         return 0
 
 
-def _bucket_remains(url: str, paths: Sequence[str], client: Any) -> Iterator[Kept]:
+def _bucket_remains(url: str, paths: Sequence[str], client: Any) -> Iterator[Remnant]:
     if url.startswith("s3://"):
         yield from _s3_remains(client, url, paths)
     elif url.startswith(_AZURE):
@@ -190,7 +195,11 @@ def _bucket_remains(url: str, paths: Sequence[str], client: Any) -> Iterator[Kep
 
 
 def _delete(client: Any, url: str, paths: Sequence[str]) -> int:
-    free = [one.delete for one in _s3_remains(client, url, paths) if one.delete and not one.until]
+    free = [
+        remnant.delete
+        for remnant in _s3_remains(client, url, paths)
+        if remnant.delete is not None and not remnant.hindrance
+    ]
     from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 
     try:
@@ -201,7 +210,7 @@ def _delete(client: Any, url: str, paths: Sequence[str]) -> int:
     return len(free)
 
 
-def _s3_remains(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
+def _s3_remains(client: Any, url: str, paths: Sequence[str]) -> Iterator[Remnant]:
     try:
         import boto3  # noqa: F401 - s3fs brings only botocore
         from botocore.exceptions import BotoCoreError, ClientError
@@ -219,7 +228,8 @@ def _client() -> Any:
     return boto3.client("s3")
 
 
-def _list_remains(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
+def _list_remains(client: Any, url: str, paths: Sequence[str]) -> Iterator[Remnant]:
+    """Yield noncurrent versions and unfinished uploads of a bucket at these paths of a root."""
     bucket, prefix = bucket_and_prefix(url)
     under = ""
     if prefix:
@@ -229,30 +239,37 @@ def _list_remains(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]
     names = set(paths)
     for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=under):
         for upload in page.get("Uploads", ()):
-            if (path := upload["Key"].removeprefix(under)) in names:
+            path = upload["Key"].removeprefix(under)
+            if path not in names:
+                continue
+            abort = partial(
+                client.abort_multipart_upload,
+                Bucket=bucket,
+                Key=upload["Key"],
+                UploadId=upload["UploadId"],
+            )
+            yield Remnant(path=path, what="an upload that was not ended", hindrance="", delete=abort)
 
-                def abort(key: str = upload["Key"], id: str = upload["UploadId"]) -> object:
-                    return client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=id)
 
-                yield Kept(path=path, what="an upload that was not ended", until="", delete=abort)
-
-
-def _versions(client: Any, bucket: str, key: str, path: str) -> Iterator[Kept]:
+def _versions(client: Any, bucket: str, key: str, path: str) -> Iterator[Remnant]:
     for page in client.get_paginator("list_object_versions").paginate(Bucket=bucket, Prefix=key):
         for version in page.get("Versions", ()):
             # The listing finds longer keys too; the latest version is the object itself.
             if version["Key"] != key or version["IsLatest"]:
                 continue
             id = version["VersionId"]
-
-            def delete(id: str = id) -> object:
-                return client.delete_object(Bucket=bucket, Key=key, VersionId=id)
-
-            until = _lock_reason(client, bucket, key, id)
-            yield Kept(path=path, what=f"noncurrent version {id}", until=until, delete=delete)
+            delete = partial(
+                client.delete_object,
+                Bucket=bucket,
+                Key=key,
+                VersionId=id,
+            )
+            lock = _lock_reason(client, bucket, key, id)
+            yield Remnant(path=path, what=f"noncurrent version {id}", hindrance=lock, delete=delete)
 
 
 def _lock_reason(client: Any, bucket: str, key: str, id: str) -> str:
+    """Return why a version may not be deleted; "" if it may."""
     facts = client.head_object(Bucket=bucket, Key=key, VersionId=id)
     if facts.get("ObjectLockLegalHoldStatus") == "ON":
         return "a legal hold keeps it"

@@ -33,9 +33,9 @@ class ShardUnit:
     shard: dict[str, Any]
     """Shard's row in the shards table."""
     keys: dict[str, Any] | None
-    """Manifest entry of the samples file with the part's keys, or None."""
+    """Manifest entry of the samples file with the part's keys; None if no undamaged file has them."""
     keys_are_known: bool
-    """False if a samples file is damaged."""
+    """False if a damaged samples file may have the part's keys: the shard's are then not compared."""
 
 
 def read_shard(unit: ShardUnit, node: Node) -> ShardProblems:
@@ -43,7 +43,10 @@ def read_shard(unit: ShardUnit, node: Node) -> ShardProblems:
     store = node.open(unit.root)
     keys: list[str] | None = None
     if unit.keys_are_known:
-        keys = _keys(store, TableFile.from_json(unit.keys)).get(unit.shard["part"], []) if unit.keys else []
+        keys = []
+        if unit.keys is not None:
+            keys_by_part = _keys(store, TableFile.from_json(unit.keys))
+            keys = keys_by_part.get(unit.shard["part"], [])
     return check_shard(_version(unit.version, store), unit.shard, keys, full=True)
 
 

@@ -80,6 +80,10 @@ def contains_bad(bad: Collection[str], files: Collection[Mapping[str, Any]]) -> 
 def _statistics(
     version: Version, samples: list[pa.Table], entries: list[dict[str, Any]], columns: Mapping[str, Any]
 ) -> Iterator[Problem]:
+    """Yield a problem per column whose stored statistics differ from its values.
+
+    samples: the samples tables without annotations. entries: all of them in the manifest, in order.
+    """
     computed_rows = []
     for table in samples:
         computed_rows += column_stats(table).to_pylist()
@@ -89,9 +93,11 @@ def _statistics(
         if is_annotation(entry):
             annotated.update(entry["columns"])
     for name in annotated:
+        # All of the column's cells: an annotation may replace values of the samples tables.
         annotations = cells(version.store, entries, name)[name]
         values = annotations.to_arrow().cast(type_named(columns[name]["type"]))
-        computed |= merge(column_stats(pa.table({name: values})).to_pylist())
+        annotated_rows = column_stats(pa.table({name: values})).to_pylist()
+        computed |= merge(annotated_rows)
     stored_rows = []
     for entry in version.manifest["stats"]:
         stored_rows += get_table(version.store, TableFile.from_json(entry)).to_pylist()

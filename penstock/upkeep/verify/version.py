@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SAMPLE_SHARDS = 1000
 """Most shards checked without `--full`: first, last, and evenly spaced ones."""
 AT_ONCE = 16
+"""Shards checked at once without `full`."""
 
 
 @dataclass(slots=True)
@@ -106,7 +107,9 @@ def check_version(
 def _shards_here(
     version: Version, shards: Sequence[dict[str, Any]], bad: Collection[str], *, full: bool
 ) -> Generator[ShardProblems]:
-    files = [TableFile.from_json(one) for one in _keys_files(version, bad)] if full else []
+    files = []
+    if full:  # else keys are not compared
+        files = [TableFile.from_json(entry) for entry in _keys_files(version, bad)]
     keys = keys_of_parts(version.store, files)
     no_keys = _no_keys(version, bad)
 
@@ -125,14 +128,15 @@ def _verify_shards(
     from .shards_job import ShardUnit, read_shards_on_cluster
 
     files = _file_of_parts(version, bad)
-    known = _no_keys(version, bad) is not None
+    # A part of no samples file has no keys, unless a damaged file has them.
+    has_all_files = not contains_bad(bad, version.manifest["samples"])
     units = [
         ShardUnit(
             root=StoredPlace.of(version.store).url,
             version=version.id,
             shard=shard,
             keys=files.get(shard["part"]),
-            keys_are_known=known or shard["part"] in files,
+            keys_are_known=has_all_files or shard["part"] in files,
         )
         for shard in shards
     ]
@@ -140,13 +144,14 @@ def _verify_shards(
 
 
 def _no_keys(version: Version, bad: Collection[str]) -> list[str] | None:
-    """Return the keys of a part with no undamaged samples file: [], or None if a damaged file may have them."""
+    """Return the keys of a part that no undamaged samples file has: [], or None if a damaged file may have them."""
     if contains_bad(bad, version.manifest["samples"]):
         return None
     return []
 
 
 def _shard_rows(version: Version, bad: Collection[str]) -> pa.Table:
+    """Return the rows of the shards tables, without those of `bad` tables."""
     try:
         return version.parts.shard_rows()
     except PenstockError:  # already reported as a problem
@@ -161,6 +166,7 @@ def _keys_files(version: Version, bad: Collection[str]) -> list[dict[str, Any]]:
 
 
 def _file_of_parts(version: Version, bad: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return part -> manifest entry of the undamaged samples file with its keys."""
     files = _keys_files(version, bad)
     tables = get_tables(version.store, [TableFile.from_json(one) for one in files], ["part"])
     return {

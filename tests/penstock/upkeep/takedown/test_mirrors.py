@@ -291,8 +291,8 @@ def test_what_azure_says_it_keeps(azure_account, told):
     azure_account(BLOB.format(told))
     found = list(azure_remains("az://bucket/root", ["data/x.tar"]))
     assert [one.what for one in found] == ANSWERS[told]
-    assert all(one.until and one.path == "data/x.tar" for one in found)
-    assert not found or "soft" not in found[0].until or "3 more days" in found[0].until
+    assert all(one.hindrance and one.path == "data/x.tar" for one in found)
+    assert not found or "soft" not in found[0].hindrance or "3 more days" in found[0].hindrance
 
 
 @pytest.mark.parametrize(

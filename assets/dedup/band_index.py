@@ -319,8 +319,9 @@ def _renumber(
 ) -> Bands:
     """Return the bands of live documents, with their numbers in the merged segment.
 
-    own_starts: int64 [parts of `segment`], first document of each part in the merged segment; -1 for a part that it
-    does not take from here. bands: of `segment`, with its numbers.
+    own_starts: int64 [parts of `segment`]. First document of each part in the merged segment, -1 if it has the part
+    from another one.
+    bands: of `segment`, with its numbers.
     """
     starts = segment.starts
     # int64 [bands]: part of each band's document.

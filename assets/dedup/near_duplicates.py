@@ -120,20 +120,21 @@ def version_samples(
 def near_published(new: Candidates, published: Published, policy: NearDuplicates) -> NearPairs:
     """Return near pairs (row of `new`, row of `published.candidates`), sorted. Raises: FieldMismatch."""
     candidates = published.candidates
-    pairs_ = [
-        find(index_images(candidates.pictures, policy.max_distance), new.pictures, mirrored=policy.mirrored)
-    ]
+    images = index_images(candidates.pictures, policy.max_distance)
+    searches = [find(images, new.pictures, mirrored=policy.mirrored)]
     if policy.embedding and new.embeddings:
         for first, embeddings in _embeddings(published, policy.embedding.field):
             near = near_embeddings(new.embeddings, embeddings, policy.embedding.min_cosine)
-            pairs_.append(near.shifted(first))
-    pairs = merge_pairs(*pairs_)
+            searches.append(near.shifted(first))
+    pairs = merge_pairs(*searches)
     # int64 [pairs]: kind of the new sample; below 0 if it is not compared.
     kind = new.pictures.kind[pairs.query]
-    return pairs.take((kind == candidates.pictures.kind[pairs.row]) & (kind >= 0))
+    is_same_kind = kind == candidates.pictures.kind[pairs.row]
+    return pairs.take(is_same_kind & (kind >= 0))
 
 
 def _embeddings(published: Published, field: str) -> Iterator[tuple[int, Embeddings]]:
+    """Yield (row of the first candidate, embeddings of it and the following ones), chunk by chunk."""
     version = published.opened
     if version is None or field not in version.fields:
         return
@@ -146,13 +147,14 @@ def _embeddings(published: Published, field: str) -> Iterator[tuple[int, Embeddi
     for first in range(0, len(ordinals), EMBEDDINGS_AT_ONCE):
         chunk = ordinals[first : first + EMBEDDINGS_AT_ONCE]
         # int64 [k]: places in the chunk whose parts have the field.
-        present = np.flatnonzero(has[version.parts.locate(chunk)[0]])
+        positions, _ = version.parts.locate(chunk)
+        present = np.flatnonzero(has[positions])
         addresses = version.address(chunk[present], [field])
+        samples = read_fields(version.shard_store, addresses, pins=pins)
         vectors: list[Any] = [None] * len(chunk)
-        for place, read in zip(
-            present.tolist(), read_fields(version.shard_store, addresses, pins=pins), strict=True
-        ):
-            vectors[place] = decode(read[field], None) if read[field] else None
+        for place, sample in zip(present.tolist(), samples, strict=True):
+            if sample[field]:
+                vectors[place] = decode(sample[field], None)
         yield first, stack_embeddings(vectors)
 
 

@@ -143,12 +143,23 @@ def _binary(head: bytes) -> str | None:
 
 def _is_tga(head: bytes) -> bool:
     """Return whether the bytes are a plausible TGA header, which has no magic bytes."""
-    if len(head) < 18 or head[1] > 1 or head[2] not in (1, 2, 3, 9, 10, 11):
+    if len(head) < 18:
         return False
-    has_palette = head[1] == 1 and head[2] in (1, 9) and head[7] in (15, 16, 24, 32)
-    has_none = head[1] == 0 and head[2] not in (1, 9) and not any(head[3:8])
-    has_size = any(head[12:14]) and any(head[14:16])
-    return (has_palette or has_none) and has_size and head[16] in (8, 15, 16, 24, 32) and not head[17] & 0xC0
+    palette_kind = head[1]  # 1: with a palette
+    image_kind = head[2]  # 1 and 9 use the palette; from 9 on pixels are run-length encoded
+    palette = head[3:8]  # first entry, number of entries, bits of an entry
+    width = head[12:14]
+    height = head[14:16]
+    pixel_bits = head[16]
+    flags = head[17]
+    if image_kind not in (1, 2, 3, 9, 10, 11) or pixel_bits not in (8, 15, 16, 24, 32):
+        return False
+    if flags & 0xC0 or not any(width) or not any(height):  # the two upper flags are unused
+        return False
+    uses_palette = image_kind in (1, 9)
+    if palette_kind == 1:
+        return uses_palette and palette[-1] in (15, 16, 24, 32)
+    return palette_kind == 0 and not uses_palette and not any(palette)
 
 
 def _raw_stream(head: bytes) -> str | None:

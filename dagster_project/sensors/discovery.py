@@ -66,19 +66,23 @@ def discovery_sensor(
             known = context.instance.get_dynamic_partitions(str(batches.name))
             through = stage_batches(opened.store, dataset, "samples")
             waiting = pending_numbers(opened.store, dataset, through)
-            here = sensor_location(context)
+            location = sensor_location(context)
             label = ""
-            if here:
-                label = here.label
+            if location is not None:
+                label = location.label
             new = _to_run(context.instance, opened.store, dataset, known, waiting, max_runs, label)
             requested = list(islice(new, max_runs))
             overtaken = {f"cut-again-{txn}": key for key, txn in recut_requests(opened.store, dataset)}
-        forgotten = sorted(set(through) - set(known))[:_RESTORED_AT_ONCE]
+        # A new instance of Dagster lacks the partitions of earlier batches.
+        missing = set(through) - set(known)
+        forgotten = sorted(missing)[:_RESTORED_AT_ONCE]
         summary = "; ".join(map(tick_line, steps))
-        for line in [line for step in steps for line in step.set_aside][:_SET_ASIDE]:
+        notices = [line for step in steps for line in step.set_aside]
+        for line in notices[:_SET_ASIDE]:
             context.log.warning(f"a notice was set aside: {line}")
-        for line in [f"{step.source}: {line}" for step in steps for line in step.unlisted]:
-            context.log.warning(f"an object was not taken: {line}")
+        for step in steps:
+            for line in step.unlisted:
+                context.log.warning(f"an object was not taken: {step.source}: {line}")
         context.log.info(f"{len(requested)} runs requested; {summary}")
         if all(step.failed for step in steps) and not requested:
             raise dg.Failure(summary)
@@ -88,9 +92,12 @@ def discovery_sensor(
         requests += repeat_requests(context.instance, job, label)
         if not requests and not forgotten:
             return dg.SkipReason(f"nothing to run; {summary}")
+        skip_reason = None
+        if not requests:
+            skip_reason = f"{len(forgotten)} batches are partitions again; {summary}"
         return dg.SensorResult(
             run_requests=requests,
-            skip_reason=None if requests else f"{len(forgotten)} batches are partitions again; {summary}",
+            skip_reason=skip_reason,
             dynamic_partitions_requests=[batches.build_add_request([*requested, *forgotten])],
         )
 

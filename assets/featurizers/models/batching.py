@@ -282,22 +282,28 @@ def _prepare_samples(
 
 @dataclass(slots=True, kw_only=True)
 class _Gathering:
-    """Samples in progress. features: one entry per sample. parts, n_rows: by sample number."""
+    """Samples in progress, numbered as they come."""
 
     batches: ModelBatches
     finish: Finish
     features: list[Any] = field(default_factory=list)
+    """By sample number: its features, an Unusable, or None until all of its rows are computed."""
     parts: dict[int, dict[int, Row]] = field(default_factory=dict)
+    """Number of an unfinished sample -> place of a row in it -> its result."""
     n_rows: dict[int, int] = field(default_factory=dict)
+    """Sample number -> number of its rows."""
     waiting: dict[Shape, list[tuple[int, int, Row]]] = field(default_factory=dict)
+    """Shape -> (sample number, place in the sample, row) of rows that wait for a full batch."""
     waiting_bytes: int = 0
 
     def take(self, prepared: Sequence[Row] | Unusable) -> None:
         number = len(self.features)
-        self.features.append(prepared if isinstance(prepared, Unusable) else None)
         if isinstance(prepared, Unusable):
+            self.features.append(prepared)
             return
-        self.parts[number], self.n_rows[number] = {}, len(prepared)
+        self.features.append(None)
+        self.parts[number] = {}
+        self.n_rows[number] = len(prepared)
         for place, row in enumerate(prepared):
             shape = row_shape(row)
             alike = self.waiting.setdefault(shape, [])
@@ -306,9 +312,9 @@ class _Gathering:
             if len(alike) >= self.batches.best_size(shape):
                 self._compute(shape)
             elif self.waiting_bytes > WAITING_BYTES:
-                self._compute(
-                    max(self.waiting, key=lambda other: len(self.waiting[other]) * _shape_nbytes(other))
-                )
+                largest = max(self.waiting, key=lambda other: len(self.waiting[other]) * _shape_nbytes(other))
+                self._compute(largest)
+        # A sample without rows is in no batch.
         self._finish(number)
 
     def compute_all(self) -> None:

@@ -119,13 +119,17 @@ class Embedding(ModelFeaturizer):
         return {"text": model.texts(**batch)}
 
     def finish(self, model: Embedder, kind: str, rows: Sequence[Row]) -> Features:
-        own = _direction(
-            [row["text" if kind == "text" else "image"] for row in rows if kind == "text" or "image" in row]
-        )
+        # A sample of text has one row, its text; others have a row per image, then one of the caption.
+        texts = [row["text"] for row in rows if "text" in row]
+        if kind == "text":
+            own = _direction(texts)
+        else:
+            own = _direction([row["image"] for row in rows if "image" in row])
         columns: dict[str, Column] = {}
         if self.columns[kind]:
-            captions = [row["text"] for row in rows if "text" in row]
-            columns["caption_cosine"] = _cosine(own, _direction(captions)) if captions else None
+            columns["caption_cosine"] = None
+            if texts:
+                columns["caption_cosine"] = _cosine(own, _direction(texts))
         return Features(fields={self.field: own.astype(self.stored)}, columns=columns)
 
 

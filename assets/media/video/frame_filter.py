@@ -265,7 +265,10 @@ def to_bt601(frame: "VideoFrame", step: Samples) -> "VideoFrame":
 
 
 def convert_layout(samples: npt.NDArray[Any], height: int, step: Samples) -> npt.NDArray[np.uint8]:
-    """Convert uint8 [3/2 height, width] in PyAV's yuv420p layout."""
+    """Convert uint8 [3/2 height, width] in PyAV's yuv420p layout.
+
+    Two chroma planes of half height and width lie behind the luma. step: float32 [3, 3], result of `step_to_bt601`.
+    """
     width = samples.shape[1]
     luma = samples[:height].astype(np.float32).reshape(height // 2, 2, width // 2, 2)
     chroma = samples[height:].reshape(2, height // 2, width // 2).astype(np.float32) - 128
@@ -273,6 +276,7 @@ def convert_layout(samples: npt.NDArray[Any], height: int, step: Samples) -> npt
     if abs(step[0, 0] - 1) > 0.01:  # full range: black is 0
         luma *= step[0, 0]
         luma += 16
+    # A chroma sample belongs to 2 x 2 of luma.
     luma += (step[0, 1] * blue + step[0, 2] * red)[:, None, :, None]
     out = np.empty(samples.shape, np.uint8)
     out[:height] = _bytes(luma).reshape(height, width)

@@ -437,14 +437,14 @@ def _info(meta: Meta, rows: Sequence[Mapping[str, Any]], chunk_files: int) -> di
 
 
 def _features(meta: Meta) -> dict[str, Any]:
-    held: Mapping[str, Any] = meta.units[0]["features"]
-    out = {}
-    for name, own in held.items():
-        facts = {} if name in BOOKKEEPING else meta.survey.features.get(name, {})
-        default = {"names": ["height", "width", "channels"] if own["dtype"] == "video" else None}
-        out[name] = {**default, **facts, **own}
-        if own["dtype"] == "video":
-            field_facts = meta.selection.version.facts.get(meta.survey.cameras[name], {})
-            info = depth_info(facts, field_facts.get("depth"))
-            out[name] |= {"info": info} if info else {}
-    return out
+    features: dict[str, Any] = {}
+    for name, own in meta.units[0]["features"].items():  # what was written wins over what the source stated
+        stated = {} if name in BOOKKEEPING else meta.survey.features.get(name, {})
+        if own["dtype"] != "video":
+            features[name] = {"names": None, **stated, **own}
+            continue
+        features[name] = {"names": ["height", "width", "channels"], **stated, **own}
+        field_facts = meta.selection.version.facts.get(meta.survey.cameras[name], {})
+        if info := depth_info(stated, field_facts.get("depth")):
+            features[name]["info"] = info
+    return features

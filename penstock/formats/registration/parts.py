@@ -125,9 +125,14 @@ def shard_path(place: str, shard: ForeignShard) -> str:
 
 
 def _places(rows: Rows, name: str) -> Int64s:
+    """Return int64 [rows, 3]: offset, nbytes and CRC-32C of a field."""
     column = rows.fields.index(name)
-    crcs = rows.crcs[:, column] if len(rows.crcs) else np.full(len(rows.source_keys), UNKNOWN_CRC, np.int64)
-    return np.concatenate([rows.spans()[:, column], crcs[:, None]], axis=1)
+    if len(rows.crcs):
+        crcs = rows.crcs[:, column]
+    else:  # the format gives none
+        crcs = np.full(len(rows.source_keys), UNKNOWN_CRC, np.int64)
+    spans = rows.spans()[:, column]  # [rows, 2]
+    return np.concatenate([spans, crcs[:, None]], axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,7 @@ class IndexFiles:
     seal_path: str
     """Relative to the root; "" if none."""
     seal: bytes
+    """b"" without a path."""
     field_nbytes: dict[str, int]
     """Field -> total bytes."""
 
@@ -149,13 +155,17 @@ class IndexFiles:
         seal.
         """
         # Only in the seal: an index must not depend on which bytes a registration read.
-        crcs = {name: table[:, 2].copy() for name, table in fields.items()} if seals else {}
-        for name in crcs:
-            fields[name][:, 2] = UNKNOWN_CRC
+        crcs: dict[str, Int64s] = {}
+        if seals:
+            for name, table in fields.items():
+                crcs[name] = table[:, 2].copy()
+                table[:, 2] = UNKNOWN_CRC
         index = index_bytes(keys, fields)
-        sealed = seal_path(path, footer_sha256(index)) if seals else ""
         nbytes = {name: int(table[:, 1].sum()) for name, table in fields.items()}
-        return IndexFiles(index, sealed, seal_bytes(sealed, crcs) if seals else b"", nbytes)
+        if not seals:
+            return IndexFiles(index, "", b"", nbytes)
+        sealed = seal_path(path, footer_sha256(index))
+        return IndexFiles(index, sealed, seal_bytes(sealed, crcs), nbytes)
 
     def put(
         self, store: Store, stem: str, *, part: str, group: str, path: str, nbytes: int, n_rows: int

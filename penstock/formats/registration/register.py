@@ -321,15 +321,21 @@ def _objects_table(
 
 def _facts(objects: FoundObjects, url: str) -> dict[str, Any]:
     """Return what the version records of its objects: stated things that they lack, and class names."""
-    facts: dict[str, Any] = {} if objects.stated is None else {**objects.stated.to_json(url)}
+    facts: dict[str, Any] = {}
+    if objects.stated is not None:
+        facts.update(objects.stated.to_json(url))
     if objects.labels is not None:
         facts["labels"] = list(objects.labels)
     return facts
 
 
 def _chunk_rows(objects: FoundObjects, rows: Sequence[Rows]) -> int:
-    groups = sum(chunks.row_groups for chunks in objects.chunks.values())
-    return max(1, sum(len(one.source_keys) for one in rows) // max(1, groups)) if objects.chunks else 0
+    """Return the average rows of a row group; 0 for a format without them."""
+    if not objects.chunks:
+        return 0
+    n_groups = sum(chunks.row_groups for chunks in objects.chunks.values())
+    n_rows = sum(len(run.source_keys) for run in rows)
+    return max(1, n_rows // max(1, n_groups))
 
 
 def _walk(
@@ -340,7 +346,8 @@ def _walk(
         for rows in runs:
             # Keys without a prefix are final, so their index is built here, in parallel.
             if isinstance(rows.source_keys, list) and own_keys(rows) is rows.source_keys:
-                path, keys = shard_path(place, shard), text_array(rows.source_keys)
+                path = shard_path(place, shard)
+                keys = text_array(rows.source_keys)
                 rows.index = index_files(rows, rows.fields, path, keys, objects.seals)
         return runs
 
@@ -354,13 +361,18 @@ def transaction(
     root: Root, dataset: str, place: str, chosen: Mapping[str, Any], parent: Version | None
 ) -> str:
     """Start or resume these arguments' transaction; return its id."""
-    inputs = [dataset, place, dict(chosen), parent.id if parent else ""]
-    name, n = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32], 0
+    parent_id = None
+    if parent is not None:
+        parent_id = parent.id
+    inputs = [dataset, place, dict(chosen), parent_id or ""]
+    inputs_json = json.dumps(inputs, sort_keys=True)
+    name = hashlib.sha256(inputs_json.encode()).hexdigest()[:32]
     txn = name
+    n = 0
     while (known := root.state.txns.get(txn)) is not None and known.status != "open":
         n += 1  # the collector ended it, or its version was retired
         txn = f"{name}-{n}"
-    return root.begin(dataset, parent.id if parent else None, txn=txn)
+    return root.begin(dataset, parent_id, txn=txn)
 
 
 class ShuffleChunks(NamedTuple):

@@ -45,15 +45,12 @@ _HEARTBEAT = re.compile(r"heartbeats/[^/]+\.json")
 
 
 class SideObject(NamedTuple):
-    """A condemned object outside `data/`."""
+    """A condemned object outside `data/`. dataset, txn: "" if it has none, or it is not known."""
 
     info: ObjectInfo
     why: str
-    """Reason."""
     dataset: str = ""
-    """Its dataset; "" if it has none, or it is not known."""
     txn: str = ""
-    """Its transaction, or ""."""
 
 
 def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) -> Iterator[SideObject]:
@@ -163,9 +160,7 @@ def hints(store: Store, tally: Tally) -> Iterator[SideObject]:
         return
     # Without links and unfinished files, which others decide about.
     keys_in_place = {info.key for info in _in_place(store, "log/state-", tally)}
-    for info in old:
-        if info.key in keys_in_place:
-            yield SideObject(info, "old hint")
+    yield from (SideObject(info, "old hint") for info in old if info.key in keys_in_place)
 
 
 def abandoned_files(clients: Clients, folder: str) -> Iterator[SideObject]:
@@ -176,7 +171,6 @@ def abandoned_files(clients: Clients, folder: str) -> Iterator[SideObject]:
 
 
 def _in_place(store: Store, prefix: str, tally: Tally) -> Iterator[ObjectInfo]:
-    """Yield the finished objects under a prefix that are not behind a link."""
     for info, link in list_in_place(store, prefix):
         if link:
             tally.add_foreign([info.key])

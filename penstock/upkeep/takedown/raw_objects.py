@@ -203,14 +203,18 @@ def _of_versions(root: Root, dataset: str, tests: DenyList, meant: Meant) -> set
 
 
 def _staying(table: pa.Table, tests: DenyList, meant: Meant) -> set[str]:
+    """Return the requested raw objects with a sample in the table that no takedown denies."""
     if "raw_uri" not in table.column_names:
         return set()
-    meanings = {uri: meant(uri) for uri in pc.unique(table["raw_uri"]).drop_null().to_pylist()}
     # Per distinct URI: a raw object may have millions of samples.
-    asked = pa.array([uri for uri, objects in meanings.items() if objects], pa.string())
-    rows = table.filter(pc.is_in(table["raw_uri"], value_set=asked))
-    stays = pa.array(tests.denying_entries(rows) == 0, pa.bool_())
-    return set().union(*(meanings[uri] for uri in rows["raw_uri"].filter(stays).to_pylist()))
+    distinct_uris = pc.unique(table["raw_uri"]).drop_null()
+    meanings = {uri: meant(uri) for uri in distinct_uris.to_pylist()}
+    requested = pa.array([uri for uri, objects in meanings.items() if objects], pa.string())
+    rows = table.filter(pc.is_in(table["raw_uri"], value_set=requested))
+    entries = tests.denying_entries(rows)  # [rows], 0 if none denies
+    stays = pa.array(entries == 0, pa.bool_())
+    uris = rows["raw_uri"].filter(stays).to_pylist()
+    return set().union(*(meanings[uri] for uri in uris))
 
 
 def _of_pipeline(store: Store, dataset: str, meant: Meant) -> set[str]:

@@ -325,31 +325,31 @@ class Scan:
         return False
 
     def _is_adopted(self, path: str) -> bool:
-        held, known = self._in_root
-        return path in held or path not in known or self._denied_bytes.has_path(path)
+        denied, registered = self._adopted
+        return path in denied or path not in registered or self._denied_bytes.has_path(path)
 
     @cached_property
     def _denied_bytes(self) -> DeniedBytes:
         return DeniedBytes(self._store, self._root.state.denies)
 
     @cached_property
-    def _in_root(self) -> tuple[set[str], set[str]]:
-        there = {info.key for info in self._store.list(FOREIGN)}
+    def _adopted(self) -> tuple[set[str], set[str]]:
+        """Return the paths of adopted objects with denied bytes, and of all that a version registers."""
+        paths = {info.key for info in self._store.list(FOREIGN)}
 
         def search(versions: Whole) -> tuple[set[str], set[str]]:
-            held, known = set[str](), set[str]()
+            denied: set[str] = set()
+            registered: set[str] = set()
             for _, version in versions:
                 if version.manifest.get("foreign"):
-                    shards = by_shard(version)
-                    registered = {
-                        row for row in version.parts.shard_rows()["path"].to_pylist() if row in shards
-                    }
-                    known |= {one.path for path in registered for one in shards[path]}
-                    held = held.union(*self._denied_bytes.of_version(version, there).values())
-            return held, known
+                    objects = by_shard(version)
+                    for shard in version.parts.shard_rows()["path"].to_pylist():
+                        registered.update(item.path for item in objects.get(shard, ()))
+                    denied = denied.union(*self._denied_bytes.of_version(version, paths).values())
+            return denied, registered
 
         pairs = [over_whole(self._root, dataset, search) for dataset in all_datasets(self._root)]
-        return set().union(*(held for held, _ in pairs)), set().union(*(known for _, known in pairs))
+        return set().union(*(first for first, _ in pairs)), set().union(*(second for _, second in pairs))
 
     def _table(self, path: str) -> bool:
         dataset = path.split("/")[1]

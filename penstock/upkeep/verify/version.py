@@ -151,7 +151,7 @@ def _no_keys(version: Version, bad: Collection[str]) -> list[str] | None:
 
 
 def _shard_rows(version: Version, bad: Collection[str]) -> pa.Table:
-    """Return the rows of the shards tables, without those of `bad` tables."""
+    """Return the rows of the shards tables that are not bad."""
     try:
         return version.parts.shard_rows()
     except PenstockError:  # already reported as a problem

@@ -222,13 +222,14 @@ def _reports(
         raise InvalidRuntime(f"steps = {steps!r}: whole numbers from 0 on, the first at most the last")
     numbers = _plain_metrics(metrics)
     state = root.state
+    # (source, number of its growth) -> step from which it is read; other sources are read from step 0.
+    growth_steps = {(growth.source, growth.number): growth.step for growth in plan.grown}
+    # Dataset -> (source, number of the version, its id).
     of_dataset = dict[str, set[tuple[str, int, str]]]()
     for source in plan.sources.values():
         view = stored_view(source.view)
         # A source that grows after the last step was not trained on.
-        begins = next(
-            (g.step for g in plan.grown if (g.source, g.number) == (source.source, source.growth)), 0
-        )
+        begins = growth_steps.get((source.source, source.growth), 0)
         if view is not None and begins <= last and view.version.id in state.ids:
             version = view.version
             of_dataset.setdefault(version.dataset, set()).add((source.source, version.number, version.id))
@@ -247,12 +248,14 @@ def _reports(
             plan=plan.hash,
             first_step=int(first),
             last_step=int(last),
-            versions=tuple({"source": s, "id": id, "name": f"{dataset}@{n}"} for s, n, id in sorted(counts)),
+            versions=tuple(
+                {"source": s, "id": id, "name": f"{dataset}@{n}"} for s, n, id in sorted(versions)
+            ),
             checkpoint=where,
             metrics=numbers,
             at_us=time.time_ns() // 1000,
         )
-        for dataset, counts in sorted(of_dataset.items())
+        for dataset, versions in sorted(of_dataset.items())
     )
 
 
@@ -278,7 +281,10 @@ def _plain_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
             number = float(value)
         except (TypeError, ValueError, RuntimeError) as error:  # torch: a tensor with several values
             raise InvalidRuntime(f"metrics[{name!r}] is not a number: {error}") from None
-        plain[str(name)[:MAX_TEXT_CHARS]] = number if math.isfinite(number) else str(number)
+        text = str(name)[:MAX_TEXT_CHARS]
+        plain[text] = number
+        if not math.isfinite(number):  # JSON has no NaN and no infinity
+            plain[text] = str(number)
     return plain
 
 
@@ -319,14 +325,17 @@ def _newest(store: Store, dataset: str) -> int:
             return False
         return True
 
-    low = 0
-    high = 1
+    low = 0  # has a report, or is 0
+    high = 1  # has none, once the doubling ends
     while is_there(high):
         low = high
         high = 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if is_there(middle) else (low, middle)
+        if is_there(middle):
+            low = middle
+        else:
+            high = middle
     return low
 
 

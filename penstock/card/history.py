@@ -118,11 +118,13 @@ def _record(store: Store, path: object) -> Mapping[str, Any]:
 
 
 def _accounts(batches: Iterable[Publish]) -> dict[str, Any]:
+    """Return the counts of batches, as fields of a `History`."""
     counts = Counter[str]()
     refused = Counter[tuple[str, str, str]]()
-    accounted = 0
+    accounted = 0  # batches whose record names the refused objects; older releases stored none
     for batch in batches:
         totals = batch.samples.get("counts", {})
+        # Without zeros of rare outcomes: a card would have a row for each.
         totals = {name: n for name, n in totals.items() if n or name not in _RARE}
         counts.update({name: int(totals[name]) for name in _COUNTS if name in totals})
         provenance = _batch_provenance(batch)
@@ -138,6 +140,7 @@ def _accounts(batches: Iterable[Publish]) -> dict[str, Any]:
 
 
 def _making(batches: Iterable[Publish]) -> dict[str, Any]:
+    """Return how batches were made, with the number of batches of each way, as fields of a `History`."""
     policies = Counter[str]()
     filters = Counter[str]()
     featurizers: Counter[tuple[str, str, str]] = Counter()
@@ -148,9 +151,9 @@ def _making(batches: Iterable[Publish]) -> dict[str, Any]:
         )
         filters.update(str(text) for text in provenance.get("filters", ()))
         for feature in provenance.get("features", ()):
-            featurizers[
-                str(feature["name"]), str(feature["version"]), _pairs(feature.get("parameters", {}))
-            ] += 1
+            parameters = _pairs(feature.get("parameters", {}))
+            featurizer = (str(feature["name"]), str(feature["version"]), parameters)
+            featurizers[featurizer] += 1
     return {
         "policies": tuple(sorted(policies.items())),
         "filters": tuple(sorted(filters.items())),

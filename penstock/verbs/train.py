@@ -327,7 +327,7 @@ def starved(arguments: Namespace) -> Answer:
 
     folder = _folder(arguments)
     folder.check_exists()
-    keys = folder.interval_keys(arguments.attempt)
+    keys = folder.interval_keys(arguments.attempt)  # without --attempt of all starts, the newest last
     intervals = folder.intervals([key for key in keys if key.attempt == keys[-1].attempt])
     if not intervals:
         return {"run": folder.run}, f"{folder.run} has no interval yet: it stores one a minute", 0

@@ -34,11 +34,14 @@ class Table:
     """True if plain text has the header."""
 
     def __str__(self) -> str:
-        rows = [self.header, *self.rows] if self.titled else self.rows
-        return "\n".join(
-            "".join(form.format(_cell(cell)) for form, cell in zip(self.form, row, strict=False))
-            for row in rows
-        )
+        rows = list(self.rows)
+        if self.titled:
+            rows.insert(0, self.header)
+        lines = []
+        for row in rows:
+            cells = zip(self.form, row, strict=False)  # a row may end early
+            lines.append("".join(form.format(_cell(cell)) for form, cell in cells))
+        return "\n".join(lines)
 
 
 def _cell(cell: object) -> object:
@@ -52,13 +55,17 @@ Text = str | Sequence[str | Table]
 
 def show(text: Text) -> None:
     """Print text. On a terminal, rich draws the tables, unless NO_COLOR is set or TERM is dumb."""
-    blocks = [text] if isinstance(text, str) else text
+    blocks: Sequence[str | Table] = text
+    if isinstance(text, str):
+        blocks = [text]
     # Pipes get plain text: scripts parse it, and rich wraps at 80 columns there.
-    if not (sys.stdout.isatty() and any(isinstance(block, Table) for block in blocks) and _by_rich(blocks)):
+    has_tables = any(isinstance(block, Table) for block in blocks)
+    if not (sys.stdout.isatty() and has_tables and _by_rich(blocks)):
         print(terminal_text("\n".join(map(str, blocks))), flush=True)
 
 
 def _by_rich(blocks: Sequence[str | Table]) -> bool:
+    """Print blocks with rich; return False, and print nothing, without rich or on a terminal that it does not suit."""
     try:
         import rich.box
         import rich.console
@@ -225,15 +232,17 @@ def choose_fields(version: "loader.Version", option: str | None) -> tuple[list[s
     groups = {version.group_of(name) for name in fields}
     if fields and set(fields) <= set(whole):
         return fields, False
-    there = kinds(version)
-    if fields and any(groups <= kind.groups for kind in there):
+    present_kinds = kinds(version)
+    if fields and any(groups <= kind.groups for kind in present_kinds):
         return fields, True
-    if not fields and len(there) == 1:  # all samples of the other kinds are excluded
-        return list(there[0].fields), True
+    if not fields and len(present_kinds) == 1:  # all samples of the other kinds are excluded
+        return list(present_kinds[0].fields), True
     wrong = f"no sample of {version.name} has all of {', '.join(fields)}"
     if not fields:
-        wrong = f"{version.name} has samples of {len(there)} kinds, and no field that all of them have"
-    options = (f"  {kind.option}  # {kind.n_samples} of {len(version)} samples" for kind in there)
+        wrong = (
+            f"{version.name} has samples of {len(present_kinds)} kinds, and no field that all of them have"
+        )
+    options = (f"  {kind.option}  # {kind.n_samples} of {len(version)} samples" for kind in present_kinds)
     raise FieldNotFound("\n".join([f"{wrong}; add the fields of one kind:", *options]))
 
 
@@ -260,21 +269,22 @@ def kinds(version: "loader.Version") -> list[SampleKind]:
     groups = version.manifest["groups"]
     # bool [parts] per group: a part either has a group or none of it.
     has = {name: parts.has_group(name) for name in groups}
-    samples: Counter[frozenset[str]] = Counter()
+    samples: Counter[frozenset[str]] = Counter()  # groups of a part -> live samples of such parts
     # Differences of int64 [parts + 1] first ordinals: live samples of each part.
     for position, n in enumerate(parts.first_ordinal[1:] - parts.first_ordinal[:-1]):
         samples[frozenset(name for name in groups if has[name][position])] += int(n)
-    of_version = [
-        SampleKind(
-            groups=its_groups,
-            fields=sorted(field for name in its_groups for field in groups[name]["field_nbytes"]),
-            # Parts with more groups have these fields too.
-            n_samples=sum(n for theirs, n in samples.items() if its_groups <= theirs),
-        )
-        for its_groups, n in samples.items()
-        if n
-    ]
-    return sorted(of_version, key=lambda kind: (-kind.n_samples, kind.fields))
+    present_kinds = []
+    for own_groups, n in samples.items():
+        if not n:
+            continue
+        fields: list[str] = []
+        for name in own_groups:
+            fields += groups[name]["field_nbytes"]
+        # Parts with more groups have these fields too.
+        n_samples = sum(n_others for others, n_others in samples.items() if own_groups <= others)
+        kind = SampleKind(groups=own_groups, fields=sorted(fields), n_samples=n_samples)
+        present_kinds.append(kind)
+    return sorted(present_kinds, key=lambda kind: (-kind.n_samples, kind.fields))
 
 
 def fields_of_all(version: "loader.Version") -> list[str]:
@@ -297,6 +307,7 @@ def option(text: str) -> tuple[list[str], Any]:
 
 
 def _value(names: list[str], text: str) -> Any:
+    """Return an option's value: of JSON, or the text itself."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -351,13 +362,15 @@ def next_verb(error: errors.PenstockError, arguments: Namespace) -> str | None:
     command, _, comment = _command(error, arguments).partition("  #")
     if not command or " ".join(command.split()[:2]) in str(error):
         return None
-    root = ""
     if arguments.root:
-        root = f" --root {shlex.quote(arguments.root)}"
-    return f"{command}{root}" + (f"  #{comment}" if comment else "")
+        command += f" --root {shlex.quote(arguments.root)}"
+    if comment:
+        command += f"  #{comment}"
+    return command
 
 
 def _command(error: errors.PenstockError, arguments: Namespace) -> str:
+    """Return a command with an optional comment, without --root; "" if no verb helps."""
     # References and checkpoints are always the root's, even if the command names another store too.
     match error:
         case errors.VersionNotFound() | errors.VersionRetired() if error.dataset is not None:

@@ -31,7 +31,7 @@ _TIMEOUT_S = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """What one call of `fetch` did. problems: one line per package or file that could not be had."""
+    """Result of `fetch`. problems: one line per package or file that is missing."""
 
     n_files: int
     n_new: int
@@ -40,7 +40,7 @@ class Fetched:
 
 
 def listed(path: Path | None = None) -> list[dict[str, Any]]:
-    """The packages of media.toml."""
+    """Return the packages of media.toml."""
     text = (path or Path(__file__).with_name("media.toml")).read_text(encoding="utf-8")
     packages: list[dict[str, Any]] = tomllib.loads(text)["package"]
     return packages
@@ -52,7 +52,7 @@ def fetch(
     packages: list[dict[str, Any]] | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Fetched:
-    """Bring every listed file to `into/<path>`; a file that is there already costs one read."""
+    """Write every listed file to `into/<path>`; a file that is there already costs one read."""
     packages = listed() if packages is None else packages
     missing = [package for package in packages if _missing(package, into)]
     problems: list[str] = []
@@ -73,13 +73,13 @@ def fetch(
                 zipfile.BadZipFile,
             ) as error:
                 problems.append(f"{package['name']} {package['version']}: {error}")
-    there = [
-        (package, file) for package in packages for file in package["file"] if (into / file["path"]).exists()
-    ]
-    origins = {file["path"]: _origin(package, file) for package, file in there}
-    _replace(
-        into / ORIGINS, (json.dumps(origins, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode()
-    )
+    origins: dict[str, dict[str, str]] = {}
+    for package in packages:
+        for file in package["file"]:
+            if (into / file["path"]).exists():
+                origins[file["path"]] = _origin(package, file)
+    text = json.dumps(origins, indent=1, ensure_ascii=False, sort_keys=True)
+    _replace(into / ORIGINS, f"{text}\n".encode())
     nbytes = sum((into / path).stat().st_size for path in origins)
     return Fetched(n_files=len(origins), n_new=n_new, nbytes=nbytes, problems=tuple(problems))
 
@@ -89,13 +89,15 @@ def _missing(package: dict[str, Any], into: Path) -> bool:
 
 
 def _sha256(path: Path) -> str | None:
+    """Return the SHA-256 (hex) of a file; None if there is none."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def _archive(package: dict[str, Any], cache: Path) -> Path:
-    """The package's archive in the cache, downloaded by pip when it is not there yet."""
+    """Return the path of a package's archive in the cache; pip downloads it if it is not there."""
     folder = cache / f"{package['name']}-{package['version']}"
     if not folder.is_dir():
+        # A folder of this process, which is renamed when it is whole: other processes may fill the cache too.
         partial = folder.with_name(f"{folder.name}.{os.getpid()}.part")
         requirement = f"{package['name']}=={package['version']}"
         chosen = _WHEEL_OF if package["format"] == "wheel" else ["--no-binary", package["name"]]
@@ -128,29 +130,32 @@ def _archive(package: dict[str, Any], cache: Path) -> Path:
 
 
 def _unpack(package: dict[str, Any], archive: Path, into: Path) -> tuple[int, list[str]]:
-    """Write the members that `into` lacks, each checked before: how many, and what was refused."""
-    refused: list[str] = []
-    wanted = [file for file in package["file"] if _sha256(into / file["path"]) != file["sha256"]]
-    for file, data in zip(wanted, _members(archive, [file["member"] for file in wanted]), strict=True):
-        found = hashlib.sha256(data).hexdigest()
-        if found != file["sha256"]:
-            refused.append(
-                f"{file['member']} has sha256 {found}, expected {file['sha256']}: it is not written"
+    """Write the members that `into` lacks; return their number, and the errors of members with other bytes."""
+    errors: list[str] = []
+    missing = [file for file in package["file"] if _sha256(into / file["path"]) != file["sha256"]]
+    members = _members(archive, [file["member"] for file in missing])
+    for file, data in zip(missing, members, strict=True):
+        digest = hashlib.sha256(data).hexdigest()
+        if digest != file["sha256"]:
+            errors.append(
+                f"{file['member']} has sha256 {digest}, expected {file['sha256']}: it is not written"
             )
             continue
         _replace(into / file["path"], data)
-    return len(wanted) - len(refused), refused
+    return len(missing) - len(errors), errors
 
 
 def _members(archive: Path, names: list[str]) -> list[bytes]:
     if archive.name.endswith(".tar.gz"):
-        found: dict[str, bytes] = {}
+        contents: dict[str, bytes] = {}
         with tarfile.open(archive, "r|gz") as stream:  # one pass; seeking back in gzip reads it all again
             for member in stream:
-                content = stream.extractfile(member) if member.name in names else None
-                if content is not None:
-                    found[member.name] = content.read()
-        return [found[name] for name in names]
+                if member.name not in names:
+                    continue
+                content = stream.extractfile(member)
+                if content is not None:  # None: not a file
+                    contents[member.name] = content.read()
+        return [contents[name] for name in names]
     with zipfile.ZipFile(archive) as bundle:
         return [bundle.read(name) for name in names]
 
@@ -174,7 +179,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def main() -> int:
-    """0 when every listed file is there, 1 when something is missing."""
+    """Return 0 if every listed file is there, else 1."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--into", type=Path, default=Path("demo/raw"))
     parser.add_argument("--cache", type=Path, default=Path("media-cache"))

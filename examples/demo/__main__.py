@@ -30,7 +30,7 @@ EXPLAINED_STEP, EXPLAINED_SLOT = 29, 3
 
 
 def main() -> int:
-    """0 when every promise held, 1 when one did not, 2 for an option that makes no sense."""
+    """Return 0 if every promise held, else 1; argparse exits with 2 for an invalid option."""
     options = _options()
     places = _places(options)
     report = Report()
@@ -114,7 +114,7 @@ def _media(options: argparse.Namespace, media: Path, report: Report) -> None:
 def _train(into: Path, places: Places, pipeline: Pipeline, report: Report) -> bool:
     """Return whether there are photos to train on.
 
-    Raises: DemoFailed when the resumed training differs from the one that nobody disturbed.
+    Raises: DemoFailed if the resumed training differs from the undisturbed one.
     """
     with loader.Root(places.root) as root:
         version = root.open(f"{DATASET}@latest")
@@ -133,16 +133,18 @@ def _train(into: Path, places: Places, pipeline: Pipeline, report: Report) -> bo
         folder = into.resolve() / "train" / plan.hash[:14]
         headline(f"3. Training from {version.name}: {len(view)} photos, plan {plan.hash[:14]}")
         seconds = _trainings(folder, places.root, version.name)
-        found = training.compare(folder)
+        comparison = training.compare(folder)
         line(
             f"steps 0 to {training.STEPS - 1} on 1 rank without a stop, and on 2 ranks until SIGKILL after step"
         )
         line(
-            f"{training.CRASH_AT}, then on 1 rank from the checkpoint: {len(found.repeated)} steps done twice"
+            f"{training.CRASH_AT}, then on 1 rank from the checkpoint: {len(comparison.repeated)} steps done twice"
         )
-        if found.different or found.n_steps != training.STEPS:
-            raise DemoFailed(f"the digests differ at steps {list(found.different)}")
-        line(f"digests of all {found.n_steps} steps are equal: OK (last loss {found.last_loss:.3f})")
+        if comparison.different or comparison.n_steps != training.STEPS:
+            raise DemoFailed(f"the digests differ at steps {list(comparison.different)}")
+        line(
+            f"digests of all {comparison.n_steps} steps are equal: OK (last loss {comparison.last_loss:.3f})"
+        )
         _check_record(root)
         _look_back(root, plan)
         n_read = training.STEPS * training.GLOBAL_BATCH
@@ -197,33 +199,33 @@ def _trainings(folder: Path, root: Path, ref: str) -> float:
 
 def _explain(plan: loader.Plan, pipeline: Pipeline) -> None:
     headline(f"4. Back from step {EXPLAINED_STEP}, slot {EXPLAINED_SLOT} to the file it came from")
-    found = loader.explain(plan, EXPLAINED_STEP, slot=EXPLAINED_SLOT)[0]
-    for text in str(found).splitlines():
+    (explanation,) = loader.explain(plan, EXPLAINED_STEP, slot=EXPLAINED_SLOT)
+    for text in str(explanation).splitlines():
         line(text)
-    told = found.provenance
-    landing = open_store(told["raw_uri"].removesuffix(f"/{told['raw_key']}"))
+    facts = explanation.provenance
+    landing = open_store(facts["raw_uri"].removesuffix(f"/{facts['raw_key']}"))
     try:
-        digest = hashlib.sha256(landing.get(told["raw_key"]).data).hexdigest()
+        digest = hashlib.sha256(landing.get(facts["raw_key"]).data).hexdigest()
     finally:
         landing.close()
-    if digest != told["raw_sha256"]:
+    if digest != facts["raw_sha256"]:
         raise DemoFailed(
-            f"{told['raw_uri']} has sha256 {digest}, the sample was cut from {told['raw_sha256']}"
+            f"{facts['raw_uri']} has sha256 {digest}, the sample was cut from {facts['raw_sha256']}"
         )
-    line(f"the raw file has that sha256; the Dagster run: {pipeline.status_of(told['run_id'])}")
+    line(f"the raw file has that sha256; the Dagster run: {pipeline.status_of(facts['run_id'])}")
 
 
 def _clips(places: Places) -> None:
-    """Raises: DemoFailed when clips read by their packets are other frames than those of whole files."""
+    """Compare frames read by their packets with the frames of whole files. Raises: DemoFailed if they differ."""
     with loader.Root(places.root) as root:
-        found = read_clips(root.open(f"{DATASET}@latest"))
-    if found is None:
+        clips = read_clips(root.open(f"{DATASET}@latest"))
+    if clips is None:  # the version has no videos
         return
-    headline(f"5. {found.n_clips} clips of {FRAMES} frames, read by their packets")
-    if not found.equal:
+    headline(f"5. {clips.n_clips} clips of {FRAMES} frames, read by their packets")
+    if not clips.equal:
         raise DemoFailed("frames read by packets are not those that the whole files decode to")
     line(
-        f"{size(found.read_bytes)} read of files of {size(found.whole_bytes)}; every frame is the same, bit for bit"
+        f"{size(clips.read_bytes)} read of files of {size(clips.whole_bytes)}; every frame is the same, bit for bit"
     )
 
 

@@ -1,4 +1,4 @@
-"""What lands in the demo, in three arrivals: sound files; more among damaged ones; a batch that must not pass."""
+"""The files that land in the demo, in three arrivals: good ones; more, with damaged ones; a batch that must fail."""
 
 import io
 import shutil
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FIRST_SHARE = 2 / 3
-"""Of the media, in the order of their names, that arrive first."""
+"""Share of `media_files` in the first arrival."""
 
 BROKEN_VIDEO, TRUNCATED_PHOTO = "videos/broken.mp4", "photos/others/truncated.jpg"
 DUPLICATE, NEAR_DUPLICATE = "photos/others/again.jpg", "photos/others/smaller.jpg"
@@ -24,24 +24,32 @@ AGAIN = "speech-2"
 
 
 def media_files(media: Path) -> list[Path]:
-    """Every file that was fetched, sorted by name inside its folder, folders taking turns."""
+    """Return the fetched files, by their share of their folder before them: any first part has some of each folder."""
     folders: dict[str, list[Path]] = {}
-    for path in sorted(path for path in media.rglob("*") if path.is_file() and path.name != ORIGINS):
-        folders.setdefault(path.relative_to(media).parts[0], []).append(path)
-    shares = ((place / len(paths), path) for paths in folders.values() for place, path in enumerate(paths))
-    return [path for _, path in sorted(shares)]
+    files = sorted(path for path in media.rglob("*") if path.is_file() and path.name != ORIGINS)
+    for path in files:
+        folder = path.relative_to(media).parts[0]
+        folders.setdefault(folder, []).append(path)
+    placed = []
+    for paths in folders.values():
+        for number, path in enumerate(paths):
+            placed.append((number / len(paths), path))
+    return [path for _, path in sorted(placed)]
 
 
 def first(media: Path, raw: Path) -> set[str]:
-    """Two thirds of the media."""
+    """Copy two thirds of the media; return their keys."""
     files = media_files(media)
     _put(raw / ORIGINS, (media / ORIGINS).read_bytes())
     return _copy(media, raw, files[: round(len(files) * FIRST_SHARE)])
 
 
 def second(media: Path, raw: Path) -> set[str]:
-    """The rest, and among them a broken video, a truncated JPEG, a duplicate, a smaller copy of a photo, and a photo
-    with a wrong suffix."""
+    """Copy the rest, and write damaged files; return the keys of both.
+
+    The others are a broken video, a truncated JPEG, a duplicate, a smaller copy of a photo, and a photo with a wrong
+    suffix.
+    """
     files = media_files(media)
     rest = files[round(len(files) * FIRST_SHARE) :]
     keys = _copy(media, raw, rest)
@@ -57,7 +65,7 @@ def second(media: Path, raw: Path) -> set[str]:
 
 
 def third(media: Path, raw: Path) -> set[str]:
-    """Speech, half of it with every second sample thrown away: a rate that nobody declared."""
+    """Copy the speech, every second file at half its sample rate; return the keys."""
     speech = [path for path in media_files(media) if path.suffix == ".wav"]
     for place, path in enumerate(speech):
         _put(raw / AGAIN / path.name, halved(path.read_bytes(), 2 if place % 2 else 1))
@@ -65,7 +73,7 @@ def third(media: Path, raw: Path) -> set[str]:
 
 
 def smaller(photo: bytes) -> bytes:
-    """A JPEG of three quarters of its width and height, coarser: the same picture to anybody who looks at it."""
+    """Return a coarser JPEG of three quarters of the width and height: a near-duplicate."""
     from PIL import Image
 
     with Image.open(io.BytesIO(photo)) as picture:
@@ -74,7 +82,7 @@ def smaller(photo: bytes) -> bytes:
 
 
 def turned(photo: bytes) -> bytes:
-    """A JPEG of a photo lying on its side: another picture."""
+    """Return a JPEG of a photo turned by 90 degrees: no near-duplicate of it."""
     from PIL import Image
 
     with Image.open(io.BytesIO(photo)) as picture:
@@ -88,7 +96,10 @@ def _jpeg(picture: "Image", quality: int) -> bytes:
 
 
 def halved(data: bytes, step: int) -> bytes:
-    """A wav file with every `step`-th sample, its rate divided by `step`, and one sample less than it was."""
+    """Return a WAV file with every `step`-th sample, at the rate divided by `step`, without the last sample.
+
+    With it, a file of step 1 would be a duplicate of the first arrival's.
+    """
     with wave.open(io.BytesIO(data)) as source:
         frames = source.readframes(source.getnframes())
         params = source.getparams()
@@ -108,7 +119,7 @@ def _copy(media: Path, raw: Path, files: Sequence[Path]) -> set[str]:
 
 
 def _put(path: Path, data: bytes) -> None:
-    """Write a file that is not there yet: one that is keeps its time, and so is not taken for a new one."""
+    """Write a file unless it exists: an existing one must keep its time, or discovery would take it for a new one."""
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,11 +13,11 @@ from penstock.stages import current_record
 
 Seconds = dict[str, float]
 Arrival = Callable[[Path, Path], set[str]]
-"""Puts files of the media into the landing place; the keys of all that it puts there."""
+"""(media, landing folder) -> keys of the files that it copies there."""
 
 
 def publish_arrivals(media: Path, places: Places, pipeline: Pipeline, report: Report) -> None:
-    """Two arrivals become two versions, the third is stopped by the gate. Raises: DemoFailed."""
+    """Publish two arrivals as two versions, and let the gate stop the third. Raises: DemoFailed."""
     headline(
         f"2. Dagster: {places.source} -> raw_objects -> media -> units -> features -> samples -> version"
     )
@@ -34,7 +34,7 @@ def publish_arrivals(media: Path, places: Places, pipeline: Pipeline, report: Re
 
 
 def publish_source(places: Places, pipeline: Pipeline, report: Report) -> None:
-    """Whatever lies in somebody's own place becomes versions; it is only read. Raises: DemoFailed."""
+    """Publish the objects of the user's own place, which is only read. Raises: DemoFailed."""
     headline(
         f"2. Dagster: {places.source} -> raw_objects -> media -> units -> features -> samples -> version"
     )
@@ -60,13 +60,17 @@ def _arrive(
 
 
 def _discovered(pipeline: Pipeline, keys: set[str] | None = None) -> list[str]:
-    """The batches, those of these objects only; in a second run an arrival finds its own batch again."""
+    """Discover objects, and return the keys of the batches: of all, or of the ones with only objects of `keys`.
+
+    In a second run of the demo, an arrival finds its own batch again.
+    """
     with working("looking for what has arrived"):
-        found = pipeline.discover()
-    mine = [one for one in found if keys is None or {item.key for item in one.objects} <= keys]
-    for manifest in mine:
+        manifests = pipeline.discover()
+    if keys is not None:
+        manifests = [one for one in manifests if {item.key for item in one.objects} <= keys]
+    for manifest in manifests:
         line(f"batch {manifest.batch}: {len(manifest.objects)} objects, {size(manifest.nbytes)}")
-    return [manifest.batch for manifest in mine]
+    return [manifest.batch for manifest in manifests]
 
 
 def _publish(batch: str, places: Places, pipeline: Pipeline, seconds: Seconds) -> None:

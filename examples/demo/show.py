@@ -1,4 +1,4 @@
-"""What the demo prints: one line per step, a moving one while it works on a terminal, a table at the end."""
+"""The demo's output: one line per step, a moving one while it works on a terminal, a table at the end."""
 
 import sys
 import threading
@@ -19,8 +19,9 @@ class Clock:
 
 @contextmanager
 def working(what: str) -> Iterator[Clock]:
-    """Show that something goes on, with the seconds passed; on a terminal only."""
-    clock, start = Clock(), time.perf_counter()
+    """Show a line with the seconds since the block began, on a terminal only."""
+    clock = Clock()
+    start = time.perf_counter()
     ended = threading.Event()
 
     def turn() -> None:
@@ -54,7 +55,7 @@ def line(text: str) -> None:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as they need; all but the first are right-aligned."""
+    """Print columns as wide as their cells need; all but the first are right-aligned."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     for row in [header, ["-" * width for width in widths], *rows]:
         first, *others = row
@@ -64,7 +65,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def size(nbytes: int) -> str:
-    """1.5 MiB and the like."""
+    """Format bytes, such as 1.5 MiB."""
     return f"{nbytes / 2**20:.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:.1f} KiB"
 
 
@@ -77,10 +78,10 @@ class Report:
     def add(
         self, stage: str, taken: int, made: int, rejected: int, dropped: int, seconds: float, nbytes: int
     ) -> None:
-        """One row; no seconds: it had been done before."""
-        told = f"{seconds:.1f}" if seconds else "done before"
-        self.rows.append([stage, str(taken), str(made), str(rejected), str(dropped), told, size(nbytes)])
+        """Add a row. seconds: 0 for a stage that an earlier run of the demo has done."""
+        time_cell = f"{seconds:.1f}" if seconds else "done before"
+        self.rows.append([stage, str(taken), str(made), str(rejected), str(dropped), time_cell, size(nbytes)])
 
 
 class DemoFailed(Exception):
-    """Something that the demo promises did not hold; the message says what."""
+    """A promise of the demo did not hold; the message names it."""

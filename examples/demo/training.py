@@ -1,4 +1,4 @@
-"""Train over two ranks, kill them, resume on one, and compare with a training that nobody disturbed."""
+"""Train over two ranks, kill them, resume on one, and compare with an undisturbed training."""
 
 import json
 import os
@@ -27,7 +27,7 @@ class Comparison:
 
 
 def whole(root: Path, ref: str, out: Path) -> "subprocess.Popen[str]":
-    """Start the training that nobody disturbs: one process, from the first step to the last."""
+    """Start the undisturbed training: one process, from the first step to the last."""
     return _start(root, ref, out, rank=0, world_size=1)
 
 

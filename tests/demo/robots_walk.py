@@ -19,6 +19,7 @@ import torch
 import loader
 from assets.featurizers import make
 from examples import robots
+from loader.dataset.log.start_notes import START_SUFFIX
 from loader.modalities import encode
 from loader.storage import open_store
 from penstock.formats.run_export import export
@@ -100,7 +101,9 @@ def kill_and_resume(
         [*range(saved, STEPS)],
     )  # the last save may be cut
     root = loader.Root(folder / "root")
-    (name,) = {path.stem for path in (folder / "root/plans").rglob("*.json")}
+    (name,) = {
+        path.stem for path in (folder / "root/plans").glob("*.json") if not path.name.endswith(START_SUFFIX)
+    }
     plan = loader.open_plan(root, name)
     with loader.Loader(plan, framework="numpy", workers=0) as batches:
         expected = {step: batches.batch_at(step).digest for step in range(STEPS)}

@@ -305,6 +305,7 @@ def _place_piece(
     sizes: Sequence[int],
     sums: Sequence[int],
 ) -> StoredPiece:
+    """Return a tensor's piece by its row in the index. part: number of the object that holds it."""
     return StoredPiece(
         part=parts[part],
         offset=offset,

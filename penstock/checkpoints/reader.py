@@ -242,6 +242,7 @@ class CheckpointReader(StorageReader):
         return marker.damaged(self._store, self._checkpoint.run, self._checkpoint.step, part.name, problem)
 
     def _blocks(self, key: str, requests: list[_ReadTarget]) -> Sequence[memoryview | bytes]:
+        """Return the bytes of each request, read into its memory if it has one and the store is a disk."""
         disk = as_disk(self._reads)
         spans = [one.block.span for one in requests]
         if disk is None:
@@ -249,11 +250,13 @@ class CheckpointReader(StorageReader):
                 blob.data
                 for blob in self._reads.get_ranges(key, spans, max_gap=_GAP_BYTES, max_span=REQUEST_BYTES)
             ]
-        # numpy allocates large pages: filling them takes a third of the time that reading as bytes takes.
-        buffers = [
-            one.memory if one.memory is not None else np.empty(span.nbytes, np.uint8).data
-            for one, span in zip(requests, spans, strict=True)
-        ]
+        buffers: list[memoryview] = []
+        for request, span in zip(requests, spans, strict=True):
+            buffer = request.memory
+            if buffer is None:
+                # numpy allocates large pages: filling them takes a third of the time that reading as bytes takes.
+                buffer = np.empty(span.nbytes, np.uint8).data
+            buffers.append(buffer)
         disk.read_into(key, [(*span, [buffer]) for span, buffer in zip(spans, buffers, strict=True)])
         return buffers
 

@@ -151,7 +151,8 @@ class Checkpoints:
         _check_torch_is_installed()
         from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
-        writer, begun = self.writer(step, batches), Event()
+        writer = self.writer(step, batches)
+        begun = Event()
         writer.on_committed = partial(self._near_session.committed, step, on_committed)
         how: dict[str, Any] = {"storage_writer": writer, **self._collective()}
         with _quiet(how), names_apart(state):
@@ -206,7 +207,8 @@ class Checkpoints:
         self._near_session.wait()
 
     def _wait_for_save(self) -> None:
-        pending, self._pending = self._pending, None
+        pending = self._pending
+        self._pending = None
         if pending is not None:
             first_error(pending[1].result)
 

@@ -280,6 +280,7 @@ def check_value(name: str, data: bytes) -> None:
 
 
 def _boxes(item: WriteItem, part_bytes: int) -> Iterator[TensorPiece]:
+    """Yield a shard of a tensor as pieces, each a box of contiguous elements of at most `part_bytes` bytes."""
     name = item.index.fqn
     data = item.tensor_data
     assert data is not None
@@ -302,6 +303,7 @@ def _boxes(item: WriteItem, part_bytes: int) -> Iterator[TensorPiece]:
 
 
 def _index(metadata: dcp.Metadata, results: Sequence[WriteResult]) -> Index:
+    """Return the index of what all ranks wrote. results: of all ranks, with the stored pieces of each item."""
     places: dict[str, list[StoredPiece]] = {name: [] for name in metadata.state_dict_metadata}
     for result in results:
         places[result.index.fqn] += result.storage_data

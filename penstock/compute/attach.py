@@ -190,6 +190,11 @@ class _Waiter:
         self.attempt = 0
 
     def status(self, n_missing: int) -> AttemptStatus:
+        """Return the newest attempt's status, and submit another attempt if it ended before its blocks were done.
+
+        n_missing: blocks without a result at the caller's last listing. Raises: JobCancelled; EngineUnreachable after
+        `SILENCE_S` without an answer.
+        """
         if self._folder.stopped:
             raise JobCancelled(
                 f"job {self._folder.id} ({self._description.about}) was cancelled; run it again to go on",
@@ -300,6 +305,7 @@ class _Waiter:
             )
 
     def _last_words(self, block: int | None) -> str:
+        """Return what a block's runner wrote last, in one line; None: the first runner of the attempt."""
         text = ""
         if block is not None:
             text = self._folder.log(block)
@@ -307,10 +313,11 @@ class _Waiter:
             with suppress(EngineUnreachable):
                 text = self._engine.logs(self._folder.attempt_name(self.attempt), 0)
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        nodes = sorted({one.node for one in self._folder.starts(block)}) if block is not None else []
         where = ""
-        if nodes:
-            where = f" on {', '.join(nodes)}"
+        if block is not None:
+            nodes = sorted({start.node for start in self._folder.starts(block)})
+            if nodes:
+                where = f" on {', '.join(nodes)}"
         if lines:
             return f"its last words{where}: {' | '.join(lines[-3:])}"
         return f"nothing was written{where}"

@@ -58,7 +58,8 @@ class _UnitCall(_Call):
 
     def __call__(self, arguments: tuple[bytes, str]) -> bytes:
         """Run a unit, given as (JSON, scratch folder or "")."""
-        work, (unit, folder) = self.work, arguments
+        work = self.work
+        unit, folder = arguments
         with closing(Node(self.stores, Path(folder) if folder else None, self.packages)) as node:
             try:
                 return _answer(lambda: work.function(from_json(unit, work.unit, "a unit"), node))
@@ -74,7 +75,8 @@ class _FinishCall(_Call):
 
     def __call__(self, arguments: tuple[int, list[bytes], list[str], list[bytes]]) -> bytes:
         """Run `finish` on (number, units, folders, outcomes)."""
-        work, (number, units, folders, outcomes) = self.work, arguments
+        work = self.work
+        number, units, folders, outcomes = arguments
         block = Block(
             number=number,
             units=[from_json(unit, work.unit, "a unit") for unit in units],

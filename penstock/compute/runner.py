@@ -248,7 +248,10 @@ class _BlockRun:
         self._scratch = scratch
         self._units: list[Any] = []
         self._outcomes = self._folder.kept(block, runner.work.result) if starts else {}
-        self._kept_at, self._n_kept = time.monotonic(), len(self._outcomes)
+        self._kept_at = time.monotonic()
+        """Monotonic time at which outcomes were stored last."""
+        self._n_kept = len(self._outcomes)
+        """Outcomes that are stored."""
         self.n_computed = 0
 
     def outcomes(self) -> list[StoredOutcome[Any]]:
@@ -270,7 +273,10 @@ class _BlockRun:
         return self._runner.results([self._units[number] for number in numbers], self._folders(numbers))
 
     def _folders(self, numbers: Sequence[int]) -> list[str]:
-        return [str(self._scratch / str(number)) if self._scratch else "" for number in numbers]
+        """Return the scratch folder of each unit; "" without one that `finish` reads."""
+        if not self._scratch:
+            return [""] * len(numbers)
+        return [str(self._scratch / str(number)) for number in numbers]
 
     def leave(self, error: BaseException) -> None:
         reason = "told" if isinstance(error, RunnerStopped) else "failed"

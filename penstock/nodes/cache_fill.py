@@ -169,6 +169,7 @@ def _choose_pages(
     page_bytes: int,
     where: str,
 ) -> Iterator[_Page]:
+    """Yield the pages that hold samples of a predicate, indexes first."""
     chosen = version.where(where)
     ordinals = chosen.version_ordinals(np.arange(len(chosen)))  # [n]: of the version
     part, _ = version.parts.locate(ordinals)  # [n]: the part of each sample

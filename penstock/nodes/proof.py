@@ -101,15 +101,17 @@ class NodeProver:
         ]
 
     def _compare(self, node: str, faults: Sequence[NodeFault]) -> NodeProof:
+        """Return the proof of the first root whose bytes differ on the node, else the proof of the last one."""
         proofs = [NodeProof(is_bad=False, text="no range of a root given to read")]
         for url, root in self._roots.items():
-            ranges = dict.fromkeys(
-                ObjectRange(fault.address, fault.begin, fault.end)
-                for fault in faults
-                if fault.store == url and fault.kind == "read" and fault.is_valid
+            ranges: dict[ObjectRange, None] = {}
+            for fault in faults:
+                if fault.store != url or fault.kind != "read" or not fault.is_valid:
+                    continue
                 # A record may name any range: not more than these bytes, nor a key outside the root, are read for it.
-                if fault.end - fault.begin <= RANGE_BYTES and not key_fault(fault.address)
-            )
+                if fault.end - fault.begin > RANGE_BYTES or key_fault(fault.address):
+                    continue
+                ranges[ObjectRange(fault.address, fault.begin, fault.end)] = None
             if ranges:
                 proofs.append(self._compare_bytes(root, node, list(ranges)[-RANGES:]))
                 if proofs[-1].is_bad:
@@ -126,12 +128,11 @@ class NodeProver:
         there = self._read_there(root.url, node, [*right])
         if isinstance(there, str):
             return NodeProof(is_bad=False, text=there)
-        wrong = sum(
-            times
-            for crc, crcs in zip(right.values(), there.crcs, strict=True)
-            for other, times in crcs.items()
-            if other != crc
-        )
+        wrong = 0
+        for crc, crcs in zip(right.values(), there.crcs, strict=True):
+            for other, times in crcs.items():
+                if other != crc:
+                    wrong += times
         compared = [
             {"address": one.address, "begin": one.begin, "end": one.end, "here": crc, "there": dict(crcs)}
             for (one, crc), crcs in zip(right.items(), there.crcs, strict=True)
@@ -224,6 +225,7 @@ class NodeProver:
         return there
 
     def _on_node(self, node: str, words: Sequence[str]) -> list[str]:
+        """Return the command that runs `words` on a node. Raises: InvalidCluster."""
         prefix = self._cluster.train.on_node
         if not prefix:
             raise InvalidCluster(

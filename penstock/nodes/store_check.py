@@ -69,6 +69,7 @@ def random_fields(root: loader.Root, number: int) -> list[FieldAddress]:
 
 
 def _judge(root: loader.Root, places: Sequence[FieldAddress]) -> Finding:
+    """Read fields, and return what their checksums and times show about this node."""
     took_s = list[float]()
     wrong = list[str]()
     damaged = list[str]()
@@ -78,11 +79,13 @@ def _judge(root: loader.Root, places: Sequence[FieldAddress]) -> Finding:
         took_s.append(time.perf_counter() - begun)
         if crc != place.crc32c:
             again = _crc(root, place)
-            text = f"{place.path}[{place.offset}:{place.offset + place.nbytes}]"
-            # Equal twice: the store has these bytes. Different: the node or the way changes them.
-            (damaged if again == crc else wrong).append(
-                f"{text} has CRC-32C {crc:08x} instead of {place.crc32c:08x}"
-            )
+            location = f"{place.path}[{place.offset}:{place.offset + place.nbytes}]"
+            problem = f"{location} has CRC-32C {crc:08x} instead of {place.crc32c:08x}"
+            # Equal twice: the store has these bytes. Different: the node or the network changes them.
+            if again == crc:
+                damaged.append(problem)
+            else:
+                wrong.append(problem)
     if wrong:
         return CheckStatus.FAILED, f"{len(wrong)} of {len(places)} ranges came wrong: {wrong[0]}"
     median_s = 0.0
@@ -94,7 +97,9 @@ def _judge(root: loader.Root, places: Sequence[FieldAddress]) -> Finding:
             CheckStatus.WARNING,
             f"{len(damaged)} ranges are damaged in the store, run penstock verify: {damaged[0]}",
         )
-    return (CheckStatus.WARNING if median_s > SLOW_S else CheckStatus.OK), text
+    if median_s > SLOW_S:
+        return CheckStatus.WARNING, text
+    return CheckStatus.OK, text
 
 
 def _crc(root: loader.Root, place: FieldAddress) -> int:

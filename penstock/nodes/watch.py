@@ -351,6 +351,7 @@ def return_by_hand(store: Store, control: NodeControl, node: str, by: str) -> in
 
 
 def _state(control: NodeControl, node: str) -> NodeState:
+    """Return a node's state. Raises: Conflict for an unknown node, or one whose state cannot be read."""
     states = control.states()
     if node not in states:
         names = sorted(states)[:10]

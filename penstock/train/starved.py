@@ -203,6 +203,7 @@ def _stages(intervals: Columns, own_s: NDArray[Any]) -> dict[str, float]:
 
 
 def _nodes(intervals: Columns, caused_s: NDArray[Any], total_s: float) -> list[NodeWait]:
+    """Return the nodes that others waited for, the largest share first. caused_s: float64 [rows]: waits by row."""
     results = []
     for node in sorted(set(intervals["node"])):
         is_own = intervals["node"] == node
@@ -211,17 +212,21 @@ def _nodes(intervals: Columns, caused_s: NDArray[Any], total_s: float) -> list[N
             continue
         read_s = intervals["slow_read_s"][is_own]
         others_read_s = intervals["slow_read_s"][~is_own]
+        others_median_s = 0.0
+        if len(others_read_s):
+            others_median_s = float(np.median(others_read_s))
         wait = NodeWait(
             node=node,
             share=_ratio(seconds, total_s),
             read_s=float(np.median(read_s)),
-            others_read_s=float(np.median(others_read_s)) if len(others_read_s) else 0.0,
+            others_read_s=others_median_s,
         )
         results.append(wait)
     return sorted(results, key=lambda node: -node.share)[:SLOWEST]
 
 
 def _slowest(intervals: Columns) -> list[SlowSampleWait]:
+    """Return the slowest samples of the intervals, the one that a rank waited longest for first."""
     rows = np.argsort(-intervals["slow_wait_s"], kind="stable")[:SLOWEST]
     texts = ("stage", "source", "key", "version", "path")
     results = []

@@ -135,6 +135,7 @@ def _markers(
     run: str,
     above: int,
 ) -> list[NearMarker]:
+    """Return the markers of steps above one, each with the names of the nodes that hold it."""
     # By their bytes: two attempts at a step have two markers.
     holders: dict[tuple[int, bytes], list[str]] = {}
     for node in nodes:

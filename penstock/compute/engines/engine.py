@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+AttemptState = Literal["waiting", "running", "ended", "unknown"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStatus:
     """An attempt's status, from its engine."""
 
-    state: Literal["waiting", "running", "ended", "unknown"]
+    state: AttemptState
     """"ended": no runner waits or runs. "unknown": the engine's answer does not show it."""
     reason: str = ""
     """Engine's reason why runners wait, or ""."""

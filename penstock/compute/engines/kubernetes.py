@@ -11,7 +11,7 @@ from loader.errors import EngineUnreachable, InvalidCluster
 from loader.keywords import check_whole_number
 
 from ..job import MAX_STARTS
-from .engine import AttemptStatus
+from .engine import AttemptState, AttemptStatus
 from .kubernetes_api import KubernetesApi, how_ended, is_true, why_pending
 
 ELEMENTS_PER_SLOT = 4
@@ -284,9 +284,9 @@ class KubernetesEngine:
             reason = self._why_suspended(job)
         elif n_unstarted and not reason:
             reason = f"no free slot ({n_unstarted})"
-        state = "running" if running else "waiting"
+        state: AttemptState = "running" if running else "waiting"
         place = f"Kubernetes Job {name} in namespace {job['metadata'].get('namespace', 'default')}"
-        return AttemptStatus(state=state, reason=reason, waiting=waiting, running=running, place=place)  # type: ignore[arg-type]
+        return AttemptStatus(state=state, reason=reason, waiting=waiting, running=running, place=place)
 
     def _why_suspended(self, job: dict[str, Any]) -> str:
         queue = job["metadata"].get("labels", {}).get(QUEUE_LABEL)

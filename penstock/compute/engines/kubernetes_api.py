@@ -62,7 +62,8 @@ class KubernetesApi:
             ) from error
         configuration.retries = False  # the waiting process retries, not the client
         self._client = client.ApiClient(configuration=configuration)
-        self._batch, self._core = client.BatchV1Api(self._client), client.CoreV1Api(self._client)
+        self._batch = client.BatchV1Api(self._client)
+        self._core = client.CoreV1Api(self._client)
         self._objects = client.CustomObjectsApi(self._client)
 
     def create_job(self, body: Json) -> bool:

@@ -15,7 +15,7 @@ from loader.errors import EngineUnreachable, InvalidCluster
 from loader.redaction import redact
 
 from . import ray_driver
-from .engine import AttemptStatus
+from .engine import AttemptState, AttemptStatus
 from .ray_element import LINE, LOG_BYTES
 
 ANSWER_S = 30.0
@@ -24,7 +24,7 @@ CANCEL_S = 120.0
 """Longest wait for a stopped job to end, in s."""
 END_S = 20
 """Seconds that Ray gives a driver to end its runners."""
-_STATES = {
+_STATES: Mapping[str, AttemptState] = {
     "PENDING": "waiting",
     "RUNNING": "running",
     "STOPPED": "ended",
@@ -108,7 +108,7 @@ class RayEngine:
         elif state != "unknown":
             state = "waiting"
         return AttemptStatus(
-            state=state,  # type: ignore[arg-type]
+            state=state,
             reason=reason,
             waiting=waiting,
             running=running,

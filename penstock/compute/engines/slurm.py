@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from loader.errors import EngineUnreachable, InvalidCluster
 from loader.keywords import check_whole_number
 
-from .engine import AttemptStatus
+from .engine import AttemptState, AttemptStatus
 
 _logger = logging.getLogger(__name__)
 ANSWER_S = 60.0
@@ -379,9 +379,14 @@ class SlurmEngine:
         waiting = elements.count(WAITING)
         running = elements.count(RUNNING)
         # A state that this release lacks must not look like an end.
-        known = waiting + running + elements.count(ENDED) == sum(elements.states.values())
+        is_known = waiting + running + elements.count(ENDED) == sum(elements.states.values())
+        state: AttemptState = "ended" if is_known else "unknown"
+        if running:
+            state = "running"
+        elif waiting:
+            state = "waiting"
         return AttemptStatus(
-            state="running" if running else "waiting" if waiting else "ended" if known else "unknown",
+            state=state,
             reason=elements.reason,
             waiting=waiting,
             running=running,

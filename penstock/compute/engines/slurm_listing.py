@@ -172,7 +172,8 @@ def preemption_words(answer: Answer, job: QueuedJob, grace_s: int) -> str:
     config = _config(answer)
     kill_s = int(re.match(r"[0-9]*", config.get("KillWait", ""))[0] or 30)  # type: ignore[index]
     if config.get("PreemptType") == "preempt/qos":
-        where, (time, mode) = f"QOS {job.qos}", _qos(answer, job.qos)
+        where = f"QOS {job.qos}"
+        time, mode = _qos(answer, job.qos)
     elif config.get("PreemptType") == "preempt/partition_prio":
         text = answer(["scontrol", "-o", "show", "partition", job.partition.partition(",")[0]])
         facts = dict(re.findall(r"(GraceTime|PreemptMode)=(\S+)", text))

@@ -255,9 +255,13 @@ def part_of(
     training: Training, step: int, rank: int | None = None, world_size: int | None = None
 ) -> tuple[int, int]:
     """Return (rank, world size), with the default part's for None."""
-    first, world = default_part(training, step)
-    world_size = world if world_size is None else world_size
-    return (first if world_size == world else 0) if rank is None else rank, world_size
+    default_rank, default_size = default_part(training, step)
+    if world_size is None:
+        world_size = default_size
+    if rank is None:
+        # The default rank is one of the default size: another size may lack it.
+        rank = default_rank if world_size == default_size else 0
+    return rank, world_size
 
 
 def _row(explained: Explanation, shown: ShownSlot, largest: Mapping[str, float], error: str) -> SlotRow:

@@ -118,7 +118,8 @@ class ReplayedPart:
         self._tokenizers = tokenizers
         self._audio_starts = audio_starts
         self.cut = {}
-        (self.step, self.rank, self.world_size), self.settled = place, settled
+        self.step, self.rank, self.world_size = place
+        self.settled = settled
         part_slice = rank_slice(replay.plan.batch_size(self.step), *place[1:])
         self.first_slot = part_slice.start
         n = part_slice.stop - part_slice.start
@@ -156,7 +157,8 @@ class ReplayedPart:
         self.digest = None
         self.crc32c = {}
         if not self.missing:  # a digest of some of the samples is not a digest of the part
-            self.digest, self.crc32c = batch.digest, self._columns.crcs()
+            self.digest = batch.digest
+            self.crc32c = self._columns.crcs()
         self.errors = {
             one.slot: one.error for one in batch.substitutions if not one.attempt and not one.substitute
         }

@@ -129,7 +129,8 @@ def picture_widget(media: Media, mode: str, columns: int, rows: int) -> Widget:
         widget = _protocol_widget(mode, image)
     else:
         widget = CellPicture(_strips(image, width, height, shades=mode == "shades"))
-    widget.styles.width, widget.styles.height = width, height
+    widget.styles.width = width
+    widget.styles.height = height
     return widget
 
 

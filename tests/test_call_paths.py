@@ -23,7 +23,7 @@ ENTERED = {
     "next": "loader/run/loader.py",
     "register": "penstock/formats/registration/register.py",
 }
-MODULES = {"assets.ingest.units": 124, "loader": 3, "loader.run.loader": 142}
+MODULES = {"assets.ingest.units": 124, "loader": 3, "loader.run.loader": 145}
 """Modules of the project that are loaded behind `import`."""
 REGISTER_MODULES = 180
 """Modules of the project that `penstock register webdataset` loads."""

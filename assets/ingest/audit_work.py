@@ -22,7 +22,7 @@ class SampleFormat:
 
     name: str
     choices: dict[str, Any]
-    """Reader options, in the form of `Options.to_json`."""
+    """Reader options, in the form of `ColumnarOptions.to_json`."""
     audit_id: str
     """Random id of a batch's audit. A process lists the source once for each id."""
 

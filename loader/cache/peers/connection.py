@@ -23,7 +23,7 @@ KEPT = 2
 IDLE_S = 10.0
 """Seconds after which a kept connection is closed."""
 KEPT_MOST = 4
-"""Connections kept to each peer of a small cluster: as many as are in flight (`client.IN_FLIGHT`)."""
+"""Connections kept to each peer of a small cluster: as many as are in flight (`health.IN_FLIGHT`)."""
 _SERVER_CONNECTIONS = 4096
 _NODE_PROCESSES = 32
 """Processes of a node that connect to a server: 8 ranks with 4 workers each."""

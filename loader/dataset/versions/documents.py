@@ -15,6 +15,7 @@ from ...order.sources.views import ListedView
 from ...storage.threads import DaemonPool
 from ..shards.index import IndexFile, IndexPlace
 from ..tables.parquet import READ_AHEAD
+from .expression import parse_expression
 from .samples_table import import_polars, live_values
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class ListedDocuments(ViewDocuments):
         return field_places.nbytes
 
     def values(self, expression: str, what: str) -> "polars.Series":
-        column = self._plain_column(expression)
+        column = self._plain_column(expression, what)
         if column is None:  # an expression may depend on all rows of the table
             return super().values(expression, what)
         from .view_columns import SampleColumns
@@ -127,14 +128,17 @@ class ListedDocuments(ViewDocuments):
         )
         return series
 
-    def _plain_column(self, expression: str) -> str | None:
+    def _plain_column(self, expression: str, what: str) -> str | None:
         """Return the column that an expression names, if it is nothing more, of a type that batches deliver."""
         from .view_columns import DELIVERED_TYPES
 
-        name = expression.strip()
-        if name.startswith('"') and name.endswith('"'):
-            inside = name[1:-1]
-            name = inside.replace('""', '"')
+        pl = import_polars()
+        parsed = parse_expression(pl, expression, what)
+        names = parsed.meta.root_names()
+        # SQL's `null` and `true` name no column, whatever columns there are.
+        if len(names) != 1 or not parsed.meta.eq(pl.col(names[0])):
+            return None
+        name = names[0]
         known = self.version.manifest["columns"]
         column = known.get(name)
         if column is None or column["type"] not in DELIVERED_TYPES:

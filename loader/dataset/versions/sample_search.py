@@ -48,7 +48,7 @@ class SearchResult:
     exact: bool
     """True if every embedding, or every text, was compared."""
     n_searched: int
-    """Embeddings, codes or texts that were compared."""
+    """Embeddings, codes or texts that were compared; all samples if there was nothing to compare."""
     n_matching: int
     """Samples that pass words and where; the result has the first or best `k` of them."""
     damaged: dict[str, str] = dataclasses.field(default_factory=dict)

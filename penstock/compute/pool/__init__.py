@@ -2,7 +2,7 @@
 
 - The function is at the top level of a module without dagster, and can be pickled with its units.
 - A unit is self-contained, idempotent (it may run twice), takes seconds to minutes, and returns a small row.
-- Answers are plain data (`worker.encoded`), never unpickled: a worker opens untrusted files.
+- Answers are plain data (`worker.encode_result`), never unpickled: a worker opens untrusted files.
 """
 
 from collections.abc import Callable, Collection, Mapping

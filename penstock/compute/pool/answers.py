@@ -55,7 +55,7 @@ def _collect(hint: Any, types: dict[str, type]) -> None:
 
 
 def decode_answer(body: bytes | bytearray, types: Types) -> Any:
-    """Decode the result of `worker.encoded`. types: accepted dataclasses. Raises: NotAnAnswer."""
+    """Decode the result of `worker.encode_result`. types: accepted dataclasses. Raises: NotAnAnswer."""
     try:
         (length,) = _LENGTH.unpack_from(body)
         if not length:

@@ -239,6 +239,18 @@ def test_document_without_a_count_is_named_by_its_key(root):
         packed_plan(list_view(version), lengths="half")
 
 
+def test_sql_null_is_no_column_of_that_name(root):
+    with root.write("words") as writer:
+        for key in ("a", "b"):
+            writer.add(key, {"t.npy": np.arange(4, dtype=np.uint16)}, {"null": 4})
+    view = root.open("words@1").select("t.npy")
+    ask = loader.pack("t.npy", length=8, lengths='"null"')
+    assert len(loader.listed(view, [1, 0]).packed(ask)) == len(view.packed(ask)) == 1
+    for documents in (view, loader.listed(view, [1, 0])):
+        with refusal(InvalidPlan, what="lengths", given="Null", accepted="whole numbers"):
+            documents.packed(loader.pack("t.npy", length=8, lengths="null"))
+
+
 def test_split_document_of_a_list_has_checksums_of_its_pieces(root):
     version = write(root)
     request = loader.pack(FIELD, 16, checksums=True)

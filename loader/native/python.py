@@ -267,7 +267,7 @@ def _check_place(i: int, count: int, place: int, n_rows: int) -> None:
 def hash_numbers(head: bytes, numbers: Int64s, tail: bytes, into: NDArray[np.uint64]) -> None:
     """Write 64 bits of each number's BLAKE2b (digest size 8, little endian) into a uint64 [n] array.
 
-    The hashed text is the head, the number in the format of `order.random.keyed_permutation.encode_field`, and the tail.
+    The hashed text is the head, the number as `order.random.keyed_permutation.encode_field` writes it, and the tail.
     numbers: int64 [n]. Raises: ValueError if `into` has another length.
     """
     _check_nbytes("into", into, numbers.nbytes)

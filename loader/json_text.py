@@ -62,9 +62,15 @@ def parse_json(data: bytes | str, *, lenient: bool = False) -> Any:
 
     lenient: True leaves surrogates and numbers out of range (inf, nan) to the caller.
     """
-    text, value = _decode(
-        data, lambda text: _LENIENT if lenient else _WITH_LONG if _LONG.search(text) else _PLAIN
-    )
+
+    def decoder(text: str) -> json.JSONDecoder:
+        if lenient:
+            return _LENIENT
+        if _LONG.search(text):
+            return _WITH_LONG
+        return _PLAIN
+
+    text, value = _decode(data, decoder)
     # (decoded bytes contain no surrogate, and our own text rarely does; an escape can produce one in both)
     if not lenient and (_HALF.search(text) or (isinstance(data, str) and not is_text(data))):
         try:

@@ -288,7 +288,10 @@ def compared_versions(
     dataset: str,
     gate: Gate,
 ) -> list[str]:
-    """Return the ids of the versions that a gate compares with now, newest first, "" for a missing one."""
+    """Return the ids of the versions that a gate compares with now; [] for a gate that compares with none.
+
+    In order: the dataset's newest version, the gate's baseline, its protected versions. "" stands for a missing one.
+    """
     if not gate.checks and not gate.thresholds:
         return []
     state = root.state

@@ -246,7 +246,7 @@ class _Packing:
         layout: PartLayout,
         workers: int,
     ) -> list[Part]:
-        # Half of the threads wait for the store.
+        """Write each unit as a part, unless a killed command has; return the parts in order."""
         pool = DaemonPool(workers, "penstock-pack")
 
         def write(unit: "_Unit") -> list[Part]:

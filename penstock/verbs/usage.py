@@ -171,7 +171,7 @@ def _cost(arguments: Namespace, record: "UsageRecord", since_us: int, until_us: 
     text = "stored bytes, shared ones once; frees: if all versions of the row are retired; and trainings that read it:"
     lines: list[str | Table] = [text, Table(form=form, header=header, rows=cells)]
     answer = {"since_us": since_us, "until_us": until_us, "by": by, "cost": bodies}
-    if arguments.csv and arguments.by == "owner":
+    if arguments.csv and arguments.by == "owner":  # --by dataset writes its GPU-hours as CSV instead
         return answer, _csv(bodies or [{"name": ""}]), int(bool(problems))
     answer["problems"] = problems
     return answer, [*lines, *map(line_text, problems)], int(bool(problems))

@@ -57,15 +57,16 @@ class SmallPolicy(nn.Module):
 
     def forward(self, batch: dict[str, Any]) -> tuple[torch.Tensor, dict[str, float]]:
         """Return the mean error of the actions inside of the episodes, after the pictures, the state and the task."""
-        letters = [
-            torch.tensor(list(text.encode()) or [0], device=batch[STATE].device) for text in batch["task"]
-        ]
-        starts = torch.tensor([0, *(len(text) for text in letters)][:-1], device=batch[STATE].device).cumsum(
-            0
-        )
-        words = self.read(torch.cat(letters), starts)
-        known = torch.cat([*(self.look(batch[name]) for name in self.cameras), batch[STATE], words], 1)
-        error = (self.act(known).view_as(batch[ACTION]) - batch[ACTION]).abs().mean(-1)
+        device = batch[STATE].device
+        # An embedding of the task: the mean over its bytes. A task without text has one byte, 0.
+        tasks = [torch.tensor(list(text.encode()) or [0], device=device) for text in batch["task"]]
+        lengths = [len(task) for task in tasks]
+        starts = torch.tensor([0, *lengths[:-1]], device=device).cumsum(0)  # [B]: first byte of each task
+        task_features = self.read(torch.cat(tasks), starts)
+        image_features = [self.look(batch[name]) for name in self.cameras]
+        features = torch.cat([*image_features, batch[STATE], task_features], 1)
+        actions = self.act(features).view_as(batch[ACTION])  # [B, chunk, dims]
+        error = (actions - batch[ACTION]).abs().mean(-1)
         loss = error[~batch[f"{ACTION}_is_pad"]].mean()
         return loss, {"l1": float(loss.detach())}
 
@@ -110,7 +111,13 @@ def prepare(root: loader.Root, options: argparse.Namespace) -> Batches:
     numbers = [f"{STATE}.npy", f"{ACTION}.npy"]
     episodes = version.select(*cameras, *numbers, where_present=True)
     fps = int(version.facts[numbers[1]]["fps"])
-    observed, first = ([-1, 0], -1) if options.policy == "diffusion" else ([0], 0)
+    observed = [0]  # rows of the observations, relative to the anchor
+    first = 0  # row of the first action
+    if (
+        options.policy == "diffusion"
+    ):  # lerobot's takes two observations, and its actions begin with the earlier one
+        observed = [-1, 0]
+        first = -1
     deltas = {field.rpartition(".")[0]: [row / fps for row in observed] for field in [*cameras, numbers[0]]}
     deltas[ACTION] = [row / fps for row in range(first, first + options.chunk)]
     at = loader.delta_timestamps(episodes, deltas)

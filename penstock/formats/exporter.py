@@ -104,7 +104,7 @@ class ExportSelection:
         return {name: n for name, n in lacking.items() if n}
 
     def by_part(self, most: int | None = None) -> list[WorkUnit]:
-        """Return a unit per part, or per `most` samples of it, in order."""
+        """Return a unit per part, or per `most` samples of it, in order; a part without samples has none."""
         parts = self.version.parts
         units = list[WorkUnit]()
         has_field = {name: parts.has_group(self.version.group_of(name)) for name in self.fields}

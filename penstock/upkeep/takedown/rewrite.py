@@ -288,12 +288,17 @@ class _Redaction:
 
 def with_removed(was: pa.Table, now: pa.Table) -> pa.Table:
     """Return an annotation table in which a cell that became null removes the earlier value."""
-    there = was[REMOVED].to_pylist() if REMOVED in was.column_names else [None] * was.num_rows
-    removed = [list(names or ()) for names in there]
+    former: list[list[str] | None] = [None] * was.num_rows  # names of removed cells, by row
+    if REMOVED in was.column_names:
+        former = was[REMOVED].to_pylist()
+    removed = [list(names or ()) for names in former]
     for name in was.column_names:
-        for row in np.flatnonzero(now[name].is_null().to_numpy() & was[name].is_valid().to_numpy()):
+        is_null = now[name].is_null().to_numpy()
+        was_valid = was[name].is_valid().to_numpy()
+        for row in np.flatnonzero(is_null & was_valid):
             removed[row].append(name)
-    names_removed = [names or before for names, before in zip(removed, there, strict=True)]
+    # A row without removed cells keeps its null or empty list.
+    names_removed = [names or before for names, before in zip(removed, former, strict=True)]
     cells = pa.array(names_removed, pa.list_(pa.field("element", pa.string())))
     if REMOVED in now.column_names:
         now = now.drop_columns([REMOVED])
@@ -301,11 +306,16 @@ def with_removed(was: pa.Table, now: pa.Table) -> pa.Table:
 
 
 def _runs(entries: list[Any], n: int) -> list[list[Any]]:
+    """Return a folder's entries in runs, each with one table of statistics. n: number of these tables."""
     runs: list[list[Any]] = []
     for entry in entries:
-        if not runs or (
-            n > 1 and (entry["group"] == "keys" or is_annotation(entry) != is_annotation(runs[-1][0]))
-        ):
+        if not runs:
+            begins = True
+        elif n <= 1:
+            begins = False
+        else:
+            begins = entry["group"] == "keys" or is_annotation(entry) != is_annotation(runs[-1][0])
+        if begins:
             runs.append([])
         runs[-1].append(entry)
     return runs

@@ -176,28 +176,35 @@ def _note_raw(root: Root, deny: Deny, uris: Uris, exclusive: Collection[str]) ->
 def _files(
     root: Root, uris: Uris, report: TakedownReport, raw_below: Collection[str], files_beside: FilesBeside
 ) -> dict[str, list[str]]:
-    sources = {
-        of: raw_below or landings(root.store, of)
-        for of, cut_of in uris.items()
-        if set(cut_of) & set(report.uris)
-    }
-    places = {uri: set().union(*(sources[of] for of in sources if uri in uris[of])) for uri in report.uris}
-    reasons = {uri: why_not(uri, places[uri], root.url) for uri in report.uris}
-    report.refused = {uri: why for uri, why in reasons.items() if why}
-    files_of = files_beside(
-        {uri: places[uri] for uri in report.uris if uri not in report.refused}, report.refused
-    )
-    needed = shared_raw_objects(
-        root, {of: {one for uri in cut_of for one in files_of.get(uri, ())} for of, cut_of in uris.items()}
-    )
-    for uri, files in files_of.items():
-        whys = [f"its file {one}: {why}" for one in files if (why := why_not(one, places[uri], root.url))]
+    """Return raw object to delete -> its sidecar files, then itself. Adds the others to `report.refused`.
+
+    raw_below: places below which objects may be deleted; empty for the landing places of their datasets.
+    """
+    places: dict[str, set[str]] = {uri: set() for uri in report.uris}
+    for dataset, cut_of in uris.items():
+        own = set(cut_of) & places.keys()
+        if own:
+            dataset_places = raw_below or landings(root.store, dataset)
+            for uri in own:
+                places[uri].update(dataset_places)
+    report.refused = {}
+    for uri in report.uris:
+        if why := why_not(uri, places[uri], root.url):
+            report.refused[uri] = why
+    allowed = {uri: places[uri] for uri in report.uris if uri not in report.refused}
+    files_by_uri = files_beside(allowed, report.refused)
+    files_by_dataset: dict[str, set[str]] = {}
+    for dataset, cut_of in uris.items():
+        files_by_dataset[dataset] = {file for uri in cut_of for file in files_by_uri.get(uri, ())}
+    needed = shared_raw_objects(root, files_by_dataset)
+    for uri, files in files_by_uri.items():
+        whys = [f"its file {file}: {why}" for file in files if (why := why_not(file, places[uri], root.url))]
         whys += [
-            f"its file {one}: other samples were cut from it, or will be" for one in files if one in needed
+            f"its file {file}: other samples were cut from it, or will be" for file in files if file in needed
         ]
         if whys:
             report.refused[uri] = whys[0]
-    return {uri: [*files_of.get(uri, ()), uri] for uri in report.uris if uri not in report.refused}
+    return {uri: [*files_by_uri.get(uri, ()), uri] for uri in report.uris if uri not in report.refused}
 
 
 def _delete_raw(

@@ -60,6 +60,7 @@ class NextUses:
         self._idle.pop(name, None)
 
     def last(self) -> tuple[str, int | None] | None:
+        """Return the page in memory to evict first, and its next use (None if unknown); None if there is no page."""
         if self._idle:
             return next(iter(self._idle)), None
         while self._last:
@@ -104,7 +105,9 @@ class MemoryPages:
     """Nodes that keep pages for each other: none."""
 
     def __init__(self, spec: PageMemory, count: Count) -> None:
-        self.page_bytes, self.limit_bytes, self.count = spec.page_bytes, spec.limit_bytes, count
+        self.page_bytes = spec.page_bytes
+        self.limit_bytes = spec.limit_bytes
+        self.count = count
         self._pages: dict[str, memoryview] = {}
         self._coming: dict[str, tuple[int, int]] = {}  # page -> (nonce, bytes reserved for it)
         self._taken_bytes = 0
@@ -269,6 +272,7 @@ class MemoryPages:
         return None if self._evict(name, nbytes) else Absence.NO_ROOM
 
     def _evict(self, name: str, nbytes: int) -> bool:
+        """Make room for a page by dropping pages with a later use. Return False if too few have one."""
         next_use = self._uses.next(name)
         while self._taken_bytes + nbytes > self.limit_bytes:
             last = self._uses.last()

@@ -128,7 +128,10 @@ def write_new(path: str, data: bytes, mode: int) -> None:
 
 def _refuse_others(path: str) -> None:
     """Raise InvalidRuntime unless this user owns the folder and only this user can write to it; OSError."""
-    link, status, user = os.lstat(path), os.stat(path), os.geteuid()
+    link = os.lstat(path)
+    status = os.stat(path)
+    user = os.geteuid()
+    # A link of the administrator's leads to a folder, which this user must own nevertheless.
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (user, 0):
         why = f"is a link that user {link.st_uid} made"
         fault = {"what": "owner of the link", "given": link.st_uid}

@@ -108,7 +108,8 @@ class RunningLoaders:
         self._descriptor = descriptor
 
     def _unlock(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
+        descriptor = self._descriptor
+        self._descriptor = -1
         if descriptor >= 0:
             os.close(descriptor)
 

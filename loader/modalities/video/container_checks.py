@@ -143,7 +143,10 @@ class _Tables:
             self._n_samples = 0
             self._n_edits = 0
             self._is_sound = False
-        self._walk(start if kind != b"meta" else self._first_of_meta(start, end), end, depth + 1)
+        first = start
+        if kind == b"meta":
+            first = self._first_of_meta(start, end)
+        self._walk(first, end, depth + 1)
 
     def _first_of_meta(self, start: int, end: int) -> int:
         """Return where the boxes in `meta` begin, or `end` if FFmpeg reads none of them."""
@@ -166,7 +169,10 @@ class _Tables:
         for entry in _IN_ENTRY.finditer(data):
             at = start + entry.start() - 4
             nbytes = int.from_bytes(data[max(0, entry.start() - 4) : entry.start()], "big")
-            self._leaf(entry[0], at, at + 8, min(end, at + nbytes) if nbytes >= 8 else end)
+            entry_end = end
+            if nbytes >= 8:  # else it states no size of its own
+                entry_end = min(end, at + nbytes)
+            self._leaf(entry[0], at, at + 8, entry_end)
 
     def _leaf(self, kind: bytes, at: int, start: int, end: int) -> None:
         body = self._read(start, 12)

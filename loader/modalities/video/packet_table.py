@@ -169,6 +169,7 @@ def _page_table(table: PacketTable) -> bytes:
 
 def _page_starts(table: PacketTable) -> list[int]:
     """Return the first packet of each page: key packets that are shown after all earlier ones and before all later."""
+    # int64 [packets]: greatest time up to each packet, and least time from it on.
     latest = np.maximum.accumulate(table.pts)
     later = np.minimum.accumulate(table.pts[::-1])[::-1]
     is_cut = table.key & ~table.discard & (table.pts == later)
@@ -176,11 +177,15 @@ def _page_starts(table: PacketTable) -> list[int]:
     cuts = np.flatnonzero(is_cut[1:]) + 1
     starts = [0]
     while len(table) - starts[-1] > PAGE_PACKETS:
-        near = cuts[(cuts > starts[-1]) & (cuts <= starts[-1] + PAGE_PACKETS)]
-        far = cuts[cuts > starts[-1]]
-        if not len(far):
+        later_cuts = cuts[cuts > starts[-1]]
+        if not len(later_cuts):
             break
-        starts.append(int(near[-1] if len(near) else far[0]))
+        # The last cut within PAGE_PACKETS, else the next one: a page without cuts is larger.
+        near = later_cuts[later_cuts <= starts[-1] + PAGE_PACKETS]
+        if len(near):
+            starts.append(int(near[-1]))
+        else:
+            starts.append(int(later_cuts[0]))
     if len(starts) > 1 and table.discard[: starts[1]].all():
         del starts[1]  # each page shows a frame
     return starts

@@ -241,12 +241,13 @@ class EpisodeCache:
                 table = packet_table(data[field + SUFFIX], field, address, at)
                 videos[field] = PacketPage(table, Timeline.of_table(table))
                 crcs[field] = table.facts.crc32c
-            clocks = {
-                field: _clock(
-                    arrays[name], at, name, n_frames(videos[field]) if field in videos else len(arrays[field])
-                )
-                for field, name in self._clock_of.items()
-            }
+            clocks = {}
+            for field, name in self._clock_of.items():
+                if field in videos:
+                    n_rows = n_frames(videos[field])
+                else:
+                    n_rows = len(arrays[field])
+                clocks[field] = _clock(arrays[name], at, name, n_rows)
             alone = {field: video for field, video in videos.items() if field not in clocks}
             clocks |= {field: _video_clock(video) for field, video in alone.items()}
             texts = self._texts(data, at)

@@ -227,21 +227,26 @@ def read_clips(clips: Sequence[PlannedClip], readers: Readers, on_corrupt: OnCor
         PartsOfField(clip.address, clip.field, [part for run in runs for part in _parts(clip, run)])
         for clip, runs in zip(clips, numbers, strict=True)
     ]
-    return [
-        BareClip(
+    if not clips:
+        return []
+    bare: list[BareClip] = []
+    read = readers.parts(requests, on_corrupt)
+    for clip, runs, packets, bodies in zip(clips, runs_of, numbers, read, strict=True):
+        body_of: dict[int, bytes | memoryview] = {}  # packet number -> bytes; empty for a corrupt clip
+        if bodies:
+            body_of = dict(zip(chain(*packets), bodies, strict=True))
+        clip_packets = BareClip(
             table=clip.table,
             timeline=clip.timeline,
             choice=clip.choice,
             runs=runs,
-            bodies=dict(zip(chain(*parts), bodies, strict=True)) if bodies else {},
+            bodies=body_of,
             whole=partial(_whole, clip, readers),
             is_run=is_run(clip.field),
             of_whole=clip.of_whole,
         )
-        for clip, runs, parts, bodies in zip(
-            clips, runs_of, numbers, readers.parts(requests, on_corrupt) if requests else [], strict=True
-        )
-    ]
+        bare.append(clip_packets)
+    return bare
 
 
 def _parts(clip: PlannedClip, numbers: range) -> list[list[FieldPart]]:

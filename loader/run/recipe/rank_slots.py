@@ -63,14 +63,18 @@ class LocatedSamples(NamedTuple):
         yield slice(None), {field: at.crc32c for field, at in self.places.fields.items()}
 
     def of_rows(self, rows: slice) -> "LocatedSamples":
+        """Return the samples in these rows of the batch, with their rows counted from the first of these."""
         first, stop = np.searchsorted(self.rows, [rows.start, rows.stop]).tolist()
         within = slice(first, stop)
+        anchor_rows = None
+        if self.anchor_rows is not None:
+            anchor_rows = self.anchor_rows[within]
         return LocatedSamples(
             self.kind,
             self.source[within],
             self.rows[within] - rows.start,
             self.places.subset(within),
-            None if self.anchor_rows is None else self.anchor_rows[within],
+            anchor_rows,
         )
 
 
@@ -115,6 +119,9 @@ class RankSlots:
         first = steps[0] - self.steps[0]
         starts = self.starts[first : first + len(steps) + 1]
         rows = slice(starts[0], starts[-1])
+        located = None
+        if self.located is not None:
+            located = _of_rows(self.located, rows)
         return RankSlots(
             steps=steps,
             slots=self.slots.part(rows),
@@ -122,7 +129,7 @@ class RankSlots:
             starts=[start - rows.start for start in starts],
             batches=self.batches[first : first + len(steps)],
             valid=self.valid[rows],
-            located=None if self.located is None else _of_rows(self.located, rows),
+            located=located,
         )
 
     def step_of(self, row: int) -> int:
@@ -130,7 +137,8 @@ class RankSlots:
 
 
 def _of_rows(located: Sequence[LocatedSamples], rows: slice) -> list[LocatedSamples]:
-    return [part for batch in located if len((part := batch.of_rows(rows)).rows)]
+    parts = [batch.of_rows(rows) for batch in located]
+    return [part for part in parts if len(part.rows)]
 
 
 def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
@@ -321,9 +329,11 @@ class Locate:
             )
             for number, sources in enumerate(alike.values())
         ]
+        # int64 [sources] each: number of a source's kind, and of its look-up in that; -1 for items.
         self._kind, self._number = np.full((2, len(windows)), -1)
         for kind in self.kinds:
-            self._kind[kind.sources], self._number[kind.sources] = kind.number, np.arange(len(kind.sources))
+            self._kind[kind.sources] = kind.number
+            self._number[kind.sources] = np.arange(len(kind.sources))
 
     def __call__(self, slots: Slots, real_rows: I64, run: Map = map) -> list[LocatedSamples]:
         """Return the samples in `real_rows` slots, one look-up per kind. run: `map`, or a thread pool's."""

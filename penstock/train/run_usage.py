@@ -94,7 +94,8 @@ def slurm_usage(
     problems = list[str]()
     for usages, problem in map_in_order(read_recorded, runs(store), at_once=RUNS_AT_ONCE):
         of_runs |= usages
-        problems += [problem] if problem else []
+        if problem:
+            problems.append(problem)
     usage = [
         of_runs.get(job) or job_usage(job, now_us, first=place == 0)
         for group in by_id.values()

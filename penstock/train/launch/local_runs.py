@@ -102,7 +102,10 @@ class LocalRuns:
             # The run lives: its loop takes the changed file at the next start.
             if not self._locked(lock, spec.run):
                 is_changed = local_loop.put_file(self._path(spec.run, "spec"), spec)
-                return self._place(spec.run) + (f"; {NEXT_START}" if is_changed else "")
+                place = self._place(spec.run)
+                if is_changed:
+                    place += f"; {NEXT_START}"
+                return place
             self._check_no_ranks(spec.run)
             local_loop.put_file(self._path(spec.run, "spec"), spec)
             process = subprocess.Popen(

@@ -40,7 +40,8 @@ def torchrun(spec: RunSpec, *, tee: bool = False) -> list[str]:
     options = [f"--nproc-per-node={spec.ranks_per_node}", f"--signals-to-handle={names}"]
     # torchrun's own restarts would begin ranks without a new number of the start.
     options += [f"--shutdown-timeout={spec.grace_s}", "--max-restarts=0"]
-    options += TEE if tee or spec.ranks_per_node > 1 else ()
+    if tee or spec.ranks_per_node > 1:
+        options += TEE
     return [
         sys.executable,
         "-P",  # the current folder may have a file of a name that torchrun imports

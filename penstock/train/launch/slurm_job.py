@@ -103,7 +103,9 @@ class SlurmJobs:
             if not place:
                 raise
             grace = str(error)  # Slurm has the job
-        return place + (f"; {grace}" if grace else "")
+        if grace:
+            place += f"; {grace}"
+        return place
 
     def _follow(self, spec: RunSpec, jobs: Sequence[QueuedJob]) -> str:
         """Submit a job with another file of a run; return where it is, in words. jobs: earlier ones of the run.

@@ -99,7 +99,9 @@ def _start(episode: OpenEpisode, anchor: str, time: str, row: str) -> int:
         return 0
     try:
         # A float of seconds would miss the nanosecond of a row.
-        exact = Decimal(time[:40]) * (1 if episode.is_steps else 10**9)
+        exact = Decimal(time[:40])
+        if not episode.is_steps:
+            exact *= 10**9
         return int(min(max(exact, Decimal(0)), Decimal(episode.length_ns)))
     except (ArithmeticError, ValueError) as error:
         what = "a step, such as 12" if episode.is_steps else "seconds, such as 4.5667"
@@ -200,8 +202,11 @@ def _trained_windows(site: Site, request: Request) -> Response:
     episode = _episode(site, request)
     query = request.query_params
     search = site.opened.run_search()
-    asked = [query["run"]] if query.get("run") else []
-    asked += list(search.unsearched[:MOST_RUNS]) if query.get("more") else []
+    asked: list[str] = []
+    if query.get("run"):
+        asked.append(query["run"])
+    if query.get("more"):
+        asked += search.unsearched[:MOST_RUNS]
     names = dict.fromkeys([*asked, *(one.name for one in site.opened.trainings())])
     runs = []
     failed = dict[str, str]()

@@ -108,7 +108,10 @@ class Guard:
         rest = urlencode([(key, value) for key, value in query if key != "token"])
         # A relative address keeps any prefix that a proxy added. "./" keeps "a:b" from being read as a scheme.
         last = quote(scope["path"].rpartition("/")[2])
-        answer = RedirectResponse(f"./{last}" + (f"?{rest}" if rest else ""), status_code=303)
+        address = f"./{last}"
+        if rest:
+            address += f"?{rest}"
+        answer = RedirectResponse(address, status_code=303)
         answer.set_cookie(
             self._cookie, self._token, httponly=True, samesite="strict", path=f"{self._prefix}/"
         )

@@ -309,11 +309,15 @@ def error_status(error: PenstockError) -> int:
 
 
 def json_address(request: Request) -> str:
+    """Return the address of a page's JSON, relative to the page."""
     last = request.scope["path"].rpartition("/")[2]
     query = request.scope["query_string"].decode("latin-1")
-    if last:
-        return f"{quote(last)}.json" + (f"?{query}" if query else "")
-    return "index.json"
+    if not last:
+        return "index.json"
+    address = f"{quote(last)}.json"
+    if query:
+        address += f"?{query}"
+    return address
 
 
 def number(request: Request, name: str, default: int | None = None) -> int:

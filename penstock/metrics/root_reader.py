@@ -19,7 +19,7 @@ from loader.dataset.log.state import VersionRecord, newest_live
 from loader.dataset.tables.manifest import read_record_manifest
 from loader.dataset.tables.slice_record import FOLDER as SLICES
 from loader.dataset.tables.slice_record import MAX_RECORD_BYTES, parse_slice, path_parts
-from loader.errors import Corrupt, PenstockError
+from loader.errors import Corrupt, ObjectNotFound, PenstockError, StoreError
 from loader.run.trail.trail import is_run_name
 from loader.storage import ObjectInfo
 from loader.storage.mirror import primary_store
@@ -28,7 +28,7 @@ from loader.storage.store import list_from
 from ..train.run_folder import ACTIVE
 from ..units import DAY_US
 from .cost_reader import CostReader
-from .new_objects import PAGE, NewObjects
+from .new_objects import PAGE
 from .node_signs import NodeSignReader
 from .run_reader import RunReader, read_runs
 
@@ -44,6 +44,8 @@ MOST_RUNS = 500
 """Most runs: the ones that wrote last."""
 MOST_DATASETS = 1000
 MOST_SLICES = 2000
+MOST_LEFT_OUT = 100_000
+"""Slices beyond these that are counted."""
 MOST_MARKS = 20_000
 """Names of active runs that are listed."""
 
@@ -92,8 +94,12 @@ class RootReader:
         self._store = primary_store(root.store)
         self._nodes = NodeSignReader(self._store)
         self._ids: dict[str, str] = {}  # dataset -> id of the version that gave its figures
-        self._slice_objects = NewObjects(self._store, SLICES)
-        self._unread_slices: list[ObjectInfo] = []  # listed, and to be read
+        # (dataset, name) -> newest listed number, and its record's etag. Removed ones have a number too.
+        self._listed_slices: dict[tuple[str, str], tuple[int, str]] = {}
+        self._unread_slices: dict[tuple[str, str], ObjectInfo] = {}  # newest records, to be read
+        self._slices_left_out: set[tuple[str, str]] = set()  # beyond MOST_SLICES, of this listing
+        self._has_slices = False  # True after all slices were read once
+        self._slice_key = ""  # key from which the next page of slices goes on; "" begins anew
         self._left_out: dict[str, int] = {}  # subject of a warning -> the number that it last gave
         self._is_read = False  # True after the first scrape, which reads everything
         self._turn = 0  # index of the listing whose turn is next
@@ -216,33 +222,72 @@ class RootReader:
 
     def _read_slices(self, now_s: float) -> None:
         with self._part("slices"):
-            if not self._unread_slices or not self._is_read:
+            if not self._has_slices:
                 self._list_slices()
-            most = MOST_SLICES
-            if self._is_read:
-                most = 1
-            for info in self._unread_slices[:most]:
-                self._read_slice(info)
-            self._unread_slices = self._unread_slices[most:]
+                while self._slice_key:
+                    self._list_slices()
+                while self._unread_slices:
+                    self._read_next_slice()
+                self._has_slices = True
+            elif self._unread_slices:
+                self._read_next_slice()
+            else:
+                self._list_slices()
 
     def _list_slices(self) -> None:
-        newest: dict[tuple[str, str], tuple[int, ObjectInfo]] = {}
-        for info in self._slice_objects.new():
+        """List a page of slices, from where the last one ended, and queue the new ones.
+
+        Keys begin with names, so new ones are anywhere.
+        """
+        first = self._slice_key or SLICES
+        listed = list_from(
+            self._store,
+            SLICES,
+            first,
+        )
+        infos = list(islice(listed, PAGE))
+        if not self._slice_key:
+            self._slices_left_out = set()
+        self._slice_key = ""
+        if len(infos) == PAGE:
+            self._slice_key = infos[-1].key
+        for info in infos:
             parts = path_parts(info.key)
-            if parts is None or not info.key.endswith(".json"):
-                continue
-            dataset, name, n = parts
-            known = self.slices.get((dataset, name))
-            if known is not None and known.n >= n:
-                continue
-            listed = newest.get((dataset, name))
-            if listed is None or listed[0] < n:
-                newest[dataset, name] = n, info
-        infos = [info for _, info in newest.values()]
-        self._log_omission("slices", len(infos) - MOST_SLICES, "the first by name")
-        self._unread_slices = infos[:MOST_SLICES]
+            if parts is not None and info.key.endswith(".json"):
+                self._note_slice(info, *parts)
+        self._log_omission("slices", len(self._slices_left_out), "the first by name")
+
+    def _note_slice(self, info: ObjectInfo, dataset: str, name: str, n: int) -> None:
+        """Queue a listed slice, if its number is new, or its record was replaced."""
+        known = self._listed_slices.get((dataset, name))
+        if known is None and len(self._listed_slices) >= MOST_SLICES:
+            if len(self._slices_left_out) < MOST_LEFT_OUT:
+                self._slices_left_out.add((dataset, name))
+            return
+        if known is not None:
+            known_n, known_etag = known
+            is_known = n == known_n and info.etag == known_etag
+            if n < known_n or is_known:
+                return
+        self._listed_slices[dataset, name] = n, info.etag
+        self._unread_slices[dataset, name] = info
+
+    def _read_next_slice(self) -> None:
+        """Read the first slice that waits. Raises: StoreError; the slice then waits as the last one."""
+        at = next(iter(self._unread_slices))
+        info = self._unread_slices.pop(at)
+        try:
+            self._read_slice(info)
+        except ObjectNotFound as error:
+            self._fail("slices", str(error))
+        except StoreError:
+            self._unread_slices[at] = info
+            # Others may have come meanwhile, if this one is never read.
+            self._list_slices()
+            raise
 
     def _read_slice(self, info: ObjectInfo) -> None:
+        """Read the figures of a slice. Damage is noted. Raises: StoreError."""
         try:
             if info.nbytes > MAX_RECORD_BYTES:
                 raise Corrupt(
@@ -250,6 +295,8 @@ class RootReader:
                 )
             blob = self._store.get(info.key)
             record = parse_slice(blob.data, info.key)
+        except StoreError:
+            raise  # no verdict on the slice
         except (PenstockError, *DAMAGED) as error:  # one forged slice hides no other
             self._fail("slices", str(error))
             return

@@ -21,6 +21,8 @@ from .trail_facts import TrailFacts
 _log = logging.getLogger("penstock.metrics")
 MOST_DAMAGED = 100
 """Most damaged objects of a run that are logged."""
+MOST_FAILED = 4
+"""Failed runs after which a scrape reads no more: each may have taken all time that requests are repeated."""
 REQUESTS = 2
 """Requests of a reading after the first."""
 
@@ -159,7 +161,7 @@ def read_runs(
     now_s: float,
     on_error: Callable[[str], None],
 ) -> None:
-    """Read what is new of each run. A store that fails ends the reading; the figures stay until the next scrape."""
+    """Read what is new of each run. A store that fails often ends the reading; figures stay until the next scrape."""
 
     def read(reader: RunReader) -> str:
         try:
@@ -168,7 +170,10 @@ def read_runs(
             return str(error)
         return ""
 
+    n_failed = 0
     for problem in map_in_order(read, readers):
         if problem:
             on_error(problem)
+            n_failed += 1
+        if n_failed == MOST_FAILED:
             return

@@ -1,7 +1,7 @@
 """List and read the new objects of one run: its log, and its record."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from loader.dataset.log.entries import DAMAGED
@@ -36,13 +36,13 @@ class RunObjects(Protocol):
     """Objects of a run, read one at a time."""
 
     @property
-    def unread(self) -> Sequence[ObjectInfo]:
+    def unread(self) -> list[ObjectInfo]:
         """Listed objects that are to be read, the next one first."""
 
     def refresh(self, now_s: float) -> None:
         """List new objects. Raises: StoreError."""
 
-    def read(self) -> None:
+    def read(self, info: ObjectInfo) -> None:
         """Read one of them. Raises: Corrupt; StoreError."""
 
 
@@ -95,9 +95,8 @@ class TrailSource:
             )
             self.is_whole = False
 
-    def read(self) -> None:
-        """Read the oldest new object. Raises: Corrupt; FormatTooNew; StoreError."""
-        info = self._unread.pop(0)
+    def read(self, info: ObjectInfo) -> None:
+        """Read a new object. Raises: Corrupt; FormatTooNew; StoreError."""
         where = f"{self._store.url}/{info.key}"
         if info.nbytes > MOST_OBJECT_BYTES:
             raise Corrupt(f"{where} has {info.nbytes:,} bytes; an object of a run log has fewer")
@@ -187,9 +186,8 @@ class RecordSource:
             # One listing of all folders would now take several pages.
             self._all = None
 
-    def read(self) -> None:
+    def read(self, info: ObjectInfo) -> None:
         """Read one of the new objects. Raises: Corrupt; StoreError."""
-        info = self._unread.pop(0)
         kind, name = self._parts(info)
         readers: dict[str, Callable[[ObjectInfo, str], None]] = {
             "events": self._read_event,
@@ -321,17 +319,20 @@ class RecordSource:
 def read_next(source: RunObjects) -> str:
     """Read the next object of a source; return its damage, or "". One that was deleted meanwhile is left out.
 
-    Raises: StoreError.
+    Raises: StoreError; the object then stays the next one.
     """
+    info = source.unread[0]
+    damage = ""
     try:
-        source.read()
+        source.read(info)
     except ObjectNotFound:
-        return ""
+        pass
     except StoreError:
-        raise
+        raise  # no verdict on the object: an event that is never read would leave an ended run running
     except (PenstockError, *DAMAGED) as error:  # also errors of a forged object's values
-        return str(error)
-    return ""
+        damage = str(error)
+    source.unread.pop(0)
+    return damage
 
 
 def _write_us(info: ObjectInfo) -> int:

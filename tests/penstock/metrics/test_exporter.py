@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import loader
 from loader.dataset.slices import list_slices, remove_slice
 from loader.dataset.tables.slice_record import MAX_RECORD_BYTES
+from loader.errors import Transient
 from loader.run.trail.read_trail import read_rows
 from loader.run.trail.trail import trail_folder
 from penstock.cli import main
@@ -28,7 +29,10 @@ from penstock.train.run_folder import RunFolder
 from penstock.usage.prices import PriceTable
 from penstock.usage.stored import stored_bytes
 from tests.penstock.metrics.histories import even_steps, put_interval, put_start, put_steps
+from tests.proxy_stores import ObservedStore
 
+N_SCRAPES = 40
+"""Enough to read what is new of everything."""
 Figures = dict[tuple[str, tuple[str, ...]], float]
 WEEK_S = 7 * 86_400.0
 
@@ -51,6 +55,17 @@ def scrape_figures(collector: RootCollector) -> Figures:
             assert key not in figures
             figures[key] = sample.value
     return figures
+
+
+def scraped(root: loader.Root) -> RootReader:
+    reader = RootReader(root)
+    reader.read()
+    return reader
+
+
+def read_scrapes(reader: RootReader) -> None:
+    for _ in range(N_SCRAPES):
+        reader.read()
 
 
 @pytest.fixture
@@ -219,6 +234,44 @@ def test_damage_hides_nothing_else(root: loader.Root) -> None:
         assert after["training_state", (run, "damaged")] == 1
         assert after["training_step", (run,)] == before["training_step", (run,)]
     assert after["training_state", ("bare", "running")] == 1
+
+
+def test_what_a_scrape_could_not_read_a_later_one_reads(
+    root: loader.Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreadable = ["slices/photos/"]
+
+    def fail(verb: str, key: str) -> None:
+        if verb.startswith("get") and key.startswith(tuple(unreadable)):
+            raise Transient(f"cannot read {key}")
+
+    store = root.store
+    monkeypatch.setattr(root, "store", ObservedStore(store, fail))
+    reader = RootReader(root)
+    reader.read()
+    assert (reader.slices, "slices" in reader.errors) == ({}, True)
+    unreadable.clear()
+    read_scrapes(reader)
+    assert reader.slices == scraped(root).slices
+    RunFolder(store, "big").put_event(1, 2, "ended", 120, {})
+    unreadable.append("trainings/big/events/")
+    read_scrapes(reader)
+    assert reader.errors["trainings"].startswith("cannot read trainings/big/events/")
+    unreadable.clear()
+    read_scrapes(reader)
+    assert reader.runs["big"].state(reader.read_s) == "finished"
+
+
+def test_new_slices_are_found_wherever_their_names_are(
+    root: loader.Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(root_reader, "PAGE", 2)
+    reader = scraped(root)
+    for name in ("aaa", "cups", "zzz"):
+        root.save_slice("photos@1", name, ["k1"], by="ann", why="look")
+    read_scrapes(reader)
+    assert reader.slices == scraped(root).slices
+    assert {"aaa", "cups", "zzz"} <= {name for _, name in reader.slices}
 
 
 def test_large_records_are_read_and_larger_ones_are_named(root: loader.Root) -> None:

@@ -88,12 +88,18 @@ def second(microseconds: int) -> str:
     return f"{datetime.fromtimestamp(microseconds / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
 
 
+def _is_number(text: str) -> bool:
+    """Return whether a text is digits with at most one point. `isdigit` also accepts "²", which is no number."""
+    digits = text.replace(".", "", 1)
+    return digits.isascii() and digits.isdigit()
+
+
 def parse_length(text: str) -> float:
     """Parse '90s', '30m', '72h' or '7d' as seconds. Raises: InvalidRuntime."""
     units = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
     number = text[:-1]
     unit = text[-1:]
-    if unit not in units or not number.replace(".", "", 1).isdigit():
+    if unit not in units or not _is_number(number):
         raise InvalidRuntime(
             f"{text!r} is not a length of time; accepted: a number with s, m, h or d, such as 72h",
             what="length of time",
@@ -108,7 +114,7 @@ def parse_size(text: str) -> int:
     units = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
     unit = next((unit for unit in units if text.endswith(unit)), "")
     number = text.removesuffix(unit).strip()
-    if not number.replace(".", "", 1).isdigit():
+    if not _is_number(number):
         raise InvalidRuntime(
             f"{text!r} is not a size; accepted: bytes, or a number with KiB, MiB, GiB or TiB",
             what="size",

@@ -132,8 +132,15 @@ class Following(SuccessiveLoaders):
                 stored = self._read(key)
             else:
                 return grown
-        # None: deleted since another rank stored it. `plan` too: a restart may already have it from its state.
-        if stored is None or self.plan.hash not in (stored["before"], stored["plan"]):
+        if stored is None:
+            where = f"{self._root.url}/{key}"
+            raise Corrupt(
+                f"{where} was deleted while this rank read it: restore it from a mirror, or start all ranks again",
+                what="record of a followed run",
+                where=where,
+            )
+        # `plan` too: a restart may already have it from its state.
+        if self.plan.hash not in (stored["before"], stored["plan"]):
             raise PlanMismatch(
                 f"run {self._run!r} went on at step {step} from another plan than {self.plan.hash} "
                 f"({self._root.url}/{key}): give a training that is another one a name of its own",

@@ -28,7 +28,7 @@ from loader.storage.disk.unlisted_files import delete_in_place, list_in_place
 from loader.storage.threads import DaemonPool
 
 from ..exclusion_records import standing_exclusions
-from ..formats.importing.write_parts import PartLayout, write_parts
+from ..formats.importing.write_parts import PartLayout, WrittenParts, write_parts
 from ..formats.registration.register import transaction
 from ..progress import progress
 from ..threads import check_workers
@@ -249,16 +249,16 @@ class _Packing:
         """Write each unit as a part, unless a killed command has; return the parts in order."""
         pool = DaemonPool(workers, "penstock-pack")
 
-        def write(unit: "_Unit") -> list[Part]:
-            written = write_parts(self._sequences.samples(unit.numbers, unit.keys), layout, unit.name)
-            self._skipped_parts += written.skipped
-            return written.parts
+        def write(unit: "_Unit") -> WrittenParts:
+            return write_parts(self._sequences.samples(unit.numbers, unit.keys), layout, unit.name)
 
         try:
             futures = [pool.submit(write, unit) for unit in units]
             parts: list[Part] = []
             for future in progress(futures, "pack"):
-                parts += future.result()
+                written = future.result()
+                parts += written.parts
+                self._skipped_parts += written.skipped
             return parts
         finally:
             pool.dismiss()

@@ -608,10 +608,10 @@ def test_lengths_and_sizes():
         604_800,
     ]
     assert [parse_size(text) for text in ("0", "4096", "1.5KiB", "2TiB")] == [0, 4096, 1536, 2**41]
-    for wrong in ("", "72", "h", "-1h", "1w", "1e3s"):
+    for wrong in ("", "72", "h", "-1h", "1w", "1e3s", "²d"):
         with refusal(InvalidRuntime, what="length of time", given=wrong):
             parse_length(wrong)
-    for wrong in ("", "1GB", "-1", "KiB"):
+    for wrong in ("", "1GB", "-1", "KiB", "²GiB"):
         with refusal(InvalidRuntime, what="size", given=wrong):
             parse_size(wrong)
 

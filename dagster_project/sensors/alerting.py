@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import dagster as dg
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 REMINDER_S = 86_400.0
+SEND_S = 60.0
+"""Seconds of a tick in which alerts are sent; the others wait for the next one. A dead channel takes 30 for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,15 @@ def alarms(
     return [_build_alarm(raised) for raised in dataset_conditions(facts, now_s, limits)]
 
 
-def due(now: Sequence[Alarm], state: str, now_s: float | None = None) -> tuple[list[Alert], str]:
+class DueAlert(NamedTuple):
+    """An alert to send."""
+
+    key: str
+    """Key of its alarm."""
+    alert: Alert
+
+
+def due(now: Sequence[Alarm], state: str, now_s: float | None = None) -> tuple[list[DueAlert], str]:
     """Return (alerts to send, state for the next call). state: "" on the first call; unreadable text counts as ""."""
     if now_s is None:
         at_s = time.time()
@@ -94,13 +104,53 @@ def due(now: Sequence[Alarm], state: str, now_s: float | None = None) -> tuple[l
         known = before.pop(alarm.key, None)
         is_due = known is None or at_s - known[0] >= REMINDER_S
         if is_due:
-            alerts.append(alarm.alert)
+            alerts.append(DueAlert(alarm.key, alarm.alert))
         lasting[alarm.key] = [at_s if is_due or known is None else known[0], alarm.alert.dataset]
     for key, (_, dataset) in before.items():
         name, _, subject = key.partition(" ")
         what = f"{name} is over" + (f": {subject}" if subject else "")
-        alerts.append(Alert(name=name, severity="resolved", dataset=dataset, what=what))
+        alerts.append(DueAlert(key, Alert(name=name, severity="resolved", dataset=dataset, what=what)))
     return alerts, json.dumps(lasting, sort_keys=True)
+
+
+def without_unsent(state: str, earlier: str, unsent: Sequence[str]) -> str:
+    """Return the state after alerts without those that no channel took, which are then due again.
+
+    state, earlier: after and before `due`. unsent: keys of their alarms.
+    """
+    alerts = dict[str, object](_sent_alerts(state))
+    before = _sent_alerts(earlier)
+    for key in unsent:
+        alerts.pop(key, None)
+        if key in before:
+            alerts[key] = before[key]
+    return json.dumps(alerts, sort_keys=True)
+
+
+def _send_due(
+    context: dg.SensorEvaluationContext, alerts: AlertsResource, lasting: Sequence[Alarm], now_s: float
+) -> str:
+    """Send the alerts of lasting alarms, and note them in the cursor; return how many were sent and how many not."""
+    earlier = context.cursor or ""
+    to_send, state = due(lasting, earlier, now_s)
+    n_remote = len(alerts.channels()) - 1  # the log takes every alert
+    until_s = time.monotonic() + SEND_S
+    unsent = []
+    n_problems = 0
+    for key, alert in to_send:
+        if time.monotonic() > until_s:
+            unsent.append(key)
+            continue
+        problems = alerts.send(alert)
+        n_problems += len(problems)
+        for problem in problems:
+            context.log.error(problem)
+        # One that took it would get it twice.
+        if problems and len(problems) == n_remote:
+            unsent.append(key)
+    # Last, so that a killed tick sends its alerts again.
+    context.update_cursor(without_unsent(state, earlier, unsent))
+    return f"{len(to_send)} alerts sent, {n_problems} not delivered"
 
 
 def _sent_alerts(text: str) -> dict[str, tuple[float, str]]:
@@ -165,14 +215,9 @@ def watch_sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> 
         if published_us:
             published_s = published_us / 1e6
         lasting = alarms(spec.name, facts, published_s, spec.alerts, now_s)
-        to_send, cursor = due(lasting, context.cursor or "", now_s)
-        problems = [problem for alert in to_send for problem in alerts.send(alert)]
-        for problem in problems:
-            context.log.error(problem)
-        # Last, so that a killed tick sends its alerts again.
-        context.update_cursor(cursor)
+        sent = _send_due(context, alerts, lasting, now_s)
         summary = "; ".join(alarm.alert.what for alarm in lasting) or "all is well"
-        return dg.SkipReason(f"{len(to_send)} alerts sent, {len(problems)} not delivered; {summary}"[:1000])
+        return dg.SkipReason(f"{sent}; {summary}"[:1000])
 
     return watch
 
@@ -259,10 +304,7 @@ def jobs_sensor() -> dg.SensorDefinition:
             for job in ended:
                 _end(context, job.folder, compute)
         lasting = [_alarm(job) for job in abandoned if job not in ended]
-        to_send, cursor = due(lasting, context.cursor or "", now_s)
-        for problem in (problem for alert in to_send for problem in alerts.send(alert)):
-            context.log.error(problem)
-        context.update_cursor(cursor)
+        _send_due(context, alerts, lasting, now_s)
         return dg.SkipReason(f"{len(abandoned)} jobs without an attending process, {len(ended)} cancelled")
 
     return jobs

@@ -71,7 +71,8 @@ def test_alarm_is_told_at_its_beginning_daily_and_at_its_end(looks: list[tuple[f
             Alarm(alert=Alert(name="batch-stopped", severity="error", dataset="d", what=key), subject=key)
             for key in sorted(lasting)
         ]
-        alerts, told = due(now, told, at_s)
+        due_alerts, told = due(now, told, at_s)
+        alerts = [one.alert for one in due_alerts]
         begun = {key for key in lasting if key not in last or at_s - last[key] >= REMINDER_S}
         over = last.keys() - lasting
         assert sorted(alert.what for alert in alerts if alert.severity == "error") == sorted(begun)

@@ -77,6 +77,36 @@ def test_alert_names_an_abandoned_job_once_and_its_end(
     assert not young.stopped
 
 
+def test_alert_that_no_channel_took_is_sent_again(
+    root: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(AlertsResource().variable, "webhook+http://127.0.0.1:9/a,webhook+http://127.0.0.1:9/b")
+    told: list[str] = []
+    problems = [["a is down", "b is down"], ["a is down"], [], ["a is down", "b is down"], []]
+
+    def send(alert: Alert, to: object) -> list[str]:
+        told.append(alert.severity)
+        return problems[len(told) - 1]
+
+    monkeypatch.setattr("resources.alerts.send", send)
+    submit_old_job(root, 7, "old")
+    cursor = ""
+    for _ in range(3):
+        cursor = tick(instance, root, cursor)
+    assert told == ["warning", "warning"], "one of two channels took the second"
+    monkeypatch.setattr(alerting, "SEND_S", -1.0)
+    submit_old_job(root, 7, "late")
+    cursor = tick(instance, root, cursor)
+    assert told == ["warning", "warning"], "a slow channel leaves the rest to the next tick"
+    monkeypatch.setattr(alerting, "SEND_S", 60.0)
+    cursor = tick(instance, root, cursor)
+    assert told == ["warning"] * 3
+    done_by(job_in(root, "old"), numbers(4), INLINE)
+    for _ in range(3):
+        cursor = tick(instance, root, cursor)
+    assert told == ["warning"] * 3 + ["resolved"] * 2
+
+
 def test_somebody_who_waits_keeps_a_job(
     root: Path, instance: dg.DagsterInstance, alerts: list[Alert]
 ) -> None:

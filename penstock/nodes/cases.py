@@ -15,7 +15,7 @@ from typing import Any
 
 from loader.dataset.log.entries import DAMAGED, canonical
 from loader.dataset.log.marker import create_root_if_empty
-from loader.errors import AlreadyExists, Conflict, Corrupt, ObjectNotFound
+from loader.errors import AlreadyExists, Conflict, Corrupt, ObjectNotFound, StoreError
 from loader.keywords import is_whole_number
 from loader.storage import Store
 
@@ -181,34 +181,36 @@ class CaseBook:
         create_root_if_empty(self._store)
         while True:
             # The next number, created once: two watchers raise one alert.
-            self._last_alert += 1
-            key = f"{ALERTS}{self._last_alert:016d}.json"
+            number = self._last_alert + 1
+            key = f"{ALERTS}{number:016d}.json"
             try:
                 self._store.put_if_absent(key, canonical(body))
             except AlreadyExists:  # another watcher's, an old one that no listing shows, or a damaged one
-                self._note_alert(self._body(key) or {})
+                _note_alert(alerts, self._body(key) or {})
+                self._last_alert = number  # after the read: a number that could not be read is read again
                 if alerts.get(about, 0) > at_us - ALERT_EVERY_US:
                     return False
+            except StoreError:
+                # It may be stored, and would count as another watcher's, so no watcher would show it.
+                self._last_alert = number
+                raise
             else:
+                self._last_alert = number
                 alerts[about] = at_us
                 return True
 
     def _load_alerts(self) -> dict[str, int]:
         if self._alerts is None:
-            self._alerts = {}
             matches = (_ALERT.fullmatch(info.key) for info in self._store.list(ALERTS))
             numbers = heapq.nlargest(ALERTS_READ, (int(match[1]) for match in matches if match))
-            self._last_alert = max(numbers, default=0)
             keys = [f"{ALERTS}{number:016d}.json" for number in numbers]
+            alerts: dict[str, int] = {}
             for body in map_in_order(self._body, keys, at_once=AT_ONCE):
-                self._note_alert(body or {})
+                _note_alert(alerts, body or {})
+            # After the reads: if the store fails, the next call lists the alerts again.
+            self._last_alert = max(numbers, default=0)
+            self._alerts = alerts
         return self._alerts
-
-    def _note_alert(self, body: Mapping[str, Any]) -> None:
-        about = body.get("about", "")
-        at_us = _object_time(body)
-        if self._alerts is not None and isinstance(about, str) and at_us is not None:
-            self._alerts[about] = max(at_us, self._alerts.get(about, 0))
 
     def _add(self, number: int, body: Mapping[str, Any]) -> None:
         node = body.get("node")
@@ -269,6 +271,14 @@ def settlement_us(known: Sequence[Case]) -> dict[str, int]:
 
 def _key(number: int, name: str) -> str:
     return f"{FOLDER}q-{number}/{name}.json"
+
+
+def _note_alert(alerts: dict[str, int], body: Mapping[str, Any]) -> None:
+    """Add an alert to the newest ones. alerts: what each is about -> its time."""
+    about = body.get("about", "")
+    at_us = _object_time(body)
+    if isinstance(about, str) and at_us is not None:
+        alerts[about] = max(at_us, alerts.get(about, 0))
 
 
 def _object_time(body: Mapping[str, Any]) -> int | None:

@@ -32,6 +32,7 @@ from penstock.nodes.range_reads import ObjectRange
 from penstock.nodes.suspects import MINUTE_US, NodeFault, Suspect
 from penstock.nodes.version_ranges import version_crcs
 from penstock.nodes.watch import NodeWatch, drain_by_hand, return_by_hand, watch_nodes
+from tests.proxy_stores import ObservedStore
 from tests.refusals import refusal
 
 FAILS = {"planted": NodeCheck(command=("sh", "-c", "echo hot; exit 2"))}
@@ -610,6 +611,46 @@ def test_alerts_about_other_things_hide_none(record: loader.Root) -> None:
     later = CaseBook(record.store)
     assert all(later.alert_us(about) > 0 for about in ("", "m1 unread", "m2 unread"))
     assert later.alert_us("m3 unread") == 0
+
+
+@pytest.mark.parametrize("verb", ["list", "get"])
+def test_alerts_are_listed_again_after_a_store_failed(record: loader.Root, verb: str) -> None:
+    for number in range(3):
+        CaseBook(record.store).put_alert("hot", f"m{number} unread")
+    failures = [verb]
+
+    def before(name: str, key: str) -> None:
+        if name.startswith(verb) and key.startswith("nodes/alerts/") and failures:
+            failures.clear()
+            raise Transient("503")
+
+    store = ObservedStore(record.store, before)
+    book = CaseBook(cast("Store", store))
+    with pytest.raises(Transient):
+        book.alert_us("m0 unread")
+    store.calls.clear()
+    assert all(book.alert_us(f"m{number} unread") > 0 for number in range(3))
+    assert book.put_alert("slow", "m3 slow")
+    assert [key for name, key in store.calls if name == "put_if_absent"] == [
+        "nodes/alerts/0000000000000004.json"
+    ]
+
+
+def test_alert_of_another_watcher_that_could_not_be_read_is_read_again(record: loader.Root) -> None:
+    failures: list[str] = []
+
+    def before(name: str, key: str) -> None:
+        if name.startswith("get") and key.startswith("nodes/alerts/") and failures:
+            raise Transient(failures.pop())
+
+    book = CaseBook(cast("Store", ObservedStore(record.store, before)))
+    assert book.alert_us() == 0
+    assert CaseBook(record.store).put_alert("hot")
+    failures.append("503")
+    with pytest.raises(Transient):
+        book.put_alert("hot")
+    assert not book.put_alert("hot")
+    assert len([*record.store.list("nodes/alerts/")]) == 1
 
 
 def test_held_run_is_released_while_the_record_fails(record: loader.Root) -> None:

@@ -114,7 +114,7 @@ def due(now: Sequence[Alarm], state: str, now_s: float | None = None) -> tuple[l
 
 
 def without_unsent(state: str, earlier: str, unsent: Sequence[str]) -> str:
-    """Return the state after alerts without those that no channel took, which are then due again.
+    """Return the state after alerts, in which alarms that no channel took are due again.
 
     state, earlier: after and before `due`. unsent: keys of their alarms.
     """

@@ -33,7 +33,7 @@ POLL_S = 0.005
 OWN_WAIT_S = 60.0
 """Longest wait for a page that a thread of this process is fetching."""
 TOUCH_S = 60.0
-"""Age in seconds of a set's file at which a loader touches it."""
+"""Age in seconds of a set's file at which a loader touches it, and pause before it declares its sets again."""
 SLACK_PAGES = 1
 """Pages that the capacity leaves free for each running loader: one whose claim expired may still be written."""
 ENDED_NS = 2**63 - 1
@@ -41,7 +41,7 @@ ENDED_NS = 2**63 - 1
 
 Count = Callable[[str, int], None]
 Sets = Callable[[], Sequence[ObjectSet]]
-"""() -> the sets of objects that a loader reads. Called once, before the first claim."""
+"""() -> the sets of objects that a loader reads. Called before the first claim, and again `TOUCH_S` after a failure."""
 
 
 class OpenCache:
@@ -66,6 +66,7 @@ class OpenCache:
         self._load_sets = sets
         self._own_sets: Sequence[ObjectSet] = ()  # loaded before the first claim
         self._is_declared = False
+        self._next_declaration_s = -math.inf
         self._pages = Pages(folder, shared=shared)
         self._claims = Claims(folder, shared=shared)
         self._sets = ObjectSets(folder, shared=shared)
@@ -280,28 +281,32 @@ class OpenCache:
                 self._room.change(-unused_bytes)
 
     def _declare(self) -> None:
-        """Tell the others which objects this loader reads."""
+        """Tell the others which objects this loader reads, unless that failed less than a minute ago."""
         with self._beating:
-            if not self._is_declared:
-                with self._contain_errors("declare"):
-                    self._write_sets()
+            now_s = time.monotonic()
+            if self._is_declared or now_s < self._next_declaration_s:
+                return
+            is_first = self._next_declaration_s == -math.inf
+            self._write_sets()
+            if is_first:
                 self.share.begin_epoch()
-            self._is_declared = True
 
     def reload_sets(self) -> None:
         """Tell the others the objects that this loader reads anew: its share of them has changed."""
         with self._beating:
-            if not self._is_declared:
-                return
-            with self._contain_errors("declare"):
+            if self._is_declared:
                 self._write_sets()
 
     def _write_sets(self) -> None:
-        """Load the sets, and tell the others. Raises: OSError; PenstockError."""
-        self._own_sets = [objects for objects in self._load_sets() if objects.body]
-        self._next_touch_s = 0.0
-        self._loaders.write(self.limit_bytes or 0, [objects.id for objects in self._own_sets])
-        self._look_at_folder()
+        """Load the sets, and tell the others. After a failure, a later claim tries again (`_declare`)."""
+        self._is_declared = False
+        self._next_declaration_s = time.monotonic() + TOUCH_S
+        with self._contain_errors("declare"):
+            self._own_sets = [objects for objects in self._load_sets() if objects.body]
+            self._next_touch_s = 0.0
+            self._loaders.write(self.limit_bytes or 0, [objects.id for objects in self._own_sets])
+            self._look_at_folder()
+            self._is_declared = True
 
     def _look_at_folder(self) -> None:
         """Set the share from the sets and the running loaders in the folder. Raises: OSError."""
@@ -332,11 +337,11 @@ class OpenCache:
         slack = SLACK_PAGES * (self.page_bytes + HEADER_BYTES) * max(len(running), 1)
         self._capacity_bytes = max(0, limit - slack)
         has_changed = sets.keys() != self._read_sets.keys() or running != self._running
-        self._running = running
         if sets.keys() != self._read_sets.keys():
-            self._read_sets = sets
             bodies = [objects.load() for objects in sets.values()]
             self._demand_bytes = pages_bytes(bodies, self.page_bytes, HEADER_BYTES)
+            self._read_sets = sets  # after `load`, which may fail: the next look tries again
+        self._running = running
         if has_changed:
             self._room.outdate()
         self.share.set_share(self._capacity_bytes, self._demand_bytes)

@@ -5,6 +5,7 @@ size, little-endian; ascending. The id is a hash of the file, so that a forged o
 it. A set of millions of objects is in memory only while its bytes are summed or the folder's files are counted.
 """
 
+import errno
 import hashlib
 import os
 import stat
@@ -28,6 +29,8 @@ SET_BYTES_MAX = 2**26
 OBJECT_BYTES_MAX = 2**53
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 """Flags that open no link, and wait for no writer of a pipe."""
+NO_FILE_OF_OURS = frozenset({errno.EACCES, errno.ELOOP, errno.ENXIO, errno.EPERM})
+"""Errors of opening another user's file, a link or a socket: they do not pass."""
 _ROW = struct.Struct("<8sQ")
 _ROWS = np.dtype([("prefix", ">u8"), ("nbytes", "<u8")])
 _KEY_BYTES = 8
@@ -95,8 +98,8 @@ class StoredSet:
         self.objects_id = objects_id
 
     def load(self) -> bytes:
-        """Return the file; empty if it is gone."""
-        with suppress(OSError), open(self._path, "rb") as file:
+        """Return the file; empty if it is gone. Raises: OSError."""
+        with suppress(FileNotFoundError), open(self._path, "rb") as file:
             return file.read()
         return b""
 
@@ -145,8 +148,10 @@ class ObjectSets:
             if age_s is None:
                 continue
             if name not in self._checked:
-                self._checked[name] = self._check(path, name)
-            stored = self._checked[name]
+                # After a disk fault the next call reads the file again: one bad file must not hide the others.
+                with suppress(OSError):
+                    self._checked[name] = self._check(path, name)
+            stored = self._checked.get(name)
             if stored is None:
                 continue
             objects_id = stored.objects_id
@@ -189,19 +194,13 @@ class ObjectSets:
         path: str,
         name: str,
     ) -> StoredSet | None:
-        """Return the set in a file; None if its bytes do not fit its name."""
+        """Return the set in a file; None if its bytes do not fit its name. Raises: OSError for a disk fault."""
         body = b""
-        with suppress(OSError):
-            descriptor = os.open(path, READ_FLAGS)
-            try:
-                status = os.fstat(descriptor)
-                is_trusted = self._user in (None, status.st_uid)
-                is_file = stat.S_ISREG(status.st_mode)
-                if is_trusted and is_file:
-                    nbytes = min(status.st_size, SET_BYTES_MAX)
-                    body = os.read(descriptor, nbytes)
-            finally:
-                os.close(descriptor)
+        try:
+            body = self._read(path)
+        except OSError as error:
+            if error.errno not in NO_FILE_OF_OURS:
+                raise
         is_whole = len(body) % _ROW.size == 0
         if body and is_whole and _set_id(body) == name:
             rows = np.frombuffer(body, _ROWS)  # [objects]
@@ -214,6 +213,19 @@ class ObjectSets:
                 return StoredSet(path, objects_id)
         self.damaged.append(name)
         return None
+
+    def _read(self, path: str) -> bytes:
+        """Return the file; empty if it is no file, or of a user that is not trusted."""
+        descriptor = os.open(path, READ_FLAGS)
+        try:
+            status = os.fstat(descriptor)
+            is_trusted = self._user in (None, status.st_uid)
+            if not is_trusted or not stat.S_ISREG(status.st_mode):
+                return b""
+            nbytes = min(status.st_size, SET_BYTES_MAX)
+            return os.read(descriptor, nbytes)
+        finally:
+            os.close(descriptor)
 
 
 class ObjectEpochs:

@@ -181,7 +181,7 @@ def _read(path: str) -> bytes:
     descriptor = os.open(path, READ_FLAGS)
     try:
         return os.read(descriptor, SIGN_BYTES_MAX)
-    except OSError:
+    except (IsADirectoryError, BlockingIOError):
         return b""  # a folder or a pipe is not a sign
     finally:
         os.close(descriptor)

@@ -1,5 +1,6 @@
 """What a cache keeps when its limit is reached, and where a cache may not be."""
 
+import errno
 import json
 import logging
 import os
@@ -286,6 +287,73 @@ def test_damaged_set_does_not_count_and_is_named_once(damage, folder, put, caplo
         look_again(cache)
     assert cache.share.share == 1.0
     assert len([record for record in caplog.records if path.name in record.message]) == 1
+
+
+def fail_once(monkeypatch, call, path, number):
+    """Let a system call fail once for a file that `os.open` opens, or its descriptor."""
+    real = {"open": os.open, "read": os.read}
+    descriptors = set()
+    faults = [OSError(number, os.strerror(number))]
+
+    def open_file(name, *arguments, **options):
+        if call == "open" and name == str(path) and faults:
+            raise faults.pop()
+        descriptor = real["open"](name, *arguments, **options)
+        if name == str(path):
+            descriptors.add(descriptor)
+        return descriptor
+
+    def read(descriptor, nbytes):
+        if call == "read" and descriptor in descriptors and faults:
+            raise faults.pop()
+        return real["read"](descriptor, nbytes)
+
+    monkeypatch.setattr(os, "open", open_file)
+    monkeypatch.setattr(os, "read", read)
+
+
+@pytest.mark.parametrize(
+    ("call", "number"), [("open", errno.EMFILE), ("open", errno.ENOENT), ("read", errno.EIO)]
+)
+def test_set_that_could_not_be_read_once_counts_from_the_next_look(
+    call, number, folder, put, caplog, monkeypatch
+):
+    make_place(str(folder))
+    other = objects(100, OTHER)
+    (folder / "wanted" / other.id).write_bytes(other.body)
+    fail_once(monkeypatch, call, folder / "wanted" / other.id, number)
+    cache = opened(folder, 50, objects(100))
+    assert put(cache, name(by_rank(100)[0]), bytes(PAGE))
+    look_again(cache)
+    assert cache.share.share == pytest.approx(0.25)
+    assert caplog.records == []
+
+
+def test_sets_whose_rows_could_not_be_read_once_count_from_the_next_look(folder, put):
+    first = opened(folder, 50, objects(100), loaders=2)
+    put(first, name(by_rank(100)[0]), bytes(PAGE))
+    other = objects(100, OTHER)
+    path = folder / "wanted" / other.id
+    path.write_bytes(other.body)
+    assert other.id in first._sets.read()
+    path.unlink()
+    path.mkdir()  # reading it fails
+    look_again(first)
+    assert first.share.share == pytest.approx(0.51)
+    path.rmdir()
+    path.write_bytes(other.body)
+    look_again(first)
+    assert first.share.share == pytest.approx(0.255)
+
+
+def test_sign_that_could_not_be_read_once_counts_from_the_next_look(folder, monkeypatch):
+    first = opened(folder, 50, loaders=2)
+    second = opened(folder, 60, loaders=2)
+    fail_once(monkeypatch, "read", second._loaders._own, errno.EIO)
+    look_again(first)
+    assert len(first._running) == 1
+    look_again(first)
+    assert len(first._running) == 2
 
 
 @pytest.mark.parametrize("age_s", [DEAD_S + 1, -DEAD_S - 1])

@@ -1,18 +1,22 @@
 """Sets of objects: their bytes, the nodes that divide them, and sets of a million objects."""
 
+import itertools
+import shutil
 import sys
 import tracemalloc
 
 import numpy as np
 import pytest
 
-from loader.cache.node_cache import OpenCache
+from loader.cache.node_cache import TOUCH_S, OpenCache
 from loader.cache.object_sets import ObjectEpochs, ObjectSet, pages_bytes
 from loader.cache.pages import HEADER_BYTES, make_place, object_prefix, page_name
 from loader.cache.spec import NodeCache
+from loader.errors import Transient
 
 PAGE = 4096
 ROWS = np.dtype([("prefix", ">u8"), ("nbytes", "<u8")])
+_numbers = itertools.count()
 
 
 def many(count, nbytes=PAGE, *, seed=1, also=()):
@@ -104,3 +108,77 @@ def test_memory_beside_the_list_of_objects_is_bounded(tmp_path, count):
     assert cache._demand_bytes == np.frombuffer(objects.body, ROWS)["nbytes"].sum() + count * HEADER_BYTES
     assert kept < 2**18
     assert peak < 2.5 * nbytes + 2**20
+
+
+class FailingSets:
+    """The set of one object, whose first reads fail."""
+
+    def __init__(self, failures=0):
+        self.failures = failures
+        self.reads = 0
+        self.objects = ObjectSet.of([("first", 10 * PAGE)])
+
+    def __call__(self):
+        self.reads += 1
+        if self.reads <= self.failures:
+            raise Transient("memory://root/shards.parquet: no answer")
+        return [self.objects]
+
+
+def claim_pages(cache, count):
+    for _ in range(count):
+        number = next(_numbers)  # a page that nobody fetches yet
+        cache.read(page_name("first", PAGE, number), (), claim=PAGE)
+
+
+def pass_a_minute(cache):
+    cache._next_declaration_s -= TOUCH_S
+
+
+def opened_cache(folder, sets):
+    spec = NodeCache(path=folder, limit_bytes=20 * (PAGE + HEADER_BYTES), page_bytes=PAGE)
+    return OpenCache(spec, lambda what, amount: None, sets)
+
+
+def test_sets_that_the_store_does_not_return_are_declared_a_minute_later(tmp_path, caplog):
+    sets = FailingSets(failures=2)
+    cache = opened_cache(tmp_path, sets)
+    file = tmp_path / "wanted" / sets.objects.id
+    for reads in (1, 2):
+        claim_pages(cache, 3)
+        assert (sets.reads, file.exists(), cache._demand_bytes) == (reads, False, 0)
+        pass_a_minute(cache)
+    claim_pages(cache, 3)
+    pass_a_minute(cache)
+    claim_pages(cache, 3)
+    assert (sets.reads, file.exists()) == (3, True)
+    assert cache._demand_bytes == 10 * (PAGE + HEADER_BYTES)
+    assert [running.sets for running in cache._loaders.read()] == [(sets.objects.id,)]
+    assert len(caplog.records) == 1
+    cache.close()
+
+
+def test_sign_that_the_disk_did_not_take_names_the_sets_a_minute_later(tmp_path):
+    sets = FailingSets()
+    cache = opened_cache(tmp_path, sets)
+    shutil.rmtree(tmp_path / "writing")
+    claim_pages(cache, 1)
+    (tmp_path / "writing").mkdir()
+    pass_a_minute(cache)
+    claim_pages(cache, 1)
+    (sign,) = (tmp_path / "loaders").iterdir()
+    assert sign.read_bytes()[8:].hex() == sets.objects.id
+    cache.close()
+
+
+def test_share_of_other_nodes_that_failed_is_declared_later(tmp_path):
+    sets = FailingSets()
+    cache = opened_cache(tmp_path, sets)
+    claim_pages(cache, 1)
+    sets.objects = ObjectSet.of([("first", 5 * PAGE)])
+    sets.failures = 2
+    cache.reload_sets()
+    pass_a_minute(cache)
+    claim_pages(cache, 1)
+    assert (tmp_path / "wanted" / sets.objects.id).exists()
+    cache.close()

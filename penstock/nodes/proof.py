@@ -76,7 +76,11 @@ class NodeProver:
         if failed is not None:
             return NodeProof(is_bad=True, text=f"{failed.check} failed: {failed.text}", evidence=checked)
         words = "; ".join([reads.text, *(f"{one.check}: {one.text}" for one in results)])
-        return NodeProof(is_bad=False, text=words, evidence=checked, is_tested=reads.is_tested)
+        is_tested = reads.is_tested
+        # A slow node is refuted by its times. Elsewhere the check that failed before may be unknown now.
+        if suspect.sign != "slow reads" and worst(results) is CheckStatus.UNKNOWN:
+            is_tested = False
+        return NodeProof(is_bad=False, text=words, evidence=checked, is_tested=is_tested)
 
     def is_clean(self, node: str, faults: Sequence[NodeFault], healthy: Sequence[str] | None = None) -> bool:
         """Return whether a node reads the ranges correctly and its checks pass, warnings included.
@@ -101,7 +105,7 @@ class NodeProver:
         ]
 
     def _compare(self, node: str, faults: Sequence[NodeFault]) -> NodeProof:
-        """Return the proof of the first root whose bytes differ on the node, else the proof of the last one."""
+        """Return the proof of the first root whose bytes differ on the node, else of one without an answer."""
         proofs = [NodeProof(is_bad=False, text="no range of a root given to read")]
         for url, root in self._roots.items():
             ranges: dict[ObjectRange, None] = {}
@@ -115,19 +119,22 @@ class NodeProver:
             if ranges:
                 proofs.append(self._compare_bytes(root, node, list(ranges)[-RANGES:]))
                 if proofs[-1].is_bad:
-                    break
-        return proofs[-1]
+                    return proofs[-1]
+        # A root that was not compared may be the one whose bytes differ.
+        return next((proof for proof in proofs if not proof.is_tested), proofs[-1])
 
     def _compare_bytes(self, root: loader.Root, node: str, ranges: Sequence[ObjectRange]) -> NodeProof:
         # A range that is wrong here too is not a fault of the node.
         right = version_crcs(root, ranges)
         if not right:
-            return NodeProof(
-                is_bad=False, text=f"none of {len(ranges)} ranges comes here as its version has it"
-            )
+            text = f"none of {len(ranges)} ranges comes here as its version has it"
+            return NodeProof(is_bad=False, text=text, is_tested=False)
         there = self._read_there(root.url, node, [*right])
         if isinstance(there, str):
-            return NodeProof(is_bad=False, text=there)
+            return NodeProof(is_bad=False, text=there, is_tested=False)
+        if not there.reads:
+            text = f"{node} read none of {len(right)} ranges: {there.error or 'no time was left'}"
+            return NodeProof(is_bad=False, text=text, is_tested=False)
         wrong = 0
         for crc, crcs in zip(right.values(), there.crcs, strict=True):
             for other, times in crcs.items():

@@ -127,7 +127,8 @@ class NodeWatch:
         except InvalidCluster:  # the cluster's file is to blame, for each node
             raise
         except PenstockError as error:  # one node that cannot be checked stops no other
-            proof = NodeProof(is_bad=False, text=f"cannot be checked: {type(error).__name__}: {error}")
+            text = f"cannot be checked: {type(error).__name__}: {error}"
+            proof = NodeProof(is_bad=False, text=text, is_tested=False)
             self._alert(result, f"{suspect.node} unchecked", f"{suspect.node} {proof.text}", utc_us())
         self._proofs.add(suspect, proof, utc_us())
         text = f"{suspect.node}: {suspect.text}; {proof.text}"

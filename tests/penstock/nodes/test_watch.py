@@ -26,7 +26,7 @@ from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings
 from penstock.nodes import cases, proof, watch
 from penstock.nodes.cases import CaseBook, case_number
 from penstock.nodes.control import NodeState, node_control
-from penstock.nodes.node_check import put_failures, run_checks, run_limited
+from penstock.nodes.node_check import NodeCheckResult, put_failures, run_checks, run_limited
 from penstock.nodes.proof import NodeProof, NodeProver
 from penstock.nodes.range_reads import ObjectRange
 from penstock.nodes.suspects import MINUTE_US, NodeFault, Suspect
@@ -126,6 +126,26 @@ def test_proof_that_a_later_one_refutes_drains_no_node(
     )
     watcher._prover = NodeProver(clean, [])
     assert watcher.review().drained == []
+
+
+@pytest.mark.parametrize("line", ["exit 3", "exit 255", "echo fine"])
+def test_proof_that_tests_nothing_refutes_none(
+    record: loader.Root, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    class Unreachable(NodeProver):
+        def check(self, node: str) -> list[NodeCheckResult]:
+            if line == "echo fine":
+                raise EngineUnreachable(f"no route to {node}")
+            return super().check(node)
+
+    monkeypatch.setattr(proof, "PROVE_AGAIN_US", 0)
+    put_failures(record.store, "m1", run_checks(FAILS))
+    watcher = make_watch(record, Table(), apply=False)
+    assert watcher.review().drained == ["m1"]
+    checks = {"planted": NodeCheck(command=("sh", "-c", line))}
+    settings = TrainSettings(checks=checks, on_node=("env", "N={node}"))
+    watcher._prover = Unreachable(Cluster(train=settings), [])
+    assert watcher.review().drained == ["m1"]
 
 
 def test_node_that_a_person_takes_meanwhile_keeps_its_reason(record: loader.Root) -> None:
@@ -377,6 +397,7 @@ def test_proof_needs_bytes_of_a_version(
     outside = read_fault(data, places(data)[0], address="../../etc/passwd", expected="")
     proof = prover._compare("m1", (forged, outside))
     assert (proof.is_bad, proof.text) == (False, "none of 1 ranges comes here as its version has it")
+    assert not proof.is_tested
 
 
 def test_ranges_are_compared_with_the_index_or_with_hashes_of_pages(data: loader.Root) -> None:
@@ -426,7 +447,25 @@ def test_proof_reads_only_roots_that_the_operator_names(data: loader.Root) -> No
     elsewhere, large = read_fault(data, place, store="s3://elsewhere"), read_fault(data, place, end=2**40)
     proof = prover._compare("m1", (elsewhere, large))
     assert (proof.is_bad, proof.text) == (False, "no range of a root given to read")
-    assert prover._compare("m1", (read_fault(data, place),)).text == "m1 did not read: exit code 1, no output"
+    assert proof.is_tested, "nothing to compare: the checks decide"
+    proof = prover._compare("m1", (read_fault(data, place),))
+    assert (proof.text, proof.is_tested) == ("m1 did not read: exit code 1, no output", False)
+
+
+def test_reads_that_all_fail_on_the_node_are_no_test(tmp_path: Path, data: loader.Root) -> None:
+    answer = '{"crcs": [{}], "first_s": [null], "failed": 9, "error": "503"}'
+    other = loader.Root(tmp_path / "other")
+    with other.write("points") as writer:
+        writer.add("0", {"x.bin": bytes(100)})
+    (place,) = places(other)
+    right = f'{{"crcs": [{{"{place.crc32c:08x}": 9}}], "first_s": [0.1], "failed": 0, "error": ""}}'
+    line = f"case $(cat) in *{data.url}*) echo '{answer}' ;; *) echo '{right}' ;; esac"
+    prover = NodeProver(Cluster(train=TrainSettings(on_node=("sh", "-c", line))), [data.url, other.url])
+    failed, correct = read_fault(data, places(data)[0]), read_fault(other, place)
+    proof = prover._compare("m1", (failed, correct))
+    assert (proof.text, proof.is_tested) == ("m1 read none of 1 ranges: 503", False)
+    proof = prover._compare("m1", (correct,))
+    assert (proof.text, proof.is_tested) == ("0 wrong of 9 reads", True)
 
 
 @pytest.mark.parametrize("node", ["-oProxyCommand=x", "m1;reboot", "$(reboot)", "", "m1 m2"])

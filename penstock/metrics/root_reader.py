@@ -137,7 +137,7 @@ class RootReader:
     def _read_cost(self, cost: CostReader, now_s: float) -> None:
         with self._part(COST):
             for problem in cost.read(now_s):
-                self._fail(COST, problem)
+                self.errors.setdefault(COST, problem)
 
     @contextmanager
     def _part(self, part: str) -> Iterator[None]:
@@ -212,6 +212,7 @@ class RootReader:
         except (PenstockError, *DAMAGED) as error:
             # Read again in the next scrape; other datasets have their figures.
             self.versions.pop(name, None)
+            self._ids.pop(name, None)
             self._fail(
                 "versions",
                 str(error),
@@ -379,7 +380,9 @@ class RootReader:
         alive = [reader for reader in readers if reader.newest_us > since_us]
         alive.sort(key=newest_first)
         self._log_omission("trainings", len(alive) - MOST_RUNS, "the newest")
-        self.runs = {reader.run: reader for reader in alive[:MOST_RUNS]}
+        # A run names itself once, so one that a failing store has not shown yet stays.
+        unread = [reader for reader in readers if not reader.is_read]
+        self.runs = {reader.run: reader for reader in (*alive[:MOST_RUNS], *unread)}
         for reader in self.runs.values():
             if reader.error:
                 self.errors.setdefault(

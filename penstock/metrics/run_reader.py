@@ -37,7 +37,8 @@ class RunReader:
         self._damage: dict[str, str] = {}  # key of an object -> what is wrong with it
         self._trail_source = TrailSource(store, run, self.trail)
         self._record_source = RecordSource(store, run, self.record)
-        self._is_read = False  # True after the first reading
+        self.is_read = False
+        """True after the first reading."""
         self._next = 0  # counts requests, so that sources take turns
 
     @property
@@ -54,9 +55,9 @@ class RunReader:
 
     def read(self, now_s: float) -> None:
         """Read what is new. Raises: StoreError."""
-        if not self._is_read:
+        if not self.is_read:
             self._read_all(now_s)
-            self._is_read = True
+            self.is_read = True
             return
         for _ in range(REQUESTS):
             self._request(now_s)

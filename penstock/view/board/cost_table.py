@@ -50,7 +50,7 @@ def cost_table(root: loader.Root) -> CostTable:
     """Return the cost of a root's datasets now. Reads all manifests and runs' records. Raises: PenstockError."""
     now_s = time.time()
     reader = CostReader(root, None)
-    problems = reader.read(now_s)
+    problems = reader.read_rows(now_s)
     newest: dict[str, int] = {}
     for dataset, versions in root.state.datasets.items():
         record = newest_live(versions)

@@ -21,6 +21,7 @@ from loader.run.trail.read_trail import read_rows
 from loader.run.trail.trail import trail_folder
 from penstock.cli import main
 from penstock.metrics import root_reader
+from penstock.metrics.cost_reader import CostReader
 from penstock.metrics.exporter import build_registry
 from penstock.metrics.families import GAUGES, MOST_LABEL, PREFIX, Labels, RootCollector
 from penstock.metrics.root_reader import RootReader
@@ -260,6 +261,59 @@ def test_what_a_scrape_could_not_read_a_later_one_reads(
     unreadable.clear()
     read_scrapes(reader)
     assert reader.runs["big"].state(reader.read_s) == "finished"
+
+
+def test_run_that_a_failing_store_has_not_shown_stays(
+    root: loader.Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun_us = now_us() - 3 * 86_400_000_000
+    attempt = put_start(root.store, "old", begun_us)
+    RunFolder(root.store, "old").put_event(attempt, 0, "ended", 0, {}, begun_us + 1_000_000)
+    unreadable = ["trainings/old/"]
+
+    def fail(verb: str, key: str) -> None:
+        if key.startswith(tuple(unreadable)):
+            raise Transient(f"cannot read {key}")
+
+    monkeypatch.setattr(root, "store", ObservedStore(root.store, fail))
+    reader = scraped(root)
+    read_scrapes(reader)
+    assert reader.runs["old"].newest_us == 0
+    unreadable.clear()
+    read_scrapes(reader)
+    assert reader.runs["old"].state(reader.read_s) == "finished"
+
+
+def test_version_that_is_newest_again_has_its_figures(root: loader.Root) -> None:
+    reader = scraped(root)
+    version = root.open("clips")
+    with root.write("clips") as writer:
+        writer.add("later", {"txt": "x"})
+    torn = root.state.versions("clips")[-1]
+    root.store.put(torn.manifest, b"torn")
+    reader.read()
+    assert "clips" not in reader.versions
+    root.retire(torn.name, reason="torn")
+    reader.read()
+    assert reader.versions["clips"].number == version.number
+
+
+def test_cost_that_could_not_be_read_says_so_until_it_is_read(
+    root: loader.Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = time.time()
+    unreadable = ["trainings/"]
+
+    def fail(verb: str, key: str) -> None:
+        if key.startswith(tuple(unreadable)):
+            raise Transient(f"cannot read {key}")
+
+    monkeypatch.setattr(root, "store", ObservedStore(root.store, fail))
+    reader = CostReader(root, None)
+    problems = [reader.read(now_s) for _ in range(2)]
+    assert problems[0] == problems[1] != []
+    unreadable.clear()
+    assert reader.read(now_s + 3601) == []
 
 
 def test_new_slices_are_found_wherever_their_names_are(

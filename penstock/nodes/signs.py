@@ -207,6 +207,8 @@ class _RunReader:
         self.is_read = False
         """True once `read` has read all kinds of objects."""
         self._notices = Notices()
+        self._is_changed = False
+        """True from a change until the attempts were judged after it: a store may fail between the two."""
         self._changed_us = 0
         """Time of the newest change: attempts are judged again until `LATE_US` after it."""
         self._next_us = 0
@@ -223,16 +225,15 @@ class _RunReader:
             max(self._faults.values(), key=len).popleft()
         if now_us >= self._next_us:
             lists_all = now_us >= self._all_us
-            new = self._read("windows", now_us - RECENT_US, self._interval, self._add_interval, lists_all)
-            new += self._read(
-                "attempts", now_us - ATTEMPTS_US, self._folder.attempt, self._add_attempt, lists_all
-            )
+            self._read("windows", now_us - RECENT_US, self._interval, self._add_interval, lists_all)
+            self._read("attempts", now_us - ATTEMPTS_US, self._folder.attempt, self._add_attempt, lists_all)
             self._read("events", now_us - ATTEMPTS_US, self._event, self._add_event, lists_all)
-            if new:
+            if self._is_changed:
                 self._changed_us = now_us
             if self._is_unjudged or now_us < self._changed_us + LATE_US:
                 self._judge()
                 self._compare()
+            self._is_changed = False
             self._next_us = now_us + RUN_EVERY_US
             self.is_read = True
             self._all_us = now_us + LIST_ALL_US if lists_all else self._all_us
@@ -272,8 +273,8 @@ class _RunReader:
         parse: Callable[[ObjectInfo], T],
         add: Callable[[int, T], None],
         lists_all: bool,
-    ) -> int:
-        """Parse the new objects of a kind, and add each with the number of its start; return how many are new."""
+    ) -> None:
+        """Parse the new objects of a kind, and add each with the number of its start."""
         prefix = self._folder.key(f"{kind}/")
         keys = self._keys[kind]
         most = MOST_INTERVAL_BYTES if kind == "windows" else MOST_BYTES
@@ -302,7 +303,6 @@ class _RunReader:
                 add(*pair)
             keys.known.add(info.key)
         keys.listed([info.key for info in infos], {info.key for info in recent}, lists_all)
-        return len(new)
 
     def _interval(self, info: ObjectInfo) -> list[NodeInterval]:
         (key,) = interval_keys([info])
@@ -311,12 +311,14 @@ class _RunReader:
         )
 
     def _add_interval(self, attempt: int, rows: list[NodeInterval]) -> None:
+        self._is_changed = True
         for row in rows:
             self._nodes.setdefault(attempt, set()).add(row.node)
             self._end_steps[attempt] = max(self._end_steps.get(attempt, 0), row.end_step)
         self.intervals += rows
 
     def _add_attempt(self, attempt: int, facts: dict[str, Any]) -> None:
+        self._is_changed = True
         self._begun[attempt] = facts["at_us"], str(facts.get("node", ""))
 
     def _event(self, info: ObjectInfo) -> Event:
@@ -332,7 +334,7 @@ class _RunReader:
         if event.name == "saved":
             self._saved_steps[attempt] = max(self._saved_steps.get(attempt, 0), event.step)
         if is_end:
-            self._changed_us = max(self._changed_us, utc_us())
+            self._is_changed = True
 
     def _judge(self) -> None:
         """Judge the attempts that ended; one without an end ended if a later one began."""

@@ -19,7 +19,7 @@ from penstock.nodes import recent_keys, signs
 from penstock.nodes.node_check import CHECKS, CheckStatus, NodeCheckResult, put_failures
 from penstock.nodes.recent_keys import LATE_KEYS, MOST_OBJECTS
 from penstock.nodes.signs import LIST_ALL_US, SignReader
-from penstock.nodes.suspects import MINUTE_US
+from penstock.nodes.suspects import MINUTE_US, LossDifference
 from penstock.train.intervals import ROW, interval_bytes
 from penstock.train.launch.launcher import Span
 from penstock.train.launch.slurm_job import SlurmJobs
@@ -200,6 +200,34 @@ def test_store_that_fails_costs_no_sign(store: Counted, kind: str) -> None:
     store.failing = ""
     signs = reader.read(now_us())
     assert (len(signs.faults), len(signs.intervals), [one.number for one in signs.attempts]) == (3, 6, [1, 2])
+
+
+@pytest.mark.parametrize("kind", ["attempts", "events", "compare"])
+def test_change_is_judged_after_a_store_failed_for_long(store: Counted, kind: str) -> None:
+    folder, compared = live(store, "big", 2), list[str]()
+    first_us = now_us()
+
+    def losses(run: str) -> list[LossDifference]:
+        if store.failing == "compare":
+            raise Transient("planted")
+        compared.append(run)
+        return []
+
+    reader = SignReader(store, losses=losses)
+    reader.read(first_us)
+    reader.read(first_us + 20 * MINUTE_US)
+    assert compared == ["big"], "nothing changed"
+    folder.begin_attempt({"node": "m1"})
+    put_interval(folder, 2, 9, ["m1", "m2"])
+    folder.put_event(2, 1, "failed", 9, {})
+    folder.put_event(3, 0, "saved", 9, {})
+    store.failing = kind
+    for minutes in (30, 45):
+        with pytest.raises(StoreError):
+            reader.read(first_us + minutes * MINUTE_US)
+    store.failing = ""
+    signs = reader.read(first_us + 60 * MINUTE_US)
+    assert ([one.number for one in signs.attempts], compared) == ([1, 2], ["big"] * 2)
 
 
 def test_very_many_faults_are_read_over_several_reviews(store: Counted) -> None:

@@ -85,14 +85,22 @@ class NodeWatch:
         """(number of the case, node) -> (clean checks in a row, monotonic time of the next check)."""
         self._alerted_us: dict[str, int] = {}
         """Subject of an alert as in `CaseBook.alert_us` -> time of this watcher's newest one, also of a dry run's."""
+        self._released: list[str] = []
+        """Released jobs that no review has named yet: the record may fail after the release."""
         self._notices = Notices()
         self._current = set[Subject]()
         """Subjects of the current review's lines."""
 
-    def review(self) -> NodeReview:
-        """Review once. Raises: EngineUnreachable; StoreError."""
+    def review(self, result: NodeReview | None = None) -> NodeReview:
+        """Review once.
+
+        result: New review to fill: if this raises, it has the lines and alerts so far, which do not come again.
+        Raises: EngineUnreachable; StoreError.
+        """
+        result = NodeReview() if result is None else result
         # First: a record that fails holds no run.
-        released = self._control.release_runs() if self._apply else []
+        if self._apply:
+            self._released += self._control.release_runs()
         known = self._book.read()
         states = self._control.states()  # after the cases: a case of now is not one of a node that came back
         now_us = utc_us()
@@ -101,11 +109,12 @@ class NodeWatch:
         signs = self._signs.read(now_us, states)
         in_service = {node for node, state in states.items() if state.in_service}
         named = suspects(signs, now_us, settlement_us(known))
-        result = NodeReview(suspects=[one for one in named if one.node in in_service])
+        result.suspects = [one for one in named if one.node in in_service]
         self._current.clear()
         why = "the scheduler held it after lost nodes or a failed launch"
-        for job in released:
+        for job in self._released:
             self._say(result, job, "held", f"{job} waits again: {why}")
+        self._released.clear()
         for node, state in states.items():
             if state.problem:
                 text = f"{node} cannot be read, and penstock neither drains nor returns it: {state.problem}"
@@ -191,21 +200,19 @@ class NodeWatch:
             text = reason_text(proof.text)
             if self._apply:
                 try:
-                    case = self._drained(node, text)
+                    self._drain_node(result, node, text)
                 except Conflict as error:
                     text = f"{node} stays in service: another watcher drains: {error}"
                     self._say(result, node, "drain", text)
-                    continue
-                text = case.text
-            result.drained.append(node)
-            verb = "is" if self._apply else "would be"
-            self._say(result, node, "drain", f"{node} {verb} drained: {text}")
+            else:
+                result.drained.append(node)
+                self._say(result, node, "drain", f"{node} would be drained: {text}")
         for node, why in decision.waiting.items():
             self._say(result, node, "drain", f"{node} stays in service: {why}")
         if decision.alert:
             self._alert(result, "", decision.alert, now_us)
 
-    def _drained(self, node: str, text: str) -> Case:
+    def _drain_node(self, result: NodeReview, node: str, text: str) -> None:
         """Drain a node under a new case, or under one whose drain was refused. Raises: Conflict; EngineUnreachable."""
         since_us = utc_us() - DRAIN_EVERY_US  # older ones do not count for other watchers
         case: Case | None = None
@@ -221,9 +228,11 @@ class NodeWatch:
         self._own.add(case.number)
         # After the evidence: a watcher that dies here finds the pending case again.
         self._control.drain(node, case.reason)
+        # Before the record: if the store fails there, the next review finds the node drained, and has no line.
+        result.drained.append(node)
+        self._say(result, node, "drain", f"{node} is drained: {case.text}")
         self._book.put_end(case.number, "drained", BY)
         del self._opened[case.number], self._proofs.proved[node]
-        return case
 
     def _return(self, result: NodeReview, states: dict[str, NodeState]) -> None:
         """Check nodes with a reason of penstock at the scheduler; return each one that stays clean."""
@@ -267,9 +276,10 @@ class NodeWatch:
             text = f"{node} has another reason or is in service: it is no longer ours"
             self._say(result, node, "return", text)
             return
-        result.returned.append(node)
         if self._apply:
             self._control.resume(node)
+        result.returned.append(node)
+        if self._apply:
             self._book.put_end(number, "returned", BY)
 
 
@@ -369,12 +379,23 @@ def _state(control: NodeControl, node: str) -> NodeState:
     return state
 
 
+def review_once(watch: NodeWatch, show: Callable[[NodeReview], None]) -> NodeReview:
+    """Return a review; if it raises, show its lines and alerts so far, which do not come again."""
+    review = NodeReview()
+    try:
+        return watch.review(review)
+    except Exception:
+        if review.news or review.alert:
+            show(review)
+        raise
+
+
 def watch_nodes(watch: NodeWatch, show: Callable[[NodeReview], None], ends: Callable[[float], bool]) -> None:
     """Review again and again. ends: waits some seconds, and returns whether to end."""
     problem = ""
     while True:
         try:
-            show(watch.review())
+            show(review_once(watch, show))
         except Exception as error:  # noqa: BLE001 - the next review tries a store or scheduler again
             before = problem
             problem = f"{type(error).__name__}: {error}"

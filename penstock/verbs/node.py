@@ -144,7 +144,7 @@ def watch(arguments: Namespace) -> Answer:
     """Prove suspects, drain them within the caps, and return nodes after clean checks."""
     from ..nodes.losses import loss_differences
     from ..nodes.proof import NodeProver
-    from ..nodes.watch import NodeWatch, watch_nodes
+    from ..nodes.watch import NodeWatch, review_once, watch_nodes
     from ..train.submitting import record_launcher
 
     cluster, control = _open_cluster(arguments)
@@ -154,14 +154,17 @@ def watch(arguments: Namespace) -> Answer:
     spans = record_launcher(root.url, cluster).spans
     losses = partial(loss_differences, root)
     watched = NodeWatch(root.store, control, prover, apply=arguments.apply, spans=spans, losses=losses)
+    show_review = _show
+    if arguments.json:
+        show_review = _JsonChanges().show
     if arguments.once:
-        review = watched.review()
+        review = review_once(watched, show_review)
         return review.to_json(), _text(review.lines, review.alert) or "nothing to do", 0
     # Signals end the watch between two reviews: none is cut between a drain and its record.
     ends = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ends.set())
-    watch_nodes(watched, _JsonChanges().show if arguments.json else _show, ends.wait)
+    watch_nodes(watched, show_review, ends.wait)
     return {}, "", 0
 
 

@@ -31,7 +31,7 @@ from penstock.nodes.proof import NodeProof, NodeProver
 from penstock.nodes.range_reads import ObjectRange
 from penstock.nodes.suspects import MINUTE_US, NodeFault, Suspect
 from penstock.nodes.version_ranges import version_crcs
-from penstock.nodes.watch import NodeWatch, drain_by_hand, return_by_hand, watch_nodes
+from penstock.nodes.watch import NodeReview, NodeWatch, drain_by_hand, return_by_hand, watch_nodes
 from tests.proxy_stores import ObservedStore
 from tests.refusals import refusal
 
@@ -64,9 +64,11 @@ def record(tmp_path: Path) -> loader.Root:
     return loader.Root(tmp_path / "record")
 
 
-def make_watch(record: loader.Root, table: Table, *, apply: bool = True) -> NodeWatch:
+def make_watch(
+    record: loader.Root, table: Table, *, apply: bool = True, store: Store | None = None
+) -> NodeWatch:
     settings = TrainSettings(checks=FAILS, on_node=("env", "SLURMD_NODENAME={node}"))
-    return NodeWatch(record.store, table, NodeProver(Cluster(train=settings), []), apply=apply)
+    return NodeWatch(store or record.store, table, NodeProver(Cluster(train=settings), []), apply=apply)
 
 
 def test_cases_have_numbers_and_an_end(record: loader.Root) -> None:
@@ -461,8 +463,8 @@ def test_reads_that_all_fail_on_the_node_are_no_test(tmp_path: Path, data: loade
     right = f'{{"crcs": [{{"{place.crc32c:08x}": 9}}], "first_s": [0.1], "failed": 0, "error": ""}}'
     line = f"case $(cat) in *{data.url}*) echo '{answer}' ;; *) echo '{right}' ;; esac"
     prover = NodeProver(Cluster(train=TrainSettings(on_node=("sh", "-c", line))), [data.url, other.url])
-    failed, correct = read_fault(data, places(data)[0]), read_fault(other, place)
-    proof = prover._compare("m1", (failed, correct))
+    lost, correct = read_fault(data, places(data)[0]), read_fault(other, place)
+    proof = prover._compare("m1", (lost, correct))
     assert (proof.text, proof.is_tested) == ("m1 read none of 1 ranges: 503", False)
     proof = prover._compare("m1", (correct,))
     assert (proof.text, proof.is_tested) == ("0 wrong of 9 reads", True)
@@ -641,6 +643,72 @@ def test_watch_logs_a_failing_review_once_until_it_changes(
     ]
 
 
+def watch_lines(watcher: NodeWatch, reviews: int) -> list[str]:
+    """Return the lines that a watch shows in some reviews."""
+    lines: list[str] = []
+    ends = iter([False] * (reviews - 1) + [True])
+
+    def show(review: NodeReview) -> None:
+        lines.extend([*review.news, *([f"ALERT: {review.alert}"] if review.alert else [])])
+
+    watch_nodes(watcher, show, lambda _: next(ends))
+    return lines
+
+
+def test_lines_and_alerts_of_a_review_that_raises_are_shown(record: loader.Root) -> None:
+    class Failing(Table):
+        looks = 0
+
+        def states(self) -> dict[str, NodeState]:
+            self.looks += 1
+            if self.looks == 2:  # of the drain
+                raise EngineUnreachable("no slurmctld")
+            return super().states()
+
+        def release_runs(self) -> list[str]:
+            return [] if self.looks else ["Slurm job 7"]
+
+    table = Failing()
+    table.nodes["m0"] = UNREADABLE
+    table.nodes |= {f"m{number}": NodeState(in_service=True) for number in range(4, 200)}
+    put_failures(record.store, "m1", run_checks(FAILS))
+    lines = watch_lines(make_watch(record, table), 3)
+    release, unread, finding, alert, drain = lines
+    assert release.startswith("Slurm job 7 waits again: ")
+    assert [unread, f"ALERT: {unread}"] == [alert.removeprefix("ALERT: "), alert]
+    assert (finding, drain) == (
+        "m1: planted failed: hot; planted failed: hot",
+        "m1 is drained: planted failed: hot",
+    )
+
+
+@pytest.mark.parametrize("verb", ["list", "put_if_absent"])
+def test_job_and_drain_are_shown_if_the_record_fails_after_them(record: loader.Root, verb: str) -> None:
+    class Holding(Table):
+        released = False
+
+        def release_runs(self) -> list[str]:
+            released, self.released = self.released, True
+            return [] if released else ["Slurm job 7"]
+
+    failures = [verb]
+
+    def fail_once(name: str, key: str) -> None:
+        if name == verb and key in ("nodes/q-", "nodes/q-1/drained.json") and failures:
+            failures.clear()
+            raise Transient("503")
+
+    put_failures(record.store, "m1", run_checks(FAILS))
+    store = cast("Store", ObservedStore(record.store, fail_once))
+    watcher = make_watch(record, Holding(), store=store)
+    release, finding, drain = watch_lines(watcher, 3)
+    assert not failures
+    assert release.startswith("Slurm job 7 waits again: ")
+    assert finding.startswith("m1: planted failed: hot")
+    assert drain == "m1 is drained: planted failed: hot"
+    assert [case.is_open for case in CaseBook(record.store).read()] == [True]
+
+
 def test_alerts_about_other_things_hide_none(record: loader.Root) -> None:
     books = [CaseBook(record.store) for _ in range(2)]
     assert [book.alert_us("m1 unread") for book in books] == [0, 0]
@@ -658,12 +726,12 @@ def test_alerts_are_listed_again_after_a_store_failed(record: loader.Root, verb:
         CaseBook(record.store).put_alert("hot", f"m{number} unread")
     failures = [verb]
 
-    def before(name: str, key: str) -> None:
+    def fail_once(name: str, key: str) -> None:
         if name.startswith(verb) and key.startswith("nodes/alerts/") and failures:
             failures.clear()
             raise Transient("503")
 
-    store = ObservedStore(record.store, before)
+    store = ObservedStore(record.store, fail_once)
     book = CaseBook(cast("Store", store))
     with pytest.raises(Transient):
         book.alert_us("m0 unread")
@@ -678,11 +746,11 @@ def test_alerts_are_listed_again_after_a_store_failed(record: loader.Root, verb:
 def test_alert_of_another_watcher_that_could_not_be_read_is_read_again(record: loader.Root) -> None:
     failures: list[str] = []
 
-    def before(name: str, key: str) -> None:
+    def fail_once(name: str, key: str) -> None:
         if name.startswith("get") and key.startswith("nodes/alerts/") and failures:
             raise Transient(failures.pop())
 
-    book = CaseBook(cast("Store", ObservedStore(record.store, before)))
+    book = CaseBook(cast("Store", ObservedStore(record.store, fail_once)))
     assert book.alert_us() == 0
     assert CaseBook(record.store).put_alert("hot")
     failures.append("503")

@@ -13,7 +13,16 @@ from typing import Any
 from ..dataset.log.entries import DAMAGED
 from ..dataset.root import Root
 from ..dataset.versions.version import Version, View
-from ..errors import AlreadyExists, Corrupt, InvalidRuntime, ObjectNotFound, PenstockError, PlanMismatch
+from ..errors import (
+    AlreadyExists,
+    Corrupt,
+    InvalidRuntime,
+    ObjectNotFound,
+    PenstockError,
+    PlanMismatch,
+    Throttled,
+    Transient,
+)
 from ..json_text import parse_json_object
 from ..keywords import whole_number
 from ..order.plan import Plan
@@ -170,6 +179,9 @@ class Following(SuccessiveLoaders):
             try:
                 if (version := self._newer(ref, view.version)) is not None:
                     plan = plan.grow({source: version}, step, bucket_by=self._bucket_by)
+            # The choice is stored for good: an outage must not decide it. `next` may be called again.
+            except (Throttled, Transient):
+                raise
             # A training must not end because a new version cannot continue its plan.
             except PenstockError as error:
                 _log.warning("run %r stays with %s at step %d: %s", self._run, view.version.name, step, error)

@@ -248,7 +248,7 @@ class OnlineBatches(SuccessiveLoaders):
             decision = self._await_decision(self._boundary)
             if decision is None:
                 raise StopIteration  # the job stops
-            self._adopt(decision, decision.record.step)
+            self._adopt(decision, max(self.step, decision.record.step))
         return next(self.loader)
 
     @property
@@ -349,10 +349,15 @@ class OnlineBatches(SuccessiveLoaders):
 
     @property
     def _boundary(self) -> int:
-        """The first step without a decision, if the current decision's batches are delivered."""
-        if self._loader is None or self._record is None:
+        """First step of the next decision: the current decision's batches are delivered, or its plan is not open."""
+        record = self._record
+        if record is None:
             return self._next_step
-        return self._record.end
+        if self._loader is not None:
+            return record.end
+        if self._next_step < record.end:
+            return record.step  # its plan could not be opened when the run continued there
+        return self._next_step
 
     def _continue_from_record(self, step: int, record: DecisionRecord | None) -> None:
         """Continue at a step of a decision, or after it. record: None for a run that has decided nothing."""
@@ -373,18 +378,20 @@ class OnlineBatches(SuccessiveLoaders):
 
     def _adopt(self, decision: OpenDecision, step: int) -> None:
         """Continue at one of a decision's steps, or after all of them if it has no plan."""
-        self._record = decision.record
         if decision.plan is None:  # a takedown left none of its rollouts
+            self._record = decision.record
             self._next_step = decision.record.end
             return
         assert self._own_root is not None  # __init__ passes a root
         for view in stored_views(decision.plan).values():
             # The first rank's plan comes out of a pickle, which has no open tables.
             view.version.shards_files = self._own_root.shards_files
-        self._plan_end = decision.end
+        end = decision.end if self._end is None else min(decision.end, self._end)
         # With its end the loader does not read ahead into the plan's second epoch.
-        end = self._plan_end if self._end is None else min(self._plan_end, self._end)
         self._switch_plan(decision.plan, step, steps=end)
+        # After the switch, which may fail: the next call of `next` then adopts the decision again.
+        self._record = decision.record
+        self._plan_end = decision.end
 
     def _await_decision(self, step: int) -> OpenDecision | None:
         """Return the decision of a step, once there are enough groups; None if the job stops before."""
@@ -425,9 +432,7 @@ class _Waiting:
         self._warn_at_s = monotonic() + WARN_EVERY_S
 
     def await_decision(
-        self,
-        find: Callable[[], OpenDecision | None],
-        longest_s: float | None,
+        self, find: Callable[[], OpenDecision | None], longest_s: float | None
     ) -> OpenDecision | None:
         """Return a decision once it is found; None after `longest_s` seconds."""
         begun_s = monotonic()

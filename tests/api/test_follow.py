@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 import loader
-from loader.errors import Corrupt, InvalidName, InvalidRuntime, PlanMismatch
+from loader.dataset.root import root_in_store
+from loader.errors import Corrupt, InvalidName, InvalidRuntime, PlanMismatch, Throttled, Transient
+from tests.proxy_stores import ObservedStore
 from tests.refusals import refusal
 from tests.servers.patience import PATIENCE_S
 
@@ -146,6 +148,25 @@ def test_loader_skips_versions_that_it_cannot_read(
         assert len(read_digests(batches)) == 6
         assert batches.plan == plan
     assert "stays with photos@1 at step 4" in caplog.text
+
+
+@pytest.mark.parametrize("error", [Transient, Throttled])
+def test_outage_at_a_boundary_is_no_decision(root: loader.Root, error: type[Exception]) -> None:
+    faults: list[Exception] = []
+
+    def fail_once(verb: str, key: str) -> None:
+        if "/manifest-" in key and faults:
+            raise faults.pop()
+
+    with begin(root_in_store(ObservedStore(root.store, fail_once))) as batches:
+        read_digests(batches, EVERY)
+        add(root, 60, 30)
+        faults.append(error("no answer"))
+        with pytest.raises(error):
+            next(batches)
+        assert list(root.store.list("follows/big/")) == []
+        assert next(batches).step == EVERY
+        assert [growth.step for growth in batches.plan.grown] == [EVERY]
 
 
 def test_alias_is_followed(root: loader.Root) -> None:

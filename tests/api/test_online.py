@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import loader
+from loader.dataset.root import root_in_store
 from loader.errors import (
     Corrupt,
     FormatTooNew,
@@ -17,8 +18,10 @@ from loader.errors import (
     InvalidRuntime,
     InvalidSample,
     PlanMismatch,
+    Transient,
 )
 from loader.rollouts.record import DecisionRecord
+from tests.proxy_stores import ObservedStore
 from tests.refusals import refusal
 from tests.rollouts.online_model import Model, Row
 from tests.rollouts.rollout_roots import (
@@ -455,3 +458,48 @@ def test_two_transactions_with_one_group_id_have_two_groups(root: loader.Root) -
     with online(root, groups=1, pack=PACK) as batches:
         next(batches)
         assert {key.split("/")[0] for key in decision_keys(batches)} == {"t0"}
+
+
+def observed_root(root: loader.Root, faults: list[str]) -> loader.Root:
+    """Return the root over a store whose first request below each prefix of `faults` fails."""
+
+    def fail_once(verb: str, key: str) -> None:
+        for prefix in list(faults):
+            if key.startswith(prefix):
+                faults.remove(prefix)
+                raise Transient(f"{verb} {key}: no answer")
+
+    return root_in_store(ObservedStore(root.store, fail_once))
+
+
+def test_run_goes_on_after_seek_could_not_open_a_plan(root: loader.Root) -> None:
+    """In the middle of a decision: no step between its first ones is decided anew."""
+    publish_groups(root, "t0", 3)
+    with online(root, steps=2, multiple=2, updates=2) as batches:
+        whole = digests(batches)
+    with online(observed_root(root, ["plans/", "plans/"]), steps=2, multiple=2, updates=2) as batches:
+        with pytest.raises(Transient):
+            batches.seek(1)
+        assert batches._boundary == 0  # else it waits for groups of a decision that begins at step 1
+        assert digests(batches) == {1: whole[1]}
+    assert len(list(root.store.list("follows/"))) == 1
+
+
+def test_run_goes_on_after_the_ledger_of_a_decision_was_not_stored(root: loader.Root) -> None:
+    publish_groups(root, "t0", 6)
+    with online(root, steps=2) as batches:
+        next(batches)
+        keys = decision_keys(batches)
+    for info in list(root.store.list("data/")):
+        data = bytearray(root.store.get(info.key).data)
+        header = data.find(keys[0].encode())
+        if "/tokens-" in info.key and info.key.endswith(".tar") and header >= 0:
+            data[header + 522] ^= 1  # in the member's bytes
+            root.store.put(info.key, bytes(data))
+    faults = ["ledgers/"]
+    with online(observed_root(root, faults), steps=2, corrupt_budget=1.0) as batches:
+        assert next(batches).step == 0
+        with pytest.raises(Transient):
+            next(batches)
+        assert next(batches).step == 1
+    assert faults == []

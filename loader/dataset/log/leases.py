@@ -205,6 +205,9 @@ class Lease:
     def _forget(self) -> None:
         """Reset to no claims. The next claim chooses a new holder, and with it a new object."""
         self._versions: dict[str, None] = {}  # ids of the claimed versions, with those only proposed
+        self._stored: frozenset[str] = (
+            frozenset()
+        )  # ids in the store's lease: those of the last beat that it took
         self._proposed: dict[str, int] = {}  # version that no `add` claims yet -> threads that propose it
         self._holder = ""  # before the first claim
         self._count = 0  # of the newest beat, also if the store rejected it
@@ -222,9 +225,8 @@ class Lease:
         Raises: RuntimeError if no thread can be started; the next call tries again.
         """
         with self._lock:
-            # After a failed beat, the next `add` of the version tries again. A read-only root need not be tried again.
-            needs_no_beat = self.active or self._read_only
-            is_new = version_id not in self._versions or not needs_no_beat
+            # After a failed beat, the next `add` of the version tries again.
+            is_new = version_id not in self._versions or not self._is_stored([version_id])
             if is_new:
                 self._holder = self._holder or new_holder()
                 self._versions[version_id] = None
@@ -243,7 +245,7 @@ class Lease:
         If True, read the log, then `confirm` the versions that it has and `withdraw` the others. Raises: as `add`.
         """
         with self._lock:
-            is_stored = self.active or self._read_only
+            is_stored = self._is_stored(version_ids)
             unclaimed = [version for version in version_ids if version not in self._versions]
             pending = [version for version in version_ids if version in self._proposed]
             if is_stored and not unclaimed and not pending:
@@ -258,6 +260,10 @@ class Lease:
             if not self._read_only:
                 renew_in_background(self)
             return True
+
+    def _is_stored(self, version_ids: Collection[str]) -> bool:
+        """Return whether the store's lease has the versions. A read-only root has none, and is not tried again."""
+        return self._read_only or self._stored.issuperset(version_ids)
 
     def confirm(self, version_ids: Collection[str]) -> None:
         """Make proposed versions ordinary claims. No request."""
@@ -310,9 +316,10 @@ class Lease:
             if self._read_only or not self._versions:
                 return False
             self._count += 1
+            versions = sorted(self._versions)
             body = {"beat": self._count, "holder": self._holder, "host": socket.gethostname()}
             try:
-                self._store.put(self.key, canonical({**body, "versions": sorted(self._versions)}))
+                self._store.put(self.key, canonical({**body, "versions": versions}))
             except Forbidden:
                 self._read_only = not self.active  # temporary loss of permission does not count
                 _warn_read_only(self._store.url)
@@ -321,6 +328,7 @@ class Lease:
                 _log.warning("%s in %s was not written: %s", self.key, self._store.url, e)
                 return False
             self.active = True
+            self._stored = frozenset(versions)
             return True
 
     def close(self) -> None:

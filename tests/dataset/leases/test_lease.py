@@ -246,6 +246,18 @@ def test_what_the_store_did_not_take_is_claimed_by_the_next_to_open(store, lease
     assert not lease.add(IDS[0])
 
 
+def test_further_version_that_the_store_did_not_take_is_claimed_by_the_next_to_open(store, lease):
+    assert lease.add(IDS[0])
+    store.error = Transient
+    assert lease.add(IDS[1])
+    assert not lease.add(IDS[0])  # the store has it
+    store.error = None
+    assert lease.add(IDS[1])
+    assert lease_claims(store) == [((IDS[0], IDS[1]), 3)]
+    assert not lease.add(IDS[1])
+    assert store.puts == 3
+
+
 def test_read_only_credentials_are_warned_once(store, caplog):
     store.error = Forbidden
     before = renewing()
@@ -515,3 +527,14 @@ def test_proposal_that_the_store_does_not_take_is_tried_again(store, lease):
     store.error = None
     assert lease.propose(IDS[:1])
     assert lease_claims(store) == [((IDS[0],), 2)]
+
+
+def test_further_proposal_that_the_store_does_not_take_is_tried_again(store, lease):
+    lease.add(IDS[0])
+    store.error = Transient
+    assert lease.propose(IDS[1:3])
+    lease.confirm(IDS[1:3])
+    store.error = None
+    assert lease.propose(IDS[1:3])
+    assert lease_claims(store) == [(tuple(IDS[:3]), 3)]
+    assert not lease.propose(IDS[:3])

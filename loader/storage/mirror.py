@@ -149,6 +149,7 @@ class Fallback:
                     self._members.admit(member)
                 else:
                     self._members.identity_of(member.store)
+                self._members.measure_again(member)
             answers = True
             logger.warning("%s answers again: it is read again", member.url)
         except InvalidStore as error:

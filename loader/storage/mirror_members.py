@@ -160,6 +160,7 @@ class Members:
 
     A local folder is nearest. Otherwise, at the first read, the identity of every store is requested twice,
     concurrently; the second response time is the store's distance. Stores at similar distances keep their order.
+    A store that did not respond is measured when it responds again.
     """
 
     def __init__(self, stores: Sequence[Store], identity: Identity) -> None:
@@ -168,6 +169,8 @@ class Members:
         self._identity: str | None = None
         self._lock = lock()
         self._order: list[Member] | None = None
+        self._seconds: dict[Member, float] = {}  # distances
+        self._unmeasured: set[Member] = set()  # stores that did not respond at the first read
         disk = next((member for member in self.all if as_disk(member.store) is not None), None)
         if disk is not None:
             self._order = [disk, *(member for member in self.all if member is not disk)]
@@ -185,6 +188,16 @@ class Members:
                     self._order = self._measure_members()
                 order = self._order
         return order
+
+    def measure_again(self, member: Member) -> None:
+        """Measure a store that responds again, unless its distance is known. Two requests. Raises: StoreError."""
+        if member not in self._unmeasured:
+            return
+        _, seconds = self._measure(member)
+        with self._lock:
+            self._unmeasured.discard(member)
+            self._seconds[member] = seconds
+            self._order = self._nearest_first()
 
     def admit(self, member: Member) -> None:
         """Check before a store's first read that it has the same root.
@@ -229,7 +242,7 @@ class Members:
 
     def _measure_members(self) -> list[Member]:
         pool = DaemonPool(len(self.all), "penstock-nearest")
-        asked = {member: pool.submit(self._seconds, member) for member in self.all}
+        asked = {member: pool.submit(self._measure, member) for member in self.all}
         _wait_for_the_near(set(asked.values()))
         pool.dismiss()
         seconds: dict[Member, float] = {}
@@ -246,15 +259,20 @@ class Members:
                     raise
                 member.failed(for_good=True)
                 logger.warning("%s cannot be read (%s): it is passed over for now", member.url, error)
-        if not seconds:
+        self._seconds = seconds
+        self._unmeasured = set(self.all).difference(seconds)
+        return self._nearest_first()
+
+    def _nearest_first(self) -> list[Member]:
+        if not self._seconds:
             return self.all
-        best = min(seconds.values())
+        best = min(self._seconds.values())
         near_s = max(MUCH_NEARER * best, best + NEAR_S)
-        first = next(member for member in self.all if seconds.get(member, inf) <= near_s)
+        first = next(member for member in self.all if self._seconds.get(member, inf) <= near_s)
         logger.info("of %s the nearest is %s", ", ".join(member.url for member in self.all), first.url)
         return [first, *(member for member in self.all if member is not first)]
 
-    def _seconds(self, member: Member) -> tuple[str | None, float]:
+    def _measure(self, member: Member) -> tuple[str | None, float]:
         with try_once():
             self.identity_of(member.store)  # opens the connection
             start = time.perf_counter()

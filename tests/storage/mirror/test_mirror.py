@@ -286,6 +286,35 @@ def test_nearest_answers_first():
         let_go.set()
 
 
+def test_store_that_was_down_at_the_first_read_is_measured_when_it_answers_again():
+    near, far = shaky("near"), shaky("far")
+    for one in (near, far):
+        one.store.put("id", b"r")
+        one.store.put("data/a", b"four")
+
+    def identity(store):
+        time.sleep(0.04 if store is far else 0)
+        return whose(store)
+
+    both = MirroredStore([far, near], identity)
+    now = [0.0]
+    for member in both._members.all:
+        member._clock = lambda: now[0]
+    near.down = Transient
+    both.get("data/a")
+    assert both._members.in_order()[0].url == far.url
+    near.down = None
+    now[0] += PASSED_OVER_MAX_S
+    both.get("data/a")
+    until(lambda: both._members.all[1].is_healthy)
+    asked = len(near.asked)
+    for number in range(1, 4):
+        now[0] += PASSED_OVER_MAX_S
+        both.get("data/a")
+        assert len(near.asked) == asked + number  # only the reads
+    assert both._members.in_order()[0].url == near.url
+
+
 def test_folder_of_this_machine_is_the_nearest(pair, tmp_path):
     primary, _ = pair
     folder = open_store(str(tmp_path))

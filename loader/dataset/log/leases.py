@@ -207,7 +207,7 @@ class Lease:
         self._versions: dict[str, None] = {}  # ids of the claimed versions, with those only proposed
         self._stored: frozenset[str] = (
             frozenset()
-        )  # ids in the store's lease: those of the last beat that it took
+        )  # ids in the lease object, as the last successful beat wrote them
         self._proposed: dict[str, int] = {}  # version that no `add` claims yet -> threads that propose it
         self._holder = ""  # before the first claim
         self._count = 0  # of the newest beat, also if the store rejected it

@@ -205,9 +205,8 @@ class Lease:
     def _forget(self) -> None:
         """Reset to no claims. The next claim chooses a new holder, and with it a new object."""
         self._versions: dict[str, None] = {}  # ids of the claimed versions, with those only proposed
-        self._stored: frozenset[str] = (
-            frozenset()
-        )  # ids in the lease object, as the last successful beat wrote them
+        # Ids in the lease object, from the last successful beat. A failed beat leaves them: `_versions` has more then.
+        self._stored: frozenset[str] = frozenset()
         self._proposed: dict[str, int] = {}  # version that no `add` claims yet -> threads that propose it
         self._holder = ""  # before the first claim
         self._count = 0  # of the newest beat, also if the store rejected it
@@ -263,7 +262,9 @@ class Lease:
 
     def _is_stored(self, version_ids: Collection[str]) -> bool:
         """Return whether the store's lease has the versions. A read-only root has none, and is not tried again."""
-        return self._read_only or self._stored.issuperset(version_ids)
+        if self._read_only:
+            return True
+        return self._stored.issuperset(version_ids)
 
     def confirm(self, version_ids: Collection[str]) -> None:
         """Make proposed versions ordinary claims. No request."""

@@ -136,12 +136,14 @@ def _send_due(
     n_remote = len(alerts.channels()) - 1  # the log takes every alert
     until_s = time.monotonic() + SEND_S
     unsent = []
+    n_sent = 0
     n_problems = 0
     for key, alert in to_send:
         if time.monotonic() > until_s:
             unsent.append(key)
             continue
         problems = alerts.send(alert)
+        n_sent += 1
         n_problems += len(problems)
         for problem in problems:
             context.log.error(problem)
@@ -150,7 +152,7 @@ def _send_due(
             unsent.append(key)
     # Last, so that a killed tick sends its alerts again.
     context.update_cursor(without_unsent(state, earlier, unsent))
-    return f"{len(to_send)} alerts sent, {n_problems} not delivered"
+    return f"{n_sent} alerts sent, {n_problems} not delivered"
 
 
 def _sent_alerts(text: str) -> dict[str, tuple[float, str]]:

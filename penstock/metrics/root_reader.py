@@ -28,7 +28,7 @@ from loader.storage.store import list_from
 from ..train.run_folder import ACTIVE
 from ..units import DAY_US
 from .cost_reader import CostReader
-from .new_objects import PAGE
+from .new_objects import MOST_LISTED, PAGE
 from .node_signs import NodeSignReader
 from .run_reader import RunReader, read_runs
 
@@ -44,8 +44,6 @@ MOST_RUNS = 500
 """Most runs: the ones that wrote last."""
 MOST_DATASETS = 1000
 MOST_SLICES = 2000
-MOST_LEFT_OUT = 100_000
-"""Slices beyond these that are counted."""
 MOST_MARKS = 20_000
 """Names of active runs that are listed."""
 
@@ -224,9 +222,11 @@ class RootReader:
     def _read_slices(self, now_s: float) -> None:
         with self._part("slices"):
             if not self._has_slices:
-                self._list_slices()
-                while self._slice_key:
+                # The first scrape goes through all pages; a forged folder may have more.
+                for _ in range(MOST_LISTED // PAGE):
                     self._list_slices()
+                    if not self._slice_key:
+                        break
                 while self._unread_slices:
                     self._read_next_slice()
                 self._has_slices = True
@@ -240,13 +240,7 @@ class RootReader:
 
         Keys begin with names, so new ones are anywhere.
         """
-        first = self._slice_key or SLICES
-        listed = list_from(
-            self._store,
-            SLICES,
-            first,
-        )
-        infos = list(islice(listed, PAGE))
+        infos = self._page(SLICES, self._slice_key)
         if not self._slice_key:
             self._slices_left_out = set()
         self._slice_key = ""
@@ -262,7 +256,7 @@ class RootReader:
         """Queue a listed slice, if its number is new, or its record was replaced."""
         known = self._listed_slices.get((dataset, name))
         if known is None and len(self._listed_slices) >= MOST_SLICES:
-            if len(self._slices_left_out) < MOST_LEFT_OUT:
+            if len(self._slices_left_out) < MOST_LISTED:
                 self._slices_left_out.add((dataset, name))
             return
         if known is not None:
@@ -343,13 +337,7 @@ class RootReader:
                     return
 
     def _find_trails_in_page(self, since_us: int) -> None:
-        first = self._trail_key or TRAILS
-        listed = list_from(
-            self._store,
-            TRAILS,
-            first,
-        )
-        infos = list(islice(listed, PAGE))
+        infos = self._page(TRAILS, self._trail_key)
         for info in infos:
             if info.modified_us is None or info.modified_us >= since_us:
                 run = _key_run(info.key)
@@ -360,6 +348,15 @@ class RootReader:
                 infos[0].key,
                 infos[-1].key,
             )
+
+    def _page(self, prefix: str, first: str) -> list[ObjectInfo]:
+        """List a page of a folder. first: key to begin with; "" for the folder's first. Raises: StoreError."""
+        listed = list_from(
+            self._store,
+            prefix,
+            first or prefix,
+        )
+        return list(islice(listed, PAGE))
 
     def _add_run(self, run: str) -> None:
         if run not in self.runs and is_run_name(run):

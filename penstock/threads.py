@@ -1,13 +1,12 @@
-"""Run work units in threads that delay no exit."""
+"""Run work units in threads that delay an exit only briefly."""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait  # noqa: TID251 - see DaemonThreads
 from itertools import islice
-from threading import Thread
 from typing import Any, ParamSpec, TypeVar
 
 from loader.errors import InvalidRuntime, PenstockError
-from loader.storage.threads import DaemonPool
+from loader.storage.threads import AwaitedThread, DaemonPool
 
 Unit = TypeVar("Unit")
 Done = TypeVar("Done")
@@ -56,7 +55,7 @@ class DaemonThreads(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         future: Future[T] = Future()
-        Thread(target=_call, args=(future, fn, args, kwargs), name="penstock-view", daemon=True).start()
+        AwaitedThread(_call, (future, fn, args, kwargs), name="penstock-view").start()
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

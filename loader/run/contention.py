@@ -8,7 +8,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import NamedTuple
 
-from ..storage.threads import ends_with_the_process
+from ..storage.threads import AwaitedThread, ends_with_the_process
 from .batch.batch import MAKING
 from .maker_choice import Stages
 from .metrics import stage_seconds
@@ -49,7 +49,7 @@ class LockProbe:
         self._late = 0
         self._share = 0.0
         ends_with_the_process(self)
-        self._thread = threading.Thread(target=self._run, name="penstock-lock-probe", daemon=True)
+        self._thread = AwaitedThread(self._run, name="penstock-lock-probe")
         self._thread.start()
 
     def drain(self) -> float:

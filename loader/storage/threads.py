@@ -1,4 +1,4 @@
-"""Daemon threads for which a process waits at most briefly at exit, and the state that a forked child resets.
+"""Daemon threads for which exit waits at most briefly, and the state that a forked child resets.
 
 The interpreter joins the pools of concurrent.futures, so after Ctrl-C an unresponsive store would block the exit for 90
 s. Once a process has used obstore, a forked child hangs even with a new store, because it lacks the runtime's threads:
@@ -16,7 +16,8 @@ from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Condition, Lock, Semaphore, Thread
-from time import monotonic
+from threading import enumerate as enumerate_threads
+from time import monotonic, process_time
 from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -62,35 +63,57 @@ T = TypeVar("T")
 Call = tuple[Callable[[], Any], "Future[Any]"]
 
 LEAVE_S = 1.0
-"""Seconds that exit waits for all threads: daemons that return from native code later may abort the process."""
+"""Seconds that exit waits for all threads without progress: one that returns from native code later may abort."""
+MAX_LEAVE_S = 10.0
+"""Seconds that exit waits for threads that use the processor, such as for a batch of videos."""
+_LOOK_S = 0.05
+_BUSY_S = 0.001
+"""Processor seconds between two looks that count as progress."""
 
 
 class Leaving(Protocol):
-    """An owner of daemon threads that may be working at interpreter exit."""
+    """An owner of threads that may be working at interpreter exit."""
 
     def dismiss(self) -> None:
         """Let every thread end after its current call. Does not wait."""
 
-    def join(self, timeout_s: float | None = None) -> None:
-        """Wait at most `timeout_s` for the threads to end."""
 
-
-# Kept alive by their threads: each owner listed here may still be working.
 _leaving: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def ends_with_the_process(who: Leaving) -> None:
-    """Dismiss `who` at interpreter exit, and wait briefly."""
+    """Dismiss `who` at interpreter exit, if it is still alive. Exit waits for its AwaitedThreads."""
     _leaving.add(who)
 
 
+class AwaitedThread(Thread):
+    """A daemon thread for which exit waits, at most briefly. Its owner calls `ends_with_the_process`."""
+
+    # Exit looks for threads, not for owners: a thread may free its owner first, and then its last batch. A tensor's
+    # destructor calls Python; if the interpreter ends meanwhile, C++ aborts the process.
+    def __init__(self, target: Callable[..., object], args: tuple[Any, ...] = (), *, name: str) -> None:
+        super().__init__(target=target, args=args, name=name, daemon=True)
+
+
 def _end_all() -> None:
-    owners = list(_leaving)
-    until = monotonic() + LEAVE_S
-    for who in owners:
+    for who in list(_leaving):
         who.dismiss()
-    for who in owners:
-        who.join(max(0.0, until - monotonic()))
+    start_s = monotonic()
+    progress_s = start_s
+    used_s = process_time()
+    while running := _awaited_threads():
+        running[0].join(_LOOK_S)
+        now_s = monotonic()
+        used_before_s = used_s
+        used_s = process_time()
+        if used_s - used_before_s >= _BUSY_S:
+            progress_s = now_s
+        if now_s - progress_s >= LEAVE_S or now_s - start_s >= MAX_LEAVE_S:
+            return
+
+
+def _awaited_threads() -> list[Thread]:
+    return [thread for thread in enumerate_threads() if isinstance(thread, AwaitedThread)]
 
 
 atexit.register(_end_all)
@@ -148,9 +171,7 @@ class DaemonPool(Executor):
                 return
             self._n_threads += 1
         # (not a method: threads that reference the pool would keep it alive)
-        work = Thread(
-            target=_work, args=(self._queue, self._idle), name=f"{self._name}_{number}", daemon=True
-        )
+        work = AwaitedThread(_work, (self._queue, self._idle), name=f"{self._name}_{number}")
         work.start()
         self._threads.append(work)
 

@@ -38,6 +38,7 @@ from .lru_cache import LruCache
 from .open_items import OpenRun, OpenVersion, nbytes
 from .outage import Outage
 from .raw_source import RawSource
+from .replays.idle_replays import IdleReplays, RankStep
 from .replays.metrics_file import MetricsFile
 from .replays.recipe_process import RecipeProcess
 from .replays.replayed_values import Digests, SlotValues, slot_itself
@@ -58,8 +59,6 @@ RUNS_S = 60.0
 """Seconds until the root's runs are listed again."""
 RETRY_S = 60.0
 """Seconds until an incomplete step or slot is replayed again."""
-AHEAD_S = 1.0
-"""Idle seconds until the last step's neighbours, which most users open next, are replayed."""
 VALUES_BYTES = 96 * 2**20
 """Cached steps, and cached slots, in bytes."""
 MEDIA_BYTES = 48 * 2**20
@@ -121,11 +120,10 @@ class OpenData:
         self._home = LruCache[HomeRecord](1)
         self.costs = DatasetCosts()
         self._overviews = LruCache[tuple[float, RunOverview]](MOST_OPEN)
-        self._closed, self._requested = Event(), Event()
+        self._closed = Event()
         self._listed_runs: tuple[float, tuple[str, ...]] = -math.inf, ()
-        self._last: tuple[str, int, int, int] | None = None
         Thread(target=self._sweep, name="penstock-view-idle", daemon=True).start()
-        Thread(target=self._replay_ahead, name="penstock-view-ahead", daemon=True).start()
+        self._idle_replays = IdleReplays(self._prepare_columns, self._replay_ahead)
 
     def start(self) -> None:
         """Start the recipe process, before the first request."""
@@ -189,7 +187,7 @@ class OpenData:
 
         Raises: VersionNotFound; VersionRetired; Denied; errors from opening.
         """
-        self._requested.set()
+        self._idle_replays.interrupt()
         ref = f"{dataset}@{number}"
 
         def open_version() -> OpenVersion:
@@ -223,7 +221,7 @@ class OpenData:
 
     def training(self, name: str) -> Training:
         """Return a run whose log was read at most a few seconds ago."""
-        self._requested.set()
+        self._idle_replays.interrupt()
         return self._training(name)
 
     def trainings(self) -> list[Training]:
@@ -271,10 +269,9 @@ class OpenData:
 
         If no other request follows within a second, the neighbouring steps are replayed too.
         """
-        self._last = None
+        self._idle_replays.forget()
         result = self._batch(self.training(name), step, rank, world_size)
-        self._last = name, step, rank, world_size
-        self._requested.set()
+        self._idle_replays.follow(RankStep(name, step, rank, world_size))
         return result
 
     def _batch(
@@ -406,7 +403,7 @@ class OpenData:
     def close(self) -> None:
         """Release versions, runs and processes."""
         self._closed.set()
-        self._requested.set()
+        self._idle_replays.close()
         self.stop()
         self._runs.clear()
         self.episodes.clear()
@@ -414,35 +411,14 @@ class OpenData:
         self._plans.close()
         self.replayers.close()
 
-    def _replay_ahead(self) -> None:
-        done: tuple[str, int, int, int] | None = None  # request whose neighbours are made
-        while self._requested.wait() and not self._closed.is_set():
-            self._requested.clear()
-            if self._requested.wait(AHEAD_S):
-                continue
-            with suppress(PenstockError):
-                import_polars()  # otherwise the first filter would wait for this import
-                self.columns.read_ahead()
-            # A request may come at any moment: what it interrupts is made in the next pause.
-            last = self._last
-            if last is None or last is done:
-                continue
-            if self._make_neighbours(*last):
-                done = last
+    def _prepare_columns(self) -> None:
+        import_polars()  # otherwise the first filter would wait for this import
+        self.columns.read_ahead()
 
-    def _make_neighbours(self, name: str, step: int, rank: int, world_size: int) -> bool:
-        """Make the steps beside one; return False if a request came meanwhile."""
-        for neighbour in (step + 1, step - 1):
-            if self._requested.is_set():
-                return False
-            with suppress(PenstockError):  # the error is shown when that step is requested
-                self._make_ahead(name, neighbour, rank, world_size)
-        return True
-
-    def _make_ahead(self, name: str, step: int, rank: int, world_size: int) -> None:
-        training = self._training(name)
-        if step >= 0 and (training.trail is None or step <= training.last_step):
-            self._batch(training, step, rank, world_size)
+    def _replay_ahead(self, part: RankStep) -> None:
+        training = self._training(part.run)
+        if part.step >= 0 and (training.trail is None or part.step <= training.last_step):
+            self._batch(training, part.step, part.rank, part.world_size)
 
     def _sweep(self) -> None:
         while not self._closed.wait(SWEEP_S):

@@ -12,7 +12,7 @@ from PIL import Image
 
 import loader
 from penstock.cli import main
-from penstock.view import open_data
+from penstock.view.replays import idle_replays
 from tests.servers.patience import PATIENCE_S
 from tests.view import recipes
 
@@ -82,7 +82,7 @@ def sweep(folder):
 @pytest.fixture(autouse=True)
 def nothing_ahead(monkeypatch):
     """Steps are made when they are asked for: tests count what is made, and take their time."""
-    monkeypatch.setattr(open_data, "AHEAD_S", 3600)
+    monkeypatch.setattr(idle_replays, "AHEAD_S", 3600)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from penstock.view.inspect.step_record import step_record
 from penstock.view.kinds.kind import Media
 from penstock.view.lru_cache import LruCache
 from penstock.view.open_data import OpenData
+from penstock.view.replays import idle_replays
 from penstock.view.replays import replays as replays_module
 from penstock.view.replays.replayed_values import Setting
 from penstock.view.replays.replays import Replayers, Replays
@@ -188,14 +189,14 @@ def made_ahead(opened, monkeypatch, step):
         return found
 
     def asked(*given):
-        if len(steps) > 1 and not given and not opened._requested.is_set():
+        if len(steps) > 1 and not given and not opened._idle_replays._requested.is_set():
             done.set()  # nothing is left to be made
         return wait(*given)
 
-    wait = opened._requested.wait
+    wait = opened._idle_replays._requested.wait
     monkeypatch.setattr(opened, "_batch", told)
-    monkeypatch.setattr(opened._requested, "wait", asked)
-    monkeypatch.setattr(open_data, "AHEAD_S", 0.05)
+    monkeypatch.setattr(opened._idle_replays._requested, "wait", asked)
+    monkeypatch.setattr(idle_replays, "AHEAD_S", 0.05)
     opened.batch("three", step, 1, 3)
     assert done.wait(PATIENCE_S)
     return list(dict.fromkeys(steps))
@@ -207,7 +208,7 @@ def made_ahead(opened, monkeypatch, step):
 def test_steps_beside_the_last_one_are_made_when_nobody_asks(opened, monkeypatch, step, ahead):
     monkeypatch.setattr(opened, "replayers", Replayers(plain=Counting(opened.replayers.plain)))
     assert made_ahead(opened, monkeypatch, step) == [(one, 1, 3) for one in (step, *ahead)]
-    monkeypatch.setattr(open_data, "AHEAD_S", 3600)
+    monkeypatch.setattr(idle_replays, "AHEAD_S", 3600)
     n = opened.replayers.plain.batches
     for one in ahead:
         opened.batch("three", one, 1, 3)
@@ -233,7 +234,7 @@ def test_steps_are_made_ahead_though_the_request_ends_during_an_import(opened, m
 
     def let_go():
         imports.wait()
-        while opened._last is None or not opened._requested.is_set():
+        while opened._idle_replays._last is None or not opened._idle_replays._requested.is_set():
             time.sleep(0.001)
         answered.set()
 

@@ -21,7 +21,7 @@ from typing import Protocol
 from ...errors import Forbidden, InvalidStore, ObjectNotFound, StoreError
 from ...json_text import parse_json_object
 from ...storage.store import Store
-from ...storage.threads import DaemonPool, begins_anew, ends_with_the_process
+from ...storage.threads import AwaitedThread, DaemonPool, begins_anew, ends_with_the_process
 from .entries import DAMAGED, canonical
 from .heartbeats import new_holder
 
@@ -72,7 +72,7 @@ class Renewal:
             if self._thread is not None:
                 return
             requests: Requests = SimpleQueue()
-            thread = threading.Thread(target=self._run, args=(requests,), name="penstock-leases", daemon=True)
+            thread = AwaitedThread(self._run, (requests,), name="penstock-leases")
             self._requests = requests
             self._thread = thread
         try:

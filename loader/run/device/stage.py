@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import InvalidRuntime, MissingDependency
-from ...storage.threads import LEAVE_S, ends_with_the_process
+from ...storage.threads import LEAVE_S, AwaitedThread, ends_with_the_process
 from ..batch.batch import Batch
 from ..batch.collate import import_framework
 from ..executor import Execution
@@ -121,7 +121,7 @@ class DeviceStage:
 
     def _seek(self, step: int, end: int | None) -> None:
         if self._thread is None:
-            self._thread = Thread(target=self._work, name="penstock-device", daemon=True)
+            self._thread = AwaitedThread(self._work, name="penstock-device")
             ends_with_the_process(self)
             self._thread.start()
         following = self._position

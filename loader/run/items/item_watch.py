@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from time import monotonic
 
-from ...storage.threads import Signal, ends_with_the_process
+from ...storage.threads import AwaitedThread, Signal, ends_with_the_process
 
 SLOW_S = 60.0
 """Seconds after which an item is named, once."""
@@ -61,11 +61,8 @@ class ItemWatch:
         # The thread refers to the current item and the signal only: a watch that is dropped ends it.
         weakref.finalize(self, self._ended.set).atexit = False
         ends_with_the_process(self)
-        self._thread = threading.Thread(
-            target=_watch,
-            args=(self._source, self.current, self._ended),
-            name="penstock-item-watch",
-            daemon=True,
+        self._thread = AwaitedThread(
+            _watch, (self._source, self.current, self._ended), name="penstock-item-watch"
         )
         self._thread.start()
 

@@ -18,7 +18,7 @@ from typing import Any
 from ...dataset.root import Root
 from ...errors import AlreadyExists, InvalidRuntime
 from ...order.slots import rank_slice
-from ...storage.threads import LEAVE_S, Signal, ends_with_the_process
+from ...storage.threads import LEAVE_S, AwaitedThread, Signal, ends_with_the_process
 from ..batch.batch import Batch
 from ..recipe.recipe import Recipe
 from .slot_columns import tensor_crcs
@@ -162,7 +162,7 @@ class Recorder:
         self.dismiss()
 
     def _begin(self) -> None:
-        self._thread = Thread(target=self._work, name="penstock-trail", daemon=True)
+        self._thread = AwaitedThread(self._work, name="penstock-trail")
         ends_with_the_process(self)
         self._thread.start()
 

@@ -18,6 +18,7 @@ from loader.dataset.log import leases as renewal
 from loader.dataset.log.leases import Lease, Leases, list_leases, parse_lease
 from loader.errors import Forbidden, Transient
 from loader.storage import open_store
+from loader.storage.threads import AwaitedThread
 from tests.mortal_store import Death, Killed, stop
 from tests.servers.patience import PATIENCE_S
 from tests.servers.processes import python
@@ -420,17 +421,17 @@ def test_dropped_root_is_renewed_as_long_as_its_version(store, tmp_path):
 
 def test_renewal_starts_its_thread_without_its_lock(monkeypatch):
     """A thread that begins may collect garbage: another lease, which is removed there and then."""
-    own, renewed, removed, real = renewal.Renewal(), object(), [], threading.Thread
+    own, renewed, removed = renewal.Renewal(), object(), []
 
-    class Starting(real):
+    class Starting(AwaitedThread):
         def start(self):
-            remover = real(target=own.remove, args=(object(),), daemon=True)
+            remover = AwaitedThread(own.remove, (object(),), name="remover")
             remover.start()
             remover.join(PATIENCE_S)
             removed.append(not remover.is_alive())
             super().start()
 
-    monkeypatch.setattr(threading, "Thread", Starting)
+    monkeypatch.setattr(renewal, "AwaitedThread", Starting)
     own.add(renewed)
     monkeypatch.undo()
     own.remove(renewed)

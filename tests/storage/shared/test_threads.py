@@ -1,6 +1,8 @@
 """A pool of daemon threads: what ThreadPoolExecutor does, but that nobody waits for it."""
 
 import gc
+import subprocess
+import sys
 import threading
 from concurrent.futures import CancelledError
 
@@ -73,14 +75,14 @@ def test_threads_end_when_nobody_has_the_pool():
 
 def test_finalizer_shuts_a_pool_down_in_the_middle_of_submit(monkeypatch):
     """The garbage collector may run it in the thread that submits, or in the one that begins."""
-    pool, real = DaemonPool(1, "pool"), threading.Thread
+    pool, real = DaemonPool(1, "pool"), threads.AwaitedThread
 
     class Collecting(real):
         def start(self):
             pool.shutdown(wait=False)
             super().start()
 
-    monkeypatch.setattr(threads, "Thread", Collecting)
+    monkeypatch.setattr(threads, "AwaitedThread", Collecting)
     outcomes = []
 
     def submit():
@@ -89,10 +91,54 @@ def test_finalizer_shuts_a_pool_down_in_the_middle_of_submit(monkeypatch):
         except RuntimeError as error:
             outcomes.append(str(error))
 
-    submitting = real(target=submit, daemon=True)
+    submitting = real(submit, name="submits")
     submitting.start()
     submitting.join(PATIENCE_S)
     assert outcomes in ([0], ["pool: these threads were shut down"])
+
+
+EXIT = """
+import threading, time
+from loader.storage import threads
+
+threads.LEAVE_S = {leave_s}
+
+class Batch:
+    def __del__(self):
+        {frees}
+        print("freed", flush=True)
+
+def make():
+    is_dropped.wait()
+    return Batch()
+
+is_dropped = threading.Event()
+pool = threads.DaemonPool(1, "pool")
+pool.submit(make)
+{begins}is_dropped.set()
+"""
+MEANWHILE = "time.sleep(0.1)"
+COMPUTES = "until = time.process_time() + 1\n        while time.process_time() < until: pass"
+DROPPED_POOL = "del pool\n"
+KEPT_POOL = ""
+
+
+@pytest.mark.parametrize(
+    ("frees", "begins", "leave_s", "is_awaited"),
+    [
+        pytest.param(MEANWHILE, KEPT_POOL, 60, True, id="briefly"),
+        pytest.param(MEANWHILE, DROPPED_POOL, 60, True, id="after its pool"),
+        pytest.param(COMPUTES, KEPT_POOL, 0.5, True, id="computes"),
+        pytest.param("time.sleep(3600)", KEPT_POOL, 0.2, False, id="hangs"),
+    ],
+)
+def test_exit_waits_for_threads_that_free_their_last_result(frees, begins, leave_s, is_awaited):
+    """A tensor that is freed as the interpreter ends aborts the process."""
+    script = EXIT.format(frees=frees, begins=begins, leave_s=leave_s)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    assert ended.stdout == ("freed\n" if is_awaited else "")
 
 
 def test_signal_is_set_once_however_often_and_waited_for_once():

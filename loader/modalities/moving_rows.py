@@ -56,10 +56,10 @@ def moving_rows(
         idle_until = clock + idle_ms * _NS_PER_MS
         last = np.searchsorted(clock, idle_until)
     starts = np.flatnonzero(last < n)
-    is_idle = _is_inside(rows, starts, last[starts], still)
+    is_idle = _idle_intervals(rows, starts, last[starts], still)
     idle_starts = starts[is_idle]
     idle_ends = last[idle_starts]
-    # Each idle time begins and ends an interval; a row is idle inside at least one.
+    # Each idle time begins and ends an interval; a row is idle inside at least one. Its first row is not idle.
     edges = np.zeros(n + 1, np.int64)
     np.add.at(edges, idle_starts + 1, 1)
     np.add.at(edges, idle_ends + 1, -1)
@@ -79,8 +79,8 @@ def _check_clock(clock: Array, n: int) -> None:
         )
 
 
-def _is_inside(rows: Array, starts: Array, stops: Array, share: float) -> Array:
-    """Return bool [starts]: whether rows [start, stop] of each interval stay within the share.
+def _idle_intervals(rows: Array, starts: Array, stops: Array, still: float) -> Array:
+    """Return bool [starts]: whether every dimension of rows [n, dims] stays still from a start to its stop, inclusive.
 
     Extents of 2^k rows come from extents of 2^(k-1): O(rows * log of the longest).
     """
@@ -89,11 +89,11 @@ def _is_inside(rows: Array, starts: Array, stops: Array, share: float) -> Array:
     greatest = np.fmax.reduce(finite)  # [dims]
     least = np.fmin.reduce(finite)
     widest = np.fmax.reduce(greatest - least, initial=0.0)
-    spread = share * widest
+    spread = still * widest
     n_rows = stops - starts + 1
     levels = np.log2(n_rows).astype(np.int64)  # [starts]: greatest k with 2^k rows in the interval
     highest_level = int(levels.max(initial=-1))
-    low = rows
+    low = rows  # [n - 2^k + 1, dims]: the smallest value of the 2^k rows from each row on
     high = rows
     within = np.zeros(len(starts), bool)
     for level in range(highest_level + 1):
@@ -107,7 +107,7 @@ def _is_inside(rows: Array, starts: Array, stops: Array, share: float) -> Array:
         second = stops[own] + 1 - size  # two overlapping blocks of 2^k rows cover the interval
         top = np.maximum(high[first], high[second])  # [own, dims]
         bottom = np.minimum(low[first], low[second])
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN: not within
             is_within = top - bottom <= spread
         within[own] = is_within.all(axis=1)
     return within

@@ -118,7 +118,7 @@ class ModalityConformance:
 
     def test_values_come_back(self, modality: Modality) -> None:
         for value in modality.values:
-            assert modality.encode is not None
+            assert modality.encode is not None  # values need an encoder
             data = bytes(modality.encode(FIELD, value))
             # A rerun must store the same bytes.
             assert data == bytes(modality.encode(FIELD, value))

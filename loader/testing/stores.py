@@ -39,6 +39,7 @@ class Backend:
 
 
 DATA = bytes(random.Random(1).randbytes(200_000))
+"""Random, so that no two ranges of it are alike."""
 
 
 class StoreReads:
@@ -76,6 +77,7 @@ class StoreReads:
                 read()
             assert isinstance(caught.value, FileNotFoundError)
 
+    # A local disk has a directory there, which must not be read.
     def test_folder_is_no_object(self, store: Store) -> None:
         store.put("folder/a", b"x")
         with pytest.raises(ObjectNotFound):
@@ -92,11 +94,17 @@ class StoreReads:
 
     def test_range_past_the_end_is_corrupt(self, store: Store) -> None:
         store.put("k", b"0123456789")
-        for past in map(ByteRange, (0, 9, 10, 500, 11), (11, 2, 1, 1, 0)):
+        ranges = (ByteRange(0, 11), ByteRange(9, 2), ByteRange(10, 1), ByteRange(500, 1), ByteRange(11, 0))
+        for past in ranges:
             with pytest.raises(Corrupt, match="k"):
                 store.get_range("k", past.offset, past.nbytes)
+            # `get_ranges` reads no empty range: its neighbour is past the end instead.
+            if past.nbytes:
+                several = [ByteRange(0, 1), past]
+            else:
+                several = [past, ByteRange(11, 1)]
             with pytest.raises(Corrupt):
-                store.get_ranges("k", [ByteRange(0, 1), past] if past.nbytes else [past, ByteRange(11, 1)])
+                store.get_ranges("k", several)
 
     def test_negative_range_is_refused(self, store: Store) -> None:
         store.put("k", b"0123456789")
@@ -121,11 +129,14 @@ class StoreReads:
 
     def test_get_ranges_keeps_the_order_given(self, store: Store) -> None:
         store.put("k", DATA)
+        # Backwards, overlapping, twice, empty, at the end, and longer than some of the spans.
         pairs = [(100_000, 10), (0, 5), (3, 9), (0, 5), (7, 0), (199_990, 10), (20, 60_000)]
         spans = [ByteRange(offset, nbytes) for offset, nbytes in pairs]
         for max_gap, max_span in ((0, 2**20), (64 * 2**10, 2**20), (10, 4096), (10**6, 10**6)):
             blobs = store.get_ranges("k", spans, max_gap=max_gap, max_span=max_span)
-            assert [blob.data for blob in blobs] == [DATA[o : o + n] for o, n in spans]
+            assert [blob.data for blob in blobs] == [
+                DATA[offset : offset + nbytes] for offset, nbytes in spans
+            ]
             assert {blob.etag for blob in blobs} == {store.head("k").etag}
         assert store.get_ranges("k", []) == []
 
@@ -150,9 +161,10 @@ class StoreReads:
 
     def test_closed_store_can_be_used_again(self, store: Store) -> None:
         store.put("k", DATA)
-        store.get_ranges("k", [ByteRange(0, 1), ByteRange(100, 1)], max_gap=0)
+        apart = [ByteRange(0, 1), ByteRange(100, 1)]
+        store.get_ranges("k", apart, max_gap=0)  # two requests, so that connections are open
         store.close()
-        assert store.get_ranges("k", [ByteRange(0, 1), ByteRange(100, 1)], max_gap=0)[1].data == DATA[100:101]
+        assert store.get_ranges("k", apart, max_gap=0)[1].data == DATA[100:101]
         store.close()
 
     def test_many_threads_read_one_store(self, store: Store) -> None:
@@ -160,9 +172,11 @@ class StoreReads:
         wrong: list[int] = []
 
         def read(number: int) -> None:
-            for offset in range(number, 100_000, 12_345):
-                same = store.get_range("k", offset, 1000).data == DATA[offset : offset + 1000]
-                wrong.extend([] if same else [offset])
+            wrong.extend(
+                offset
+                for offset in range(number, 100_000, 12_345)
+                if store.get_range("k", offset, 1000).data != DATA[offset : offset + 1000]
+            )
 
         threads = [threading.Thread(target=read, args=(number,)) for number in range(8)]
         for thread in threads:
@@ -179,12 +193,13 @@ class StoreReads:
         listed = [info.key for info in store.list()]
         assert listed == sorted(keys)
         for prefix in ("", "b", "b/", "b/c", "b/c.d/", "z/1", "nothing", "a", "ä"):
-            expected = sorted(k for k in keys if k.startswith(prefix))
+            expected = sorted(key for key in keys if key.startswith(prefix))
             assert [info.key for info in store.list(prefix)] == expected
             assert list(list_keys(store, prefix)) == expected
+        # Keys that exist, keys between two of them, and keys after all.
         for after in ("", "a", "b", "b.c", "b.d", "b/", "b/c", "b/c.d/e", "b/zz", "z/10", "zz", "日本"):
             for prefix in ("", "b", "z/"):
-                expected = sorted(k for k in keys if k.startswith(prefix) and k > after)
+                expected = sorted(key for key in keys if key.startswith(prefix) and key > after)
                 assert [info.key for info in store.list(prefix, start_after=after)] == expected
 
     def test_fresh_store_is_empty(self, store: Store) -> None:
@@ -192,8 +207,7 @@ class StoreReads:
         assert list(store.list("some/prefix")) == []
         store.delete_many(["nothing"])
 
-    def test_listing_that_goes_on_and_when_objects_were_written(self, backend: Backend, store: Store) -> None:
-        """`list_from` returns what `list` returns after a key; both return modification times if the store has them."""
+    def test_list_from_returns_what_list_returns_after_a_key(self, store: Store) -> None:
         keys = sorted(["a", "b!", "b.c", "b/c", "b/c.d/e", "b0", "ä/1", "z/1", "z/10", "日本"])
         for key in keys:
             store.put(key, b"x")
@@ -201,45 +215,31 @@ class StoreReads:
             assert [info.key for info in list_from(store, "", after)] == [key for key in keys if key > after]
             expected = [key for key in keys if key > after and key.startswith("b/")]
             assert [info.key for info in list_from(store, "b/", after)] == expected
+
+    def test_list_and_head_agree_when_an_object_was_written(self, backend: Backend, store: Store) -> None:
+        store.put("a", b"x")
         (listed,) = store.list("a")
         if backend.tells_time:
             assert listed.modified_us is not None
+            # Wide bounds, which only another unit than microseconds misses: some servers' clocks stand still.
+            earliest_us = 1_600_000_000_000_000
             latest_us = time.time_ns() // 1000 + 60_000_000
-            assert 1_600_000_000_000_000 < listed.modified_us < latest_us  # some servers' clocks stand still
+            assert earliest_us < listed.modified_us < latest_us
             modified_us = store.head("a").modified_us  # from HTTP dates, which have whole seconds
             assert modified_us is not None
             assert modified_us // 1_000_000 == listed.modified_us // 1_000_000
 
 
+# fmt: off
 ODD_KEYS = [
-    "a b",
-    "é/ü",
-    "日本/語",
-    "50%/a%20b",
-    "a#b",
-    "a+b",
-    "a&b=c",
-    "a'b",
-    "~a",
-    "..a",
-    "a:b@c",
-    "a[1]*?",
+    "a b", "é/ü", "日本/語", "50%/a%20b", "a#b", "a+b", "a&b=c", "a'b", "~a", "..a", "a:b@c", "a[1]*?",
 ]
+"""Keys that a URL, a shell or a path could read as something else."""
 BAD_KEYS = [
-    "",
-    "/a",
-    "a/",
-    "a//b",
-    ".",
-    "..",
-    "../a",
-    "a/../b",
-    "a/./b",
-    "a\nb",
-    "a\0b",
-    "x" * 1025,
-    "\udcff",
+    "", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a\nb", "a\0b", "x" * 1025, "\udcff",
 ]
+# fmt: on
+"""Keys that every store rejects: see `check_key`."""
 
 
 class StoreWrites:
@@ -258,7 +258,7 @@ class StoreWrites:
             assert list(store.list()) == []
             return
         store.put_if_absent("log/1", b"one")
-        store.put_if_absent("log/1", b"one")
+        store.put_if_absent("log/1", b"one")  # the same bytes: a retry after a lost response
         store.put_if_absent("empty", b"")
         with pytest.raises(AlreadyExists, match="log/1"):
             store.put_if_absent("log/1", b"two")
@@ -274,7 +274,7 @@ class StoreWrites:
             return
         together = threading.Barrier(32)
         won: list[bytes] = []
-        lost: list[str] = []
+        lost: list[str] = []  # names of errors
 
         def create(number: int) -> None:
             data = b"writer %d" % number
@@ -314,7 +314,7 @@ class StoreWrites:
         assert store.get("k").data == b"before"
         new.finish()
         new.close()
-        other.close()
+        other.close()  # without finish(): no object
         assert store.get("k").data == DATA
         assert [info.key for info in store.list()] == ["k"]
 
@@ -375,6 +375,7 @@ class StoreWrites:
         store.put("k", b"x")
         assert backend.open().get("k").data == b"x"
 
+    # `worker_environment` gives the copy the credentials that no pickle holds.
     def test_it_pickles_and_prints_without_secrets(
         self, backend: Backend, store: Store, worker_environment: None
     ) -> None:
@@ -394,13 +395,14 @@ class StoreWrites:
         model: dict[str, bytes] = {}
         for step in range(80):
             key, other = rng.sample(keys, 2)
-            data = b"%d" % step * rng.randrange(3)
+            repeats = rng.randrange(3)  # 0: an empty object
+            data = b"%d" % step * repeats
             verb = rng.choice(["put", "create", "delete", "copy", "get", "list"])
             if verb == "put":
                 store.put(key, data)
                 model[key] = data
             elif verb == "create" and backend.creates:
-                if model.setdefault(key, data) == data:
+                if model.setdefault(key, data) == data:  # absent, or equal, which passes as a retry
                     store.put_if_absent(key, data)
                 else:
                     with pytest.raises(AlreadyExists):
@@ -415,7 +417,7 @@ class StoreWrites:
                 assert store.get(key).data == model[key]
             elif verb == "list":
                 prefix = key[: rng.randrange(4)]
-                expected = sorted((k, len(v)) for k, v in model.items() if k.startswith(prefix) and k > other)
+                expected = [(k, len(model[k])) for k in sorted(model) if k.startswith(prefix) and k > other]
                 assert [(info.key, info.nbytes) for info in store.list(prefix, other)] == expected
         assert {info.key: store.get(info.key).data for info in store.list()} == model
 

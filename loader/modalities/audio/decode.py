@@ -164,6 +164,7 @@ def _read(
 
 
 def _part(container: InputContainer, stream: av.AudioStream, low: int, high: int) -> tuple[Floats, Heard]:
+    """Return samples [low, high) of audio that can be sought exactly, and the `Heard` that read them."""
     assert stream.time_base is not None  # a WAV or FLAC has one
     if low:
         container.seek(int(low / stream.rate / stream.time_base), stream=stream)
@@ -173,7 +174,7 @@ def _part(container: InputContainer, stream: av.AudioStream, low: int, high: int
     for frame in _frames(container, stream):
         if frame.pts is None or frame.time_base is None:
             raise DecodeFailed("audio: a frame without a timestamp")
-        if not heard.rate_hz:
+        if not heard.rate_hz:  # the first frame: a seek ends at or before `low`
             begin = round(frame.pts * frame.time_base * frame.sample_rate)
         pieces += heard.add(frame)
         if begin + heard.n_source >= high:

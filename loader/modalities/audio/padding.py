@@ -28,6 +28,9 @@ _XING_SIZES = {1: 4, 2: 4, 4: 100, 8: 4}
 
 _MAX_BOXES = 10_000
 
+_SMALL_FRAME_SAMPLES = 576
+"""Samples of an MP3 frame of MPEG-2 or 2.5; one of MPEG-1 has twice as many."""
+
 
 class Promise(NamedTuple):
     """Length that a header announces."""
@@ -65,7 +68,7 @@ def _smpb_samples(tag: str, n_packets: int) -> int | None:
         return None
     priming, padding, n_samples = (int(word, 16) for word in tag_match.groups())
     per_packet, rest = divmod(priming + n_samples + padding, n_packets)
-    if rest or per_packet not in _AAC_FRAMES:
+    if rest or per_packet not in _AAC_FRAMES:  # a tag that was copied from another file
         return None
     return n_samples
 
@@ -79,19 +82,20 @@ def edit_end(data: Buffer, track_id: int) -> tuple[Fraction, Fraction] | None:
     if edits is None:
         return None
     timescale, durations = edits
-    if not timescale or not durations or not all(durations):
+    if not timescale or not durations or not all(durations):  # a duration of 0 leaves the length open
         return None
     return Fraction(sum(durations), timescale), Fraction(1, timescale)
 
 
 def _edits(data: Buffer, track_id: int) -> tuple[int, list[int]] | None:
+    """Return (ticks per second, durations in ticks) of a track's edit list; None if it has none that counts."""
     moov = _first_box(data, (0, len(data)), b"moov")
     if moov is None:
         return None
     inside = list(_boxes(data, *moov))
     timescale = 0
     for name, start, end in inside:
-        if name == b"mvex":
+        if name == b"mvex":  # fragments follow, so the list precedes the length
             return None
         if name == b"mvhd" and end - start >= 24:
             timescale = _after_times(data, start)
@@ -128,14 +132,15 @@ def _after_times(data: Buffer, start: int) -> int:
 
 
 def _durations(data: Buffer, start: int, end: int) -> list[int]:
+    """Return the durations of an edit list, in ticks of the movie's clock."""
     form = ">I"
     step = 12
-    if data[start] == 1:
+    if data[start] == 1:  # version 1 has times of 64 bits
         form = ">Q"
         step = 20
     first = start + 8
     n_stated = _u32(data, start + 4)
-    n_inside = (end - first) // step
+    n_inside = (end - first) // step  # a damaged list may state more
     durations = []
     for n in range(min(n_stated, n_inside)):
         (duration,) = struct.unpack_from(form, data, first + step * n)
@@ -146,7 +151,7 @@ def _durations(data: Buffer, start: int, end: int) -> list[int]:
 def _boxes(data: Buffer, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
     """Yield (kind, start, end) of each complete box, at most `_MAX_BOXES`."""
     for kind, _, start, stop in islice(boxes(memory_reader(data), at, end), _MAX_BOXES):
-        if stop > end:
+        if stop > end:  # cut
             return
         yield kind, start, stop
 
@@ -164,7 +169,8 @@ def announced_length(container: str, data: Buffer) -> Promise | None:
         n_samples = flac_samples(data)
     elif container == "mp3":
         n_samples = mp3_samples(data)
-        # MP3 decoders count their delay in one of two ways, and some writers count the header's frame.
+        # A whole file may be a little shorter than stated: decoders count their delay in one of two ways, and some
+        # writers count the header's frame.
         slack_s = 0.1
     if n_samples is None:
         return None
@@ -210,18 +216,18 @@ def mp3_samples(data: Buffer) -> int | None:
     if head[xing : xing + 4] not in (b"Xing", b"Info"):
         return None
     flags = _u32(head, xing + 4)
-    if not flags & 1:
+    if not flags & 1:  # the number of frames is missing
         return None
-    per_frame = 576
+    per_frame = _SMALL_FRAME_SAMPLES
     if is_mpeg1:
-        per_frame = 1152
+        per_frame *= 2
     n_samples = _u32(head, xing + 8) * per_frame
     lame = xing + 8
     for bit, size in _XING_SIZES.items():
         if flags & bit:
             lame += size
     if head[lame : lame + 4] in (b"LAME", b"Lavf", b"Lavc"):
-        gaps = int.from_bytes(head[lame + 21 : lame + 24], "big")
+        gaps = int.from_bytes(head[lame + 21 : lame + 24], "big")  # two numbers of 12 bits
         delay = gaps >> 12
         padding = gaps & 0xFFF
         n_samples -= delay + 529 + max(0, padding - 529)
@@ -238,6 +244,9 @@ W64_RIFF: Final = b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
 
 _W64_DATA = b"data\xf3\xac\xd3\x11\x8c\xd1\x00\xc0\x4f\x8e\xdb\x8a"
 _W64_UNKNOWN_FROM = 2**62
+_W64_CHUNK_HEAD_BYTES = 16 + 8
+"""Identity and size; the size counts them."""
+_W64_FILE_HEAD_BYTES = _W64_CHUNK_HEAD_BYTES + 16
 
 OGG: Final = b"OggS"
 """The first bytes of every Ogg page (RFC 3533)."""
@@ -281,20 +290,24 @@ def check_w64(data: Buffer) -> None:
     """Check that a W64 is complete; other files pass. Raises: DecodeFailed."""
     if bytes(data[:16]) != W64_RIFF:
         return
-    at = 40  # after the file header
-    while at + 24 <= len(data):
+    head = _W64_CHUNK_HEAD_BYTES
+    at = _W64_FILE_HEAD_BYTES
+    while at + head <= len(data):
         identity = bytes(data[at : at + 16])
-        (nbytes,) = struct.unpack("<Q", bytes(data[at + 16 : at + 24]))
-        is_known = 24 < nbytes < _W64_UNKNOWN_FROM
+        (nbytes,) = struct.unpack("<Q", bytes(data[at + 16 : at + head]))
+        is_known = head < nbytes < _W64_UNKNOWN_FROM
         if identity == _W64_DATA and is_known and at + nbytes > len(data):
-            remaining = len(data) - at - 24
+            remaining = len(data) - at - head
+            promised = nbytes - head
             raise DecodeFailed(
-                f"w64: truncated: {remaining} of {nbytes - 24} bytes of samples are there",
+                f"w64: truncated: {remaining} of {promised} bytes of samples are there",
                 what="w64",
                 given=remaining,
-                accepted=nbytes - 24,
+                accepted=promised,
             )
-        if identity == _W64_DATA or nbytes < 24:
+        if identity == _W64_DATA:
+            return
+        if nbytes < head:  # damaged, and without a next chunk
             return
         at += (nbytes + 7) // 8 * 8  # chunks begin at multiples of 8
 
@@ -304,14 +317,14 @@ def check_ogg(data: Buffer) -> None:
     if bytes(data[:4]) != OGG:
         return
     low = max(0, len(data) - _OGG_PAGE_BYTES)
-    tail = bytes(data[low:])
+    tail = bytes(data[low:])  # the last page begins in it
     at = tail.rfind(OGG)
     if at < 0 or (at + 27 <= len(tail) and tail[at + 4]):  # not a page, or of an unknown version
         return
     n_segments = 0
     if at + 27 <= len(tail):
         n_segments = tail[at + 26]
-    head = 27 + n_segments
+    head = 27 + n_segments  # the table of segments ends the header, a byte for the length of each
     end = at + head + sum(tail[at + 27 : at + head])
     if at + head > len(tail) or end > len(tail):
         raise DecodeFailed(

@@ -39,7 +39,8 @@ class Resampler:
         if not MIN_RATE_HZ <= source_hz <= MAX_RATE_HZ:
             raise StrangeRate(f"{source_hz} Hz; from {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz can be resampled")
         self.n_out = self._n_in = self._n_pushed = 0
-        self._lead = self._n_early = 0  # leading silence, in input and output samples
+        self._lead = 0  # input samples of silence before and after the audio
+        self._n_early = 0  # output samples of the leading silence that are not dropped yet
         self._options = f"{target_hz}:{_SHORT_FILTER if short else _FILTER}:{_EXACT}"
         self._source_hz = source_hz
         self._target_hz = target_hz
@@ -74,6 +75,7 @@ class Resampler:
                 yield last
 
     def _resampler(self) -> Any:
+        """Return the filter graph; it takes and gives interleaved float32."""
         import av.filter
 
         graph = av.filter.Graph()
@@ -91,6 +93,7 @@ class Resampler:
         return {1: "mono", 2: "stereo"}.get(self._n_channels, f"{self._n_channels} channels")
 
     def _push(self, samples: Floats) -> None:
+        """Put samples [channels, samples] into the graph."""
         import av
 
         packed = np.ascontiguousarray(samples.T, dtype=np.float32).reshape(1, -1)
@@ -102,12 +105,13 @@ class Resampler:
         self._graph.push(frame)
 
     def _pull(self) -> Iterator[Floats]:
+        """Yield what the graph has ready, [channels, samples], without the leading silence."""
         import av
 
         while True:
             try:
-                packed: Floats = self._graph.pull().to_ndarray()
-            except (av.error.BlockingIOError, av.error.EOFError):
+                packed: Floats = self._graph.pull().to_ndarray()  # [1, samples * channels]
+            except (av.error.BlockingIOError, av.error.EOFError):  # it needs more input, or has ended
                 return
             piece = packed.reshape(-1, self._n_channels).T[:, self._n_early :]
             self._n_early -= min(self._n_early, packed.shape[1] // self._n_channels)
@@ -143,10 +147,12 @@ def source_range(first: int, stop: int, source_hz: int, target_hz: int, n_source
 
 
 def _period(source_hz: int, target_hz: int) -> int:
+    """Return the fewest source samples after which a target sample again falls on a source sample."""
     return source_hz // gcd(source_hz, target_hz)
 
 
 def _reach(source_hz: int, target_hz: int) -> int:
+    """Return source samples that cover twice the filter, in whole periods, so that a cut moves no position."""
     period = _period(source_hz, target_hz)
     length = 2 * _FILTER_SAMPLES * -(-source_hz // min(source_hz, target_hz))
     return -(-length // period) * period

@@ -88,14 +88,14 @@ class Heard:
         self.layout = ""
         self.n_source = self.n_filled = self.n_overlapping = self.n_padding = self.n_samples = 0
         self._ends = ends
-        self._held: list[Floats] = []
+        self._held: list[Floats] = []  # placed, but not yielded: later frames may cut their end
         self._n_held = self._n_passed = self._first_ticks = 0
-        self._ahead: deque[_Next] = deque()
+        self._ahead: deque[_Next] = deque()  # not placed: `_late` looks at them to tell a shift from jitter
         self._n_ahead = 0
-        self._went_back = self._untimed = False
+        self._went_back = self._untimed = False  # went back: frames are dropped until they catch up
         self._newest_ticks = 0
         self._clock = (0, 1)  # samples per tick, as a ratio
-        self._slack = 0
+        self._slack = 0  # samples by which rounding may move a position
 
     def add(self, frame: "AudioFrame") -> Iterator[Floats]:
         """Yield the samples whose position is final. Raises: BadSound."""
@@ -129,6 +129,7 @@ class Heard:
         return frame
 
     def _lay(self, frame: "_Next") -> Iterator[Floats]:
+        """Put a frame at its place after the held samples, and yield samples that nothing can cut any more."""
         samples = frame.samples
         late = self._late(frame)
         if late >= 0:
@@ -139,6 +140,7 @@ class Heard:
         if samples.shape[1]:
             self._held.append(samples)
             self._n_held += samples.shape[1]
+        # The next frame may cut all of this one, and `finish` the padding.
         n_kept = max(samples.shape[1], MAX_PADDING_SAMPLES)
         if self._n_held >= BLOCK_SAMPLES + n_kept:
             yield from self._give(self._n_held - n_kept)
@@ -175,11 +177,13 @@ class Heard:
             )
 
     def _place(self, frame: "AudioFrame") -> int | None:
+        """Return the position of a frame's first sample, rounded from its timestamp; None if it has no timestamp."""
         if frame.pts is None or self._untimed:
             return None
         num, den = self._clock
         if self._ends.restarts:
             if (self._newest_ticks - frame.pts) * num > JITTER_S * self.rate_hz * den:
+                # The clock began anew: this frame follows all samples so far.
                 behind = self._n_passed + self._n_held + self._n_ahead
                 self._first_ticks = frame.pts - (2 * behind * den + num) // (2 * num)
                 self._newest_ticks = frame.pts
@@ -227,6 +231,7 @@ class Heard:
                 yield from self._give(self._n_held)
 
     def _without_overlap(self, samples: Floats, n_over: int) -> Floats:
+        """Return a frame's samples that remain: all if the held frame before it gives way, otherwise the later ones."""
         earlier = 0
         if self._held:
             earlier = self._held[-1].shape[1]
@@ -238,6 +243,7 @@ class Heard:
         return samples[:, n_over:]
 
     def _excess(self, frame: "AudioFrame") -> int:
+        """Return how many samples a frame has beyond its duration, 0 if it states none."""
         if not frame.duration:
             return 0
         num, den = self._clock
@@ -245,6 +251,7 @@ class Heard:
         return max(0, n_samples - (2 * frame.duration * num + den) // (2 * den))
 
     def _cut_tail(self, n_samples: int) -> int:
+        """Cut the newest held array, and return by how many samples; it may become empty."""
         last = self._held.pop()
         n_cut: int = min(n_samples, last.shape[1])
         self._held.append(last[:, : last.shape[1] - n_cut])
@@ -252,6 +259,7 @@ class Heard:
         return n_cut
 
     def _cut_padding(self) -> None:
+        """Drop the samples after the earliest stated end, if they are few enough for an encoder's padding."""
         assert self.start is not None  # there was a frame
         if self._ends.n_samples is None:
             stated = []
@@ -270,6 +278,7 @@ class Heard:
                 self._held.pop()
 
     def _give(self, n_samples: int) -> Iterator[Floats]:
+        """Yield the first held samples as one array; nothing for 0."""
         if not n_samples:
             return
         whole = np.concatenate(self._held, axis=1)

@@ -23,7 +23,9 @@ _BITS = 32
 _UNIT = 2.0**_BITS
 _HALF = 1 << _BITS - 1
 _CELL_BITS = 8
+"""A table of 2**8 cells, with equal shares of the logarithm, turns a uniform draw into a ratio."""
 _WITHIN_CELL = (1 << _BITS - _CELL_BITS) - 1
+"""Mask of a draw's bits that give the place in a cell; the bits above choose the cell."""
 _ATTEMPTS = 10  # as torchvision
 
 Range = tuple[float, float]
@@ -45,6 +47,7 @@ def draw_box(whole: Size, area: Range, ratio: Range, rng: np.random.Generator | 
         point = int(random() * _UNIT)
         cell = point >> _BITS - _CELL_BITS
         within = point & _WITHIN_CELL
+        # Straight between a cell's bounds.
         shape = ratios[cell] + ((ratios[cell + 1] - ratios[cell]) * within >> _BITS - _CELL_BITS)
         box_height = isqrt((px << 2 * _BITS) // shape) + _HALF >> _BITS
         box_width = isqrt(px * shape) + _HALF >> _BITS
@@ -80,9 +83,10 @@ def _fixed_point_range(ends: Range) -> tuple[int, int]:
 
 @lru_cache(maxsize=32)
 def _ratios(ends: Range) -> tuple[int, ...]:
+    """Return the 257 bounds of the cells from the smallest to the largest ratio, in units of 2**-32."""
     ratios = [fixed_point(ends[0]), fixed_point(ends[1])]
     for _ in range(_CELL_BITS):
-        # The logarithm is even: each round puts the geometric mean between two neighbours.
+        # The geometric mean of two neighbours halves their cell on the logarithmic scale.
         finer = []
         for low, high in pairwise(ratios):
             finer += [low, isqrt(low * high)]
@@ -91,6 +95,7 @@ def _ratios(ends: Range) -> tuple[int, ...]:
 
 
 def _middle(whole: Size, least: int, most: int) -> Box:
+    """Return the largest centred box. least, most: its ratio of width to height, in units of 2**-32."""
     height, width = whole
     if width << _BITS < least * height:
         box_height = max(1, _quotient(width << _BITS, least))
@@ -104,6 +109,7 @@ def _middle(whole: Size, least: int, most: int) -> Box:
 
 
 def _quotient(number: int, by: int) -> int:
+    """Return the nearest whole number, the larger of two."""
     return (2 * number + by) // (2 * by)
 
 

@@ -200,6 +200,7 @@ def _check_order(what: str, pts: Sequence[int], later: Sequence[int]) -> None:
 
 
 def stream_kind(stream: "VideoStream") -> tuple[Any, ...]:
+    """Return the `PacketSpan.kind` of a stream's packets: only spans of one kind fit into one file."""
     codec = stream.codec_context
     return codec.name, codec.extradata or b"", codec.width, codec.height, codec.pix_fmt, stream.time_base
 

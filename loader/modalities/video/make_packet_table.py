@@ -103,11 +103,13 @@ def table_of_run(codec: Codec, packets: RunPackets, time_base: Fraction) -> Pack
 
 
 def _same_decoder(facts: StreamFacts, tried: StreamFacts) -> bool:
+    """Return whether a decoder is set up alike for both streams: all facts agree, except a single file's."""
     own = {name: getattr(facts, name) for name in ("end_pts", "nbytes", "crc32c", "display_matrix")}
     return facts == replace(tried, **own)
 
 
 def _obstacle(packets: list[VideoPacket], bodies: list[bytes], whole: memoryview, codec: str) -> str:
+    """Return why single packets cannot be read from a file's bytes `whole`, or ""."""
     if codec not in BARE_CODECS:
         return f"codec {codec} was not tried"
     end = 0
@@ -148,6 +150,7 @@ def _facts(
 
 
 def _tag(codec: Any) -> str:
+    """Return the container's four letters for the codec, or "" if they are no text."""
     try:
         tag: str = codec.codec_tag
     except UnicodeDecodeError:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 CONFIGURATION = {"h264": b"avcC", "hevc": b"hvcC", "libdav1d": b"av1C"}
 """Decoder -> mp4 box with its configuration."""
 _UPRIGHT = 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000
-_NOT_TOLD = 0, 2, 2, 2
+"""Display matrix of an unturned video: fixed point with 16, in the last column 30 bits after the point."""
+_NO_COLOUR = 0, 2, 2, 2
+"""Range, primaries, transfer and matrix of a stream that states none (FFmpeg's AVCOL_*_UNSPECIFIED)."""
 
 
 class PacketRun(NamedTuple):
@@ -38,7 +40,7 @@ class PacketRun(NamedTuple):
 def packet_run(
     video: tuple["InputContainer", "VideoStream"], span: PacketSpan, file: io.RawIOBase | BinaryIO, what: str
 ) -> PacketRun:
-    """Return an episode's packets as a run in their open file. Decodes two frames.
+    """Return an episode's packets as a run in their open file. what: name of the video for errors. Decodes two frames.
 
     Raises: InvalidStore if the packets are not contiguous in decode order.
     """
@@ -82,7 +84,10 @@ def _refusal(what: str, why: str, part: str, codec: str | None = None) -> Invali
 def open_run(
     data: Buffer, packets: Buffer, what: str
 ) -> Iterator[tuple[tuple["InputContainer", "VideoStream"], PacketSpan]]:
-    """Yield ((open file, stream) of the run's kind, the run's packets). Raises: DecodeFailed; Corrupt."""
+    """Yield ((open file, stream), the run's packets). The file holds only the run's first packet.
+
+    data: the run's bytes. packets: its packet table. what: name of the run for errors. Raises: DecodeFailed; Corrupt.
+    """
     table = read_packets(packets)
     whole = memoryview(data)
     facts = table.facts
@@ -159,15 +164,16 @@ def _first_packet(table: PacketTable, body: bytes) -> bytes:
 
 
 def _entry(table: PacketTable) -> bytes:
+    """Return the sample entry, from which a decoder gets the codec's settings."""
     facts = table.facts
     picture = struct.pack(
         ">6xH16xHHIIIH32xHh", 1, facts.width_px, facts.height_px, 0x480000, 0x480000, 0, 1, 24, -1
     )
     more = [box(CONFIGURATION[facts.codec], facts.extradata)]
     colour = facts.color_range, facts.color_primaries, facts.color_trc, facts.colorspace
-    if colour != _NOT_TOLD:
+    if colour != _NO_COLOUR:
         full = 0
-        if facts.color_range == 2:
+        if facts.color_range == 2:  # FFmpeg's number of the full range
             full = 0x80
         more.append(box(b"colr", b"nclx", struct.pack(">3HB", *colour[1:], full)))
     if facts.sar > 0:
@@ -176,4 +182,5 @@ def _entry(table: PacketTable) -> bytes:
 
 
 def _full(kind: bytes, *content: bytes | int) -> bytes:
+    """Return a "full" box: its content begins with a version and flags, here all 0."""
     return box(kind, 0, *content)

@@ -24,7 +24,7 @@ class RankStep(NamedTuple):
 class IdleReplays:
     """Replays in a thread, until `close`.
 
-    prepare: called first in each pause; its errors are ignored, as are those of `replay`: the request raises them.
+    prepare: called first in each pause. Errors of both functions are ignored: the user's own request raises them.
     """
 
     def __init__(self, prepare: Callable[[], None], replay: Callable[[RankStep], None]) -> None:

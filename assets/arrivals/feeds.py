@@ -1,7 +1,7 @@
 """Feeds of notices: JSON-lines files or an SQS queue that announce new objects.
 
 A notice is only a hint: penstock looks each object up in the store. A message is acknowledged once none of its objects
-is waiting. Until then a queue hides the message and delivers it again, so a killed tick loses nothing.
+waits or is unreadable. Until then a queue hides the message and delivers it again, so a killed tick loses nothing.
 """
 
 import logging
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 
 _HIDDEN_S = 120  # seconds that a message is hidden while a tick works on it
+_RETRY_S = 600  # seconds until a message of an unreadable object is read again
 _MOST_S = 43_200  # longest time that SQS hides a message
 _PER_CALL = 10  # messages per SQS call
 _TEXT = 4096  # characters kept of an unreadable notice
@@ -259,28 +260,38 @@ class ReceivedMessages:
     """Message name -> announced URIs."""
     open: set[str] = field(default_factory=set)
     """Names of messages with unread notices."""
+    unreadable: set[str] = field(default_factory=set)
+    """Names of messages with objects that the store refused to show."""
 
-    def settle(self, progress: Progress) -> list[str]:
+    def settle(self, progress: Progress, now_us: int) -> list[str]:
         """Return the names of finished messages; add messages with waiting objects to `progress.held`."""
         done = []
         for message in self.messages:
             if message.name in self.open:
                 continue
             progress.read.pop(message.name, None)
-            if any(uri in progress.waiting for uri in self.uris[message.name]):
+            # A file that earlier ticks read in part has a retry if one of its first objects was unreadable.
+            if message.name in self.unreadable or message.name in progress.retries:
+                self.unreadable.add(message.name)
+                if not _is_queue(self.source):
+                    progress.retries[message.name] = now_us + _RETRY_S * 1_000_000
+            elif any(uri in progress.waiting for uri in self.uris[message.name]):
                 progress.held.append(message.name)
             else:
                 done.append(message.name)
         return done
 
     def acknowledge(self, done: Sequence[str], wait_s: float) -> None:
-        """Delete these messages; hide the other fully read ones for at most `wait_s` seconds."""
-        acknowledged = set(done)
-        self.source.hide(
-            [one.name for one in self.messages if one.name not in acknowledged and one.name not in self.open],
-            wait_s,
-        )
+        """Delete these messages; hide the other fully read ones for at most `wait_s` seconds, or until their retry."""
+        settled = self.open | self.unreadable | set(done)
+        self.source.hide([one.name for one in self.messages if one.name not in settled], wait_s)
+        self.source.hide(sorted(self.unreadable - self.open), _RETRY_S)
         self.source.remove(done)
+
+
+def _is_queue(source: MessageSource) -> bool:
+    # A queue gives a message another name at each delivery.
+    return source.url.startswith("sqs://")
 
 
 def receive_messages(work: SourceTick, source: MessageSource) -> ReceivedMessages:
@@ -297,12 +308,15 @@ def receive_messages(work: SourceTick, source: MessageSource) -> ReceivedMessage
     n_left = min(room, work.budget.max_notices)
     keys: dict[str, None] = {}  # each key once, in order
     place = work.place.url.rstrip("/")
-    for message in source.messages(n_left, frozenset(progress.held)):
+    now_us = work.dataset.now_us
+    # A retry of a file in part is set at its end: the rest is read now.
+    later = {name for name, at_us in progress.retries.items() if at_us > now_us and name not in progress.read}
+    for message in source.messages(n_left, later.union(progress.held)):
         received.messages.append(message)
         received.uris[message.name] = []
         if message.unreadable:
             set_aside(work.dataset.store, work.dataset.name, work.source.name, message, source.url)
-            if source.url.startswith("sqs://"):
+            if _is_queue(source):
                 where = "a message"
             else:
                 where = f"{source.url}/{message.name}"
@@ -321,30 +335,51 @@ def receive_messages(work: SourceTick, source: MessageSource) -> ReceivedMessage
         n_left -= end - begin
         if end < len(message.notices):
             received.open.add(message.name)
-            if not source.url.startswith("sqs://"):
+            if not _is_queue(source):
                 read[message.name] = end
-    _admit_keys(work, list(keys), room)
+    unreadable = {f"{place}/{key}" for key in _admit_keys(work, list(keys), room)}
     # Only now: if the store does not respond, none of these messages counts as read.
+    # A retry that is due ends, so no name of a removed file stays.
+    progress.retries = {
+        name: at_us for name, at_us in progress.retries.items() if at_us > now_us or name in progress.read
+    }
     progress.read |= read
+    for name, uris in received.uris.items():
+        if unreadable.isdisjoint(uris):
+            continue
+        received.unreadable.add(name)
+        if name in progress.read:
+            progress.retries[name] = now_us
     for reason in refused:
         progress.refused(reason)
     return received
 
 
-def _admit_keys(work: SourceTick, keys: Sequence[str], room: int) -> None:
+def _admit_keys(work: SourceTick, keys: Sequence[str], room: int) -> list[str]:
+    """Queue the objects at these keys for a batch; return the keys that the store refused to show."""
     sieve = work.source.sieve()
     admitted = []
+    unreadable = []
     with DaemonPool(_AT_ONCE, "penstock-feeds") as pool:
-        for result in pool.map(lambda key: _current_object(work.place, key), keys):
+        for key, result in zip(
+            keys, pool.map(lambda key: _current_object(work.place, key), keys), strict=True
+        ):
             if isinstance(result, ObjectInfo):
                 reason = sieve(result)
             else:
                 reason = result
+                if reason in _UNREADABLE_OBJECT:
+                    unreadable.append(key)
             if reason or isinstance(result, str):
                 work.progress.refused(reason)
             else:
                 admitted.append(result)
     work.admit(admitted, room)
+    return unreadable
+
+
+_UNREADABLE_OBJECT = ("forbidden", "unanswered")
+"""Reasons that rights or the store may lift: they say nothing about the object."""
 
 
 def _current_object(place: Store, key: str) -> ObjectInfo | str:
@@ -359,6 +394,6 @@ def _current_object(place: Store, key: str) -> ObjectInfo | str:
         return "not_media"
     except (Throttled, Transient, ForkedStore):
         raise
-    except StoreError as error:  # this key's error, such as a symlink loop: `reconcile` tries again
+    except StoreError as error:  # this key's error, such as a symlink loop
         _log.warning("a notice names %s/%s, which cannot be read: %s", place.url, key, error)
         return "unanswered"

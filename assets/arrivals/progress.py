@@ -76,6 +76,8 @@ class Progress:
     """Names of messages whose objects wait."""
     read: dict[str, int] = field(default_factory=dict)
     """Partly read file -> notices read."""
+    retries: dict[str, int] = field(default_factory=dict)
+    """File of an object that the store refused to show -> earliest next read, microseconds since 1970."""
     at_us: int = 0
     """Last tick, microseconds since 1970."""
     rest_us: int = 0
@@ -84,6 +86,8 @@ class Progress:
     def correct_times(self, now_us: int) -> None:
         """Set later times to `now_us`: the clock was set back, or an earlier release stored the date of an object."""
         self.rest_us = min(self.rest_us, now_us)
+        if now_us < self.at_us:  # a retry is due after the tick that set it
+            self.retries = {name: min(at_us, now_us) for name, at_us in self.retries.items()}
         self.admitted = [(min(at_us, now_us), n) for at_us, n in self.admitted]
         for uri, waiting in self.waiting.items():
             if waiting.arrived_us > now_us:
@@ -147,7 +151,7 @@ _FIELDS = {"taken": "admitted"}
 """Stored name -> field name, where they differ."""
 _FACTS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("n_passes", "listed", "last_listed", "at_us", "rest_us"), int),
-    **dict.fromkeys(("not_taken", "last_not_taken", "read"), _counts),
+    **dict.fromkeys(("not_taken", "last_not_taken", "read", "retries"), _counts),
     "cursor": _text,
     "held": lambda names: [_text(name) for name in names],
     "taken": lambda hours: [(int(at), int(n)) for at, n in hours],

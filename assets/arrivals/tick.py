@@ -113,7 +113,7 @@ def _advance(
                 _make_batches(work, more_follow=listing_goes_on)
                 progress.at_us = dataset.now_us
                 if received is not None:
-                    dealt_with = received.settle(progress)
+                    dealt_with = received.settle(progress, dataset.now_us)
                 else:
                     dealt_with = []
                 write_progress(dataset.store, dataset.name, source.name, progress)

@@ -20,7 +20,7 @@ from assets.arrivals.progress import TickBudget, TickDataset, TickResult
 from assets.arrivals.reconcile import reconcile
 from assets.arrivals.tick import tick
 from assets.sources import BatchLimits, Feed, Source
-from loader.errors import Transient
+from loader.errors import Forbidden, Transient
 from loader.storage import Store, open_store
 from tests.assets.arrivals.events import BRIDGE, gcs_event, s3_event
 from tests.mortal_store import Death, kill_at_each
@@ -232,6 +232,42 @@ def test_notices_of_a_place_that_does_not_answer_are_read_again(name: str) -> No
     assert world.files() == []
 
 
+class Locked:
+    """A place that refuses to show some objects."""
+
+    def __init__(self, place: Store, *keys: str) -> None:
+        self.url, self.place, self.keys = place.url, place, set(keys)
+
+    def head(self, key: str) -> Any:
+        if key in self.keys:
+            raise Forbidden(key)
+        return self.place.head(key)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.place, name)
+
+
+@pytest.mark.parametrize("max_notices", [2, 4096])
+def test_file_that_names_a_forbidden_object_is_read_again(name: str, max_notices: int) -> None:
+    world = World(name)
+    for key in "abcd":
+        world.place.put(key, b"x")
+    place, world.place = world.place, Locked(world.place, "a")  # type: ignore[assignment]
+    world.drop("1", *({"key": key} for key in "abc"))
+    world.drop("2", {"key": "d"})
+    steps = [world.tick(max_notices=max_notices) for _ in range(4)]
+    assert sorted(key for batch in world.batches() for key in batch) == list("bcd")
+    assert world.files() == ["notices/1"]
+    assert steps[-1].not_taken == {"forbidden": 1}  # and no request before the retry
+    world.tick(601, max_notices=max_notices)
+    assert world.files() == ["notices/1"]
+    world.place = place
+    for _ in range(3):
+        world.tick(601, max_notices=max_notices)
+    assert sorted(key for batch in world.batches() for key in batch) == list("abcd")
+    assert world.files() == []
+
+
 @settings(max_examples=40, derandomize=True, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 3), st.integers(0, 40)), max_size=25),
@@ -326,10 +362,19 @@ def test_queue(s3: dict[str, Any], name: str, queue: Any, monkeypatch: pytest.Mo
     url = client.get_queue_url(QueueName=name)["QueueUrl"]
     found = client.get_queue_attributes(QueueUrl=url, AttributeNames=list(numbers))["Attributes"]
     assert {key: int(value) for key, value in found.items()} == numbers  # two for each that waits
-    client.close()
     world.dataset = replace(world.dataset, now_us=NOW_US)
     assert len(world.tick().batches) == 1
     assert sorted(key for batch in world.batches() for key in batch) == keys
+    client.purge_queue(QueueUrl=url)
+    queue(s3_event(f"{name}/locked"))
+    place, world.place = world.place, Locked(world.place, "locked")  # type: ignore[assignment]
+    assert world.tick().not_taken == {"unreadable_notice": 1, "forbidden": 1}
+    found = client.get_queue_attributes(QueueUrl=url, AttributeNames=list(numbers))["Attributes"]
+    assert {key: int(value) for key, value in found.items()} == numbers | {
+        "ApproximateNumberOfMessagesNotVisible": 1
+    }
+    client.close()
+    world.place = place
     world.source = replace(world.source, feed=replace(feed, url="sqs://us-east-1/no-such-queue"))
     step = world.tick()
     assert step.failed

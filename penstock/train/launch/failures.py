@@ -5,7 +5,7 @@ import re
 import sys
 from dataclasses import dataclass, field
 
-from loader.errors import Corrupt, PenstockError, Throttled, Transient
+from loader.errors import Corrupt, FormatTooNew
 
 from ...units import utc_us
 from ..launched import secret_values
@@ -16,9 +16,9 @@ from ..step_file import LastStep
 FIRST_S = 10.0
 LONGEST_S = 600.0
 UNREADABLE = -2
-"""Steps of a run whose record is damaged, or may not be read."""
+"""Steps of a run whose record is damaged, or has a newer format."""
 SILENT_ENDS = 12
-"""Failures alike in a row, while the store does not answer, that end a run: an outage is not its fault."""
+"""Failures alike in a row, while no step can be read, that end a run: an outage is not its fault."""
 OVER_WORDS = "failed twice alike without a step between; it is over"
 ENDS = ("failed", "stopped", "ended")
 """Events that a first rank stores at its end."""
@@ -82,10 +82,13 @@ class Failures:
 
         None ends the run: two failures alike without a step between them, whatever ended the ranks.
 
-        step: `UNREADABLE` for a damaged record. None if the store does not answer: then alike failures end the run once
-            there were `SILENT_ENDS` in a row, after more than an hour.
+        step: `UNREADABLE` for a damaged record. None if the store does not show the record: then alike failures end the
+            run once there were `SILENT_ENDS` in a row, after more than an hour.
         """
         alike = likeness(line)
+        if step == UNREADABLE and self.step not in (None, UNREADABLE):
+            # Damage after a step that was read is no evidence of a step between.
+            step = None
         goes_on = step in (None, self.step)
         wait_s = self.wait_s if goes_on else FIRST_S
         self.wait_s = min(2 * wait_s, LONGEST_S)
@@ -122,15 +125,13 @@ def likeness(line: str) -> str:
 def last_step(folder: RunFolder) -> int | None:
     """Return the steps done when the newest start ended, by its record; -1 before any.
 
-    None if the store does not answer, and UNREADABLE if another try would not change the answer. Intervals count too:
-    else failures at different steps between two checkpoints would look alike.
+    None if the store does not show the record, as in an outage or with expired credentials. UNREADABLE if another try
+    would not change the answer. Intervals count too: else failures at different steps between two checkpoints would
+    look alike.
     """
     try:
         return _last_step(folder)
-    except (Transient, Throttled) as error:
-        _warn(error)
-        return None
-    except PenstockError as error:
+    except (Corrupt, FormatTooNew) as error:
         _warn(error)
         return UNREADABLE
     except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training

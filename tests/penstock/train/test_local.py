@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 import loader
-from loader.errors import Conflict, Forbidden, InvalidCluster, InvalidSpec, RunTaken, Transient
+from loader.errors import (
+    Conflict,
+    Forbidden,
+    InvalidCluster,
+    InvalidSpec,
+    InvalidStore,
+    RunTaken,
+    StoreError,
+    Transient,
+)
 from loader.storage import open_store
 from penstock.checkpoints import Checkpoints
 from penstock.compute.cluster import Cluster
@@ -296,6 +305,35 @@ def test_failures_wait_longer_until_a_step_is_made() -> None:
     assert failures.next_start_s(None, "y") == 40
     assert failures.ends == 3
     assert failures.next_start_s(6, "y") is None
+
+
+@pytest.mark.parametrize("error", [Forbidden, Transient, InvalidStore])
+def test_store_that_refuses_the_record_is_no_step(
+    error: type[StoreError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store("memory://failure-refused")
+    folder = RunFolder(store, "big-7")
+    folder.put_event(1, 0, "saved", 40, {})
+    failures = Failures()
+    assert failures.next_start_s(last_step(folder), "CUDA error") == 10
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error("ExpiredToken")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(store), "list", refuse)
+        assert last_step(folder) is None
+        assert failures.next_start_s(last_step(folder), "CUDA error") == 20
+    assert failures.next_start_s(last_step(folder), "CUDA error") is None
+
+
+def test_damage_after_a_step_is_no_step() -> None:
+    failures = Failures()
+    assert failures.next_start_s(5, "x") == 10
+    assert failures.next_start_s(UNREADABLE, "x") == 20
+    assert failures.next_start_s(5, "y") == 40
+    assert failures.next_start_s(UNREADABLE, "y") == 80
+    assert failures.next_start_s(5, "x") is None
 
 
 @pytest.mark.parametrize("step", [5, -1, UNREADABLE])

@@ -15,7 +15,7 @@ from ..order.plan import Plan
 from ..storage.threads import DaemonPool
 from .ahead.thread_pools import range_threads
 from .batch.batch import Batch, SlowSample
-from .batch.collate import FRAMEWORKS
+from .batch.frameworks import FRAMEWORKS
 from .executor import Execution, Executor, Workers
 from .ledger import Budget, open_ledger
 from .making.assemble import Assembler

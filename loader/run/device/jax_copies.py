@@ -6,7 +6,7 @@ import jax
 
 from ...errors import InvalidRuntime
 from ..batch.batch import Batch
-from ..batch.collate import to_jax
+from ..batch.frameworks import to_jax
 from .device_backend import Copy, DeviceBackend, with_values
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...errors import InvalidRuntime, MissingDependency
 from ...storage.threads import LEAVE_S, AwaitedThread, ends_with_the_process
 from ..batch.batch import Batch
-from ..batch.collate import import_framework
+from ..batch.frameworks import import_framework
 from ..executor import Execution
 from ..making.prefetch import WAKE_UP_S
 from ..metrics import Metrics

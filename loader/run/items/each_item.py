@@ -8,7 +8,7 @@ import numpy as np
 
 from ...errors import Corrupt
 from ...order.random.keyed_permutation import I64
-from ..batch.collate import DeliveredSamples, build_delivered
+from ..batch.finish import DeliveredSamples, build_delivered
 from ..batch.slot_ids import Keys
 from ..batch.substitution import Substitution, in_order, mask_row
 from ..recipe.rank_slots import RankSlots

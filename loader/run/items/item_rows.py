@@ -10,8 +10,8 @@ from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt, DecodeFailed
 from ...order.random.keyed_permutation import I64
 from ..batch.batch import Batch
-from ..batch.collate import DeliveredSamples
 from ..batch.columns import Columns
+from ..batch.finish import DeliveredSamples
 from ..batch.nested_values import nested_nbytes
 from ..batch.substitution import Substitution, find_substitute, mask_row
 from ..recipe.rank_slots import RankSlots

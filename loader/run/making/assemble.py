@@ -16,19 +16,12 @@ from ...modalities import Decoder
 from ...order.digests import delivered_digest, slot_identities
 from ...order.slots import Slots
 from ...storage.requests import count_requests, patient
+from ..batch.array_pool import KEPT, ArrayPool
 from ..batch.batch import Batch, StepMetrics, step_metrics, use_metrics
-from ..batch.collate import (
-    Delivered,
-    DeliveredSamples,
-    Finish,
-    build_delivered,
-    collate,
-    gather_columns,
-    import_framework,
-    row_crcs,
-    with_costs,
-)
-from ..batch.columns import EXAMPLE, KEPT, Allocate, ArrayPool, BatchRow, Columns
+from ..batch.collate import collate, gather_columns
+from ..batch.columns import EXAMPLE, Allocate, BatchRow, Columns
+from ..batch.finish import Delivered, DeliveredSamples, Finish, build_delivered, row_crcs, with_costs
+from ..batch.frameworks import import_framework
 from ..batch.substitution import Substitution, UnreadableSample, find_substitute, in_order, mask_row
 from ..metrics import Metrics
 from ..recipe.rank_slots import LocatedSamples, RankSlots, SlotPlanner

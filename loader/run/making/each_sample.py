@@ -12,7 +12,7 @@ from ...dataset.reading.sample_places import Map
 from ...errors import Corrupt
 from ...order.random.keyed_permutation import I64
 from ...storage.threads import DaemonPool
-from ..batch.collate import DeliveredSamples, build_delivered
+from ..batch.finish import DeliveredSamples, build_delivered
 from ..batch.substitution import UnreadableSample, mask_row
 from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe

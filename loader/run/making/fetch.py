@@ -33,8 +33,9 @@ from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
 from ...storage.disk.file_handles import FileHandles
 from ...storage.store import as_disk
+from ..batch.array_pool import ArrayPool
 from ..batch.batch import step_metrics
-from ..batch.columns import ArrayPool, Columns
+from ..batch.columns import Columns
 from ..part_reads.video_packet_reads import Readers, read_samples
 from ..recipe import slot_generators
 from ..recipe.decode import Payload

@@ -17,8 +17,8 @@ from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
 from ...order.sources.packing import sequence_key
 from ..batch.batch import step_metrics
-from ..batch.collate import DeliveredSamples
 from ..batch.columns import BatchRow, Columns
+from ..batch.finish import DeliveredSamples
 from ..batch.slot_ids import Keys
 from ..batch.substitution import Substitution, mask_document
 from ..recipe import slot_generators

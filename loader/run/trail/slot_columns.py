@@ -10,8 +10,9 @@ import numpy as np
 
 from ...modalities.row_blocks import crc_appended
 from ...native import crc32c
-from ..batch.collate import as_framework, collate_field, padding_value
+from ..batch.collate import collate_field, padding_value
 from ..batch.columns import EXAMPLE, PADDED, BytesColumn
+from ..batch.frameworks import as_framework
 from ..batch.nested_values import empty_like
 
 

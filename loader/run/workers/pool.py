@@ -19,7 +19,7 @@ from itertools import count
 
 from ...dataset.reading.read_faults import FAULTS
 from ...errors import WorkerFailed
-from ..batch.collate import as_framework
+from ..batch.frameworks import as_framework
 from ..items.item_watch import log_slow_item
 from ..making.prefetch import MadeBatches
 from ..metrics import Metrics

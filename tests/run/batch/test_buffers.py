@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.run.batch import columns as recycled
-from loader.run.batch.columns import KEPT, ArrayPool
+from loader.run.batch import array_pool as recycled
+from loader.run.batch.array_pool import KEPT, ArrayPool
 
 UINT16 = np.dtype(np.uint16)
 SIDE = 300

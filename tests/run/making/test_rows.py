@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import loader
 from loader.dataset.shards.shard import crc32c
-from loader.run.batch.collate import sample_crcs
 from loader.run.batch.columns import BytesColumn
+from loader.run.batch.finish import sample_crcs
 from loader.storage.disk.store import LocalStore
 
 N = 60

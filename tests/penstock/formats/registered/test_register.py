@@ -14,7 +14,7 @@ from loader.dataset.shards.index import IndexFile, IndexPlace
 from loader.dataset.tables import manifest
 from loader.errors import Changed, Conflict, FormatTooNew, InvalidRuntime, InvalidStore, ObjectNotFound
 from loader.order.digests import delivered_digest, slot_identities
-from loader.run.batch.collate import sample_crcs
+from loader.run.batch.finish import sample_crcs
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.formats.registration.register import register

@@ -190,7 +190,7 @@ class CachedStore:
     def claim(self, key: str, number: int, cache: PageCache | None = None) -> Answer:
         """Claim a page to read ahead; with a grant, call `keep` or `give_back`. The answer is empty if it is here.
 
-        cache: the part of the store's cache that is to keep the page.
+        cache: the part of the store's cache that is to keep the page; None for the whole.
         """
         content = self._content(key)
         if content is None:
@@ -210,7 +210,8 @@ class CachedStore:
         return answer is not Absence.NOT_KEPT
 
     def page_nbytes(self, key: str, number: int) -> int:
-        return self._page(self._certain(key), number).nbytes
+        page = self._page(self._certain_content(key), number)
+        return page.nbytes
 
     def keep(
         self,
@@ -219,8 +220,11 @@ class CachedStore:
         nonce: Hashable,
         cache: PageCache | None = None,
     ) -> int:
-        """Fetch and keep a claimed page; return the bytes read. Raises: as the origin. The claim always ends."""
-        content = self._certain(key)
+        """Fetch and keep a claimed page; return the bytes read. Raises: as the origin. The claim always ends.
+
+        nonce: of the grant that `claim` returned. cache: as for `claim`; None for the store's whole cache.
+        """
+        content = self._certain_content(key)
         name = self._name(content, number)
         page = self._page(content, number)
         claimed_cache = cache or self._cache
@@ -240,17 +244,18 @@ class CachedStore:
         nonce: Hashable,
         cache: PageCache | None = None,
     ) -> None:
-        """End a claim whose page is not fetched."""
+        """End a claim whose page is not fetched. nonce, cache: as for `keep`."""
         claimed_cache = cache or self._cache
         name = self.page_name(key, number)
         claimed_cache.release(name, nonce)
 
     def has_pages(self, key: str) -> bool:
+        """Return whether an object is read through pages: only then may `keep` and `page_name` name it."""
         return self._content(key) is not None
 
     def page_name(self, key: str, number: int) -> str:
         """Return the name of a page of an object with `Content`."""
-        content = self._certain(key)
+        content = self._certain_content(key)
         return self._name(content, number)
 
     def _content(self, key: str) -> Content | None:
@@ -258,7 +263,8 @@ class CachedStore:
             self._contents[key] = self._content_of(key)
         return self._contents[key]
 
-    def _certain(self, key: str) -> Content:
+    def _certain_content(self, key: str) -> Content:
+        """Return the content of an object that is read through pages."""
         content = self._content(key)
         assert content is not None, f"{key} has no content, hence no pages"
         return content
@@ -267,6 +273,7 @@ class CachedStore:
         return page_name(content.sha256, self._cache.page_bytes, number)
 
     def _page(self, content: Content, number: int) -> ByteRange:
+        """Return the bytes of the object that a page has: fewer in its last page."""
         start = number * self._cache.page_bytes
         rest = content.nbytes - start
         nbytes = min(self._cache.page_bytes, rest)
@@ -360,6 +367,7 @@ class CachedStore:
         return questions
 
     def _fetch(self, key: str, content: Content, grants: dict[int, Hashable], page_cuts: PageCuts) -> None:
+        """Read granted pages whole, store them and take their cuts. grants: page number -> nonce."""
         if not grants:
             return
         self._cache.count("cache_misses", len(grants))
@@ -379,6 +387,7 @@ class CachedStore:
         return blobs
 
     def _read_alone(self, key: str, numbers: Sequence[int], page_cuts: PageCuts, limits: ReadLimits) -> None:
+        """Read only the cuts of some pages from the origin: this reader may not store these pages."""
         if not numbers:
             return
         self._cache.count("cache_misses", len(numbers))
@@ -391,6 +400,7 @@ class CachedStore:
             page_cuts.take(number, [blob.data for blob in read])
 
     def _check(self, key: str, content: Content, etag: str | None) -> None:
+        """Raise Changed if a caller pinned another change token than the object's SHA-256."""
         if etag is not None and etag != content.sha256:
             raise Changed(
                 f"{self.url}/{key}: pinned as {etag}, and the version has SHA-256 {content.sha256}",
@@ -401,6 +411,7 @@ class CachedStore:
             )
 
     def _pin(self, key: str, etag: str) -> None:
+        """Pin the origin's change token of an object. Raises: Changed if it is another than before."""
         pinned = self._pins.setdefault(key, etag)
         if pinned != etag:
             raise Changed(

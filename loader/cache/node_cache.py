@@ -66,7 +66,7 @@ class OpenCache:
         self._load_sets = sets
         self._own_sets: Sequence[ObjectSet] = ()  # loaded before the first claim
         self._is_declared = False
-        self._next_declaration_s = -math.inf
+        self._next_declaration_s = -math.inf  # earliest time of the next try; -inf before the first
         self._pages = Pages(folder, shared=shared)
         self._claims = Claims(folder, shared=shared)
         self._sets = ObjectSets(folder, shared=shared)
@@ -83,7 +83,7 @@ class OpenCache:
         self._capacity_bytes = 0
         self._next_beat_s = 0.0
         self._next_touch_s = 0.0
-        self._recount_s = math.inf
+        self._recount_s = math.inf  # time at which a killed loader's claims have expired
         self._paused_until_s = 0.0
         try:
             make_place(folder, shared=shared)
@@ -223,6 +223,7 @@ class OpenCache:
         self.discard(name)
 
     def _is_coming(self, name: str) -> bool:
+        """Return whether a reader has claimed a page; False if the disk fails."""
         try:
             return self._claims.is_taken(name)
         except OSError as error:
@@ -281,24 +282,25 @@ class OpenCache:
                 self._room.change(-unused_bytes)
 
     def _declare(self) -> None:
-        """Tell the others which objects this loader reads, unless that failed less than a minute ago."""
+        """Publish which objects this loader reads, unless that failed less than `TOUCH_S` ago."""
         with self._beating:
             now_s = time.monotonic()
             if self._is_declared or now_s < self._next_declaration_s:
                 return
             is_first = self._next_declaration_s == -math.inf
             self._write_sets()
+            # The share counts this loader's sets only now. No page is refused yet, so the ceiling may rise.
             if is_first:
                 self.share.begin_epoch()
 
     def reload_sets(self) -> None:
-        """Tell the others the objects that this loader reads anew: its share of them has changed."""
+        """Publish the objects that this loader reads anew, because its share of them has changed."""
         with self._beating:
             if self._is_declared:
                 self._write_sets()
 
     def _write_sets(self) -> None:
-        """Load the sets, and tell the others. After a failure, a later claim tries again (`_declare`)."""
+        """Load and publish the sets. After a failure, a later claim tries again (`_declare`)."""
         self._is_declared = False
         self._next_declaration_s = time.monotonic() + TOUCH_S
         with self._contain_errors("declare"):
@@ -390,5 +392,6 @@ class OpenCache:
 
 
 def _half_of_free(folder: str) -> int:
+    """Return the default limit: half of the disk's free bytes, where the cache's own files count as free."""
     disk = os.statvfs(folder)
     return (disk.f_bavail * disk.f_frsize + folder_bytes(folder)) // 2

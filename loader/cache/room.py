@@ -1,8 +1,8 @@
 """The room in a cache folder: how many bytes its files take, and which files make room.
 
-`held` has three little-endian int64: the bytes of files and claimed pages, the time of the last count, and the bytes of
-all claims ever. It is read and changed under a lock of the file, so that all
-processes together stay within the limit. A killed process leaves the figure too high until the files are counted again.
+The file `held` is the ledger. It has three little-endian int64: the bytes of files and claimed pages, the time of the
+last count, and the bytes of all claims ever. It is read and changed under a lock of the file, so that all processes
+together stay within the limit. A killed process leaves the figure too high until the files are counted again.
 
 A count takes seconds for a million pages, so that it has no lock: claims that begin meanwhile are added to its result.
 A page that is claimed during a count may count twice until the next one, but is never missed.
@@ -73,6 +73,7 @@ def _writing_bytes(folder: str) -> int:
 
 
 def scan(folder: str) -> Iterator[PageFile]:
+    """Yield the files of pages and of codes. Skips what vanishes meanwhile. Raises: OSError."""
     pages = os.path.join(folder, "pages")
     for shelf in sorted(os.listdir(pages)):
         for entry, status in _files(os.path.join(pages, shelf)):
@@ -178,6 +179,7 @@ class FolderRoom:
         """Files that could not be deleted."""
 
     def held_bytes(self) -> int:
+        """Return the bytes of files and claimed pages. O(pages) if the last count is older than `COUNT_S`."""
         with self._ledger() as ledger:
             held = _read(ledger)
         if _is_younger(held, COUNT_S) or not self._count_files():
@@ -186,10 +188,10 @@ class FolderRoom:
             return _read(ledger).nbytes
 
     def change(self, nbytes: int) -> None:
-        """Note that files take more bytes, or fewer."""
+        """Add to the bytes that files take. nbytes: negative if they take fewer."""
         with self._ledger() as ledger:
             held = _read(ledger)
-            if held.counted_ns:
+            if held.counted_ns:  # else the next count finds them
                 _write(ledger, held._replace(nbytes=held.nbytes + nbytes))
 
     def reserve(self, share: float, nbytes: int, capacity_bytes: int) -> bool | None:
@@ -252,16 +254,23 @@ class FolderRoom:
                 os.close(descriptor)  # unlocks
 
     def _needs_count(self, held: Held, *, is_full: bool) -> bool:
-        """Return whether the files must be counted before the next page."""
+        """Return whether the files must be counted before the next page.
+
+        is_full: the page does not fit without an eviction.
+        """
         if not is_full or self._victims:
             return not _is_younger(held, COUNT_S)
+        # From here on a file must go, and none is known.
         pause_s = self._next_count_s - time.monotonic()
         if not self._has_all_victims and pause_s <= 0:
             return True
         return not _is_younger(held, max(RECOUNT_S, pause_s))
 
     def _reserve(self, ledger: int, held: Held, share: float, nbytes: int, capacity_bytes: int) -> bool:
-        """Reserve room by the files as they were counted."""
+        """Reserve room for a page, in the place of known victims if need be; return whether there is room.
+
+        ledger: descriptor of the locked ledger. held: its content. share: rank from which wanted pages may go.
+        """
         held_bytes = self._make_room(held.nbytes, capacity_bytes - nbytes, share)
         claimed = held.claimed
         has_room = held_bytes + nbytes <= capacity_bytes
@@ -278,6 +287,7 @@ class FolderRoom:
         """
         while held_bytes > most_bytes and self._victims:
             victim = self._victims[-1]
+            # The last victim goes first: after one that must stay, all must stay.
             if victim.is_fresh and share != ABOVE_THE_LIMIT:
                 break
             if victim.is_wanted and -victim.order < share:
@@ -323,7 +333,7 @@ class FolderRoom:
                     counted_ns = 0
                 held_bytes = total + unfinished + claimed_meanwhile
                 _write(ledger, Held(held_bytes, counted_ns, now.claimed))
-                if outdated == self._outdated:
+                if outdated == self._outdated:  # else an earlier epoch ordered them
                     self._victims = victims
                     self._has_all_victims = n_files <= VICTIMS_MAX
                 stop_s = time.monotonic()
@@ -365,12 +375,14 @@ class FolderRoom:
 
 
 def _victim(page: PageFile, epochs: ObjectEpochs) -> Victim:
-    epoch_ns = None
+    """Return a file with its place in the order of eviction. epochs: of the objects that loaders read."""
+    epoch_ns = None  # of a file of codes, of a page of format 1, or of an object that no loader reads
     if _PAGE.fullmatch(page.name):
         epoch_ns = epochs.get(page.name[:OBJECT_DIGITS])
     if epoch_ns is None:
         return Victim(False, False, page.used_ns, page)
     is_fresh = page.written_ns >= epoch_ns
+    # Negative: the highest rank goes first.
     return Victim(True, is_fresh, -page_rank(page.name), page)
 
 

@@ -102,7 +102,9 @@ class PeerConnection:
         self._socket.close()
 
     def _receive(self, nbytes: int, flags: int, deadline_s: float) -> bytes:
+        """Return the next bytes, at least one. nbytes: most. Raises: TimeoutError at the deadline; OSError."""
         wait_s = deadline_s - time.monotonic()
+        # The kernel waits `_wait_s` whatever is left until the deadline. A much nearer deadline needs a poll.
         if wait_s < _REMAINDER * self._wait_s and not self._has_data(wait_s):
             raise TimeoutError
         while True:
@@ -111,12 +113,13 @@ class PeerConnection:
             except BlockingIOError:  # the kernel's name for its timeout
                 if time.monotonic() >= deadline_s:
                     raise TimeoutError from None
-                continue
+                continue  # the deadline is later than the kernel's wait
             if not data:
                 raise ConnectionResetError(ECONNRESET, "the peer closed the connection")
             return data
 
     def _has_data(self, wait_s: float) -> bool:
+        """Wait for bytes, or for the peer's end; return whether there are any before `wait_s` have passed."""
         wait_ms = 1000.0 * max(0.0, wait_s)
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
@@ -197,6 +200,7 @@ class IdleConnections:
 
 
 def _timeval(seconds: float) -> bytes:
+    """Return a time limit as the kernel's `struct timeval`."""
     whole_s = int(seconds)
     microseconds = int(1e6 * (seconds - whole_s))
-    return struct.pack("@ll", whole_s, max(1, microseconds))
+    return struct.pack("@ll", whole_s, max(1, microseconds))  # the kernel takes zeros for no limit

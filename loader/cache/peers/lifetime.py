@@ -66,12 +66,13 @@ def folder_lock(folder: str) -> Iterator[None]:
 
 
 def _take_lock(descriptor: int, folder: str) -> None:
-    """Take the lock of a folder. Raises: FolderServed."""
+    """Take the lock of a folder. Raises: FolderServed if another process keeps it for longer than `LOCK_S`."""
     deadline_s = time.monotonic() + LOCK_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            # A process that only looks (`is_locked`) has the lock for a moment: no server may end because of that.
             if time.monotonic() > deadline_s:
                 raise FolderServed(folder) from None
             time.sleep(POLL_S)
@@ -100,7 +101,7 @@ def is_locked(folder: str) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
+    except OSError:  # a disk without locks: no server could take one
         return False
     finally:
         os.close(descriptor)
@@ -142,6 +143,7 @@ def write_token(folder: str, token: str) -> None:
 
 
 def _token_file(path: str) -> str | None:
+    """Return the text of a token's file; None if it is missing. Raises: InvalidRuntime if others may read it."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -108,7 +108,7 @@ class NearAnswers:
         step: int,
         name: str,
     ) -> None:
-        """Receive a file."""
+        """Receive a file into the near folder. name: of a part or an index, or MARKER. Raises: BadHead; StoreError."""
         # Each refusal comes before the body: `Expect: 100-continue` then saves the caller 64 MiB.
         head = exchange.head
         checksum = head.headers.get(CHECKSUM, "")
@@ -127,6 +127,7 @@ class NearAnswers:
         if not self._receiving.acquire(blocking=False):
             raise BadHead(503, f"this node receives {AT_ONCE} files already: ask again")
         try:
+            # In a thread of its own: `_receive` lowers its thread's priority, which cannot be raised again.
             receipt = self._receivers.submit(
                 self._receive,
                 exchange,
@@ -185,7 +186,7 @@ class NearAnswers:
             os.close(descriptor)
 
     def _run(self, name: str) -> bytes:
-        """Return the files of a run, and its newest markers, as JSON."""
+        """Return the files of a run, and its newest markers in base64, as JSON."""
         run = self._files.run(name)
         markers: dict[str, str] = {}
         for step, data in run.markers.items():

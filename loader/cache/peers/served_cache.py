@@ -32,6 +32,7 @@ class ServedCache(OpenCache):
 
         Raises: OSError.
         """
+        # A file may be closed to make room for others and stay verified: opening it again costs no check.
         file = self._open_pages.get(name)
         if file is not None:
             return file
@@ -66,7 +67,10 @@ class ServedCache(OpenCache):
         return names
 
     def touch_set(self, set_id: str) -> bool:
-        """Note that a reader needs a set of objects; return whether its list is here."""
+        """Record that a reader needs a set of objects; return whether its list is here.
+
+        set_id: 32 hex digits, which name the file of the list.
+        """
         path = self._set_path(set_id)
         try:
             age_s = time.time() - os.stat(path).st_mtime
@@ -118,11 +122,11 @@ class ServedCache(OpenCache):
         self.share.begin_epoch()
 
     def running_loaders(self) -> int:
-        """Return the number of running users of the folder, this one among them."""
+        """Return the number of running users of the folder: its loaders and this server."""
         return len(self._running)
 
     def status(self) -> dict[str, Any]:
-        """Return figures of the folder. O(pages), and O(1) within a second."""
+        """Return the folder's figures as JSON values. O(pages)."""
         pages = 0
         with suppress(OSError):
             pages = sum(1 for _ in scan(self._folder))
@@ -131,7 +135,7 @@ class ServedCache(OpenCache):
             "bytes": self._room.held_bytes(),
             "limit_bytes": self.limit_bytes,
             "share": min(1.0, self.share.share),
-            "loaders": len(self._running) - 1,
+            "loaders": len(self._running) - 1,  # without this server, which has a sign as they do
         }
 
     def _set_path(self, set_id: str) -> str:

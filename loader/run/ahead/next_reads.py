@@ -55,7 +55,7 @@ class RankFuture:
         fields: dict[int, tuple[str, ...]] = {}
         windows = window_views(recipe.plan)
         for source, view in recipe.stored.items():
-            parted: set[str] = set()
+            parted: set[str] = set()  # fields of which a sample reads only parts: frames, or rows of a window
             for group in videos[source]:
                 parted |= {field for field in group if field + SUFFIX in view.version.fields}
             windowed = windows[source]
@@ -94,6 +94,7 @@ class RankFuture:
 
 
 def by_path(located: LocatedSamples) -> dict[int, dict[str, Extents]]:
+    """Return source -> shard path -> the ranges of the samples' fields."""
     extents_of: dict[int, dict[str, list[Extents]]] = {}
     for at in located.places.fields.values():
         for shard, rows_of_shard in at.by_shard():
@@ -127,11 +128,12 @@ class ObjectPage(NamedTuple):
 class PagesAhead:
     """Pages in the order of their next use.
 
-    memory: memory for pages, which are claimed there when they are planned; None without.
+    memory: memory for pages, which are claimed there when they are planned. None if pages are only in a folder.
 
-    overflow: the folder with that memory, whose claims live no longer than the fetch; None without.
+    overflow: the folder that `memory` belongs to. A page that it keeps is claimed there by the fetch, because the claim
+    expires soon (`claims.CLAIM_S`). None without a folder, or if the folder has no memory.
 
-    pages: returns the number of all pages.
+    count_pages: returns the number of all pages of the views.
     """
 
     def __init__(
@@ -140,20 +142,20 @@ class PagesAhead:
         stores: Mapping[int, CachedStore],
         page_bytes: int,
         memory: MemoryPages | None,
-        pages: Callable[[], int],
+        count_pages: Callable[[], int],
         overflow: "FolderWithMemory | None" = None,
     ) -> None:
         self._steps = steps
         self._stores = stores
         self._page_bytes = page_bytes
         self._memory = memory
-        self._pages = pages
+        self._count_pages = count_pages
         self._overflow = overflow
-        self._nonces: dict[ObjectPage, Hashable] = {}  # of the claims on memory
+        self._nonces: dict[ObjectPage, Hashable] = {}  # of the claims on memory that `fetch` has not ended
 
     def units(self, step: int) -> Sequence[ObjectPage] | None:
-        if self._memory is not None and len(self._memory) >= self._in_all:
-            return []
+        if self._memory is not None and len(self._memory) >= self._n_pages:
+            return []  # all pages are in memory: the steps need not be planned
         pages_of_step = self._steps(step)
         if pages_of_step is None:
             return None
@@ -167,8 +169,9 @@ class PagesAhead:
         ]
 
     @cached_property
-    def _in_all(self) -> int:
-        return self._pages()
+    def _n_pages(self) -> int:
+        """Number of all pages. Counted once it is needed: that reads the lists of shards."""
+        return self._count_pages()
 
     def expect(self, step: int, units: Sequence[ObjectPage]) -> None:
         if self._memory is not None:
@@ -177,9 +180,11 @@ class PagesAhead:
     def claim(self, unit: ObjectPage) -> Claim:
         if self._overflow is None and self._memory is not None:
             answer = unit.store.claim(unit.key, unit.number)
-            if not isinstance(answer, Grant | Absence) or answer is Absence.COMING:
+            has_page = not isinstance(answer, Grant | Absence)
+            if has_page or answer is Absence.COMING:
                 return Claim.NEEDLESS
         else:
+            # Nothing is claimed in the folder: `fetch` does.
             if unit.store.is_here(unit.key, unit.number):
                 return Claim.NEEDLESS
             answer = Absence.NOT_KEPT
@@ -224,9 +229,12 @@ class PagesAhead:
 
 
 def extent_pages(extents: Extents, page_bytes: int) -> list[int]:
+    """Return the numbers of the pages that have bytes of an object's ranges, ascending."""
     is_read = extents.nbytes > 0
-    low = extents.offset[is_read] // page_bytes
-    high = (extents.offset[is_read] + extents.nbytes[is_read] - 1) // page_bytes
+    low = extents.offset[is_read] // page_bytes  # [ranges]: first page of each
+    last_byte = extents.offset[is_read] + extents.nbytes[is_read] - 1
+    high = last_byte // page_bytes  # [ranges]: last page of each
     most = int((high - low).max(initial=0))
+    # [ranges, most + 1]: the pages of each range; a shorter one repeats its last page.
     numbers = np.minimum(low[:, None] + np.arange(most + 1), high[:, None])
     return sorted(set(numbers.ravel().tolist()))

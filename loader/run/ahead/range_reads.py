@@ -18,7 +18,7 @@ Blobs = Sequence[Blob] | None
 
 
 Piece = tuple[int, str, ByteRange]
-"""(number of the view, object key, range)."""
+"""(number of the view, object key, range): one range, by which a batch asks for it."""
 WASTED_MAX = 256
 """Wasted ranges, beyond those used, at which reading ahead stops: a seek wastes some."""
 
@@ -62,8 +62,8 @@ GROUP_BYTES = 2**21
 class RangesAhead:
     """Reads the next batches' ranges ahead and holds at most `limit_bytes` of them. Thread-safe.
 
-    A unit is the ranges of one object. While the caches have all pages, it is the ranges of a view's objects with pages
-    in a few steps.
+    A unit is what one call fetches: the `Ranges` of one object. While the caches have all pages, it is the `Ranges` of
+    a view's objects with pages in up to `GROUP_STEPS` steps.
 
     stores: view -> its store.
     """
@@ -77,18 +77,21 @@ class RangesAhead:
         self._steps = steps
         self._stores = stores
         self._limit_bytes = limit_bytes
-        self._most_bytes = TOGETHER_SHARE * limit_bytes  # of one call
+        self._most_call_bytes = TOGETHER_SHARE * limit_bytes
         self._lock = Lock()
         self._held: dict[Piece, tuple[Ranges, int]] = {}
+        """Piece -> (the ranges of its object, its number among them), from `claim` until a batch takes it."""
         self._of_step: dict[int, dict[Piece, None]] = {}
         """Step -> its pieces in `_held`, in order. A piece of two steps belongs to the later one."""
         self.taken_bytes = 0
-        self._used = 0  # ranges
-        self._wasted = 0  # ranges
-        self._origin_reads = -1  # at the last look; a start counts as a read
+        self._used = 0  # pieces that a batch took
+        self._wasted = 0  # pieces whose step passed before a batch took them
+        # The stores' reads of the origin at the last step planned. A start counts as a read: -1 equals no number.
+        self._origin_reads = -1
         self._together_from = 0  # first step whose objects are read by one call
-        self._group: dict[int, list[Ranges]] = {}  # view -> ranges of steps that wait for the next ones
-        self._group_end = 0  # step after these
+        # The group: ranges of some steps in a row, planned and not yet in a unit, because one call reads all.
+        self._group: dict[int, list[Ranges]] = {}  # by view
+        self._group_end = 0  # step after the last one in the group
         self._group_bytes = 0
 
     def units(self, step: int) -> Sequence[tuple[Ranges, ...]] | None:
@@ -97,7 +100,7 @@ class RangesAhead:
         self._group_end = step + 1
         shards_of_view = self._steps(step)
         if shards_of_view is None:
-            return self._end_group() or None
+            return self._end_group() or None  # None ends the planning: not before the last group is read
         units: list[tuple[Ranges, ...]] = []
         for view, shards in shards_of_view.items():
             if view not in self._stores:
@@ -117,11 +120,11 @@ class RangesAhead:
                 )
                 ranges_of_view.append(ranges)
                 step_bytes += nbytes
-            if self._group_bytes + step_bytes > self._most_bytes:
+            if self._group_bytes + step_bytes > self._most_call_bytes:
                 units += self._end_group()
             if not self._are_read_together(step, step_bytes):
                 units += self._end_group()
-                units.extend(zip(ranges_of_view))
+                units.extend(zip(ranges_of_view))  # a unit for each object
                 continue
             group = self._group.setdefault(view, [])
             for ranges in ranges_of_view:
@@ -147,7 +150,10 @@ class RangesAhead:
         return isinstance(store, CachedStore) and store.has_pages(ranges.key)
 
     def _are_read_together(self, step: int, step_bytes: int) -> bool:
-        """Return whether one call reads a step's ranges: it asks twice for pages that the caches lack."""
+        """Return whether one call reads a step's ranges: only if no store has read its origin lately.
+
+        Such a call asks twice for pages that the caches lack. step_bytes: of the step's ranges in one view.
+        """
         origin_reads = 0
         for store in self._stores.values():
             if not isinstance(store, CachedStore):
@@ -158,7 +164,7 @@ class RangesAhead:
             self._together_from = step + APART_STEPS
         if step < self._together_from:
             return False
-        return step_bytes <= self._most_bytes
+        return step_bytes <= self._most_call_bytes
 
     def expect(self, step: int, units: Sequence[tuple[Ranges, ...]]) -> None: ...
 
@@ -173,7 +179,7 @@ class RangesAhead:
                 pieces_of_step = self._of_step.setdefault(ranges.step, {})
                 for number, span in enumerate(ranges.spans):
                     piece = (ranges.view, ranges.key, span)
-                    self._drop(piece)
+                    self._drop(piece)  # an earlier step's: the later one holds it for longer
                     self._held[piece] = (ranges, number)
                     pieces_of_step[piece] = None
                     self.taken_bytes += span.nbytes
@@ -279,6 +285,7 @@ class RangesAhead:
         return held is not None and held[0].blobs.done()
 
     def _drop(self, piece: Piece) -> tuple[Ranges, int] | None:
+        """Release a piece's memory; return its entry in `_held`, None without one. The caller has the lock."""
         held = self._held.pop(piece, None)
         if held is not None:
             _, _, span = piece
@@ -355,6 +362,7 @@ class AheadReader:
 
 
 def _spans(extents: Extents) -> list[ByteRange]:
+    """Return the ranges as objects, in the same order."""
     offsets = extents.offset.tolist()
     sizes = extents.nbytes.tolist()
     return list(map(ByteRange, offsets, sizes))

@@ -138,11 +138,11 @@ def _read_ahead(
 def _with_memory(
     opened: "OpenCache | PeerCache | MemoryPages", choice: ReadChoice, count: Count
 ) -> "FolderWithMemory":
-    """Return a folder with memory for the pages that it does not keep."""
+    """Return a folder with memory for the pages that it does not keep. opened: an `OpenCache`."""
     from ...cache.node_cache import OpenCache
     from ...cache.overflow import FolderWithMemory
 
-    assert isinstance(opened, OpenCache)
+    assert isinstance(opened, OpenCache)  # `can_overflow` is False with peers, and memory is no folder
     spec = PageMemory(limit_bytes=OVERFLOW_BYTES, page_bytes=opened.page_bytes)
     return FolderWithMemory(opened, MemoryPages(spec, count), choice.live_of_rank)
 

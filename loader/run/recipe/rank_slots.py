@@ -137,6 +137,7 @@ class RankSlots:
 
 
 def _of_rows(located: Sequence[LocatedSamples], rows: slice) -> list[LocatedSamples]:
+    """Return the samples in these rows, by kind; without kinds that have none."""
     parts = [batch.of_rows(rows) for batch in located]
     return [part for part in parts if len(part.rows)]
 
@@ -159,6 +160,7 @@ def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
         return runs
     if planned.valid.any():
         return [planned]
+    # The rank's part is all padding: it has the shapes of another rank's slot.
     (step,) = steps
     slots, everyone = whole_step(recipe, step)
     if not len(everyone):
@@ -223,6 +225,7 @@ def _stack(recipe: Recipe, steps: Sequence[int]) -> RankSlots:
 
 
 def _valid(recipe: Recipe, slots: Slots) -> NDArray[np.bool_]:
+    """Return bool [slots]: False at padding, and after the last epoch of the recipe."""
     limit = recipe.position_limit
     if limit is None:
         return slots.valid
@@ -230,7 +233,9 @@ def _valid(recipe: Recipe, slots: Slots) -> NDArray[np.bool_]:
 
 
 AHEAD = 256
+"""Most steps that are planned together."""
 AHEAD_SLOTS = 8192
+"""Most slots of all ranks that are planned together, unless one call asks for more."""
 
 
 class SlotPlanner:
@@ -245,8 +250,9 @@ class SlotPlanner:
         self._end = end
         self._locate = locate
         self._kept: dict[int, RankSlots] = {}
-        """Step -> its slots, planned and not yet delivered."""
-        self._asked: int | None = None
+        """Step -> the stack of steps that it was planned in, until a call returns the step's part."""
+        self._previous: int | None = None
+        """First step of the call before; None before the first call."""
         self._turn = Lock()
 
     def __call__(self, steps: Sequence[int]) -> list[RankSlots]:
@@ -257,25 +263,32 @@ class SlotPlanner:
         return rank_slots(self._recipe, steps)
 
     def planned_ahead(self, steps: Sequence[int]) -> RankSlots | None:
-        """Return the slots of consecutive steps that are planned together with later ones; None for others."""
-        if self._recipe.plan.pack is not None:
+        """Return the slots of consecutive steps that are planned together with later ones; None for others.
+
+        Plans later steps only for a caller that goes forwards: after a start or a seek one step may be enough.
+        """
+        if self._recipe.plan.pack is not None:  # packed steps are made one at a time
             return None
         first = steps[0]
         with self._turn:
-            before = self._asked
-            self._asked = first
-            if first not in self._kept and before is not None and 0 < first - before <= AHEAD:
+            previous = self._previous
+            self._previous = first
+            goes_forwards = previous is not None and 0 < first - previous <= AHEAD
+            if goes_forwards and first not in self._kept:
                 self._plan(steps)
-            planned = [self._kept.pop(step, None) for step in steps]
-        together = planned[0]
-        if together is None or any(one is not together for one in planned):
+            stacks = [self._kept.pop(step, None) for step in steps]
+        stack = stacks[0]
+        # Steps of two stacks cannot be one part. Padded steps have stacks of their own.
+        if stack is None or any(one is not stack for one in stacks):
             return None
-        return together.part(steps)
+        return stack.part(steps)
 
     def _plan(self, steps: Sequence[int]) -> None:
+        """Plan these steps and as many after them as `AHEAD` and `AHEAD_SLOTS` allow."""
         first = steps[0]
         n = len(steps)
         most = min(AHEAD, AHEAD_SLOTS // self._recipe.plan.batch_size(first))
+        # A multiple of n: calls of n steps each then end where the stack ends.
         stop = first + n * max(1, most // n)
         if self._end is not None:
             stop = min(stop, self._end)
@@ -286,10 +299,12 @@ class SlotPlanner:
         if self._locate is not None:
             for number, run in enumerate(planned):
                 if run.valid.all() and not run.n_padded:
-                    planned[number] = replace(run, located=self._locate.held(run.slots))
+                    planned[number] = replace(run, located=self._locate.find_cached(run.slots))
         # Another thread may still need some of the earlier ones.
-        kept = {step: one for step, one in self._kept.items() if first - AHEAD < step < first}
-        self._kept = kept | {step: one for one in planned for step in one.steps}
+        remaining = {step: stack for step, stack in self._kept.items() if first - AHEAD < step < first}
+        for stack in planned:
+            remaining |= dict.fromkeys(stack.steps, stack)
+        self._kept = remaining
 
 
 class Locate:
@@ -315,7 +330,7 @@ class Locate:
             if windows[source] is None:
                 alone = None
             else:
-                alone = source
+                alone = source  # a kind of its own: only its table maps its windows to episodes
             layout = field_layout(view.version, own_fields)
             kind_of_source = (own_fields, tuple(view.columns), layout, apart[source], alone)
             alike.setdefault(kind_of_source, []).append(source)
@@ -343,7 +358,7 @@ class Locate:
             out.append(LocatedSamples(kind, of, rows, places, self._anchor_rows(kind, slots, rows)))
         return out
 
-    def held(self, slots: Slots) -> list[LocatedSamples] | None:
+    def find_cached(self, slots: Slots) -> list[LocatedSamples] | None:
         """Return all slots' samples; None if an index must be read, or a sample is missing."""
         out = []
         try:
@@ -359,18 +374,21 @@ class Locate:
         return out
 
     def _stored_ordinals(self, kind: SourceKind, ordinals: I64) -> I64:
+        """Return int64 [n]: the ordinal of the stored episode of each window; without windows, the sample's."""
         windows = self._windows[kind.sources[0]]
         if windows is None:
             return ordinals
         return windows.stored_ordinals(ordinals)
 
     def _anchor_rows(self, kind: SourceKind, slots: Slots, rows: I64) -> I64 | None:
+        """Return the `LocatedSamples.anchor_rows` of some rows of the slots."""
         windows = self._windows[kind.sources[0]]
         if windows is None:
             return None
         return windows.rows(slots.ordinal[rows])
 
     def _by_kind(self, slots: Slots, real_rows: I64) -> Iterator[tuple[SourceKind, I64, I64, I64]]:
+        """Yield (kind, each sample's source, its number in the kind, its row), int64 [n] each, if it has samples."""
         source = slots.source[real_rows].astype(np.int64)
         for kind in self.kinds:
             rows_of_kind: slice | I64 = slice(None)
@@ -381,5 +399,6 @@ class Locate:
                 yield kind, of, self._number[of], rows
 
     def again(self, slots: Slots, row: int, run: Map = map) -> LocatedSamples:
+        """Return the sample that a row of the slots has now, as the only one: a substitute may be in it."""
         (planned,) = self(slots, np.array([row], np.int64), run)
         return planned

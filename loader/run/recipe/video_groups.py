@@ -47,6 +47,7 @@ def video_groups(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
 
 
 def _check_names(view: View, field: str, decoder: VideoDecoder) -> None:
+    """Raise InvalidRuntime if the field of times is in the view already, or a packet run lacks its packet table."""
     what = f"decode[{field!r}]"
     if decoder.times and times_field(field) in view.fields:
         raise InvalidRuntime(
@@ -67,6 +68,7 @@ def _check_names(view: View, field: str, decoder: VideoDecoder) -> None:
 
 
 def _check_leader(view: View, field: str, decoder: VideoDecoder, decoders: Mapping[str, Decoder]) -> None:
+    """Raise InvalidRuntime if the field whose frames `field` follows is not read, or follows another field itself."""
     leader = decoder.leader
     if leader is None:
         return
@@ -80,7 +82,8 @@ def _check_leader(view: View, field: str, decoder: VideoDecoder, decoders: Mappi
             accepted=list(view.fields),
         )
     of_leader = decoders.get(leader)
-    if not isinstance(of_leader, VideoDecoder) or of_leader.leader is not None:
+    is_leader = isinstance(of_leader, VideoDecoder) and of_leader.leader is None
+    if not is_leader:
         raise InvalidRuntime(
             f"{what} = video(at={leader!r}), but {leader!r} is not read by a loader.video of its own "
             "place; let all follow one field",

@@ -87,6 +87,7 @@ def receive(sock: socket.socket, *, wait: bool) -> tuple[WorkerMessage, int | No
         raise EOFError from None
     if not data:
         raise EOFError
+    # The kernel drops a descriptor that would be above the limit, and reports only that something was cut.
     if message_flags & socket.MSG_CTRUNC:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     fds = array.array("i", b"".join(payload for _, _, payload in rights))
@@ -153,7 +154,7 @@ def receive_request(control: socket.socket) -> ForkRequest | WaitRequest:
     is_fork, number, timeout_s = _HEAD.unpack_from(data)
     if not is_fork:
         return WaitRequest(number, timeout_s)
-    if flags & socket.MSG_CTRUNC or len(fds) < 4:
+    if flags & socket.MSG_CTRUNC or len(fds) < 4:  # as in `receive`
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     sock, sent, stdout, stderr = fds
     return ForkRequest(number, sock, sent, stdout, stderr, tuple(data[_HEAD.size :].decode().split()))
@@ -164,6 +165,7 @@ def answer(control: socket.socket, request: WaitRequest, exit_code: int) -> None
 
 
 def receive_exit_code(control: socket.socket, number: int) -> int:
+    """Return a worker's exit code. Skips the answers to earlier requests. Raises: EOFError."""
     while True:
         data = _past_reset(lambda: control.recv(_ANSWER.size))
         if not data:
@@ -177,6 +179,7 @@ NO_FILES = 24
 """Exit status of a worker that could not open files."""
 
 _FEW = 64
+"""Open files that a training needs besides those for its workers, roughly."""
 
 
 def is_want_of_files(error: OSError) -> bool:

@@ -103,28 +103,30 @@ class BatchWorker:
         self._metrics = metrics
         self._logs = logs
         self._segments: dict[int, MemorySegment] = {}
-        self._asked: deque[WorkerMessage] = deque()
+        self._tasks: deque[WorkerMessage] = deque()  # requests to make batches, not yet begun
         self._make_batches = making(assembler.batches)
 
     def run(self) -> NoReturn:
         while True:
             start = perf_counter()
-            while (got := receive(self._sock, wait=not self._asked)) is not None:
-                self._heed(*got)
+            # Waits for a message only without a task: then time without work counts as "room".
+            while (received := receive(self._sock, wait=not self._tasks)) is not None:
+                self._heed(*received)
             self._metrics.observe("room", perf_counter() - start)
-            self._make(self._asked.popleft())
+            self._make(self._tasks.popleft())
 
     def _heed(self, message: WorkerMessage, fd: int | None) -> None:
         if fd is not None:
             segment = self._segments[message.segment] = MemorySegment(message.segment, fd, message.nbytes)
             segment.close()  # the mapping stays
         if message.kind == MessageKind.MAKE:
-            self._asked.append(message)
+            self._tasks.append(message)
         elif message.kind == MessageKind.FORGET:
             del self._segments[message.segment]
         elif message.kind == MessageKind.DROP:
-            while self._asked:
-                send(self._sock, self._asked.popleft()._replace(kind=MessageKind.DROPPED))
+            while self._tasks:
+                task = self._tasks.popleft()
+                send(self._sock, task._replace(kind=MessageKind.DROPPED))
 
     def _make(self, task: WorkerMessage) -> None:
         segment = self._segments.get(task.segment)

@@ -194,7 +194,7 @@ def test_epoch_costs_each_page_once(memory_root, watch_store):
         got = [number for _ in range(38) for number in numbers(next(batches))]
         assert set(got) == set(range(300))
         reads = batches._assembler._reads
-        until(lambda: len(reads._cache) >= reads._ahead._source._in_all and not reads._cache._coming)
+        until(lambda: len(reads._cache) >= reads._ahead._source._n_pages and not reads._cache._coming)
         until(lambda: not reads._ahead._busy)  # a page is there a moment before its bytes are counted
         metrics = batches.metrics()
         assert metrics["ahead_bytes_total"] <= stored

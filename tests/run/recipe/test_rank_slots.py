@@ -160,8 +160,9 @@ def test_samples_of_steps_planned_together_are_looked_up_together(plans, monkeyp
     mine, asked = recipe(plans["fill"], 1), []
     locate = make_locate(mine)
     locate(plans["fill"].slots(0), np.arange(6))  # reads the indexes, which have a row group each
+    find_cached = Locate.find_cached
     monkeypatch.setattr(
-        Locate, "held", lambda self, slots, held=Locate.held: asked.append(1) or held(self, slots)
+        Locate, "find_cached", lambda self, slots: asked.append(1) or find_cached(self, slots)
     )
     get = SlotPlanner(mine, None, locate)
     assert get([0])[0].located is None

@@ -33,6 +33,7 @@ def split_sources(
         )
         for label, view in parts.items():
             full_name = bucket_source(name, label)
+            # A source's name may contain "/": `a` in bucket `b/c` and `a/b` in bucket `c` would both be `a/b/c`.
             if full_name in planned:
                 raise InvalidPlan(
                     f"{full_name!r} names a bucket of two sources: rename source {name!r}",
@@ -41,7 +42,7 @@ def split_sources(
                 )
             part = replace(source, view=view)
             planned[full_name] = plan_source(full_name, part, label)
-    bucket_labels(planned.values(), bucket_by.by)  # raises for too many
+    bucket_labels(planned.values(), bucket_by.by)  # called for its error: too many buckets
     in_order = sorted(planned.items())
     return dict(in_order)
 

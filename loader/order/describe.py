@@ -44,6 +44,7 @@ def _source_line(
     name: str,
     facts: Mapping[str, Any],
 ) -> str:
+    """Return the line of a source. facts: its entry in `sources` of `plan_facts`."""
     n = facts["samples"]
     pack = facts["pack"]
     samples = f"{n} samples"
@@ -52,8 +53,8 @@ def _source_line(
 
     chunk = facts["chunk"]
     lanes = facts["lanes"]
-    h = facts["h"]
-    if lanes == h == chunk == 1:
+    h = facts["h"]  # chunks that a lane reads side by side
+    if lanes == h == chunk == 1:  # the whole epoch is then one permutation of samples
         reading = "full shuffle, every sample read by itself"
     else:
         tail = 100 * facts["tail_share"]
@@ -80,6 +81,7 @@ def _source_line(
 
 
 def _describe_packing(n: int, facts: Mapping[str, Any]) -> str:
+    """Return how a source is packed. n: sequences. facts: `pack` of the source's facts."""
     efficiency = 100 * facts["efficiency"]
     return (
         f"{n} sequences of {facts['length']} tokens, "
@@ -91,6 +93,7 @@ def _describe_packing(n: int, facts: Mapping[str, Any]) -> str:
 
 
 def _growth_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a growth: one, or with buckets a heading and one for each bucket that grows."""
     step = facts["step"]
     source = f"source {facts['source']!r}"
     n_removed = facts["removed"]
@@ -136,6 +139,7 @@ def _segment_lines(
     segment: Mapping[str, Any],
     facts: Mapping[str, Any],
 ) -> list[str]:
+    """Return the lines of a segment: shares of buckets and sources, epochs in steps, rates. facts: the plan's."""
     start_step = segment["start_step"]
     end_step = segment["end_step"]
     buckets = segment["buckets"]
@@ -176,6 +180,7 @@ def _rate_lines(
     segment: Mapping[str, Any],
     facts: Mapping[str, Any],
 ) -> list[str]:
+    """Return a segment's rates over all ranks and, if there are several, of each rank. facts: the plan's."""
     all_ranks = segment["per_s"]
     total = (
         f"  a step has {segment['samples_per_step']:.1f} samples, "

@@ -59,11 +59,12 @@ def delivered_digest(
 
     slot_numbers: int64 [n], canonical slot numbers in [0, B).
     identities: uint64 [n], identities of the delivered samples (a substitute has its own).
-    crcs: int64 [n], CRC32C of the bytes read, 0 <= crc < 2^63.
+    crcs: int64 [n], CRC-32C over all data read for the slot, as in `DeliveredSamples.crcs`.
     """
     steps = np.full(len(slot_numbers), step, np.uint64)
     hashes = slot_hashes(steps, slot_numbers, identities, crcs)
-    total = hashes.sum(dtype=np.uint64)  # a sum, so that the ranks' digests add up in any order
+    # A sum, so that the ranks' digests add up in any order. uint64 wraps around: this is the modulo.
+    total = hashes.sum(dtype=np.uint64)
     return int(total)
 
 
@@ -73,7 +74,10 @@ def slot_hashes(
     identities: U64,
     crcs: I64,
 ) -> U64:
-    """Return uint64 [n]: the slot hashes that `delivered_digest` sums. steps: uint64 [n], each slot's step."""
+    """Return uint64 [n]: the slot hashes that `delivered_digest` sums. steps: uint64 [n], each slot's step.
+
+    Other arguments: as for `delivered_digest`.
+    """
     hashed = sub_array(hash_fields("delivered"), steps)
     hashed = sub_array(hashed, slot_numbers.astype(np.uint64))
     hashed = sub_array(hashed, identities.astype(np.uint64))

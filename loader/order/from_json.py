@@ -134,7 +134,10 @@ def _parse_buckets(
     weight_schedule: Sequence[tuple[int, dict[str, int]]],
     content: Mapping[str, Any],
 ) -> Plan:
-    """Return the plan of JSON `d`, whose buckets are `bucket_by`. Arguments: as for `_plan_without_buckets`."""
+    """Return the plan of JSON `d`, whose buckets are `bucket_by`.
+
+    weight_schedule: (start step, weights) of each segment. content: the plan's other fields.
+    """
     growths: Sequence[Growth] = content["grown"]
     size_schedule = _size_schedule(bucket_by)
     batch_schedule = _batch_schedule(d["segments"], d["global_batch"])
@@ -432,8 +435,10 @@ def _differences(
     saved: dict[str, Any],
     rebuilt: dict[str, Any],
 ) -> str:
+    """Return the names of the plan's fields that differ, for the error's message."""
     names = sorted(saved.keys() | rebuilt.keys())
     different = [name for name in names if saved.get(name) != rebuilt.get(name)]
     if not different:
+        # Equal in Python, but not in the hashed JSON: 1 and 1.0, or null and an absent field.
         return "nothing that JSON shows"
     return ", ".join(different)

@@ -176,6 +176,7 @@ def _has_key(
     ordinal: int,
     key: str,
 ) -> bool:
+    """Return whether the view's version has this key at this ordinal, which may come from another version."""
     n = len(source.view)
     if n == 0:
         return False
@@ -231,6 +232,7 @@ def _is_excluded(
     step: int,
     view_ordinal: int,
 ) -> bool:
+    """Return whether the plan's quarantine keeps this sample out of the step."""
     if plan.pack is not None:  # packed sequences keep their slots, with documents masked
         return False
     ordinal = source.view.version_ordinals(np.array([view_ordinal], np.int64))

@@ -345,7 +345,10 @@ def _plan_with_buckets(
     ramp: Sequence[tuple[int, int]],
     content: Mapping[str, Any],
 ) -> Plan:
-    """Return a plan with buckets. views: the sources, not split. Other arguments: as for `_plan_without_buckets`."""
+    """Return a plan with buckets. views: the sources, not split.
+
+    weight_schedule: (start step, weights). ramp: (start step, batch size). content: the plan's other fields.
+    """
     parts = split_sources(views, by)
     labels = bucket_labels(parts.values(), by.by)
     size_schedule = size_ramp(by, labels, ramp)

@@ -202,6 +202,7 @@ def _view_growth(
     plan: PlanContent,
     source: PlannedSource,
 ) -> dict[str, Any]:
+    """Return the facts of the view that a growth brings to a source, or to one bucket of it."""
     stage = plan.grown_streams[source.stream].stages[source.growth]
     whole_from_step = None
     if _last_position(plan, source) is not None:

@@ -133,6 +133,7 @@ def _growth_entries(
     grown: Sequence[Growth],
     sources: Sequence[PlannedSource],
 ) -> list[dict[str, Any]]:
+    """Return the plan's JSON of growths; with buckets, each with a hash of the views that it brings."""
     entries = plan.grown_json(grown)
     if plan.buckets is None:
         return entries
@@ -266,6 +267,7 @@ def _well_formed(state: object) -> dict[str, Any]:
 
 
 def _field_name(difference: str) -> str:
+    """Return the name of the field that a sentence of `_differences` or `_segment_differences` is about."""
     if "segment(s)" in difference:
         return "segments"
     name, _, _ = difference.partition(":")
@@ -317,6 +319,7 @@ def _source_differences(
     saved: object,
     own: list[object] | None,
 ) -> list[str]:
+    """Return a sentence for each field of a source that differs. saved, own: its `_SOURCE_FIELDS`; None without it."""
     if saved == own:
         return []
     subject = f"source {name!r}"
@@ -332,6 +335,7 @@ def _source_differences(
 
 
 def _segment_differences(saved: list[Any], own: list[Any]) -> list[str]:
+    """Return a sentence for each segment that has begun and differs."""
     n_saved = len(saved)
     n_own = len(own)
     if n_saved != n_own:

@@ -95,7 +95,8 @@ def substitutes(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield (attempt, view ordinal, version ordinal) of a slot's substitutes, in order of preference.
 
-    source, position: as for `substitute`. after: the attempt that the slot already holds (0: its own sample).
+    source: index into plan.source_names. position: the slot's i_k. after: the attempt that the slot already holds (0:
+    its own sample).
     Substitutes that the step excludes are left out, so attempts may have gaps.
     """
     first_attempt = after + 1

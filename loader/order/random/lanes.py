@@ -151,7 +151,7 @@ def all_chunks_fit(
 def _bound_lanes(rows: int, nbytes: int) -> tuple[int, int]:
     """Return the order's chunk and lanes that keep the decoded stored chunks within `LIVE_CHUNK_BYTES`.
 
-    rows, nbytes: as for `all_chunks_fit`.
+    rows, nbytes: samples and bytes per stored chunk.
     """
     power_of_two_from_rows = 1 << (rows - 1).bit_length()
     chunk = min(MAX_CHUNK, power_of_two_from_rows)
@@ -319,7 +319,7 @@ def _rotate(
 
 
 def _locate_in_body(numbers: PositionNumbers, i: I64) -> I64:
-    """Return the ordinals, not yet rotated, at positions before the tail."""
+    """Return the ordinals, not yet rotated, at positions i before the tail. Letters: docs/order.md, "Lanes"."""
     chunk = numbers.chunk
     full_chunks = numbers.n // chunk
     j, y = _deal(
@@ -336,7 +336,10 @@ def _locate_in_body(numbers: PositionNumbers, i: I64) -> I64:
 
 
 def _locate_in_tail(numbers: PositionNumbers, i: I64) -> I64:
-    """Return the ordinals, not yet rotated, at positions that count from the tail's beginning."""
+    """Return the ordinals, not yet rotated, at positions i, which count from the tail's beginning.
+
+    Letters are as in docs/order.md, "Lanes".
+    """
     tail = numbers.n - numbers.body  # samples
     z = _numbers_in_tail(numbers, i, tail)
     z = _rotate(z, numbers.rot2, tail)
@@ -358,13 +361,16 @@ def _numbers_in_tail(
     i: I64,
     tail: Sizes,
 ) -> I64:
-    """Return each sample's number among the tail's samples, not yet rotated. i: as for `_locate_in_tail`.
+    """Return z, each sample's number among the tail's samples, not yet rotated. tail: number of these samples.
 
-    The same lanes read the tail, one small chunk each, except its last few positions, which a plain permutation orders.
+    The slots of the same lanes read the tail, one small chunk each. A plain permutation orders the last few positions,
+    which fill no chunks.
+
+    i: int64, positions that count from the tail's beginning. Letters are as in docs/order.md, "Lanes".
     """
     slots = numbers.lanes * numbers.rounds_h
-    size = tail // slots  # of a small chunk
-    rest_start = slots * size
+    size = tail // slots  # c2: samples of a small chunk
+    rest_start = slots * size  # body2: first position that fills no small chunk
     z = np.empty(i.shape, dtype=np.int64)
 
     in_rest = i >= rest_start
@@ -379,7 +385,7 @@ def _numbers_in_tail(
             rounds=1,
             key_r=in_chunks.r2,
         )
-        m = perm(in_chunks.p2, select_rows(slots, in_lanes), j)
+        m = perm(in_chunks.p2, select_rows(slots, in_lanes), j)  # the small chunk read as number j
         chunk_keys = sub_array(in_chunks.q2, m.astype(np.uint64))
         z[in_lanes] = m * chunk + perm(chunk_keys, chunk, y)
 

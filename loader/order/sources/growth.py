@@ -233,14 +233,14 @@ class GrownStream:
         return position
 
     def epoch_start(self, epoch: int) -> int:
-        """Return the stream position of an epoch's first sample of a whole view."""
+        """Return the stream position at which an epoch begins, in the whole view that is then read."""
         n_begun = bisect_right(
             self.stages,
             epoch,
             key=lambda stage: stage.epoch,
         )
         stage = self.stages[n_begun - 1]  # the last one whose first whole epoch is this one or an earlier one
-        n_epochs = epoch - stage.epoch
+        n_epochs = epoch - stage.epoch  # epochs of the stage's whole view before this one
         return stage.origin + n_epochs * stage.n
 
     def last_position(self, number: int, is_delta: bool) -> int | None:
@@ -363,15 +363,17 @@ def origins(
     number: int,
     ordinals: I64,
 ) -> tuple[I64, I64]:
-    """Return the growth that added each sample (0: the plan's first version), and its ordinal in that version.
+    """Return int64 [m] each: the growth that added each sample, and the sample's ordinal in that growth's version.
 
-    Both name the sample permanently in a plan. number: growth of the view. ordinals: its version ordinals (int64).
+    Growth 0 is the plan's first version. Both numbers name the sample permanently in a plan.
+
+    number: growth of the view. ordinals: int64 [m], version ordinals of samples of the view.
     """
     origin = np.full(len(ordinals), number, np.int64)
     ordinal = ordinals.copy()
     versions = earlier_ordinals(growths, number, ordinals)
     for version, earlier in versions:  # from the newest to the oldest: the last one that has a sample stays
-        exists = earlier >= 0
+        exists = earlier >= 0  # -1: the version lacks the sample
         origin[exists] = version
         ordinal[exists] = earlier[exists]
     return origin, ordinal

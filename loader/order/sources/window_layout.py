@@ -122,7 +122,10 @@ def _offsets(
     values: Sequence[int],
     where: str,
 ) -> Offsets:
-    """Return the offsets. where: their argument, for the message. Raises: InvalidPlan for none, or too many."""
+    """Return the offsets. Raises: InvalidPlan for none, or too many.
+
+    where: the caller's function or argument that gave the values, such as "rows" or "at", for the error's message.
+    """
     n_values = len(values)
     if not 1 <= n_values <= MAX_OFFSETS:
         raise InvalidPlan(

@@ -372,7 +372,7 @@ def _common_runs(
 
     A run is the windows of shared episodes between two removed ones. `former` numbers them first + shift and so on.
 
-    shared: int64, not empty; as for `_check_kept`.
+    shared: int64, not empty: the old view's numbers of the new view's first episodes.
     """
     has_gap_behind = np.diff(shared) != 1  # a removed episode follows in the old view
     gaps = np.flatnonzero(has_gap_behind)

@@ -20,6 +20,7 @@ from .message_decoders import MAX_CHUNK_BYTES, MAX_FIELD_BYTES, LogChannel, LogM
 
 OPTIONS = frozenset({"clocks"})
 _ENDING = ".mcap"
+_PIECE_BYTES = 2**22
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
@@ -94,8 +95,7 @@ def _records(file: io.RawIOBase) -> Iterator[Any]:
     from mcap.records import Chunk
     from mcap.stream_reader import StreamReader, breakup_chunk
 
-    # The library reads a few bytes at a time.
-    buffered: Any = io.BufferedReader(file, 2**16)
+    buffered: Any = _BoundedReader(file, 2**16)  # the library reads a few bytes at a time
     reader = StreamReader(buffered, emit_chunks=True, validate_crcs=True, record_size_limit=MAX_FIELD_BYTES)
     for record in reader.records:
         if isinstance(record, Chunk):
@@ -104,6 +104,26 @@ def _records(file: io.RawIOBase) -> Iterator[Any]:
             yield from breakup_chunk(plain, validate_crc=True)
         else:
             yield record
+
+
+class _BoundedReader(io.BufferedReader):
+    """Allocates what a file has: the library asks for any size that a record states."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read up to `size` bytes. Raises: ValueError above MAX_FIELD_BYTES."""
+        if size is None or size <= _PIECE_BYTES:
+            return super().read(size)
+        if size > MAX_FIELD_BYTES:
+            raise ValueError(
+                f"a record states a part of {size:,} bytes; at most {MAX_FIELD_BYTES:,} are read"
+            )
+        data = bytearray()
+        while len(data) < size:
+            piece = super().read(min(_PIECE_BYTES, size - len(data)))
+            if not piece:
+                break
+            data += piece
+        return bytes(data)
 
 
 def _unpack(chunk: Any) -> bytes:

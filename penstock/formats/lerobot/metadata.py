@@ -122,11 +122,17 @@ def _texts_by_index(store: Store, key: str, name: str) -> tuple[dict[int, str], 
 
 
 def _pandas_index(table: Any) -> list[str]:
-    """Return the columns that pandas reads as the index."""
-    pandas = table.schema.pandas_metadata
+    """Return the columns that pandas reads as the index; none if its metadata is not readable."""
+    try:
+        pandas = table.schema.pandas_metadata
+    except ValueError:  # no JSON, or no UTF-8
+        return []
     if not isinstance(pandas, dict):
         return []
-    return [name for name in pandas.get("index_columns", ()) if isinstance(name, str)]
+    columns = pandas.get("index_columns")
+    if not isinstance(columns, list):
+        return []
+    return [name for name in columns if isinstance(name, str)]
 
 
 def _unread_note(key: str, names: Collection[str]) -> str:

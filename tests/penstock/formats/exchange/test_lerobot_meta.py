@@ -179,6 +179,13 @@ def test_texts_are_those_of_the_index_of_pandas(place):
     assert folder_samples(place)["episode_000001"].metadata["task"] == "lift"
 
 
+@pytest.mark.parametrize("pandas", [b"{", b"\x80", b"[]", b'{"index_columns": 5}'])
+def test_metadata_of_pandas_that_is_damaged_names_no_index(place, pandas):
+    tasks = pa.table({"task_index": [0, 1], "task": ["lift", "put down"]})
+    table(place / "meta/tasks.parquet", tasks.replace_schema_metadata({"pandas": pandas}))
+    assert folder_samples(place)["episode_000001"].metadata["task"] == "lift"
+
+
 @pytest.mark.parametrize(
     ("tasks", "fault"),
     [

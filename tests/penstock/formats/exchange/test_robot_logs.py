@@ -6,6 +6,8 @@ import io
 import json
 import os
 import sqlite3
+import struct
+import tracemalloc
 from fractions import Fraction
 
 import av
@@ -23,11 +25,13 @@ from rosbags.typesys import Stores, TypesysError, get_types_from_msg, get_typest
 
 import loader
 from fuzz.seeds import ordinary_priority
-from loader.errors import PenstockError
+from loader.errors import Corrupt, PenstockError
 from loader.modalities import find_decoder
 from loader.storage import open_store
+from penstock.formats.episodes.mcap_import import mcap_messages
 from penstock.formats.episodes.message_decoders import LogChannel, ros_decoder
 from penstock.formats.importer import ColumnarOptions
+from penstock.formats.reading.stated_counts import StatedCounts
 from penstock.formats.run_import import import_place
 from tests.penstock.formats.versions import contents
 
@@ -603,6 +607,22 @@ def test_damage_and_packed_bombs_are_named(tmp_path, ros1, ros2, monkeypatch):
     monkeypatch.setattr("penstock.formats.episodes.episode.MAX_FIELD_BYTES", 50)
     (failure,) = import_log(tmp_path / "sound", tmp_path / "small", "mcap").failures
     assert ("more than 50 bytes" in failure, "topic /" in failure) == (True, True), failure
+
+
+@pytest.mark.parametrize("nbytes", [2**29, 2**62])
+def test_size_that_a_chunk_states_is_not_allocated(tmp_path, nbytes):
+    chunk = struct.pack("<QQQIIQ", 0, 0, 10, 0, 0, nbytes) + bytes(10)
+    header = struct.pack("<BQII", 1, 8, 0, 0)
+    data = b"\x89MCAP0\r\n" + header + struct.pack("<BQ", 6, len(chunk)) + chunk
+    path = tmp_path / "a.mcap"
+    path.write_bytes(data)
+    tracemalloc.start()
+    with path.open("rb", buffering=0) as file, pytest.raises(Corrupt) as caught:
+        list(mcap_messages(file, "a.mcap", StatedCounts()))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**25
+    assert str(caught.value).startswith("a.mcap: ")
 
 
 def test_mcap_of_a_killed_recorder_names_the_remedy(tmp_path):

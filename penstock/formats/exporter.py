@@ -266,7 +266,7 @@ class Outbox:
         """Write an object from the block's bytes, unless the block raises."""
         with (
             on_scratch(
-                None,
+                None,  # in TMPDIR, as `scratch_file`
                 f"when {key} was written; what was exported before is there",
                 room_for="the objects that are written at once",
                 again="run the same command again",
@@ -304,7 +304,7 @@ class ExportJournal:
         self._store = store
         self._of = of
         self._check_without_links()
-        self._there: dict[str, int] = {}
+        self._there: dict[str, int] = {}  # key -> nbytes of what an earlier try wrote
         try:
             begun = parse_json_object(store.get(_BEGUN).data)
         except ObjectNotFound:

@@ -26,17 +26,22 @@ NESTED_HEAD = 5
 """Bytes of a JSON leaf's header: kind and count."""
 NULL = b"\x0b"
 """JSON leaf of an absent field."""
+# A value of LitData's own JSON encoding begins with a byte of its kind.
 _DOCUMENT = 0
 _TEXTS = 1
 _MAPPING = 5
 _RECORDS = 6
 _TEXT = 7
 _FLAT = {2: "i8", 3: "f8"}
+"""Kind of a list of numbers, which becomes a field -> dtype word."""
 _LISTS = {2: "q", 3: "d", 4: "?"}
+"""Kind of a list -> `struct` code of its values."""
 _SCALARS = {_TEXT: "", 8: "<q", 9: "<d", 10: "<?", 11: "<"}
+"""Kind of one value -> its `struct` format; 11 is null, without bytes."""
 _OF_RECORDS = {0x10: 11, 0x11: _TEXT, 0x12: 8, 0x13: 9, 0x14: 10}
-"""Value kinds of LitData's own JSON encoding."""
+"""Kind of a value in a record -> the same kind elsewhere."""
 _MAGIC = b"LDARW01\0"
+"""Last bytes of a chunk with a table, after the table's size."""
 _TAIL_BYTES = 4 + len(_MAGIC)
 Places = list[ByteRange | None]
 """Byte range of each row's value, or None."""
@@ -151,7 +156,7 @@ def _number(leaf: Leaf, reader: ForwardReader, at: ByteRange) -> int | float | b
 
 def _put_json(leaf: Leaf, reader: ForwardReader, at: ByteRange, out: LeafValues) -> None:
     try:
-        kind = _DOCUMENT
+        kind = _DOCUMENT  # of an empty leaf, which is damaged and fails below
         if at.nbytes:
             kind = reader.read(at.offset, 1)[0]
         if kind in _FLAT:
@@ -222,6 +227,7 @@ def _text_list(data: bytes, at: int, n: int) -> tuple[list[str], int]:
 
 
 def _records(data: bytes, at: int, n: int) -> tuple[list[dict[str, Any]], int]:
+    """Return `n` mappings whose keys are stored once, and the offset of their end."""
     (n_keys,) = struct.unpack_from("<I", data, at)
     keys, at = _text_list(data, at + 4, n_keys)
     rows: list[dict[str, Any]] = []
@@ -355,6 +361,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
+    """Return whether a column of values, or of lists of them, becomes metadata without JSON."""
     value_kind = kind.value_type if _is_list(kind) else kind
     plain = (
         pa.types.is_string,
@@ -400,6 +407,7 @@ def _places(reader: ForwardReader, start: int, source: pa.Buffer, name: str, arr
 
 
 def _offset_bytes(kind: pa.DataType) -> int:
+    """Return the size of an offset in a column of texts, bytes or lists."""
     is_large = (
         pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_list(kind)
     )

@@ -242,13 +242,13 @@ def samples(
 
 
 def _names(shard: MdsShard, name: str, exported: Exported | None) -> dict[str, str]:
-    """Return column -> its field or metadata column. name: of the object, for errors."""
+    """Return column -> its field or metadata column, an array's shape. name: of the object, for errors."""
     fields: dict[str, str] = {}
     columns: dict[str, str] = {}
     for column in shard.columns:
         if exported and (column.name in exported.fields or column.name in (KEY, METADATA)):
             fields[column.name] = column.name
-        elif column.encoding == "ndarray":
+        elif column.encoding == "ndarray":  # its field's name ends in a value's dtype: see `samples`
             columns[column.name] = metadata_name(f"{column.name}_shape", "mds")
         elif column.encoding in (*SCALARS, *NUMBERS_AS_TEXT):
             columns[column.name] = metadata_name(column.name, "mds")
@@ -276,7 +276,7 @@ def _places(shard: MdsShard, reader: ForwardReader) -> Iterator[tuple[int, int]]
 
 
 def _values(shard: MdsShard, reader: ForwardReader, begin: int, end: int) -> Iterator[_ColumnValue]:
-    varying = sum(not column.size for column in shard.columns)
+    varying = sum(not column.size for column in shard.columns)  # their sizes, uint32, precede the values
     fixed = sum(column.size for column in shard.columns)
     at = begin + 4 * varying
     if at + fixed > end:

@@ -35,7 +35,8 @@ MOST_YAML_BYTES = 2**20
 """Largest YAML file, in bytes; parsing it takes 3 s."""
 MOST_NAMES = 10**6
 """Most names that all patterns expand to."""
-_NESTED = 16
+_MOST_BRACES = 16
+"""Most pairs of braces on the way to a name, nested or in a row; each may multiply the names."""
 _RANGE = re.compile(
     r"(-?\d{1,12})\.\.(-?\d{1,12})(?:\.\.(-?\d{1,12}))?|([a-zA-Z])\.\.([a-zA-Z])(?:\.\.(-?\d{1,6}))?"
 )
@@ -83,11 +84,12 @@ def read_meta(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
 
 
 def expand_braces(pattern: str, name: str) -> Iterator[str]:
-    """Yield the names of a pattern with Bash braces. Raises: Corrupt for braces nested too deeply."""
+    """Yield the names of a pattern with Bash braces. name: of its file. Raises: Corrupt for too many braces."""
     yield from _expand(pattern, name, 0)
 
 
 def _document(store: Store, info: ObjectInfo) -> Any:
+    """Return a metadata file's JSON; or its YAML, in which numbers are text, too."""
     name = f"{store.url}/{info.key}"
     if info.nbytes > MOST_BYTES:
         raise Corrupt(f"{name} has {info.nbytes:,} bytes; at most {MOST_BYTES:,} are read")
@@ -198,11 +200,12 @@ class NameBudget:
 
 
 def _expand(pattern: str, name: str, depth: int) -> Iterator[str]:
+    """Yield a pattern's names. depth: pairs of braces around it and before it."""
     start, stop, commas = _braces(pattern)
-    if stop < 0:
+    if stop < 0:  # no pair of braces is left
         yield pattern
         return
-    if depth > _NESTED or len(pattern) > 4096:
+    if depth > _MOST_BRACES or len(pattern) > 4096:
         message = f"{name}: {pattern[:80]!r} has too many braces; name its archives one by one"
         raise Corrupt(message, what="braces", where=name, given=pattern[:80])
     for head in _alternatives(pattern, start, stop, commas, name, depth):
@@ -334,10 +337,7 @@ def read_index(store: Store, info: ObjectInfo, n_archives: int) -> Mapping[int, 
         try:
             with closing(_open_database(path)) as database:
                 return _read(database, name, info.nbytes, n_archives)
-        except (
-            sqlite3.Error,
-            UnicodeDecodeError,
-        ) as error:  # messages quote the schema, which may hold any bytes
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the schema in a message may have any bytes
             message = f"{name} is damaged, or no index of Energon: {error}; run `energon prepare` again"
             raise Corrupt(message, what="index", where=name, accepted="an index of Energon") from error
 

@@ -291,7 +291,8 @@ _CODECS = {"gz": "gzip", "tgz": "gzip", "tbz2": "bz2", "txz": "xz", "zst": "zstd
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    archives, members = [info for info in infos if _PACKED_NAME.search(info.key.lower())], JsonMembers()
+    archives = [info for info in infos if _PACKED_NAME.search(info.key.lower())]
+    members = JsonMembers()
     members.leave_out(options.without)
     read = partial(_samples, store, members, FieldNames())
     return Readable(archives, lambda info: [ImportRun(info, nbytes=info.nbytes)], read, members=members)
@@ -301,9 +302,8 @@ def _samples(
     store: Store, members: JsonMembers, field_names: FieldNames, run: ImportRun
 ) -> Iterator[ReadSample]:
     match = _PACKED_NAME.search(run.info.key.lower())
-    ending = ""
-    if match:
-        ending = match[match.lastindex or 0]
+    assert match is not None  # `find_readable` chose the object by it
+    ending = match[match.lastindex or 0]
     with open_object(store, run.info) as file:
         stream = ByteStream(file, _CODECS.get(ending, ending), run.info.nbytes)
         yield from stream_samples(stream, field_names, members, members.columns())
@@ -312,8 +312,9 @@ def _samples(
 def stream_samples(
     stream: ByteStream, field_names: FieldNames, documents: JsonMembers, columns: JsonColumns | None
 ) -> Iterator[ReadSample]:
-    """Yield an archive's samples in one forward pass. documents: notes. columns: parses JSON members, or None."""
-    key, fields, held, before = "", dict[str, bytes](), 0, set[str]()
+    """Yield an archive's samples in one forward pass. documents: notes other members. columns: of JSON, or None."""
+    key, fields, nbytes = "", dict[str, bytes](), 0  # of the sample that is being read
+    keys = set[str]()  # of all samples so far
     metadata = NO_METADATA
     blocks = _Blocks(stream)
     for member in members(blocks.read, stream.most, stream.name):
@@ -322,19 +323,19 @@ def stream_samples(
                 documents.note(MACOS, f"{member.name!r} of {stream.name}")
             continue
         where = f"{stream.name}, byte {member.header} of the archive"
-        if key_and_field[0] != key or not fields:
+        if key_and_field[0] != key or not fields:  # the first member of the next sample
             if fields:
                 yield ReadSample(key, fields, metadata)
-            key, fields, held, metadata = key_and_field[0], {}, 0, NO_METADATA
-            if key in before:
+            key, fields, nbytes, metadata = key_and_field[0], {}, 0, NO_METADATA
+            if key in keys:
                 raise InvalidSample(
                     f"{where}: members of sample {key!r} lie apart; unpack the archive, and import it as webdataset"
                 )
-            before.add(key)
+            keys.add(key)
         field = key_and_field[1].lower()
         field_names.add(field, member.name)
-        held += member.nbytes
-        if held > SAMPLE_BYTES:
+        nbytes += member.nbytes
+        if nbytes > SAMPLE_BYTES:
             raise InvalidSample(
                 f"{where}: sample {key!r} has more than {SAMPLE_BYTES:,} bytes; unpack the archive, and import it as "
                 "webdataset"
@@ -353,7 +354,7 @@ def stream_samples(
 
 
 class _Blocks:
-    """Reads at increasing offsets; keeps the last header, which the end check reads again."""
+    """Reads at increasing offsets; keeps the last block of one header, since the check of the end reads it again."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream, self._at, self._header = stream, 0, b""

@@ -1,7 +1,8 @@
 """Statistics of LeRobot features: of an episode, of all rows, and out of a norm.
 
 Quantiles of all rows do not follow from quantiles of episodes. So each unit of an export counts its rows as
-`loader.norm` does, in bounded memory, and the sum of the counts has them. Rejected: a second pass over all rows.
+`loader.norm` does, in bounded memory, and the sum of the counts gives the quantiles. Rejected: a second pass over all
+rows.
 """
 
 import re
@@ -22,7 +23,10 @@ _QUANTILE = re.compile(r"q\d\d")
 
 
 def read_norm(version: Version, path: str) -> Norm:
-    """Return a norm of the root, for a version. Raises: InvalidRuntime; Corrupt; StoreError."""
+    """Return a norm of stored values that was computed over all windows of this version.
+
+    path: in the root. Raises: InvalidRuntime for any other norm; Corrupt; StoreError.
+    """
     store = version.store
     message = f"--norm {path}: "
     if not _PATH.fullmatch(path):
@@ -55,7 +59,7 @@ def read_norm(version: Version, path: str) -> Norm:
             where=path,
             given=norm.transform,
         )
-    # The rows of another version may be others.
+    # Another version may have other rows.
     if norm.version != version.id:
         raise InvalidRuntime(
             f"{message}it is of {norm.version}, and {version.name} is {version.id}; make its norm",

@@ -71,6 +71,7 @@ def _keys_named(keys: Collection[str], name: str) -> list[str]:
 
 
 def _data_files(store: Store, key: str) -> list[str]:
+    """Return the names of a split's Arrow files, beside its `state.json`."""
     try:
         state = parse_json_object(store.get(key).data)
         files = [file["filename"] for file in state["_data_files"]]
@@ -83,6 +84,7 @@ def _data_files(store: Store, key: str) -> list[str]:
 
 
 def _split_names(store: Store, key: str) -> list[str]:
+    """Return the splits that a `dataset_dict.json` lists, each a folder beside it."""
     try:
         splits: list[str] = parse_json_object(store.get(key).data)["splits"]
         if type(splits) is not list or not _are_names(splits):
@@ -97,6 +99,7 @@ def _are_names(values: list[Any]) -> bool:
 
 
 def _with_splits(readable: Readable, split_of: Callable[[str], str]) -> Readable:
+    """Return a reader whose samples have the split of their object. split_of: object key -> split, "" for none."""
     return readable._replace(samples=partial(_samples, readable.samples, split_of))
 
 

@@ -75,9 +75,13 @@ def objects_with_splits(
 
 class _FieldPlace(NamedTuple):
     column: int
+    """Index of the field's column."""
     offset: int
+    """First byte, from the column's first in its row group."""
     nbytes: int
+    """Length in bytes."""
     crc: int
+    """CRC-32C of the bytes."""
 
 
 class _TableWalk:
@@ -98,7 +102,7 @@ class _TableWalk:
         check_labels(info.key, features.labels, labels)
         self.table = TableRows(schema, features, options, info.key)
         self._columns = self.table.field_columns
-        self._starts = [0]
+        self._starts = [0]  # in the object's decoded bytes: each group's columns, one after the other
         self._keys: set[str] = set()
         self._source: Mapping[str, str] = {"split": split} if split else {}
         self._reader = row_group_reader(pa.PythonFile(file, "r"), self._footer, schema, info.key)
@@ -147,6 +151,7 @@ class _TableWalk:
         return fields
 
     def _end_group(self, at: int, nbytes: list[int]) -> list[int]:
+        """Add the chunks of row group `at`, and return their first decoded bytes. nbytes: of each column."""
         first = []
         for column, size in zip(self._columns, nbytes, strict=True):
             if size > MOST_CHUNK_BYTES:
@@ -185,6 +190,7 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
 
 
 def tables(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
+    """Return these Parquet objects, with the first readable one's class names."""
     labels = of_first_readable(infos, partial(_labels, store))
     agreed = ColumnAgreement()
     return Readable(

@@ -43,7 +43,9 @@ _VARINT = 0
 _FIXED64 = 1
 _BYTES = 2
 _FIXED32 = 5
+"""Protobuf's wire types; groups, 3 and 4, are in no Example."""
 _NUMBERS_END = 2**29
+"""Protobuf's field numbers end before it."""
 OPTIONS = frozenset({"key", "fields"})
 RECORD_BYTES = 2**28
 """Largest record, in bytes."""
@@ -69,13 +71,17 @@ class Wire(ValueError):
 
 class _WireField(NamedTuple):
     number: int
+    """Field number, which names the field in its message."""
     kind: int
+    """Wire type."""
     value: int
     """A varint's value; else 0."""
     start: int
     """First byte of the content; for a varint, the byte after it."""
     stop: int
+    """First byte after the content."""
     at: int
+    """First byte of the field, for errors."""
 
 
 def parse_features(data: bytes) -> dict[str, ExampleFeature]:
@@ -99,6 +105,7 @@ def parse_features(data: bytes) -> dict[str, ExampleFeature]:
 
 
 def _entry(data: bytes, entry: _WireField) -> tuple[str, ExampleFeature]:
+    """Return a feature's name and values. An entry of a protobuf map may lack either."""
     name = ""
     feature = ExampleFeature("", list[bytes]())
     for field in _fields(data, *_content(entry)):
@@ -116,7 +123,7 @@ def _entry(data: bytes, entry: _WireField) -> tuple[str, ExampleFeature]:
 def _feature(data: bytes, message: _WireField) -> ExampleFeature:
     feature = ExampleFeature("", list[bytes]())
     for field in _fields(data, *_content(message)):
-        if field.number > 3:
+        if field.number > 3:  # unknown: readers of protobuf skip it
             continue
         if feature.kind:
             raise Wire(f"byte {field.at}: a feature has two lists")
@@ -131,6 +138,7 @@ def _feature(data: bytes, message: _WireField) -> ExampleFeature:
 
 
 def _blobs(data: bytes, start: int, stop: int) -> list[bytes]:
+    """Return the values of the list of bytes that lies from `start` to `stop`."""
     out: list[bytes] = []
     for field in _values(data, start, stop):
         blob_start, blob_stop = _content(field)
@@ -154,19 +162,20 @@ def _ints(data: bytes, start: int, stop: int) -> np.ndarray[Any, Any]:
     # Unsigned: a negative int64 is a varint of 64 bits.
     out = array("Q")
     for field in _values(data, start, stop):
-        if field.kind == _VARINT:
+        if field.kind == _VARINT:  # a single number
             out.append(field.value)
-        else:
+        else:  # packed: numbers in a row
             at, end = _content(field)
             while at < end:
                 number, at = _varint(data, at, end)
                 out.append(number)
-                _check_count(len(out), field)
+                _check_count(len(out), field)  # a packed field may be as long as the record
         _check_count(len(out), field)
     return np.frombuffer(out.tobytes(), "=i8")
 
 
 def _values(data: bytes, start: int, stop: int) -> Iterator[_WireField]:
+    """Return the fields of a list's message that hold its values, one or packed."""
     return (field for field in _fields(data, start, stop) if field.number == 1)
 
 
@@ -176,6 +185,7 @@ def _check_count(n: int, field: _WireField) -> None:
 
 
 def _content(field: _WireField) -> tuple[int, int]:
+    """Return (start, stop) of a nested message, text, bytes or packed numbers."""
     if field.kind != _BYTES:
         raise Wire(f"byte {field.at}: field {field.number} has the type {field.kind}, and should have bytes")
     return field.start, field.stop
@@ -283,6 +293,7 @@ def _sniff_codec(file: ObjectFile) -> str | None:
 
 
 def records(stream: ByteStream) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, data) of each record. Raises: Corrupt."""
     while head := stream.read(_HEAD_BYTES):
         at = stream.at - len(head)
         # Before the length is used: a damaged one could ask for gigabytes.

@@ -32,6 +32,10 @@ FieldRng = Callable[[int, str], "np.random.Generator"]
 """(sample number in the list, field) -> generator for the field's decoder."""
 
 
+PartlyRead = dict[str, bytes | BareClip]
+"""Field -> its bytes, or a clip to decode."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
     """Functions that read a version's bytes."""
@@ -51,61 +55,58 @@ def read_samples(
     addresses: Sequence[SampleAddress],
     rng_of: FieldRng,
     readers: Readers,
-) -> list[dict[str, bytes | BareClip] | Corrupt]:
+) -> list[PartlyRead | Corrupt]:
     """Return field -> bytes, or a clip to decode, for each sample; or its error if it is corrupt.
 
     Costs two rounds of requests: tables and other fields, then packets and videos that must be read whole.
     """
-    bad: dict[int, Corrupt] = {}
-    able = with_tables(view, groups)
-    if not able:
-        return _or_bad([dict(arguments) for arguments in readers.fields(addresses, bad.setdefault)], bad)
-    names = [field + SUFFIX for group in able for field in group]
+    bad: dict[int, Corrupt] = {}  # sample number -> its error
+    groups = with_tables(view, groups)
+    if not groups:
+        plain: list[PartlyRead] = [dict(fields) for fields in readers.fields(addresses, bad.setdefault)]
+        return [bad.get(i, sample) for i, sample in enumerate(plain)]
+    names = [field + SUFFIX for group in groups for field in group]
     tables = table_places(view.version, names, addresses, readers.run)
-    ready = [[group for group in able if all(field + SUFFIX in table for field in group)] for table in tables]
-    first = [_first_round(*arguments) for arguments in zip(addresses, tables, ready, strict=True)]
-    read: list[dict[str, bytes | BareClip]] = [
-        dict(arguments) for arguments in readers.fields(first, bad.setdefault)
-    ]
+    groups_of: list[list[Group]] = []  # per sample, the groups whose videos all have tables
+    first: list[SampleAddress] = []
+    for address, table in zip(addresses, tables, strict=True):
+        ready = [group for group in groups if all(field + SUFFIX in table for field in group)]
+        groups_of.append(ready)
+        first.append(_first_round(address, table, ready))
+    samples: list[PartlyRead] = [dict(fields) for fields in readers.fields(first, bad.setdefault)]
+
     clips: list[PlannedClip] = []
-    whole: dict[int, SampleAddress] = {}
-    for i, address in enumerate(first):
-        for group in ready[i] if i not in bad else ():
+    whole: dict[int, SampleAddress] = {}  # sample number -> its videos that must be read whole
+    for i, address in enumerate(addresses):
+        if i in bad:
+            continue
+        for group in groups_of[i]:
             try:
-                chosen = _choose_clips(i, group, decoders, addresses[i], address, read[i], rng_of)
+                chosen = _choose_clips(i, group, decoders, address, first[i], samples[i], rng_of)
             except DecodeFailed as error:
                 bad[i] = error
                 break
             clips.extend(chosen)
             if not chosen:
-                places = {field: addresses[i].fields[field] for field in group}
+                places = {field: address.fields[field] for field in group}
                 if i in whole:
-                    held = whole[i].fields
-                else:
-                    held = {}
-                whole[i] = replace(addresses[i], fields={**held, **places})
+                    places.update(whole[i].fields)
+                whole[i] = replace(address, fields=places)
     if whole:
         numbers = list(whole)
-        more = readers.fields(list(whole.values()), lambda n, error: bad.setdefault(numbers[n], error))
-        for i, fields in zip(numbers, more, strict=True):
-            read[i].update(fields)
+        videos = readers.fields(list(whole.values()), lambda n, error: bad.setdefault(numbers[n], error))
+        for i, by_field in zip(numbers, videos, strict=True):
+            samples[i].update(by_field)
     clips = [clip for clip in clips if clip.sample not in bad]
-    bare = read_clips(clips, readers, lambda n, error: bad.setdefault(clips[n].sample, error))
-    for clip, frames in zip(clips, bare, strict=True):
-        read[clip.sample][clip.field] = frames
-    return _or_bad(
-        [
-            {name: fields[name] for name in address.fields if name in fields}
-            for address, fields in zip(addresses, read, strict=True)
-        ],
-        bad,
-    )
+    bare_clips = read_clips(clips, readers, lambda n, error: bad.setdefault(clips[n].sample, error))
+    for clip, bare in zip(clips, bare_clips, strict=True):
+        samples[clip.sample][clip.field] = bare
 
-
-def _or_bad(
-    read: Sequence[dict[str, bytes | BareClip]], bad: Mapping[int, Corrupt]
-) -> list[dict[str, bytes | BareClip] | Corrupt]:
-    return [bad.get(i, sample) for i, sample in enumerate(read)]
+    out: list[PartlyRead | Corrupt] = []
+    for i, address in enumerate(addresses):
+        in_order = {name: samples[i][name] for name in address.fields if name in samples[i]}
+        out.append(bad.get(i, in_order))
+    return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

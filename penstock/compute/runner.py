@@ -114,11 +114,11 @@ class Runner:
                             block = next(waiting, None)
                     if block is None:
                         return
-                    if not self.block(block):
+                    if not self.block(block):  # it has started too often
                         given_up.append(block)
             except BaseException as error:  # noqa: BLE001 - re-raised by the runner's own thread
                 errors.append(error)
-                self.tell_to_end()
+                self.tell_to_end()  # the other threads
 
         threads = [threading.Thread(target=work, daemon=True) for _ in range(BLOCKS_AT_ONCE)]
         for thread in threads:
@@ -169,6 +169,7 @@ class Runner:
             self._turns.release(n)
 
     def _block(self, block: int, starts: Sequence[Start]) -> bool:
+        """Compute a block in its turn. starts: its starts so far. Returns and raises as `block`."""
         start = Start(
             attempt=self._name.attempt, element=self._name.element, node=self._name.node, at_us=now_us()
         )
@@ -178,9 +179,12 @@ class Runner:
             number += 1
         if number > MAX_STARTS:
             return False
-        begun = time.monotonic()
-        with scratch_folder("block") as scratch:
-            run = _BlockRun(self, block, start, number, starts, scratch if self.work.finish else None)
+        begun_s = time.monotonic()
+        with scratch_folder("block") as folder:
+            scratch = None
+            if self.work.finish:
+                scratch = folder
+            run = _BlockRun(self, block, start, number, starts, scratch)
             try:
                 outcomes = run.outcomes()
                 head = Head(libraries=self._libraries, part=run.finish(outcomes))
@@ -188,7 +192,8 @@ class Runner:
                 run.leave(error)
                 raise
         self._folder.put_done(block, head, outcomes)
-        spent = Spent(seconds=time.monotonic() - begun, node=self._name.node, n_computed=run.n_computed)
+        seconds = time.monotonic() - begun_s
+        spent = Spent(seconds=seconds, node=self._name.node, n_computed=run.n_computed)
         self._folder.put_spent(block, number, spent)
         return True
 
@@ -228,7 +233,11 @@ class Runner:
 
 
 class _BlockRun:
-    """One start of a block. With `finish`, outcomes are not saved early: their files vanish with the runner."""
+    """One start of a block. With `finish`, outcomes are not saved early: their files vanish with the runner.
+
+    start, number: this start, and its number from 1. starts: the block's starts before it. scratch: folder of the files
+    that `finish` reads; None without `finish`.
+    """
 
     def __init__(
         self,
@@ -247,14 +256,19 @@ class _BlockRun:
         self._starts = starts
         self._scratch = scratch
         self._units: list[Any] = []
-        self._outcomes = self._folder.kept(block, runner.work.result) if starts else {}
-        self._kept_at = time.monotonic()
+        self._outcomes: dict[int, StoredOutcome[Any]] = {}
+        """Number of the unit -> its outcome, of this start or stored by one before."""
+        if starts:
+            self._outcomes = self._folder.kept(block, runner.work.result)
+        self._saved_s = time.monotonic()
         """Monotonic time at which outcomes were stored last."""
-        self._n_kept = len(self._outcomes)
+        self._n_saved = len(self._outcomes)
         """Outcomes that are stored."""
         self.n_computed = 0
+        """Units that this start computed."""
 
     def outcomes(self) -> list[StoredOutcome[Any]]:
+        """Return the outcomes of all units of the block, in order. Computes each that no earlier start stored."""
         self._units = self._runner.units(self._block)
         numbers = range(len(self._units))
         missing = [number for number in numbers if number not in self._outcomes]
@@ -279,6 +293,7 @@ class _BlockRun:
         return [str(self._scratch / str(number)) for number in numbers]
 
     def leave(self, error: BaseException) -> None:
+        """Store the outcomes so far, and why the start ended. A start without a reason counts as a lost runner."""
         reason = "told" if isinstance(error, RunnerStopped) else "failed"
         try:
             self._keep()
@@ -291,7 +306,10 @@ class _BlockRun:
             error.add_note(f"and how block {self._block} ended could not be written: {silent}")
 
     def _one_at_a_time(self, missing: Sequence[int]) -> None:
-        deaths = Counter(one.unit for one in self._starts if not one.left)
+        """Compute units, each named in the store before it runs."""
+        deaths = Counter(
+            start.unit for start in self._starts if not start.left
+        )  # unit -> runners lost with it
         # Suspects last, so that the others are stored before one kills the runner again.
         for number in sorted(missing, key=lambda number: deaths[number]):
             if deaths[number] >= VANISHED:
@@ -310,18 +328,20 @@ class _BlockRun:
     def _take(self, number: int, outcome: StoredOutcome[Any]) -> None:
         self._outcomes[number] = outcome
         self.n_computed += 1
-        if time.monotonic() - self._kept_at > KEEP_S:
+        if time.monotonic() - self._saved_s > KEEP_S:
             self._keep()
 
     def _keep(self) -> None:
-        if self._scratch is None and len(self._outcomes) > self._n_kept:
+        if self._scratch is None and len(self._outcomes) > self._n_saved:
             self._folder.keep(self._block, self._number, self._outcomes)
-            self._n_kept = len(self._outcomes)
-        self._kept_at = time.monotonic()
+            self._n_saved = len(self._outcomes)
+        self._saved_s = time.monotonic()
 
 
 def _runs_alone(starts: Sequence[Start]) -> bool:
-    return sum(not one.left for one in starts) >= VANISHED
+    """Return whether so many runners vanished during a block that its units run one at a time."""
+    n_lost = sum(not start.left for start in starts)  # a runner that ends by itself stores why it left
+    return n_lost >= VANISHED
 
 
 def check_code(description: JobDescription) -> None:

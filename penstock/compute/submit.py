@@ -180,7 +180,10 @@ def name_other(folder: JobFolder, why: str, tell: Tell, n_others: int) -> None:
 
 
 def own_folders(job: Job[Any, Any]) -> Iterator[JobFolder]:
-    """Yield a job's folders, for this attempt and later ones, if they hold its work and source tree."""
+    """Yield a job's folders, for this attempt and later ones, if they hold its work and source tree.
+
+    A job that found other work in its folder, or that was submitted anew, has a later attempt (`submit_job`).
+    """
     code = source_hash(job.work.place)
     for attempt in range(job.attempt, job.attempt + MAX_OTHERS):
         folder = JobFolder(job.store, replace(job, attempt=attempt).id)
@@ -189,7 +192,7 @@ def own_folders(job: Job[Any, Any]) -> Iterator[JobFolder]:
         except Corrupt:  # written by another program
             continue
         if stored is None:
-            return
+            return  # attempts follow each other without a gap
         if (stored.work, stored.version, stored.code) == (job.work.place, job.work.version, code):
             yield folder
 

@@ -143,9 +143,9 @@ class Assembler:
         self._samples = ManySamples(stored_recipe, decoders, self._one_sample)
         self._find_substitute = SubstituteFinder(recipe, self._fetch, self._one_sample, parallel_map)
         self._packed = _make_packed_slots(recipe, decoders, self._fetch, parallel_map)
-        self._lay_out = _make_stored_sequences(recipe, stored_recipe)
+        self._lay_out = _make_stored_sequences(recipe, stored_recipe)  # None without `loader.laid_out`
         self._list_fields = recipe.list_fields
-        self._items = _item_rows(recipe, is_sent=allocate is not None)
+        self._items = _item_rows(recipe, is_sent=allocate is not None)  # None without datasets
         self._has_succeeded = False  # whether any batch was made so far
 
     def dismiss(self) -> None:
@@ -317,6 +317,7 @@ class Assembler:
                 self._lay_out(columns, delivered.keys)
             batches = self._finish(rank_slots, columns, delivered)
             if self._items is not None:
+                # A `collate` of the dataset gets whole batches.
                 self._items.complete(batches, rank_slots, delivered_items)
         return batches
 

@@ -286,19 +286,23 @@ class PackedSlots:
         row: int,
         sample: dict[str, Any],
     ) -> dict[str, Any]:
-        view = self._views[slots.source[row]]
+        """Return a sequence after its source's transform. row: of the batch. Records how long the transform takes."""
+        source = int(slots.source[row])  # index in the plan
+        view = self._views[source]
         address = sequence_address(view, int(slots.ordinal[row]))
-        transform = self._recipe.source_transform(int(slots.source[row]))
+        transform = self._recipe.source_transform(source)
         assert transform is not None
         key = slot_generators.generator_key(self._recipe.plan, slots, row)
-        _, source, _, _ = key
+        rng = slot_generators.transform_generator(key)
+        source_name = self._recipe.plan.source_names[source]
         start_s = perf_counter()
-        sample = apply_transform(transform, sample, address, slot_generators.transform_generator(key))
+        sample = apply_transform(transform, sample, address, rng)
+        seconds = perf_counter() - start_s
         step_metrics().sample(
             "transform",
-            perf_counter() - start_s,
-            source,
-            lambda: address,
+            seconds,
+            source_name,
+            lambda: address,  # made only for the slowest samples
             row,
         )
         return sample

@@ -249,7 +249,7 @@ class SlotPlanner:
         self._recipe = recipe
         self._end = end
         self._locate = locate
-        self._kept: dict[int, RankSlots] = {}
+        self._planned: dict[int, RankSlots] = {}
         """Step -> the stack of steps that it was planned in, until a call returns the step's part."""
         self._previous: int | None = None
         """First step of the call before; None before the first call."""
@@ -274,9 +274,9 @@ class SlotPlanner:
             previous = self._previous
             self._previous = first
             goes_forwards = previous is not None and 0 < first - previous <= AHEAD
-            if goes_forwards and first not in self._kept:
+            if goes_forwards and first not in self._planned:
                 self._plan(steps)
-            stacks = [self._kept.pop(step, None) for step in steps]
+            stacks = [self._planned.pop(step, None) for step in steps]
         stack = stacks[0]
         # Steps of two stacks cannot be one part. Padded steps have stacks of their own.
         if stack is None or any(one is not stack for one in stacks):
@@ -301,10 +301,10 @@ class SlotPlanner:
                 if run.valid.all() and not run.n_padded:
                     planned[number] = replace(run, located=self._locate.find_cached(run.slots))
         # Another thread may still need some of the earlier ones.
-        remaining = {step: stack for step, stack in self._kept.items() if first - AHEAD < step < first}
+        remaining = {step: stack for step, stack in self._planned.items() if first - AHEAD < step < first}
         for stack in planned:
             remaining |= dict.fromkeys(stack.steps, stack)
-        self._kept = remaining
+        self._planned = remaining
 
 
 class Locate:

@@ -332,7 +332,10 @@ def _is_longer(asked: str, limit: str) -> bool:
 
 
 def _next_end(running: Iterable[QueuedJob], resource: str, now_s: float) -> str:
-    """Return which running job ends first by its time limit."""
+    """Return a sentence on which running job ends first by its time limit; "" if none has the resource.
+
+    resource: as Slurm names it, or "jobs" for a limit on their number.
+    """
     holders = [job for job in running if resource == "jobs" or job.resources.get(resource)]
     unlimited = [job for job in holders if job.limit == UNLIMITED]
     # Slurm prints an end a year away for a job without a limit.
@@ -367,7 +370,7 @@ def _start_estimate(job: QueuedJob, running: Iterable[QueuedJob], now_s: float) 
 
 
 def _fitting(limit: SlurmLimit, job: QueuedJob) -> str:
-    """Return how many nodes the rest of a limit is enough for."""
+    """Return a sentence on how many nodes the rest of a limit is enough for; "" if that is unknown."""
     per_node = limit.asked // job.nodes
     if limit.resource == "jobs" or not per_node or limit.used is None:
         return ""
@@ -377,6 +380,7 @@ def _fitting(limit: SlurmLimit, job: QueuedJob) -> str:
 
 
 def _idle(answer: Answer, job: QueuedJob) -> str:
+    """Return a sentence on the idle nodes of a job's partition."""
     # --states=idle lists drained nodes without a job, too: only the state itself differs.
     command = ["sinfo", "--noheader", "--states=idle", f"--partition={job.partition}"]
     rows = parse_rows(answer, command, ["%T", "%D", "%N"]).whole
@@ -390,6 +394,7 @@ def _idle(answer: Answer, job: QueuedJob) -> str:
 
 
 def _drain_reason(answer: Answer, job: QueuedJob) -> str:
+    """Return a sentence on the drained nodes of a job's partition, with reasons; "" if no node is drained."""
     command = ["sinfo", "-R", "--noheader", f"--partition={job.partition}"]
     rows = parse_rows(answer, command, ["%N", "%u", "%E"]).whole
     nodes = [f"{name} ({clean(reason, _REASON_LENGTH)}, by {user})" for name, user, reason in rows]
@@ -403,6 +408,7 @@ def _unit(resource: str) -> str:
 
 
 def clock(at_s: float, now_s: float) -> str:
+    """Return a time as text, without the day if that is today. Both in seconds since 1970."""
     at = time.gmtime(at_s)
     is_today = at[:3] == time.gmtime(now_s)[:3]
     form = "%H:%M UTC" if is_today else "%Y-%m-%d %H:%M UTC"

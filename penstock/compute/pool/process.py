@@ -142,8 +142,9 @@ class Worker:
         A timeout ends the iterator and the worker. given_back: receives how many of the last units had not started
         after `RECALL_S`. Raises: Death if the process dies in the first unit without a reply; WorkerFailed.
         """
-        n_units = len(units)
-        place = 0
+        n_units = len(units)  # fewer once units are recalled
+        place = 0  # of the next reply
+        # A single unit starts at once: nothing can be recalled.
         recall_s = time.monotonic() + RECALL_S if n_units > 1 else math.inf
         self._send(b"".join(worker.message(worker.UNIT, unit) for unit in units), limits_s[0])
         self._tickets[0].sendall(worker.GO * n_units)
@@ -155,12 +156,13 @@ class Worker:
                     kind, body = self._receive(min(deadline_s, recall_s))
                 except TimeoutError:
                     if deadline_s <= recall_s:
-                        raise
+                        raise  # the unit's own timeout
+                    # The unit may go on. Other workers may run the units behind it.
                     n_back = self._take_back()
                     recall_s = math.inf
                     n_units -= n_back
                     given_back(n_back)
-                    if place == n_units:
+                    if place == n_units:  # not even the next unit had started
                         return
                     kind, body = self._receive(deadline_s)
             except TimeoutError:
@@ -174,16 +176,21 @@ class Worker:
             yield reply, time.monotonic() - begun_s
 
     def _take_back(self) -> int:
+        """Take back the tickets of the units that have not started; return their number.
+
+        A unit starts with the next ticket, GO. With the ticket SKIP the worker drops it.
+        """
         try:
+            # From the worker's end, which this process has open too.
             tickets = self._tickets[1].recv(_MANY, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return 0
-        self._tickets[0].sendall(
-            worker.SKIP * len(tickets)
-        )  # some may belong to units that the parent took back earlier
+        self._tickets[0].sendall(worker.SKIP * len(tickets))
+        # The others are SKIP, from an earlier call.
         return tickets.count(worker.GO)
 
     def _send(self, messages: bytes, timeout_s: float) -> None:
+        """Send messages. Raises: TimeoutError; Death."""
         try:
             self._sock.settimeout(timeout_s)
             self._sock.sendall(messages)
@@ -193,6 +200,7 @@ class Worker:
             raise Death(self.end(), self._n_units + 1) from error
 
     def _receive(self, deadline_s: float) -> tuple[bytes, bytearray]:
+        """Return the next message's kind and body. deadline_s: of `time.monotonic`. Raises: TimeoutError; Death."""
         try:
             return self._messages.next(deadline_s)
         except TimeoutError:

@@ -27,7 +27,7 @@ from loader.storage import Store, open_store
 from loader.storage.external_shards import FOREIGN, difference
 
 from .hashed_names import Marks, mark
-from .readable_versions import Whole, over_whole
+from .readable_versions import WholeVersions, read_whole_versions
 from .record import Place, read_record
 
 
@@ -212,13 +212,13 @@ class DeniedBytes:
         if not self._denies or not (unread := self._in_root[1]):
             return []
 
-        def held_paths(versions: Whole) -> set[str]:
+        def held_paths(versions: WholeVersions) -> set[str]:
             holders = (
                 paths for _, version in versions for paths in self.of_version(version, unread).values()
             )
             return set().union(*holders)
 
-        return sorted(over_whole(root, dataset, held_paths))
+        return sorted(read_whole_versions(root, dataset, held_paths))
 
     def of_version(self, version: Version, among: Collection[str]) -> dict[str, list[str]]:
         """Return path of a registered shard -> paths of its objects in `among` that contain such bytes."""

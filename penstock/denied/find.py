@@ -22,7 +22,7 @@ from .cells import LABELS, WORDS, may_name_samples, scrub, scrub_class_names
 from .denied_bytes import DeniedBytes, by_shard, denied_objects, owners_place
 from .hashed_names import Marks
 from .keys_tables import KeysTables, denied_names, keys_files
-from .readable_versions import Whole, over_whole
+from .readable_versions import WholeVersions, read_whole_versions
 from .record import Place
 from .sources import list_twice
 
@@ -56,10 +56,10 @@ def find(tables: KeysTables, dataset: str, known: Iterable[str] = ()) -> Finding
     of affected versions. known: recorded marks.
     """
     marks = frozenset(known)
-    return over_whole(tables.root, dataset, lambda versions: _find(tables, dataset, versions, marks))
+    return read_whole_versions(tables.root, dataset, lambda versions: _find(tables, dataset, versions, marks))
 
 
-def _find(tables: KeysTables, dataset: str, versions: Whole, known: frozenset[str]) -> Findings:
+def _find(tables: KeysTables, dataset: str, versions: WholeVersions, known: frozenset[str]) -> Findings:
     files: dict[str, dict[str, Any]] = {}
     for _, version in versions:
         for entry in keys_files(version):

@@ -11,12 +11,12 @@ from loader.storage import is_there
 from loader.storage.threads import DaemonPool
 
 READ_AHEAD = 32
-Whole = Sequence[tuple[VersionRecord, Version]]
+WholeVersions = Sequence[tuple[VersionRecord, Version]]
 """Versions of a dataset, oldest first."""
 T = TypeVar("T")
 
 
-def over_whole(root: Root, dataset: str, work: Callable[[Whole], T]) -> T:
+def read_whole_versions(root: Root, dataset: str, work: Callable[[WholeVersions], T]) -> T:
     """Return work(versions) for the versions whose manifest and tables exist, retired or not.
 
     Restarts if a collector deletes part of a version meanwhile. Costs a request per version, and per table that

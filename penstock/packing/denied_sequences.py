@@ -9,7 +9,7 @@ from loader.dataset.log.state import Deny, State
 from loader.dataset.publishing.apply_denies import find_denied_in_tables
 
 from ..denied.keys_tables import keys_files, read_names
-from ..denied.readable_versions import Whole, over_whole
+from ..denied.readable_versions import WholeVersions, read_whole_versions
 from .members import MEMBERS, SequenceMembers, transaction_members, version_members
 
 VALUES_KEPT = 2**20
@@ -93,10 +93,10 @@ class _DeniedDocuments:
         dataset: str,
         denies: Sequence[Deny],
     ) -> None:
-        def read_keys(versions: Whole) -> dict[str, int]:
+        def read_keys(versions: WholeVersions) -> dict[str, int]:
             return _read_denied_keys(root, dataset, denies, versions)
 
-        self._entries: Mapping[str, int] = over_whole(root, dataset, read_keys)
+        self._entries: Mapping[str, int] = read_whole_versions(root, dataset, read_keys)
         self._takedowns = DenyList(denies, dataset)
         self._entries_of_values: dict[tuple[str, str], int] = {}
 
@@ -138,7 +138,7 @@ def _read_denied_keys(
     root: Root,
     dataset: str,
     denies: Sequence[Deny],
-    versions: Whole,
+    versions: WholeVersions,
 ) -> dict[str, int]:
     """Return key -> number of the takedown that denies it, for the samples of these versions."""
     files: dict[str, dict[str, Any]] = {}

@@ -22,8 +22,8 @@ class DocumentSources:
         version: Version,
         documents: I64,
     ) -> None:
-        self._ordinals = np.unique(documents)
-        self._columns: dict[str, list[str | None]] = {}
+        self._ordinals = np.unique(documents)  # int64 [distinct documents], ascending
+        self._columns: dict[str, list[str | None]] = {}  # name -> value of each of them
         names = _source_columns(version)
         if not names:
             return
@@ -39,12 +39,14 @@ class DocumentSources:
             self._columns[name] = column.to_pylist()
 
     def values(self, documents: I64) -> dict[str, list[str | None]]:
-        """Return column -> value of each document, None for a missing one. documents: int64 [n], version ordinals."""
-        rows = np.searchsorted(self._ordinals, documents)
-        places = rows.tolist()
+        """Return column -> value of each document, None for a missing one. Empty if the version has no such column.
+
+        documents: int64 [n], version ordinals; each is one of the documents that were read at the start.
+        """
+        rows = np.searchsorted(self._ordinals, documents).tolist()  # of each document in the columns
         values: dict[str, list[str | None]] = {}
         for name, column in self._columns.items():
-            own_values = [column[place] for place in places]
+            own_values = [column[row] for row in rows]
             values[name] = own_values
         return values
 

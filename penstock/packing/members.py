@@ -19,7 +19,7 @@ from loader.errors import Corrupt, ObjectNotFound
 from loader.json_text import DamagedJson, canonical_json, parse_json_object
 from loader.storage import Store
 
-from ..denied.readable_versions import Whole, over_whole
+from ..denied.readable_versions import WholeVersions, read_whole_versions
 
 MEMBERS = "members.json"
 GROUP = "members"
@@ -72,11 +72,12 @@ def members_json(
 def version_members(root: Root, dataset: str) -> list[SequenceMembers]:
     """Return the members of all sequences that versions of a dataset have, excluded ones too, part by part.
 
-    Redacted sequences are left out. Reads the shards of the group `members` whole, each once.
+    Redacted sequences are left out. Reads the shards of the group `members` whole, each once. Begins again if a
+    collector deletes a version meanwhile.
 
     Raises: Corrupt; StoreError.
     """
-    return over_whole(root, dataset, lambda versions: list(_read_all(versions)))
+    return read_whole_versions(root, dataset, lambda versions: list(_read_all(versions)))
 
 
 def transaction_members(store: Store, txn: str) -> Iterator[SequenceMembers]:
@@ -101,7 +102,8 @@ def transaction_members(store: Store, txn: str) -> Iterator[SequenceMembers]:
                     yield from _parse(url, key, text)
 
 
-def _read_all(versions: Whole) -> Iterator[SequenceMembers]:
+def _read_all(versions: WholeVersions) -> Iterator[SequenceMembers]:
+    """Yield the members of the sequences of some versions. Versions share shards: each is read once."""
     paths: set[str] = set()
     for _, version in versions:
         if MEMBERS not in version.fields:
@@ -128,7 +130,10 @@ def _parse_shard(
     keys: list[str],
     places: np.ndarray,
 ) -> Iterator[SequenceMembers]:
-    """Yield the members of a shard's sequences. places: int64 [rows, 3], offset, bytes and CRC-32C."""
+    """Yield the members of a shard's sequences, one for each row that is not redacted.
+
+    url, data: of the shard. keys: of its rows. places: int64 [rows, 3], offset, bytes and CRC-32C.
+    """
     for key, (offset, nbytes, _) in zip(keys, places.tolist(), strict=True):
         stop = offset + nbytes
         text = data[offset:stop]
@@ -137,7 +142,7 @@ def _parse_shard(
 
 def _parse(url: str, key: str, text: bytes) -> Iterator[SequenceMembers]:
     """Yield the members of a sequence, unless they are redacted. Raises: Corrupt."""
-    if not text.strip(b"\0"):
+    if not text.strip(b"\0"):  # a redaction writes zeros
         return
     try:
         body = parse_json_object(text)

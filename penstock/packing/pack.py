@@ -76,6 +76,7 @@ def pack_documents(
 
 
 def _check_names(request: PackBy) -> None:
+    """Raise InvalidPlan for fields that stored sequences cannot have."""
     for name in request.fields:
         if name in (STARTS, MEMBERS):
             raise InvalidPlan(f"pack: {name!r} is a field of every stored sequence; name another field")
@@ -85,6 +86,7 @@ def _check_names(request: PackBy) -> None:
 
 
 def _parent(root: Root, dataset: str) -> Version | None:
+    """Return the newest version of the sequences' dataset; None if it has none."""
     newest = root.state.newest(dataset)
     if newest is None:
         return None
@@ -164,19 +166,24 @@ class _Packing:
         self._skipped_parts = 0
 
     def publish(self, workers: int, shard_bytes: int) -> PackReport:
+        """Publish the sequences that the dataset lacks, and exclude the ones that the table lacks.
+
+        Returns the newest version if nothing changes.
+        """
         denied = find_parent_denied(self._documents, self._root.state.denies)
-        named = self._sequences.name(denied)
-        is_allowed = named.denying_entries == 0
-        allowed = {named.keys[number]: number for number in np.flatnonzero(is_allowed).tolist()}
+        table = self._sequences.keys(denied)
+        is_allowed = table.denying_entries == 0  # bool [sequences]
+        allowed = {table.keys[number]: number for number in np.flatnonzero(is_allowed).tolist()}
         if not allowed:
-            raise self._nothing_left(len(named.keys))
-        known = StoredKeys(self._parent)
-        numbers = np.array(sorted(allowed[key] for key in allowed.keys() - known.keys), np.int64)
+            raise self._nothing_left(len(table.keys))
+        stored = StoredKeys(self._parent)
+        missing = allowed.keys() - stored.keys
+        numbers = np.array(sorted(allowed[key] for key in missing), np.int64)
         reason = f"{REPLACED}{self._documents.name} has another table"
-        to_exclude = known.find_others(allowed, reason)
+        to_exclude = stored.find_others(allowed, reason)
         version = self._parent
         if len(numbers):
-            keys = [named.keys[number] for number in numbers.tolist()]
+            keys = [table.keys[number] for number in numbers.tolist()]
             version = self._write(numbers, keys, to_exclude, denied, workers, shard_bytes)
         elif self._parent is not None and to_exclude.n_samples:
             version = publish_without(self._root, self._parent, to_exclude, self._producer())
@@ -270,6 +277,7 @@ class _Packing:
         return _NoNewDenies(self._root, self._documents, denied, self._packed, self._sequences)
 
     def _nothing_left(self, n_sequences: int) -> PenstockError:
+        """Return the error if no sequence may be published. n_sequences: of the table, denied ones too."""
         if n_sequences:
             return Denied(
                 f"takedowns deny documents in all {n_sequences} sequences of {self._documents.name}; run them, and "
@@ -305,6 +313,7 @@ def _units(
     sequence_bytes: int,
     shard_bytes: int,
 ) -> Iterator[_Unit]:
+    """Yield the sequences in units of about `shard_bytes`. sequence_bytes: of one sequence, on average."""
     n_together = max(1, shard_bytes // max(1, sequence_bytes))
     for index, first in enumerate(range(0, len(numbers), n_together)):
         block = slice(first, first + n_together)
@@ -312,7 +321,10 @@ def _units(
 
 
 class _NoNewDenies:
-    """Checks at each try of the commit that no takedown arrived since the sequences were chosen."""
+    """Checks at each try of the commit that no takedown arrived since the sequences were chosen.
+
+    known: rows of the documents that takedowns denied then.
+    """
 
     def __init__(
         self,
@@ -329,21 +341,25 @@ class _NoNewDenies:
         self._sequences = sequences
 
     def __call__(self, newest: Version | None) -> None:
-        """Raise Denied if a takedown that arrived since denies one of the documents."""
+        """Raise Denied if a takedown that arrived since denies one of the documents.
+
+        newest: as each check of a commit receives it. Takedowns are in the root's state, whatever it is.
+        """
         denied = find_parent_denied(self._documents, self._root.state.denies)
         if denied == self._known:
             return
-        named = self._sequences.name(denied)
-        before = self._sequences.name(self._known)
-        is_new = (named.denying_entries != 0) & (before.denying_entries == 0)
+        now = self._sequences.keys(denied)
+        before = self._sequences.keys(self._known)
+        # A sequence that was left out already may have one more denied document.
+        is_new = (now.denying_entries != 0) & (before.denying_entries == 0)  # bool [sequences]
         if not is_new.any():
             return
         number = int(np.flatnonzero(is_new)[0])
         raise Denied(
-            f"takedown {named.denying_entries[number]} arrived meanwhile: it denies a document of sequence "
-            f"{named.keys[number]!r} of {self._documents.name}, and nothing was published. Run the command again: it "
+            f"takedown {now.denying_entries[number]} arrived meanwhile: it denies a document of sequence "
+            f"{now.keys[number]!r} of {self._documents.name}, and nothing was published. Run the command again: it "
             f"leaves such sequences out ({int(is_new.sum())} so far)",
             what="takedown",
-            where=f"{self._documents.name} sequence {named.keys[number]!r}",
-            given=int(named.denying_entries[number]),
+            where=f"{self._documents.name} sequence {now.keys[number]!r}",
+            given=int(now.denying_entries[number]),
         )

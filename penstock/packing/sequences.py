@@ -62,11 +62,14 @@ class Sequences:
         self._table = packed.table
         self._version = view.version
 
-    def name(self, denied: DenyEntries) -> SequenceKeys:
-        """Return the keys of all sequences. denied: rows of the documents' version that takedowns deny."""
+    def keys(self, denied: DenyEntries) -> SequenceKeys:
+        """Return the keys of all sequences, and which of them have a denied document. O(pieces).
+
+        denied: rows of the documents' version that takedowns deny.
+        """
         n_sequences = len(self._table)
         keys: list[str] = []
-        entries = np.zeros(n_sequences, np.int64)
+        entries = np.zeros(n_sequences, np.int64)  # `SequenceKeys.denying_entries`
         for first in range(0, n_sequences, KEYS_AT_ONCE):
             stop = min(first + KEYS_AT_ONCE, n_sequences)
             numbers = np.arange(first, stop, dtype=np.int64)
@@ -83,7 +86,7 @@ class Sequences:
                     parts,
                     rows,
                 )
-                # One denied document is enough to leave a sequence out.
+                # One denied document is enough to leave a sequence out. If takedowns deny several, the newest counts.
                 np.maximum.at(
                     entries,
                     first + pieces.row,
@@ -214,13 +217,13 @@ class Sequences:
 
 
 def _key(number: int, texts: Sequence[str]) -> str:
-    """Return the key of a sequence. texts: of its pieces."""
+    """Return the key of a sequence. number: in the table. texts: of its pieces, by `_piece_texts`."""
     text = "\n".join(texts)
     digest = hashlib.blake2b(
         text.encode(),
         digest_size=HASH_BYTES,
     )
-    # The number orders sequences. The hash differs for other pieces: a packing of other documents replaces the sample.
+    # Sorted, keys are in the table's order. If a number has other pieces, its key differs: another sample replaces it.
     numbered = sequence_key(number)
     return f"{numbered}-{digest.hexdigest()}"
 
@@ -230,7 +233,10 @@ def _piece_texts(
     parts: list[str],
     rows: list[int],
 ) -> list[str]:
-    """Return the text of each piece that its sequence's key is a hash of."""
+    """Return a text for each piece, which names its tokens: the sequence's key is a hash of them.
+
+    parts, rows: part id and row of each piece's document.
+    """
     columns = (
         parts,
         rows,
@@ -249,7 +255,7 @@ def _denying_entries(
     parts: list[str],
     rows: list[int],
 ) -> I64:
-    """Return int64 [pieces]: log entry that denies the piece's document, 0 if there is none."""
+    """Return int64 [pieces]: log entry that denies the piece's document, 0 if there is none. parts, rows: of each."""
     entries = np.zeros(len(rows), np.int64)
     for piece, (part, row) in enumerate(zip(parts, rows, strict=True)):
         part_rows = denied.get(part)
@@ -259,7 +265,7 @@ def _denying_entries(
 
 
 def _by_sequence(pieces: DocumentPieces) -> Iterator[range]:
-    """Yield the indexes of each sequence's pieces."""
+    """Yield the indexes of each sequence's pieces, which are neighbours."""
     is_first = pieces.number_in_sequence == 0
     bounds = np.flatnonzero(is_first).tolist()
     bounds.append(len(pieces))

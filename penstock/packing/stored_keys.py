@@ -50,7 +50,7 @@ class StoredKeys:
                 part_rows[row] = key
 
     def find_others(self, keys: Container[str], reason: str) -> RowsToExclude:
-        """Return the live sequences that have none of the keys."""
+        """Return the live sequences whose key is none of `keys`, to exclude them. reason: why, for the record."""
         rows: dict[tuple[str, str], list[int]] = {}
         part_sizes: dict[str, int] = {}
         if self._version is None:

@@ -53,7 +53,9 @@ def a_takedown_does_not_begin_again(patch):
     from penstock.upkeep.takedown import scan as leftovers
 
     for module in (find, leftovers, raw, steps):
-        patch.setattr(module, "over_whole", lambda root, dataset, work: work(whole._whole(root, dataset)))
+        patch.setattr(
+            module, "read_whole_versions", lambda root, dataset, work: work(whole._whole(root, dataset))
+        )
 
 
 MUTANTS = [

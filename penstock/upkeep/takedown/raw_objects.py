@@ -19,7 +19,7 @@ from ...denied.cells import cell_texts, json_object, texts
 from ...denied.find import all_datasets
 from ...denied.hashed_names import TAKEN_DOWN, mark
 from ...denied.keys_tables import keys_files, waiting_tables
-from ...denied.readable_versions import Whole, over_whole
+from ...denied.readable_versions import WholeVersions, read_whole_versions
 from ...denied.record import Place, TakedownRecord
 from ...denied.sources import composite_objects, list_twice, plain_uri
 from .pipeline_files import is_hint
@@ -191,7 +191,7 @@ def _fits(uri: str, pieces: list[str]) -> bool:
 
 
 def _of_versions(root: Root, dataset: str, tests: DenyList, meant: Meant) -> set[str]:
-    def version_uses(versions: Whole) -> set[str]:
+    def version_uses(versions: WholeVersions) -> set[str]:
         files = {entry["path"]: entry for _, version in versions for entry in keys_files(version)}
         out: set[str] = set()
         for entry in files.values():
@@ -199,7 +199,7 @@ def _of_versions(root: Root, dataset: str, tests: DenyList, meant: Meant) -> set
             out |= _staying(get_table(root.store, TableFile.from_json(entry), columns), tests, meant)
         return out
 
-    return over_whole(root, dataset, version_uses)
+    return read_whole_versions(root, dataset, version_uses)
 
 
 def _staying(table: pa.Table, tests: DenyList, meant: Meant) -> set[str]:

@@ -29,7 +29,7 @@ from ...denied.denied_bytes import DeniedBytes, by_shard
 from ...denied.find import all_datasets, producer_names_some
 from ...denied.folder_reads import AT_ONCE
 from ...denied.hashed_names import Marks
-from ...denied.readable_versions import Whole, over_whole
+from ...denied.readable_versions import WholeVersions, read_whole_versions
 from ...denied.record import Place, TakedownRecord
 from ..gc.needed import OURS
 from .band_edits import bands_are_denied, is_of_bands
@@ -49,7 +49,7 @@ def find_leftovers(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
     Reads each index, table and manifest among them. The rest of a partly collected version must go too.
     """
 
-    def transaction_names(versions: Whole) -> tuple[set[str], set[str]]:
+    def transaction_names(versions: WholeVersions) -> tuple[set[str], set[str]]:
         whole = {record.txn for record, _ in versions}
         named = {record.manifest for record, _ in versions}
         for _, version in versions:
@@ -58,7 +58,7 @@ def find_leftovers(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
 
     # Read the log first, so that a version committed meanwhile is not taken for a partly collected one.
     txns = [one for one in root.state.txns.values() if one.dataset == dataset]
-    whole, named = over_whole(root, dataset, transaction_names)
+    whole, named = read_whole_versions(root, dataset, transaction_names)
     for txn in sorted(txns, key=lambda txn: txn.txn):
         in_part = txn.status == "committed" and txn.txn not in whole
         keys = {info.key for info in root.store.list(f"data/{txn.txn}/")}
@@ -337,7 +337,7 @@ class Scan:
         """Return the paths of adopted objects with denied bytes, and of all that a version registers."""
         paths = {info.key for info in self._store.list(FOREIGN)}
 
-        def search(versions: Whole) -> tuple[set[str], set[str]]:
+        def search(versions: WholeVersions) -> tuple[set[str], set[str]]:
             denied: set[str] = set()
             registered: set[str] = set()
             for _, version in versions:
@@ -348,7 +348,7 @@ class Scan:
                     denied = denied.union(*self._denied_bytes.of_version(version, paths).values())
             return denied, registered
 
-        pairs = [over_whole(self._root, dataset, search) for dataset in all_datasets(self._root)]
+        pairs = [read_whole_versions(self._root, dataset, search) for dataset in all_datasets(self._root)]
         return set().union(*(first for first, _ in pairs)), set().union(*(second for _, second in pairs))
 
     def _table(self, path: str) -> bool:

@@ -11,7 +11,7 @@ from loader.dataset.versions.version import Version
 from ...denied.denied_bytes import DeniedBytes
 from ...denied.find import Findings, find
 from ...denied.keys_tables import KeysTables
-from ...denied.readable_versions import Whole, over_whole
+from ...denied.readable_versions import WholeVersions, read_whole_versions
 from ...denied.record import Place, add_to_record, read_record
 from ...text import lines_text
 from .band_edits import band_edits
@@ -250,7 +250,7 @@ class Steps:
             if shard["part"] in rows
         }
 
-        def replaced(versions: Whole) -> dict[str, dict[str, Any]]:
+        def replaced(versions: WholeVersions) -> dict[str, dict[str, Any]]:
             old: dict[str, dict[str, Any]] = {}
             for _, earlier in versions:
                 for shard in earlier.parts.shard_rows().to_pylist():
@@ -259,4 +259,4 @@ class Steps:
                         old[shard["path"]] = new
             return old
 
-        return over_whole(self._root, self.dataset, replaced)
+        return read_whole_versions(self._root, self.dataset, replaced)

@@ -18,7 +18,7 @@ from loader.storage import is_there
 
 from ...denied.find import Findings, all_datasets, find
 from ...denied.keys_tables import KeysTables, keys_files, read_names
-from ...denied.readable_versions import Whole, over_whole
+from ...denied.readable_versions import WholeVersions, read_whole_versions
 from ...denied.record import Place, add_to_record, read_record
 from ...denied.sources import landings, why_not
 from ...progress import progress
@@ -76,7 +76,7 @@ def newest_entries(recorded: Sequence[Place], now: Sequence[Place]) -> list[dict
 def _keys(root: Root, of: Findings) -> set[str]:
     """Return the keys of the denied samples in all versions that can be read."""
 
-    def version_keys(versions: Whole) -> set[str]:
+    def version_keys(versions: WholeVersions) -> set[str]:
         files = {file["path"]: file for _, version in versions for file in keys_files(version)}
         keys: set[str] = set()
         for file in files.values():
@@ -85,7 +85,7 @@ def _keys(root: Root, of: Findings) -> set[str]:
             keys.update(key for part, row, key in zip(*columns, strict=True) if row in of.rows.get(part, ()))
         return keys
 
-    return over_whole(root, of.dataset, version_keys)
+    return read_whole_versions(root, of.dataset, version_keys)
 
 
 def deny_entry(root: Root, n: int) -> Deny:

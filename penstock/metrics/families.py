@@ -192,8 +192,8 @@ def _add_cost(families: Families, cost: CostReader) -> None:
         if prices is None:
             continue
         priced = [label, prices.currency]
-        read = prices.reading(row.gpu_hours, row.requests, row.read_nbytes)
-        families.add("dataset_stored_price", priced, prices.month(row.nbytes))
+        read = prices.training_price(row.gpu_hours, row.requests, row.read_nbytes)
+        families.add("dataset_stored_price", priced, prices.storage_price(row.nbytes))
         families.add("dataset_read_price", priced, read)
 
 

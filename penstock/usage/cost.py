@@ -45,14 +45,14 @@ class CostRow:
         body["gpu_hours"] = round(self.gpu_hours, 3)
         if prices is None:
             return body
-        read = prices.reading(
+        read = prices.training_price(
             self.gpu_hours,
             self.requests,
             self.read_nbytes,
         )
         body["currency"] = prices.currency
-        body["stored_price_per_month"] = round(prices.month(self.nbytes), 4)
-        body["freed_price_per_month"] = round(prices.month(self.frees), 4)
+        body["stored_price_per_month"] = round(prices.storage_price(self.nbytes), 4)
+        body["freed_price_per_month"] = round(prices.storage_price(self.frees), 4)
         body["read_price"] = round(read, 4)
         return body
 
@@ -79,7 +79,7 @@ def group_costs(
             reads[name].add(start, share)
     rows = list[CostRow]()
     for stored_row in stored.rows(by):
-        # Without a training: zeros.
+        # Zeros if no training read it.
         own = reads.pop(stored_row.name, _TrainingReads())
         row = CostRow(
             name=stored_row.name,
@@ -92,7 +92,7 @@ def group_costs(
             gpu_hours=own.gpu_s / HOUR_S,
         )
         rows.append(row)
-    # Names without a stored version.
+    # The rest were read by trainings, but none of their versions is stored any more.
     for name, own in reads.items():
         row = CostRow(
             name=name,
@@ -113,8 +113,8 @@ class _TrainingReads:
         self.gpu_s = 0.0
 
     def add(self, start: StartUsage, share: float) -> None:
-        """Add a share of a start."""
-        if start.begun_us is None:
+        """Add a share of a start, from 0 to 1."""
+        if start.begun_us is None:  # a job that never started read nothing
             return
         seconds = (start.ended_us - start.begun_us) / 1e6
         self.requests += share * start.requests

@@ -44,7 +44,7 @@ def list_derived(store: Store) -> list[DerivedObject]:
         by_folder[_folder(info)] |= own
         derived = DerivedObject(nbytes=info.nbytes, sources=own)
         objects.append(derived)
-    # A record stays until the last segment of its folder goes.
+    # A collector deletes a record after the last segment of its folder, so it has the sources of all of them.
     for info in infos:
         if is_record(info.key):
             shared = by_folder[_folder(info)]
@@ -59,6 +59,7 @@ def _folder(info: ObjectInfo) -> str:
 
 
 def _sources(store: Store, info: ObjectInfo) -> frozenset[str]:
+    """Return the paths from which a segment was derived; none if it cannot be read."""
     kind = segment_kind(info.key)
     if kind is None:
         return frozenset()

@@ -55,7 +55,7 @@ class Forecast:
         mean = self.mean + self.slope * x
         # In variances of a week: the week itself, the line's height, and the line's slope.
         variances = 1 + 1 / n + x * x / _spread(n)
-        quantile = student_t(CONFIDENCE, n - 2)
+        quantile = student_t(CONFIDENCE, n - 2)  # the line takes two degrees of freedom
         half = quantile * self.error * sqrt(variances)
         return Band(low=mean - half, mean=mean, high=mean + half)
 

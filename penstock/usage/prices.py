@@ -18,15 +18,16 @@ from loader.keywords import did_you_mean
 from ..text import clean
 
 MOST_BYTES = 65_536
+"""A larger file is refused: the path may name anything."""
 MOST_PRICE = 1e6
-"""PriceTable are below it."""
+"""Every price is below it."""
 GIB = 2**30
 _CURRENCY = re.compile("[A-Z]{3}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceTable:
-    """PriceTable in one currency; 0 for what costs nothing."""
+    """Prices in one currency; 0 for what costs nothing."""
 
     currency: str = "USD"
     gpu_hour: float = 0.0
@@ -36,19 +37,19 @@ class PriceTable:
     gib_read: float = 0.0
     """Price of a GiB that trainings read."""
 
-    def month(self, nbytes: int) -> float:
+    def storage_price(self, nbytes: int) -> float:
         """Return the price of stored bytes for a month."""
         gib = nbytes / GIB
         return gib * self.gib_month
 
-    def reading(self, gpu_hours: float, requests: float, nbytes: float) -> float:
-        """Return the price of what trainings used."""
-        gpus = gpu_hours * self.gpu_hour
+    def training_price(self, gpu_hours: float, requests: float, nbytes: float) -> float:
+        """Return the price of trainings: of their GPUs, requests, and bytes read."""
+        gpu_price = gpu_hours * self.gpu_hour
         thousands = requests / 1000
-        calls = thousands * self.thousand_requests
+        request_price = thousands * self.thousand_requests
         gib = nbytes / GIB
-        transfer = gib * self.gib_read
-        return gpus + calls + transfer
+        transfer_price = gib * self.gib_read
+        return gpu_price + request_price + transfer_price
 
 
 def read_prices(path: str) -> PriceTable:

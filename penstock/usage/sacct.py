@@ -16,35 +16,41 @@ from loader.errors import Corrupt, EngineUnreachable
 from ..units import DAY_US, WEEK_US, utc_us
 
 FIELDS = (
-    *(
-        "JobID",
-        "JobName",
-        "User",
-        "Account",
-        "QOS",
-        "Partition",
-        "State",
-        "Submit",
-        "Start",
-        "NNodes",
-        "NodeList",
-    ),
-    *("ReqTRES", "AllocTRES", "TimelimitRaw", "Reason", "End"),
+    "JobID",
+    "JobName",
+    "User",
+    "Account",
+    "QOS",
+    "Partition",
+    "State",
+    "Submit",
+    "Start",
+    "NNodes",
+    "NodeList",
+    "ReqTRES",
+    "AllocTRES",
+    "TimelimitRaw",
+    "Reason",
+    "End",
 )
 """sacct's columns, in order. The last column holds no user's text, so the end of a record is clear."""
 MAX_NODES = 65_536
 """Most node names in one record: Slurm's own limit of nodes."""
 YEAR_MINUTES = 525_600
 """Slurm's limit of a job in a partition without one."""
+# A stretch of an item of a node list: text, then perhaps ranges in brackets, as in m[1-3].
 _RANGES = re.compile(r"([^\[\],]*)(?:\[([0-9,\-]+)\])?")
 # At most 12 digits: `int` of a longer text costs the square of its length.
 _RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?")
+# "12", "12_3", or the waiting elements of an array: "12_[3,5-9%2]".
 _JOB = re.compile(r"[0-9][0-9_\[\]\-,%+.]*")
 SINFO = ("sinfo", "--noheader", "--Node", "--all", "--format=%N|%G")
+# The count of "gpu:8" or "gpu:a100:8(S:0-1)", also after other resources.
 _GRES = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:([0-9]{1,6})")
 NO_ACCOUNTING = "accounting storage is disabled"
 """sacct's words on a cluster without slurmdbd."""
 _NONE = ("", "None", "Unknown", "None assigned")
+"""sacct's words for no time, no nodes and no reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +97,12 @@ def sacct_command(
     *, since_us: int = 0, until_us: int | None = None, name: str = "", delimiter: str = "|"
 ) -> list[str]:
     """Return the command that lists all users' jobs of a period, with times in seconds since 1970."""
-    options = [
-        f"--starttime={_utc(since_us)}",
-        *([f"--endtime={_utc(until_us)}"] if until_us is not None else []),
-    ]
+    options = [f"--starttime={_utc(since_us)}"]
+    if until_us is not None:
+        options.append(f"--endtime={_utc(until_us)}")
     if name:
         options.append(f"--name={name}")
+    # -D lists each start of a requeued job, not only the last one. --allocations leaves out the steps of a job.
     fixed = ["-D", "--parsable2", "--noconvert", "--allusers", "--allocations", "--noheader"]
     return [
         *("env", "TZ=UTC", "SLURM_TIME_FORMAT=%s", "sacct"),
@@ -121,11 +127,16 @@ def account_jobs(
     Raises: EngineUnreachable if sacct fails, as it does on a cluster without accounting. Corrupt.
     """
     now_us = utc_us() if until_us is None else until_us
-    begins = range(since_us, now_us, WEEK_US) if since_us and not name else [since_us]
+    begins: Sequence[int] = [since_us]
+    if since_us and not name:
+        begins = range(since_us, now_us, WEEK_US)
     jobs = dict[tuple[str, int, int | None], AccountedJob]()
     for begin_us in begins:
+        end_us: int | None = begin_us + WEEK_US
         is_last = len(begins) == 1 or begin_us + WEEK_US >= now_us
-        for job in _list_jobs(answer, begin_us, until_us if is_last else begin_us + WEEK_US, name):
+        if is_last:
+            end_us = until_us
+        for job in _list_jobs(answer, begin_us, end_us, name):
             jobs.pop((job.job_id, job.submitted_us, None), None)  # it waited when an earlier week was listed
             # By its start: a job that spans two weeks is listed in both.
             jobs[job.job_id, job.submitted_us, job.begun_us] = job
@@ -152,6 +163,7 @@ def parse_jobs(text: str, delimiter: str = "|") -> list[AccountedJob]:
 
 
 def _order(job: AccountedJob) -> tuple[int, int]:
+    """Return a sort key: by submission, then by begin, since starts of a requeued job may share a submission."""
     return job.submitted_us, job.begun_us or job.submitted_us
 
 
@@ -168,7 +180,10 @@ def expand_nodes(text: str) -> tuple[str, ...]:
             if match is None or match.end() == end:
                 raise Corrupt(f"{item!r} is not a list of nodes", what="NodeList", given=item)
             end = match.end()
-            parts.append([match[1] + number for number in _numbers(match[2])] if match[2] else [match[1]])
+            if match[2]:
+                parts.append([match[1] + number for number in _expand_ranges(match[2])])
+            else:
+                parts.append([match[1]])
         # Counted before it is built: m[1-9999][1-9999] would have 100 million names.
         total = 1
         for part in parts:
@@ -189,14 +204,18 @@ def _split(text: str) -> Iterator[str]:
     begin = 0
     depth = 0
     for place, character in enumerate(text):
-        depth += (character == "[") - (character == "]")
+        if character == "[":
+            depth += 1
+        elif character == "]":
+            depth -= 1
         if character == "," and not depth:
             yield text[begin:place]
             begin = place + 1
     yield text[begin:]
 
 
-def _numbers(ranges: str) -> list[str]:
+def _expand_ranges(ranges: str) -> list[str]:
+    """Return the numbers of ranges as text: "08-10,12" is 08, 09, 10 and 12. Raises: Corrupt."""
     results = list[str]()
     for item in ranges.split(","):
         match = _RANGE.fullmatch(item)
@@ -204,6 +223,7 @@ def _numbers(ranges: str) -> list[str]:
         if match:
             first = match[1]
             last = match[2] or first
+        # Checked before the numbers are built: the text may be a range of 10^12.
         if not 0 <= int(last) - int(first) < MAX_NODES - len(results):
             raise Corrupt(
                 f"{ranges!r} is not a range of at most {MAX_NODES:,} nodes",
@@ -312,7 +332,7 @@ def _time_us(fields: dict[str, str], name: str) -> int | None:
 
 def _gpus(tres: str) -> tuple[int, str]:
     """Return number and kinds of GPUs in a list such as `cpu=8,gres/gpu=2,gres/gpu:a100=2`."""
-    total = None
+    total: int | None = None
     kinds = dict[str, int]()
     for item in filter(None, tres.split(",")):
         name, _, count = item.partition("=")
@@ -321,10 +341,13 @@ def _gpus(tres: str) -> tuple[int, str]:
         elif name.startswith("gres/gpu:"):
             kinds[name.partition(":")[2]] = _whole({item: count}, item)
     # `gres/gpu` counts all kinds, so the kinds are not added to it.
-    return sum(kinds.values()) if total is None else total, "+".join(sorted(kinds))
+    if total is None:
+        total = sum(kinds.values())
+    return total, "+".join(sorted(kinds))
 
 
 def _utc(at_us: int) -> str:
+    """Return a time as sacct's options take it."""
     # sacct takes second 0 for no time at all, and lists from the last midnight on.
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(max(DAY_US, at_us) // 1_000_000))
 

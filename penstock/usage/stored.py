@@ -81,8 +81,8 @@ class StoredBytes:
     def rows(self, by: str) -> list[StoredRow]:
         """Return a row per dataset, version or owner, the largest first."""
         names = [KEYS[by](version) for version in self.versions]
-        masks = defaultdict[str, int](int)
         counts = Counter(names)
+        masks = defaultdict[str, int](int)  # name of a row -> mask of its versions
         for place, name in enumerate(names):
             masks[name] |= 1 << place
         nbytes = Counter[str]()
@@ -120,6 +120,7 @@ class StoredBytes:
             added[min(age_us // WEEK_US, FAR_WEEKS)] += size
         total = 0
         totals = []
+        # week: number of weeks before the end.
         for week in range(max(added, default=-1), -1, -1):
             total += added[week]
             totals.append(total)
@@ -130,13 +131,16 @@ def stored_bytes(store: Store, state: State) -> StoredBytes:
     """Return the bytes that each set of versions names, without manifests and the log; indexes and maps are included.
 
     Costs a request per version, and one per table of shards or of registered objects, however many versions share it;
-    and as `derived_objects`. Memory: 0.9 KB per shard. Raises: Corrupt or ObjectNotFound if a version's objects are
+    and as `list_derived`. Memory: 0.9 KB per shard. Raises: Corrupt or ObjectNotFound if a version's objects are
     unknown.
     """
+    # In the order of publication: `_oldest` takes the lowest bit of a mask.
     records = sorted(protected(state, []).values(), key=lambda record: record.n)
     versions = list[CountedVersion]()
+    # Path of a table -> its bytes, and the mask of the versions that name it.
     sizes = dict[str, int]()
     masks = defaultdict[str, int](int)
+    # Path -> table of shards, and of registered objects.
     shards = dict[str, TableFile]()
     foreign = dict[str, TableFile]()
     with DaemonPool(READ_AHEAD, "penstock-usage") as pool:
@@ -151,11 +155,13 @@ def stored_bytes(store: Store, state: State) -> StoredBytes:
     shared = Counter[int]()
     for path, size in sizes.items():
         shared[masks[path]] += size
-    rows = list(_objects(store, shards, ("path", "nbytes"), ("index_path", "index_nbytes")))
-    shared.update(_by_mask(rows, [masks[path] for path in shards]))
-    shared.update(_derived_bytes(store, rows, [masks[path] for path in shards]))
-    rows = list(_objects(store, foreign, ("path", "nbytes")))
-    registered = _by_mask(rows, [masks[path] for path in foreign])
+    objects = list(_objects(store, shards, ("path", "nbytes"), ("index_path", "index_nbytes")))
+    shard_masks = [masks[path] for path in shards]
+    # A Counter's `update` adds.
+    shared.update(_by_mask(objects, shard_masks))
+    shared.update(_derived_bytes(store, objects, shard_masks))
+    registered_objects = list(_objects(store, foreign, ("path", "nbytes")))
+    registered = _by_mask(registered_objects, [masks[path] for path in foreign])
     return StoredBytes(versions=versions, shared=shared, registered=registered)
 
 
@@ -169,7 +175,7 @@ def _count(record: VersionRecord, manifest: Mapping[str, Any]) -> CountedVersion
 
 
 def _objects(store: Store, files: Mapping[str, TableFile], *columns: tuple[str, str]) -> Iterator[pa.Table]:
-    """Yield path, nbytes and the number of the table that names it, without registered shards.
+    """Yield tables of objects: path (large_string), nbytes, and `table`, the number of the file that names it.
 
     columns: pairs of columns, a path and its bytes.
     """
@@ -187,15 +193,15 @@ def _objects(store: Store, files: Mapping[str, TableFile], *columns: tuple[str, 
             yield objects
 
 
-def _derived_bytes(store: Store, rows: Sequence[pa.Table], masks: Sequence[int]) -> Counter[int]:
-    """Return mask of versions -> bytes of the indexes and maps that these versions need."""
-    objects = list_derived(store)
+def _derived_bytes(store: Store, objects: Sequence[pa.Table], masks: Sequence[int]) -> Counter[int]:
+    """Return mask of versions -> bytes of the indexes and maps that these need. objects, masks: as for `_by_mask`."""
+    segments_and_records = list_derived(store)
     sources: set[str] = set()
-    for derived in objects:
+    for derived in segments_and_records:
         sources.update(derived.sources)
-    mask_by_source = _masks_by_path(rows, masks, sources)
+    mask_by_source = _masks_by_path(objects, masks, sources)
     by_mask = Counter[int]()
-    for derived in objects:
+    for derived in segments_and_records:
         mask = 0
         for source in derived.sources:
             mask |= mask_by_source.get(source, 0)
@@ -204,12 +210,15 @@ def _derived_bytes(store: Store, rows: Sequence[pa.Table], masks: Sequence[int])
     return by_mask
 
 
-def _by_mask(rows: Sequence[pa.Table], masks: Sequence[int]) -> Counter[int]:
-    """Return mask of versions -> bytes; an object that several tables name has the masks of all."""
+def _by_mask(objects: Sequence[pa.Table], masks: Sequence[int]) -> Counter[int]:
+    """Return mask of versions -> bytes; an object that several tables name has the masks of all.
+
+    objects: as `_objects` yields them. masks: the versions that name each `table`.
+    """
     shared = Counter[int]()
-    if not rows:
+    if not objects:
         return shared
-    table = pa.concat_tables(rows)
+    table = pa.concat_tables(objects)
     grouped = table.group_by("path").aggregate([("nbytes", "max"), ("table", "min"), ("table", "max")])
     # Arrow adds up objects of one table, which are most, and Python only the others.
     single = pc.equal(grouped["table_min"], grouped["table_max"])
@@ -217,22 +226,22 @@ def _by_mask(rows: Sequence[pa.Table], masks: Sequence[int]) -> Counter[int]:
     for row in sums.to_pylist():
         shared[masks[row["table_min"]]] += row["nbytes_max_sum"]
     several = grouped.filter(pc.invert(single))
-    mask_of = _masks_by_path(rows, masks, several["path"])
+    mask_by_path = _masks_by_path(objects, masks, several["path"])
     for row in several.to_pylist():
-        shared[mask_of[row["path"]]] += row["nbytes_max"]
+        shared[mask_by_path[row["path"]]] += row["nbytes_max"]
     return shared
 
 
 def _masks_by_path(
-    rows: Sequence[pa.Table],
+    objects: Sequence[pa.Table],
     masks: Sequence[int],
     paths: Iterable[str] | pa.ChunkedArray,
 ) -> dict[str, int]:
-    """Return path -> mask of the versions that name it, for these paths."""
+    """Return path -> mask of the versions that name it, for these paths. objects, masks: as for `_by_mask`."""
     if not isinstance(paths, pa.ChunkedArray):
         paths = pa.chunked_array([pa.array(paths, pa.large_string())])
     by_path: dict[str, int] = {}
-    for table in rows:
+    for table in objects:
         is_wanted = pc.is_in(table["path"], value_set=paths)
         for row in table.filter(is_wanted).to_pylist():
             mask = by_path.get(row["path"], 0)

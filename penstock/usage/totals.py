@@ -93,8 +93,20 @@ class UsageRow:
 
 def job_usage(job: AccountedJob, now_us: int, *, first: bool = True) -> StartUsage:
     """Return what a start of a Slurm job used. first: True for the start that counts what its job asked for."""
-    limit_s = job.limit_s or ((job.ended_us or now_us) - (job.begun_us or job.submitted_us)) / 1e6
-    asked = job.asked_gpus or (job.gpus if job.begun_us is None else 0)
+    begun_us = job.begun_us or job.submitted_us
+    ended_us = job.ended_us or now_us
+    # A job without a limit of its own counts as having asked for the time that it took.
+    limit_s = job.limit_s or (ended_us - begun_us) / 1e6
+    asked_gpus = job.asked_gpus
+    # Before its start, a job counts with the GPUs that it asks for.
+    if not asked_gpus and job.begun_us is None:
+        asked_gpus = job.gpus
+    asked_gpu_s = 0.0
+    if first:
+        asked_gpu_s = asked_gpus * limit_s
+    failures_us: tuple[int, ...] = ()
+    if job.state in FAILURES and job.ended_us is not None:
+        failures_us = (job.ended_us,)
     return StartUsage(
         account=job.account,
         user=job.user,
@@ -104,8 +116,8 @@ def job_usage(job: AccountedJob, now_us: int, *, first: bool = True) -> StartUsa
         ended_us=now_us if job.ended_us is None else job.ended_us,
         nodes=job.nodes,
         gpus=job.gpus,
-        asked_gpu_s=asked * limit_s if first else 0.0,
-        failures_us=(job.ended_us,) if job.state in FAILURES and job.ended_us is not None else (),
+        asked_gpu_s=asked_gpu_s,
+        failures_us=failures_us,
     )
 
 
@@ -126,6 +138,7 @@ def group_usage(by: str, starts: Iterable[StartUsage], since_us: int, until_us: 
         for name in KEYS[by](start):
             groups[name].append(start)
     rows = [usage_row(name, group, since_us, until_us) for name, group in groups.items()]
+    # Starts outside the period leave rows of zeros.
     used = [row for row in rows if row.starts or row.queue_hours or row.asked]
     return sorted(used, key=lambda row: (-row.allocated, -row.node_hours, row.name))
 
@@ -138,10 +151,15 @@ def usage_row(name: str, starts: Iterable[StartUsage], since_us: int, until_us: 
         begun_us = start.ended_us if start.begun_us is None else start.begun_us
         if start.submitted_us is not None:
             sums["queue"] += _seconds_inside(start.submitted_us, begun_us, since_us, until_us)
-        # Counted once: in the period of its submission.
-        if since_us <= (begun_us if start.submitted_us is None else start.submitted_us) < until_us:
-            had = start.gpus * (start.ended_us - begun_us) / 1e6
-            sums["asked"] += had if start.asked_gpu_s is None else start.asked_gpu_s
+        # What it asked for counts once, in the period of its submission; of its begin, if that is unknown.
+        counted_us = start.submitted_us
+        if counted_us is None:
+            counted_us = begun_us
+        if since_us <= counted_us < until_us:
+            asked_gpu_s = start.asked_gpu_s
+            if asked_gpu_s is None:
+                asked_gpu_s = start.gpus * (start.ended_us - begun_us) / 1e6
+            sums["asked"] += asked_gpu_s
         seconds = _seconds_inside(begun_us, start.ended_us, since_us, until_us)
         sums["failures"] += sum(since_us <= at_us < until_us for at_us in start.failures_us)
         if start.begun_us is None or not seconds:
@@ -152,8 +170,10 @@ def usage_row(name: str, starts: Iterable[StartUsage], since_us: int, until_us: 
         sums["node"] += start.nodes * seconds
         sums["new"] += gpu_s * start.parts.get("new steps", 0.0)
         sums["lost"] += gpu_s * sum(start.parts.get(part, 0.0) for part in LOST)
-        # Without a record, all of its time is unknown.
-        sums["unknown"] += gpu_s * (start.parts.get("unknown", 0.0) if start.parts else 1.0)
+        unknown_share = 1.0  # without a record, all of its time
+        if start.parts:
+            unknown_share = start.parts.get("unknown", 0.0)
+        sums["unknown"] += gpu_s * unknown_share
     return UsageRow(
         name=name,
         starts=int(sums["starts"]),

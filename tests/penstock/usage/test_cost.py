@@ -177,6 +177,6 @@ def test_interval_of_an_earlier_release_has_no_requests() -> None:
 
 
 def test_price_of_nothing_is_nothing() -> None:
-    assert PriceTable().reading(1, 1, 1) == PriceTable().month(1) == 0
+    assert PriceTable().training_price(1, 1, 1) == PriceTable().storage_price(1) == 0
     with pytest.raises(loader.errors.InvalidRuntime):
         read_prices("/nonexistent")

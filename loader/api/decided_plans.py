@@ -8,7 +8,7 @@ from ..dataset.log.entries import DAMAGED
 from ..dataset.root import Root
 from ..errors import Corrupt, NotRecorded
 from ..json_text import parse_json_object
-from ..rollouts.record import MOST_STEP, DecisionRecord, RunRecords
+from ..rollouts.record import FOLLOW_FORMAT, MOST_STEP, DecisionRecord, RunRecords
 from ..storage import Store
 from ..storage.mirror import primary_store
 from ..storage.store import is_there
@@ -35,7 +35,7 @@ def has_decisions(store: Store, run: str) -> bool:
     try:
         data = store.get(first.key).data
         body = parse_json_object(data)
-        is_followed = body["format"] == 1
+        is_followed = body["format"] == FOLLOW_FORMAT
     except DAMAGED as error:
         raise Corrupt(f"{store.url}/{first.key} is not as it was written ({error!r}); restore it") from error
     return not is_followed
@@ -47,7 +47,7 @@ class DecidedPlans:
     def __init__(self, root: Root, run: str) -> None:
         self._store = primary_store(root.store)
         self._records = RunRecords(self._store, run)
-        self._last: DecisionRecord | None = None  # of the last answer
+        self._last: DecisionRecord | None = None  # what `at` returned last: the next step is often in it
 
     def at(self, step: int) -> DecisionRecord | None:
         """Return the decision that has a step; None if none has.
@@ -104,9 +104,11 @@ class DecidedPlans:
             for first in range(0, len(steps), AT_ONCE):
                 block = steps[first : first + AT_ONCE]
                 records += pool.map(self._records.at, block)
+        # None: deleted since it was listed.
         return [record for record in records if record is not None]
 
     def _with_stored_plan(self, record: DecisionRecord) -> DecisionRecord:
+        """Return a decision with the plan that is stored: its own, or of its last replacement."""
         # A later takedown may have deleted the replacement's plan too.
         while record.plan:
             plan_path = f"plans/{record.plan}.json"

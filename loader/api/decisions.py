@@ -58,7 +58,7 @@ class OpenDecision:
             return self.record.step
         (source,) = self.plan.sources.values()
         n_sequences = source.shape.n
-        n_steps = -(-n_sequences // self.plan.global_batch)
+        n_steps = -(-n_sequences // self.plan.global_batch)  # rounded up
         return self.record.step + min(n_steps, self.record.steps)
 
 
@@ -71,10 +71,10 @@ class Decisions:
         self._arguments = arguments
         self._asked = arguments.to_json()
         self._world_size = world_size
-        # (version id, policy, step) with too few groups
+        # (version id, policy, step) of the last search that found too few groups
         self._insufficient: tuple[str, int, int] | None = None
         self._has_warned_of_parts = False
-        self._has_looked_ahead = False
+        self._has_looked_ahead = False  # for records of later steps: see `_find_record`
 
     @cached_property
     def _records(self) -> RunRecords:
@@ -242,6 +242,7 @@ class Decisions:
         )
 
     def _check_arguments(self, record: DecisionRecord) -> None:
+        """Raise PlanMismatch unless this run's arguments decided a record; of a repeated run, only the shared ones."""
         names = list(self._asked)
         subject = f"run {self._run!r} began with"
         if record.run != self._run:
@@ -260,20 +261,19 @@ class Decisions:
                 )
 
     def _decide(self, step: int, policy: int, before: DecisionRecord | None) -> OpenDecision | None:
-        version = self._newest(policy, step)
+        """Make and store the decision of a step; None if there are too few groups. Arguments are as for `at`."""
+        version = self._newest_version(policy, step)
         if version is None:
             return None
-        if before is None:
-            cursor = START
-        else:
-            cursor = before.cursor
-        if not check_continues(version, cursor, self._run):
+        cursor = START if before is None else before.cursor
+        if not check_continues(version, cursor, self._run):  # an older version than the last decision read
             self._insufficient = (version.id, policy, step)
             return None
-        for rows, n_read in read_undecided(version, cursor):
+        # Each pair has all rows so far, so the first pair with enough groups reads as little as possible.
+        for rows, n_parts_read in read_undecided(version, cursor):
             choice = choose(rows, self._arguments.rule, policy)
             if choice is not None:
-                after = next_cursor(version, cursor, rows, n_read, choice)
+                after = next_cursor(version, cursor, rows, n_parts_read, choice)
                 self._warn_of_parts(after.parts - cursor.parts)
                 return self._store_decision(version, rows, choice, after, step, policy, before)
         self._insufficient = (version.id, policy, step)
@@ -324,8 +324,9 @@ class Decisions:
                 "and plans/"
             ) from error
 
-    def _newest(self, policy: int, step: int) -> Version | None:
-        """Return the newest version, unless it is known to have too few groups."""
+    def _newest_version(self, policy: int, step: int) -> Version | None:
+        """Return the newest version, unless it is known to have too few groups; None without a version."""
+        # Its record first: opening a version costs requests, and a run that waits looks often.
         try:
             newest = self._root.record(self._arguments.ref)
         except VersionNotFound:
@@ -340,9 +341,9 @@ class Decisions:
         view = listed(version.select(*pack.fields), ordinals)
         packed_view = view.packed(pack)
         n_sequences = len(packed_view)
-        per_update = -(-n_sequences // n_updates)
+        per_update = -(-n_sequences // n_updates)  # rounded up
         multiple = self._arguments.multiple
-        global_batch = -(-per_update // multiple) * multiple
+        global_batch = -(-per_update // multiple) * multiple  # the next multiple
         new_plan = plan(
             {self._arguments.source: packed_view},
             seed=self._arguments.seed,
@@ -387,6 +388,7 @@ class Decisions:
         n_sequences = 0
         if len(choice.trained):
             with self._may_create(record.step):
+                # No more steps than the decision had: the next one is named by its first step.
                 new_plan, n_sequences = self._plan(
                     version, _ordinals(rows, choice), record.step, record.steps
                 )
@@ -401,8 +403,8 @@ class Decisions:
 
     def _select_rows(self, version: Version, before: Cursor, record: DecisionRecord) -> pa.Table:
         """Return the live rows of a version that a decision decided."""
-        for rows, n_read in read_undecided(version, before):
-            if n_read >= record.cursor.parts:
+        for rows, n_parts_read in read_undecided(version, before):
+            if n_parts_read >= record.cursor.parts:  # then `rows` has every row that it may have decided
                 return rows_of_decision(rows, record.cursor)
         raise Corrupt(
             f"{version.name} has fewer parts than the decision of step {record.step} of run {record.run!r} counts: "
@@ -410,18 +412,16 @@ class Decisions:
         )
 
     def _previous_cursor(self, record: DecisionRecord) -> Cursor:
-        if record.step == 0:
-            return START
-        before = self._records.covering(record.step - 1)
-        if before is None:
-            return START
-        return before.cursor
+        """Return the position at which a decision began."""
+        before = None if record.step == 0 else self._records.covering(record.step - 1)
+        return START if before is None else before.cursor
 
     def _check_world(self, global_batch: int, record: DecisionRecord, *, is_stored: bool) -> None:
+        """Raise InvalidRuntime if a step has fewer sequences than there are ranks."""
         if global_batch >= self._world_size:
             return
         remedy = f"pass multiple={self._world_size}, which pads each step"
-        if is_stored or record.step:
+        if is_stored or record.step:  # a run with a decision cannot change `multiple`
             remedy = f"start on at most {global_batch} ranks, or give a run with multiple= another name"
         raise InvalidRuntime(
             f"step {record.step} of run {self._run!r} has {global_batch} sequences for {self._world_size} ranks: "

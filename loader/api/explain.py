@@ -140,7 +140,7 @@ class Explanation:
             f"  part        {self.address.part} row {self.address.row}",
         ]
         for name, at in self.address.fields.items():
-            lines.append(f"  {name:<11} {_place(self.root, at)}")
+            lines.append(f"  {name:<11} {_location(self.root, at)}")
         lines.extend(f"  {name:<11} {value}" for name, value in self.provenance.items())
         for piece in self.pieces:
             bad = ""
@@ -150,11 +150,11 @@ class Explanation:
                 f"  segment {piece.segment_id:<3} tokens [{piece.start}:{piece.stop}] of {piece.address.key!r} at "
                 f"[{piece.at}:{piece.at + piece.stop - piece.start}]{bad}"
             )
-            lines.extend(f"              {_place(self.root, at)}" for at in piece.address.fields.values())
+            lines.extend(f"              {_location(self.root, at)}" for at in piece.address.fields.values())
         return "\n".join(lines)
 
 
-def _place(root: str, at: FieldAddress) -> str:
+def _location(root: str, at: FieldAddress) -> str:
     return f"{root}/{at.path} bytes [{at.offset}:{at.offset + at.nbytes}] crc32c {crc_text(at.crc32c) or 'not known'}"
 
 
@@ -284,6 +284,7 @@ def _addresses(view: View, ordinals: I64) -> list[SampleAddress]:
 
 
 def _pieces(plan: Plan, step: int, slots: Slots, rows: I64, view: View) -> dict[int, list[ExplainedPiece]]:
+    """Return row of `slots` -> its pieces in order. rows: int64, rows of `slots`. view: the documents."""
     pieces = find_pieces(plan, step, slots, rows)
     addresses = _addresses(view, pieces.positions.document)
     out: dict[int, list[ExplainedPiece]] = {}
@@ -304,6 +305,7 @@ def _pieces(plan: Plan, step: int, slots: Slots, rows: I64, view: View) -> dict[
 
 
 def _registration(placed: PlacedStore, address: SampleAddress) -> dict[str, str]:
+    """Return `raw_uri` of a sample whose bytes are in a registered object, which has no such column; else {}."""
     for at in address.fields.values():
         if is_foreign(at.path):
             return {"raw_uri": placed.place(at.path, at.offset)[0]}

@@ -93,7 +93,7 @@ class Following(SuccessiveLoaders):
         self._bucket_by = bucket_by
         plan.save(root)
         self._switch_plan(plan, 0)
-        self._decided: int | None = None
+        self._decided: int | None = None  # the last boundary whose plan this rank has adopted
 
     def __next__(self) -> Batch:
         step = self.loader.step
@@ -162,6 +162,7 @@ class Following(SuccessiveLoaders):
         return open_plan(self._root, stored["plan"])
 
     def _read(self, key: str) -> dict[str, str] | None:
+        """Return the plans before and after a boundary, or None if it has no record. Raises: Corrupt."""
         try:
             body: dict[str, str] = parse_json_object(self._root.store.get(key).data)
             return {name: body[name] for name in ("before", "plan")}
@@ -173,11 +174,12 @@ class Following(SuccessiveLoaders):
             ) from error
 
     def _grow(self, step: int) -> Plan:
+        """Return the plan over the newest versions from a step on, saved; the same plan if none is newer."""
         plan = self.plan
         for source, view in _newest_views(plan).items():
             ref = (self._refs or {}).get(source, f"{view.version.dataset}@latest")
             try:
-                if (version := self._newer(ref, view.version)) is not None:
+                if (version := self._newer_version(ref, view.version)) is not None:
                     plan = plan.grow({source: version}, step, bucket_by=self._bucket_by)
             # The choice is stored for good: an outage must not decide it. `next` may be called again.
             except (Throttled, Transient):
@@ -188,7 +190,8 @@ class Following(SuccessiveLoaders):
         plan.save(self._root)
         return plan
 
-    def _newer(self, ref: str, now: Version) -> Version | None:
+    def _newer_version(self, ref: str, now: Version) -> Version | None:
+        """Return the version that a ref names, or None if it is not newer."""
         record = self._root.record(ref)
         if record.number > now.number:
             return self._root.open(record.id)
@@ -196,7 +199,8 @@ class Following(SuccessiveLoaders):
 
 
 def _newest_views(plan: Plan) -> dict[str, View]:
-    newest: dict[str, tuple[int, View]] = {}
+    """Return source -> the view of its newest version in a plan, which may have grown several times."""
+    newest: dict[str, tuple[int, View]] = {}  # source -> (number of its growth, view)
     for plan_source in plan.sources.values():
         if isinstance(plan_source.view, WindowView):
             view = plan_source.view.episodes

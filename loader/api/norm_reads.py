@@ -58,7 +58,7 @@ def add_windows(
     groups = None
     if by is not None:
         groups = episode_groups(windows, by)
-    waiting = 0
+    waiting = 0  # values that were added since the last flush
     for batch in _windows(windows, read):
         group = ""
         if groups is not None:
@@ -88,14 +88,15 @@ def add_windows(
 
 
 def add_norms(totals: Totals, group: str, norms: Mapping[str, FieldNorm]) -> None:
+    """Add the statistics of a stored norm to a group."""
     own = totals.setdefault(group, {})
     for field, norm in norms.items():
         own.setdefault(field, FieldTotals(norm.shape)).add_norm(norm)
 
 
 def episode_groups(windows: WindowView, by: str) -> list[str]:
-    """Return the column's value of each episode, as text. Raises: InvalidPlan for a null."""
-    assert isinstance(windows.episodes, View)
+    """Return the column's value of each episode, as text: a stored norm has groups by text. Raises: InvalidPlan."""
+    assert isinstance(windows.episodes, View)  # `norm` refuses others
     view = windows.episodes
     ordinals = view.version_ordinals(np.arange(len(view), dtype=np.int64))
     column = column_values(view.version, [by])[by]
@@ -119,6 +120,7 @@ class _Windows(NamedTuple):
     """Windows of one episode that are added together."""
 
     number: int
+    """Number of the episode in the view."""
     address: SampleAddress
     episode: WindowedEpisode
     rows: I64
@@ -131,16 +133,20 @@ class _Windows(NamedTuple):
         return self.reads.with_blocks(call, self.readers)
 
     def pick(self, field: str) -> Picked:
+        """Return which rows of the field's stream the windows have, [windows, k]."""
         return self.reads.pick(field, self.episode, self.rows[:, None])
 
     def values(self, field: str, picked: Picked) -> NDArray[Any]:
+        """Return the values of these rows, [windows, k, ...]."""
         return self.reads.values(field, self.episode.streams[field], picked, self.address)
 
 
 def _windows(windows: WindowView, read: Sequence[str]) -> Iterator[_Windows]:
-    assert isinstance(windows.episodes, View)
+    """Yield all windows, some of one episode at a time. read: fields to read."""
+    assert isinstance(windows.episodes, View)  # `norm` refuses others
     view = windows.episodes.select(*read)
     layout = windows.layout
+    # The anchor stays even if it is not read: its rows place the windows.
     at = {field: offsets for field, offsets in layout.at.items() if field in read or field == layout.anchor}
     own = WindowView(
         view,
@@ -167,7 +173,7 @@ def _windows(windows: WindowView, read: Sequence[str]) -> Iterator[_Windows]:
             ),
             run=pool.map,
         )
-        with_windows = np.flatnonzero(np.diff(windows.first))
+        with_windows = np.flatnonzero(np.diff(windows.first))  # numbers of the episodes that have a window
         for first in range(0, len(with_windows), TOGETHER):
             numbers = with_windows[first : first + TOGETHER]
             ordinals = windows.episodes.version_ordinals(numbers)
@@ -210,6 +216,7 @@ def _rows_together(windows: WindowView, number: int, episode: WindowedEpisode) -
 
 
 def _within_memory(addresses: Sequence[SampleAddress]) -> Iterator[slice]:
+    """Yield slices of the episodes, each of at most `TOGETHER_BYTES`, or of one larger episode."""
     start = 0
     nbytes = 0
     for stop, address in enumerate(addresses):
@@ -227,25 +234,27 @@ def _rows_of_fields(windows: _Windows, fields: Sequence[str]) -> dict[str, Value
 
 
 def _field_rows(windows: _Windows, field: str) -> Values:
+    """Return the field's values in the windows, without padding: each row of its stream once, with its count."""
     picked = windows.pick(field)
     stream = windows.episode.streams[field]
+    # Interpolated values are no rows of the stream.
     if picked.share is not None:
         return windows.values(field, picked)[~picked.is_pad], None
     numbers = picked.number[~picked.is_pad]
     first = int(numbers.min(initial=len(stream)))
-    often = np.bincount(numbers - first).astype(
-        np.int64, copy=False
-    )  # [rows from `first`]: windows with each
-    is_whole = isinstance(stream, np.ndarray) and len(often) == len(stream)
-    if is_whole and (often == 1).all():
+    # [rows from `first`]: how many times the windows have each.
+    counts = np.bincount(numbers - first).astype(np.int64, copy=False)
+    is_whole = isinstance(stream, np.ndarray) and len(counts) == len(stream)
+    if is_whole and (counts == 1).all():
         return stream, None  # the stream itself, without a copy
-    rows_read = np.flatnonzero(often)
-    return stream[first + rows_read], often[rows_read]
+    rows_read = np.flatnonzero(counts)
+    return stream[first + rows_read], counts[rows_read]
 
 
 def _transform_windows(
     windows: _Windows, read: Sequence[str], transform: Transform, fields: Sequence[str]
 ) -> dict[str, Values]:
+    """Return the fields of the transform's results over these windows, without padding. read: fields that it gets."""
     values: dict[str, list[NDArray[Any]]] = {field: [] for field in fields}
 
     def read_windows() -> dict[str, tuple[Picked, NDArray[Any]]]:
@@ -270,6 +279,7 @@ def _transform_windows(
                     accepted="a field of the transform's result",
                 )
             value = np.asarray(result[field])
+            # Padding is what the transform returns, else as in its argument; a field of its own has none.
             own_pad = None
             if field in of_fields:
                 own_pad = of_fields[field][0].is_pad[window]
@@ -289,6 +299,7 @@ def _transform_windows(
 
 
 def _floats(field: str, values: NDArray[Any], weights: I64 | None) -> tuple[NDArray[np.floating], I64 | None]:
+    """Return values as floats [rows, dims], and their weights. Raises: FieldMismatch for values with no exact float."""
     kind = values.dtype.kind
     is_exact = True
     if kind in "iu" and values.size:
@@ -318,6 +329,7 @@ def _floats(field: str, values: NDArray[Any], weights: I64 | None) -> tuple[NDAr
             where=f"dimension {dimension}",
             accepted="finite values",
         )
+    # Exact sums take no larger weight: repeat the rows instead.
     if weights is not None and len(weights) and int(weights.max()) > WEIGHT_MAX:
         floats = np.repeat(floats, weights, axis=0)
         weights = None

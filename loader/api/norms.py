@@ -102,6 +102,7 @@ def norm(
 
 
 def _transform_name(transform: Transform | None) -> str:
+    """Return what stands for a transform in the path of a norm: module, name and version; "" without one."""
     if transform is None:
         return ""
     version = getattr(transform, "version", None)
@@ -112,19 +113,23 @@ def _transform_name(transform: Transform | None) -> str:
             given=transform,
             accepted="an attribute `version`",
         )
-    kind: Any = type(transform)
+    kind: Any = type(transform)  # an object of a class with `__call__`
     if hasattr(transform, "__qualname__"):
         kind = transform
     return f"{kind.__module__}.{kind.__qualname__}@{version}"
 
 
 class _Question(NamedTuple):
+    """The arguments of `norm` that decide its result, apart from the windows."""
+
     fields: tuple[str, ...]
     transform: Transform | None
     transform_name: str
+    """Name and version of the transform; "" without one."""
     by: str | None
 
     def path(self, windows: WindowView) -> str:
+        """Return the path of the norm: a hash of everything that decides its values."""
         question = {
             "windows": windows.id,
             "layout": windows.layout.to_json(),
@@ -134,10 +139,13 @@ class _Question(NamedTuple):
             # Absent without groups: norms that were stored before `by` existed keep their names.
             **({} if self.by is None else {"by": self.by}),
         }
-        return f"norms/{content_hash('m', question).removeprefix('m-')}.parquet"
+        # `content_hash` puts a kind before the hash; a norm's kind is in its folder.
+        digest = content_hash("m", question).removeprefix("m-")
+        return f"norms/{digest}.parquet"
 
     def stored(self, windows: WindowView) -> Norm | GroupedNorm | None:
-        assert isinstance(windows.episodes, View)
+        """Return the norm of these windows if the root has it. Raises: StoreError."""
+        assert isinstance(windows.episodes, View)  # `norm` refuses others
         store = windows.episodes.version.store
         path = self.path(windows)
         try:
@@ -147,10 +155,11 @@ class _Question(NamedTuple):
 
 
 def _compute_norm(windows: WindowView, question: _Question) -> Norm | GroupedNorm:
+    """Return the norm, from the stored one of an earlier version and the windows that are new since, if possible."""
     fields = question.fields
     totals = Totals()
-    new: WindowView | None = windows
-    for before, norm_before in _earlier(windows, question):
+    new: WindowView | None = windows  # windows to read; None if an earlier norm has them all
+    for before, norm_before in _earlier_norms(windows, question):
         try:
             delta = windows.since(before)
         except InvalidPlan:
@@ -171,7 +180,7 @@ def _compute_norm(windows: WindowView, question: _Question) -> Norm | GroupedNor
         add_windows(totals, new, fields, question.transform, question.by)
     if not totals:
         raise InvalidPlan("norm: there are no windows")
-    assert isinstance(windows.episodes, View)
+    assert isinstance(windows.episodes, View)  # `norm` refuses others
     norms = {
         value: Norm(
             fields={field: own[field].norm() for field in fields},
@@ -189,11 +198,15 @@ def _compute_norm(windows: WindowView, question: _Question) -> Norm | GroupedNor
 def _same_groups(windows: WindowView, before: WindowView, by: str) -> bool:
     """Return whether the episodes of both views have equal values: labels may have been corrected since."""
     old = episode_groups(before, by)
+    # No episode was removed, so the common ones come first.
     return episode_groups(windows, by)[: len(old)] == old
 
 
-def _earlier(windows: WindowView, question: _Question) -> Iterator[tuple[WindowView, Norm | GroupedNorm]]:
-    assert isinstance(windows.episodes, View)
+def _earlier_norms(
+    windows: WindowView, question: _Question
+) -> Iterator[tuple[WindowView, Norm | GroupedNorm]]:
+    """Yield the same windows over earlier versions, with their stored norm, the newest version first."""
+    assert isinstance(windows.episodes, View)  # `norm` refuses others
     view = windows.episodes
     for version in earlier_versions(view.version, "norms/"):
         try:
@@ -202,6 +215,7 @@ def _earlier(windows: WindowView, question: _Question) -> Iterator[tuple[WindowV
                 norm_before = None
             else:
                 norm_before = question.stored(before)
+        # An earlier norm only saves reads: without it, more episodes are read.
         except PenstockError as error:
             logger.debug("the norm of %s is not used: %s", version.name, error)
             continue
@@ -289,6 +303,7 @@ class Normaliser:
     def _scale(
         self, norm: Norm, field: str, values: Any, how: Callable[..., NDArray[np.float64]]
     ) -> NDArray[np.float32]:
+        """Return values [..., *shape] after `how(values, offset, factor)`: `_normalise` or `_restore`."""
         own = norm[field]
         array = np.asarray(values)
         width = len(own.shape)
@@ -343,6 +358,7 @@ def normalise(norm: Norm | GroupedNorm, mode: Literal["std", "minmax", "quantile
 
 
 def _warn_of_narrow_dims(norm: Norm | GroupedNorm) -> None:
+    """Warn of dimensions whose quantiles are too close to scale by."""
     if isinstance(norm, GroupedNorm):
         by_value = norm.norms
     else:

@@ -144,7 +144,7 @@ def backlog(
                 given=max_lag,
                 accepted="max_lag with policy=",
             )
-        first_rule = DecisionRule(
+        first_rule = DecisionRule(  # by it, a group counts if any of its rollouts is fresh
             groups=1,
             max_lag=whole_number("max_lag", max_lag, 0),
             stale="sequence",

@@ -27,10 +27,12 @@ _PLAN = re.compile(r"p-[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stretch:
+    """A range of steps that ran under one plan, as one of a run's records has it."""
+
     plan: str
     first: int = 0
     last: int | None = None
-    """Last step of the range; None if more may have followed."""
+    """Last step of the range; None if more may have followed; -1 if the record names the plan, but not its steps."""
     order: int = 0
     """If several ranges include a step, the largest order wins."""
 
@@ -51,7 +53,7 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
     InvalidName; as `open_plan`.
     """
     if isinstance(run, Mapping):
-        return _of_state(root, run)
+        return _plan_of_state(root, run)
     if not isinstance(run, str) or not _RUN.fullmatch(run):
         raise InvalidName(
             f"run = {run!r:.200}: the name of a run, a plan's hash or a state is needed",
@@ -110,44 +112,49 @@ def newest_plan(root: Root, run: str) -> str:
 
 
 def _choose_plan(stretches: list[_Stretch], step: int | None) -> str | None:
+    """Return the plan of a step; None if the records do not name one. A run's only plan needs no step."""
     if len({stretch.plan for stretch in stretches}) == 1:
         return stretches[0].plan
     if step is None:
         return None
-    holding = [
+    containing = [
         stretch
         for stretch in stretches
         if stretch.first <= step and (stretch.last is None or step <= stretch.last)
     ]
-    if holding:
-        return max(holding, key=lambda stretch: stretch.order).plan
+    if containing:
+        return max(containing, key=lambda stretch: stretch.order).plan
     return None
 
 
 def _run_log_plans(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
-    """Yield the plan of each start of the run; if the plans differ, first those in the step's rows."""
+    """Yield the plan of each start of the run; if the plans differ, first the plans in the step's rows."""
+    # The start of a run that decides its steps names no plan.
     starts = [one for one in read_starts(primary_store(root.store), run) if one.plan]
-    if len({one.plan for one in starts}) < 2 or step is None:
-        yield from (_Stretch(plan=one.plan, last=-1) for one in starts)
-        return
     plans = {one.id: one.plan for one in starts}
-    rows = read_trail(root, run).steps
-    for row in rows.filter(rows["step"] == step).iter_rows(named=True):
-        if row["start"] in plans:  # the start of a run that decides its steps names no plan
-            yield _Stretch(plan=plans[row["start"]], first=step, last=step, order=row["at_us"])
-    yield from (_Stretch(plan=one.plan, last=-1) for one in starts)
+    # The rows of all steps are read only if the starts leave a choice.
+    if len(set(plans.values())) > 1 and step is not None:
+        rows = read_trail(root, run).steps
+        for row in rows.filter(rows["step"] == step).iter_rows(named=True):
+            if row["start"] in plans:
+                yield _Stretch(plan=plans[row["start"]], first=step, last=step, order=row["at_us"])
+    # Without steps of their own, they only name the run's plans: for a run with one plan, or for an error.
+    for start in starts:
+        yield _Stretch(plan=start.plan, last=-1)
 
 
 def _followed_plans(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
+    """Yield the plans of a run of `loader.follow`, or of `loader.online`, by its records under `follows/`."""
     store = primary_store(root.store)
     if has_decisions(store, run):
         yield from _decided_plans(root, run, step)
         return
     entries = _objects(store, f"follows/{run}/", "before", "plan", "step")
     for number, (before, plan, first) in enumerate(entries):
-        # The first record also names the plan before it.
+        # The first record also names the plan before it, which any record's own plan outranks.
         if not number:
             yield _Stretch(plan=before, order=-1)
+        # Each record's plan lasts until the next one, which has a larger order.
         yield _Stretch(plan=plan, first=first, order=first)
 
 
@@ -175,6 +182,7 @@ def _decided_plans(root: Root, run: str, step: int | None) -> Iterator[_Stretch]
 
 
 def _reported_plans(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
+    """Yield the plan of each report of the run; the latest report of a step takes priority."""
     for report in run_reports(root, run):
         yield _Stretch(plan=report.plan, first=report.first_step, last=report.last_step, order=report.at_us)
 
@@ -186,7 +194,7 @@ def _checkpoint_plans(root: Root, run: str, step: int | None) -> Iterator[_Stret
             yield _Stretch(plan=plan, last=done - 1, order=-done)
 
 
-def _of_state(root: Root, state: Mapping[str, Any]) -> Plan:
+def _plan_of_state(root: Root, state: Mapping[str, Any]) -> Plan:
     follow = state.get("follow")
     if isinstance(follow, Mapping):
         return open_plan(root, str(follow.get("plan")), retired=True)
@@ -200,7 +208,7 @@ def _of_state(root: Root, state: Mapping[str, Any]) -> Plan:
         )
     lost: Exception | None = None
     for info, body in saved_plans(primary_store(root.store)):
-        if not _may_have(body, past):
+        if not _may_have_past(body, past):
             continue
         try:
             plan = open_plan(root, info.key.removeprefix("plans/").removesuffix(".json"), retired=True)
@@ -224,7 +232,7 @@ def _of_state(root: Root, state: Mapping[str, Any]) -> Plan:
     )
 
 
-def _may_have(body: Mapping[str, Any], past: Mapping[str, Any]) -> bool:
+def _may_have_past(body: Mapping[str, Any], past: Mapping[str, Any]) -> bool:
     """Return whether a plan's JSON could have this past. Opening the plan would cost one view per source."""
     alike = all(
         body.get(name) == past.get(name) for name in ("seed", "global_batch", "boundary", "first_step")
@@ -253,6 +261,7 @@ def saved_plans(store: Store) -> Iterator[tuple[ObjectInfo, Mapping[str, Any]]]:
 
 
 def _objects(store: Store, prefix: str, *names: str) -> Iterator[list[Any]]:
+    """Yield the values of these names in each JSON object below a prefix, in order of key. Raises: Corrupt."""
     # Objects in folders below, such as replaced decisions, are of other kinds.
     keys = [info.key for info in store.list(prefix) if "/" not in info.key.removeprefix(prefix)]
     with Together(store, keys) as coming:

@@ -165,6 +165,7 @@ def open_saved_plan(
 
 
 def _plan_body(root: Root, plan_hash: str) -> Any:
+    """Return the JSON of a saved plan, unchecked. Raises: InvalidPlan if there is none; Corrupt."""
     try:
         data = root.store.get(f"plans/{plan_hash}.json").data
     except ObjectNotFound as error:
@@ -218,6 +219,7 @@ def _build_plan(
 
 
 def open_retired(root: Root, ref: str) -> Version:
+    """Return a version, also a retired one. Raises: VersionRetired if its data is deleted; Denied; as `root.open`."""
     # Nearly every version is not retired, and opens without a request more.
     with suppress(VersionRetired):
         return root.open(ref)
@@ -247,6 +249,7 @@ def open_retired(root: Root, ref: str) -> Version:
 
 
 def reopen(root: Root, spec: Mapping[str, Any]) -> OrderView:
+    """Return the view that a plan's JSON describes. Raises: InvalidPlan; as `root.open`."""
     return _reopen_view(root.open, spec)
 
 
@@ -303,7 +306,7 @@ def _reopen_view(open_version: Callable[[str], Version], spec: Mapping[str, Any]
         side_fields = dict.fromkeys(view.fields, 0)
         for name in (spec["field"], *ragged):
             side_fields.pop(name, None)
-        asked = pack(
+        request = pack(
             spec["field"],
             spec["length"],
             lengths=spec["lengths"],
@@ -314,8 +317,8 @@ def _reopen_view(open_version: Callable[[str], Version], spec: Mapping[str, Any]
             ragged=ragged,
         )
         if isinstance(documents, ListedView):
-            return view.packed(asked, documents)
-        return view.packed(asked)
+            return view.packed(request, documents)
+        return view.packed(request)
     if spec.get("kind") == "listed":
         from ..dataset.versions.stored_list import reopen_list
 

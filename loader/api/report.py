@@ -81,7 +81,7 @@ class Report:
         Raises: TypeError or KeyError for other fields or values.
         """
         parsed = cls(**{**body, "versions": tuple(body["versions"])})
-        if wrong := [name for name, is_sound in _SOUND.items() if not is_sound(getattr(parsed, name))]:
+        if wrong := [name for name, is_valid in _CHECKS.items() if not is_valid(getattr(parsed, name))]:
             name = wrong[0]
             raise TypeError(f"{name} = {getattr(parsed, name)!r:.100} is not a value of a report")
         if parsed.first_step > parsed.last_step:
@@ -93,7 +93,7 @@ class Report:
         return json.dumps(body, sort_keys=True, ensure_ascii=False, allow_nan=False).encode()
 
 
-def _is_named(name: object) -> bool:
+def _is_valid_name(name: object) -> bool:
     try:
         return isinstance(name, str) and bool(check_dataset_name(name))
     except InvalidName:
@@ -119,9 +119,9 @@ def _are_metrics(metrics: object) -> bool:
     )
 
 
-_SOUND: Mapping[str, Callable[[object], bool]] = {
-    "dataset": _is_named,
-    "run": _is_named,
+_CHECKS: Mapping[str, Callable[[object], bool]] = {
+    "dataset": _is_valid_name,
+    "run": _is_valid_name,
     "plan": lambda plan: isinstance(plan, str) and _PLAN.fullmatch(plan) is not None,
     "first_step": _is_count,
     "last_step": _is_count,
@@ -173,7 +173,7 @@ def report(
             _append(root.store, each)
             done.append(each)
         if mlflow is not None:
-            _tell_mlflow(mlflow, reports)
+            _log_to_mlflow(mlflow, reports)
     except Exception:  # no report may end a training run
         if strict:
             raise
@@ -260,10 +260,12 @@ def _reports(
 
 
 def _is_step(value: object) -> bool:
+    """Return whether a value is a whole number from 0 on, numpy's integers included."""
     return hasattr(value, "__index__") and not isinstance(value, bool) and value.__index__() >= 0
 
 
 def check_run(run: str) -> str:
+    """Return the name of a run. Raises: InvalidName."""
     try:
         return check_dataset_name(run)
     except (InvalidName, TypeError):
@@ -273,6 +275,7 @@ def check_run(run: str) -> str:
 
 
 def _plain_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
+    """Return metrics as JSON can hold them. Raises: InvalidRuntime."""
     if not isinstance(metrics, Mapping) or len(metrics) > MAX_METRICS:
         raise InvalidRuntime(f"metrics: a mapping of at most {MAX_METRICS} names to numbers is needed")
     plain: dict[str, float | str] = {}
@@ -289,10 +292,11 @@ def _plain_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
 
 
 def _append(store: Store, appended: Report) -> None:
+    """Store a report, and give it the next number."""
     with suppress(AlreadyExists):  # reported earlier; its number may be missing, so it gets another number
         store.put_if_absent(appended.key, appended.to_json())
     pointer = json.dumps({"report": appended.key}).encode()
-    number = _newest(store, appended.dataset)
+    number = _newest_number(store, appended.dataset)
     # Reported before, with a number: a job may repeat its last report.
     if number and store.get(_number_key(appended.dataset, number)).data == pointer:
         return
@@ -307,6 +311,7 @@ def _append(store: Store, appended: Report) -> None:
 
 
 def run_reports(root: Root, run: str) -> list[Report]:
+    """Return all reports of a run, by dataset. Costs a listing per dataset of the root. Raises: Corrupt."""
     store = primary_store(root.store)
     return [
         _read(store, dataset, info.key)
@@ -315,7 +320,7 @@ def run_reports(root: Root, run: str) -> list[Report]:
     ]
 
 
-def _newest(store: Store, dataset: str) -> int:
+def _newest_number(store: Store, dataset: str) -> int:
     """Return the highest number, or 0, by doubling and halving: numbers have no gaps."""
 
     def is_there(number: int) -> bool:
@@ -366,7 +371,7 @@ def _read(store: Store, dataset: str, key: str) -> Report:
     return stored_report
 
 
-def _tell_mlflow(run: Any, reports: tuple[Report, ...]) -> None:
+def _log_to_mlflow(run: Any, reports: tuple[Report, ...]) -> None:
     tags = {
         "penstock.plan": reports[0].plan,
         "penstock.run": reports[0].run,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from multiprocessing.context import get_spawning_popen
 from tempfile import mkstemp
 
-_STEP = struct.Struct("<q")
+_STEP = struct.Struct("<q")  # the whole memory: one int64
 
 
 class SharedStart:
@@ -19,7 +19,7 @@ class SharedStart:
     """
 
     def __init__(self, step: int = 0) -> None:
-        self._own(_memory())
+        self._own(_new_memory())
         self._put(step)
 
     @property
@@ -45,6 +45,7 @@ class SharedStart:
         return self.step
 
     def _own(self, file: int) -> None:
+        """Take a descriptor, and close it with this object."""
         self._file = file
         weakref.finalize(self, os.close, file)
 
@@ -54,10 +55,10 @@ class SharedStart:
     def __reduce__(self) -> tuple[Callable[..., "SharedStart"], tuple[int, ...]]:
         if get_spawning_popen() is None:
             return SharedStart, (self.step,)  # a copy of its own
-        return _of_parent, (self.step, os.getpid(), self._file)
+        return _open_parent_memory, (self.step, os.getpid(), self._file)
 
 
-def _memory() -> int:
+def _new_memory() -> int:
     """Return a descriptor of an empty file without a name."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("penstock-start")
@@ -66,11 +67,12 @@ def _memory() -> int:
     return file
 
 
-def _of_parent(step: int, parent: int, descriptor: int) -> SharedStart:
+def _open_parent_memory(step: int, parent: int, descriptor: int) -> SharedStart:
+    """Return a start over a parent process's memory, for a spawned worker; with a memory of its own if that is gone."""
     try:
         file = os.open(f"/proc/{parent}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return SharedStart(step)  # the parent has ended, or this is not Linux
-    start = SharedStart.__new__(SharedStart)
+    start = SharedStart.__new__(SharedStart)  # without __init__, which would make a new memory
     start._own(file)
     return start

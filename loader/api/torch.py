@@ -53,10 +53,11 @@ class BatchesOnDevice:
 
     def __iter__(self) -> Iterator[Batch]:
         iterator = iter(self.batches)
-        if self._backend is None:
+        if self._backend is None:  # the batches stay on the host
             yield from iterator
             return
 
+        # `DeviceStage` asks for a step; an iterable only has a next batch. The copy thread calls this.
         def host_batch(number: int, end: int | None) -> Batch:
             batch = next(iterator)
             if not isinstance(batch, Batch):
@@ -71,14 +72,16 @@ class BatchesOnDevice:
 
         stage = DeviceStage(self._backend, host_batch)
         try:
+            # Consecutive numbers: for another one, the stage would drop batches that are ready.
             for number in count():
                 try:
                     batch = stage.take(number, None).batch
-                except StopIteration:
+                except StopIteration:  # of `host_batch`: `take` raises its errors here
                     return
                 yield batch
                 del batch  # the next one needs the memory
         finally:
+            # Also if the training leaves the loop: no thread reads `batches` after it.
             stage.dismiss()
             stage.join(LEAVE_S)
 

@@ -97,6 +97,7 @@ class PlanDataset(IterableDataset[Batch]):
             self.world.world_size,
             **{**self._options, "workers": 0, "executor": "auto"},
         ) as batches:
+            # It also checks the options, which a worker process would do too late.
             self._end = batches.end
 
     def __bool__(self) -> bool:
@@ -109,7 +110,7 @@ class PlanDataset(IterableDataset[Batch]):
     def step(self) -> int:
         """The next global step of this copy of the dataset, which a worker process does not move."""
         if self._position is None:
-            return self._first()
+            return self._first_step()
         return self._position
 
     @property
@@ -163,11 +164,12 @@ class PlanDataset(IterableDataset[Batch]):
         # Before the first batch: a state taken now belongs to this iteration.
         if get_worker_info() is not None:
             self._start.begin()
-        self._position = self._first()
+        self._position = self._first_step()
         self._resume = None
         return self._batches(self._position, self._n_seeks)
 
-    def _first(self) -> int:
+    def _first_step(self) -> int:
+        """Return the first step of this process: worker w begins w steps after the dataset."""
         if self._resume is not None:
             return self._resume
         info = get_worker_info()
@@ -179,7 +181,7 @@ class PlanDataset(IterableDataset[Batch]):
 
     def _batches(self, step: int, n_seeks: int) -> Iterator[Batch]:
         info = get_worker_info()
-        stride = 1
+        stride = 1  # steps from one batch of this process to its next one
         if info:
             stride = info.num_workers
         options = dict(self._options)
@@ -204,7 +206,7 @@ class PlanDataset(IterableDataset[Batch]):
             while True:
                 if self._n_seeks != n_seeks:  # since the previous batch, or since `iter`
                     n_seeks = self._n_seeks
-                    step = self._first()
+                    step = self._first_step()
                 batches.seek(step)
                 batch = next(batches, None)
                 if batch is None:

@@ -139,6 +139,7 @@ def delta_timestamps(
 
 
 def _field(view: View, feature: str) -> str:
+    """Return the view's field of a LeRobot feature: its name without the ending. Raises: InvalidPlan."""
     fields = [field for field in view.fields if field.rpartition(".")[0] == feature]
     if len(fields) != 1:
         raise InvalidPlan(
@@ -152,6 +153,7 @@ def _field(view: View, feature: str) -> str:
 
 
 def _row(feature: str, seconds: float, fps: Any) -> int:
+    """Return the row that lies some seconds from the frame. Raises: InvalidPlan unless it is a whole one."""
     try:
         rate = Fraction(fps)
         # Exact: a product of floats could round to the next row.
@@ -213,19 +215,23 @@ def to_lerobot(
             raise InvalidRuntime(message, what=field, given=type(value).__name__, accepted="one tensor")
         if not is_array(field):
             value = _frames(field, value, batch.fields.get(f"{field}.{DEPTH}"), depth_unit)
-        single = value.shape[1] == 1 and feature not in stacked
-        out[feature] = value[:, 0] if single else value
-        out[f"{feature}_{IS_PAD}"] = pad[:, 0] if single else pad
+        is_single = value.shape[1] == 1 and feature not in stacked
+        if is_single:
+            value = value[:, 0]
+            pad = pad[:, 0]
+        out[feature] = value
+        out[f"{feature}_{IS_PAD}"] = pad
     out["frame_index"] = batch[ROW]
     if ANCHOR_NS in batch.fields:
         # Divided as float64: float32 would keep only 24 bits of the nanoseconds.
         out["timestamp"] = (batch[ANCHOR_NS].to(torch.float64) / 1e9).to(torch.float32)
-    windows = {ROW, ANCHOR_NS}
+    # Fields that windows do not have keep their names, such as the text and columns.
+    anchor_fields = {ROW, ANCHOR_NS}
+    endings = (f".{IS_PAD}", ".age_ns", f".{DEPTH}")
     for field, value in batch.fields.items():
-        own = f"{field}.{IS_PAD}" in batch.fields
-        endings = (f".{IS_PAD}", ".age_ns", f".{DEPTH}")
-        of_window = field.rpartition(".")[0] in batch.fields and field.endswith(endings)
-        if not own and not of_window and field not in windows:
+        is_windowed = f"{field}.{IS_PAD}" in batch.fields
+        describes_windowed = field.rpartition(".")[0] in batch.fields and field.endswith(endings)
+        if not is_windowed and not describes_windowed and field not in anchor_fields:
             out[field] = value
     if TEXT in out:
         out["task"] = out.pop(TEXT)
@@ -255,7 +261,8 @@ def _frames(field: str, frames: Any, scales: Any, depth_unit: str) -> Any:
                 accepted="a fact 'depth', or 8 bits",
             )
         # The largest code of the dtype becomes 1.
-        return channels_first.to(torch.float32) / (65_535 if is_deep else 255)
+        largest = 65_535 if is_deep else 255
+        return channels_first.to(torch.float32) / largest
     if not is_gray:
         raise InvalidRuntime(
             f"to_lerobot: {field!r} is a depth video, and its frames are {frames.dtype} {list(frames.shape)}; decode "

@@ -18,6 +18,7 @@ MOST_RANGES = 64
 MOST_PARTS = 2**31
 """Group numbers multiply a part's number by a number of groups (`group_numbers`)."""
 MOST_ROWS = 2**40
+"""Most rows of a part that a record may name: a larger number would be damage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,7 +37,7 @@ class Cursor:
     def to_json(self) -> dict[str, Any]:
         undecided = []
         for part, ranges in sorted(self.ranges.items()):
-            undecided.append([part, _parse_ranges(ranges)])
+            undecided.append([part, _ranges_json(ranges)])
         return {
             "version": self.version,
             "parts": self.parts,
@@ -50,13 +51,13 @@ class Cursor:
         n_parts = stored_number(body["parts"], MOST_PARTS)
         last_part = n_parts - 1
         ranges: dict[int, Int64s] = {}
-        before = -1
+        before = -1  # the part before; parts ascend
         for part, stored in body["left"]:
             number = stored_number(part, last_part)
             if number <= before:
                 raise ValueError(f"part {number} of `left` comes after part {before}")
             before = number
-            ranges[number] = _check_ranges(stored)
+            ranges[number] = _parse_ranges(stored)
         return Cursor(
             version=text(body["version"]),
             parts=n_parts,
@@ -92,13 +93,14 @@ def range_rows(ranges: Int64s) -> Int64s:
     counts = stops - firsts
     n_rows = counts.sum()
     n_before = np.cumsum(counts) - counts  # [ranges]: rows in the ranges before
-    shift = np.repeat(firsts - n_before, counts)  # [rows]: from the number among the rows to the row
+    # [rows]: what turns a number among all rows into the row itself. The k-th row of a range is its first row plus k.
+    shift = np.repeat(firsts - n_before, counts)
     numbers = np.arange(n_rows)
     rows: Int64s = numbers + shift
     return rows
 
 
-def by_part(parts: Int64s, rows: Int64s) -> dict[int, Int64s]:
+def ranges_by_part(parts: Int64s, rows: Int64s) -> dict[int, Int64s]:
     """Return part -> its ranges. parts, rows: int64 [n], in the order of part and row."""
     ranges: dict[int, Int64s] = {}
     distinct, firsts, counts = np.unique(
@@ -119,7 +121,8 @@ def by_part(parts: Int64s, rows: Int64s) -> dict[int, Int64s]:
     return ranges
 
 
-def _parse_ranges(ranges: Int64s) -> list[list[int]] | str:
+def _ranges_json(ranges: Int64s) -> list[list[int]] | str:
+    """Return ranges as a record stores them: pairs, or a bitmap of the part's rows in base64."""
     if len(ranges) <= MOST_RANGES:
         pairs: list[list[int]] = ranges.tolist()
         return pairs
@@ -131,14 +134,15 @@ def _parse_ranges(ranges: Int64s) -> list[list[int]] | str:
     return base64.b64encode(bitmap).decode()
 
 
-def _check_ranges(stored: object) -> Int64s:
+def _parse_ranges(stored: object) -> Int64s:
+    """Return int64 [ranges, 2] from either stored form. Raises: ValueError or TypeError for other JSON."""
     if isinstance(stored, str):
         ranges = _ranges_in_bitmap(stored)
     else:
         ranges = _ranges_in_pairs(stored)
     if not len(ranges):
         raise ValueError("`left` names a part without rows")
-    bounds = ranges.reshape(-1)
+    bounds = ranges.reshape(-1)  # first, stop, first, stop, ...: each must be above the one before
     growth = np.diff(bounds)
     if growth.min() <= 0:
         raise ValueError("`left` has ranges that are empty, or out of order")
@@ -167,6 +171,7 @@ def _ranges_in_pairs(stored: object) -> Int64s:
 
 
 def check_list(value: object) -> Iterable[Any]:
+    """Return a list in a record. Raises: TypeError for another value."""
     if not isinstance(value, list):
         raise TypeError(f"{value!r:.80} is not a list")
     return value
@@ -180,6 +185,7 @@ def stored_number(value: object, most: int) -> int:
 
 
 def text(value: object) -> str:
+    """Return a text in a record. Raises: TypeError for another value."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r:.80} is not text")
     return value

@@ -21,6 +21,7 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 MOST_ENVS = 32
 """Environments that counts name; `OTHER_ENVS` has the rest, so a record stays small."""
 MOST_ENV_CHARS = 128
+"""Characters of a longer environment's name that counts keep."""
 OTHER_ENVS = "(others)"
 
 
@@ -51,6 +52,8 @@ class DecisionRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupChoice:
+    """Fate of the rows that a decision read."""
+
     verdicts: Int8s
     """int8 [rows]: a `Verdict` per row."""
     trained: Int64s
@@ -98,6 +101,7 @@ class _JudgedRows:
 
 
 def _judge(rows: pa.Table, rule: DecisionRule, policy: int) -> _JudgedRows:
+    """Judge each row and each group by the rule. Arguments are as for `choose`."""
     group = group_numbers(rows)
     policy_min = integers(rows["policy_min"])
     lag = policy - policy_min  # [rows]; below 0 for rollouts of a newer policy
@@ -166,6 +170,7 @@ def group_numbers(rows: pa.Table) -> Int64s:
     transaction = integers(rows["transaction"])
     # [rows]: equal for rows of one group. A transaction's number is a part's position, so the product stays small.
     code = transaction * n_ids + id_codes
+    # In the order of the codes: first_rows [groups], and index [rows], the position of each row's code.
     _, first_rows, index = np.unique(
         code,
         return_index=True,
@@ -173,7 +178,7 @@ def group_numbers(rows: pa.Table) -> Int64s:
     )
     n_groups = len(first_rows)
     by_first_row = np.argsort(first_rows)  # [groups]
-    number = np.empty(n_groups, np.int64)
+    number = np.empty(n_groups, np.int64)  # [groups]: the number of each code's group
     number[by_first_row] = np.arange(n_groups)
     return number[index]
 
@@ -208,7 +213,7 @@ def _counts_by_env(rows: pa.Table, verdicts: Int8s) -> list[list[Any]]:
         tokens,
         side="left",
     )
-    quartile = 4 * rank // max(1, n_decided)
+    quartile = 4 * rank // max(1, n_decided)  # [decided]: 0 for the shortest rollouts, 3 for the longest
     is_trained = verdicts[decided] == Verdict.TRAINED
 
     stored_envs = rows["env"].to_pylist()

@@ -23,11 +23,13 @@ FORMAT = 2
 """Format of a decision's record."""
 FOLLOW_FORMAT = 1
 """Format of a record of `loader.follow`."""
+# Bounds of a stored record: larger numbers are damage.
 MOST_BYTES = 2**24
 MOST_STEP = 2**53
 MOST_STEPS = 2**31
 MOST_COUNT = 2**53
 MOST_POLICY = 2**62
+"""Bound of a policy's version, which may also be negative."""
 MOST_LIKES = 64
 """Runs that follow one another by `like`, at most."""
 _PLAN = re.compile(r"p-[0-9a-f]{64}")
@@ -37,6 +39,8 @@ _COUNTED = ("groups", "sequences", "trained", "stale", "small")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecisionRecord:
+    """A decision as it is stored: its arguments, its plan, and where the next one begins."""
+
     run: str
     step: int
     """First step of the decision."""
@@ -182,10 +186,12 @@ def parse_like(body: Mapping[str, Any], key: str) -> LikeRecord:
 
 
 def decision_key(run: str, step: int) -> str:
+    """Return the key of the decision that begins at a step."""
     return f"follows/{run}/{step:019d}.json"
 
 
 def like_folder(run: str) -> str:
+    """Return the prefix of the record that names the run which a run repeats."""
     return f"follows/{run}/like/"
 
 
@@ -266,11 +272,12 @@ class RunRecords:
         return self._original.covering(min(step, last_shared))
 
     def last(self) -> DecisionRecord | None:
+        """Return the last decision, or None. Lists the records."""
         return self.covering(MOST_STEP)
 
     def create(self, record: DecisionRecord) -> DecisionRecord:
         """Store a decision unless its step has one; return the stored one. Raises: Forbidden."""
-        return self._created(record, record.key)
+        return self._create_once(record, record.key)
 
     def owner(self, record: DecisionRecord) -> "RunRecords":
         """Return the records of the run that made a decision: this one, or one that it repeats."""
@@ -284,7 +291,7 @@ class RunRecords:
 
     def replace(self, record: DecisionRecord, new: DecisionRecord) -> DecisionRecord:
         """Store a replacement unless there is one; return the stored one."""
-        return self._created(new, _replacement_key(record))
+        return self._create_once(new, _replacement_key(record))
 
     def create_like(self, like: LikeRecord) -> None:
         """Store the run that this one repeats. Raises: PlanMismatch if it has decided steps, or repeats another run."""
@@ -314,6 +321,7 @@ class RunRecords:
         self._original = RunRecords(self._store, like.like, 1)
 
     def _own_steps(self) -> list[int]:
+        """Return the first step of each decision of this run, ascending, without the steps that it repeats."""
         prefix = f"follows/{self.run}/"
         # Replacements and `like` lie in folders below it.
         steps = []
@@ -323,7 +331,8 @@ class RunRecords:
                 steps.append(int(match[1]))
         return sorted(steps)
 
-    def _created(self, record: DecisionRecord, key: str) -> DecisionRecord:
+    def _create_once(self, record: DecisionRecord, key: str) -> DecisionRecord:
+        """Store a record, unless another process already did; return the stored one."""
         data = record.to_json()
         if self._put(key, data):
             return record
@@ -365,6 +374,7 @@ class RunRecords:
             raise self._damage_error(key, error) from error
 
     def _read_like(self) -> LikeRecord | None:
+        """Return the record that names the run which this one repeats; None for a run of its own. Raises: Corrupt."""
         keys = [info.key for info in self._store.list(like_folder(self.run))]
         if not keys:
             return None
@@ -383,6 +393,7 @@ class RunRecords:
             raise self._damage_error(keys[0], error) from error
 
     def _read_body(self, key: str) -> dict[str, Any] | None:
+        """Return the JSON of a record, or None if there is none. Raises: Corrupt; FormatTooNew."""
         try:
             data = self._store.get(key).data
         except ObjectNotFound:

@@ -12,7 +12,7 @@ from ..dataset.tables.parquet import integers, take_rows
 from ..dataset.versions.sample_rows import columns_of_rows
 from ..dataset.versions.version import Version
 from ..errors import Corrupt, InvalidSample, PlanMismatch
-from .cursor import Cursor, by_part, range_rows
+from .cursor import Cursor, range_rows, ranges_by_part
 from .decide import GroupChoice, Verdict
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -20,8 +20,11 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 BLOCK_ROWS = 4096
 """Rows that are read together. A decision reads no further than it must: a backlog may hold millions."""
 PLACES = ("part", "row", "ordinal", "transaction")
+"""Columns of a row's position: its part, its row there, its ordinal in the version, its transaction's first part."""
 NEEDED = ("group_id", "policy_min")
+"""Columns that decide: each row must have a value."""
 COUNTED = ("env", "n_tokens", "reward")
+"""Columns that decide nothing: a decision counts by them, and a user reads them."""
 
 
 def check_continues(version: Version, cursor: Cursor, run: str) -> bool:
@@ -69,7 +72,10 @@ def read_undecided(
 
 
 def _blocks(parts: PartsTable, cursor: Cursor, block_rows: int) -> Iterator[list[int]]:
-    """Yield positions of parts with undecided rows, block by block; a transaction's parts are in one block."""
+    """Yield positions of parts with undecided rows, block by block; a transaction's parts are in one block.
+
+    block_rows: rows of a block, exceeded until its last transaction is complete.
+    """
     block: list[int] = []
     n_rows = 0
     transaction = None
@@ -89,6 +95,7 @@ def _blocks(parts: PartsTable, cursor: Cursor, block_rows: int) -> Iterator[list
 
 
 def part_transaction(parts: PartsTable, position: int) -> str:
+    """Return the id of the transaction that wrote a part."""
     part = parts.id(position)
     transaction, _, _ = part.rpartition("-")  # a part is named <transaction>-<name>
     return transaction
@@ -154,6 +161,7 @@ def _open_rows(
     is_live = parts.live_members(position)  # bool [rows of the part]
     n_live = np.cumsum(is_live, dtype=np.int64)  # [rows of the part]: live rows up to each
     live_rows = rows[is_live[rows]]
+    # Ordinals count live rows only.
     ordinals: Int64s = first_ordinal + n_live[live_rows] - 1
     return live_rows, ordinals
 
@@ -208,12 +216,13 @@ def _column(
     kind: pa.DataType,
     n_rows: int,
 ) -> Any:
-    """Return a column as a type, null where a value has none; nulls for a column that the dataset lacks."""
+    """Return a counted column, cast to `kind`; nulls if the dataset lacks it, or a value cannot be cast."""
     if name not in columns.column_names:
         return pa.nulls(n_rows, kind)
     try:
         return pc.cast(columns[name], kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # it only counts
+    # It decides nothing (`COUNTED`), so a column of another type must not stop the training.
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return pa.nulls(n_rows, kind)
 
 
@@ -252,24 +261,25 @@ def next_cursor(
     version: Version,
     cursor: Cursor,
     rows: pa.Table,
-    n_read: int,
+    n_parts_read: int,
     choice: GroupChoice,
 ) -> Cursor:
-    """Return the position after a decision. Rows that are not live are decided.
+    """Return the position after a decision. Rows that are not live count as decided: `rows` has none of them.
 
-    rows, n_read: the pair of `read_undecided` that the decision chose from: n_read is a number of parts.
+    rows, n_parts_read: the pair of `read_undecided` that the decision chose from.
     """
     is_undecided = choice.verdicts == Verdict.UNDECIDED
     parts = integers(rows["part"])
     part_rows = integers(rows["row"])
-    ranges = by_part(
+    ranges = ranges_by_part(
         parts[is_undecided],
         part_rows[is_undecided],
     )
     for part, part_ranges in cursor.ranges.items():
-        if part >= n_read:  # the decision had enough groups before it
+        # Earlier decisions left rows of this part, and this one had enough groups before it read them.
+        if part >= n_parts_read:
             ranges[part] = part_ranges
-    n_parts = max(cursor.parts, n_read)
+    n_parts = max(cursor.parts, n_parts_read)
     return Cursor(
         version=version.id,
         parts=n_parts,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.api.report import Report, _newest, new_reports
+from loader.api.report import Report, _newest_number, new_reports
 from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, InvalidRuntime, NotARoot
 from loader.storage import open_store
 from tests.refusals import refusal
@@ -271,7 +271,7 @@ def test_newest_number_is_found_in_few_requests(n: int) -> None:
                 raise loader.errors.ObjectNotFound(key)
 
     store = Counting()
-    assert _newest(store, "photos") == n  # type: ignore[arg-type]
+    assert _newest_number(store, "photos") == n  # type: ignore[arg-type]
     assert store.asked <= 2 * math.ceil(math.log2(n + 2)) + 1
 
 

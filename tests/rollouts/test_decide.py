@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from loader.rollouts.cursor import START, Cursor, by_part, range_rows
+from loader.rollouts.cursor import START, Cursor, range_rows, ranges_by_part
 from loader.rollouts.decide import (
     MOST_ENVS,
     OTHER_ENVS,
@@ -100,7 +100,7 @@ def test_cursor_comes_back_from_json_however_its_rows_lie() -> None:
     for density in (0.02, 0.5, 0.98):
         is_undecided = draw.random((3, 700)) < density
         parts, rows = np.nonzero(is_undecided)
-        cursor = Cursor(version="v-1", parts=9, last="t-w0", ranges=by_part(parts, rows))
+        cursor = Cursor(version="v-1", parts=9, last="t-w0", ranges=ranges_by_part(parts, rows))
         again = Cursor.from_json(cursor.to_json())
         assert (again.version, again.parts, again.last) == ("v-1", 9, "t-w0")
         restored = np.zeros_like(is_undecided)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from threading import Lock, Thread
+from threading import Lock, Thread, current_thread
 from typing import Any
 
 from ...dataset.root import Root
@@ -57,12 +57,16 @@ class Recorder:
 
     def __init__(self, trail: Trail, recipe: Recipe, epochs: int | None) -> None:
         self._trail = trail
+        self._rows: list[StepRow] = []
+        self._lock = Lock()
+        self._reset(recipe, epochs)
+
+    def _reset(self, recipe: Recipe, epochs: int | None) -> None:
         self._recipe = recipe
         self._epochs = epochs
         self._noted_plan = recipe.plan  # of the step that was delivered last
         self._world = recipe.world
-        self._rows: list[StepRow] = []
-        self._lock = Lock()
+        self._has_delivered = False
         self._wake = Signal()
         self._end = Signal()
         self._ended = False
@@ -89,6 +93,7 @@ class Recorder:
         )
         self._first = self._n = 0
         self._noted_plan = self._recipe.plan
+        self._has_delivered = True
         with self._lock:
             self._rows.append(row)
             n = len(self._rows)
@@ -103,7 +108,7 @@ class Recorder:
         self._real = piece.ordinals >= 0
 
     def note(self, values: Mapping[str, Any], per_sample: Mapping[str, Any]) -> None:
-        if not self._rows:
+        if not self._has_delivered:
             raise InvalidRuntime(
                 "note() before the first batch: it is of the step that was handed out last",
                 what="note",
@@ -173,7 +178,8 @@ class Recorder:
             self._record_start()
         except Exception as error:  # noqa: BLE001 - no trail may end a training
             self._note_failure([], error)
-        while not self._ended:
+        # A thread that a close did not wait for leaves the loop to its successor.
+        while not self._ended and self._thread is current_thread():
             self._wake.wait(interval_s)
             self._write()
             self._end.wait(gap_s)
@@ -249,6 +255,7 @@ class RunRecorder(Recorder):
                 accepted="None, or a loader.Trail",
             )
         self.trail = trail
+        self._is_new = True
         self._has_begun = False
 
     @property
@@ -260,9 +267,15 @@ class RunRecorder(Recorder):
         """Record the next Loader; return None if its rank is not recorded."""
         if not self.trail.records(recipe.world.rank):
             return None
-        if not self._has_begun:
+        if self._is_new:
             super().__init__(self.trail, recipe, epochs)
-            self._has_begun = True
+            self._is_new = False
+        elif not self._has_begun:
+            # Rows that the last close could not write are written with the next ones.
+            with self._lock:
+                self._rows = [row for row in self._rows if row.changed]
+            self._reset(recipe, epochs)
+        self._has_begun = True
         self._recipe = recipe
         return self
 

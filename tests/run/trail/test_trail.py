@@ -706,6 +706,26 @@ def test_run_recorder_begins_again_after_it_was_closed(memory_root, samples):
     assert len(trail.starts) == 1
 
 
+def test_run_recorder_writes_rows_of_a_failed_close_later(memory_root, samples):
+    stops = [2, 4]
+    plans = plans_of_steps(memory_root, samples, stops)
+    shared = recorder.RunRecorder(loader.Trail(memory_root, "r"))
+    memory_root.store = store = Refusing(memory_root.store)
+    train_in_turn(plans[:1], stops[:1], shared, framework="numpy")
+    shared.close(wait=True)
+    store.refuses = False
+    with loader.Loader(plans[1], 0, 1, trail=shared, workers=0, framework="numpy") as batches:
+        batches.seek(2)
+        with refusal(InvalidRuntime, what="note", where="first batch"):
+            batches.note(loss=1.0)
+        assert next(batches).step == 2
+        batches.note(loss=1.0)
+    shared.close(wait=True)
+    trail = loader.read_trail(memory_root, "r")
+    assert trail.steps["step"].to_list() == [0, 1, 2]
+    assert trail.steps["note.loss"].to_list() == [0, 0.5, 1]
+
+
 def test_run_recorder_obeys_the_ranks_of_its_trail(memory_root, samples):
     (plan,) = plans_of_steps(memory_root, samples, [2])
     shared = recorder.RunRecorder(loader.Trail(memory_root, "r", ranks=(1,)))

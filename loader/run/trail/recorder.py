@@ -9,7 +9,7 @@ apart: at most ten a second if all ranks are recorded.
 import hashlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from threading import Lock, Thread, current_thread
@@ -207,8 +207,8 @@ class Recorder:
             del self._rows[:-1]
         try:
             start = self._record_start()
-            if rows:
-                self._put(written, start)
+            for ascending in _ascending_rows(written):
+                self._put(ascending, start)
         except Exception as error:  # noqa: BLE001 - as above
             self._note_failure(rows, error)
 
@@ -237,6 +237,17 @@ class Recorder:
         name = f"{rows[0].step:019d}-{hashlib.sha256(data).hexdigest()[:16]}.parquet"
         folder = f"{trail_folder(self._trail.run)}{self._world.rank}-of-{self._world.world_size}/"
         self._trail.root.store.put_if_absent(folder + name, data)
+
+
+def _ascending_rows(rows: list[StepRow]) -> Iterator[list[StepRow]]:
+    """Yield the rows between two seeks to an earlier step: readers of some steps find an object by its first one."""
+    begin = 0
+    for position in range(1, len(rows)):
+        if rows[position].step < rows[position - 1].step:
+            yield rows[begin:position]
+            begin = position
+    if rows:
+        yield rows[begin:]
 
 
 class RunRecorder(Recorder):

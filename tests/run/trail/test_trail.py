@@ -649,6 +649,16 @@ def test_part_of_a_trail_has_the_last_try_of_each_step(tmp_path, samples):
         assert {row["step"]: row["at_us"] for row in part.to_dicts()} == {step: last[step] for step in steps}
 
 
+def test_part_of_a_trail_has_steps_after_a_seek_back(memory_root, plan):
+    trail = loader.Trail(memory_root, "r")
+    with loader.Loader(plan, 0, 1, framework="numpy", workers=0, trail=trail) as batches:
+        for first in (3, 0):
+            batches.seek(first)
+            next(batches), next(batches)
+    for step in (0, 1, 3, 4):
+        assert read_rank_trail(memory_root, "r", range(step, step + 1)).steps["step"].to_list() == [step]
+
+
 def plans_of_steps(root, samples, stops):
     """Plans that follow one another, each up to a step of `stops`."""
     version = samples.write(root, "photos", range(40), part_samples=9)

@@ -81,7 +81,11 @@ class Picture(Featurizer):
 
 def luma_of(pixels: Array) -> Array:
     """Return luma, float32 [...] from 0 to 1, of uint8 RGB [..., 3]."""
-    luma: Array = pixels @ (LUMA / np.float32(255))
+    # BLAS is avoided because its sums depend on the processor: a batch has the same bytes on each node.
+    red, green, blue = LUMA / np.float32(255)
+    luma: Array = pixels[..., 0] * red
+    luma += pixels[..., 1] * green
+    luma += pixels[..., 2] * blue
     return luma
 
 

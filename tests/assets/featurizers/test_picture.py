@@ -1,6 +1,8 @@
 """Picture statistics against what is known of synthesised pictures, and against SciPy."""
 
 import io
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from assets.featurizers import make as featurizer
 from assets.featurizers.picture import laplacian_variance, luma_of
 from assets.media.unit import Unusable
 from tests.refusals import refusal
+from tests.servers.processes import python
 
 
 def flat(*rgb: int, height: int = 72, width: int = 128) -> np.ndarray:
@@ -32,6 +35,27 @@ def test_luma_of_gray(make: Any, level: int) -> None:
     assert columns["luma_mean_ratio"] == pytest.approx(level / 255, abs=0.003)
     assert columns["luma_std_ratio"] == columns["chroma_mean_ratio"] == 0
     assert columns["luma_contrast_ratio"] == columns["sharpness_laplacian_var"] == 0
+
+
+LUMA_CRC = """
+import zlib
+import numpy as np
+from assets.featurizers.picture import luma_of
+from assets.media.video.colour import hlg_light
+
+pixels = np.random.default_rng(1).integers(0, 256, (64, 65, 3), np.uint8)
+scene = pixels / np.float32(255)
+print(zlib.crc32(luma_of(pixels).tobytes()), zlib.crc32(hlg_light(scene).tobytes()))
+"""
+
+
+def test_luma_has_the_same_bits_with_the_kernels_of_every_processor() -> None:
+    kernels = ["Nehalem", "SkylakeX" if "avx512bw" in Path("/proc/cpuinfo").read_text() else "Haswell"]
+    crcs = [
+        python("-c", LUMA_CRC, check=True, env={**os.environ, "OPENBLAS_CORETYPE": kernel}).stdout
+        for kernel in kernels
+    ]
+    assert crcs[0] == crcs[1]
 
 
 def test_luma_of_the_primaries() -> None:

@@ -72,12 +72,21 @@ def history(properties, first, growths):
     return views, list(accumulate(gap for gap, *_ in growths))
 
 
+def state_or_error(plan, step):
+    """The plan's state, or why it has none: a growth may remove a sample with all of its substitutes."""
+    try:
+        return plan.state(step)
+    except InvalidPlan as error:
+        return str(error)
+
+
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(first=FIRST, growths=GROWTHS, mixed=st.sampled_from((None, (), (4, 8))))
 @example(
     first={"b0": 9, "b1": 8}, growths=[(5, {"b0": 6, "é": 7}, {"b1"}), (6, {"b1": 5}, {0})], mixed=(4, 8)
 )
 @example(first={"b0": 9, "b1": 8}, growths=[(4, {"b0": 9}, set()), (2, {"b0": 5}, {"b1"})], mixed=())
+@example(first={"b0": 8}, growths=[(4, {"b0": 1, "b1": 1}, {"b0"})], mixed=(4, 8))
 def test_batches_are_the_reference(properties, reference, reopen_plan, first, growths, mixed):
     views, steps = history(properties, first, growths)
     other = None if mixed is None else {"b0": 9, "w": 7}
@@ -87,7 +96,7 @@ def test_batches_are_the_reference(properties, reference, reopen_plan, first, gr
     properties.check_bucket_growth(reference, made, 20)
     again = reopen_plan(made)
     assert again == made
-    assert [again.state(step) for step in (0, 9)] == [made.state(step) for step in (0, 9)]
+    assert [state_or_error(again, step) for step in (0, 9)] == [state_or_error(made, step) for step in (0, 9)]
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)

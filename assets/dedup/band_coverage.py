@@ -38,12 +38,13 @@ def coverage(
     version: "loader.Version",
     field: str,
 ) -> Coverage:
+    """Return how stored segments cover a version's parts with a field. Reads the records; changes nothing."""
     store = version.store
     parts = {part.own: part for part in version_parts(version, field)}
     uncovered = dict(parts)
     stored: list[BandSegment] = []
     superseded: list[str] = []
-    old: set[str] = set()
+    old: set[str] = set()  # folders whose newest object is older than `KEPT_S`
     for folder, objects in list_segments(store, version.dataset).items():
         newest_us = max(info.modified_us or 0 for info in objects.values())
         if newest_us < (time.time() - KEPT_S) * 1e6:
@@ -58,6 +59,7 @@ def coverage(
                 superseded.append(folder)
         elif folder in old:  # the rest of a killed run; a young one may be in the making
             superseded.append(folder)
+    # The largest first: a part is read from the largest segment that has it.
     stored.sort(key=lambda segment: (-segment.n_bands, segment.folder))
     segments: list[BandSegment] = []
     for segment in stored:
@@ -66,6 +68,7 @@ def coverage(
             segments.append(segment)
             for part in useful:
                 del uncovered[part.own]
+        # A young segment with an unknown part may be another run's, over a newer version.
         elif segment.folder in old or all(part.own in parts for part in segment.parts):
             superseded.append(segment.folder)
     return Coverage(

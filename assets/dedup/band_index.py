@@ -60,8 +60,7 @@ def documents_with_bands(
     """
     band_row = np.repeat(np.arange(len(hashes)), hashes.shape[1])  # [14 n]: row of each band
     flat = hashes.ravel()
-    # int64 [14 n]: bands by hash.
-    order = np.argsort(flat, kind="stable")
+    order = np.argsort(flat, kind="stable")  # int64 [14 n]: bands by hash
     for attempt in range(ATTEMPTS):
         try:
             covered = index_version(version, field)
@@ -85,6 +84,7 @@ def _pairs(
     hashes: UInt64s,
     band_row: Int64s,
 ) -> tuple[Int64s, Int64s]:
+    """Return the pairs as `documents_with_bands`. hashes: uint64 [14 n], ascending. band_row: int64 [14 n]."""
     n_ordinals = max(len(version), 1)
     codes = [np.zeros(0, np.int64)]
     for segment in covered.segments:
@@ -92,7 +92,7 @@ def _pairs(
             # int64 [stored bands]: first searched band with an equal hash.
             first = np.searchsorted(hashes, bands.hashes, side="left")
             end = np.searchsorted(hashes, bands.hashes, side="right")
-            hit = np.flatnonzero(end > first)
+            hit = np.flatnonzero(end > first)  # stored bands with an equal hash
             ordinals = live_ordinals(
                 version,
                 covered,
@@ -179,15 +179,17 @@ def _new_segment(
             documents.append(start + rows[span][known])
         indexed.append(IndexedPart(own=part.own, excluded=tuple(np.flatnonzero(~members).tolist())))
         start += part.own.n_rows
+    # `concatenate` needs an array, also without documents.
     flat = np.concatenate([np.zeros(0, np.uint64), *(one.ravel() for one in hashes)])
     owners = np.concatenate([np.zeros(0, np.int64), *documents]).astype(np.uint32)
     bands = sort_bands(flat, np.repeat(owners, N_BANDS))
 
-    def read(
+    def read_file_bands(
         first_byte: int,
         end_byte: int,
     ) -> Bands:
-        ends = np.searchsorted(bands.hashes >> np.uint64(56), [first_byte, end_byte])
+        highest_byte = bands.hashes >> np.uint64(56)
+        ends = np.searchsorted(highest_byte, [first_byte, end_byte])
         return bands.take(slice(int(ends[0]), int(ends[1])))
 
     return put_segment(
@@ -195,7 +197,7 @@ def _new_segment(
         version.dataset,
         indexed,
         len(bands),
-        read,
+        read_file_bands,
     )
 
 
@@ -267,6 +269,7 @@ def _merge(
         own_starts = np.full(len(segment.parts), -1, np.int64)
         for number, part in enumerate(segment.parts):
             known = covered.parts.get(part.own)
+            # Left out: a part that the version lacks, that an earlier segment has, or of which rows are missing here.
             if known is None or part.own in indexed or not covers(version, covered.parts, part):
                 continue
             members = version.parts.live_members(known.position)
@@ -276,13 +279,14 @@ def _merge(
             start += part.own.n_rows
         new_starts.append(own_starts)
 
-    def read(
+    def read_file_bands(
         first_byte: int,
         end_byte: int,
     ) -> Bands:
+        """Return the live bands of one file of the merged segment, from all segments."""
         bands = [no_bands()]
         for segment, own_starts in zip(segments, new_starts, strict=True):
-            between = read_band_range(
+            stored = read_band_range(
                 version.store,
                 segment,
                 first_byte,
@@ -294,19 +298,20 @@ def _merge(
                     covered,
                     segment,
                     own_starts,
-                    between,
+                    stored,
                 )
             )
         merged = joined(bands)
         return sort_bands(merged.hashes, merged.documents)
 
+    # An upper bound, which only decides the number of files: bands of removed documents are left out.
     n_bands = sum(segment.n_bands for segment in segments)
     return put_segment(
         version.store,
         version.dataset,
         indexed.values(),
         n_bands,
-        read,
+        read_file_bands,
     )
 
 

@@ -38,6 +38,7 @@ FORMAT = 1
 FILE_BANDS = 2**20
 """Bands of a file that is not too large: 12 MiB."""
 MAX_FILES = 256
+"""Most files of a segment: one per first byte of a hash."""
 ROW_GROUP_BANDS = 2**12
 """Bands that a look-up reads at least: 48 KiB."""
 KIND = "bands"
@@ -76,6 +77,7 @@ def sort_bands(
     hashes: UInt64s,
     documents: UInt32s,
 ) -> Bands:
+    """Return bands by hash, and bands of one hash by document. hashes: uint64 [n]. documents: uint32 [n]."""
     order = np.lexsort((documents, hashes))
     return Bands(hashes=hashes[order], documents=documents[order])
 
@@ -116,7 +118,7 @@ def bands_folder(dataset: str) -> str:
 
 
 def n_files(n_bands: int) -> int:
-    """Return the number of a segment's files: a power of two."""
+    """Return the number of a segment's files: a power of two, so that each has equally many first bytes."""
     n = 1
     while n < MAX_FILES and n_bands > n * FILE_BANDS:
         n *= 2
@@ -137,7 +139,7 @@ def put_segment(
     indexed = tuple(parts)
     facts = [[*part.own, list(part.excluded)] for part in indexed]
     folder = f"{bands_folder(dataset)}{_digest(facts)}/"
-    width = MAX_FILES // n_files(n_bands)
+    width = MAX_FILES // n_files(n_bands)  # first bytes of a file
     files = []
     for first_byte in range(0, MAX_FILES, width):
         bands = read(first_byte, first_byte + width)
@@ -159,6 +161,7 @@ def _put_file(
     path: str,
     bands: Bands,
 ) -> TableFile:
+    """Store a file of a segment, over one that is there: the name does not depend on its bytes."""
     columns = [pa.array(bands.hashes), pa.array(bands.documents)]
     table = pa.Table.from_arrays(columns, schema=_SCHEMA)
     data = hashed_table_bytes(
@@ -235,8 +238,8 @@ def _parse_part(
     """Return a part of a record, which anyone may have written. Raises: ValueError, TypeError."""
     rows = tuple(int(row) for row in excluded)
     own = SegmentPart(str(part), str(source), int(n_rows))
-    bounds = [0, *rows, own.n_rows]
-    if min(bounds) < 0 or any(row >= own.n_rows for row in rows):
+    is_inside = all(0 <= row < own.n_rows for row in rows)
+    if own.n_rows < 0 or not is_inside:
         raise ValueError(f"part {own.part} has {own.n_rows} rows, and excludes others")
     return IndexedPart(own=own, excluded=rows)
 
@@ -291,6 +294,7 @@ def read_band_range(
     high = (end_byte << 56) - 1
 
     def choose(footer: pq.FileMetaData) -> list[int]:
+        """Return the row groups that may have a hash of the range."""
         groups = []
         for group in range(footer.num_row_groups):
             statistics = footer.row_group(group).column(0).statistics

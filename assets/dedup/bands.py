@@ -46,13 +46,14 @@ def band_hashes(signatures: UInt32s) -> UInt64s:
             BAND_VALUES,
         )
         mixed = hashes[first : first + _ROWS_AT_ONCE]
+        # A hash begins with its band's number: equal values in different bands are no match.
         mixed[:] = np.arange(
             1,
             N_BANDS + 1,
             dtype=np.uint64,
         )
-        for place in range(BAND_VALUES):
-            mixed ^= bands[:, :, place]
+        for value in range(BAND_VALUES):
+            mixed ^= bands[:, :, value]
             _mix(mixed)
     return hashes
 

@@ -122,8 +122,8 @@ def near_published(
         document,
         ordinals,
     )
-    # bool [pairs].
-    is_near = n_equal >= least_equal_values(match.min_similarity)
+    is_near = n_equal >= least_equal_values(match.min_similarity)  # bool [pairs]
+    # Keys are read only for documents of near pairs.
     near_ordinals = np.unique(ordinals[is_near])
     names = dict(zip(near_ordinals.tolist(), version.keys(near_ordinals), strict=True))
     left_out = [ordinal for ordinal, key in names.items() if key in but]

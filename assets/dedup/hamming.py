@@ -55,7 +55,7 @@ class Chunk:
         return values
 
 
-def cut(n_chunks: int, max_distance: int) -> tuple[Chunk, ...]:
+def cut_hashes(n_chunks: int, max_distance: int) -> tuple[Chunk, ...]:
     """Cut 64 bits into chunks so that hashes within `max_distance` are within the radius of some chunk.
 
     Chunks with a negative radius are left out.
@@ -81,8 +81,9 @@ def cheapest_chunks(n_hashes: int, max_distance: int) -> tuple[Chunk, ...]:
     """Return the cheapest cut for searching `n_hashes` random hashes. Raises: InvalidSpec beyond `MAX_DISTANCE`."""
     if not 0 <= max_distance <= MAX_DISTANCE:
         raise invalid_option("max_distance", max_distance, f"0 to {MAX_DISTANCE} bits")
+    # A chunk's table has 2^bits entries: at most four per hash, unless there are few hashes.
     longest = min(_MAX_CHUNK_BITS, max(8, n_hashes.bit_length() + 1))
-    cuts = [cut(n_chunks, max_distance) for n_chunks in range(3, 17)]
+    cuts = [cut_hashes(n_chunks, max_distance) for n_chunks in range(3, 17)]
     accepted = [chunks for chunks in cuts if max(chunk.bits for chunk in chunks) <= longest]
 
     def cost(chunks: tuple[Chunk, ...]) -> float:
@@ -185,6 +186,7 @@ def near_rows(index: HashIndex, queries: UInt64s) -> tuple[Int64s, Int64s, Int64
 
 
 def _distance(hashes: UInt64s, row: Int64s, queries: UInt64s, query: Int64s) -> Int64s:
+    """Return int64 [pairs]: differing bits of the most different of a pair's k hashes."""
     differ = np.bitwise_count(hashes[row] ^ queries[query])
     bits: Int64s = differ.max(axis=1, initial=0).astype(np.int64)
     return bits
@@ -196,7 +198,7 @@ def n_compared(index: HashIndex, queries: UInt64s) -> int:
     for table in index.tables:
         near_masks = masks(table.chunk.bits, table.chunk.radius)
         query_values = table.chunk.values(queries[:, 0])
-        values = query_values[:, None] ^ near_masks
+        values = query_values[:, None] ^ near_masks  # [queries, masks]: values within the radius
         counts = table.starts[values + 1] - table.starts[values]
         total += int(counts.sum(dtype=np.int64))
     return total

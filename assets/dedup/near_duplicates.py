@@ -87,6 +87,7 @@ def published_samples(
 
 
 def newest_version(root: loader.Root, dataset: str) -> loader.Version | None:
+    """Return the newest version, opened; None before the first."""
     newest = root.state.newest(dataset)
     if newest is None:
         return None
@@ -125,7 +126,7 @@ def near_published(new: Candidates, published: Published, policy: NearDuplicates
     if policy.embedding and new.embeddings:
         for first, embeddings in _embeddings(published, policy.embedding.field):
             near = near_embeddings(new.embeddings, embeddings, policy.embedding.min_cosine)
-            searches.append(near.shifted(first))
+            searches.append(near.shifted(first))  # from rows of the chunk to rows of the candidates
     pairs = merge_pairs(*searches)
     # int64 [pairs]: kind of the new sample; below 0 if it is not compared.
     kind = new.pictures.kind[pairs.query]
@@ -139,7 +140,7 @@ def _embeddings(published: Published, field: str) -> Iterator[tuple[int, Embeddi
     if version is None or field not in version.fields:
         return
     decode = find_decoder(field)
-    has = version.parts.has_group(version.group_of(field))
+    has_field = version.parts.has_group(version.group_of(field))  # bool [parts]
     # int64 [candidates]: best row of each.
     rows: Int64s = published.members.list.first().to_numpy().astype(np.int64)
     ordinals = published.table["ordinal"].to_numpy()[rows]
@@ -148,7 +149,7 @@ def _embeddings(published: Published, field: str) -> Iterator[tuple[int, Embeddi
         chunk = ordinals[first : first + EMBEDDINGS_AT_ONCE]
         # int64 [k]: places in the chunk whose parts have the field.
         positions, _ = version.parts.locate(chunk)
-        present = np.flatnonzero(has[positions])
+        present = np.flatnonzero(has_field[positions])
         addresses = version.address(chunk[present], [field])
         samples = read_fields(version.shard_store, addresses, pins=pins)
         vectors: list[Any] = [None] * len(chunk)
@@ -210,14 +211,16 @@ def find_copies(
     published samples that these replace. Costs as `dedup.near_duplicates` and `dedup.hamming`. Raises: FieldMismatch;
     Corrupt.
     """
-    place = {row["key"]: position for position, row in enumerate(landed)}
+    landing_order = {row["key"]: position for position, row in enumerate(landed)}
+    last = len(landing_order)  # of an object that is not among them
     # In landing order, since the first of equal samples stays.
-    rows = sorted(samples, key=lambda row: (place.get(row["raw_key"], len(place)), row["key"]))
+    rows = sorted(samples, key=lambda row: (landing_order.get(row["raw_key"], last), row["key"]))
     newest = newest_version(root, dataset)
-    # A sample that replaces a published one is not a copy of it.
+    # A sample is not a copy of the published one that it replaces, which has its key or is named in `replaced`.
     but = [*(row["key"] for row in samples), *replaced]
     images = [row for row in rows if row["kind"] in KINDS]
     copies = BatchCopies(compared_with=newest.id if newest else "")
+    # Without a search among documents, the counts of a batch come from here, also if it has no image.
     if images or policy.text is None:
         copies = _image_copies(root, newest, policy, images, parts, but)
     if policy.text is not None:
@@ -228,6 +231,7 @@ def find_copies(
 
 
 def _with_documents(copies: BatchCopies, documents: DocumentCopies) -> BatchCopies:
+    """Return the copies among images and documents together, with their counts added."""
     counts = {
         "near_duplicates": len(documents.of),
         "superseded": 0,
@@ -275,6 +279,7 @@ def _embeddings_of_parts(
     keys: Sequence[str],
     name: str,
 ) -> Embeddings:
+    """Return the embedding of each key, in order, from the field `name` of a batch's parts."""
     decode = find_decoder(name)
     chosen = set(keys)
     embedding_of: dict[str, Any] = {}

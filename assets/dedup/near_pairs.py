@@ -23,6 +23,7 @@ PLACES = 3
 """Most images per sample."""
 
 _NOTHING = -1
+"""Form and kind of a sample that cannot be compared."""
 _ALL_FLAT = (1 << PLACES) - 1
 _PREFERRED = (1, 0, 2)
 """Images are looked up middle first, since clips start and end with fades."""
@@ -175,6 +176,7 @@ def index_images(pictures: ImageHashes, max_distance: int) -> dict[int, IndexedF
     comparable = pictures.form[pictures.form != _NOTHING]
     for form in np.unique(comparable).tolist():
         rows = np.flatnonzero(pictures.form == form)
+        # Bit k of a form is 1 if image k is flat or missing.
         places = tuple(place for place in _PREFERRED if not form >> place & 1)
         index = hamming.build(pictures.hashes[rows][:, places], max_distance)
         forms[form] = IndexedForm(rows=rows, places=places, index=index)
@@ -183,27 +185,28 @@ def index_images(pictures: ImageHashes, max_distance: int) -> dict[int, IndexedF
 
 def find(forms: dict[int, IndexedForm], queries: ImageHashes, *, mirrored: bool) -> NearPairs:
     """Return every pair of a query and a near indexed sample. mirrored: also match mirrored queries."""
-    pairs = [_find(forms, queries.form, queries.hashes, HASH)]
+    pairs = [_find_near(forms, queries.form, queries.hashes, HASH)]
     if mirrored:
-        pairs.append(_find(forms, queries.form, queries.mirrored, MIRROR))
+        pairs.append(_find_near(forms, queries.form, queries.mirrored, MIRROR))
     return merge_pairs(*pairs)
 
 
-def _find(
+def _find_near(
     forms: dict[int, IndexedForm],
     query_forms: Int64s,
     hashes: UInt64s,
     by: int,
 ) -> NearPairs:
+    """Return the pairs whose form is equal. query_forms: int64 [n]. hashes: uint64 [n, 3]. by: how they match."""
     pairs = [no_matches()]
-    for form, filed in forms.items():
+    for form, indexed in forms.items():
         members = np.flatnonzero(query_forms == form)
-        images = hashes[members][:, filed.places]
-        query, row, distance = hamming.near_rows(filed.index, images)
+        images = hashes[members][:, indexed.places]
+        query, row, distance = hamming.near_rows(indexed.index, images)
         pairs.append(
             NearPairs(
                 query=members[query],
-                row=filed.rows[row],
+                row=indexed.rows[row],
                 by=np.full(len(query), by, np.int64),
                 distance=distance.astype(np.float64),
             )

@@ -50,6 +50,7 @@ COLUMNS = (
 _BETTER = (("has more pixels", ".0f"), ("has more bytes per pixel", ".3g"), ("is sharper", ".3g"))
 _STEPS_PER_OCTAVE = (4, 2, 2)
 _UNKNOWN = -(1 << 20)
+"""Class of an unknown measure: below every known one."""
 
 
 def quality_measures(table: "pl.DataFrame") -> Float64s:
@@ -80,14 +81,14 @@ def quality_classes(values: Float64s) -> Int64s:
 
 def quality_reason(better: Float64s, worse: Float64s) -> str:
     """Return how one row of `quality_measures` is better than another; "" if their classes are equal."""
-    for place, (ours, theirs) in enumerate(zip(quality_classes(better), quality_classes(worse), strict=True)):
-        if ours != theirs:
-            words, digits = _BETTER[place]
-            if np.isnan(worse[place]):
-                known = ""
-            else:
-                known = f" against {worse[place]:{digits}}"
-            return f"{words}: {better[place]:{digits}}{known}"
+    levels = zip(quality_classes(better), quality_classes(worse), strict=True)
+    for measure, (level, worse_level) in enumerate(levels):
+        if level != worse_level:
+            words, digits = _BETTER[measure]
+            known = ""
+            if not np.isnan(worse[measure]):
+                known = f" against {worse[measure]:{digits}}"
+            return f"{words}: {better[measure]:{digits}}{known}"
     return ""
 
 
@@ -177,16 +178,17 @@ def match_rows(
 ) -> NearPairs:
     """Return near pairs (position in `rows`, row of `others`) of the same kind and different raw objects."""
     pictures = samples.pictures.take(rows)
-    pairs_ = [find(index_images(others.pictures, policy.max_distance), pictures, mirrored=policy.mirrored)]
+    images = index_images(others.pictures, policy.max_distance)
+    searches = [find(images, pictures, mirrored=policy.mirrored)]
     if policy.embedding and samples.embeddings and others.embeddings:
-        pairs_.append(
-            near_embeddings(samples.embeddings.take(rows), others.embeddings, policy.embedding.min_cosine)
-        )
-    pairs = merge_pairs(*pairs_)
+        own_embeddings = samples.embeddings.take(rows)
+        searches.append(near_embeddings(own_embeddings, others.embeddings, policy.embedding.min_cosine))
+    pairs = merge_pairs(*searches)
+    # Each [pairs]. Embeddings do not depend on the kind, so it is compared here.
     kind = pictures.kind[pairs.query]
-    other_kind = others.pictures.kind[pairs.row]
-    same_object = samples.objects[rows][pairs.query] == others.objects[pairs.row]
-    return pairs.take((kind == other_kind) & (kind >= 0) & ~same_object.astype(bool))
+    is_same_kind = kind == others.pictures.kind[pairs.row]
+    is_same_object = samples.objects[rows][pairs.query] == others.objects[pairs.row]
+    return pairs.take(is_same_kind & (kind >= 0) & ~is_same_object.astype(bool))
 
 
 def settle(
@@ -210,8 +212,9 @@ def settle(
         # int64 [block + 1]: where each sample's pairs begin in `pairs`.
         bounds = np.searchsorted(pairs.query, np.arange(len(block) + 1))
         for position, sample in enumerate(block.tolist()):
-            here = pairs.take(slice(bounds[position], bounds[position + 1]))
-            course.decide(sample, here, rows[here.row], among.take(slice(starts[sample], starts[sample + 1])))
+            near_new = pairs.take(slice(bounds[position], bounds[position + 1]))
+            near_published = among.take(slice(starts[sample], starts[sample + 1]))
+            course.decide(sample, near_new, rows[near_new.row], near_published)
     return Settled(copies=course.copies, superseded=course.superseded)
 
 
@@ -237,9 +240,11 @@ class _Course:
         self.order: Int64s = np.lexsort(sort_keys)
         # int64 [n]: place of each row in `order`.
         self._rank = np.argsort(self.order)
+        # True if no new sample may supersede a published one.
         self._never = not self._by_quality or policy.action == "mark"
         self._pinned: Bools = np.full(len(published), self._never)
-        self._pinned[among.row[new.splits[among.query] != published.splits[among.row]]] = True
+        has_other_split = new.splits[among.query] != published.splits[among.row]  # [pairs]
+        self._pinned[among.row[has_other_split]] = True
         self.stays: Bools = np.zeros(len(new), bool)
         self.copies: dict[str, DuplicateOf] = {}
         self.superseded: dict[int, DuplicateOf] = {}
@@ -247,19 +252,25 @@ class _Course:
     def decide(
         self,
         sample: int,
-        here: NearPairs,
+        near_new: NearPairs,
         rows: Int64s,
-        there: NearPairs,
+        near_published: NearPairs,
     ) -> None:
-        """Decide on a sample after all better ones. here, rows: near new samples; there: near published ones."""
+        """Decide on a sample after all better ones. rows: int64 [pairs], rows of `new` of the pairs in `near_new`."""
+        # (match type, distance, 1 if new, rank, row): the smallest is the original.
         nearest: list[tuple[int, float, int, int, int]] = []
-        for by, distance, other in zip(here.by.tolist(), here.distance.tolist(), rows.tolist(), strict=True):
+        new_pairs = zip(near_new.by.tolist(), near_new.distance.tolist(), rows.tolist(), strict=True)
+        for by, distance, other in new_pairs:
             if self.stays[other]:
                 nearest.append((by, distance, 1, int(self._rank[other]), other))
-        worse = []
-        for by, distance, other in zip(
-            there.by.tolist(), there.distance.tolist(), there.row.tolist(), strict=True
-        ):
+        worse = []  # published samples that this one supersedes if it stays
+        published_pairs = zip(
+            near_published.by.tolist(),
+            near_published.distance.tolist(),
+            near_published.row.tolist(),
+            strict=True,
+        )
+        for by, distance, other in published_pairs:
             if other in self.superseded:
                 continue
             if self._pinned[other] or tuple(self._published_classes[other]) >= tuple(self._classes[sample]):
@@ -270,14 +281,16 @@ class _Course:
         if nearest:
             by, distance, is_new, _, other = min(nearest)
             if is_new:
-                of = self._new
+                originals = self._new
+                why = self._why(sample, other)
             else:
-                of = self._published
+                originals = self._published
+                why = self._why_published(sample, other)
             self.copies[key] = DuplicateOf(
-                of=str(of.keys[other]),
+                of=str(originals.keys[other]),
                 by=_BY[by],
                 distance=distance,
-                why=self._why(sample, other) if is_new else self._why_published(sample, other),
+                why=why,
             )
             return
         self.stays[sample] = True
@@ -332,18 +345,21 @@ def cast_columns(table: "pl.DataFrame | Mapping[str, Any]") -> "pl.DataFrame":
         frame = table
     else:
         frame = pl.DataFrame(dict(table), strict=False)
-    columns = [
-        (
-            frame[name].cast(kind) if name in frame.columns else pl.Series([None] * len(frame), dtype=kind)
-        ).alias(name)
-        for name, kind in schema().items()
-    ]
+    columns = []
+    for name, kind in schema().items():
+        if name in frame.columns:
+            column = frame[name].cast(kind)
+        else:
+            column = pl.Series([None] * len(frame), dtype=kind)
+        columns.append(column.alias(name))
     return pl.DataFrame(columns)
 
 
 def compared_frame(rows: Sequence[Mapping[str, Any]]) -> "pl.DataFrame":
     """Return rows of a samples table as a frame of the compared columns; missing values are null."""
-    return cast_columns({name: [row.get(name) for row in rows] for name in schema()} if rows else {})
+    if not rows:
+        return cast_columns({})
+    return cast_columns({name: [row.get(name) for row in rows] for name in schema()})
 
 
 def table_candidates(

@@ -222,5 +222,6 @@ class _Settlement:
         row: int,
         buckets: Sequence[int],
     ) -> None:
+        """Let a document stay, as a possible original of later ones. buckets: its shared ones."""
         for bucket in buckets:
             self._stays[bucket].append(row)

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.dedup.hamming import MAX_DISTANCE, build, cheapest_chunks, cut, masks, n_compared, near_rows
+from assets.dedup.hamming import (
+    MAX_DISTANCE,
+    build,
+    cheapest_chunks,
+    cut_hashes,
+    masks,
+    n_compared,
+    near_rows,
+)
 from loader.errors import InvalidSpec
 from tests.refusals import refusal
 
@@ -72,8 +80,8 @@ def test_exact_among_many_whatever_the_cut(n_filed: int) -> None:
 @pytest.mark.parametrize("max_distance", [0, 1, 7, 8, 9, 16])
 def test_worst_spread_of_differences_is_within_one_chunk(n_chunks: int, max_distance: int) -> None:
     """However max_distance bits are dealt out over all chunks, one is within its radius."""
-    kept = {chunk.shift: chunk for chunk in cut(n_chunks, max_distance)}
-    whole = cut(n_chunks, 64 * n_chunks)  # radii so large that no chunk is left out
+    kept = {chunk.shift: chunk for chunk in cut_hashes(n_chunks, max_distance)}
+    whole = cut_hashes(n_chunks, 64 * n_chunks)  # radii so large that no chunk is left out
     assert sum(chunk.bits for chunk in whole) == 64
     beyond = sum(kept[chunk.shift].radius + 1 if chunk.shift in kept else 0 for chunk in whole)
     assert beyond > max_distance

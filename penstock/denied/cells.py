@@ -111,36 +111,50 @@ def may_name_samples(name: str) -> bool:
 
 
 def _scrub_column(column: pa.ChunkedArray, field: pa.Field, marks: Marks) -> list[Any] | None:
+    """Return the column's cells without the names; None if it has none of them."""
     if not may_name_samples(field.name):
         return None
     if pa.types.is_string(field.type):
-        is_text = bool(TELLING.search(field.name))
-        values = pc.unique(column).drop_null().to_pylist()
-        new = {
-            value: None if marks.has(value) else _scrub_reason(value, field.name, marks)
-            for value in values
-            if (_scrub_reason(value, field.name, marks) != value if is_text else marks.has(value))
-        }
-        if new:
-            return [new.get(cell, cell) for cell in column.to_pylist()]
-        return None
+        new_texts = _scrub_texts(column, field.name, marks)
+        if not new_texts:
+            return None
+        return [new_texts.get(cell, cell) for cell in column.to_pylist()]
     if pa.types.is_list(field.type) and pa.types.is_string(field.type.value_type):
         cells = column.to_pylist()
-        kept = [
-            cell if cell is None else [one for one in cell if one is None or not marks.has(one)]
-            for cell in cells
-        ]
-        if kept != cells:
-            return kept
-        return None
+        new_cells = [_scrub_list(cell, marks) for cell in cells]
+        if new_cells == cells:
+            return None
+        return new_cells
     return None
+
+
+def _scrub_texts(column: pa.ChunkedArray, name: str, marks: Marks) -> dict[str, str | None]:
+    """Return text -> new text, or None for a null cell, for the column's texts that change."""
+    is_searched = bool(TELLING.search(name))
+    new_texts: dict[str, str | None] = {}
+    for text in pc.unique(column).drop_null().to_pylist():
+        if is_searched:
+            searched = _scrub_reason(text, name, marks)
+            if searched != text:
+                new_texts[text] = None if marks.has(text) else searched
+        elif marks.has(text):
+            new_texts[text] = None
+    return new_texts
+
+
+def _scrub_list(cell: list[str | None] | None, marks: Marks) -> list[str | None] | None:
+    if cell is None:
+        return None
+    return [text for text in cell if text is None or not marks.has(text)]
 
 
 def without_rows(table: pa.Table, marks: Marks) -> pa.Table:
     """Remove the rows and names of denied samples; return the same table if it has none."""
     denied = mark_denied_rows(table, marks)
-    kept = table.filter(pa.array([not one for one in denied], pa.bool_())) if any(denied) else table
-    return scrub(kept, marks)
+    if any(denied):
+        remains = [not is_denied for is_denied in denied]
+        table = table.filter(pa.array(remains, pa.bool_()))
+    return scrub(table, marks)
 
 
 def mark_denied_rows(table: pa.Table, marks: Marks) -> list[bool]:
@@ -150,22 +164,28 @@ def mark_denied_rows(table: pa.Table, marks: Marks) -> list[bool]:
         kinds["key"] = "raw"
     denied = [False] * table.num_rows
     for name, kind in kinds.items():
-        if pa.types.is_string(table.schema.field(name).type):
-            values = pc.unique(table[name]).drop_null().to_pylist()
-            if names := {value for value in values if marks.takes(kind, value)}:
-                denied = [
-                    was or cell in names for was, cell in zip(denied, table[name].to_pylist(), strict=True)
-                ]
+        if not pa.types.is_string(table.schema.field(name).type):
+            continue
+        values = pc.unique(table[name]).drop_null().to_pylist()
+        denied_names = {value for value in values if marks.takes(kind, value)}
+        if denied_names:
+            for row, cell in enumerate(table[name].to_pylist()):
+                denied[row] = denied[row] or cell in denied_names
+    # A lineage table has a row per step: in_kind, in_id -> out_kind, out_id.
     for end in ("in", "out"):
-        if f"{end}_id" in table.column_names:
-            has_kind = f"{end}_kind" in table.column_names
-            kinds_of = table[f"{end}_kind"].to_pylist() if has_kind else [None] * table.num_rows
-            steps = zip(kinds_of, table[f"{end}_id"].to_pylist(), strict=True)
-            denied = [was or _ends(marks, *step) for was, step in zip(denied, steps, strict=True)]
+        if f"{end}_id" not in table.column_names:
+            continue
+        ids = table[f"{end}_id"].to_pylist()
+        kinds_of_ids: list[str | None] = [None] * len(ids)
+        if f"{end}_kind" in table.column_names:
+            kinds_of_ids = table[f"{end}_kind"].to_pylist()
+        for row, (kind_of_id, id) in enumerate(zip(kinds_of_ids, ids, strict=True)):
+            denied[row] = denied[row] or _is_denied_end(marks, kind_of_id, id)
     return denied
 
 
-def _ends(marks: Marks, step: str | None, name: str | None) -> bool:
+def _is_denied_end(marks: Marks, step: str | None, name: str | None) -> bool:
+    """Return whether an input or output of a lineage step is denied. step: its kind in the table."""
     kind = _STEPS.get(step or "", "")
     return kind is not None and name is not None and marks.takes(kind, name)
 
@@ -206,8 +226,10 @@ def _scrub_reason(text: str, field: str, marks: Marks) -> str:
 
 def _scrub_cell(cell: str, marks: Marks) -> str:
     text = markdown_plain(cell.strip())
-    kept = marks.without(text)
-    return cell if kept == text else f" {markdown_text(kept)} "
+    new_text = marks.without(text)
+    if new_text == text:
+        return cell  # as it was written, with its blanks and escapes
+    return f" {markdown_text(new_text)} "
 
 
 def _names_one(item: Any, field: str, marks: Marks) -> bool:
@@ -216,7 +238,10 @@ def _names_one(item: Any, field: str, marks: Marks) -> bool:
 
 def scrub_class_names(names: list[Any], marks: Marks) -> list[Any]:
     """Replace the denied class names; a subject may be a class."""
-    return [
-        f"{TAKEN_DOWN} {n}" if isinstance(name, str) and marks.has(name) else name
-        for n, name in enumerate(names)
-    ]
+    new_names = []
+    for number, name in enumerate(names):
+        is_denied = isinstance(name, str) and marks.has(name)
+        if is_denied:
+            name = f"{TAKEN_DOWN} {number}"  # class names are distinct
+        new_names.append(name)
+    return new_names

@@ -11,7 +11,7 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from .readable_versions import WholeVersions, read_whole_versions
 from .record import Place, read_record
 
 
-def by_shard(version: Version) -> dict[str, list[ForeignObject]]:
+def registered_objects(version: Version) -> dict[str, list[ForeignObject]]:
     """Return path of a registered shard -> its objects, by offset. Costs a request per table of objects."""
     out: dict[str, list[ForeignObject]] = {}
     for object_ in foreign_objects(version.store, version.manifest["foreign"])[0]:
@@ -45,20 +45,21 @@ def denied_objects(
     """Return the candidates, objects of a registered shard, that contain fields of these rows. Reads its index."""
     starts = [one.offset for one in candidates]
     _, places = shard_index(version.store, shard)
-    numbers = {
-        bisect_right(starts, int(table[row, 0])) - 1
-        for table in places.values()
-        for row in rows
-        if table[row, 1]  # a redacted row has no offset
-    }
+    numbers = set()
+    for table in places.values():  # int64 [rows, 3] of a field: offset, nbytes, crc32c
+        for row in rows:
+            offset, nbytes, _ = table[row].tolist()
+            if nbytes:  # a redacted row has no bytes, and no offset
+                numbers.add(bisect_right(starts, offset) - 1)
     return [candidates[number] for number in sorted(numbers)]
 
 
-def owners_place(marks: Marks, object_: ForeignObject, shard: dict[str, Any]) -> Place:
-    """Return a registered object's `Place`. shard: the shard that contains it."""
+def registered_place(marks: Marks, object_: ForeignObject, shard: dict[str, Any]) -> Place:
+    """Return a registered object's `Place`, for `check_registered`. shard: the shard that contains it."""
     facts: dict[str, Any] = {"place": object_.place, "mark": mark(marks.salt, marks.dataset, object_.path)}
     # Node caches name pages by the hash of the shard's path.
     facts["pages"] = [hashlib.sha256(shard["path"].encode()).hexdigest(), shard["nbytes"]]
+    # A takedown's record names no denied sample: an object whose key does is known only by its mark.
     if not marks.names(object_.key):
         facts |= {
             "key": object_.key,
@@ -74,8 +75,11 @@ def owners_place(marks: Marks, object_: ForeignObject, shard: dict[str, Any]) ->
     }
 
 
-def look_at_owners(store: Store, place: Place) -> Place:
-    """Check a registered object; return its `Place` with `clean`, and `evidence` or `why`. store: the root's."""
+def check_registered(store: Store, place: Place) -> Place:
+    """Check a registered object; return its `Place` with `clean`, and `evidence` or `why`. store: the root's.
+
+    Only its owner may change or delete it. It is clean if it is gone or was replaced.
+    """
     if "key" not in place:
         why = "a takedown denied its name too, so penstock cannot find it: ask its owner whether the object is deleted"
         return {**place, "clean": False, "why": why}
@@ -115,6 +119,15 @@ Shard = tuple[Version, dict[str, Any]]
 """Version, and a row of its shards table."""
 
 
+class _Copies(NamedTuple):
+    """Paths of the copies of registered objects in the root."""
+
+    adopted: set[str]
+    """In adopted locations: versions read these copies."""
+    orphans: set[str]
+    """In other locations, copied by an adoption that was killed."""
+
+
 class DeniedBytes:
     """The objects that contain bytes of denied samples. Reads each record once.
 
@@ -128,14 +141,16 @@ class DeniedBytes:
 
     @cached_property
     def _on_record(self) -> list[tuple[str, Place]]:
-        return [
-            (deny.salt, place)
-            for deny in self._denies
-            for place in read_record(self._store, deny.n).having("registered")
-        ]
+        """(salt of the takedown, place) of each registered object that a takedown recorded."""
+        places = []
+        for deny in self._denies:
+            recorded = read_record(self._store, deny.n).having("registered")
+            places += [(deny.salt, place) for place in recorded]
+        return places
 
     @cached_property
     def _marks(self) -> dict[tuple[str, str], set[str]]:
+        """(salt, dataset) -> marks of the recorded paths."""
         out: dict[tuple[str, str], set[str]] = {}
         for salt, place in self._on_record:
             out.setdefault((salt, place["of"]), set()).add(place["mark"])
@@ -143,8 +158,12 @@ class DeniedBytes:
 
     @cached_property
     def _known_places(self) -> set[tuple[Any, ...]]:
-        facts = ("key", "nbytes", "etag", "modified_us")
-        return {tuple(place[name] for name in facts) for _, place in self._on_record if "key" in place}
+        """(key, nbytes, etag, modified_us) of the recorded objects whose key names no denied sample."""
+        out = set()
+        for _, place in self._on_record:
+            if "key" in place:
+                out.add((place["key"], place["nbytes"], place["etag"], place["modified_us"]))
+        return out
 
     def has_path(self, path: str) -> bool:
         """Return whether a takedown recorded this path, `foreign/<place>/<key>`."""
@@ -152,12 +171,8 @@ class DeniedBytes:
 
     def has(self, object_: ForeignObject) -> bool:
         """Return whether a takedown recorded this object."""
-        return (
-            object_.key,
-            object_.nbytes,
-            object_.etag,
-            object_.modified_us,
-        ) in self._known_places or self.has_path(object_.path)
+        facts = (object_.key, object_.nbytes, object_.etag, object_.modified_us)
+        return facts in self._known_places or self.has_path(object_.path)
 
     def in_shard(self, shards: Sequence[Shard], objects: Sequence[ForeignObject]) -> set[int]:
         """Return the numbers of a registered shard's objects that contain such bytes. Reads its indexes.
@@ -189,11 +204,12 @@ class DeniedBytes:
         return numbers
 
     @cached_property
-    def _in_root(self) -> tuple[set[str], set[str]]:
-        there = {info.key for info in self._store.list(FOREIGN)}
-        adopted = {place for place in {foreign_place(path) for path in there} if self._is_adopted(place)}
-        own = {path for path in there if foreign_place(path) in adopted}
-        return own, there - own
+    def _copies(self) -> _Copies:
+        paths = {info.key for info in self._store.list(FOREIGN)}
+        places = {foreign_place(path) for path in paths}
+        adopted_places = {place for place in places if self._is_adopted(place)}
+        adopted = {path for path in paths if foreign_place(path) in adopted_places}
+        return _Copies(adopted, paths - adopted)
 
     def _is_adopted(self, place: str) -> bool:
         try:
@@ -204,36 +220,41 @@ class DeniedBytes:
     def adopted(self, version: Version) -> dict[str, list[str]]:
         """Return path of a registered shard -> paths of its adopted objects that contain such bytes."""
         if self._denies:
-            return self.of_version(version, self._in_root[0])
+            return self.of_version(version, self._copies.adopted)
         return {}
 
     def orphan_copies(self, root: Root, dataset: str) -> list[str]:
-        """Return the paths of such objects that a killed adoption copied and no version reads."""
-        if not self._denies or not (unread := self._in_root[1]):
+        """Return the paths of such objects that a killed adoption copied: versions read the owner's object instead."""
+        if not self._denies or not self._copies.orphans:
             return []
 
-        def held_paths(versions: WholeVersions) -> set[str]:
-            holders = (
-                paths for _, version in versions for paths in self.of_version(version, unread).values()
-            )
-            return set().union(*holders)
+        def denied_orphans(versions: WholeVersions) -> set[str]:
+            denied: set[str] = set()
+            for _, version in versions:
+                # A version names an object by the path that its copy would have.
+                paths_by_shard = self.of_version(version, self._copies.orphans)
+                denied.update(*paths_by_shard.values())
+            return denied
 
-        return sorted(read_whole_versions(root, dataset, held_paths))
+        return sorted(read_whole_versions(root, dataset, denied_orphans))
 
     def of_version(self, version: Version, among: Collection[str]) -> dict[str, list[str]]:
         """Return path of a registered shard -> paths of its objects in `among` that contain such bytes."""
         if not self._denies or not among or not version.manifest.get("foreign"):
             return {}
-        rows: dict[str, list[Shard]] = {}
+        shards: dict[str, list[Shard]] = {}  # path -> rows of the shards table; parts may share a shard
         for row in version.parts.shard_rows().to_pylist():
             if is_foreign(row["path"]):
-                rows.setdefault(row["path"], []).append((version, row))
+                shards.setdefault(row["path"], []).append((version, row))
         out = {}
-        for path, objects in by_shard(version).items():
-            if path in rows and any(one.path in among for one in objects):
-                held = [objects[number].path for number in sorted(self.in_shard(rows[path], objects))]
-                if paths := [one for one in held if one in among]:
-                    out[path] = paths
+        for path, objects in registered_objects(version).items():
+            is_candidate = any(one.path in among for one in objects)
+            if path not in shards or not is_candidate:
+                continue  # its index is not read
+            numbers = sorted(self.in_shard(shards[path], objects))
+            denied_paths = [objects[number].path for number in numbers if objects[number].path in among]
+            if denied_paths:
+                out[path] = denied_paths
         return out
 
     def _version_denies(self, version: Version) -> DenyEntries:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +19,7 @@ from loader.dataset.tables.parquet import TableFile, get_table
 from loader.dataset.tables.place_records import is_adopted
 
 from .cells import LABELS, WORDS, may_name_samples, scrub, scrub_class_names
-from .denied_bytes import DeniedBytes, by_shard, denied_objects, owners_place
+from .denied_bytes import DeniedBytes, denied_objects, registered_objects, registered_place
 from .hashed_names import Marks
 from .keys_tables import KeysTables, denied_names, keys_files
 from .readable_versions import WholeVersions, read_whole_versions
@@ -60,19 +60,29 @@ def find(tables: KeysTables, dataset: str, known: Iterable[str] = ()) -> Finding
 
 
 def _find(tables: KeysTables, dataset: str, versions: WholeVersions, known: frozenset[str]) -> Findings:
+    # Versions share tables: each one is read once.
     files: dict[str, dict[str, Any]] = {}
     for _, version in versions:
         for entry in keys_files(version):
             files[entry["path"]] = entry
-    denied = dict(zip(files, tables.denied(dataset, list(files.values())), strict=True))
-    by_file = {path: rows.own for path, rows in denied.items()}
-    rows: DenyEntries = {}
-    for rows_of_parts in by_file.values():
-        for part, members in rows_of_parts.items():
-            rows.setdefault(part, {}).update(members)
+    denied_rows_of_files = tables.denied(dataset, list(files.values()))
+    denied = dict(zip(files, denied_rows_of_files, strict=True))
+
+    own_rows = {path: rows.own for path, rows in denied.items()}  # rows of this takedown
+    merged_rows: DenyEntries = {}
+    for rows_of_parts in own_rows.values():
+        for part, entries in rows_of_parts.items():
+            merged_rows.setdefault(part, {}).update(entries)
     named = denied_names(tables, dataset, files, denied, known)
-    findings = Findings(dataset=dataset, marks=named.marks, rows=rows, uris=named.uris, named_in=named.rows)
-    search = _Search(findings, by_file, DeniedBytes(tables.root.store, tables.root.state.denies))
+    findings = Findings(
+        dataset=dataset,
+        marks=named.marks,
+        rows=merged_rows,
+        uris=named.uris,
+        named_in=named.rows,
+    )
+    denied_bytes = DeniedBytes(tables.root.store, tables.root.state.denies)
+    search = _Search(findings, own_rows, denied_bytes)
     for record, version in versions:
         if search.has_some(version):
             findings.versions.append(record)
@@ -100,26 +110,37 @@ def producer_names_some(manifest: Mapping[str, Any], marks: Marks) -> bool:
     return False
 
 
+class _Registered(NamedTuple):
+    """The registered objects of a version."""
+
+    objects: dict[str, list[ForeignObject]]
+    """Path of a registered shard -> its objects, by offset."""
+    adopted: set[str]
+    """Locations whose objects were copied into the root."""
+
+
 class _Search:
     """Searches one dataset's versions, reading each table once."""
 
     def __init__(
         self,
         findings: Findings,
-        by_file: Mapping[str, DenyEntries] = MappingProxyType({}),
+        own_rows: Mapping[str, DenyEntries] = MappingProxyType({}),
         denied: DeniedBytes | None = None,
     ) -> None:
-        """by_file: path of a keys table -> its denied rows."""
+        """own_rows: path of a keys table -> rows that the takedown denies. denied: None searches no adopted objects."""
         self._findings = findings
-        self._by_file = by_file
+        self._own_rows = own_rows
         self._denied = denied
-        self._adopted: dict[str, dict[str, list[str]]] = {}  # by version id
-        # By path of a table:
+        # Caches, as versions share tables. By version id: `DeniedBytes.adopted`, and the last version's objects.
+        self._adopted: dict[str, dict[str, list[str]]] = {}
+        self._registered: dict[str, _Registered] = {}
+        # By path of a table: parts with denied rows, whether a cell names a denied sample, and whether it has the hash
+        # of a denied key.
         self._parts: dict[str, frozenset[str]] = {}
         self._names: dict[str, bool] = {}
-        self._hashes = pa.array(hashes_of(sorted(findings.marks.plain)), pa.int64())
         self._hashed: dict[str, bool] = {}
-        self._objects: dict[str, tuple[dict[str, list[ForeignObject]], set[str]]] = {}
+        self._hashes = pa.array(hashes_of(sorted(findings.marks.plain)), pa.int64())
 
     def has_some(self, version: Version) -> bool:
         if self._version_parts(version) or self._version_adopted(version):
@@ -136,10 +157,11 @@ class _Search:
     def _version_parts(self, version: Version) -> frozenset[str]:
         parts: set[str] = set()
         for entry in keys_files(version):
-            parts.update(self._by_file.get(entry["path"], {}))
+            parts.update(self._own_rows.get(entry["path"], {}))
         return frozenset(parts)
 
     def names_in(self, version: Version) -> str:
+        """Return the first object of the version that names denied samples: a path, "its manifest" or ""."""
         for entry in (*version.manifest["samples"], *version.manifest["exclusions"]):
             if self._has_names(version, entry):
                 return str(entry["path"])
@@ -147,7 +169,7 @@ class _Search:
             return "its manifest"
         return ""
 
-    def _with_rows(self, version: Version, entry: Mapping[str, Any]) -> frozenset[str]:
+    def _parts_of_denied_rows(self, version: Version, entry: Mapping[str, Any]) -> frozenset[str]:
         path = entry["path"]
         if path not in self._parts:
             denied = self._findings.rows
@@ -185,6 +207,7 @@ class _Search:
         return self._hashed[path]
 
     def places(self, record: VersionRecord, version: Version) -> Iterator[Place]:
+        """Yield the version, and each of its objects that must be removed or changed."""
         parts = self._version_parts(version)
         yield {"check": "retired", "what": f"version {record.name}", "of": record.dataset, "id": record.id}
 
@@ -215,7 +238,7 @@ class _Search:
         for entry in version.manifest["samples"]:
             has_rows = False
             if parts:
-                parts_of_table = self._with_rows(version, entry)
+                parts_of_table = self._parts_of_denied_rows(version, entry)
                 has_rows = not parts.isdisjoint(parts_of_table)
             if has_rows or self._has_names(version, entry):
                 changed.add(entry["path"])
@@ -237,26 +260,29 @@ class _Search:
     def _registered_places(
         self, version: Version, shard: dict[str, Any], absent: Callable[[str, str], Place]
     ) -> Iterator[Place]:
-        if version.id not in self._objects:
-            objects = by_shard(version)
+        if version.id not in self._registered:
+            objects = registered_objects(version)
             places: set[str] = set()
             for objects_of_shard in objects.values():
                 places.update(object_.place for object_ in objects_of_shard)
             adopted = {place for place in places if is_adopted(version.store, place)}
-            self._objects = {version.id: (objects, adopted)}  # of one version, to bound the memory
-        objects, adopted = self._objects[version.id]
-        candidates = objects.get(shard["path"], ())
+            self._registered = {
+                version.id: _Registered(objects, adopted)
+            }  # one version's, to bound the memory
+        registered = self._registered[version.id]
+        candidates = registered.objects.get(shard["path"], ())
         rows = self._findings.rows[shard["part"]]
         for object_ in denied_objects(version, shard, candidates, rows):
-            yield owners_place(self._findings.marks, object_, shard)
-            if object_.place in adopted:
+            yield registered_place(self._findings.marks, object_, shard)
+            if object_.place in registered.adopted:
                 yield absent("adopted object", object_.path)
 
 
 def folders(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Return path -> folder of its run, for samples and statistics files.
 
-    Earlier releases gave each annotation of a refresh its own folder, and all statistics another one.
+    Earlier releases gave each annotation of a refresh its own folder, and all statistics of the transaction another
+    one: such an annotation has the folder of these statistics here.
     """
     samples_folder_of = {entry["path"]: _folder(entry["path"]) for entry in manifest["samples"]}
     stats_folder_of = {entry["path"]: _folder(entry["path"]) for entry in manifest["stats"]}
@@ -277,11 +303,14 @@ def _folder(path: str) -> str:
 
 
 def recount_folders(manifest: Mapping[str, Any], changed: Collection[str]) -> set[str]:
-    """Return the folders whose statistics change with these samples files, also of later annotations."""
-    columns: set[str] = set()
+    """Return the folders whose statistics change with these samples files. changed: their paths.
+
+    An annotation's statistics cover its columns in all earlier files too, so they change with an earlier file.
+    """
+    columns: set[str] = set()  # of the changed files so far
     folder_of = folders(manifest)
     out = set()
-    for entry in manifest["samples"]:  # in the order of changes
+    for entry in manifest["samples"]:  # in the order of publication
         path = entry["path"]
         if path in changed:
             columns.update(entry["columns"])

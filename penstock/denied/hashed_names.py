@@ -127,7 +127,9 @@ class Marks:
 
 
 def _between_ours(text: str, change: Callable[[str], str]) -> str:
+    """Return the text, changed except for what takedowns wrote."""
     pieces = _OURS.split(text)
+    # split() by a group returns the other texts at even places, and takedowns' texts at odd ones.
     pieces[::2] = map(change, pieces[::2])
     return "".join(pieces)
 
@@ -142,7 +144,8 @@ def dataset_marks(
 ) -> Marks:
     """Return a deny entry's marks in a dataset.
 
-    names: denied ones in plain text. known: recorded marks. others: marks of shared names.
+    names: denied ones in plain text. known: recorded marks, as names of deleted samples have no plain text. others:
+    marks of names that remaining samples share; these are not denied.
     """
     marks = Marks(
         salt=deny.salt,

@@ -34,6 +34,7 @@ def read_whole_versions(root: Root, dataset: str, work: Callable[[WholeVersions]
 
 
 def _whole(root: Root, dataset: str) -> list[tuple[VersionRecord, Version]]:
+    """Return the dataset's versions, without retired ones that are partly collected."""
     opened = []
     for record in root.state.versions(dataset):
         try:
@@ -43,15 +44,23 @@ def _whole(root: Root, dataset: str) -> list[tuple[VersionRecord, Version]]:
                 raise
     # Read the state again: a version that is retired by now may be half deleted.
     now = {one.id: one for one in root.state.versions(dataset)}
-    tables = {record.id: {one.path for one in table_references(v.manifest)} for record, v in opened}
-    kept = set().union(*(paths for id, paths in tables.items() if now[id].retired is None))
-    asked = sorted(set().union(*tables.values()) - kept)
+    tables: dict[str, set[str]] = {}  # id of a version -> paths of its tables
+    existing: set[str] = set()  # a collector deletes no table of a version that is not retired
+    uncertain: set[str] = set()
+    for record, version in opened:
+        paths = {reference.path for reference in table_references(version.manifest)}
+        tables[record.id] = paths
+        if now[record.id].retired is None:
+            existing |= paths
+        else:
+            uncertain |= paths
+    to_request = sorted(uncertain - existing)
+
+    def exists(path: str) -> bool:
+        return is_there(root.store, path)
+
     with DaemonPool(READ_AHEAD, "penstock-takedown") as pool:
-        there = kept.union(
-            path
-            for path, is_in in zip(
-                asked, pool.map(lambda path: is_there(root.store, path), asked), strict=True
-            )
-            if is_in
-        )
-    return [(now[record.id], version) for record, version in opened if tables[record.id] <= there]
+        for path, has_object in zip(to_request, pool.map(exists, to_request), strict=True):
+            if has_object:
+                existing.add(path)
+    return [(now[record.id], version) for record, version in opened if tables[record.id] <= existing]

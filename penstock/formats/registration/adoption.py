@@ -32,7 +32,7 @@ from loader.storage.external_shards import PlacedObject, PlacedStore
 from loader.storage.files import create
 from loader.storage.mirror import primary_store
 
-from ...denied.denied_bytes import DeniedBytes, by_shard
+from ...denied.denied_bytes import DeniedBytes, registered_objects
 from ...denied.denied_bytes import denial as denied_error
 from ...progress import progress
 from ...threads import check_workers, in_threads
@@ -193,7 +193,7 @@ class _AdoptionWork:
         store = primary_store(version.store)
         assert placed is not None
         objects = placed.objects(unit.path)
-        rows = by_shard(version)[unit.path]
+        rows = registered_objects(version)[unit.path]
         fields, live = _fields(unit, objects)
         denied = self.denied.in_shard(unit.rows, rows)
         n = skipped = copied = 0

@@ -14,7 +14,7 @@ from loader import Root
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError
 from loader.storage import Store, is_there
 
-from ...denied.denied_bytes import look_at_owners
+from ...denied.denied_bytes import check_registered
 from ...denied.find import Findings, all_datasets, find
 from ...denied.record import Place, TakedownRecord, read_record
 from ...progress import progress
@@ -136,7 +136,7 @@ def _examine(store: Store, place: Place, shared: Collection[str]) -> Place:
     except PenstockError as error:
         return {**place, "clean": False, "why": f"it could not be checked: {type(error).__name__}"}
     if place["check"] == "registered":
-        return look_at_owners(store, place)
+        return check_registered(store, place)
     if place["deleted"]:
         return {**place, "clean": True, "evidence": "deleted by the takedown (--delete-raw)"}
     if place["mark"] in shared:

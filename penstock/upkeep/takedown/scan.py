@@ -25,7 +25,7 @@ from loader.storage.store import list_place
 from loader.storage.threads import DaemonPool
 
 from ...denied.cells import OWN, json_object, mark_denied_rows, may_name_samples, scrub, scrubbed, texts
-from ...denied.denied_bytes import DeniedBytes, by_shard
+from ...denied.denied_bytes import DeniedBytes, registered_objects
 from ...denied.find import all_datasets, producer_names_some
 from ...denied.folder_reads import AT_ONCE
 from ...denied.hashed_names import Marks
@@ -342,7 +342,7 @@ class Scan:
             registered: set[str] = set()
             for _, version in versions:
                 if version.manifest.get("foreign"):
-                    objects = by_shard(version)
+                    objects = registered_objects(version)
                     for shard in version.parts.shard_rows()["path"].to_pylist():
                         registered.update(item.path for item in objects.get(shard, ()))
                     denied = denied.union(*self._denied_bytes.of_version(version, paths).values())

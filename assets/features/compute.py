@@ -124,10 +124,11 @@ def feature_kind(featurizer: Featurizer, kind: str, part: loader.Part) -> str:
     Samples with a clock are episodes. Samples with actions are, too, unless they are a clip with its labels.
     """
     fields = part_fields(part)
+    has_clock = any(field.endswith(CLOCK) for field in fields)
+    has_actions = bool(fields & {"action.npy", "actions.npy"})
     # A clip with its labels has a plain field, such as mp4, beside action.npy; each field of an episode has a dot.
-    is_episode = any(field.endswith(CLOCK) for field in fields) or (
-        bool(fields & {"action.npy", "actions.npy"}) and all("." in field for field in fields)
-    )
+    has_plain_field = any("." not in field for field in fields)
+    is_episode = has_clock or (has_actions and not has_plain_field)
     if is_episode and EPISODE in featurizer.inputs:
         return EPISODE
     return kind
@@ -149,11 +150,13 @@ def part_inputs(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[st
         if kind == "image" and wanted_field in PHOTO_WORDS:
             # jpg and png name one thing, a photo: a featurizer of one reads the other too.
             words = (wanted_field, *PHOTO_WORDS)
-        ending = sorted(name for name in available if name.rpartition(".")[2] in words)
+        exact = [name for name in words if name in available]
+        similar = [name for name in available if name.rpartition(".")[2] in words]
         # An exact name wins. Two fields with the ending are ambiguous: the part lacks the input.
-        stored = next((name for name in words if name in available), ending[0] if len(ending) == 1 else None)
-        if stored is not None:
-            fields[wanted_field] = stored
+        if exact:
+            fields[wanted_field] = exact[0]
+        elif len(similar) == 1:
+            fields[wanted_field] = similar[0]
     return fields
 
 
@@ -165,9 +168,9 @@ def featurize(sample_range: SampleRange) -> RangeResult:
     def samples() -> Iterator[Mapping[str, bytes]]:
         rows = range(sample_range.start, sample_range.stop)
         stored_rows = read_part(sample_range.store, sample_range.part, list(inputs.values()), rows)
-        for at, (key, sample) in zip(rows, stored_rows, strict=True):
+        for number, (key, sample) in zip(rows, stored_rows, strict=True):
             keys.append(key)
-            if at not in sample_range.removed:
+            if number not in sample_range.removed:
                 yield {field: sample[stored] for field, stored in inputs.items()}
 
     try:
@@ -179,17 +182,20 @@ def featurize(sample_range: SampleRange) -> RangeResult:
     except (InvalidWeights, MissingDependency) as error:
         return RangeResult(fault=ModelFailed.__name__, reason=str(error))
     except CODE_ERRORS as error:
-        failed = code_failure(sample_range.featurizer.name, error, f"at sample {keys[-1]!r}" if keys else "")
-        return RangeResult(fault=FeaturizerFailed.__name__, reason=failed)
+        where = ""
+        if keys:  # a featurizer reads a sample before it fails at it, and a model reads a batch
+            where = f"at sample {keys[-1]!r}"
+        reason = code_failure(sample_range.featurizer.name, error, where)
+        return RangeResult(fault=FeaturizerFailed.__name__, reason=reason)
     # Removed rows have no result, so results align with the remaining rows only.
     remaining = iter(results)
-    rows = enumerate(keys, sample_range.start)
-    return RangeResult(
-        rows=tuple(
-            FeatureRow(key=key) if at in sample_range.removed else _row(key, next(remaining))
-            for at, key in rows
-        )
-    )
+    rows = []
+    for number, key in enumerate(keys, sample_range.start):
+        row = FeatureRow(key=key)
+        if number not in sample_range.removed:
+            row = _row(key, next(remaining))
+        rows.append(row)
+    return RangeResult(rows=tuple(rows))
 
 
 def code_failure(featurizer: str, error: Exception, where: str) -> str:
@@ -208,11 +214,12 @@ def code_failure(featurizer: str, error: Exception, where: str) -> str:
 def _results(
     sample_range: SampleRange, samples: Iterable[Mapping[str, bytes]]
 ) -> Iterable[Features | Unusable]:
-    if isinstance(sample_range.featurizer, ModelFeaturizer):
-        return sample_range.featurizer.features(
-            sample_range.kind, samples, sample_range.place or place_here()
-        )
-    return (_features_or_refusal(sample_range.featurizer, sample_range.kind, sample) for sample in samples)
+    """Return a result per sample, computed when it is read. A model takes all samples at once, to form batches."""
+    featurizer = sample_range.featurizer
+    if isinstance(featurizer, ModelFeaturizer):
+        device = sample_range.place or place_here()
+        return featurizer.features(sample_range.kind, samples, device)
+    return (_features_or_refusal(featurizer, sample_range.kind, sample) for sample in samples)
 
 
 def _features_or_refusal(
@@ -257,15 +264,13 @@ def compute_part(compute: Compute, part: SampleRange, timeout_s: float) -> Itera
         if outcome.value is not None:
             yield from rows_or_raise(outcome.value)
             continue
-        within = range(sample_range.start, sample_range.stop)
-        keys = [key for key, _ in read_part(part.store, part.part, [], within)]
         # The range killed its worker, or ran too long. Each sample by itself shows which one does.
-        rows = list(_one_by_one(keys, outcomes(sample_range.split(1))))
-        if (
-            isinstance(featurizer, ModelFeaturizer)
-            and len(rows) > 1
-            and all(row.code in _LOST for row in rows)
-        ):
+        row_numbers = range(sample_range.start, sample_range.stop)
+        keys = [key for key, _ in read_part(part.store, part.part, [], row_numbers)]
+        rows = list(_rows_of_single_samples(keys, outcomes(sample_range.split(1))))
+        are_all_lost = all(row.code in _LOST for row in rows)
+        # If a model loses its worker at each sample, the model or the machine is at fault: no sample is refused.
+        if isinstance(featurizer, ModelFeaturizer) and len(rows) > 1 and are_all_lost:
             raise ModelFailed(
                 f"every sample from {keys[0]!r} to {keys[-1]!r} kills its worker: {rows[0].reason}",
                 what=featurizer.name,
@@ -304,7 +309,10 @@ def rows_or_raise(result: RangeResult) -> Sequence[FeatureRow]:
     return result.rows
 
 
-def _one_by_one(keys: Sequence[str], outcomes: Iterable[Outcome[RangeResult]]) -> Iterator[FeatureRow]:
+def _rows_of_single_samples(
+    keys: Sequence[str], outcomes: Iterable[Outcome[RangeResult]]
+) -> Iterator[FeatureRow]:
+    """Yield a row per sample from the outcomes of ranges of one sample; a lost sample is refused."""
     for key, outcome in zip(keys, outcomes, strict=True):
         if outcome.value is not None:
             yield from rows_or_raise(outcome.value)
@@ -356,25 +364,33 @@ def store_part(
 
     Raises: FieldMismatch if the output differs from its declaration; Conflict; StoreError.
     """
-    before = len(stored.table)
+    n_rows_before = len(stored.table)
     recorded = _record_rows(featurizer, kind, rows, stored.table)
-    has_new_shard = bool(featurizer.outputs[kind]) and all(
-        shard.group != names.group for shard in part.shards
-    )
+    has_group = any(shard.group == names.group for shard in part.shards)
+    has_new_shard = bool(featurizer.outputs[kind]) and not has_group
+    # A refused sample has empty fields, so that rows of all shards of a part stay aligned.
+    empty: dict[str, Any] = dict.fromkeys(featurizer.outputs[kind], b"")
+
+    def fields_to_store(samples: Iterable[FeatureRow]) -> Iterator[dict[str, Any]]:
+        for sample in samples:
+            fields: Mapping[str, Any] = empty
+            if sample.features:
+                fields = sample.features.fields
+            yield {names.fields[name]: value for name, value in fields.items()}
+
     # A shard begins at the first row with features: a part without any gets no shard of empty fields.
-    first: list[FeatureRow] = []
+    first_rows: list[FeatureRow] = []  # up to and with that row
     for row in recorded:
-        if has_new_shard:
-            first.append(row)
-        if row.features and has_new_shard:
-            # A refused sample has empty fields, so that rows of all shards of a part stay aligned.
-            empty: dict[str, Any] = dict.fromkeys(featurizer.outputs[kind], b"")
-            # `recorded` goes on where this loop stands: writing the shard consumes the rest of the rows.
-            samples = (one.features.fields if one.features else empty for one in chain(first, recorded))
-            values = ({names.fields[name]: value for name, value in fields.items()} for fields in samples)
-            extended = add_part_group(store, part, names.group, values, txn=txn)
-            stored.shards.append(extended.to_json()["shards"][-1])
-    stored.parts.append([part.id, kind, len(stored.table) - before])
+        if not has_new_shard:
+            continue  # reading the row has recorded it
+        first_rows.append(row)
+        if row.features:
+            # Writing the shard reads the remaining rows from `recorded`: this loop ends here.
+            all_rows = chain(first_rows, recorded)
+            extended = add_part_group(store, part, names.group, fields_to_store(all_rows), txn=txn)
+            new_shard = extended.to_json()["shards"][-1]
+            stored.shards.append(new_shard)
+    stored.parts.append([part.id, kind, len(stored.table) - n_rows_before])
 
 
 def model_here(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float) -> dict[str, str | int]:
@@ -403,6 +419,7 @@ def _record_rows(
     rows: Iterator[FeatureRow],
     table: list[dict[str, Any]],
 ) -> Iterator[FeatureRow]:
+    """Yield the rows, and add each one to the table as it is read, except removed ones."""
     for row in rows:
         if row.features is not None:
             for what, names, declared in (

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 
 import loader
-from loader.dataset.shards.part import part_rows
+from loader.dataset.shards.part import ShardFile, part_rows
 from loader.errors import Conflict, FeaturizerFailed, InvalidWeights, ModelFailed, StageNotPublished
 from loader.storage import Store
 from penstock.compute.pool import Compute
@@ -67,12 +67,16 @@ def feature_stage(
         if not has_feature_faults(stored_rows):
             return newest, stored_rows
     units = [(entry["kind"], loader.Part.from_json(entry["part"])) for entry in upstream.body["parts"]]
-    shards = [shard for _, part in units for shard in part.shards]
-    featurizer = featurizer.of_fields(facts_of_fields(shards, CUT_FACTS, upstream.body.get("facts", {})))
-    parts = [(feature_kind(featurizer, kind, part), part) for kind, part in units]
-    inputs = [
-        FeatureInput(kind=kind, part=part) for kind, part in parts if part_inputs(featurizer, kind, part)
-    ]
+    shards: list[ShardFile] = []
+    for _, part in units:
+        shards += part.shards
+    facts = facts_of_fields(shards, CUT_FACTS, upstream.body.get("facts", {}))
+    featurizer = featurizer.of_fields(facts)
+    inputs = []
+    for unit_kind, part in units:
+        kind = feature_kind(featurizer, unit_kind, part)
+        if part_inputs(featurizer, kind, part):
+            inputs.append(FeatureInput(kind=kind, part=part))
     _check_names(root.store, featurizer, inputs)
     of = FeaturesOf(
         store=root.store,
@@ -154,9 +158,15 @@ def feature_asset(
         context: dg.AssetExecutionContext, root: RootResource, compute: ComputeResource
     ) -> dg.MaterializeResult[None]:
         with root.opened() as opened, compute.opened(context) as engine:
-            options: Any = {"partition": context.partition_key, "run_id": context.run.run_id}
             with as_failures(StageNotPublished, Conflict, InvalidWeights, ModelFailed, FeaturizerFailed):
-                record, rows = features_of_batch(opened, engine, spec, featurizer, **options)
+                record, rows = features_of_batch(
+                    opened,
+                    engine,
+                    spec,
+                    featurizer,
+                    partition=context.partition_key,
+                    run_id=context.run.run_id,
+                )
             if record.verdict != "published":
                 shown = features_metadata(record, rows, texts)
                 raise dg.Failure(record.reason, metadata=shown, allow_retries=False)

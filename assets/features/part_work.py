@@ -1,14 +1,13 @@
 """Run a featurizer over the parts of a batch, on a cluster's nodes or in this process's workers."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from importlib import import_module
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
 import loader
 from loader.errors import (
-    Corrupt,
     FeaturizerFailed,
     InvalidRuntime,
     InvalidWeights,
@@ -18,7 +17,6 @@ from loader.errors import (
 )
 from loader.storage import RangeReader, Store
 from penstock.compute.job import Job, store_url
-from penstock.compute.job_json import from_json, from_mapping, to_json
 from penstock.compute.local_blocks import Jobs, discard, job_blocks
 from penstock.compute.pool import Compute
 from penstock.compute.work import Node, Resources, Work
@@ -42,58 +40,11 @@ from .compute import (
     store_part,
 )
 from .names import FeatureNames, featurizer_facts
+from .plain_featurizer import PlainFeaturizer, plain_featurizer
 
 CODE_VERSION = "1"
 _SAMPLE_S = 0.05
 """Estimated seconds per sample."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainFeaturizer:
-    """A featurizer as its class and parameters."""
-
-    place: str
-    """Class, as 'module:class'."""
-    parameters: dict[str, Any]
-    """Field -> JSON value."""
-
-    def build(self, packages: Sequence[str]) -> Featurizer:
-        """Return the featurizer. Raises: InvalidRuntime if it or its network is outside these packages."""
-        network = str(self.parameters.get("network", ""))
-        for what, place in (("featurizer", self.place), ("network", network)):
-            # A job's description comes from the store. Without this check a forged one would import any module.
-            if ":" in place and place.partition(":")[0].partition(".")[0] not in packages:
-                raise InvalidRuntime(
-                    f"{what} {place!r} is not in the accepted packages {', '.join(sorted(packages))}: add its package "
-                    "to `packages` in the cluster's file",
-                    what=what,
-                    given=place,
-                    accepted=sorted(packages),
-                )
-        return self.load()
-
-    def load(self) -> Featurizer:
-        """Return the featurizer, whatever package it is from."""
-        module, _, name = self.place.partition(":")
-        featurizer: Featurizer = from_mapping(self.parameters, getattr(import_module(module), name))
-        return featurizer
-
-
-def plain_featurizer(featurizer: Featurizer) -> PlainFeaturizer | None:
-    """Return a featurizer as class and parameters; None if these do not rebuild an equal one."""
-    kind = type(featurizer)
-    try:
-        text = to_json(
-            PlainFeaturizer(place=f"{kind.__module__}:{kind.__qualname__}", parameters=asdict(featurizer))
-        )
-        plain = from_json(text, PlainFeaturizer, "a featurizer")
-        # Equal parameters are not proof: a class may keep state that asdict does not show.
-        again = plain.load()
-    except (TypeError, ValueError, AttributeError, Corrupt):  # parameters not plain, or a local class
-        return None
-    if again == featurizer:
-        return plain
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +132,9 @@ def _n_rows(task: PartTask) -> int:
 
 
 def _limit_s(task: PartTask) -> float:
-    # The limit is per range of samples, rounded up; an empty part has one range's time too.
-    return task.stretch_s * max(1, -(-_n_rows(task) // RANGE))
+    # The limit is per range of samples. An empty part has one range's time too.
+    n_ranges = math.ceil(_n_rows(task) / RANGE)
+    return task.stretch_s * max(1, n_ranges)
 
 
 def _cost_s(task: PartTask) -> float:
@@ -251,7 +203,7 @@ class FeaturesOf:
     timeout_s: float
     """Time limit per range of samples, in s."""
     txn: str | None = None
-    """Transaction of the shards; None: the parts' own."""
+    """A refresh's transaction, which publishes the shards; None: they go with their parts, in the batch's own."""
 
 
 class BatchFeatures:
@@ -322,12 +274,14 @@ class BatchFeatures:
         of = self._of
         units = of.units
         body = featurizer_facts(of.featurizer, of.names)
+        txn = of.txn or units.body["txn"]
         # Garbage collection treats a transaction without heartbeats as abandoned; models run for hours.
-        with root.heartbeat(of.txn or units.body["txn"]):
+        with root.heartbeat(txn):
             stored = self.store(inputs)
         reason = refusal_reason(of.featurizer.name, stored, max_reject_rate)
         body |= stored.model | {"shards": stored.shards}
         if of.txn:
+            # For `refresh_release`, which publishes them later: the part of each row, the group, and the transaction.
             body |= {"taken": stored.parts, "group": of.names.group, "refresh": of.txn}
         stage = PipelineStage(
             store=of.store,
@@ -346,10 +300,13 @@ class BatchFeatures:
             counts=stored.counts,
             body=body,
         )
-        discard(self._compute, self._job)
+        discard(
+            self._compute, self._job
+        )  # only now: until the record exists, a killed run resumes from the job
         return record, stored.table
 
     def _plain(self) -> PlainFeaturizer | None:
+        """Return the featurizer as a cluster's nodes take it; None if this process must run it."""
         of = self._of
         # Another reader means shards outside the root, which nodes have no credentials for.
         if not isinstance(self._compute, Jobs) or of.reader is not of.store:
@@ -361,13 +318,15 @@ class BatchFeatures:
     def _facts(
         self, model: ModelFeaturizer, inputs: Sequence[FeatureInput], done: Sequence[PartFeatures | None]
     ) -> dict[str, Any]:
+        """Return the facts of model and machine. done: per input its features; None for this process to compute."""
+        here: dict[str, str | int] = {}
         if None in done:
             here = model_here(self._compute, model, self._of.timeout_s)
-        else:
-            here = {}
-        ran_on = {
-            one.part.id: here if part is None else part.ran_on for one, part in zip(inputs, done, strict=True)
-        }
+        ran_on: dict[str, dict[str, str | int]] = {}  # part id -> facts of the machine
+        for item, features in zip(inputs, done, strict=True):
+            ran_on[item.part.id] = here
+            if features is not None:
+                ran_on[item.part.id] = features.ran_on
         # The last bits of a model's output depend on GPU and libraries; one feature must not mix them.
         (first, facts), *others = ran_on.items()
         for part, other in others:
@@ -392,6 +351,7 @@ class BatchFeatures:
     def _on_cluster(
         self, inputs: Sequence[FeatureInput], plain: PlainFeaturizer
     ) -> list[PartFeatures | None]:
+        """Return each part's features, computed on nodes; None for a part that this process must compute."""
         of = self._of
         tasks = [
             PartTask(
@@ -409,7 +369,8 @@ class BatchFeatures:
         computed = list[PartFeatures | None]()
         for block in job_blocks(self._compute, self._job, lambda: tasks):
             # Blocks are in order, and strict=False since `inputs[block.first:]` goes on to the last block.
-            for item, outcome in zip(inputs[block.first :], block.outcomes, strict=False):
+            remaining_inputs = inputs[block.first :]
+            for item, outcome in zip(remaining_inputs, block.outcomes, strict=False):
                 features = outcome.value
                 why = ""
                 if outcome.error:

@@ -75,7 +75,9 @@ class StaleCache:
         stages = [feature.stage for feature in spec.features]
         self.records = KnownRecords(spec.name, [UNITS, *stages])
         self.lists: dict[str, Mapping[str, Mapping[str, int]] | None] = {}
+        """Committed refresh transaction -> `REFRESHED` of its version; None if the version was collected."""
         self.published_paths: set[str] = set()
+        """Paths of the records whose features a batch published with its samples."""
 
 
 def stale(root: loader.Root, spec: DatasetSpec, before: StaleCache | None = None) -> list[Stale]:
@@ -146,7 +148,7 @@ class Included:
     def __call__(self, record: StageRecord) -> bool:
         txn = record.body.get("refresh")
         if txn is None:
-            return self._came_with_its_batch(record)
+            return self._is_in_batch(record)
         known = self._state.txns.get(txn)
         # An aborted or lost transaction never gets its features into a version.
         if known is None or known.status != "committed":
@@ -156,10 +158,11 @@ class Included:
         listed = self._lists[txn]
         if listed is None:  # that version was garbage-collected, and later versions have its features
             return True
-        of_stage = listed.get(record.stage, {})
-        return of_stage.get(record.partition) == record.r
+        published_numbers = listed.get(record.stage, {})
+        return published_numbers.get(record.partition) == record.r
 
-    def _came_with_its_batch(self, record: StageRecord) -> bool:
+    def _is_in_batch(self, record: StageRecord) -> bool:
+        """Return whether the batch has, or will have, these features with its samples."""
         # The first record of a batch is made before its samples, so the batch has published it.
         if record.r == 1 or record.path in self._published_paths:
             return True
@@ -208,10 +211,12 @@ def refresh_stage(
     featurizer = pin_weights(featurizer)
     stage = stage_name(featurizer.name)
     store = root.store
+    # The units' transaction names the parts: units that are cut again are other parts, even if their bytes are equal.
     digest = fingerprint(CODE_VERSION, featurizer.version, units.fingerprint, units.body["txn"])
     newest = current_record(store, spec.name, stage, units.partition)
-    if newest is not None and _can_stand(root, newest, featurizer.version):
+    if newest is not None and _is_current(root, newest, featurizer.version):
         stored_rows = read_table(store, newest.files[stage])
+        # A crash or a missing package may be gone by now; a refusal of the bytes will not.
         if not has_feature_faults(stored_rows):
             return newest, stored_rows
     version = root.open(f"{spec.name}@latest")
@@ -269,7 +274,8 @@ def _other_fields(part: Part, group: str) -> set[str]:
     return fields
 
 
-def _can_stand(root: loader.Root, record: StageRecord, version: str) -> bool:
+def _is_current(root: loader.Root, record: StageRecord, version: str) -> bool:
+    """Return whether a record's features are this featurizer version's, and published or waiting."""
     if record.verdict != "published" or record.body["version"] != version:
         return False
     return Included(root)(record)
@@ -286,6 +292,7 @@ def _own_columns(
     featurizer: Featurizer,
     dataset: str,
 ) -> set[str]:
+    """Return the version's columns that the featurizer may write: its own, from an earlier version of it too."""
     # If this version computed the last batch, its declared columns passed the check against the units. Otherwise the
     # columns are in its record of this batch, or of the last one.
     stage = stage_name(featurizer.name)

@@ -71,14 +71,13 @@ def waiting(root: loader.Root, spec: DatasetSpec) -> list[StageRecord]:
     result = []
     for feature in spec.features:
         featurizer = pin_weights(feature.build())
-        records = current_records(root.store, spec.name, stage_name(featurizer.name)).values()
-        result += [
-            one
-            for one in records
-            if one.verdict == "published"
-            and one.body.get("refresh") in open_txns
-            and one.body["version"] == featurizer.version
-        ]
+        records = current_records(root.store, spec.name, stage_name(featurizer.name))
+        for record in records.values():
+            is_open = record.body.get("refresh") in open_txns
+            # Features of an earlier version of the featurizer wait for nothing: they are computed again.
+            is_current = record.body["version"] == featurizer.version
+            if record.verdict == "published" and is_open and is_current:
+                result.append(record)
     return result
 
 
@@ -140,6 +139,7 @@ def _drop_refresh(
     reason: str,
     run_id: str,
 ) -> None:
+    """Abort the transaction of a refused refresh, and append a failed record for each of its batches."""
     root.abort(txn, f"the gate before a refresh: {reason}"[:500])
     for record in records:
         # A failed record per batch: the sensor then repeats it only for another featurizer version.
@@ -150,7 +150,7 @@ def _drop_refresh(
                 verdict="failed",
                 reason=reason[:2000],
                 run_id=run_id,
-                r=0,
+                r=0,  # `append_record` numbers it
             ),
         )
 
@@ -181,27 +181,39 @@ def _batches(
     version: loader.Version,
     records: Sequence[StageRecord],
 ) -> list[RefreshedBatch]:
-    live = pa.array(scan_samples(version, ["key"]).collect()["key"].to_list(), pa.string())
-    columns = {one.name: one.columns for one in (feature.build() for feature in spec.features)}
-    return [
-        _batch(root, version, record, columns[str(record.body["featurizer"])], live) for record in records
-    ]
+    live_keys = scan_samples(version, ["key"]).collect()["key"].to_list()
+    live = pa.array(live_keys, pa.string())
+    columns_of_featurizers = {}
+    for feature in spec.features:
+        featurizer = feature.build()
+        columns_of_featurizers[featurizer.name] = featurizer.columns
+    batches = []
+    for record in records:
+        columns = columns_of_featurizers[str(record.body["featurizer"])]
+        batches.append(_batch(root, version, record, columns, live))
+    return batches
 
 
 def _assemble(
     spec: DatasetSpec, version: loader.Version, batches: Sequence[RefreshedBatch]
 ) -> tuple[dict[str, str], "pl.DataFrame"]:
-    # The version's samples table is in memory.
+    """Return (key of each sample to exclude -> reason; the table for the gate).
+
+    The table has a row per other refreshed sample: the version's columns, with the new values. It is in memory.
+    """
     import polars as pl
 
     frame = scan_samples(version).collect()
     exclude: dict[str, str] = {}
     for batch in batches:
-        for key, reason in _filtered_samples(spec.filters, batch):
-            exclude.setdefault(key, reason)
+        for key, reason in _rejections(spec.filters, batch):
+            exclude.setdefault(key, reason)  # the first reason counts
     tables = [table for batch in batches for table in batch.tables]
-    keys = {key for table in tables for key in table["key"].to_pylist()} - set(exclude)
-    frame = frame.filter(pl.col("key").is_in(list(keys)))
+    refreshed = set[str]()
+    for table in tables:
+        refreshed.update(table["key"].to_pylist())
+    keys = list(refreshed - exclude.keys())
+    frame = frame.filter(pl.col("key").is_in(keys))
     for table in tables:
         new = pl.DataFrame(table.drop_columns(["code", "reason"]))
         # `update` ignores columns that the frame lacks.
@@ -218,41 +230,45 @@ def _batch(
     columns: Mapping[str, Sequence[str]],
     live: pa.Array,
 ) -> RefreshedBatch:
+    """Return a record's batch. columns: kind -> the featurizer's columns. live: keys of the version's samples."""
     table = get_table(root.store, record.files[record.stage])
     start = 0
-    tables: list[pa.Table] = []
+    tables: list[pa.Table] = []  # per part, the rows of its live samples
     whole = not _has_faults(table)
     part_ids = set(version.parts.ids.to_pylist())
-    for part, kind, n_rows in record.body["taken"]:
+    for part, kind, n_rows in record.body["taken"]:  # the table has the rows of part after part
         own_columns = [name for name in columns[kind] if name in table.column_names]
         rows = table.slice(start, n_rows)
-        if n_rows:
-            rows = rows.filter(pc.is_in(rows["key"], value_set=live))
         start += n_rows
         if n_rows:
+            is_live = pc.is_in(rows["key"], value_set=live)
+            rows = rows.filter(is_live)
             tables.append(rows.select([*_ROW_COLUMNS, *own_columns]))
         if part in part_ids:
             # An exclusion that was withdrawn brings samples back, whose features were never computed.
-            whole &= int(version.parts.n_live[version.parts.position(part)]) == rows.num_rows
+            n_live = int(version.parts.n_live[version.parts.position(part)])
+            whole &= n_live == rows.num_rows
     return RefreshedBatch(record=record, tables=tuple(tables), whole=whole)
 
 
 def _has_faults(table: pa.Table) -> bool:
-    if not table.num_rows:
+    if not table.num_rows:  # then it has no columns either
         return False
     refused = table.filter(pc.not_equal(table["code"], ""))
     return has_feature_faults(refused.select(["code", "reason"]).to_pylist())
 
 
-def _filtered_samples(filters: Sequence[Filter], batch: RefreshedBatch) -> Iterator[tuple[str, str]]:
+def _rejections(filters: Sequence[Filter], batch: RefreshedBatch) -> Iterator[tuple[str, str]]:
+    """Yield (key, reason) for each refusal of a sample by the featurizer or a filter; a sample may have several."""
     featurizer = batch.record.body["featurizer"]
     for table in batch.tables:
         own_filters = [one for one in filters if one.column in table.column_names]
         for row in table.to_pylist():
             if row["code"]:
                 yield row["key"], f"{featurizer}: {row['code']}: {row['reason']}"
-            for each in own_filters:
-                if reason := each.reason(row[each.column]):
+            for filter in own_filters:
+                reason = filter.reason(row[filter.column])
+                if reason:
                     yield row["key"], reason
 
 
@@ -260,36 +276,43 @@ def _extension(
     version: loader.Version, batches: Sequence[RefreshedBatch], exclude: Mapping[str, str]
 ) -> Extension:
     part_ids = set(version.parts.ids.to_pylist())
-    shards = [ShardFile(**shard) for batch in batches for shard in batch.record.body["shards"]]
-    by_column: dict[tuple[str, str, tuple[str, ...]], list[pa.Table]] = {}
+    known_columns = version.manifest["columns"]
+    shards: list[ShardFile] = []  # of parts that the version still has
+    # (featurizer, its version, columns) -> tables of their values
+    annotations: dict[tuple[str, str, tuple[str, ...]], list[pa.Table]] = {}
     for batch in batches:
         body = batch.record.body
+        for shard in body["shards"]:
+            file = ShardFile(**shard)
+            if file.part in part_ids:
+                shards.append(file)
         for table in batch.tables:
-            values = table.filter(pc.equal(table["code"], "")).drop_columns(["code", "reason"])
-            known = version.manifest["columns"]
-            # A column of nulls only has no type to store; a known column must still lose its old values.
-            names = [
-                one for one in values.column_names if one in known or values[one].null_count < values.num_rows
-            ]
+            is_accepted = pc.equal(table["code"], "")
+            values = table.filter(is_accepted).drop_columns(["code", "reason"])
+            names = []
+            for name in values.column_names:
+                # A column of nulls only has no type to store; a known column must still lose its old values.
+                has_values = values[name].null_count < values.num_rows
+                if has_values or name in known_columns:
+                    names.append(name)
             # The key is always there: one name means no column.
             if len(names) > 1 and values.num_rows:
                 # Equal names give one annotation for many batches, which joins once.
-                what = (str(body["featurizer"]), str(body["version"]), tuple(sorted(names)))
-                by_column.setdefault(what, []).append(values.select(names))
-    rows = [
-        (
-            AnnotationOptions(
-                name=f"refresh-{name}"[:64],
-                author=f"{name} {made_by}",
-                nulls="remove",
-            ),
-            pa.concat_tables(tables, promote_options="permissive"),
+                annotation = (str(body["featurizer"]), str(body["version"]), tuple(sorted(names)))
+                annotations.setdefault(annotation, []).append(values.select(names))
+    rows = []
+    for annotation in sorted(annotations):
+        featurizer, featurizer_version, _ = annotation
+        options = AnnotationOptions(
+            name=f"refresh-{featurizer}"[:64],
+            author=f"{featurizer} {featurizer_version}",
+            nulls="remove",
         )
-        for (name, made_by, _), tables in sorted(by_column.items(), key=lambda item: item[0])
-    ]
-    own_shards = [one for one in shards if one.part in part_ids]
-    facts = facts_of_fields(own_shards, *(batch.record.body.get("facts", {}) for batch in batches))
-    return Extension(shards=own_shards, rows=rows, exclude=exclude, facts=facts)
+        # Column types follow from the values of each batch: whole numbers in one may be floats in another.
+        values = pa.concat_tables(annotations[annotation], promote_options="permissive")
+        rows.append((options, values))
+    facts = facts_of_fields(shards, *(batch.record.body.get("facts", {}) for batch in batches))
+    return Extension(shards=shards, rows=rows, exclude=exclude, facts=facts)
 
 
 def _producer(
@@ -328,6 +351,7 @@ def _append_verdict(
     run_id: str,
     reason: str,
 ) -> StageRecord:
+    """Append the refresh's verdict: "failed" if there is a reason, else "published". records: those audited."""
     read = [[one.stage, one.partition, one.r] for one in records]
     stage = PipelineStage(root.store, spec.name, REFRESH, txn, run_id=run_id, code_version=CODE_VERSION)
     return stage.append(

@@ -164,7 +164,10 @@ class _BatchAudit:
         )
 
     def fail_collected(self) -> Audit:
-        """Append a verdict that fails every check: the batch was given up, and its parts are collected."""
+        """Append a verdict that fails every check: the batch was given up, and its parts are collected.
+
+        The verdict is final: a failed one that is not `broken` is not repeated by a later release.
+        """
         samples = self.samples
         txn = samples.body["txn"]
         given_up = self.root.state.txns[txn].reason
@@ -229,18 +232,19 @@ class _BatchAudit:
 
 
 def _counts(results: Sequence[CheckResult]) -> dict[str, int]:
+    """Return the counts of a verdict's record; a failed check that only warns is not counted as failed."""
     n_failed = sum(result.stops for result in results)
     return {"checks": len(results), "failed": n_failed}
 
 
 def _body(samples: StageRecord, results: Sequence[CheckResult]) -> dict[str, Any]:
-    """Return the body of a verdict on a batch that could not be read; other audits replace its empty values."""
+    """Return the body of a verdict without an audit's own values, which `run_checks` fills in."""
     return {
         "checks": [result.to_json() for result in results],
-        "broken": False,
-        "content": "",
-        "against": [],
-        "report": "",
+        "broken": False,  # True if a check could not run: the next release then audits the batch again
+        "content": "",  # `content_digest`, for an approval of the same content
+        "against": [],  # `compared_versions`
+        "report": "",  # path of the gate page
         "approval": {},
         "publishes": samples_digest(samples),
     }
@@ -307,6 +311,7 @@ def compared_versions(
 
 
 def _version_id(state: State, ref: str) -> str:
+    """Return the id that a version's name stands for now; "" if it names none."""
     try:
         return resolve(state, ref).id
     except (VersionNotFound, VersionRetired, InvalidName):

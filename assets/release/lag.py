@@ -22,7 +22,8 @@ from ..pipeline.tables import read_table
 from ..spec import DatasetSpec
 from .release import Release
 
-PRODUCER = "arrivals_us"
+ARRIVALS = "arrivals_us"
+"""Field of a manifest's `producer` with the `arrivals` of the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,20 +84,23 @@ def arrivals(store: Store, samples: StageRecord) -> dict[str, int]:
 
 
 def _quantile(times: Sequence[int], percent: int) -> int:
-    # Nearest rank, from 1: percent / 100 * n, rounded up in whole numbers.
+    # Nearest rank, from 1: percent / 100 * n, rounded up. In whole numbers, as a float may lie just above one.
     rank = -(-percent * len(times) // 100)
     position = max(0, rank - 1)
     return times[position]
 
 
 def version_lag(root: loader.Root, record: VersionRecord) -> Lag | None:
-    """Return the lag of a version; None if it has no batch. Raises: Corrupt; StoreError."""
+    """Return the lag of a version; None without recorded arrivals, or if a collector deleted its manifest.
+
+    Raises: Corrupt; StoreError.
+    """
     try:
         manifest = read_manifest(root.store, record.manifest, record.sha256)
-    except ObjectNotFound:  # the manifest was collected
+    except ObjectNotFound:
         return None
     producer = manifest["producer"]
-    arrivals_us = producer.get(PRODUCER)
+    arrivals_us = producer.get(ARRIVALS)
     if not arrivals_us:
         return None
     batch = str(producer.get("batch", ""))
@@ -126,6 +130,7 @@ def _lag(
 
 
 def _commit_us(store: Store, record: VersionRecord) -> int:
+    """Return the time of the version's log entry, in microseconds."""
     path = f"log/{record.n:012d}.json"
     try:
         data = store.get(path).data

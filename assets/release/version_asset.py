@@ -20,7 +20,7 @@ from ..pipeline.stages import SAMPLES, VERSION, request_recut, require_published
 from ..samples import samples_asset as samples_stage
 from ..spec import DatasetSpec
 from .gate_run import Audit, audit_batch, overtaken
-from .lag import PRODUCER, arrivals, freshness_policy
+from .lag import ARRIVALS, arrivals, freshness_policy
 from .release import Release
 from .settled_batches import is_published, unsettled_records
 from .version_page import card_metadata, check_events, publication_observation, release_metadata
@@ -224,7 +224,7 @@ class Publisher:
         # Near-duplicates are compared with the newest version: again, if that is another one by now.
         if samples_stage.is_outdated(root, record):
             if self.spec is None:
-                return _BatchRelease(audit=audit, reason=_not_compared(record))
+                return _BatchRelease(audit=audit, reason=_not_compared_reason(record))
             record, _ = samples_stage.samples_stage(
                 root,
                 self.spec,
@@ -301,7 +301,7 @@ def _unfit_reason(root: loader.Root, record: StageRecord) -> str:
     return ""
 
 
-def _not_compared(record: StageRecord) -> str:
+def _not_compared_reason(record: StageRecord) -> str:
     return (
         f"batch {record.partition}: another batch was published since its samples were compared for "
         f"near-duplicates; materialize [{record.dataset}, samples] again"
@@ -342,7 +342,7 @@ def _publish(
         parts,
         exclude=body["exclude"],
         supersede=body.get("supersede"),
-        # For near-duplicates. The verdict names the version that the batch was compared with.
+        # The newest version must be the one in which near-duplicates of the batch were looked for.
         onto=body.get("compared_with"),
         verdict=verdict.path,
         foreign=body.get("foreign"),
@@ -358,9 +358,10 @@ def _producer(
     run_id: str,
 ) -> dict[str, Any]:
     """Return the manifest's `producer`: where the version's samples come from."""
+    # Class names by number. One list is a prefix of the other, as each batch appends its new classes.
     labels = list(record.body["labels"])
     known = published_labels(root, record.dataset)
-    if len(known) >= len(labels):  # one list is a prefix of the other
+    if len(known) >= len(labels):
         labels = known
     checks = {check["name"]: _check_word(check) for check in verdict.body["checks"]}
     report = verdict.body.get("report", "")
@@ -372,7 +373,7 @@ def _producer(
         "batch": record.partition,
         "cut_by_run_id": record.run_id,
         "labels": labels,
-        PRODUCER: arrivals(root.store, record),
+        ARRIVALS: arrivals(root.store, record),
         "gate": {"report": str(report), "checks": checks},
     }
     approval = verdict.body.get("approval")
@@ -382,6 +383,7 @@ def _producer(
 
 
 def _check_word(check: Mapping[str, Any]) -> str:
+    """Return "failed" for a check that stops a batch, "warned" for another failed one, else "passed"."""
     if stops(check):
         return "failed"
     if check["passed"] is True:

@@ -173,6 +173,7 @@ def card_markdown(document: Mapping[str, Any]) -> str:
 
 
 def _distributions(document: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Return distribution -> value -> number of samples. document: of the version's card."""
     licences: dict[str, int] = {}
     for licence in document["licences"]["counts"]:
         licences[licence["name"]] = licence["n"]
@@ -191,20 +192,21 @@ def _sheets(
     version: loader.Version,
     document: Mapping[str, Any],
 ) -> dict[str, str]:
-    """Return kind of media -> sheet of examples, a small JPEG in base64."""
+    """Return kind of media -> sheet of examples, a small JPEG in base64. document: of the version's card."""
     folder = card_folder(version.dataset, version.number, version.id)
-    names = sorted(document["pictures"].values())
+    names = sorted(document["pictures"].values())  # examples-<kind>.jpg
     sheets: dict[str, str] = {}
     for name in names[:_MOST_SHEETS]:
         sheet = root.store.get(f"{folder}/{name}").data
-        small = _small(sheet)
+        small = _shrink_sheet(sheet)
         if small:
             kind = name.removeprefix("examples-").removesuffix(".jpg")
             sheets[kind] = base64.b64encode(small).decode()
     return sheets
 
 
-def _small(sheet: bytes) -> bytes:
+def _shrink_sheet(sheet: bytes) -> bytes:
+    """Return a JPEG of at most `MAX_SHEET_BYTES`; empty if even the narrowest is larger."""
     from PIL import Image
 
     with Image.open(io.BytesIO(sheet), formats=("JPEG",)) as picture:

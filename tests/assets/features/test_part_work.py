@@ -12,7 +12,7 @@ import pytest
 import loader
 from assets.arrivals.make_batches import discover
 from assets.features.feature_asset import feature_stage
-from assets.features.part_work import plain_featurizer
+from assets.features.plain_featurizer import plain_featurizer
 from assets.features.refresh import refresh_stage
 from assets.featurizers.mel import Mel
 from assets.ingest import media as validation

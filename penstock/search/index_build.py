@@ -91,7 +91,7 @@ class IndexReport:
         }
 
 
-def kind_of(record: IndexRecord) -> SegmentKind:
+def record_kind(record: IndexRecord) -> SegmentKind:
     """Return the kind of segments that a record's folder has."""
     if record.code == TEXTS:
         return text_kind(record)
@@ -162,8 +162,10 @@ def drop_index(root: Root, ref: str, field: str | None = None) -> list[str]:
         if record is None:
             continue
         paths = [info.key for info in root.store.list(record.folder)]
-        # The record last: without it, no search reads the segments that a killed run leaves.
-        paths.sort(key=record.path.__eq__)
+        # The record last: after a kill, a new record must not find segments of the old one.
+        if record.path in paths:
+            paths.remove(record.path)
+            paths.append(record.path)
         root.store.delete_many(paths)
         deleted += paths
     forget_searches(version)
@@ -191,6 +193,7 @@ def stored_record(version: Version, field: str) -> IndexRecord | None:
 
 
 def _width(version: Version, reader: VectorReader, field: str) -> int:
+    """Return the numbers of a field's embeddings; 0 if none is readable."""
     ordinals = field_ordinals(version, field)
     for _ in reader.blocks(ordinals):
         if reader.width:
@@ -268,6 +271,7 @@ def _block_size(block: tuple[np.ndarray, UnitVectors]) -> int:
 
 
 def _put_record(version: Version, record: IndexRecord) -> IndexRecord:
+    """Store a record, and return the stored one."""
     with suppress(AlreadyExists):  # of another maker: its ranges count
         version.store.put_if_absent(record.path, record.to_bytes())
     stored = read_index_record(version.store, record)

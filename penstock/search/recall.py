@@ -1,5 +1,7 @@
 """The recall of an index: the share of the nearest samples that a search with codes returns."""
 
+import math
+
 import numpy as np
 
 from loader import Version
@@ -17,13 +19,14 @@ def measure_recall(version: Version, field: str) -> float:
     Compares at most 100,000 embeddings, evenly spread; the index searches the same samples.
     """
     ordinals = field_ordinals(version, field)
-    step = -(-len(ordinals) // MOST_COMPARED)
+    step = math.ceil(len(ordinals) / MOST_COMPARED)
     ordinals = ordinals[:: max(1, step)]
     reader = VectorReader(version, field)
     try:
-        chosen = np.unique(np.linspace(0, max(0, len(ordinals) - 1), N_QUERIES).astype(np.int64))
         if not len(ordinals):
             return 1.0
+        spread = np.linspace(0, len(ordinals) - 1, N_QUERIES)
+        chosen = np.unique(spread.astype(np.int64))  # fewer in a small version
         queries = reader.samples(ordinals[chosen])
         if not queries.is_valid.any():
             return 1.0
@@ -31,6 +34,7 @@ def measure_recall(version: Version, field: str) -> float:
         nearest = _nearest(reader, ordinals, rows)
     finally:
         reader.close()
+    # The search looks among the samples that were compared: a nearer one outside them is no miss of the index.
     members = np.zeros(len(version), bool)
     members[ordinals] = True
     shares = []
@@ -69,12 +73,13 @@ def _nearest(
             order,
             axis=1,
         )
+    # Without enough usable vectors, unusable ones are among the best.
     is_usable = np.isfinite(best_scores)
-    return [
-        row[usable]
-        for row, usable in zip(
-            best_ordinals,
-            is_usable,
-            strict=True,
-        )
-    ]
+    nearest = []
+    for row, usable in zip(
+        best_ordinals,
+        is_usable,
+        strict=True,
+    ):
+        nearest.append(row[usable])
+    return nearest

@@ -71,6 +71,7 @@ def _numpy_centres(
     k: int,
     seed: int,
 ) -> Floats:
+    """Return k centres of unit vectors, float32 [k, numbers], by numpy's k-means."""
     rng = np.random.default_rng(seed)
     # Distinct vectors to begin with: two centres on one vector would never part.
     chosen = rng.choice(
@@ -81,10 +82,11 @@ def _numpy_centres(
     centres = vectors[np.sort(chosen)].copy()
     for _ in range(_ROUNDS):
         nearest = nearest_rows(vectors, centres)
-        order = np.argsort(nearest, kind="stable")
+        order = np.argsort(nearest, kind="stable")  # the vectors of one centre after the other
         used, first = np.unique(nearest[order], return_index=True)
-        # A centre without vectors stays where it was.
-        centres[used] = unit_rows(np.add.reduceat(vectors[order], first))
+        sums = np.add.reduceat(vectors[order], first)  # [used, numbers]: sum of each centre's vectors
+        # A mean has the direction of the sum. A centre without vectors stays where it was.
+        centres[used] = unit_rows(sums)
     return centres
 
 

@@ -56,9 +56,9 @@ def clusters(
     """
     texts = texts or {}
     all_words = _word_counts(texts.values())
-    placed = np.flatnonzero(places.has_place)
+    placed = np.flatnonzero(places.has_place)  # [n]: ordinals of samples with a place
     cluster = places.cluster[placed]
-    by_cluster = np.argsort(cluster, kind="stable")
+    by_cluster = np.argsort(cluster, kind="stable")  # one cluster after the other, by ordinal within it
     numbers, starts = np.unique(
         cluster[by_cluster],
         return_index=True,
@@ -184,13 +184,13 @@ def near_duplicate_groups(
 
 def copy_groups(keys: Sequence[str], copy_of: Sequence[str | None]) -> Int64s:
     """Return int64 [n]: the first row of each row's group, by the column `dup_of`: the key of the sample copied."""
-    row_of = {key: row for row, key in enumerate(keys)}
+    rows_by_key = {key: row for row, key in enumerate(keys)}
     group = np.arange(len(keys))
     for row, original in enumerate(copy_of):
         if not original:
             continue
         # The original may be excluded: its copies are still a group, whose first one stands for it.
-        other = row_of.setdefault(original, row)
+        other = rows_by_key.setdefault(original, row)
         _join(
             group,
             row,
@@ -200,6 +200,7 @@ def copy_groups(keys: Sequence[str], copy_of: Sequence[str | None]) -> Int64s:
 
 
 def _roots(group: Int64s) -> Int64s:
+    """Return each row's root. group: int64 [n], a row nearer to the root, or the row itself; overwritten."""
     for row in range(len(group)):
         group[row] = _root(group, row)
     return group
@@ -207,7 +208,7 @@ def _roots(group: Int64s) -> Int64s:
 
 def _root(group: Int64s, row: int) -> int:
     while group[row] != row:
-        group[row] = group[group[row]]
+        group[row] = group[group[row]]  # shortens the chain for the next call
         row = int(group[row])
     return row
 

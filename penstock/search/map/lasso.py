@@ -87,7 +87,8 @@ def lasso_text(corners: Corners) -> str:
 
 def lasso_grid(corners: Corners) -> Bools:
     """Return bool [GRID, GRID]: [column, row] is True for cells whose centre is inside by the even-odd rule."""
-    # One row more than the grid, for crossings beyond its last cell.
+    # [column, row]: 1 if a row changes between outside and inside at this column. One column more than the grid, for
+    # crossings beyond its last cell.
     flips = np.zeros((GRID + 1, GRID), np.uint8)
     cell = np.arange(GRID, dtype=np.int64)
     centre = cell * _CELL + _HALF
@@ -100,7 +101,9 @@ def lasso_grid(corners: Corners) -> Bools:
         )
         flips[column, row] ^= 1
         start = end
-    eight_rows = flips[:GRID].view(np.uint64)  # ten times faster than bytes
+    # A cell is inside after an odd number of changes in its row. [GRID, GRID / 8]: eight rows in one number, which is
+    # ten times faster than bytes.
+    eight_rows = flips[:GRID].view(np.uint64)
     inside = np.bitwise_xor.accumulate(eight_rows, axis=0)
     return inside.view(bool)
 
@@ -127,7 +130,7 @@ def _crossings(
     numerator = down * dx
     numerator += (x0 - _HALF) * dy
     denominator = _CELL * dy
-    column = -(-numerator // denominator)
+    column = -(-numerator // denominator)  # rounded up
     column = np.clip(
         column,
         0,

@@ -79,6 +79,7 @@ def _affinities(vectors: Floats, perplexity: float) -> Doubles:
     high = np.full(n, _MOST_PRECISION)
     precision = np.ones(n)
     near = np.zeros_like(distance)
+    # Find each row's precision, float64 [n], whose neighbourhood has the perplexity: by doubling, then by bisection.
     for _ in range(_BISECTIONS):
         near = np.exp(-distance * precision[:, None])
         total = near.sum(axis=1)

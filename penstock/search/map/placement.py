@@ -56,6 +56,7 @@ def place(fit: MapFit, vectors: Floats) -> Placed:
 
 
 def _place_block(fit: MapFit, vectors: Floats) -> Placed:
+    """Return the places of unit vectors: each near its nearest anchor, pulled towards the next ones."""
     cosines = vectors @ fit.anchors.T  # [n, anchors]
     n_near = min(NEIGHBOURS, len(fit.anchors))
     near, near_cosines = _best(cosines, n_near)  # [n, n_near], best first

@@ -162,7 +162,7 @@ def parse_fit(data: bytes, path: str, numbers: int | None = None) -> MapFit:
         )
         digest = _digest(fit)
         _check(fit)
-    except (Corrupt, FormatTooNew):
+    except (Corrupt, FormatTooNew):  # ValueErrors too, which keep their own text
         raise
     except (*UNREADABLE, LookupError, TypeError, AttributeError, OverflowError) as error:
         if is_machine_fault(error):
@@ -175,8 +175,11 @@ def parse_fit(data: bytes, path: str, numbers: int | None = None) -> MapFit:
     return fit
 
 
-def fit_version(data: bytes, path: str) -> str:
-    """Return the id of the version whose vectors a fit has, or "" if it names none. Raises: Corrupt; FormatTooNew."""
+def fit_version_id(data: bytes, path: str) -> str:
+    """Return the id of the version that a stored fit was made from, or "" if it names none.
+
+    Raises: Corrupt; FormatTooNew.
+    """
     try:
         metadata = pq.read_metadata(io.BytesIO(data))
         facts = footer_facts(
@@ -185,7 +188,7 @@ def fit_version(data: bytes, path: str) -> str:
             _AGAIN,
         )
         return facts.get(b"penstock.version", b"").decode()
-    except (Corrupt, FormatTooNew):
+    except (Corrupt, FormatTooNew):  # ValueErrors too, which keep their own text
         raise
     except (*UNREADABLE, LookupError, TypeError, AttributeError, OverflowError) as error:
         if is_machine_fault(error):

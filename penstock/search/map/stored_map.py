@@ -203,12 +203,13 @@ def _part_table(
         n = len(vectors.rows)
         rows = vectors.rows
         has_place = vectors.is_valid & is_placed[start : start + n]
+        # A block has another width if none of its vectors is readable.
         if rows.shape[1] != record.numbers:
             rows = np.zeros((n, record.numbers), np.float32)
             has_place = np.zeros(n, bool)
         placed = place(fit, rows)
         start += n
-        arrays = [pa.array(values, mask=~has_place) for values in placed]
+        arrays = [pa.array(values, mask=~has_place) for values in placed]  # x, y, cluster, cluster_cosine
         tables.append(pa.table(arrays, schema=MAP_KIND.columns))
     if not tables:
         return MAP_KIND.columns.empty_table()

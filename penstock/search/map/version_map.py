@@ -91,7 +91,8 @@ def read_map(version: Version, field: str | None = None) -> VersionMap:
         damaged={},
     )
     parts = version_parts(version, name)
-    # A segment that turns out to be damaged may have the only copy of a part, or another one may have it too.
+    # A segment that turns out to be damaged may have the only copy of a part, or another one may have it too: choose
+    # segments again, without damaged ones, until all chosen ones are readable.
     while True:
         covered = coverage(
             version.store,

@@ -64,7 +64,7 @@ class ProtectedIndex:
         return np.flatnonzero(has_bit)
 
     def find(self, hashes: Int64s) -> tuple[Bools, Int64s]:
-        """Return (bool [n], whether a shingle is protected; int64 [n], the sample that has it)."""
+        """Return (bool [n], whether a shingle is protected; int64 [n], its first protected sample, if it is)."""
         protected = self.protected
         n_protected = len(protected.hashes)
         if not n_protected:
@@ -73,7 +73,7 @@ class ProtectedIndex:
             return is_protected, ordinals
         last = n_protected - 1
         position = np.searchsorted(protected.hashes, hashes)
-        np.minimum(position, last, out=position)
+        np.minimum(position, last, out=position)  # a hash above all others has no row
         is_protected = protected.hashes[position] == hashes
         return is_protected, protected.ordinals[position]
 
@@ -137,8 +137,8 @@ class _Coverage:
         """Return the overlap; None without a common shingle. n_words: of all of the sample's texts, 1 or more."""
         if not self.n_covered:
             return None
-        of_shingles = np.concatenate(self._ordinals)
-        ordinals, counts = np.unique(of_shingles, return_counts=True)
+        shingle_ordinals = np.concatenate(self._ordinals)  # a protected sample for each common shingle
+        ordinals, counts = np.unique(shingle_ordinals, return_counts=True)
         most = np.argmax(counts)  # the first of several
         ratio = self.n_covered / n_words
         return Overlap(ratio, int(ordinals[most]))
@@ -178,7 +178,7 @@ def _cover_text(
         run = word_run(words)
         word_hashes = quick_word_hashes(run)
         quick_by_width = quick_hashes(word_hashes, widths)
-        last_words = words[1 - WIDTH :]
+        last_words = words[1 - WIDTH :]  # the last 12, or fewer
         for coverage in coverages:
             coverage.begin_block(run.n_words)
             _cover_block(coverage, run, quick_by_width, n_before)

@@ -105,14 +105,8 @@ def find_overlaps(
         total=n_samples,
     )
     for sample in shown_samples:
-        # One for each protected version, in their order.
-        of_sample = overlaps(sample.texts, indexes)
-        pairs = zip(
-            comparisons,
-            of_sample,
-            strict=True,
-        )
-        for comparison, overlap in pairs:
+        sample_overlaps = overlaps(sample.texts, indexes)  # with each protected version, in order
+        for comparison, overlap in zip(comparisons, sample_overlaps, strict=True):
             comparison.add(sample.ordinal, overlap)
 
     named: list[tuple[int, SampleOverlap]] = []

@@ -129,6 +129,7 @@ def _has_same_shingles(
 
 
 def _make(version: Version, path: str, *, is_new: bool) -> ProtectedTexts:
+    """Return the shingles of the version's texts, and store them. is_new: there is no table to replace."""
     protected = _read_texts(version)
     data = _table_bytes(protected, path, len(version))
     _store(version, path, data, is_new=is_new)
@@ -171,7 +172,7 @@ def distinct_shingles(name: str, samples: Iterable[SampleTexts]) -> ProtectedTex
     shingles = _Shingles(name)
     for sample in samples:
         shingles.add(sample)
-    return shingles.joined()
+    return shingles.join()
 
 
 class _Shingles:
@@ -187,6 +188,7 @@ class _Shingles:
         self._n = 0
 
     def add(self, sample: SampleTexts) -> None:
+        """Add a sample's shingles: of 13 words, or the whole text if it is shorter. Samples come in order."""
         short: list[WordRun] = []
         has_long = False
         for text in sample.texts:
@@ -233,12 +235,13 @@ class _Shingles:
         self._words.append(np.full(n_shingles, width, np.uint8))
         self._ordinals.append(np.full(n_shingles, ordinal))
 
-    def joined(self) -> ProtectedTexts:
+    def join(self) -> ProtectedTexts:
+        """Return each distinct shingle once, with the first sample that has it, ascending by hash."""
         hashes = np.concatenate(self._hashes)
         quick = np.concatenate(self._quick)
         words = np.concatenate(self._words)
         ordinals = np.concatenate(self._ordinals)
-        # The first of equal hashes is of the first sample: samples come in order.
+        # `np.unique` returns the first of equal hashes, which is of the first sample.
         distinct, first = np.unique(hashes, return_index=True)
         return ProtectedTexts(
             name=self._name,

@@ -12,7 +12,7 @@ from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
 from loader.storage import Store
 from loader.storage.store import ObjectInfo
 
-from ...search.index_build import kind_of
+from ...search.index_build import record_kind
 from ...search.map.stored_fit import FOLDER as MAPS
 from ...search.map.version_map import MAP_KIND
 from .needed import References
@@ -46,7 +46,7 @@ def read_kind(store: Store, path: str) -> SegmentKind:
         return MAP_KIND
     folder, _, _ = path.rpartition("/")
     how_path = f"{folder}/how.json"
-    return kind_of(parse_index_record(store.get(how_path).data, how_path))
+    return record_kind(parse_index_record(store.get(how_path).data, how_path))
 
 
 def is_record(path: str) -> bool:

@@ -27,9 +27,9 @@ from loader.errors import Corrupt, FieldMismatch, FieldNotFound, FormatTooNew, O
 from loader.storage import Store, is_there
 
 from ...denied.record import TakedownRecord
-from ...search.index_build import kind_of, make_index
+from ...search.index_build import make_index, record_kind
 from ...search.map.stored_fit import FOLDER as MAPS
-from ...search.map.stored_fit import fit_version
+from ...search.map.stored_fit import fit_version_id
 from ...search.map.stored_map import make_map
 from ..gc.derived_segments import FOLDERS, is_record, segment_kind
 from .derived import Edits
@@ -75,7 +75,7 @@ def segment_edits(root: Root, record: TakedownRecord) -> Edits:
             if field_record is None:
                 continue
             for path in denied:
-                puts |= _scrub_segment(store, path, field_record, kind_of(field_record), sources)
+                puts |= _scrub_segment(store, path, field_record, record_kind(field_record), sources)
     # The next index may make an unreadable one or a fit again, at the same path.
     return Edits(
         puts=puts,
@@ -125,7 +125,7 @@ def segment_is_denied(
     # A version that was collected before the takedown has no findings, so its dataset counts.
     datasets = {place["of"] for place in record.having("retired")}
     if is_map(path):
-        version_id = fit_version(data, path)
+        version_id = fit_version_id(data, path)
     else:
         field_record = parse_index_record(data, path)
         if field_record.code == TEXTS:

@@ -42,6 +42,7 @@ _RETRY_S = 600  # seconds until a message of an unreadable object is read again
 _MOST_S = 43_200  # longest time that SQS hides a message
 _PER_CALL = 10  # messages per SQS call
 _TEXT = 4096  # characters kept of an unreadable notice
+_REASON = 500  # characters kept of the reason
 _MOST_BYTES = 64 * 2**20  # largest file of notices
 
 
@@ -75,7 +76,10 @@ class MessageSource(Protocol):
 
 @contextmanager
 def open_message_source(feed: Feed) -> Iterator[MessageSource]:
-    """Yield the feed's message source. Raises: InvalidStore; MissingDependency if boto3 is not installed."""
+    """Yield the feed's message source. Its URL and options may be `dg.EnvVar`s.
+
+    Raises: InvalidStore; MissingDependency if boto3 is not installed.
+    """
     url = from_environment(feed.url)
     if urlsplit(url).scheme == "sqs":
         queue = _Queue(url, {name: from_environment(value) for name, value in feed.options.items()})
@@ -84,7 +88,7 @@ def open_message_source(feed: Feed) -> Iterator[MessageSource]:
         finally:
             queue.close()
         return
-    store = open_place(feed.url, feed.options)
+    store = open_place(feed.url, feed.options)  # which reads the variables, too
     try:
         yield _Files(store, feed.prefix)
     finally:
@@ -100,10 +104,11 @@ def parse_message(name: str, lines: Sequence[bytes | str]) -> Message:
             notices += read_notices(line) if line.strip() else []
         except UnreadableNotice as error:
             if isinstance(line, bytes):
-                shown = line[: 4 * _TEXT]
+                shown = line[: 4 * _TEXT]  # a character has 4 bytes at most
             else:
                 shown = line[:_TEXT].encode(errors="replace")
-            unreadable.append((number, shown.decode(errors="replace")[:_TEXT], str(error)[:500]))
+            text = shown.decode(errors="replace")[:_TEXT]
+            unreadable.append((number, text, str(error)[:_REASON]))
     return Message(name=name, notices=tuple(notices), unreadable=tuple(unreadable))
 
 
@@ -150,17 +155,18 @@ class _Files:
         for info in list_place(self._store, self._prefix):
             if limit <= 0:
                 return
-            if info.key in held or info.key.rsplit("/", 1)[-1].startswith("."):
+            file_name = info.key.rsplit("/", 1)[-1]
+            if info.key in held or file_name.startswith("."):  # a hidden file
                 continue
-            if info.nbytes > _MOST_BYTES:  # the file would be read into the code server's memory
+            if info.nbytes > _MOST_BYTES:  # it is read into the memory of Dagster's code server
                 why = f"a file of {info.nbytes} bytes; split it, at most {_MOST_BYTES} bytes of JSON lines are accepted"
                 message = Message(name=info.key, notices=(), unreadable=((0, "", why),))
             else:
                 message = parse_message(info.key, bytes(self._store.get(info.key).data).split(b"\n"))
-            limit -= max(1, len(message.notices))
+            limit -= max(1, len(message.notices))  # a message without notices costs a read, too
             yield message
 
-    def hide(self, names: Sequence[str], seconds: float) -> None: ...
+    def hide(self, names: Sequence[str], seconds: float) -> None: ...  # `held` and `retries` leave files out
 
     def remove(self, names: Sequence[str]) -> None:
         self._store.delete_many(names)
@@ -238,6 +244,7 @@ class _Queue:
 
 
 def _entries(names: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the entries of SQS's batch calls. names: receipt handles."""
     for start in range(0, len(names), _PER_CALL):
         yield [
             {"Id": str(number), "ReceiptHandle": name}
@@ -364,13 +371,13 @@ def _admit_keys(work: SourceTick, keys: Sequence[str], room: int) -> list[str]:
         for key, result in zip(
             keys, pool.map(lambda key: _current_object(work.place, key), keys), strict=True
         ):
-            if isinstance(result, ObjectInfo):
-                reason = sieve(result)
-            else:
-                reason = result
-                if reason in _UNREADABLE_OBJECT:
+            if isinstance(result, str):  # the reason for which there is no object
+                if result in _UNREADABLE_OBJECT:
                     unreadable.append(key)
-            if reason or isinstance(result, str):
+                work.progress.refused(result)
+                continue
+            reason = sieve(result)
+            if reason:
                 work.progress.refused(reason)
             else:
                 admitted.append(result)

@@ -56,8 +56,8 @@ class JoinedObjects:
         self._format = format
         self._options = options
         self._lock = threading.Lock()
-        self._listed: _Listed | None = None
-        self._readable: Readable | None = None
+        self._listed: _Listed | None = None  # the newest; None before the first
+        self._readable: Readable | None = None  # of `_listed`; None until it is needed
 
     def __reduce__(self) -> tuple[object, ...]:
         return JoinedObjects, (self.place, self._format, self._options)
@@ -116,7 +116,7 @@ class JoinedObjects:
             if is_outside or key in listed.waiting:
                 continue
             parts = listed.files.get(key, [info])
-            if parts:
+            if parts:  # a file that maps to none is no object
                 yield joined(parts)
 
     list_from = list
@@ -183,6 +183,7 @@ class JoinedObjects:
         self.place.close()
 
     def _files(self, key: str) -> Sequence[ObjectInfo]:
+        """Return an object's files, its own first; () for a key of the newest listing that is no object."""
         listed = self._newest_listing()
         file = listed.waiting.get(key)
         if file:
@@ -192,6 +193,7 @@ class JoinedObjects:
         return listed.files.get(key, ())
 
     def _heads(self, key: str) -> Sequence[ObjectInfo]:
+        """Return the files of an object as they are now. Costs a request per file."""
         return [self.place.head(name) for name in (key, *self.files(key))]
 
     def _newest_listing(self) -> _Listed:
@@ -203,6 +205,7 @@ class JoinedObjects:
         return self._read_names(infos)
 
     def _read_names(self, infos: Sequence[ObjectInfo]) -> _Listed:
+        """Group all files into objects by the names in their metadata, and keep the result as the newest listing."""
         from penstock.formats.importer import group_files
         from penstock.formats.registry import joining_importer
 
@@ -213,5 +216,5 @@ class JoinedObjects:
         listed = _Listed(infos=infos, files=files, waiting=waiting)
         with self._lock:
             self._listed = listed
-            self._readable = None
+            self._readable = None  # it is over the files of the earlier listing
         return listed

@@ -45,6 +45,7 @@ def read_notices(text: bytes | str) -> list[Notice]:
 
 
 def _check_notice(notice: Notice) -> Notice:
+    """Return the notice if it names an object. Bodies are untrusted: a field may have any type."""
     for name in ("key", "bucket", "uri"):
         if not is_text(value := getattr(notice, name)):
             raise UnreadableNotice(f"{name} is {value!r:.100}; {_ACCEPTED}")
@@ -72,6 +73,7 @@ def relative_key(notice: Notice, place: str) -> str | None:
 
 
 def _read(body: Any, depth: int) -> Iterator[Notice]:
+    """Yield the notices of a parsed body. depth: envelopes around it."""
     if depth > _DEPTH:
         raise UnreadableNotice(f"envelopes in envelopes; {_ACCEPTED}")
     if isinstance(body, list):
@@ -119,6 +121,8 @@ def _gcs(body: Json, _: int) -> Iterator[Notice]:
 
 
 def _azure(name: str) -> Callable[[Json, int], Iterator[Notice]]:
+    """Return a parser of Azure's events. name: field of the type, `eventType` (Event Grid) or `type` (CloudEvents)."""
+
     def read(body: Json, _: int) -> Iterator[Notice]:
         if body[name] == "Microsoft.Storage.BlobCreated":
             path = unquote(urlsplit(body["data"]["url"]).path).lstrip("/")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("key", "nbytes", "etag", "modified_us")
 
+# Meaning of a column -> its usual names, in lower case without "_", "-" and blanks; the first that is there counts.
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "key": ("key", "name", "path", "objectname"),
     "uri": ("uri", "url"),
@@ -149,9 +150,11 @@ def _parse_listing(
 
 
 def _normal(table: "pl.DataFrame", place: str, url: str) -> "pl.DataFrame":
+    """Return an inventory's rows below `place` with the columns of `read_inventory`."""
     import polars as pl
 
     plain = {name.lower().replace("_", "").replace("-", "").replace(" ", ""): name for name in table.columns}
+    # Meaning of a column -> its name here, None without one.
     at = {
         what: next((plain[name] for name in names if name in plain), None) for what, names in _NAMES.items()
     }
@@ -178,7 +181,12 @@ def _normal(table: "pl.DataFrame", place: str, url: str) -> "pl.DataFrame":
         rows = rows.filter(text("marker").str.to_lowercase() != "true")
     if at["bucket"]:
         rows = rows.filter(text("bucket") == parts.netloc.partition("@")[0])
-    prefix, key = (base, text("uri")) if at["key"] is None else (folder, text("key"))
+    if at["key"] is None:
+        key = text("uri")
+        prefix = base
+    else:  # a key begins at the bucket
+        key = text("key")
+        prefix = folder
     return rows.filter(key.str.starts_with(prefix)).select(
         key.str.slice(len(prefix)).alias("key"),
         (text("nbytes") if at["nbytes"] else pl.lit(None, pl.String))
@@ -190,6 +198,7 @@ def _normal(table: "pl.DataFrame", place: str, url: str) -> "pl.DataFrame":
 
 
 def _time(table: "pl.DataFrame", column: str | None) -> "pl.Expr":
+    """Return a column of times as microseconds since 1970; numbers are such already."""
     import polars as pl
 
     if column is None:
@@ -262,17 +271,17 @@ def reconcile(
         )
     refusals = Refusals()
     if inventory:
-        there = read_inventory(inventory, source.options, place.url)
+        listed = read_inventory(inventory, source.options, place.url)
     else:
-        there = _list_source(place, source, refusals)
-    there, not_taken = _sift(there, source)
+        listed = _list_source(place, source, refusals)
+    present, not_taken = _sift(listed, source)
     if refusals.n:
         not_taken["not_listed"] = not_taken.get("not_listed", 0) + refusals.n
     base = place.url.rstrip("/") + "/"
     tag = pl.col("etag").str.strip_chars('"').alias("tag")  # S3 Inventory has etags without quotes
-    there = there.with_columns((base + pl.col("key")).alias("uri"), tag)
+    present = present.with_columns((base + pl.col("key")).alias("uri"), tag)
     known = _known_objects(dataset, place.url, source.prefix).with_columns(tag)
-    new = there.join(known.select("uri"), on="uri", how="anti")
+    new = present.join(known.select("uri"), on="uri", how="anti")
     progress = read_progress(dataset.store, dataset.name, source.name)
     young_us = dataset.now_us - int((dataset.limits.max_wait_s + FRESH_S) * 1_000_000)
     # No difference of clocks explains a later date: when the object arrived is unknown.
@@ -280,14 +289,15 @@ def reconcile(
     is_fresh = pl.col("modified_us").is_between(young_us, latest_us, closed="none").fill_null(value=False)
     is_fresh |= pl.col("uri").is_in(list(progress.waiting))
     late = new.filter(~is_fresh)
-    other = there.filter((pl.col("tag") != "") & ~is_fresh).join(known, on=["uri", "tag"], how="anti")
+    # An object that was batched again is in several batches: any etag of these is known, and the last batch counts.
+    other = present.filter((pl.col("tag") != "") & ~is_fresh).join(known, on=["uri", "tag"], how="anti")
     overwritten = other.join(known.select("uri", "batch").unique("uri", keep="last"), on="uri")
-    vanished = known.unique("uri", keep="last").join(there.select("uri"), on="uri", how="anti")
+    vanished = known.unique("uri", keep="last").join(present.select("uri"), on="uri", how="anti")
     statuses = [("late", late), ("overwritten", overwritten), ("vanished", vanished)]
     report = Reconciled(
         source=source.name,
         differences=pl.concat([_rows(status, rows) for status, rows in statuses]).sort("status", "key"),
-        n_there=there.height,
+        n_there=present.height,
         n_batched=known["uri"].n_unique(),
         n_fresh=new.height - late.height,
         not_taken=not_taken,
@@ -305,6 +315,7 @@ def _write_batches(
     *,
     confirm: bool,
 ) -> Reconciled:
+    """Batch the late and overwritten objects, and store the differences. confirm: True to look each object up first."""
     changed = report.differences.filter(report.differences["status"] != "vanished")
     if confirm:
         infos = _confirm_absence(place, changed["key"].to_list(), sieve)
@@ -350,16 +361,17 @@ def _frame(infos: Sequence[ObjectInfo]) -> "pl.DataFrame":
     )
 
 
-def _sift(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict[str, int]]:
+def _sift(listed: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict[str, int]]:
+    """Return the rows that the source selects, and reason -> number of the others."""
     import polars as pl
 
     sieve = source.sieve()
-    keys = there["key"]
-    sizes = there["nbytes"]
+    keys = listed["key"]
+    sizes = listed["nbytes"]
     reasons = pl.Series(
         "why",
         [
-            # An inventory may lack sizes, so `_confirm_absence` checks these objects again.
+            # An inventory may lack sizes: such an object passes, and `_confirm_absence` checks it again.
             sieve(
                 ObjectInfo(
                     key=key,
@@ -372,7 +384,7 @@ def _sift(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict[s
         dtype=pl.String,
     )
     counts = reasons.filter(reasons != "").value_counts(sort=True)
-    return there.filter(reasons == ""), dict(counts.iter_rows())
+    return listed.filter(reasons == ""), dict(counts.iter_rows())
 
 
 def _known_objects(dataset: TickDataset, landing: str, prefix: str) -> "pl.DataFrame":
@@ -400,16 +412,18 @@ def _known_objects(dataset: TickDataset, landing: str, prefix: str) -> "pl.DataF
 
 
 def _rows(status: str, rows: "pl.DataFrame") -> "pl.DataFrame":
+    """Return objects of one status with the columns of `Reconciled.differences`."""
     import polars as pl
 
     if "batch" in rows.columns:
         batch = pl.col("batch")
-    else:
+    else:  # late: in no batch
         batch = pl.lit(0, pl.Int64).alias("batch")
     return rows.select(pl.lit(status).alias("status"), "key", "uri", "nbytes", "etag", "modified_us", batch)
 
 
 def _as_listed(rows: "pl.DataFrame") -> list[ObjectInfo]:
+    """Return objects as a listing had them."""
     return [
         ObjectInfo(key=key, nbytes=nbytes, etag=etag, modified_us=modified_us)
         for key, nbytes, etag, modified_us in rows.select("key", "nbytes", "etag", "modified_us").iter_rows()

@@ -77,6 +77,7 @@ def tick(
 
 
 def _is_paused(dataset: TickDataset, source: Source, step: TickResult) -> bool:
+    """Return whether a source is paused, and note in the result by whom."""
     if source.paused:
         step.note = "paused in the dataset's spec"
     elif (pause := source_pause(dataset.store, dataset.name, source.name)) is not None:
@@ -112,13 +113,13 @@ def _advance(
                 received = _read_feed(work, stack)
                 _make_batches(work, more_follow=listing_goes_on)
                 progress.at_us = dataset.now_us
+                finished = []
                 if received is not None:
-                    dealt_with = received.settle(progress, dataset.now_us)
-                else:
-                    dealt_with = []
+                    finished = received.settle(progress, dataset.now_us)
+                # Before the messages are deleted: a tick that is killed in between receives them again.
                 write_progress(dataset.store, dataset.name, source.name, progress)
                 if received is not None:
-                    received.acknowledge(dealt_with, dataset.limits.max_wait_s)
+                    received.acknowledge(finished, dataset.limits.max_wait_s)
     except Exception as error:  # noqa: BLE001 - any failure of this source leaves the others running
         _fail(step, error)
 
@@ -152,11 +153,10 @@ def _continue_listing(work: SourceTick) -> bool:
     infos = list_place(work.place, source.prefix, progress.cursor, refuse=refused, seek=True)
     while n_left:
         room = work.room()
+        chunk = []
         if room:
             chunk = list(islice(infos, min(_CHUNK, n_left)))
-        else:
-            chunk = []
-        if room and not chunk:
+        if room and not chunk:  # the listing has ended
             refused.count(None)
             progress.end_pass()
             return False
@@ -169,7 +169,10 @@ def _continue_listing(work: SourceTick) -> bool:
 
 
 class _RefusedNames:
-    """Objects that a listing refused, each counted once per pass."""
+    """Objects that a listing refused, each counted once per pass.
+
+    A listing reads ahead, so a refusal waits until the cursor has passed its name: the next tick lists the rest again.
+    """
 
     def __init__(self, work: SourceTick, sieve: Sieve) -> None:
         self._work = work
@@ -177,16 +180,18 @@ class _RefusedNames:
         self._waiting = list[tuple[str, str, str]]()
 
     def __call__(self, name: str, reason: str) -> None:
-        own = self._sieve(
-            ObjectInfo(
-                key=name,
-                nbytes=self._work.source.min_bytes,
-                etag="",
-            )
+        # Skipped by its name anyway, such as a hidden file: the sieve's reason counts. Its size is unknown, so one that
+        # the sieve accepts.
+        info = ObjectInfo(
+            key=name,
+            nbytes=self._work.source.min_bytes,
+            etag="",
         )
-        self._waiting.append((name, own or "not_listed", reason))
+        skipped = self._sieve(info)
+        self._waiting.append((name, skipped or "not_listed", reason))
 
     def count(self, cursor: str | None) -> None:
+        """Count the refusals up to the cursor; None at the end of a pass counts all."""
         waiting = self._waiting
         self._waiting = []
         for name, kind, reason in waiting:
@@ -263,19 +268,23 @@ def _is_due(
     limits: BatchLimits,
     now_us: int,
 ) -> bool:
-    """Return whether a batch is made of objects that do not fill one."""
+    """Return whether a batch is made of objects that do not fill one: the oldest has waited for `max_wait_s`."""
     due_us = now_us - int(limits.max_wait_s * 1_000_000)
     if not any(one.arrived_us <= due_us for one in waiting):
         return False
-    # A tool that copies dates lands each object with an old one. Without this bound each tick would make a batch.
+    # At most one such batch in `max_wait_s`: if a tool copies files with their dates, new objects seem to have waited,
+    # and each tick would make a small batch.
     return progress.rest_us <= due_us or not progress.rest_us
 
 
 def _summarize(progress: Progress, step: TickResult, now_us: int) -> None:
+    """Put where the source stands into the result."""
     step.waiting = len(progress.waiting)
     step.cursor = progress.cursor
     step.n_passes = progress.n_passes
     oldest_us = min((one.arrived_us for one in progress.waiting.values()), default=now_us)
     step.oldest_s = max(0, now_us - oldest_us) / 1_000_000
-    whole = Counter(progress.last_not_taken if not progress.cursor else {})
-    step.not_taken = whole + Counter(progress.not_taken)
+    last_pass = {}
+    if not progress.cursor:  # between passes: only notices have counted since
+        last_pass = progress.last_not_taken
+    step.not_taken = Counter(last_pass) + Counter(progress.not_taken)

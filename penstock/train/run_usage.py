@@ -61,7 +61,7 @@ def slurm_usage(
 ) -> UsageRecord:
     """Return the usage of Slurm's jobs: a record's runs with their goodput, and all others.
 
-    rank_starts: Tells starts apart that no rank reached, and back-off; costs a command for each run with a job.
+    rank_starts: separates starts that no rank reached, and back-off; costs a command for each run with a job.
     Costs a listing of the record, a listing per run and a request per attempt. A run with a job among these also costs
     a listing, a request per event, and the intervals.
     """
@@ -73,6 +73,7 @@ def slurm_usage(
         try:
             folder = RunFolder(store, run)
             attempts = folder.attempts()
+            # A start's `launcher` is "slurm <job id>".
             ids = {str(facts.get("launcher", "")).removeprefix("slurm ") for facts in attempts.values()}
             own = [job for number in ids for job in by_id.get(number, ()) if job.begun_us is not None]
             # Starts of several jobs: `goodput` counts steps in the order of time.
@@ -140,6 +141,7 @@ def launcher_usage(store: Store, launcher: Launcher, now_us: int) -> UsageRecord
 @dataclass(frozen=True, slots=True)
 class _RunStarts:
     starts: list[StartUsage]
+    """Starts of one run."""
     problem: str = ""
     """Damage of the record; "" for none."""
 
@@ -172,7 +174,7 @@ def _folder_starts(folder: RunFolder) -> list[StartUsage]:
     events = folder.events()
     keys = folder.interval_keys()
     intervals = folder.interval_sums(keys)
-    # Of very many intervals an even choice is read, and stands for all.
+    # Of very many intervals an even choice is read, and each stands for so many.
     each = len(keys) / max(1, len(intervals))
     gpus_per_node = 0
     spec = folder.read_spec()
@@ -253,15 +255,12 @@ def event_versions(event: Event) -> tuple[str, ...]:
 
 
 def _has_failed(span: Span, start: "SpanUsage") -> bool:
-    """Return whether a start failed: it has no event of its end, and its scheduler's word, if any, is a failure.
-
-    A pod that stops by exit status 75 is Failed, too.
-    """
+    """Return whether a start failed: it has no event of its end, and its scheduler's state, if any, is a failure."""
+    # The event decides first: a pod that saves, stops and exits with status 75 is in the state Failed, too.
     if start.goodput.end in STOPS or span.ended_us is None:
         return False
-    return not span.state or not FAILURES.isdisjoint(
-        span.state.upper().split(", ")
-    )  # a word per phase of pods
+    states = span.state.upper().split(", ")  # of a JobSet: one for each phase of its pods
+    return not span.state or not FAILURES.isdisjoint(states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,9 +32,13 @@ class _TracedBatch(NamedTuple):
     """A batch of the traced steps."""
 
     step: int
+    """Its global step."""
     ready_us: float
+    """When the loader had made it, in UTC microseconds."""
     seconds: dict[str, float]
+    """Stage of the loader -> its duration."""
     facts: dict[str, Any]
+    """Arguments of its spans in the trace."""
 
 
 class StepTrace:
@@ -57,7 +61,7 @@ class StepTrace:
         """Yield the batches; profile from the first step's request to the end of the last step."""
         iterator = iter(batches)
         while True:
-            step = batches.step
+            step = batches.step  # of the next batch: all earlier steps are done
             if step >= self._end:
                 self.close(step)
             elif step >= self._first and self._profiler is None and not self._is_over:
@@ -77,18 +81,19 @@ class StepTrace:
             profiler = profile(activities=activities)
             profiler.start()
             self._profiler = profiler
-            self._first = step
+            self._first = step  # a run that began after the first step to profile has a later one
         except Exception as error:  # noqa: BLE001 - such as another profiler that runs
             self._is_over = True
             _log.warning("steps from %d on are not profiled: %s", step, error)
 
     def _wait_batch(self, batches: Iterator["loader.Batch"]) -> "loader.Batch | None":
+        """Return the next batch, or None at the end; note when the loader had it ready."""
         from torch.profiler import record_function
 
         asked_us = time_ns() / 1000
         with record_function(WAIT):
             batch = next(batches, None)
-        if batch is not None and batch.micro == 0:
+        if batch is not None and batch.micro == 0:  # the first part of a step; its stats are the whole step's
             lay_s = batch.stats.get("handover_wait_seconds", 0.0)
             # A batch that lay ready was made earlier than it was asked for.
             ready_us = asked_us - 1e6 * lay_s if lay_s else time_ns() / 1000

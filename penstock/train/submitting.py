@@ -332,12 +332,15 @@ class _Newest:
     """Objects of a run to read: its newest event, its newest event with a step, its newest failed start."""
 
     def __init__(self) -> None:
+        # True: the newest event with a step; False: the newest of all. Each with its numbers, (attempt, number).
         self.events: dict[bool, tuple[tuple[int, int], ObjectInfo]] = {}
         self.end: ObjectInfo | None = None
 
     def add_event(self, numbers: tuple[int, int], info: ObjectInfo) -> None:
+        """Keep an event's object if it is newer. numbers: its (attempt, number), from its key."""
         kinds = {False}
-        if numbers[1] > 0:  # the first event of a start comes before its steps
+        _, number = numbers
+        if number > 0:  # event 0 of a start comes before its steps
             kinds.add(True)
         for has_step in kinds:
             earlier = self.events.get(has_step)
@@ -345,6 +348,7 @@ class _Newest:
                 self.events[has_step] = numbers, info
 
     def add_end(self, info: ObjectInfo) -> None:
+        """Keep a failed start's object if it is newer: keys begin with the time, in 16 digits."""
         if self.end is None or self.end.key < info.key:
             self.end = info
 
@@ -409,7 +413,7 @@ def _add(brief: RunBrief, objects: _Newest, info: ObjectInfo) -> None:
 def _fill(store: Store, brief: RunBrief, objects: _Newest) -> None:
     """Read the newest objects of a run. One damaged record hides no other run."""
     folder = RunFolder(store, brief.run)
-    keys = dict(objects.events.values())
+    keys = dict(objects.events.values())  # (attempt, number) -> object; one, if the newest event has a step
     for numbers in sorted(keys):
         try:
             event = folder.event(numbers, keys[numbers])

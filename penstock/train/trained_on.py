@@ -108,6 +108,7 @@ def of_dataset(dataset: str) -> Callable[[Plan], list[str]]:
 
 
 def _runs(store: Store, saved: Store) -> list[str]:
+    """Return all runs of a root, by name: with a trail, checkpoints, a report or a record."""
     reported = (info.key.split("/") for info in store.list("reports/training/"))
     named = {words[4] for words in reported if len(words) == 6 and words[3] == "runs"}
     return sorted({*trail_runs(store), *marker.runs(saved), *named, *runs(store)})
@@ -120,7 +121,7 @@ def _open_plan(root: Root, plan: str) -> Plan:
         record = root.record(ref, retired=True)
         try:
             version = Version.of_record(primary_store(root.store), record)
-            version.prepare()
+            version.prepare()  # reads the manifest, which may be deleted
         except ObjectNotFound as error:
             raise VersionRetired(
                 f"{record.name} is retired, and its data is deleted", dataset=record.dataset
@@ -131,6 +132,7 @@ def _open_plan(root: Root, plan: str) -> Plan:
 
 
 def _steps(plan: Plan, source: str, key: str, before: int, ledger: Any) -> set[int]:
+    """Return the steps of a plan below `before` that read a sample, substitutions included."""
     try:
         return {slot.step for slot in plan.steps_of(source, key, before=before, substitutions=ledger)}
     except InvalidRuntime:  # its view has no such sample
@@ -138,6 +140,7 @@ def _steps(plan: Plan, source: str, key: str, before: int, ledger: Any) -> set[i
 
 
 def _numbers(numbers: tuple[int, ...]) -> str:
+    """Return the first ten numbers and the last one as text."""
     shown = ", ".join(map(str, numbers[:10]))
     if len(numbers) > 10:
         return f"{shown} ... {numbers[-1]}"

@@ -14,7 +14,9 @@ from ..run_folder import RunFolder
 from ..step_file import LastStep
 
 FIRST_S = 10.0
+"""Seconds before the next start after a first failure."""
 LONGEST_S = 600.0
+"""Longest such wait: it doubles while no step is made."""
 UNREADABLE = -2
 """Steps of a run whose record is damaged, or has a newer format."""
 SILENT_ENDS = 12
@@ -73,7 +75,7 @@ class Failures:
     lines: list[str] = field(default_factory=list)
     """Last lines of the failures at this step, without what differs from start to start."""
     unknown: list[str] = field(default_factory=list)
-    """The same of failures whose step no store told."""
+    """The same of failures while the store did not show the record."""
     ends: int = 0
     """Failures in a row without a step."""
 
@@ -144,6 +146,7 @@ def _warn(error: Exception) -> None:
 
 
 def _last_step(folder: RunFolder) -> int:
+    """Return `last_step` of a record that can be read; UNREADABLE if neither events nor intervals can."""
     try:
         events = folder.events()
     except Corrupt as error:  # one damaged event hides no intervals
@@ -173,17 +176,18 @@ class _Traceback:
 def _tracebacks(text: str) -> tuple[list[str], list[_Traceback]]:
     """Return lines without the ranks' names, and each rank's last traceback, the earliest end first."""
     lines = list[str]()
+    # By rank, as lines of ranks mingle; None for lines without a rank's name.
     begun = dict[str | None, _Traceback]()
     ended = dict[str | None, _Traceback]()
-    last_words = dict[str | None, str]()
+    last_line = dict[str | None, str]()  # without blank lines
     for number, whole in enumerate(text.splitlines()):
-        name = _RANK.match(whole)
-        assert name is not None
-        rank = name[1] or name[2] or name[3]
-        line = whole[name.end() :]
+        name_match = _RANK.match(whole)
+        assert name_match is not None  # it matches an empty text
+        rank = name_match[1] or name_match[2] or name_match[3]
+        line = whole[name_match.end() :]
         if line.startswith("Traceback "):
             # One failure of several tracebacks begins at its first.
-            is_chained = last_words.get(rank, "").startswith(_CHAINS) and rank in ended
+            is_chained = last_line.get(rank, "").startswith(_CHAINS) and rank in ended
             begun[rank] = _Traceback(ended[rank].begin if is_chained else number, [])
         if rank in begun:
             begun[rank].lines.append(line)
@@ -191,7 +195,7 @@ def _tracebacks(text: str) -> tuple[list[str], list[_Traceback]]:
                 ended[rank] = begun.pop(rank)
                 ended[rank].end = number
         if line.strip():
-            last_words[rank] = line
+            last_line[rank] = line
         lines.append(line)
     return lines, sorted(ended.values(), key=lambda traceback: traceback.end)
 

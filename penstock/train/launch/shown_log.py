@@ -101,6 +101,7 @@ def _start_lines(launcher: Launcher, run: str, rank: int | None, start: int | No
 
 
 def _label(launcher: Launcher, run: str, rank: int | None) -> int | None:
+    """Return the rank whose lines are chosen by their name; None for all lines."""
     if rank is None:
         return None
     return launcher.label(run, rank)
@@ -157,7 +158,7 @@ def whole_log(
         yield from filter_lines(text, None)
         return
     begin, end = bounds
-    if start is None:
+    if start is None:  # all starts, not only the newest, which `bounds` has
         begin = 0
         end = None
     label = _label(launcher, run, rank)
@@ -187,7 +188,7 @@ def empty_log_words(launcher: Launcher, run: str) -> str:
     """Return why a run without output has none, in words. Raises: InvalidRuntime if output should be there."""
     missing = check_folder(launcher, run)
     bounds = launcher.log_range(run)
-    if missing is None and bounds is not None:
+    if missing is None and bounds is not None:  # there is a file, and it is empty
         return "nothing was written"
     status = launcher.status(run)
     if status.state == "waiting":
@@ -200,7 +201,7 @@ def empty_log_words(launcher: Launcher, run: str) -> str:
         if missing is not None:
             words += f"; {missing.words}"
         raise InvalidRuntime(words)
-    if missing is None:
+    if missing is None:  # the output is in no single file, such as the logs of pods
         return "nothing was written"
     has_ended = status.state == "ended"
     if has_ended and missing.is_absent:

@@ -31,7 +31,10 @@ class RunTrackers:
     """Sends a run's metrics to its trackers. Only `close` waits for a tracker, and only for a moment."""
 
     def __init__(self, names: Sequence[str], run: str, record: str | None, checkpoints: str | None) -> None:
-        """record, checkpoints: roots. Raises: InvalidRuntime for an unknown name; MissingDependency."""
+        """record, checkpoints: URLs of roots, or None.
+
+        Raises: InvalidRuntime for an unknown name; MissingDependency.
+        """
         for name in names:
             if name not in TRACKERS:
                 raise InvalidRuntime(

@@ -35,6 +35,12 @@ from .value import FORMAT, Card, CardColumn, CardKind, Group, History, render_js
 EXAMPLES = 6
 MAX_EXAMPLES = 24
 """Examples per kind: default and limit."""
+MAX_REASONS = 40
+"""Most reasons of exclusions that a card lists."""
+MAX_SIZES = 12
+"""Most sizes of images that a card lists for a kind."""
+MAX_VALUES = 12
+"""Most values that a card lists for a column of names."""
 
 # A filter's reason (assets/spec.py, Filter.reason).
 _FILTERED = re.compile(
@@ -114,19 +120,25 @@ def _kind(name: str, scan: KindScan, scanned: SampleScan) -> CardKind:
 
 
 def _classes(names: tuple[str, ...], counts: np.ndarray[Any, Any]) -> dict[str, int]:
-    there = np.flatnonzero(counts)
-    if not len(there):
+    """Return class -> samples, from the first class with samples to the last, empty ones between them included."""
+    with_samples = np.flatnonzero(counts)
+    if not len(with_samples):
         return {}
-    return {names[i]: int(counts[i]) for i in range(int(there[0]), int(there[-1]) + 1)}
+    first = int(with_samples[0])
+    last = int(with_samples[-1])
+    return {names[i]: int(counts[i]) for i in range(first, last + 1)}
 
 
 def _sizes(tally: NameTally, n: int) -> Counts:
+    """Return "width x height" -> samples. tally: of `KindScan.sizes`. n: samples of the kind."""
     if tally.overflowed:
         return tally.result(n)
-    named = {
-        f"{int(code) >> 32} x {int(code) & 0xFFFFFFFF}": count for code, count in tally.counted().items()
-    }
-    return rank_counts(named, n - tally.n, 12)
+    named = {}
+    for code, count in tally.counted().items():
+        width_px = int(code) >> 32
+        height_px = int(code) & 0xFFFFFFFF
+        named[f"{width_px} x {height_px}"] = count
+    return rank_counts(named, n - tally.n, MAX_SIZES)
 
 
 def exclusion_counts(version: Version) -> Counts:
@@ -135,8 +147,10 @@ def exclusion_counts(version: Version) -> Counts:
     files = [TableFile.from_json(file) for file in version.manifest["exclusions"]]
     for table in get_tables(version.store, files):
         for row in table.to_pylist():
-            counts[reason_class(row["reason"])] += int(unpack(row["bitmap"], row["n_rows"]).sum())
-    return rank_counts(counts, 0, 40)
+            reason = reason_class(row["reason"])
+            is_excluded = unpack(row["bitmap"], row["n_rows"])  # bool [rows of a part]
+            counts[reason] += int(is_excluded.sum())
+    return rank_counts(counts, listed=MAX_REASONS)
 
 
 def reason_class(reason: str) -> str:
@@ -146,22 +160,30 @@ def reason_class(reason: str) -> str:
     if match := _REFUSED.match(reason):
         return f"{match['featurizer']}: {match['code']}"
     if match := _COPY.match(reason):
-        by = "embedding" if match["by"] == "cosine" else "perceptual hash"
-        return f"{match['code']} by {by}{',' if match['mirrored'] else ''}{match['mirrored'] or ''}"
+        by = "perceptual hash"
+        if match["by"] == "cosine":
+            by = "embedding"
+        mirrored = ""
+        if match["mirrored"]:
+            mirrored = f",{match['mirrored']}"
+        return f"{match['code']} by {by}{mirrored}"
     return reason
 
 
 def _groups(version: Version) -> Iterator[Group]:
     for name, body in sorted(version.manifest["groups"].items()):
-        there = np.flatnonzero(version.parts.has_group(name))
-        layouts = {part_fields(version, int(part)) for part in there[:: max(1, len(there) // 1000)]}
+        part_numbers = np.flatnonzero(version.parts.has_group(name))
+        # Fewer than 2,000 parts, evenly spread. A modality that none of them has is missing.
+        every = max(1, len(part_numbers) // 1000)
+        layouts = {part_fields(version, part) for part in part_numbers[::every].tolist()}
+        modalities = {classes.fields_modality(fields) for fields in layouts}
         yield Group(
             name=name,
             nbytes=body["nbytes"],
             rows=body["n_rows"],
             parts=body["n_parts"],
             fields=dict(sorted(body["field_nbytes"].items())),
-            modalities=tuple(sorted({classes.fields_modality(fields) for fields in layouts})),
+            modalities=tuple(sorted(modalities)),
         )
 
 
@@ -173,11 +195,12 @@ def _columns(version: Version, scanned: SampleScan) -> Iterator[CardColumn]:
         column = scanned.columns.get(name)
         if isinstance(column, NumberSummary):
             numbers = column.result(n)
-            yield CardColumn(
-                name=name, type=body["type"], numbers=numbers, note="" if numbers else "all unknown"
-            )
+            note = ""
+            if numbers is None:
+                note = "all unknown"
+            yield CardColumn(name=name, type=body["type"], numbers=numbers, note=note)
         elif isinstance(column, NameTally):
-            counts = column.result(n, 12)
+            counts = column.result(n, MAX_VALUES)
             yield CardColumn(name=name, type=body["type"], counts=counts)
         elif name in scanned.spans:
             first, last = scanned.spans[name]
@@ -293,33 +316,40 @@ def save_card(store: Store, card: Card) -> SavedCard:
             written.append(name)
         except AlreadyExists:  # another release may have written it; a published card is never replaced
             kept.append(name)
-    there = store.get(f"{folder}/card.json").data if "card.json" in kept else data
-    document = _parse_card(there, f"{store.url}/{folder}/card.json")
+    stored = data  # of card.json, the last file
+    if "card.json" in kept:
+        stored = store.get(f"{folder}/card.json").data
+    document = _parse_card(stored, f"{store.url}/{folder}/card.json")
     return SavedCard(folder=folder, written=tuple(written), kept=tuple(kept), document=document)
 
 
 def read_card(store: Store, version: Version) -> dict[str, Any]:
     """Return a version's card.json. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
-    path = f"{card_folder(version.dataset, version.number, version.id)}/card.json"
-    document = _parse_card(store.get(path).data, f"{store.url}/{path}")
-    number = document["card"]
-    of = document["version"]
-    if number > FORMAT:
-        message = f"{store.url}/{path} has format {number}; this penstock reads up to {FORMAT}"
-        raise FormatTooNew(message, what="format", where=f"{store.url}/{path}", given=number, accepted=FORMAT)
-    if of != version.id:
-        message = f"{store.url}/{path} is the card of {of}; delete it, penstock makes it again"
-        raise Corrupt(message, where=f"{store.url}/{path}", given=of, accepted=version.name)
+    folder = card_folder(version.dataset, version.number, version.id)
+    path = f"{folder}/card.json"
+    url = f"{store.url}/{path}"
+    document = _parse_card(store.get(path).data, url)
+    format_number = document["card"]
+    version_id = document["version"]
+    if format_number > FORMAT:
+        message = f"{url} has format {format_number}; this penstock reads up to {FORMAT}"
+        raise FormatTooNew(message, what="format", where=url, given=format_number, accepted=FORMAT)
+    if version_id != version.id:
+        message = f"{url} is the card of {version_id}; delete it, penstock makes it again"
+        raise Corrupt(message, where=url, given=version_id, accepted=version.name)
     return document
 
 
-def _parse_card(data: bytes, place: str) -> dict[str, Any]:
+def _parse_card(data: bytes, url: str) -> dict[str, Any]:
+    """Return a card's JSON object. Raises: Corrupt if it lacks the format number or the version's id."""
     try:
         document = parse_json_object(data)
-        int(document["card"]), document["version"]
+        # Read for the errors that they raise.
+        int(document["card"])
+        document["version"]
     except DAMAGED as error:
-        message = f"{place} is not a card ({error}); delete it, penstock makes it again"
-        raise Corrupt(message, where=place, accepted="a card") from error
+        message = f"{url} is not a card ({error}); delete it, penstock makes it again"
+        raise Corrupt(message, where=url, accepted="a card") from error
     return document
 
 

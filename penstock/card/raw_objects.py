@@ -64,6 +64,7 @@ class RawObjects:
             self._sources.add(sources)
 
     def _add_names(self, kinds: Codes, values: pa.Array) -> None:
+        """Add the hashes of the objects' names [rows], by kind."""
         different_kinds = np.unique(kinds)
         for kind in different_kinds.tolist():
             is_of_kind = pa.array(kinds == kind)  # [rows]
@@ -120,6 +121,7 @@ def _distinct(pieces: Sequence[Hashes]) -> Hashes:
 
 
 def _hashes(names: pa.Array) -> Hashes:
+    """Return uint64 [names]. names: no nulls."""
     digests = []
     for name in names.to_pylist():
         digest = hashlib.blake2b(name.encode(), digest_size=8)
@@ -129,7 +131,12 @@ def _hashes(names: pa.Array) -> Hashes:
 
 
 def _sources(uris: pa.Array, keys: pa.Array | None) -> pa.Array:
-    """Return URIs without key, or scheme and host if there is no key."""
+    """Return where each sample's raw object lies, without credentials; null without a URI.
+
+    The location is the URI without the raw key at its end. Without that key it is scheme and host, or "local files".
+
+    keys: raw keys [rows]; None if the table has none.
+    """
     matches = pc.extract_regex(uris, _HOST)
     hosts = pc.struct_field(matches, "source")
     has_uri = pc.is_valid(uris)
@@ -152,11 +159,11 @@ def _without_keys(uris: pa.Array, keys: pa.Array, sources: pa.Array) -> pa.Array
     key_length = pc.utf8_length(keys)
     difference = pc.subtract(uri_length, key_length)
     length = difference.to_numpy(zero_copy_only=False)  # [rows]: characters before the key
-    out = np.array(sources.to_pylist(), object)
+    locations = np.array(sources.to_pylist(), object)
     # Rows from one location share a length, so this loop runs over locations, not rows.
     lengths = np.unique(length[length > 0])
     for n in lengths.tolist():
-        n_before = int(n)
+        n_before = int(n)  # a float if a row lacks a URI or a key: numpy has no null integers
         rows = np.flatnonzero(length == n)
         indices = pa.array(rows)
         uris_of_length = uris.take(indices)
@@ -166,10 +173,10 @@ def _without_keys(uris: pa.Array, keys: pa.Array, sources: pa.Array) -> pa.Array
         is_key = pc.equal(ends, keys_of_length)
         fits = is_key.to_numpy(zero_copy_only=False)
         fits = fits.astype(bool)
-        locations = np.array(fronts.to_pylist(), object)
+        fronts_of_length = np.array(fronts.to_pylist(), object)
         fitting_rows = rows[fits]
-        out[fitting_rows] = locations[fits]
-    return pa.array(out.tolist(), pa.string())
+        locations[fitting_rows] = fronts_of_length[fits]
+    return pa.array(locations.tolist(), pa.string())
 
 
 def _public(place: str) -> str:

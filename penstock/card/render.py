@@ -101,7 +101,7 @@ class Bars:
     title: str
     """Heading."""
     rows: tuple[tuple[str, int, bool], ...]
-    """(name, samples, is the name known)."""
+    """(name, samples, whether the name is known)."""
     total: int
     """Samples of all rows."""
     note: str = ""
@@ -114,17 +114,24 @@ class Bars:
 
 
 def template_values(card: Card) -> dict[str, Any]:
-    by_kind = [(kind, [one for one in card.examples if one.kind == kind.name]) for kind in card.kinds]
-    left_out = "Bytes and coverage include samples that the version leaves out."
+    """Return the values of the page templates."""
+    examples_of_kinds = []
+    for kind in card.kinds:
+        examples = [example for example in card.examples if example.kind == kind.name]
+        if examples:
+            examples_of_kinds.append((kind, examples))
+    coverage_note = ""
+    if card.excluded_samples:
+        coverage_note = "Bytes and coverage include samples that the version leaves out."
     return {
         "card": card,
         "headline": headline(card),
         "summary": summary(card),
         "kind_rows": kind_rows(card),
         "distributions": list(distributions(card)),
-        "examples_of_kinds": [(kind, examples) for kind, examples in by_kind if examples],
+        "examples_of_kinds": examples_of_kinds,
         "group_rows": group_rows(card),
-        "coverage_note": left_out if card.excluded_samples else "",
+        "coverage_note": coverage_note,
         "column_rows": [[column.name, column.type, *column_words(column)] for column in card.columns],
         "provenance_rows": provenance_rows(card),
         "making_rows": making_rows(card),
@@ -151,8 +158,11 @@ def headline(card: Card) -> list[tuple[str, str]]:
 
 
 def summary(card: Card) -> str:
-    kinds = ", ".join(f"{kind.samples:,} {kind.name}" for kind in card.kinds)
-    splits = ", ".join(f"{n:,} {name}" for name, n in card.splits.items())
+    """Return a sentence: the samples by kind and by split."""
+    by_kind = [f"{kind.samples:,} {kind.name}" for kind in card.kinds]
+    by_split = [f"{n:,} {name}" for name, n in card.splits.items()]
+    kinds = ", ".join(by_kind)
+    splits = ", ".join(by_split)
     return f"{card.samples:,} samples ({kinds}), in splits: {splits}."
 
 
@@ -165,6 +175,7 @@ def distributions(card: Card) -> Iterator[Bars]:
 
 
 def _of_kind(kind: CardKind) -> Iterator[Bars]:
+    """Yield a kind's distributions: labels, languages, resolution, aspect, length."""
     n = kind.samples
     if kind.labels.known:
         yield _of_counts(f"Labels of {kind.name} samples", kind.labels, n)
@@ -189,6 +200,7 @@ def _of_kind(kind: CardKind) -> Iterator[Bars]:
 
 
 def _of_counts(title: str, counts: Counts, total: int) -> Bars:
+    """Return bars of names; those not listed share one. total: all samples, also nameless ones."""
     rows = counts.counts
     if counts.n_others:
         rows = (*rows, (f"{counts.n_others:,} others", counts.others))
@@ -199,10 +211,13 @@ def _of_counts(title: str, counts: Counts, total: int) -> Bars:
 
 
 def _of_classes(title: str, classes: Mapping[str, int], total: int, note: str) -> Bars:
-    return _bars(title, tuple(classes.items()), total - sum(classes.values()), total, note)
+    """Return bars of classes in their natural order. total: all samples, also unclassified ones."""
+    known = sum(classes.values())
+    return _bars(title, tuple(classes.items()), total - known, total, note)
 
 
 def _bars(title: str, known: tuple[tuple[str, int], ...], unknown: int, total: int, note: str) -> Bars:
+    """Return bars. known: (name, samples). unknown: samples without a name, the last bar."""
     rows = tuple((name, n, True) for name, n in known)
     if unknown:
         rows = (*rows, ("(unknown)", unknown, False))
@@ -227,10 +242,18 @@ def column_words(column: CardColumn) -> tuple[str, str]:
         distinct = len(counts.counts) + counts.n_others
         if distinct > MANY and 2 * distinct > counts.known:
             return f"{counts.known:,}", f"{distinct:,} different values"
-        names = [f"{name or '(empty)'} ({n:,})" for name, n in counts.counts[:4]]
-        more = len(counts.counts) - 4 + counts.n_others
-        return f"{counts.known:,}", ", ".join(names) + (f" and {more:,} others" if more > 0 else "")
+        return f"{counts.known:,}", _first_names(counts, 4)
     return "", column.note
+
+
+def _first_names(counts: Counts, most: int) -> str:
+    """Return the `most` commonest names with their samples, and the number of other names."""
+    names = [f"{name or '(empty)'} ({n:,})" for name, n in counts.counts[:most]]
+    text = ", ".join(names)
+    n_others = len(counts.counts) - len(names) + counts.n_others
+    if n_others:
+        text += f" and {n_others:,} others"
+    return text
 
 
 def kind_rows(card: Card) -> tuple[list[str], list[list[str]]]:
@@ -259,27 +282,32 @@ def kind_rows(card: Card) -> tuple[list[str], list[list[str]]]:
 
 
 def _of_split(kind: CardKind, name: str) -> str:
+    """Return the cell of a kind and a split: its samples, and their duration if it is known."""
     n = kind.splits.get(name, 0)
+    cell = f"{n:,}"
     seconds = kind.seconds.get(name)
-    return f"{n:,}" + (f" ({length(seconds)})" if seconds else "")
+    if seconds:
+        cell += f" ({length(seconds)})"
+    return cell
 
 
 def group_rows(card: Card) -> tuple[list[str], list[list[str]]]:
     """Return (header, rows). Bytes and rows include excluded samples."""
     header = ["group", "fields", "of", "samples", "coverage", "bytes", "share"]
     all_rows = card.samples + card.excluded_samples
-    rows = [
-        [
+    rows = []
+    for group in card.groups:
+        fields = [f"{name} ({size(n)})" for name, n in group.fields.items()]
+        row = [
             group.name,
-            ", ".join(f"{name} ({size(n)})" for name, n in group.fields.items()),
+            ", ".join(fields),
             ", ".join(group.modalities),
             f"{group.rows:,}",
             share(group.rows, all_rows),
             size(group.nbytes),
             share(group.nbytes, card.nbytes),
         ]
-        for group in card.groups
-    ]
+        rows.append(row)
     return header, rows
 
 
@@ -294,27 +322,31 @@ def exclusion_counts(card: Card) -> list[tuple[str, str]]:
 def object_rows(card: Card) -> list[tuple[str, str]]:
     """Return (outcome, raw objects)."""
     counts = card.history.counts
-    rows = [(text, f"{counts[name]:,}") for name, text in _OUTCOMES.items() if name in counts]
-    rows += [(f"{outcome} at {stage}: {code}", f"{n:,}") for outcome, stage, code, n in card.history.refused]
+    rows = []
+    for name, text in _OUTCOMES.items():
+        if name in counts:
+            rows.append((text, f"{counts[name]:,}"))
+    for outcome, stage, code, n in card.history.refused:
+        rows.append((f"{outcome} at {stage}: {code}", f"{n:,}"))
     return rows
 
 
 def provenance_rows(card: Card) -> list[tuple[str, str]]:
     """Return (name, value) of the version's origin."""
-    past = card.history
+    history = card.history
     rows = [
         ("version", card.id),
         ("parent", card.parent or "none: the first version"),
         ("created", card.created),
     ]
-    rows += [(name.replace("_", " "), value) for name, value in past.run.items()]
-    if past.batches:
-        rows.append(("batches", f"{past.batches:,} in {past.versions:,} versions"))
-    rows += [("source", f"{name} ({n:,} samples)") for name, n in card.sources.counts]
+    for name, value in history.run.items():
+        rows.append((name.replace("_", " "), value))
+    if history.batches:
+        rows.append(("batches", f"{history.batches:,} in {history.versions:,} versions"))
+    for name, n in card.sources.counts:
+        rows.append(("source", f"{name} ({n:,} samples)"))
     if card.folders.counts:
-        named = [f"{name} ({n:,})" for name, n in card.folders.counts[:12]]
-        more = len(card.folders.counts) - 12 + card.folders.n_others
-        rows.append(("folders", ", ".join(named) + (f" and {more:,} others" if more > 0 else "")))
+        rows.append(("folders", _first_names(card.folders, 12)))
     if card.subjects is not None:
         rows.append(("subjects", f"{card.subjects:,}"))
     return rows
@@ -322,13 +354,14 @@ def provenance_rows(card: Card) -> list[tuple[str, str]]:
 
 def making_rows(card: Card) -> list[tuple[str, str, str]]:
     """Return (kind, text, batches) of each policy, featurizer and filter."""
-    past = card.history
-    rows = [("cut by", text, f"{n:,}") for text, n in past.policies]
-    rows += [
-        ("featurizer", f"{name} {version}" + (f" ({parameters})" if parameters else ""), f"{n:,}")
-        for name, version, parameters, n in past.featurizers
-    ]
-    rows += [("filter", text, f"{n:,}") for text, n in past.filters]
+    history = card.history
+    rows = [("cut by", text, f"{n:,}") for text, n in history.policies]
+    for name, version, parameters, n in history.featurizers:
+        text = f"{name} {version}"
+        if parameters:
+            text += f" ({parameters})"
+        rows.append(("featurizer", text, f"{n:,}"))
+    rows += [("filter", text, f"{n:,}") for text, n in history.filters]
     return rows
 
 

@@ -22,8 +22,9 @@ from loader.errors import Corrupt
 
 from ..progress import progress
 from .classes import Layouts, layouts
+from .column_values import floats, licences
 from .raw_objects import RawObjects
-from .tally import LANGUAGES, SIDES, KindScan, NameCodes, NameTally, NumberSummary, floats, licences
+from .tally import LANGUAGES, SIDES, KindScan, NameCodes, NameTally, NumberSummary
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -65,22 +66,22 @@ class AnnotatedCells:
         self._annotated = {name: column.copy() for name, column in self._remaining.items()}
 
     def overlay(self, rows: Int64s, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch with annotated values. rows: numbers in the version."""
+        """Return the batch with annotated values, which then no longer remain. rows: numbers in the version."""
         names = [name for name in batch.schema.names if name in self._values]
         if not names or not len(self._rows):
             return batch
         # [rows]: each row's index among the annotated ones, or any index if it is none of them.
-        at = np.searchsorted(self._rows, rows)
-        at = np.minimum(at, len(self._rows) - 1)
-        is_annotated = self._rows[at] == rows
+        annotated_index = np.searchsorted(self._rows, rows)
+        annotated_index = np.minimum(annotated_index, len(self._rows) - 1)
+        is_annotated = self._rows[annotated_index] == rows
         for name in names:
-            changed = is_annotated & self._annotated[name][at]  # [rows]
+            changed = is_annotated & self._annotated[name][annotated_index]  # [rows]
             if not changed.any():
                 continue
-            counted = at[changed]
+            counted = annotated_index[changed]
             self._remaining[name][counted] = False
             values = self._values[name]
-            annotated = values.take(pa.array(at))
+            annotated = values.take(pa.array(annotated_index))
             stored = batch.column(name).cast(values.type)
             current = pc.if_else(pa.array(changed), annotated, stored)
             column = batch.schema.get_field_index(name)
@@ -88,21 +89,24 @@ class AnnotatedCells:
         return batch
 
     def column_rows(self, name: str) -> tuple[Int64s, pa.Array]:
-        """Return (row numbers, values) of a column."""
+        """Return (row numbers, values) of a column's annotated cells."""
         if name not in self._values:
             return np.zeros(0, np.int64), pa.nulls(0, pa.string())
-        at = np.flatnonzero(self._annotated[name])
-        values = self._values[name].take(pa.array(at))
-        return self._rows[at], values
+        annotated_indices = np.flatnonzero(self._annotated[name])
+        values = self._values[name].take(pa.array(annotated_indices))
+        return self._rows[annotated_indices], values
 
-    def rest(self) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
-        """Yield (row numbers, one column) of the cells that were in no batch."""
-        for name, column in self._remaining.items():
-            if not column.any():
+    def remaining_cells(self) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
+        """Yield (row numbers, one column) of the annotated cells that `overlay` put into no batch.
+
+        These are of columns that the samples' own files lack.
+        """
+        for name, remaining in self._remaining.items():
+            if not remaining.any():
                 continue
-            at = np.flatnonzero(column)
-            rows = self._rows[at]
-            values = self._values[name].take(pa.array(at))
+            annotated_indices = np.flatnonzero(remaining)
+            rows = self._rows[annotated_indices]
+            values = self._values[name].take(pa.array(annotated_indices))
             batch = pa.record_batch({name: values})
             yield rows, batch
 
@@ -191,7 +195,7 @@ class _SampleScanner:
             for table in tables:
                 for rows, batch in self._batches(table, self._columns_to_read(table)):
                     self._add(rows, batch, change)
-        for rows, batch in self._edited.rest():
+        for rows, batch in self._edited.remaining_cells():
             # These batches have no column `key`, so that none of their rows becomes a candidate of a change.
             self._add(rows, batch, 0)
         by_kind = self._finish_kinds()
@@ -213,6 +217,7 @@ class _SampleScanner:
         )
 
     def _finish_kinds(self) -> dict[str, KindScan]:
+        """Complete each kind's scan from the live rows, and return name -> scan."""
         finished = {}
         live_kinds = self._kind[self._live]
         for code in np.unique(live_kinds).tolist():
@@ -220,10 +225,11 @@ class _SampleScanner:
             chosen = self._live & is_of_kind  # [rows]
             splits = self._split[chosen]
             n_splits = len(self._split_names.names)
+            # A kind has no scan yet if its samples' files have no column to count.
             kind = self._kinds.setdefault(code, KindScan())
             kind.splits = np.bincount(splits, minlength=n_splits)
             # The fields of the first sample decide the modality.
-            first_row = np.array([chosen.argmax()])
+            first_row = np.array([chosen.argmax()])  # the first True
             (layout,) = self._layouts.of_rows(first_row).tolist()
             kind.modality = self._layouts.modalities[layout]
             kind.raw_objects = self._raw.distinct(code)
@@ -246,20 +252,23 @@ class _SampleScanner:
                 names = [name for name in FACTS if name in table.schema_arrow.names]
                 for rows, batch in self._batches(table, names):
                     is_chosen = np.isin(rows, rows_of_change)  # [rows]
-                    for at in np.flatnonzero(is_chosen).tolist():
-                        (cells,) = batch.slice(at, 1).to_pylist()
-                        facts[int(rows[at])].update(cells)
-        for rows, batch in self._edited.rest():
+                    for index in np.flatnonzero(is_chosen).tolist():
+                        (cells,) = batch.slice(index, 1).to_pylist()
+                        row = int(rows[index])
+                        facts[row].update(cells)
+        for rows, batch in self._edited.remaining_cells():
             name = batch.schema.names[0]
             if name not in FACTS:
                 continue
             is_chosen = np.isin(rows, list(facts))  # [rows]
-            for at in np.flatnonzero(is_chosen).tolist():
-                value = batch.column(0)[at].as_py()
-                facts[int(rows[at])][name] = value
+            for index in np.flatnonzero(is_chosen).tolist():
+                value = batch.column(0)[index].as_py()
+                row = int(rows[index])
+                facts[row][name] = value
         return facts
 
     def _open(self, file: dict[str, Any]) -> pq.ParquetFile:
+        """Read a file of the samples table, its entry in the manifest, into memory."""
         table_file = TableFile.from_json(file)
         data = get_table_bytes(self._version.store, table_file)
         name = f"{self._version.store.url}/{file['path']}"
@@ -291,6 +300,7 @@ class _SampleScanner:
                 yield rows, self._edited.overlay(rows, batch)
 
     def _name_rows(self, table: pq.ParquetFile) -> None:
+        """Set `_kind` and `_split` of the table's rows, where it has these columns."""
         names = [name for name in ("kind", "split") if name in table.schema_arrow.names]
         for rows, batch in self._batches(table, names):
             if "kind" in names:
@@ -303,6 +313,7 @@ class _SampleScanner:
                 self._split[rows] = self._split_names.codes(names_of_splits, unknown)
 
     def _columns_to_read(self, table: pq.ParquetFile) -> list[str]:
+        """Return the columns that a card counts, with `key` if it shows examples."""
         skipped = set(KEY_COLUMNS) - set(RawObjects.COLUMNS)
         if self._n_examples:
             skipped -= {"key"}
@@ -339,6 +350,7 @@ class _SampleScanner:
                 kind.choose(rows[chosen], keys, change, self._n_examples)
 
     def _add_column(self, name: str, values: pa.Array) -> None:
+        """Count a column's values by its type; nested types and others have no summary."""
         kind = values.type
         if pa.types.is_boolean(kind):
             words = pc.if_else(values, "yes", "no")
@@ -356,21 +368,24 @@ class _SampleScanner:
             extremes = pc.min_max(values)
             first = extremes["min"].value
             last = extremes["max"].value
-            earlier = self._spans.get(name, (first, last))
-            low, high = earlier
+            low, high = self._spans.get(name, (first, last))
             low = min(low, first)
             high = max(high, last)
             self._spans[name] = (low, high)
 
     def _tally(self, name: str) -> NameTally:
+        """Return the tally of a column of names."""
         tally = self._columns.setdefault(name, NameTally())
         if isinstance(tally, NameTally):
             return tally
-        return NameTally()
+        return NameTally()  # a column that was numeric before: its names are not counted
 
 
 def _changes(version: Version) -> list[list[dict[str, Any]]]:
-    """Return the files of each change that wrote samples: they share a folder, whatever their column group."""
+    """Return the manifest's entries of the files of each change that wrote samples.
+
+    A change's files share a folder, whatever their column group.
+    """
     changes: dict[str, list[dict[str, Any]]] = {}
     for file in select_files(version.manifest["samples"], None, annotations=False):
         folder, _, _ = file["path"].rpartition("/")

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from loader.dataset.names import key_hash
 
 from . import classes
+from .column_values import Floats, floats, text, words
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -90,7 +90,7 @@ class NameTally:
 
     def add(self, values: pa.Array) -> None:
         """Count names, ignoring nulls."""
-        self.n += len(values) - values.null_count
+        self.n += len(values) - values.null_count  # counted even after overflow, for `Counts.others`
         if self.overflowed:
             return
         for item in pc.value_counts(values.drop_null()):
@@ -109,6 +109,7 @@ class NameTally:
         self._check()
 
     def _check(self) -> None:
+        """Free the counts if there are too many names."""
         if len(self._counts) > self._most:
             self.overflowed = True
             self._counts.clear()
@@ -125,13 +126,18 @@ class NameTally:
 
 
 def rank_counts(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> Counts:
-    """Return counts, most frequent first."""
+    """Return counts, most frequent first. unknown: rows without a name. listed: most names listed."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     if len(ordered) == listed + 1:
         listed += 1  # one more name takes no more room than "others"
     rest = ordered[listed:]
     others = sum(n for _, n in rest)
-    return Counts(counts=tuple(ordered[:listed]), n_others=len(rest), others=others, unknown=unknown)
+    return Counts(
+        counts=tuple(ordered[:listed]),
+        n_others=len(rest),
+        others=others,
+        unknown=unknown,
+    )
 
 
 class NumberSummary:
@@ -144,10 +150,15 @@ class NumberSummary:
         self._whole = whole
         self._low = math.inf
         self._high = -math.inf
-        # [sketch bins]: negative numbers, zero in the middle, positive numbers.
-        self._marks = np.zeros(2 * _STEPS + 1, np.int64)
-        self._sums = np.zeros(2 * _STEPS + 1, np.float64)
-        self._bins = _Bins(0 if whole else None)
+        # The sketch behind the quantiles. Sketch bin _STEPS counts zero, _STEPS + s the positive numbers of size step s
+        # (1 ... _STEPS), _STEPS - s the negative ones. A step's sizes differ by RATIO at most.
+        n_sketch_bins = 2 * _STEPS + 1
+        self._sketch_counts = np.zeros(n_sketch_bins, np.int64)
+        self._sketch_sums = np.zeros(n_sketch_bins, np.float64)
+        min_exponent = None  # histogram bins of any width
+        if whole:
+            min_exponent = 0  # at least 2^0 wide
+        self._bins = _Bins(min_exponent)
 
     def add(self, values: Floats) -> None:
         """Add finite numbers below 1e150; magnitudes below 1e-150 count as 0."""
@@ -164,20 +175,21 @@ class NumberSummary:
         size = np.abs(numbers)
         step = np.zeros(len(numbers), np.int64)  # 0: counts as zero
         large = size >= SMALLEST
-        ratios = np.log(size[large] / SMALLEST) / math.log(RATIO)
-        ratios = np.clip(ratios, 0, _STEPS - 1)
-        step[large] = 1 + ratios.astype(int)
+        steps_above_smallest = np.log(size[large] / SMALLEST) / math.log(RATIO)
+        steps_above_smallest = np.clip(steps_above_smallest, 0, _STEPS - 1)
+        step[large] = 1 + steps_above_smallest.astype(int)
         signs = np.sign(numbers).astype(int)
-        marks = _STEPS + step * signs  # [numbers]: sketch bins
-        self._marks += np.bincount(marks, minlength=len(self._marks))
-        self._sums += np.bincount(marks, weights=numbers, minlength=len(self._sums))
+        sketch_bins = _STEPS + step * signs  # [numbers]
+        n_sketch_bins = len(self._sketch_counts)
+        self._sketch_counts += np.bincount(sketch_bins, minlength=n_sketch_bins)
+        self._sketch_sums += np.bincount(sketch_bins, weights=numbers, minlength=n_sketch_bins)
         self._bins.add(numbers, self._low, self._high)
 
     def result(self, n_rows: int) -> Numbers | None:
         """Return the distribution among `n_rows` rows; None without numbers."""
         if not self.n:
             return None
-        below = np.cumsum(self._marks)
+        cumulative_counts = np.cumsum(self._sketch_counts)
         edges, counts = self._bins.result()
         return Numbers(
             known=self.n,
@@ -186,18 +198,20 @@ class NumberSummary:
             minimum=self._low,
             mean=self._sum / self.n,
             maximum=self._high,
-            p5=self._quantile(below, 0.05),
-            p50=self._quantile(below, 0.5),
-            p95=self._quantile(below, 0.95),
+            p5=self._quantile(cumulative_counts, 0.05),
+            p50=self._quantile(cumulative_counts, 0.5),
+            p95=self._quantile(cumulative_counts, 0.95),
             edges=edges,
             counts=counts,
         )
 
-    def _quantile(self, below: Int64s, share: float) -> float:
-        mark = int(np.searchsorted(below, share * (self.n - 1), side="right"))
+    def _quantile(self, cumulative_counts: Int64s, share: float) -> float:
+        """Return the number below which a share of the numbers lies. cumulative_counts: int64 [sketch bins]."""
+        rank = share * (self.n - 1)  # numbers before the quantile, in ascending order
+        sketch_bin = int(np.searchsorted(cumulative_counts, rank, side="right"))
         # The mean of a sketch bin is exact if all its numbers are equal.
-        value = float(self._sums[mark] / self._marks[mark])
-        value = min(max(value, self._low), self._high)
+        value = float(self._sketch_sums[sketch_bin] / self._sketch_counts[sketch_bin])
+        value = min(max(value, self._low), self._high)  # the mean of rounded sums may lie just outside
         if self._whole:
             return float(round(value))
         return value
@@ -206,16 +220,18 @@ class NumberSummary:
 class _Bins:
     """Bins that double in width as the range grows: bin i is [i 2^k, (i + 1) 2^k)."""
 
-    def __init__(self, finest: int | None) -> None:
-        self._finest = finest
+    def __init__(self, min_exponent: int | None) -> None:
+        """min_exponent: smallest k; None: any."""
+        self._min_exponent = min_exponent
         self._k: int | None = None  # None before the first values
-        self._first = 0
-        self._counts = np.zeros(0, np.int64)
+        self._first = 0  # number i of the first bin
+        self._counts = np.zeros(0, np.int64)  # [bins], from bin _first on
 
     def add(self, values: Floats, low: float, high: float) -> None:
+        """Count values. low, high: the smallest and the largest of all values so far."""
         k = _exponent(low, high)
-        if self._finest is not None:
-            k = max(k, self._finest)
+        if self._min_exponent is not None:
+            k = max(k, self._min_exponent)
         if self._k is not None:
             k = max(k, self._k)
             self._widen(k)
@@ -234,6 +250,7 @@ class _Bins:
         self._counts = counts
 
     def _widen(self, k: int) -> None:
+        """Double the width of the bins until it is 2^k."""
         if self._k is None or self._k >= k:
             return
         if self._first == 0 and len(self._counts) == 1:
@@ -247,12 +264,16 @@ class _Bins:
             self._k += 1
 
     def result(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
+        """Return (edges [bins + 1], counts [bins])."""
         k = self._k or 0
-        edges = [math.ldexp(self._first + i, k) for i in range(len(self._counts) + 1)]
-        return tuple(edges), tuple(int(n) for n in self._counts)
+        n_bins = len(self._counts)
+        edges = [math.ldexp(self._first + i, k) for i in range(n_bins + 1)]
+        counts = tuple(self._counts.tolist())
+        return tuple(edges), counts
 
 
 def _bin(value: float, k: int) -> int:
+    """Return the number i of the bin, 2^k wide, that has the value."""
     return math.floor(math.ldexp(value, -k))
 
 
@@ -310,14 +331,14 @@ class KindScan:
     languages: NameTally = field(default_factory=NameTally)
     """Samples by language."""
     best: list[tuple[int, int, int]] = field(default_factory=list)
-    """Heap of candidates: (-key hash, row, index of the change)."""
+    """Heap of candidates for examples: (-key hash, row, index of the change)."""
 
     @property
     def samples(self) -> int:
         return int(self.splits.sum())
 
     def add(self, batch: pa.RecordBatch, splits: Int64s, with_sound: Bools) -> None:
-        """Count rows. splits: code per row. with_sound: rows with audio."""
+        """Count rows. splits: int64 [rows], codes. with_sound: bool [rows], True for samples with audio."""
         names = set(batch.schema.names)
         if names.issuperset(SIDES):
             width_px, height_px = (floats(batch.column(name)) for name in SIDES)
@@ -347,6 +368,7 @@ class KindScan:
                 heapq.heapreplace(self.best, candidate)
 
     def _add_sides(self, width_px: Floats, height_px: Floats) -> None:
+        """Count sizes [rows]; NaN, and sides that do not fit into half of a code, count as unknown."""
         has_width = (width_px > 0) & (width_px < 2**31)
         has_height = (height_px > 0) & (height_px < 2**31)
         known = np.flatnonzero(has_width & has_height)
@@ -360,6 +382,8 @@ class KindScan:
         self.aspects += np.bincount(aspect, minlength=len(self.aspects))
 
     def _add_seconds(self, seconds: Floats, splits: Int64s, with_sound: Bools) -> None:
+        """Add durations [rows]; NaN, negative and damaged ones count as unknown. Other arguments: as for `add`."""
+        # 10^12 s are 30,000 years. Such a value, or infinity, would spoil the sums.
         is_known = (seconds >= 0) & (seconds < 1e12)
         known = np.flatnonzero(is_known)
         seconds = seconds[known]
@@ -379,10 +403,13 @@ class NameCodes:
         self._codes: dict[str, int] = {}
 
     def code(self, name: str) -> int:
+        """Return a name's code, a new one for a new name."""
         known = self._codes.get(name)
         if known is not None:
             return known
-        label = name if len(self.names) < MAX_NAMES - 1 else OTHERS
+        label = name
+        if len(self.names) >= MAX_NAMES - 1:  # the last code is for all other names
+            label = OTHERS
         if label not in self._codes:
             self._codes[label] = len(self.names)
             self.names.append(label)
@@ -399,35 +426,3 @@ class NameCodes:
         indices = encoded.indices.fill_null(len(distinct_names)).to_numpy(zero_copy_only=False)
         codes = code_of_name[indices.astype(np.int64)]  # [values]
         return np.where(codes < 0, unknown, codes)
-
-
-def floats(values: pa.Array) -> Floats:
-    """Return float64; NaN for nulls and non-numeric columns."""
-    if not pa.types.is_integer(values.type) and not pa.types.is_floating(values.type):
-        return np.full(len(values), np.nan)
-    doubles = values.cast(pa.float64(), safe=False)
-    numbers: Floats = doubles.to_numpy(zero_copy_only=False).astype(np.float64)
-    return numbers
-
-
-def text(values: pa.Array) -> pa.Array:
-    """Return strings; null for nested types."""
-    if pa.types.is_nested(values.type):
-        return pa.nulls(len(values), pa.string())
-    return values.cast(pa.string())
-
-
-def words(values: pa.Array) -> pa.Array:
-    """Return strings; null for blank ones."""
-    texts = text(values)
-    is_blank = pc.equal(pc.utf8_trim_whitespace(texts), "")
-    return pc.if_else(is_blank, None, texts)
-
-
-def licences(values: pa.Array) -> pa.Array:
-    """Return names; null for unknown licences."""
-    encoded = text(values).dictionary_encode()
-    names = encoded.dictionary.to_pylist()
-    is_unknown = pa.array([classes.is_unknown_licence(name) for name in names], pa.bool_())
-    known_names = pc.if_else(is_unknown, None, encoded.dictionary)
-    return known_names.take(encoded.indices)

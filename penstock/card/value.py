@@ -257,17 +257,25 @@ def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[s
             "tags": tags(card),
         },
     }
-    del document["id"]
+    del document["id"]  # card.json calls it "version"
     return document
 
 
 def _json(value: Any) -> Any:
+    """Return a card's value as JSON values: a dataclass as an object of its fields, a tuple as a list."""
     if isinstance(value, Counts):
+        # A list, because a JSON object would lose the order.
         counts = [{"name": name, "n": n} for name, n in value.counts]
-        rest = {name: getattr(value, name) for name in ("others", "unknown", "complete")}
-        return {"counts": counts, "n_other_names": value.n_others, **rest}
+        return {
+            "counts": counts,
+            "n_other_names": value.n_others,
+            "others": value.others,
+            "unknown": value.unknown,
+            "complete": value.complete,
+        }
     if is_dataclass(value):
-        return {one.name: _json(getattr(value, one.name)) for one in fields(value)}
+        names = [one.name for one in fields(value)]
+        return {name: _json(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, tuple):
@@ -282,16 +290,23 @@ def render_json(card: Card, sheets: Mapping[str, str] | None = None) -> str:
 
 
 def _kind(kind: CardKind) -> dict[str, Any]:
-    classes = {"durations": kind.durations, "short_sides": kind.short_sides, "aspects": kind.aspects}
-    # Lists, because a JSON object would lose the order.
-    ordered = {name: [{"name": one, "n": n} for one, n in counts.items()] for name, counts in classes.items()}
-    return {**_json(kind), **ordered, "hours": kind.hours}
+    document: dict[str, Any] = _json(kind)
+    document["durations"] = _class_rows(kind.durations)
+    document["short_sides"] = _class_rows(kind.short_sides)
+    document["aspects"] = _class_rows(kind.aspects)
+    document["hours"] = kind.hours
+    return document
+
+
+def _class_rows(counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return the classes in order: a list, because a JSON object would lose it."""
+    return [{"name": name, "n": n} for name, n in counts.items()]
 
 
 def _history(history: History) -> dict[str, Any]:
-    known: dict[str, Any] = _json(history)
-    del known["counts"]
-    return known | {
+    document: dict[str, Any] = _json(history)
+    del document["counts"]  # card.json calls them "objects"
+    return document | {
         "objects": dict(history.counts),
         "refused": _name_rows(("outcome", "stage", "code", "n"), history.refused),
         "policies": _name_rows(("policy", "batches"), history.policies),
@@ -305,12 +320,12 @@ def _name_rows(names: tuple[str, ...], rows: tuple[tuple[Any, ...], ...]) -> lis
 
 
 def _example(example: Example) -> dict[str, Any]:
-    shown: dict[str, Any] = _json(example)
-    del shown["picture"]
+    document: dict[str, Any] = _json(example)
+    del document["picture"]  # bytes; JSON has their hash and their number
     digest = None
     if example.picture:
         digest = hashlib.sha256(example.picture).hexdigest()
-    return shown | {"picture_sha256": digest, "picture_nbytes": len(example.picture)}
+    return document | {"picture_sha256": digest, "picture_nbytes": len(example.picture)}
 
 
 _SLUG = re.compile(r"[^a-z0-9.]+")
@@ -337,14 +352,18 @@ def hub_licences(card: Card) -> list[str]:
         licences.add("other")
     if card.licences.unknown:
         licences.add("unknown")
-    return sorted(licences, key=lambda name: ({"other": 1, "unknown": 2}.get(name, 0), name))
+    last = {"other": 1, "unknown": 2}
+    return sorted(licences, key=lambda name: (last.get(name, 0), name))
 
 
 def _other_licences(card: Card) -> str:
+    """Return the Hub's `license_name`, for licences that the Hub has no identifier for."""
     names = [name for name, _ in card.licences.counts if hub_licence(name) == "other"]
     if len(names) != 1 or card.licences.n_others:
         return "several-see-the-card"
-    return _SLUG.sub("-", clean(names[0], 80).lower()).strip("-") or "see-the-card"
+    short_name = clean(names[0], 80).lower()
+    slug = _SLUG.sub("-", short_name).strip("-")
+    return slug or "see-the-card"
 
 
 def languages(card: Card) -> set[str]:

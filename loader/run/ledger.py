@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor  # noqa: TID251 - the exit waits for its queue
 from itertools import groupby
+from typing import NamedTuple
 
 from ..dataset.log.entries import DAMAGED
 from ..dataset.log.marker import Marker
@@ -70,14 +71,27 @@ class Budget:
 logger = logging.getLogger(__name__)
 
 
+class _SlotWrite(NamedTuple):
+    attempts: list[Substitution]
+    """Attempts at one slot."""
+    future: Future[None]
+    """Ends when they are stored."""
+    is_retry: bool
+    """True after a write whose error was raised."""
+
+
 class Ledger:
-    """Stores substitutions in the background. If one could not be stored, the next call raises its error."""
+    """Stores substitutions in the background.
+
+    If one could not be stored, the next call raises its error, and the call after that stores it again.
+    """
 
     def __init__(self, plan: Plan, world: World, stores: Mapping[str, Store]) -> None:
         self._stores = stores
         self._prefix = f"{_folder(plan.hash)}{world.rank}-of-{world.world_size}/"
         self._writer: ThreadPoolExecutor | None = None
-        self._pending: list[Future[None]] = []
+        self._pending: list[_SlotWrite] = []
+        self._unstored: list[list[Substitution]] = []  # their error was raised
         self._markers = {store.url: Marker(store) for store in stores.values()}
 
     def name(self, substitutions: Sequence[Substitution]) -> str:
@@ -90,10 +104,17 @@ class Ledger:
         return ", ".join(f"{url}/{self._prefix}" for url in sorted(urls))
 
     def write(self, substitutions: Sequence[Substitution]) -> None:
+        ended = []
         if self._pending:
-            self._raise_failed([future for future in self._pending if future.done()])
-        if not substitutions:
-            return
+            ended = [write for write in self._pending if write.future.done()]
+        if self._unstored:
+            self._retry()
+        if substitutions:
+            self._submit_substitutions(substitutions)
+        if ended:
+            self._raise_failed(ended)
+
+    def _submit_substitutions(self, substitutions: Sequence[Substitution]) -> None:
         for attempts in [list(group) for _, group in groupby(substitutions, lambda entry: entry.slot)]:
             logger.warning(
                 "step %d slot %d: a corrupt sample was %s (%s)",
@@ -103,26 +124,49 @@ class Ledger:
                 attempts[0].error,
             )
             if attempts[0].source in self._stores:
-                self._pending.append(self._thread().submit(self._put, attempts))
+                self._submit(attempts, is_retry=False)
+
+    def _submit(self, attempts: list[Substitution], *, is_retry: bool) -> None:
+        future = self._thread().submit(self._put, attempts)
+        self._pending.append(_SlotWrite(attempts, future, is_retry))
+
+    def _retry(self) -> None:
+        unstored = self._unstored
+        self._unstored = []
+        for attempts in unstored:
+            self._submit(attempts, is_retry=True)
 
     def flush(self) -> None:
+        self._retry()
         self._raise_failed(list(self._pending))
 
     def close(self) -> None:
+        self._retry()
         if self._writer is not None:
             self._writer.shutdown(wait=True)  # finishes its queue, also at the interpreter's exit
             self._writer = None
-        self.flush()
+        for write in [write for write in self._pending if write.is_retry]:
+            error = write.future.exception()
+            if error is None:
+                continue
+            # Raised before: the end of a training that failed for it has no second error.
+            self._pending.remove(write)
+            self._unstored.append(write.attempts)
+            logger.error("step %d: a substitution is not on record: %s", write.attempts[0].step, error)
+        self._raise_failed(list(self._pending))
 
     def _thread(self) -> ThreadPoolExecutor:
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="penstock-ledger")
         return self._writer
 
-    def _raise_failed(self, futures: list[Future[None]]) -> None:
-        for future in futures:
-            self._pending.remove(future)  # each error is raised once
-            future.result()
+    def _raise_failed(self, writes: list[_SlotWrite]) -> None:
+        for write in writes:
+            error = write.future.exception()
+            self._pending.remove(write)
+            if error is not None:
+                self._unstored.append(write.attempts)
+                raise error
 
     def _put(self, attempts: list[Substitution]) -> None:
         first = attempts[0]

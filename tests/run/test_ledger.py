@@ -153,14 +153,29 @@ def test_ledger_that_cannot_be_written_is_an_error(at, memory_root, plan):
     store.open.set()
     batches = loader.Loader(plan, 0, 1, decode={"cls": refuse({sample_numbers(plan, 0)[2]})}, workers=0)
     next(batches)
-    for future in list(batches._ledger._pending):
-        future.exception()  # until the thread is done with it
+    for write in list(batches._ledger._pending):
+        write.future.exception()  # until the thread is done with it
     with refusal(Forbidden, what="account") as caught:
         at(batches)
     assert f"ledgers/{plan.hash}/0-of-1/" in caught.value.__notes__[0]
     assert "Loader(ledger=loader.Root(...))" in caught.value.__notes__[0]
     batches.close()
     assert batches.step == 1
+
+
+@pytest.mark.parametrize("again", [next, loader.Loader.state_dict, loader.Loader.close])
+def test_ledger_is_stored_after_its_error_was_raised(again, memory_root, plan, caplog):
+    store, plan = gate_store(memory_root, plan, Forbidden("this account only reads", what="account"))
+    store.open.set()
+    batches = loader.Loader(plan, 0, 1, decode={"cls": refuse({sample_numbers(plan, 0)[2]})}, workers=0)
+    batch = next(batches)
+    for _ in range(2):
+        with refusal(Forbidden, what="account"):
+            batches.state_dict()
+    store.error = None
+    again(batches)
+    batches.close()
+    assert loader.read_ledger(memory_root, plan) == batch.substitutions
 
 
 def test_where_the_data_may_only_be_read_the_ledger_goes_to_another_root(memory_root, plan, tmp_path):

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 import dagster as dg
@@ -11,7 +12,7 @@ import dagster as dg
 from assets.arrivals.batches import IngestBatch, IngestBatches, backlog
 from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec, Limits
-from dagster_project.runs import PARTITION
+from dagster_project.runs import PARTITION, location_tags, sensor_location
 from dagster_project.sensors.recovery import will_start_again
 from loader.dataset.versions.version import Version
 from loader.errors import Corrupt, EngineUnreachable
@@ -133,7 +134,7 @@ def _send_due(
     """Send the alerts of lasting alarms, and note them in the cursor; return how many were sent and how many not."""
     earlier = context.cursor or ""
     to_send, state = due(lasting, earlier, now_s)
-    n_remote = len(alerts.channels()) - 1  # the log takes every alert
+    n_remote = _n_remote(alerts)
     until_s = time.monotonic() + SEND_S
     unsent = []
     n_sent = 0
@@ -225,6 +226,13 @@ def watch_sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> 
 
 
 _DATASET = "penstock/dataset"
+_ALERT, _UNSENT = "penstock/alert", "unsent"
+"""Tag of a failed run, and its value until a channel takes the alert."""
+_FAILURES = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE}
+_FIRST_SEND_S = 60.0
+"""Age in s of an unsent alert: before, the sensor of failures may be sending it."""
+_MAX_UNSENT = 100
+"""Most failed runs that a tick reads."""
 
 
 def run_failure_sensor() -> dg.SensorDefinition:
@@ -239,26 +247,69 @@ def run_failure_sensor() -> dg.SensorDefinition:
         run = context.dagster_run
         if will_start_again(context.instance, run):
             return dg.SkipReason(f"run {run.run_id} is retried")
-        partition = run.tags.get(PARTITION, "")
-        failed = context.get_step_failure_events()
-        details = (
-            "\n".join(f"{event.step_key}: {why_failed(event)}" for event in failed)
-            or context.failure_event.message
-        )
-        condition = BY_NAME["run-failed"]
-        alert = Alert(
-            name=condition.name,
-            severity=condition.severity,
-            dataset=run.tags.get(_DATASET, ""),
-            what=f"run {run.run_id} of {run.job_name}{f', partition {partition},' if partition else ''} failed",
-            details=(details or "")[:3000],
-            url=alerts.page(f"runs/{run.run_id}"),
-        )
-        for problem in alerts.send(alert):
-            context.log.error(problem)
+        # Dagster shows each failure once, also to a tick that is killed: the tag lets `penstock_jobs` alert again.
+        context.instance.add_run_tags(run.run_id, {_ALERT: _UNSENT})
+        _send_failure(context.instance, run, alerts, context.log.error)
         return None
 
     return run_failure
+
+
+def _send_failure(
+    instance: dg.DagsterInstance,
+    run: dg.DagsterRun,
+    alerts: AlertsResource,
+    tell: Callable[[str], object],
+) -> None:
+    """Alert about a failed run, and tag it once a channel took the alert. Raises: ValueError for invalid channels."""
+    failed = [
+        record.event_log_entry.get_dagster_event()
+        for record in instance.get_records_for_run(run.run_id, of_type=_FAILURES, ascending=True).records
+    ]
+    steps = [event for event in failed if event.is_step_failure]
+    if steps:
+        details = "\n".join(f"{event.step_key}: {why_failed(event)}" for event in steps)
+    else:
+        details = "\n".join(event.message or "" for event in failed)
+    partition = run.tags.get(PARTITION, "")
+    condition = BY_NAME["run-failed"]
+    alert = Alert(
+        name=condition.name,
+        severity=condition.severity,
+        dataset=run.tags.get(_DATASET, ""),
+        what=f"run {run.run_id} of {run.job_name}{f', partition {partition},' if partition else ''} failed",
+        details=details[:3000],
+        url=alerts.page(f"runs/{run.run_id}"),
+    )
+    problems = alerts.send(alert)
+    for problem in problems:
+        tell(problem)
+    if not problems or len(problems) < _n_remote(alerts):
+        instance.add_run_tags(run.run_id, {_ALERT: "sent"})
+
+
+def send_unsent_failures(
+    instance: dg.DagsterInstance,
+    alerts: AlertsResource,
+    label: str,
+    now_s: float,
+    tell: Callable[[str], object],
+) -> None:
+    """Alert about failed runs whose alert no channel took. label: the code location's; "" for all."""
+    unsent = dg.RunsFilter(
+        statuses=[dg.DagsterRunStatus.FAILURE],
+        tags={**location_tags(label), _ALERT: _UNSENT},
+        updated_before=datetime.fromtimestamp(now_s - _FIRST_SEND_S, tz=UTC),
+    )
+    until_s = time.monotonic() + SEND_S
+    for record in instance.get_run_records(unsent, limit=_MAX_UNSENT, ascending=True):
+        if time.monotonic() > until_s:
+            return
+        _send_failure(instance, record.dagster_run, alerts, tell)
+
+
+def _n_remote(alerts: AlertsResource) -> int:
+    return len(alerts.channels()) - 1  # the log takes every alert
 
 
 JOBS_EVERY_S = 600
@@ -287,7 +338,8 @@ def jobs_sensor() -> dg.SensorDefinition:
         name="penstock_jobs",
         minimum_interval_seconds=JOBS_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Alert about a cluster's job that no process attends, and cancel it after a day.",
+        description="Alert about a cluster's job that no process attends, and cancel it after a day; alert again about "
+        "failed runs whose alert no channel took.",
     )
     def jobs(
         context: dg.SensorEvaluationContext,
@@ -296,6 +348,10 @@ def jobs_sensor() -> dg.SensorDefinition:
         alerts: AlertsResource,
     ) -> dg.SkipReason:
         now_s = time.time()
+        here = sensor_location(context)
+        label = "" if here is None else here.label
+        # First: the root may be what failed the runs.
+        send_unsent_failures(context.instance, alerts, label, now_s, context.log.error)
         with root.opened() as opened:
             abandoned = [
                 job

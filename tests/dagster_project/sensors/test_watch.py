@@ -1,7 +1,9 @@
 """The sensors that tell a person, on a real instance and a real failed run."""
 
 import json
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import dagster as dg
@@ -111,6 +113,38 @@ def test_failed_run_is_told_with_what_its_check_said(
     assert f"run {result.run_id} of demo_ingest, partition 000001-" in alert.what
     assert "demo__media: 1 of 1 objects are unreadable" in alert.details
     assert alert.url == f"https://dagster.example/runs/{result.run_id}"
+
+
+@pytest.mark.parametrize("is_lost", ["no channel takes it", "invalid setting"])
+def test_alert_of_a_failed_run_is_sent_again(
+    is_lost: str,
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    resources: dict[str, object],
+    alerts: list[Alert],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    defs = build_defs(resources, [SPEC])
+    result = stop_run(tmp_path, defs, instance)
+    jobs = defs.resolve_sensor_def("penstock_jobs")
+    context = dg.build_sensor_context(instance=instance, resources=resources)
+    with monkeypatch.context() as patched:
+        if is_lost == "invalid setting":
+            patched.setenv("PENSTOCK_ALERTS", "pager")
+        else:
+            patched.setenv("PENSTOCK_ALERTS", "webhook+https://a.example/x")
+            patched.setattr("resources.alerts.send", lambda alert, to: ["a.example: 503"])
+        with suppress(ValueError):
+            defs.resolve_sensor_def("penstock_run_failure")(failure_context(result, instance, resources))
+    jobs(context)
+    assert alerts == [], "the sensor of failures may be sending it"
+    later_s = time.time() + 120
+    monkeypatch.setattr("dagster_project.sensors.alerting.time.time", lambda: later_s)
+    for _ in range(2):
+        jobs(context)
+    (alert,) = alerts
+    assert f"run {result.run_id} of demo_ingest, partition 000001-" in alert.what
+    assert "demo__media: 1 of 1 objects are unreadable" in alert.details
 
 
 def test_run_that_is_started_again_by_itself_is_not_told(

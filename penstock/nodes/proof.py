@@ -12,7 +12,7 @@ from typing import Any
 
 import loader
 from loader.dataset.log.entries import DAMAGED
-from loader.errors import InvalidCluster, NotARoot
+from loader.errors import InvalidCluster, NotARoot, StoreError
 from loader.json_text import parse_json_object
 from loader.storage.store import key_fault
 
@@ -51,6 +51,8 @@ class NodeProof:
     """Facts for the record."""
     is_tested: bool = True
     """False if nothing could be compared: the suspicion is neither confirmed nor refuted."""
+    is_testable: bool = True
+    """False if no version has the ranges any more, as after a takedown: a later comparison finds none either."""
     is_slowness: bool = False
     """True if it is by times, which a busy minute could explain: one more sign has to confirm it."""
 
@@ -85,9 +87,12 @@ class NodeProver:
     def is_clean(self, node: str, faults: Sequence[NodeFault], healthy: Sequence[str] | None = None) -> bool:
         """Return whether a node reads the ranges correctly and its checks pass, warnings included.
 
+        A node that did not read them is not clean. If no version has them any more, its checks decide.
+
         healthy: Nodes to compare its times with, if it was drained because it was slow.
         """
-        if self._compare(node, faults).is_bad:
+        reads = self._compare(node, faults)
+        if reads.is_bad or (reads.is_testable and not reads.is_tested):
             return False
         if healthy is not None:
             times = self._compare_times(node, healthy)
@@ -120,15 +125,21 @@ class NodeProver:
                 proofs.append(self._compare_bytes(root, node, list(ranges)[-RANGES:]))
                 if proofs[-1].is_bad:
                     return proofs[-1]
-        # A root that was not compared may be the one whose bytes differ.
-        return next((proof for proof in proofs if not proof.is_tested), proofs[-1])
+        # A root that was not compared may be the one whose bytes differ. One that can be compared later leads.
+        untested = [proof for proof in proofs if not proof.is_tested]
+        untested.sort(key=lambda proof: not proof.is_testable)
+        return next(iter(untested), proofs[-1])
 
     def _compare_bytes(self, root: loader.Root, node: str, ranges: Sequence[ObjectRange]) -> NodeProof:
         # A range that is wrong here too is not a fault of the node.
-        right = version_crcs(root, ranges)
+        try:
+            right = version_crcs(root, ranges)
+        except StoreError as error:
+            text = f"the ranges cannot be read here: {error}"
+            return NodeProof(is_bad=False, text=text, is_tested=False)
         if not right:
             text = f"none of {len(ranges)} ranges comes here as its version has it"
-            return NodeProof(is_bad=False, text=text, is_tested=False)
+            return NodeProof(is_bad=False, text=text, is_tested=False, is_testable=False)
         there = self._read_there(root.url, node, [*right])
         if isinstance(there, str):
             return NodeProof(is_bad=False, text=there, is_tested=False)
@@ -313,7 +324,10 @@ class ProofQueue:
             del self.proved[suspect.node]
 
     def open_suspects(self, suspects: Collection[Suspect]) -> set[str]:
-        """Return the suspects that are proved, or that no proof has tested yet: many of them have a common cause."""
+        """Return the nodes that are proved bad, that one measurement found slow, or whose suspicion has no proof yet.
+
+        A suspect whose proofs test nothing is not among them. Many such nodes at once have a common cause.
+        """
         untried = {one.node for one in suspects if (one.node, one.sign) not in self._tried}
         return untried | self.unconfirmed | self.proved.keys()
 

@@ -10,7 +10,7 @@ from loader.dataset.shards.address import UNKNOWN_CRC
 from loader.dataset.shards.index import ROW_GROUP_ROWS
 from loader.dataset.shards.shard import crc32c
 from loader.dataset.tables.manifest import read_record_manifest
-from loader.errors import PenstockError
+from loader.errors import Forbidden, PenstockError, Throttled, Transient
 from loader.storage import RangeReader
 from loader.storage.mirror import primary_store
 
@@ -25,6 +25,8 @@ def version_crcs(root: loader.Root, ranges: Iterable[ObjectRange]) -> dict[Objec
     """Return the CRC-32C of each range of a shard that is read here as its version has it; others are left out.
 
     A field is checked by the CRC-32C of its version's index, another range by the version's SHA-256 of pages.
+
+    Raises: Forbidden, Throttled or Transient if the store does not show the versions or the ranges.
     """
     by_address: dict[str, list[ObjectRange]] = {}
     for a_range in ranges:
@@ -41,6 +43,8 @@ def version_crcs(root: loader.Root, ranges: Iterable[ObjectRange]) -> dict[Objec
                         crcs[a_range] = f"{crc:08x}"
             if not by_address:
                 break
+    except (Forbidden, Throttled, Transient):
+        raise
     except PenstockError as error:
         _log.warning("could not search the versions of %s: %s", root.url, error)
     return crcs
@@ -68,7 +72,7 @@ def _versions(root: loader.Root) -> Iterator[loader.Version]:
 
 
 def _crc(version: loader.Version, a_range: ObjectRange) -> int | None:
-    """Return the CRC-32C of a range as read here; None if it differs from its version, or cannot be read."""
+    """Return the CRC-32C of a range as read here; None if it differs from its version, or is gone."""
     address, begin, end = a_range
     try:
         expected = _index_crc(version, a_range)
@@ -77,6 +81,8 @@ def _crc(version: loader.Version, a_range: ObjectRange) -> int | None:
             store = version.shard_store  # checks the pages
         data = store.get_range(address, begin, end - begin).data
         crc = crc32c(data)
+    except (Forbidden, Throttled, Transient):
+        raise
     except PenstockError as error:
         _log.info("%s[%d:%d] differs from its version here: %s", address, begin, end, error)
         return None

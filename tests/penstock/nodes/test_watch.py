@@ -17,6 +17,7 @@ from loader.errors import (
     AlreadyExists,
     Conflict,
     EngineUnreachable,
+    Forbidden,
     InvalidCluster,
     InvalidRuntime,
     Transient,
@@ -400,6 +401,22 @@ def test_proof_needs_bytes_of_a_version(
     proof = prover._compare("m1", (forged, outside))
     assert (proof.is_bad, proof.text) == (False, "none of 1 ranges comes here as its version has it")
     assert not proof.is_tested
+
+
+def test_node_that_reads_nothing_is_not_clean(data: loader.Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = 'case "$*" in *range_reads*) exit 1 ;; *) echo fine ;; esac'
+    prover = NodeProver(Cluster(train=TrainSettings(on_node=("sh", "-c", line, "sh"))), [data.url])
+    fault = read_fault(data, places(data)[0])
+    assert not prover.is_clean("m1", [fault])
+    assert prover.is_clean("m1", [])
+    gone = read_fault(data, places(data)[0], address="data/gone/media-00001.tar")
+    assert prover.is_clean("m1", [gone]), "no version has the range any more"
+
+    def refuse(*_: object) -> None:
+        raise Forbidden("ExpiredToken")
+
+    monkeypatch.setattr("penstock.nodes.version_ranges.read_record_manifest", refuse)
+    assert not prover.is_clean("m1", [gone]), "no version is shown here"
 
 
 def test_ranges_are_compared_with_the_index_or_with_hashes_of_pages(data: loader.Root) -> None:

@@ -75,7 +75,8 @@ class BytesColumn(Sequence[bytes]):
 
 
 def _from_items(items: Sequence[bytes]) -> BytesColumn:
-    sizes = np.array([len(item) for item in items], np.int64)
+    lengths = [len(item) for item in items]
+    sizes = np.array(lengths, np.int64)
     memory = np.frombuffer(b"".join(items), np.uint8)
     begin = np.cumsum(sizes) - sizes
     return BytesColumn(memory, begin, sizes)
@@ -128,14 +129,18 @@ class Columns:
     def parts(self, slots: Iterable[slice]) -> Iterator["Columns"]:
         """Yield the columns of each range of slots, in the same memory. The whole accepts no more values."""
         for part in slots:
-            out = Columns(0, self._allocate, self.list_fields)
-            out._order = self._order[part]
-            out._orders = self._orders
-            out._rows = {field: rows[part] for field, rows in self._rows.items()}
-            out._filled = {field: one[part] for field, one in self._filled.items()}
-            out._bytes = {field: one[part] for field, one in self._bytes.items()}
-            out._values = {field: values[part] for field, values in self._values.items()}
-            yield out
+            columns = Columns(0, self._allocate, self.list_fields)
+            columns._order = self._order[part]
+            columns._orders = self._orders
+            for field, rows in self._rows.items():
+                columns._rows[field] = rows[part]
+            for field, is_filled in self._filled.items():
+                columns._filled[field] = is_filled[part]
+            for field, texts in self._bytes.items():
+                columns._bytes[field] = texts[part]
+            for field, values in self._values.items():
+                columns._values[field] = values[part]
+            yield columns
 
     @property
     def is_even(self) -> bool:
@@ -151,17 +156,22 @@ class Columns:
         if field in self._bytes:
             _, _, sizes = self._bytes[field].parts()
             return bool((sizes >= 0).all())
-        return set(map(type, self._column_values(field))) in ({bytes}, {str})
+        kinds = set(map(type, self._column_values(field)))
+        return kinds == {bytes} or kinds == {str}
 
     def names(self) -> list[str]:
-        orders = list(self._orders)
-        real = self.mask()
-        if len(orders) == 1:
-            if real.any():
-                return list(orders[0])
+        """Return the fields of real slots, in the order in which samples introduce them."""
+        name_lists = list(self._orders)
+        is_real = self.mask()
+        if len(name_lists) == 1:
+            if is_real.any():
+                return list(name_lists[0])
             return []
-        here = dict.fromkeys(self._order[real].tolist())
-        return list(dict.fromkeys(name for number in here for name in orders[number]))
+        numbers = dict.fromkeys(self._order[is_real].tolist())  # each once, in the order of slots
+        names: dict[str, None] = {}
+        for number in numbers:
+            names.update(dict.fromkeys(name_lists[number]))
+        return list(names)
 
     def mask(self) -> NDArray[np.bool_]:
         real: NDArray[np.bool_] = self._order != _PADDING
@@ -213,8 +223,10 @@ class Columns:
 
     def put_each(self, slots: Sequence[int], field: str, values: Sequence[Any]) -> None:
         """Set several values, each as `put` does: 0.1 us a small value instead of 0.3."""
+        has_memory = field in self._filled or field in self._bytes
+        # (no call per value: it would cost as much as storing one)
         is_moved = any(type(value) is np.ndarray and value.nbytes >= _WORTH_MOVING_BYTES for value in values)
-        if is_moved or field in self._filled or field in self._bytes:
+        if has_memory or is_moved:
             for slot, value in zip(slots, values, strict=True):
                 self.put(slot, field, value)
             return
@@ -223,17 +235,20 @@ class Columns:
             own[slot] = value
 
     def put_names(self, slots: Sequence[int] | I64, names: tuple[str, ...]) -> None:
-        self._order[slots] = self._orders.setdefault(names, len(self._orders))
+        next_number = len(self._orders)
+        self._order[slots] = self._orders.setdefault(names, next_number)
 
     def replace(self, field: str, names: tuple[str, ...]) -> None:
         """Take a field's name from all samples that have it, and give these other names."""
-        orders = list(self._orders)
+        name_lists = list(self._orders)
         earlier = self._order.copy()
         self._orders.clear()
-        for number, own in enumerate(orders):
+        for number, own in enumerate(name_lists):
             if field in own:
-                own = (*(name for name in own if name != field), *names)
-            self.put_names(np.flatnonzero(earlier == number), own)
+                others = [name for name in own if name != field]
+                own = (*others, *names)
+            slots = np.flatnonzero(earlier == number)
+            self.put_names(slots, own)
 
     def whole(self, field: str) -> np.ndarray | BytesColumn | None:
         """Return the field's column if all values are in its memory, else None. Padding is zeros or b""."""
@@ -295,12 +310,15 @@ class Columns:
 
 
 class BatchRow:
+    """Stores one sample's values in its row. Decoders may write large arrays there themselves."""
+
     def __init__(self, columns: Columns, row: int) -> None:
         self._columns = columns
         self._row = row
         self._lent: dict[str, np.ndarray] = {}
 
     def value_memory(self, field: str) -> Place:
+        """Return a function that gives a decoder the row's memory for this field's array."""
 
         def place(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
             rows = self._columns.rows(field, shape, dtype)

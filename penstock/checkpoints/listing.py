@@ -84,7 +84,12 @@ def check_objects(
     """
     store = primary_store(store)
     objects = ((checkpoint, one) for checkpoint in checkpoints for one in checkpoint.objects)
-    return map_in_order(lambda pair: (*pair, object_problem(store, pair[0].key(pair[1]), pair[1])), objects)
+
+    def check(pair: tuple[Checkpoint, StoredObject]) -> tuple[Checkpoint, StoredObject, str]:
+        checkpoint, stored = pair
+        return checkpoint, stored, object_problem(store, checkpoint.key(stored), stored)
+
+    return map_in_order(check, objects)
 
 
 def _set_aside(store: Store, run: str, step: int, key: str, sizes: dict[str, int]) -> ListedStep:
@@ -105,6 +110,7 @@ def _set_aside(store: Store, run: str, step: int, key: str, sizes: dict[str, int
 
 
 def _list_step(store: Store, run: str, step: int, sizes: dict[str, int], committed: bool) -> ListedStep:
+    """Return the row of a step. sizes: key -> bytes of its objects, by a listing. committed: it has a marker."""
     checkpoint = None
     nbytes = sum(sizes.values())
     problem = "no marker: the save is running, or was killed"

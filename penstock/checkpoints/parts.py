@@ -162,6 +162,7 @@ def checksums(data: memoryview) -> tuple[int, ...]:
 
 
 def _wide_first(part: list[TensorPiece]) -> list[TensorPiece]:
+    """Return pieces by element width, the widest first: each then begins at a multiple of its width."""
     return sorted(part, key=lambda piece: -ITEM_BYTES[piece.dtype])
 
 
@@ -174,7 +175,8 @@ def contiguous_boxes(sizes: Sequence[int], most: int) -> Iterator[tuple[Sizes, S
     total = prod(sizes)
     if not total:
         return
-    if total <= most or not any(size > 1 for size in whole):
+    is_one_element = total == 1  # it cannot be cut, even if it is above `most`
+    if total <= most or is_one_element:
         yield (0,) * len(whole), whole
         return
     # Boxes along the first axis longer than 1 are contiguous in memory.
@@ -183,9 +185,12 @@ def contiguous_boxes(sizes: Sequence[int], most: int) -> Iterator[tuple[Sizes, S
     # A single row that exceeds `most` is divided along the next axis, by the recursion.
     rows = max(1, most // prod(rest))
     for start in range(0, whole[axis], rows):
-        slab = (*whole[:axis], min(rows, whole[axis] - start), *rest)
-        for offsets, inner in contiguous_boxes(slab, most):
-            yield (*offsets[:axis], offsets[axis] + start, *offsets[axis + 1 :]), inner
+        n_rows = min(rows, whole[axis] - start)
+        slab = (*whole[:axis], n_rows, *rest)
+        for offsets_in_slab, box_sizes in contiguous_boxes(slab, most):
+            offset = start + offsets_in_slab[axis]
+            offsets = (*offsets_in_slab[:axis], offset, *offsets_in_slab[axis + 1 :])
+            yield offsets, box_sizes
 
 
 def strides(sizes: Sequence[int]) -> Sizes:

@@ -156,6 +156,7 @@ def _event(store: Store, key: str) -> dict[str, Any]:
 
 
 def _last_step(store: Store, run: str) -> int:
+    """Return the last step in a run's trail; -1 without one."""
     keys = [info.key for info in store.list(trail_folder(run)) if info.key.endswith(".parquet")]
     # Names begin with the first step of a file. Files of several ranks overlap, hence not only the last.
     newest = sorted(keys, key=lambda key: key.rpartition("/")[2])[-NEWEST:]

@@ -189,6 +189,7 @@ class CheckpointReader(StorageReader):
         )
 
     def _item_block(self, item: ReadItem) -> _ReadBlock:
+        """Return the stored bytes that an item of torch's plan needs."""
         name = item.storage_index.fqn
         if item.type == LoadItemType.BYTE_IO:
             piece = self._index.values[name]
@@ -261,6 +262,7 @@ class CheckpointReader(StorageReader):
         return buffers
 
     def _value(self, block: _ReadBlock, data: memoryview | bytes | None) -> io.BytesIO:
+        """Return a value that is no tensor as torch's planner takes it. Raises: Corrupt."""
         assert data is not None
         try:
             # torch's planner unpickles values without weights_only, so a forged one must end here.
@@ -292,17 +294,21 @@ def _rotate(parts: list[list[_ReadBlock]]) -> list[list[_ReadBlock]]:
 
 
 def _read_targets(part: list[_ReadBlock], planner: LoadPlanner) -> list[_ReadTarget]:
+    """Return the blocks of a part by offset, each with the tensor that it goes to; None for a value."""
     out = []
     for block in sorted(part, key=lambda item: item.span.offset):
-        is_value = block.item.type == LoadItemType.BYTE_IO
         target = None
+        memory = None
+        is_value = block.item.type == LoadItemType.BYTE_IO
         if not is_value:
             target = planner.resolve_tensor(block.item).detach()
-        out.append(_ReadTarget(block, target, None if target is None else _memory(block, target)))
+            memory = _memory(block, target)
+        out.append(_ReadTarget(block, target, memory))
     return out
 
 
 def _memory(block: _ReadBlock, target: torch.Tensor) -> memoryview | None:
+    """Return the tensor's memory if the block can be read right into it."""
     if not (is_plain(target, DTYPES[block.dtype]) and target.is_contiguous()):
         return None
     # Only a whole piece fills the tensor without a gap.

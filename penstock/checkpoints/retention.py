@@ -159,6 +159,7 @@ def _is_claim(info: ObjectInfo) -> bool:
 
 
 def _has_no_marker(store: Store, run: str, step: int) -> bool:
+    """Return whether a step still has no marker, right before its parts are deleted as leftovers."""
     if not is_there(store, marker_key(run, step)):
         return True
     _log.warning(
@@ -168,6 +169,7 @@ def _has_no_marker(store: Store, run: str, step: int) -> bool:
 
 
 def _marker(store: Store, run: str, step: int | None) -> Checkpoint | None:
+    """Return a step's checkpoint; None without one, or if its marker cannot be read."""
     try:
         if step is None:
             return None

@@ -367,6 +367,7 @@ class Checkpoints:
             _log.exception("a save of %r failed too", self)
 
     def _collective(self) -> dict[str, Any]:
+        """Return torch's arguments for the ranks: a gloo group of their own, or none without torch.distributed."""
         from torch import distributed
 
         if not (distributed.is_available() and distributed.is_initialized()):

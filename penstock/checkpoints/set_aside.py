@@ -184,6 +184,7 @@ def read_record(store: Store, key: str) -> SetAside:
 
 
 def _parse(body: dict[str, Any]) -> SetAside:
+    """Return the record in a JSON object. Raises: one of `DAMAGED` for another object."""
     sizes = {str(one["name"]): int(one["nbytes"]) for one in body["objects"]}
     return SetAside(
         run=str(body["run"]),

@@ -33,6 +33,7 @@ def names_apart(state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _paths(value: Any, path: Path = ()) -> Iterator[Path]:
+    """Yield the keys that lead to each value of a nested state. path: keys of `value` itself."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _paths(inner, (*path, str(key)))

@@ -75,6 +75,7 @@ class CheckpointWriter(StorageWriter):
         self._facts = dict(facts or {})
         self._keep = keep or CheckpointRetention()
         self._part_bytes = part_bytes
+        # Values other than tensors, in torch.save's bytes: sized when parts are packed, written later.
         self._values: dict[dcp.MetadataIndex, memoryview] = {}
 
     @classmethod
@@ -193,6 +194,7 @@ class CheckpointWriter(StorageWriter):
         retention.apply(self._store, self._keep, checkpoint)
 
     def _check_same(self, results: Sequence[Sequence[WriteResult]]) -> None:
+        """Raise InvalidRuntime unless all ranks saved this step of this run."""
         for rank, written in enumerate(results):
             assert isinstance(written, _RankResults)
             if (written.run, written.step) != (self._run, self._step):
@@ -232,6 +234,7 @@ class CheckpointWriter(StorageWriter):
                 yield from _boxes(item, self._part_bytes)
 
     def _value(self, item: WriteItem, planner: SavePlanner) -> TensorPiece:
+        """Return the piece of a value that is no tensor, and keep its bytes for `_content`."""
         resolved = planner.resolve_data(item)
         assert isinstance(resolved, io.BytesIO)
         name = item.index.fqn
@@ -244,6 +247,7 @@ class CheckpointWriter(StorageWriter):
         )
 
     def _content(self, piece: TensorPiece, planner: SavePlanner) -> memoryview:
+        """Return the bytes of a piece. Raises: InvalidField if the planner returns other ones than it planned."""
         if piece.item.type == WriteItemType.BYTE_IO:
             return self._values[piece.item.index]
         tensor = planner.resolve_data(piece.item)

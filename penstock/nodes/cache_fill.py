@@ -55,20 +55,26 @@ class _Outcome(Enum):
 
 
 class _Page(NamedTuple):
+    """A page of an object of a version."""
+
     path: str
     content: Content
+    """Bytes and SHA-256 of the whole object, by which its pages are named."""
     number: int
+    """Number of the page in the object, from 0."""
     is_of_index: bool = False
+    """True for an index, which is read from the root's store and not as a shard."""
 
 
 def fill_pages(version: "loader.Version", spec: "loader.NodeCache", where: str | None) -> FillReport:
     """Read the pages that this node owns and does not have, in the order of the objects.
 
-    where: SQL over the columns of the samples; only pages with bytes of these samples are read.
+    where: SQL over the columns of the samples; only pages with bytes of these samples are read. None reads all.
 
     Raises: InvalidRuntime; FieldNotFound and InvalidPredicate for a wrong `where`; StoreError.
     """
     contents = ShardContents(version)
+    # A fill reads the objects of all groups.
     cache = PeerCache(spec, count_nothing, lambda: [contents.objects(version.manifest["groups"])])
     try:
         selected = _pages(
@@ -141,8 +147,10 @@ def _name(page: _Page, page_bytes: int) -> str:
 
 
 def _span(page: _Page, page_bytes: int) -> ByteRange:
+    """Return the bytes of a page in its object: the last page may be shorter."""
     start = page.number * page_bytes
-    return ByteRange(start, min(page_bytes, page.content.nbytes - start))
+    nbytes = min(page_bytes, page.content.nbytes - start)
+    return ByteRange(start, nbytes)
 
 
 def _pages(
@@ -159,8 +167,8 @@ def _pages(
     yield from _index_pages(version, contents, page_bytes, parts)
     for group in version.manifest["groups"]:
         for path, _, nbytes in version.parts.shard_contents(group):
-            numbers = range(-(-nbytes // page_bytes))
-            yield from _of_object(contents, path, numbers)
+            n_pages = -(-nbytes // page_bytes)  # rounded up
+            yield from _object_pages(contents, path, range(n_pages))
 
 
 def _choose_pages(
@@ -180,7 +188,7 @@ def _choose_pages(
         lookup = Lookup([version], sorted(body["field_nbytes"]))
         numbers = _numbers_by_path(lookup, ordinals[has_group], page_bytes)
         for path in sorted(numbers):
-            yield from _of_object(contents, path, sorted(numbers[path]))
+            yield from _object_pages(contents, path, sorted(numbers[path]))
 
 
 def _index_pages(
@@ -198,7 +206,8 @@ def _index_pages(
             content = contents.index_content(place)
             if content is None:
                 continue
-            for number in range(-(-content.nbytes // page_bytes)):
+            n_pages = -(-content.nbytes // page_bytes)  # rounded up
+            for number in range(n_pages):
                 yield _Page(place.path, content, number, is_of_index=True)
 
 
@@ -221,7 +230,8 @@ def _numbers_by_path(lookup: Lookup, ordinals: Int64s, page_bytes: int) -> dict[
     return numbers
 
 
-def _of_object(contents: ShardContents, path: str, numbers: Sequence[int]) -> Iterator[_Page]:
+def _object_pages(contents: ShardContents, path: str, numbers: Sequence[int]) -> Iterator[_Page]:
+    """Yield these pages of a shard."""
     content = contents(path)
     if content is None:
         return  # it holds redacted samples: its pages are never kept

@@ -51,6 +51,7 @@ def node_statuses(peers: str, folder: str | None) -> list[NodeStatus]:
 
 
 def _status(client: PeerClient, address: str) -> NodeStatus:
+    """Return what a cache server answers, or why it has no status."""
     try:
         answer = client.ask(address, "GET", "/v1/status", wait_s=ANSWER_S)
     except PeerFault as error:

@@ -73,6 +73,7 @@ def caps(
             waiting[node] = f"penstock drained it {DRAINS_OF_A_NODE} times before: repair or remove it"
         else:
             free.append(node)
+    # Without `n_suspects`, the proved nodes count.
     n_accused = max(len(free), n_suspects)
     has_common_cause = n_accused + len(drained) > limit
     pause_us = ALERT_EVERY_US if has_common_cause else DRAIN_EVERY_US

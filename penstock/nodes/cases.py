@@ -44,6 +44,7 @@ MOST_BYTES = 8 * 2**20
 AHEAD_US = 60 * MINUTE_US
 """Times further in the future are damaged; nearer ones count as now."""
 ENDS = ("drained", "returned")
+"""Names of the objects that follow a case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +150,9 @@ class CaseBook:
             self._store.put_if_absent(_key(number, name), canonical(body))
         except AlreadyExists:
             stored = self._object(number, name)
-            # The first watcher's time counts, since all watchers must compute the same caps.
-            body = stored if stored and _object_time(stored) is not None else body
+            # The first watcher's time counts, since all watchers must compute the same caps. A damaged end has none.
+            if stored and _object_time(stored) is not None:
+                body = stored
         self._end(number, name, body)
 
     def faults(self, number: int) -> list[NodeFault]:
@@ -177,7 +179,9 @@ class CaseBook:
         """Store an alert under the number after the newest one; return False if another process did."""
         alerts = self._load_alerts()
         at_us = utc_us()
-        body = {"format": FORMAT, "at_us": at_us, "text": text, **({"about": about} if about else {})}
+        body: dict[str, Any] = {"format": FORMAT, "at_us": at_us, "text": text}
+        if about:
+            body["about"] = about
         create_root_if_empty(self._store)
         while True:
             # The next number, created once: two watchers raise one alert.
@@ -200,6 +204,7 @@ class CaseBook:
                 return True
 
     def _load_alerts(self) -> dict[str, int]:
+        """Return what alerts are about -> time of the newest one. Lists them once."""
         if self._alerts is None:
             matches = (_ALERT.fullmatch(info.key) for info in self._store.list(ALERTS))
             numbers = heapq.nlargest(ALERTS_READ, (int(match[1]) for match in matches if match))
@@ -213,6 +218,7 @@ class CaseBook:
         return self._alerts
 
     def _add(self, number: int, body: Mapping[str, Any]) -> None:
+        """Add the case of an object `case.json`, unless it is damaged."""
         node = body.get("node")
         text = body.get("text")
         at_us = _object_time(body)
@@ -222,12 +228,15 @@ class CaseBook:
         self._cases[number] = Case(number=number, node=str(node), opened_us=at_us, text=reason_text(text))
 
     def _end(self, number: int, name: str, body: Mapping[str, Any]) -> None:
+        """Add the drain or the return to a case. name: one of `ENDS`. body: its object, which may be damaged."""
         at_us = _object_time(body)
         if number not in self._cases or at_us is None:
             return
         case = self._cases[number]
-        drained = name == "drained"
-        self._cases[number] = replace(case, drained_us=at_us) if drained else replace(case, returned_us=at_us)
+        if name == "drained":
+            self._cases[number] = replace(case, drained_us=at_us)
+        else:
+            self._cases[number] = replace(case, returned_us=at_us)
 
     def _object(self, number: int, name: str) -> dict[str, Any] | None:
         return self._body(_key(number, name))

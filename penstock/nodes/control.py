@@ -112,12 +112,15 @@ class SlurmNodes:
 
 
 def _slurm_state(row: Sequence[str]) -> NodeState:
+    """Return the state of a node. row: its name, state and reason, as sinfo prints them."""
     _, state, reason = row
     if not state:
         return _unreadable(row)
     # Slurm appends flags such as "*" or "$" to a state, hence beginnings.
     in_service = not state.startswith(_OUT_OF_SERVICE)
-    return NodeState(in_service=in_service, reason="" if reason == "none" else clean(reason, _REASON))
+    if reason == "none":  # sinfo's word for no reason
+        return NodeState(in_service=in_service)
+    return NodeState(in_service=in_service, reason=clean(reason, _REASON))
 
 
 def _unreadable(row: Sequence[str]) -> NodeState:
@@ -156,6 +159,7 @@ class KubernetesNodes:
 
 
 def _state(node: Json) -> NodeState:
+    """Return the state of a node of Kubernetes, by penstock's condition first."""
     try:
         conditions = (node.get("status") or {}).get("conditions") or []
         own: Json = next((one for one in conditions if one["type"] == CONDITION), {})
@@ -165,7 +169,9 @@ def _state(node: Json) -> NodeState:
     if own.get("status") == "False":
         return NodeState(in_service=False, reason=clean(own.get("message") or "", _REASON))
     # A person cordoned it, and decides: penstock does not return it.
-    return NodeState(in_service=not cordoned, reason="cordoned" if cordoned else "")
+    if cordoned:
+        return NodeState(in_service=False, reason="cordoned")
+    return NodeState(in_service=True)
 
 
 def _kubernetes(cluster: Cluster) -> NodeControl:

@@ -86,6 +86,7 @@ def run_check(name: str, check: NodeCheck) -> NodeCheckResult:
 
 
 def _judge(code: int | None, line: str, limit_s: float) -> tuple[CheckStatus, str]:
+    """Return a check's status and text. code: exit code, None if it was killed. line: first line of its output."""
     if code is None:
         return CheckStatus.UNKNOWN, f"killed after {limit_s:.0f} s"
     if code in (0, 1, 2, 3):

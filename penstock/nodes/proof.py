@@ -131,6 +131,7 @@ class NodeProver:
         return next(iter(untested), proofs[-1])
 
     def _compare_bytes(self, root: loader.Root, node: str, ranges: Sequence[ObjectRange]) -> NodeProof:
+        """Compare the CRC-32C of ranges that a node reads again and again with a version's."""
         # A range that is wrong here too is not a fault of the node.
         try:
             right = version_crcs(root, ranges)
@@ -148,9 +149,9 @@ class NodeProver:
             return NodeProof(is_bad=False, text=text, is_tested=False)
         wrong = 0
         for crc, crcs in zip(right.values(), there.crcs, strict=True):
-            for other, times in crcs.items():
+            for other, n_reads in crcs.items():
                 if other != crc:
-                    wrong += times
+                    wrong += n_reads
         compared = [
             {"address": one.address, "begin": one.begin, "end": one.end, "here": crc, "there": dict(crcs)}
             for (one, crc), crcs in zip(right.items(), there.crcs, strict=True)
@@ -187,6 +188,7 @@ class NodeProver:
     def _compare_times_in(
         self, url: str, node: str, healthy: Sequence[str], ranges: Sequence[ObjectRange]
     ) -> NodeProof:
+        """Compare the times of reads of one root. ranges: of all rounds."""
         nodes = [node, *healthy]
         times: dict[str, list[slow_reads.Times]] = {name: [] for name in nodes}
         for first in range(slow_reads.ROUNDS):
@@ -226,7 +228,7 @@ class NodeProver:
         reads: int = READS,
         at_once: int = range_reads.AT_ONCE,
     ) -> RangeReads | str:
-        """Return the reads of a node, or why there are none."""
+        """Return the reads of a node, or why there are none. reads: how many, over all ranges in turn."""
         words = [self._cluster.node_python(sys.executable), "-m", range_reads.__name__]
         request = request_text(url, ranges, reads, READ_S, at_once)
         try:

@@ -86,14 +86,18 @@ class ListedKeys:
         self.since = ""
         """Key to list from; "" for the first."""
         self._newest: list[str] = []
+        """The `LATE_KEYS` largest keys of all listings, the largest first."""
 
-    def listed(
+    def add_listing(
         self,
         keys: list[str],
         recent: set[str],
         lists_all: bool,
     ) -> None:
-        """Add keys of a listing. recent: some of them. lists_all: True if it began with the first key."""
+        """Add keys of a listing, which were read. lists_all: True if it began with the first key.
+
+        recent: those young enough to count. Only these need be known: a reading leaves out older ones by their age.
+        """
         different_keys = set(self._newest)
         different_keys.update(keys)
         newest = heapq.nlargest(LATE_KEYS, different_keys)

@@ -177,7 +177,9 @@ def parse_failed_check(store: Store, info: ObjectInfo, now_us: int) -> FailedChe
 
 def _not_ahead(at_us: int, info: ObjectInfo, now_us: int) -> int:
     """Return a rank's time of a sign, or an earlier one if its clock is ahead."""
-    return min(at_us, now_us, now_us if info.modified_us is None else info.modified_us)
+    if info.modified_us is None:
+        return min(at_us, now_us)
+    return min(at_us, now_us, info.modified_us)
 
 
 class _RunReader:
@@ -255,13 +257,14 @@ class _RunReader:
         self.differences = [one for one in self.differences if one.at_us > now_us - LOSSES_US]
 
     def _new_faults(self, now_us: int) -> Iterator[NodeFault]:
+        """Yield wrong reads of lists that were not read before. A trainer may write anything there."""
         for info in self._fault_lists.new(now_us):
             try:
                 pairs = parse_faults(self._store, info)
             except Corrupt as error:
                 _log.warning("%s", error)
                 continue
-            for node, read_fault in pairs[-NEWEST:]:
+            for node, read_fault in pairs[-NEWEST:]:  # as many as a node's faults in memory
                 fault = NodeFault(node=node, **read_fault._asdict())
                 if fault.is_valid:
                     yield replace(fault, at_us=_not_ahead(fault.at_us, info, now_us))
@@ -278,7 +281,10 @@ class _RunReader:
         prefix = self._folder.key(f"{kind}/")
         keys = self._keys[kind]
         most = MOST_INTERVAL_BYTES if kind == "windows" else MOST_BYTES
-        infos = [*list_from(self._store, prefix, prefix if lists_all else keys.since or prefix)]
+        first = prefix
+        if not lists_all and keys.since:
+            first = keys.since
+        infos = [*list_from(self._store, prefix, first)]
         recent = [info for info in infos if info.modified_us is None or info.modified_us >= since_us]
         unknown = [info for info in recent if info.key not in keys.known]
         new = [info for info in unknown if info.nbytes <= most]
@@ -302,7 +308,7 @@ class _RunReader:
             if pair is not None:
                 add(*pair)
             keys.known.add(info.key)
-        keys.listed([info.key for info in infos], {info.key for info in recent}, lists_all)
+        keys.add_listing([info.key for info in infos], {info.key for info in recent}, lists_all)
 
     def _interval(self, info: ObjectInfo) -> list[NodeInterval]:
         (key,) = interval_keys([info])

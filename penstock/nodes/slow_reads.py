@@ -47,15 +47,15 @@ class RoundTimes(NamedTuple):
     """Median seconds of the node's reads."""
     healthy_s: float
     """Median seconds of the healthy node's reads."""
-    times: float
-    """Median ratio over the ranges: a sample that is slow by itself is slow on both."""
+    ratio: float
+    """Median over the ranges, node by healthy one: a sample that is slow by itself is slow on both."""
     longer_s: float
     """Median difference over the ranges, in seconds."""
 
     @property
     def is_slow(self) -> bool:
         """True if the node is slow in this round."""
-        return self.times >= SLOW_TIMES and self.longer_s >= LEAST_S
+        return self.ratio >= SLOW_TIMES and self.longer_s >= LEAST_S
 
 
 def slowness(own: Sequence[Times], healthy: Mapping[str, Sequence[Times]]) -> Slowness:
@@ -78,7 +78,7 @@ def slowness(own: Sequence[Times], healthy: Mapping[str, Sequence[Times]]) -> Sl
     for comparison in compared:
         is_slow = is_slow and comparison.is_slow
         # The mildest comparison is the one that a person should see.
-        if comparison.times < least.times:
+        if comparison.ratio < least.ratio:
             least = comparison
     return Slowness(
         is_slow=is_slow,
@@ -92,20 +92,20 @@ def _compare(own: Times, other: Times) -> RoundTimes | None:
     """Return the comparison over the ranges that both read; None if these are too few."""
     own_s = list[float]()
     other_s = list[float]()
-    times = list[float]()
+    ratios = list[float]()
     longer_s = list[float]()
     for own_read_s, other_read_s in zip(own, other, strict=False):
         if own_read_s is None or other_read_s is None:
             continue
         own_s.append(own_read_s)
         other_s.append(other_read_s)
-        times.append(own_read_s / max(other_read_s, LEAST_READ_S))
+        ratios.append(own_read_s / max(other_read_s, LEAST_READ_S))
         longer_s.append(own_read_s - other_read_s)
-    if len(times) < LEAST_RANGES:
+    if len(ratios) < LEAST_RANGES:
         return None
     return RoundTimes(
         read_s=statistics.median(own_s),
         healthy_s=statistics.median(other_s),
-        times=statistics.median(times),
+        ratio=statistics.median(ratios),
         longer_s=statistics.median(longer_s),
     )

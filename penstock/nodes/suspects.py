@@ -206,6 +206,7 @@ def suspects(signs: NodeSigns, now_us: int, after_us: Mapping[str, int] | None =
 
 
 def _wrong_reads(faults: Sequence[NodeFault], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:
+    """Yield nodes with FAULTS wrong reads within FAULTS_US. after_us: node -> time up to which signs do not count."""
     nodes_of_range = defaultdict[tuple[str, str, int, int], set[str]](set)
     recent = defaultdict[str, list[NodeFault]](list)
     for fault in faults:
@@ -253,6 +254,7 @@ class MeasuredInterval(NamedTuple):
 def _slow_reads(
     intervals: Sequence[NodeInterval], now_us: int, after_us: Mapping[str, int]
 ) -> Iterable[Suspect]:
+    """Yield nodes that were slow in each of their last intervals. after_us: as for `_wrong_reads`."""
     for node, measured in _recent_intervals(intervals, now_us).items():
         counted = sorted(interval for interval in measured if interval.ended_us > after_us.get(node, 0))
         last = counted[-SLOW_INTERVALS:]
@@ -372,6 +374,7 @@ def _survivable_failures(attempts: Sequence[Attempt]) -> set[tuple[str, int]]:
 
 
 def _checks(checks: Sequence[FailedCheck], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:
+    """Yield nodes with a failed check, by their newest one. after_us: as for `_wrong_reads`."""
     newest: dict[str, FailedCheck] = {}
     for check in sorted(checks, key=lambda check: check.at_us):
         if check.at_us > max(now_us - RECENT_US, after_us.get(check.node, 0)):

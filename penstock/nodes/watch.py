@@ -129,6 +129,7 @@ class NodeWatch:
         return result
 
     def _prove(self, result: NodeReview, suspect: Suspect, states: dict[str, NodeState]) -> None:
+        """Prove or refute a suspicion, and add what came of it to the review."""
         if suspect.sign == "slow reads":
             suspect = replace(suspect, others=_healthy(suspect.others, states, result.suspects))
         try:
@@ -181,6 +182,7 @@ class NodeWatch:
     def _drain(
         self, result: NodeReview, known: list[Case], states: dict[str, NodeState], now_us: int
     ) -> None:
+        """Drain the proved node that the caps allow, if any; without `apply` only say so."""
         # A refused drain of this watcher is tried again below, and must not count against itself.
         counted = [case for case in known if not (case.is_pending and case.number in self._opened)]
         so_far = drains(counted, now_us, self._own)
@@ -255,6 +257,7 @@ class NodeWatch:
                 self._resume(result, node, number)
 
     def _is_clean(self, result: NodeReview, node: str, number: int, states: dict[str, NodeState]) -> bool:
+        """Return whether a drained node passes its checks. number: of its case, which names them."""
         is_slow = self._book.sign(number) == "slow reads"
         healthy = None
         if is_slow:
@@ -270,6 +273,7 @@ class NodeWatch:
             return False
 
     def _resume(self, result: NodeReview, node: str, number: int) -> None:
+        """Return a node to service, if it is still drained for this case."""
         state = self._control.states().get(node, NodeState(in_service=True))
         # An operator may have drained it for a reason of their own since.
         if state.in_service or case_number(state.reason) != number:

@@ -151,6 +151,7 @@ def _markers(
 
 
 def _holders(nodes: Sequence[NearNode], checkpoint: Checkpoint) -> Holders:
+    """Return name of an object -> names of the nodes that have it whole."""
     holders: dict[str, list[str]] = {}
     # By size only: hashing terabytes here would delay the start. `NearReads` checks the SHA-256.
     for stored in checkpoint.objects:
@@ -163,6 +164,7 @@ def _holders(nodes: Sequence[NearNode], checkpoint: Checkpoint) -> Holders:
 
 
 def _size(node: NearNode, step: int, name: str) -> int | None:
+    """Return the bytes of a step's file on a node; None without it."""
     sizes = node.files.get(step, {})
     return sizes.get(name)
 
@@ -190,6 +192,7 @@ def _wrong_size(
     step: int,
     stored: StoredObject,
 ) -> str:
+    """Return in one line on which node an object has another size than was written, or ""."""
     for node in nodes:
         nbytes = _size(node, step, stored.name)
         if nbytes is not None:

@@ -214,6 +214,7 @@ def _rank(group: Any) -> int:
 
 
 def _broadcast(data: bytes, source: int, group: Any) -> bytes:
+    """Return the bytes of rank `source` on every rank of the group."""
     from torch import distributed
 
     message: list[Any] = [data]

@@ -116,13 +116,15 @@ def _list_step(
     checkpoint: Checkpoint | None,
     problem: str,
 ) -> ListedNearStep:
+    """Return the row of a step. checkpoint, problem: of its marker; None and why if no marker can be read."""
+    # A part counts on its own node and on the partner that has its copy: both take the disks' room.
     nbytes = 0
     n_nodes = 0
     for node in nodes:
         sizes = node.files.get(step, {})
         nbytes += sum(sizes.values())
-        n_nodes += bool(sizes)
-    # Both copies count: they take the disks' room.
+        if sizes:
+            n_nodes += 1
     return ListedNearStep(
         run=run,
         step=step,

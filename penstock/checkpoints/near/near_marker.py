@@ -110,6 +110,7 @@ def _objects_problem(checkpoint: Checkpoint) -> str:
 
 
 def _is_object(stored: StoredObject, pattern: "re.Pattern[str]") -> bool:
+    """Return whether an entry of a marker has the types of an object, and a name of this pattern."""
     name: object = stored.name
     digest: object = stored.sha256
     nbytes: object = stored.nbytes

@@ -81,6 +81,7 @@ class _PartBlocks:
         """CRC-32C of what was written."""
 
     def add(self, data: memoryview) -> None:
+        """Add bytes, and write each block that they fill."""
         start = 0
         while start < len(data):
             room = len(self._block) - self._filled
@@ -95,6 +96,7 @@ class _PartBlocks:
                 self.flush()
 
     def flush(self) -> None:
+        """Write the block as far as it is filled: after the last bytes, or once it is full."""
         if not self._filled:
             return
         data = self._block[: self._filled].data

@@ -93,12 +93,13 @@ class RankGroup:
                 group = distributed.new_group(
                     backend="gloo",
                     timeout=timedelta(seconds=GROUP_S),
-                    use_local_synchronization=True,  # else torch counts groups in the order of the main threads' calls
+                    # Named by its ranks. Else torch names a group by a count, which the main threads' groups raise.
+                    use_local_synchronization=True,
                 )
                 steps = from_all_ranks(passed_step(), group)
             except Exception as error:  # noqa: BLE001 - near saves stay off, and the training goes on
                 _log.warning("near saves stay off, because the ranks could not join again: %s", error)
-                continue
+                continue  # the next attempt waits until all ranks are ready anew
             self._groups.append(group)
             self.resume_after = max(steps)
             self.is_apart = False

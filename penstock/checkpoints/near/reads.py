@@ -131,6 +131,7 @@ class NearReads:
         return data
 
     def _own_copy(self, stored: StoredObject) -> bytes:
+        """Return the bytes of a part on this node. Raises: NearFault if it has none."""
         key = part_key(self._checkpoint.run, self._checkpoint.step, stored.name)
         opened = self._files.open(key)
         if opened is None:

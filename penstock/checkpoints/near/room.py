@@ -68,8 +68,8 @@ def rank_bytes(state: Mapping[str, Any], group: Any) -> int:
 
 
 def state_bytes(value: Any) -> int:
-    """Return the bytes of the tensors of a state that are in this process's memory."""
-    if isinstance(value, DTensor):
+    """Return the bytes of the tensors of a state that are in this process's memory. value: a state, or a part of it."""
+    if isinstance(value, DTensor):  # also a Tensor: only this rank's shard counts
         return value.to_local().nbytes
     if isinstance(value, Tensor):
         return value.nbytes
@@ -99,6 +99,7 @@ def check_room(nodes: NearNodes, run: str, step_bytes: int, group: Any) -> None:
 
 
 def _rank_facts(nodes: NearNodes, run: str, step_bytes: int) -> RankFacts:
+    """Return the facts of this rank; a problem instead of an error, so that all ranks raise together."""
     node = None
     problem = ""
     try:
@@ -152,6 +153,7 @@ def _on_first_rank(value: Any, group: Any) -> list[Any]:
 
 
 def _plan_bytes(plan: SavePlan) -> int:
+    """Return the bytes of the tensors that a rank writes under torch's plan."""
     nbytes = 0
     for item in plan.items:
         data = item.tensor_data

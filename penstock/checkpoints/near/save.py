@@ -199,6 +199,7 @@ class NearSaves:
         return text
 
     def _save(self, step: int, facts: Mapping[str, Any], begun: Event) -> None:
+        """Save the state if all ranks are ready; raise nothing. begun: set once the save has begun or is off."""
         writer: NearWriter | None = None
         state = self._state
         # The thread holds the only reference, so `HostCopy` may replace its memory.
@@ -282,6 +283,7 @@ class NearSaves:
             _log.warning("near saves work again: step %d was saved", step)
 
     def _fail(self, step: int, error: Exception) -> None:
+        """Count a save that failed, log the first of several in a row, and delete its parts."""
         problem = f"{type(error).__name__}: {error}"
         with self._lock:
             counts = self._counts

@@ -115,13 +115,14 @@ def appearance(pixels: Array) -> Array:
         local[:, ::-1, _MIRRORED_DIRECTIONS],
         whole[:, ::-1, _MIRRORED_DIRECTIONS],
     )
-    even = (own + mirrored) / 2
-    odd = (own - mirrored) / 2
+    even = (own + mirrored) / 2  # equal for an image and its mirror image
+    odd = (own - mirrored) / 2  # of opposite sign for the two
     mixed = even + ODD * odd
     return _unit(mixed)
 
 
 def _flat_basis(*parts: Array) -> Array:
+    """Return all numbers of the parts in one vector [WIDTH]."""
     flat = [part.ravel() for part in parts]
     return np.concatenate(flat)
 
@@ -207,7 +208,7 @@ def _block_sums(lab: Array) -> Array:
 
 
 def _contrast(lightness: Array) -> Array:
-    """Return how much lighter each block is than all, as whole numbers."""
+    """Return how much lighter each block is than the mean of all, times their number, so that it stays whole."""
     contrast: Array = lightness * lightness.size - lightness.sum()
     return contrast
 
@@ -229,6 +230,7 @@ def _gradients(lightness: Array) -> Array:
     angle = np.arctan2(down, right)
     turn = np.rint(angle * _STEPS_PER_RADIAN)
     turn = turn.astype(np.intp).ravel()
+    # A gradient between two directions counts for both, more for the nearer one.
     lower = turn // _DIRECTION_STEPS % DIRECTIONS
     upper = (lower + 1) % DIRECTIONS
     to_upper = turn % _DIRECTION_STEPS
@@ -250,7 +252,7 @@ def _block_shares() -> Array:
 
     It falls from the block's centre to 0 at the centres of the next blocks.
     """
-    row = 2 * np.arange(SIDE_PX) + 1
+    row = 2 * np.arange(SIDE_PX) + 1  # its centre in half pixels, a whole number
     block = np.arange(BLOCKS)
     centre = _BLOCK_PX * (2 * block + 1)
     distance = np.abs(row[:, None] - centre)
@@ -264,7 +266,12 @@ _SHARES = _block_shares()
 
 
 def _block_histograms(gradients: Array) -> Array:
-    """Return the histograms of blocks, whole numbers [BLOCKS, BLOCKS, DIRECTIONS]."""
+    """Return the histograms of blocks, whole numbers [BLOCKS, BLOCKS, DIRECTIONS].
+
+    gradients: whole numbers [SIDE_PX, SIDE_PX, DIRECTIONS]. A pixel counts for each block by the product of its row's
+    and its column's share.
+    """
+    # The rows of pixels become rows of blocks, then the columns.
     rows = _SHARES.T @ gradients.reshape(SIDE_PX, -1)
     rows = rows.reshape(
         BLOCKS,
@@ -281,7 +288,7 @@ def _whole_histogram(gradients: Array) -> Array:
         axis=(0, 1),
         keepdims=True,
     )
-    whole: Array = total * _SHARE_STEPS**2
+    whole: Array = total * _SHARE_STEPS**2  # the scale of the blocks' histograms
     return whole
 
 
@@ -290,6 +297,7 @@ _LEAST_SUM = _LEAST_GRADIENT * _DIRECTION_STEPS * (SIDE_PX * _SHARE_STEPS) ** 2
 
 def _root_shares(histograms: Array) -> Array:
     """Return square roots of shares, so that one strong edge does not outweigh all others, less the common part."""
+    # Without gradients, all directions have the same share.
     raised = histograms + np.rint(_LEAST_SUM / histograms.size)
     shares = raised / raised.sum()
     roots = np.sqrt(shares)

@@ -97,9 +97,10 @@ def small_frames(
     Raises: Unusable, also if there are more than `max_frames`.
     """
     small: list[Array] = []
-    n_total = 1
+    n_total = 1  # until the first chunk is read
 
     def next_numbers(n_frames: int) -> range:
+        """Return the frames of the next chunk: a whole clip of full size may not fit into memory."""
         nonlocal n_total
         n_total = n_frames
         if n_frames > max_frames:

@@ -128,11 +128,12 @@ class Mel(Featurizer):
         return _logarithm(np.concatenate(bands, axis=1), self).astype(np.float32)
 
     def _frames(self, samples: Array) -> Iterator[Array]:
+        """Yield the frames, some at a time, float64 [frames, n_fft]: one around each `hop`-th sample."""
         half = self.n_fft // 2
         padded = np.pad(samples.astype(np.float64), half, mode=self.pad)
         windows = np.lib.stride_tricks.sliding_window_view(padded, self.n_fft)[:: self.hop]
         n_frames = len(windows)
-        if self.log == "whisper" and n_frames > 1:
+        if self.log == "whisper" and n_frames > 1:  # Whisper drops the last frame
             n_frames -= 1
         for start in range(0, n_frames, _AT_ONCE):
             stop = min(start + _AT_ONCE, n_frames)
@@ -157,7 +158,7 @@ class Mel(Featurizer):
             self.norm,
         )
         bands = []
-        for weights in filters:
+        for weights in filters:  # float64 [1 + n_fft // 2]: the triangle of a band
             nonzero = np.flatnonzero(weights)
             low = high = 0
             if nonzero.size:
@@ -170,6 +171,7 @@ class Mel(Featurizer):
 
 
 def _logarithm(bands: Array, mel: Mel) -> Array:
+    """Return bands [n_mels, frames] on the scale `mel.log`."""
     if mel.log == "none":
         return bands
     raised = np.maximum(bands, mel.floor)
@@ -179,10 +181,11 @@ def _logarithm(bands: Array, mel: Mel) -> Array:
     if mel.log == "log10":
         return decades
     if mel.log == "db":
-        decibels = 20
+        decibels = 20  # per decade of magnitudes
         if mel.power == 2:
             decibels = 10
         return decades * decibels
+    # "whisper": 8 decades below the largest value are 2 units of the result.
     lifted: Array = np.maximum(decades, decades.max() - 8)
     return (lifted + 4) / 4
 

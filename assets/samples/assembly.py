@@ -40,7 +40,9 @@ class Assembled:
     exclude: Mapping[str, str]
     """Key of a sample left out -> reason."""
     samples: tuple[Row, ...]
-    """A row per sample, even if left out."""
+    """A row per sample, even if left out: its columns, `kind`, `left_out` (reason or ""), `is_known` (True if the
+    reason is an exclusion or quarantine), and `dup_of` for a near-duplicate.
+    """
     objects: tuple[Row, ...]
     """Row per landed object, with its outcome (used, or one of `OUTCOMES`) and reason."""
     copies: BatchCopies = NONE
@@ -52,8 +54,10 @@ class Assembled:
 
     def nothing_new(self) -> str:
         """Return why there is nothing to publish, or "": all samples are duplicates or known, not just filtered out."""
+        if any(not row["left_out"] for row in self.samples):
+            return ""
         n_known = sum("dup_of" in row or row["is_known"] for row in self.samples)
-        if not n_known or any(not row["left_out"] for row in self.samples):
+        if not n_known:  # filters left all samples out
             return ""
         return (
             f"the batch holds nothing new: {n_known} of {len(self.samples)} samples are near-duplicates, or were left "
@@ -88,8 +92,9 @@ def assemble(
     for kind, part in entries:
         for row in part_rows(store, part):
             whole = {**row, **scores.get(row["key"], {}), "kind": kind}
-            known = left_out.get(whole["unit_id"], "")
-            samples.append({**whole, "left_out": known or _left_out(spec, whole), "is_known": bool(known)})
+            exclusion = left_out.get(whole["unit_id"], "")
+            reason = exclusion or _filter_reason(spec, whole)
+            samples.append({**whole, "left_out": reason, "is_known": bool(exclusion)})
     # With the features' shards: near-duplicates may be compared by an embedding in one of them.
     whole_parts = [_complete_shards(part, features) for _, part in entries]
     # Copies are searched among the remaining samples only: a filtered sample must not push out its duplicate.
@@ -110,14 +115,16 @@ def assemble(
 
 
 def _leave_out_copies(spec: DatasetSpec, samples: Sequence[Row], copies: BatchCopies) -> None:
-    dropped = spec.near_duplicates is not None and spec.near_duplicates.action == "drop"
+    """Add the columns about near-duplicates to samples; leave the copies out if the policy drops them."""
+    drops_copies = spec.near_duplicates is not None and spec.near_duplicates.action == "drop"
     for row in samples:
         row.update(copies.columns(row["key"]))
-        if dropped and row["key"] in copies.of:
+        if drops_copies and row["key"] in copies.of:
             row["left_out"] = copies.of[row["key"]].reason
 
 
 def _scores(store: Store, features: Sequence[StageRecord]) -> dict[str, Row]:
+    """Return sample key -> columns of all featurizers; `refused` has the reason of one that rejected the sample."""
     scores: dict[str, Row] = {}
     owners: dict[str, str] = {}
     for record in features:
@@ -144,7 +151,8 @@ def _known_values(columns: Row) -> Row:
     return {name: value for name, value in columns.items() if name != "refused" and value is not None}
 
 
-def _left_out(spec: DatasetSpec, row: Row) -> str:
+def _filter_reason(spec: DatasetSpec, row: Row) -> str:
+    """Return why a featurizer or a filter rejects a sample, or ""."""
     if row.get("refused"):
         return str(row["refused"])
     for rule in spec.filters:
@@ -154,6 +162,7 @@ def _left_out(spec: DatasetSpec, row: Row) -> str:
 
 
 def _complete_shards(part: loader.Part, features: Sequence[StageRecord]) -> loader.Part:
+    """Return a part of the units with the shards that features added to it."""
     added = [
         ShardFile(**shard)
         for record in features
@@ -164,12 +173,14 @@ def _complete_shards(part: loader.Part, features: Sequence[StageRecord]) -> load
 
 
 def _with_columns(store: Store, part: loader.Part, columns: Sequence[Row]) -> loader.Part:
+    """Return a part with more columns in its samples table. columns: of each sample, in order."""
     if any(columns):
         return add_part_columns(store, part, columns)
     return part
 
 
 def _accounts(landed: Sequence[Row], refusals: Sequence[Row], samples: Sequence[Row]) -> list[Row]:
+    """Return a row per landed object with its outcome; see `Assembled.objects`."""
     refused = {row["key"]: row for row in refusals}
     of_object: dict[str, list[Row]] = {}
     for sample in samples:

@@ -116,7 +116,7 @@ class Quarantined:
     record: StageRecord | None
     """Record of all verdicts; None without ledgers."""
     rows: tuple[Row, ...] = ()
-    """Rows of the ledgers that this run judged."""
+    """A row per line of the ledgers that this run judged."""
     excluded: tuple[str, ...] = ()
     """Keys of excluded samples."""
     version: loader.Version | None = None
@@ -170,8 +170,9 @@ def quarantine_stage(
     lines = [
         row
         for path in islice(unjudged_ledgers(store, spec.name), MAX_LEDGERS)
-        for row in _lines(root, spec, path)
+        for row in _ledger_lines(root, spec, path)
     ]
+    # The others have a verdict without a read: unreadable, or another dataset's.
     to_judge = [row for row in lines if not row["verdict"]]
     # Many steps and ranks report one sample, which is read once with all their fields.
     claims: dict[str, set[str]] = {}
@@ -187,7 +188,7 @@ def quarantine_stage(
         version, [key for key, judgement in judgements.items() if judgement.verdict == "corrupt"]
     )
     rows = tuple(_judge_row(row, judgements.get(row["key"]), version, units, run_id) for row in lines)
-    record = _written(root, spec, rows, version, run_id)
+    record = _store_verdicts(root, spec, rows, version, run_id)
     if record is None:
         return Quarantined(record=None)
     if record.verdict != "published":
@@ -197,12 +198,14 @@ def quarantine_stage(
 
 
 def _rows(store: Store, record: StageRecord | None) -> list[Row]:
+    """Return the verdicts of a record; none before the first."""
     if record is not None:
         return read_table(store, record.files[QUARANTINE])
     return []
 
 
-def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
+def _ledger_lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
+    """Return a row per line of a ledger; its verdict is "" if the sample is to be judged."""
     rows: list[Row] = []
     info = root.store.head(path)
     if info.nbytes > _LEDGER_BYTES:
@@ -240,12 +243,10 @@ def _judge_row(
     row: Row, judgement: Judgement | None, version: loader.Version, units: Mapping[str, str], run_id: str
 ) -> Row:
     stamped = row | {"run_id": run_id, "at_us": time.time_ns() // 1000}
-    if (
-        row["verdict"] or judgement is None
-    ):  # nothing was judged: an unreadable line, or another dataset's sample
+    if row["verdict"] == "unreadable":
+        return stamped
+    if row["verdict"] or judgement is None:
         # Do not record details of another dataset's samples.
-        if row["verdict"] == "unreadable":
-            return stamped
         return stamped | {"key": "", "error": ""}
     return stamped | {
         "verdict": judgement.verdict,
@@ -259,6 +260,7 @@ def _judge_row(
 
 
 def _unit_ids(version: loader.Version, keys: Sequence[str]) -> dict[str, str]:
+    """Return key -> unit_id, "" for none; {} for a version that was not cut from raw objects."""
     if not keys or "unit_id" not in version.manifest["columns"]:
         return {}
     import polars as pl
@@ -267,10 +269,10 @@ def _unit_ids(version: loader.Version, keys: Sequence[str]) -> dict[str, str]:
     return {key: unit or "" for key, unit in table.iter_rows()}
 
 
-def _written(
+def _store_verdicts(
     root: loader.Root, spec: DatasetSpec, rows: Sequence[Row], version: loader.Version, run_id: str
 ) -> StageRecord | None:
-    # Retries while other writers interfere.
+    """Add rows to the dataset's verdicts, and return their record; None if there are none."""
     stage = PipelineStage(
         root.store, spec.name, QUARANTINE, PARTITION, run_id=run_id, code_version=CODE_VERSION
     )
@@ -282,16 +284,15 @@ def _written(
         whole = [*known, *fresh]
         if not whole:
             return None
-        n_going = len(_going(version, whole))
+        n_corrupt = len(_live_corrupt_keys(version, whole))
         # A small dataset could otherwise lose no sample at all: 0.1 % of 500 rounds to 0.
         allowed = int(spec.max_quarantine_rate * len(version)) + ALLOWANCE
-        if n_going <= allowed:
-            reason = ""
-        else:
-            reason = _too_many(spec, n_going, len(version), allowed)
+        reason = ""
         verdict = "published"
-        if reason:
+        if n_corrupt > allowed:
+            reason = _too_many(spec, n_corrupt, len(version), allowed)
             verdict = "failed"
+        # Unless the version or the rate changed, a run without new rows changes nothing.
         if before is not None and not fresh and (before.verdict, before.reason) == (verdict, reason):
             return before
         counts: dict[str, int] = {}
@@ -309,9 +310,9 @@ def _written(
             return record
 
 
-def _too_many(spec: DatasetSpec, n_going: int, n_samples: int, allowed: int) -> str:
+def _too_many(spec: DatasetSpec, n_corrupt: int, n_samples: int, allowed: int) -> str:
     return (
-        f"{n_going} of {n_samples} samples of {spec.name} are corrupt, reports may take out {allowed} at once: a "
+        f"{n_corrupt} of {n_samples} samples of {spec.name} are corrupt, reports may take out {allowed} at once: a "
         "store, or a step that writes, is broken rather than samples. Restore the shards from a mirror, or raise "
         "max_quarantine_rate in the dataset's spec, and run this again"
     )
@@ -321,8 +322,8 @@ def _columns(row: Row) -> Row:
     return {name: value for name, value in row.items() if name not in ("fields", "version_id")}
 
 
-def _going(version: loader.Version, rows: Iterable[Row]) -> list[str]:
-    # Only corrupt samples that are still live where they were judged.
+def _live_corrupt_keys(version: loader.Version, rows: Iterable[Row]) -> list[str]:
+    """Return the keys of corrupt samples that are still live where they were judged, sorted."""
     corrupt = {(row["part"], row["row"]): row["key"] for row in rows if row["verdict"] == "corrupt"}
     if corrupt:
         live = live_rows(version, frozenset(corrupt.values()))
@@ -335,6 +336,7 @@ def _going(version: loader.Version, rows: Iterable[Row]) -> list[str]:
 def _publish_exclusions(
     root: loader.Root, spec: DatasetSpec, record: StageRecord, run_id: str
 ) -> tuple[tuple[str, ...], loader.Version | None]:
+    """Return (excluded keys, the version without them); ((), None) if no corrupt sample is live."""
     rows = _rows(root.store, record)
     producer = {
         "dagster_run_id": run_id,
@@ -345,7 +347,7 @@ def _publish_exclusions(
     for attempt in range(_TRIES):
         newest = root.state.newest(spec.name)
         if newest:
-            keys = _going(root.open(newest.id), rows)
+            keys = _live_corrupt_keys(root.open(newest.id), rows)
         else:
             keys = []
         if newest is None or not keys:
@@ -399,6 +401,7 @@ def quarantine_metadata(url: str, quarantined: Quarantined) -> Metadata:
     """Return the verdicts and their ledgers as metadata. url: the root's URL."""
     if quarantined.record is None:
         return {"ledgers": dg.MetadataValue.int(0)}
+    # Another dataset's quarantine shows its own samples.
     judged = [row for row in quarantined.rows if row["verdict"] != "elsewhere"]
     table = [
         (
@@ -412,7 +415,7 @@ def quarantine_metadata(url: str, quarantined: Quarantined) -> Metadata:
     ]
     # ledgers/<plan>/...; a few commands are enough to begin with.
     plans = sorted({str(row["ledger"]).split("/")[1] for row in judged})[:5]
-    ask = [f"penstock explain {plan} --step STEP --root {url}" for plan in plans]
+    commands = [f"penstock explain {plan} --step STEP --root {url}" for plan in plans]
     return (
         {name: dg.MetadataValue.int(n) for name, n in quarantined.record.counts.items()}
         | {
@@ -421,7 +424,7 @@ def quarantine_metadata(url: str, quarantined: Quarantined) -> Metadata:
                 quarantined.version.name if quarantined.version else "none: nothing to leave out"
             ),
             "judged_now": table_metadata(("verdict", "sample", "code", "why", "ledger"), table),
-            "explain": dg.MetadataValue.md(code_block("sh", *ask) if ask else "none"),
+            "explain": dg.MetadataValue.md(code_block("sh", *commands) if commands else "none"),
             "stage_record": dg.MetadataValue.text(quarantined.record.path),
         }
         | viewer_metadata(
@@ -433,10 +436,10 @@ def quarantine_metadata(url: str, quarantined: Quarantined) -> Metadata:
 
 
 def _sample_link(version: loader.Version | None, row: Mapping[str, Any]) -> str:
+    """Return a link to a sample's page, or its key if the judged version does not have the sample."""
     if version is None or row.get("row", -1) < 0:
         return str(row["key"])
     position = version.parts.position(row["part"])
-    before = int(version.parts.live_members(position)[: row["row"]].sum())
-    # Ordinals count live samples: the part's first one, and the live rows before this one.
-    ordinal = int(version.parts.first_ordinal[position]) + before
+    n_live_before = int(version.parts.live_members(position)[: row["row"]].sum())  # in the part
+    ordinal = int(version.parts.first_ordinal[position]) + n_live_before
     return link(row["key"], sample_page(version.dataset, version.number, ordinal))

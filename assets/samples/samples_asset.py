@@ -133,6 +133,7 @@ def _body(
     features: Sequence[StageRecord],
     assembled: Assembled,
 ) -> dict[str, Any]:
+    """Return the body of the batch's stage record, from which a release publishes the batch."""
     body: dict[str, Any] = {"txn": units.body["txn"], "labels": units.body["labels"]}
     for name in ("foreign", "replaces", "keyed_by_place", "columns"):
         if name in units.body:
@@ -242,20 +243,22 @@ def lineage(
     }
     rows = [_step("stage", SAMPLES, "stage", record.stage) | own for record in upstream]
     for record in upstream:
-        read = [item.stage for item in record.upstream] or ["manifest"]
+        read = [item.stage for item in record.upstream] or ["manifest"]  # raw_objects reads no stage
         rows += [_step("stage", record.stage, "stage", name) | _producer(record) for name in read]
-    cut = _producer(units)
+    units_run = _producer(units)
     for sample in assembled.samples:
         rows.append(_step("sample", sample["key"], "unit", sample["unit_id"]) | own)
-        rows.append(_step("unit", sample["unit_id"], "raw_object", sample["raw_sha256"]) | cut)
+        rows.append(_step("unit", sample["unit_id"], "raw_object", sample["raw_sha256"]) | units_run)
     return rows
 
 
 def _step(out_kind: str, out_id: str, in_kind: str, in_id: str) -> Row:
+    """Return the part of a lineage row that names what was made (out) of what (in)."""
     return {"out_kind": out_kind, "out_id": out_id, "in_kind": in_kind, "in_id": in_id}
 
 
 def _producer(record: StageRecord) -> Row:
+    """Return the part of a lineage row that names the run of a stage."""
     return {
         "run_id": record.run_id,
         "asset_key": f"{record.dataset}/{record.stage}",
@@ -268,6 +271,7 @@ def _producer(record: StageRecord) -> Row:
 
 
 def _counts(assembled: Assembled) -> dict[str, int]:
+    """Return the counts of the batch's stage record."""
     outcomes = assembled.outcomes()
     kinds: dict[str, int] = {}
     for sample in assembled.samples:

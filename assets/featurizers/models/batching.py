@@ -32,6 +32,7 @@ Shape = tuple[tuple[str, tuple[int, ...], str], ...]
 
 
 def row_shape(row: Row) -> Shape:
+    """Return the row's `Shape`, sorted by name: rows of one shape can share a batch."""
     return tuple(sorted((name, value.shape, value.dtype.str) for name, value in row.items()))
 
 
@@ -109,8 +110,9 @@ class ModelBatches:
         return done
 
     def _first(self, shape: Shape, rows: Sequence[Row]) -> list[Row]:
+        """Run the first batch of a shape, of the smallest size, and store the `Fit` that later ones use."""
         ceiling = self._most
-        if ceiling > self._least:
+        if ceiling > self._least:  # only larger batches need the measured bytes
             results, nbytes = measure_bytes(self._place, lambda: self._smallest(rows))
         else:
             results = self._smallest(rows)
@@ -128,7 +130,7 @@ class ModelBatches:
                     given=self._least,
                     accepted=1,
                 )
-        row_bytes = -(-nbytes // self._least)
+        row_bytes = -(-nbytes // self._least)  # rounded up
         while ceiling > self._least and row_bytes * ceiling > self._memory_bytes:
             ceiling //= 2
         self.fits[shape] = Fit(same={self._least}, ceiling=ceiling, row_bytes=row_bytes)
@@ -142,6 +144,7 @@ class ModelBatches:
         return self._run_known(fit, rows[:size]) or []
 
     def _compare(self, fit: Fit, rows: Sequence[Row]) -> list[Row]:
+        """Return results of known sizes, and find out whether one batch of all rows gives the same bits."""
         results: list[Row] = []
         while len(results) < len(rows):
             rest = rows[len(results) :]
@@ -166,6 +169,7 @@ class ModelBatches:
         return results
 
     def _smallest(self, rows: Sequence[Row]) -> list[Row]:
+        """Run rows in a batch of the smallest size; the last row fills it up. Raises: ModelFailed."""
         filled = [*rows, *[rows[-1]] * (self._least - len(rows))]
         results = self._try_batch(filled)
         if results is None:
@@ -194,9 +198,9 @@ class ModelBatches:
         import torch
 
         batch = {name: self._tensor([row[name] for row in rows]) for name in rows[0]}
-        drawn = torch.get_rng_state()
+        rng_state = torch.get_rng_state()
         results = {name: _array(value) for name, value in self._run(batch).items()}
-        if not torch.equal(drawn, torch.get_rng_state()):
+        if not torch.equal(rng_state, torch.get_rng_state()):
             raise ModelFailed(
                 "the model draws random numbers, so the same bytes give other results; put it into eval() and "
                 "let it decode greedily",

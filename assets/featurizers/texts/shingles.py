@@ -7,9 +7,9 @@ def shingle_blocks(
     word_blocks: Iterable[list[str]],
     n: int,
 ) -> Iterator[list[str]]:
-    """Yield the shingles of n words block by block, in order. Fewer words are one shingle; none has no block."""
+    """Yield the shingles of n words block by block, in order. Fewer words are one shingle; no words give none."""
     words: list[str] = []  # the last n - 1 words, with which the next block's shingles begin
-    is_short = True
+    is_short = True  # fewer than n words so far
     for block in word_blocks:
         words += block
         if len(words) < n:

@@ -34,8 +34,11 @@ STEP = 512
 ITEM = 256
 """Cost of a value in a list or mapping that is written or compared."""
 MAX_POWER = 64
+"""Largest operand of `**`."""
 MAX_INTEGER_BITS = 1024
+"""Longest operand of arithmetic."""
 MAX_INDENT = 64
+"""Longest indent and separator of `tojson`."""
 _GROWING_METHODS = frozenset(
     ("format", "format_map", "center", "ljust", "rjust", "zfill", "expandtabs", "translate", "encode")
 )
@@ -80,7 +83,9 @@ _FILTERS_BY_SIZE = (
 )
 """Filters that may visit all that their value holds."""
 _GLOBALS = ("range", "cycler", "joiner")
+"""jinja2's globals that templates may call; `lipsum` makes text at random."""
 _TESTS_THAT_SEARCH = ("in", "filter", "test")
+"""Tests that would search without payment."""
 _PASS = "a pass"
 _SEARCH = "a search"
 _CONCATENATION = "a concatenation"
@@ -206,18 +211,21 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         self._budget.spend_size(value)
 
     def _replace(self, value: Any, old: Any, new: Any, count: int | None = None) -> str:
+        """Pay for the filter `replace`, and apply it."""
         text = str(value)
-        n_replaced = -1
+        most = -1  # all
         if count is not None:
-            n_replaced = count
-        return self._replaced(text, str(old), str(new), n_replaced)
+            most = count
+        return self._replace_text(text, str(old), str(new), most)
 
-    def _replaced(self, text: str, old: str, new: str, n_replaced: int = -1) -> str:
+    def _replace_text(self, text: str, old: str, new: str, most: int = -1) -> str:
+        """Pay for `str.replace`, and apply it. most: replacements; -1 for all."""
         n_found = text.count(old)
         self._budget.spend(len(text) + n_found * len(new))
-        return text.replace(old, new, n_replaced)
+        return text.replace(old, new, most)
 
     def _join(self, separator: str, texts: Any) -> str:
+        """Pay for `str.join`, and apply it."""
         pieces = list(texts)
         self._budget.spend(len(separator) * len(pieces))
         self._budget.spend_size(pieces)
@@ -228,10 +236,10 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         name = getattr(function, "__name__", "")
         if isinstance(owner, str):
             if name == "replace":
-                return self._replaced(owner, *arguments, **named)
+                return self._replace_text(owner, *arguments, **named)
             if name == "join":
                 return self._join(owner, *arguments)
-            self._budget.spend(len(owner))
+            self._budget.spend(len(owner))  # other methods visit the text once
         return super().call(context, function, *arguments, **named)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
@@ -262,10 +270,11 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, first, second)
 
     def _spend_product(self, first: Any, second: Any) -> None:
+        """Pay for a text or list times a number, by the length of the result."""
         n_values = 1
         for operand in (first, second):
             if isinstance(operand, int):
-                n_values *= max(operand, 0)
+                n_values *= max(operand, 0)  # a negative number gives an empty one
             elif isinstance(operand, str | list | tuple):
                 n_values *= len(operand)
         self._budget.spend(n_values)
@@ -357,6 +366,7 @@ class _Paying(NodeTransformer):
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:
         self.generic_visit(node)
+        # The right value bounds the work: a search visits it, and a comparison ends with the shorter value.
         values = [node.expr, *(operand.expr for operand in node.ops)]
         has_constant = any(isinstance(value, nodes.Const) for value in values)
         for operand in node.ops:
@@ -368,11 +378,13 @@ class _Paying(NodeTransformer):
 
 
 def _payment(node: nodes.Node) -> nodes.Filter:
+    """Return a call that pays for a pass of a loop or a call of a macro. node: the loop or macro."""
     n_characters = sum(len(text.data) for text in node.find_all(nodes.TemplateData))
     return _filter_node(_PASS, [nodes.Const(n_characters)])
 
 
 def _filter_node(name: str, values: list[nodes.Expr]) -> nodes.Filter:
+    """Return a call of a filter: the first value is filtered, the others are its arguments."""
     first, *others = values
     return nodes.Filter(first, name, others, [], None, None)
 
@@ -389,6 +401,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
+    """Return JSON as the filter of transformers does; jinja2's own escapes it for HTML."""
     if indent is not None and not 0 <= indent <= MAX_INDENT:
         raise SecurityError(f"indent={indent!r:.80}; accepted: 0 to {MAX_INDENT}")
     if separators is not None and max(map(len, separators)) > MAX_INDENT:

@@ -126,12 +126,15 @@ def _fewer_shared_words(
     limit: float,
     alpha: float,
 ) -> list[DriftFinding]:
-    before = [_fitting(one) for one in batches if len(one.fits)]
-    fitting = Comparison(now=_fitting(now), batches=before, alpha=alpha)
-    if not before or fitting.now.share >= fitting.before.share:
+    """Find that fewer texts share a word with their own object than in the baseline. limit: of the share's fall."""
+    before = [_count_fits(one) for one in batches if len(one.fits)]
+    if not before:
+        return []
+    fits = Comparison(now=_count_fits(now), batches=before, alpha=alpha)
+    if fits.now.share >= fits.before.share:
         return []
     examples = [now.keys[number] for number in np.flatnonzero(~now.fits)[:MAX_EXAMPLES]]
-    return fitting.findings(
+    return fits.findings(
         limit,
         what="texts that have words of their object",
         column=COLUMN,
@@ -145,6 +148,7 @@ def _weaker_correlation(
     limit: float,
     alpha: float,
 ) -> list[DriftFinding]:
+    """Find a rank correlation of text length with duration that is lower than in the baseline. limit: of its fall."""
     timed = [one for one in batches if len(one.lengths) >= MIN_TEXTS]
     if not timed or len(now.lengths) < MIN_TEXTS:
         return []
@@ -213,12 +217,14 @@ def _is_shared(
     return bool(words & only_there)
 
 
-def _fitting(texts: Texts) -> Counted:
+def _count_fits(texts: Texts) -> Counted:
+    """Count the texts that share a word with their own object: each text is of another object."""
     n = len(texts.fits)
     return Counted(k=int(texts.fits.sum()), n=n, objects=n)
 
 
 def _lengths(batches: Sequence[Texts]) -> Texts:
+    """Return the lengths and durations of several batches as one, without keys and words."""
     return Texts(
         keys=(),
         timed_keys=(),
@@ -230,6 +236,7 @@ def _lengths(batches: Sequence[Texts]) -> Texts:
 
 
 def _correlation_difference(now: Texts, before: Texts, alpha: float) -> EffectSize:
+    """Return the difference of two rank correlations of length with duration, and its size by chance."""
     n = len(now.lengths)
     m = len(before.lengths)
     current = _rank_correlation(now, 0)

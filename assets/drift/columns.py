@@ -156,6 +156,7 @@ def _column(
     alpha: float,
     known: Any,
 ) -> Iterator[DriftFinding]:
+    """Find missing values, and changes of shares or of numbers. known: every category of the version, if any."""
     labels: Any = {"column": name, "of": stratum.of}
     current, *earlier = zip((stratum.now, *stratum.batches), stratum.objects, strict=True)
     earlier = [(table, objects) for table, objects in earlier if name in table.columns]
@@ -198,7 +199,11 @@ def _number_findings(
     alpha: float,
     labels: Any,
 ) -> Iterator[DriftFinding]:
-    """Compare zeros and distribution. numbers, objects: per table, the batch first."""
+    """Compare zeros and distribution of a column of numbers.
+
+    numbers: known values per table, the batch first. objects: effective raw objects of each (`n_objects`). labels:
+    column and samples that the findings name.
+    """
     counts = [count_zeros(values, n) for values, n in zip(numbers, objects, strict=True)]
     zeros = Comparison(now=counts[0], batches=counts[1:], alpha=alpha)
     yield from zeros.findings(thresholds.zeros, what="zeros", **labels)
@@ -209,12 +214,14 @@ def _number_findings(
 
 
 def _types() -> Any:
+    """Return polars, for its data types."""
     import polars as pl
 
     return pl
 
 
 def _is_category(columns: Sequence["pl.Series"]) -> bool:
+    """Return whether a column's values are compared one by one. columns: the column of each table, at least one."""
     import polars as pl
 
     kind = columns[0].dtype
@@ -247,6 +254,7 @@ def n_objects(table: "pl.DataFrame") -> float:
 
 
 def _known_values(column: "pl.Series") -> Floats:
+    """Return float64 [values]: the values that are not null; NaN and infinity may be among them."""
     if column.null_count():
         column = column.drop_nulls()
     return column.to_numpy().astype(np.float64)
@@ -299,11 +307,12 @@ def categories(table: "pl.DataFrame", name: str, objects: float) -> dict[str, Co
 
 
 def finite_draw(known: Floats, objects: float) -> Drawn:
-    """Return the finite values, sorted."""
+    """Return the finite values, sorted. objects: raw objects behind all known values."""
     return Drawn(values=np.sort(known[np.isfinite(known)]), objects=objects)
 
 
 def _sources(now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], alpha: float) -> list[DriftFinding]:
+    """Find sources of the baseline that delivered nothing."""
     # A source is missing if its absence is improbable even at half the smallest share it had in a batch.
     if "source" not in now.columns:
         return []
@@ -360,6 +369,7 @@ def _respelled_values(
 
 
 def _plain(name: str) -> str:
+    """Return a value without case, spaces and punctuation: respelled values are equal in it."""
     return "".join(character for character in name.casefold() if character.isalnum())
 
 

@@ -174,7 +174,10 @@ def _published_facts(
 
 
 def published_records(root: loader.Root, version: loader.Version, most: int) -> dict[str, StageRecord]:
-    """Return batch -> its samples record, newest first, from the newest versions up to this one."""
+    """Return batch -> its samples record, of at most so many batches: the newest that a version has.
+
+    Goes from the version back through its ancestors, so the newest batch is first.
+    """
     records: dict[str, StageRecord] = {}
     for ancestor in lineage(root, version):
         if len(records) == most:
@@ -187,6 +190,7 @@ def published_records(root: loader.Root, version: loader.Version, most: int) -> 
             continue
         record = find_record(root.store, str(producer.get("stage_record", "")))
         if record is not None:
+            # A batch that was published again: its newest record counts.
             records.setdefault(str(producer["batch"]), record)
     return records
 

@@ -424,7 +424,10 @@ def schema_findings(now: Mapping[str, str], before: Mapping[str, str]) -> list[D
 
 
 def non_finite_findings(samples: "pl.DataFrame", known: Sequence[str]) -> list[DriftFinding]:
-    """Find infinities in numeric columns that had none."""
+    """Find infinities in columns of floating-point numbers.
+
+    samples: of the batch. known: columns of the version; others are new, and nothing is usual in them.
+    """
     findings = []
     for name in samples.columns:
         if samples[name].dtype.is_float() and name in known:

@@ -153,7 +153,7 @@ def mix(
 ) -> list[DriftFinding]:
     """Find values of a column whose share changed, or else a change of the whole mix by its stability index.
 
-    limits: for a share, and for the index. now, batches: value -> count, all with the same `n`.
+    limits: for a share, and for the index. now, batches: value -> count; all counts of a batch have the same `n`.
     """
     share, psi = limits
     findings: list[DriftFinding] = []
@@ -162,6 +162,7 @@ def mix(
         compared = comparison(name, now, batches, alpha)
         difference = abs(compared.now.share - compared.before.share)
         if is_rare(name, batches) and difference > share:
+            # Most batches lack the value: its own shares show less than the jumps of all rare values.
             # All rare values share this list, and most mixes never need it.
             usual = usual or rare_values(batches, alpha)
             compared = replace(compared, usual=usual)
@@ -172,7 +173,7 @@ def mix(
 
 
 def _names(now: Mapping[str, Counted], batches: Sequence[Mapping[str, Counted]]) -> list[str]:
-    """Return all values of the column, sorted."""
+    """Return all values that the column has in any batch, sorted."""
     return sorted(set(now).union(*batches))
 
 
@@ -206,6 +207,7 @@ def comparison(
 
 
 def _value_count(counts: Mapping[str, Counted], name: str) -> Counted:
+    """Return the count of a value in a batch; none of all samples if the batch lacks it."""
     if name in counts:
         return counts[name]
     counted = next(iter(counts.values()), NONE)
@@ -223,6 +225,7 @@ def _share_shifts(
     limit: float,
     **labels: Any,
 ) -> list[DriftFinding]:
+    """Find a change of the whole mix by its stability index. limit: for the index."""
     names = _names(now, batches)
     if len(names) < 2 or not now:
         return []
@@ -282,6 +285,7 @@ def index_difference(now: Sequence[Counted], before: Sequence[Counted], alpha: f
 
 @lru_cache(maxsize=1024)
 def _index_by_chance(freedom: int, alpha: float) -> float:
+    """Return the chi-square value that chance exceeds with probability `alpha`. freedom: degrees of freedom."""
     from scipy.stats import chi2
 
     return float(chi2.isf(alpha, freedom))

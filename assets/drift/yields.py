@@ -101,7 +101,10 @@ def units_findings(
 
 
 class _Expected:
-    # The expectation is the mean over the baseline objects in the same decile of durations.
+    """Expected samples of an object: the mean over the baseline's objects in the same decile of durations.
+
+    objects: tables of `_per_object`, of one kind.
+    """
 
     def __init__(self, objects: Sequence["pl.DataFrame"]) -> None:
         n = np.concatenate([one["n"].to_numpy() for one in objects]).astype(np.float64)
@@ -120,10 +123,12 @@ class _Expected:
         )
 
     def ratios(self, objects: "pl.DataFrame") -> Floats:
+        """Return float64 [objects]: each object's samples, as a multiple of the expected number."""
         ratios: Floats = objects["n"].to_numpy() / self._means[self._bins(objects["duration_s"].to_numpy())]
         return ratios
 
     def _bins(self, seconds: Floats) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return int64 [objects]: the decile of each duration, from 1; 0 for an unknown one."""
         tenths = np.searchsorted(self._edges, np.nan_to_num(seconds)) + 1
         return np.where(np.isfinite(seconds), tenths, 0)
 
@@ -159,6 +164,7 @@ def size_findings(
 
 
 def _per_object(samples: "pl.DataFrame", media: "pl.DataFrame") -> "dict[str, pl.DataFrame]":
+    """Return kind -> a row per raw object with samples: raw_key, n (its samples), duration_s (NaN if unknown)."""
     import polars as pl
 
     if not {"raw_key", "kind"} <= set(samples.columns):
@@ -174,6 +180,7 @@ def _per_object(samples: "pl.DataFrame", media: "pl.DataFrame") -> "dict[str, pl
 
 
 def _sizes(table: "pl.DataFrame") -> dict[str, int]:
+    """Return words for a group of samples -> their number: all, and each kind, split and source."""
     sizes = {"all samples": len(table)}
     for name in ("kind", "split", "source"):
         if name in table.columns:
@@ -183,6 +190,7 @@ def _sizes(table: "pl.DataFrame") -> dict[str, int]:
 
 
 def _size(n: int, usual: float) -> EffectSize:
+    """Return by how much a number of samples differs, as a logarithm: infinite for none. usual: above 0."""
     return EffectSize(
         effect=abs(math.log(n / usual)) if n else math.inf,
         chance=0.0,

@@ -45,6 +45,7 @@ def plot_findings(compared: "GateInputs", results: Sequence[CheckResult]) -> str
     for finding in _all_findings(results):
         # A finding on a category is named "licence = x".
         name = str(finding["column"]).partition(" =")[0]
+        # Samples are named "photo" or "photo, source 'a'", raw objects "objects: photo"; "" names all samples.
         of = str(finding["of"])
         kind = of.removeprefix("objects: ").partition(",")[0]
         title = kind or "all"
@@ -57,6 +58,7 @@ def plot_findings(compared: "GateInputs", results: Sequence[CheckResult]) -> str
         for batch in compared.baseline.batches:
             earlier += _values(getattr(batch, table), name, kind)
         if current and earlier and len(shown) < MAX_PLOTS:
+            # Several findings may name one column: one plot shows all of them.
             shown.setdefault(f"{name} ({title})", (earlier, current))
     try:
         return plots.before_and_after(shown)
@@ -66,6 +68,7 @@ def plot_findings(compared: "GateInputs", results: Sequence[CheckResult]) -> str
 
 
 def _all_findings(results: Sequence[CheckResult]) -> list[Mapping[str, Any]]:
+    """Return the findings of all checks, in their order."""
     findings: list[Mapping[str, Any]] = []
     for result in results:
         findings += result.findings
@@ -73,6 +76,7 @@ def _all_findings(results: Sequence[CheckResult]) -> list[Mapping[str, Any]]:
 
 
 def _values(frame: "pl.DataFrame", name: str, kind: str) -> list[Any]:
+    """Return a column's values that are not null; empty without the column. kind: of the rows, "" for all."""
     if name not in frame.columns:
         return []
     if kind and "kind" in frame.columns:
@@ -105,6 +109,7 @@ def render(
 
 
 def _by_words(shown: Sequence[tuple[str, Example]]) -> list[tuple[str, list[Example]]]:
+    """Return (text, its examples). shown: the examples of one text are neighbours."""
     groups = []
     for words, pairs in groupby(shown, key=lambda pair: pair[0]):
         examples = [example for _, example in pairs]
@@ -148,6 +153,7 @@ MAX_NBYTES = 2**20
 MAX_KINDS = 3
 """Most kinds of baseline samples."""
 Shown = list[tuple[str, Example]]
+"""(text above the example, example)."""
 _log = logging.getLogger(__name__)
 
 
@@ -189,7 +195,7 @@ def baseline_examples(root: loader.Root, baseline: Baseline, shown: Shown) -> Sh
     nbytes = 0
     kinds = dict.fromkeys(example.kind for _, example in shown)
     for kind in list(kinds)[:MAX_KINDS]:
-        for row in _earlier(root, baseline, kind):
+        for row in _choose_baseline_rows(root, baseline, kind):
             try:
                 example = _example_of_version(root, baseline.version, row)
             except (StoreError, MissingDependency) as error:
@@ -202,7 +208,8 @@ def baseline_examples(root: loader.Root, baseline: Baseline, shown: Shown) -> Sh
     return examples
 
 
-def _earlier(root: loader.Root, baseline: Baseline, kind: str) -> list[dict[str, Any]]:
+def _choose_baseline_rows(root: loader.Root, baseline: Baseline, kind: str) -> list[dict[str, Any]]:
+    """Return rows of the newest batch of the baseline that has live samples of a kind, at most `MAX_OF_FINDING`."""
     import polars as pl
 
     for batch in baseline.batches:
@@ -216,7 +223,7 @@ def _earlier(root: loader.Root, baseline: Baseline, kind: str) -> list[dict[str,
         rows = table.select(names).rows(named=True)
         # By hash: a fair choice that is the same at each run.
         rows.sort(key=lambda row: _hash(row["key"]))
-        keys = [row["key"] for row in _different(rows)[:MAX_OF_FINDING]]
+        keys = [row["key"] for row in _different_objects_first(rows)[:MAX_OF_FINDING]]
         chosen = table.filter(pl.col("key").is_in(keys))
         by_key = {row["key"]: row for row in chosen.iter_rows(named=True)}
         return [by_key[key] for key in keys]
@@ -227,10 +234,11 @@ def _hash(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
-def _different(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows with the first one of each object in front."""
-    first_of_object: dict[Any, str] = {}
+def _different_objects_first(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return all rows: the first one of each raw object, then the others."""
+    first_of_object: dict[Any, str] = {}  # raw key -> key of its first sample
     for row in rows:
+        # Rows without a raw key count as one object.
         first_of_object.setdefault(row.get("raw_key"), row["key"])
     firsts = set(first_of_object.values())
     # sorted() is stable, so both groups keep their order.
@@ -253,7 +261,7 @@ def _choose_examples(
             row = rows.get(name)
             if row is not None and row["key"] not in shown:
                 fresh[row["key"]] = row
-        chosen = _different(list(fresh.values()))[:MAX_OF_FINDING]
+        chosen = _different_objects_first(list(fresh.values()))[:MAX_OF_FINDING]
         shown |= {row["key"] for row in chosen}
         text = f"{finding['what']}: {finding['column']}"
         if finding["of"]:
@@ -263,6 +271,7 @@ def _choose_examples(
 
 
 def _rows(table: "pl.DataFrame", names: set[str]) -> dict[str, dict[str, Any]]:
+    """Return name -> row of a sample with that key or raw key. names: keys of samples or of raw objects."""
     import polars as pl
 
     rows: dict[str, dict[str, Any]] = {}
@@ -276,21 +285,23 @@ def _rows(table: "pl.DataFrame", names: set[str]) -> dict[str, dict[str, Any]]:
 
 
 def _live(root: loader.Root, dataset: str, table: "pl.DataFrame") -> "pl.DataFrame":
+    """Return the samples that no takedown denies."""
     import polars as pl
     import pyarrow as pa
 
     denies = root.state.denies
     if not denies or not len(table):
         return table
-    tests = DenyList(denies, dataset)
-    known = [name for name in tests.columns if name in table.columns]
+    deny_list = DenyList(denies, dataset)
+    known = [name for name in deny_list.columns if name in table.columns]
     keys = pa.table({name: pa.array(table[name].to_list(), pa.string()) for name in known})
     # int64 [rows]: the number of the takedown, 0 for none.
-    is_live = tests.denying_entries(keys) == 0
+    is_live = deny_list.denying_entries(keys) == 0
     return table.filter(pl.Series(is_live))
 
 
 def _example(store: RangeReader, part: loader.Part, row: dict[str, Any]) -> Example:
+    """Return a sample of the batch, read through its part: the batch may be in no version. row: of its table."""
     fields = set[str]()
     for shard in part.shards:
         fields.update(shard.field_nbytes)
@@ -311,6 +322,7 @@ def _read_example(
     find: Callable[[Sequence[str]], SampleAddress],
     row: dict[str, Any],
 ) -> Example:
+    """Return a sample with its image. fields: of its part. find: field names -> their address. row: its columns."""
     modality = fields_modality(fields)
-    kind = str(row.get("kind") or modality)
+    kind = str(row.get("kind") or modality)  # a table without kinds names the modality of the fields
     return build_example(store, kind, modality, fields, find, row)

@@ -161,14 +161,15 @@ def _before_and_now(
     numbers_before = numbers(before)
     numbers_now = numbers(now)
     if is_text or not numbers_before or not numbers_now:
-        _frequent_values(axis, before, now)
+        _draw_frequent_values(axis, before, now)
     else:
-        _two_histograms(axis, numbers_before, numbers_now)
+        _draw_two_histograms(axis, numbers_before, numbers_now)
     axis.set_title(_text(name, 34))
     axis.legend(frameon=False, fontsize=6.5, prop={"family": _FONT, "size": 6.5})
 
 
-def _frequent_values(axis: "Axes", before: Sequence[Any], now: Sequence[Any]) -> None:
+def _draw_frequent_values(axis: "Axes", before: Sequence[Any], now: Sequence[Any]) -> None:
+    """Draw two bars for each of the `MAX_BARS` most frequent values: its share before, and now."""
     import numpy as np
 
     tally_before = Counter(str(value) for value in before)
@@ -176,7 +177,7 @@ def _frequent_values(axis: "Axes", before: Sequence[Any], now: Sequence[Any]) ->
     both = tally_before + tally_now
     values = [value for value, _ in both.most_common(MAX_BARS)]
     places = np.arange(len(values))
-    for tally, shift, colour, label in (
+    for tally, shift, colour, label in (  # the two bars of a value have 0.8 of its row
         (tally_before, -0.2, _OLD, "before"),
         (tally_now, 0.2, _FILL, "now"),
     ):
@@ -185,10 +186,10 @@ def _frequent_values(axis: "Axes", before: Sequence[Any], now: Sequence[Any]) ->
         axis.barh(places + shift, shares, height=0.38, color=colour, label=label)
     labels = [_text(value, 14) for value in values]
     axis.set_yticks(list(places), labels)
-    axis.invert_yaxis()
+    axis.invert_yaxis()  # the most frequent value on top
 
 
-def _two_histograms(axis: "Axes", before: Sequence[float], now: Sequence[float]) -> None:
+def _draw_two_histograms(axis: "Axes", before: Sequence[float], now: Sequence[float]) -> None:
     import numpy as np
 
     # Of both together. Few outliers would leave all other values in one bin.

@@ -38,6 +38,7 @@ class Claims:
         return None
 
     def is_taken(self, name: str) -> bool:
+        """Return whether a page has a claim that has not expired."""
         try:
             status = os.stat(self._path(name))
         except FileNotFoundError:

@@ -13,10 +13,12 @@ from .spec import PageMemory
 
 
 class NextUses:
+    """The steps that need each page, and the page whose next use is last: it goes first."""
+
     def __init__(self) -> None:
-        self._steps: dict[str, deque[int]] = {}
-        self._of_step: dict[int, tuple[str, ...]] = {}
-        self._held: set[str] = set()
+        self._steps: dict[str, deque[int]] = {}  # page -> steps that need it, ascending
+        self._of_step: dict[int, tuple[str, ...]] = {}  # step -> its pages
+        self._held: set[str] = set()  # pages in memory
         # Pages in memory without a known use, evicted first: a queue, not a cache of its own.
         self._idle: OrderedDict[str, None] = OrderedDict()
         self._last: list[tuple[int, str]] = []  # heap of (-next use, page), with outdated entries
@@ -31,6 +33,7 @@ class NextUses:
                 self._changed(name)
 
     def passed(self, step: int) -> None:
+        """Drop the uses by steps before this one."""
         while self._of_step and (first := next(iter(self._of_step))) < step:
             for name in self._of_step.pop(first):
                 steps = self._steps[name]
@@ -52,10 +55,12 @@ class NextUses:
         return steps[0] if steps else None
 
     def hold(self, name: str) -> None:
+        """Record that a page is in memory, and may be evicted."""
         self._held.add(name)
         self._changed(name)
 
     def drop(self, name: str) -> None:
+        """Record that a page is no longer in memory."""
         self._held.discard(name)
         self._idle.pop(name, None)
 
@@ -71,6 +76,7 @@ class NextUses:
         return None
 
     def _changed(self, name: str) -> None:
+        """Put a page in memory where its next use belongs. Its former entry in the heap stays, outdated."""
         if name not in self._held:
             return
         self._idle.pop(name, None)
@@ -173,6 +179,7 @@ class MemoryPages:
         return self.read_all(questions)
 
     def put(self, name: str, nonce: Hashable, data: bytes) -> None:
+        """See `PageCache.put`. Pages of the fixed share have no next use: nothing evicts them."""
         with self._changed:
             reserved = self._coming.get(name)
             if reserved is None or reserved[0] != nonce:
@@ -283,12 +290,14 @@ class MemoryPages:
         return True
 
     def _drop(self, name: str) -> None:
+        """Delete a page, if it is in memory. The caller has the lock."""
         data = self._pages.pop(name, None)
         if data is not None:
             self._free(name, len(data))
             self._uses.drop(name)
 
     def _free(self, name: str, nbytes: int) -> None:
+        """Free the room of a page that was in memory or claimed."""
         self._taken_bytes -= nbytes
         if name in self._in_share:
             self._in_share.discard(name)

@@ -140,6 +140,7 @@ class OpenCache:
         return self.read_all(questions)
 
     def put(self, name: str, nonce: Hashable, data: bytes) -> bool:
+        """Store a claimed page and end the claim; return whether the folder has the page."""
         reserved = self._end(name, nonce)
         if reserved is None:
             return False
@@ -150,7 +151,7 @@ class OpenCache:
                 self._pages.write(name, data)
                 nbytes = HEADER_BYTES + len(data)
                 self.count("cache_written_bytes", nbytes)
-        self._release_claim(name, claim, reserved_bytes - nbytes)
+        self._release_claim(name, claim, reserved_bytes - nbytes)  # all of the room, if nothing was written
         return nbytes > 0
 
     def release(self, name: str, nonce: Hashable) -> None:

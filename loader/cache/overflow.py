@@ -11,7 +11,7 @@ from .page_cache import Absence, Answer, PageQuestion
 class FolderWithMemory:
     """A page cache whose pages are in a folder or in this process.
 
-    live_bytes: pages that this loader reads side by side. Claims that `read` grants are the folder's.
+    live_bytes: bytes of the pages that this loader reads side by side. Claims that `read` grants are the folder's.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class FolderWithMemory:
         share = self.folder.share
         if share.takes(page_rank(name)):
             return Absence.NOT_KEPT
+        # Ranks are uniform: of the pages in use the folder keeps its share, and the rest is for memory.
         overflow_bytes = self._live_bytes * (1.0 - share.share)
         if overflow_bytes > self.memory.limit_bytes:
             return Absence.NOT_KEPT

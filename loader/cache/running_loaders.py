@@ -81,6 +81,7 @@ class RunningLoaders:
             os.utime(self._own, ns=times)
 
     def withdraw(self) -> None:
+        """Delete this loader's sign: it has ended."""
         with suppress(FileNotFoundError):
             os.unlink(self._own)
         self._unlock()
@@ -178,6 +179,7 @@ def _is_unlocked(path: str) -> bool:
 
 
 def _read(path: str) -> bytes:
+    """Return the bytes of a sign, at most SIGN_BYTES_MAX; empty for what is no file. Raises: OSError."""
     descriptor = os.open(path, READ_FLAGS)
     try:
         return os.read(descriptor, SIGN_BYTES_MAX)

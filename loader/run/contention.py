@@ -73,6 +73,7 @@ class LockProbe:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
+        """Request the interpreter's lock every PROBE_S seconds, and count the late answers."""
         late_after_s = sys.getswitchinterval() / 5
         delays = RunDelay()
         delayed_s = delays.seconds()

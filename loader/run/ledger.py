@@ -95,6 +95,7 @@ class Ledger:
         self._markers = {store.url: Marker(store) for store in stores.values()}
 
     def name(self, substitutions: Sequence[Substitution]) -> str:
+        """Return where these substitutions are on record, for an error's text."""
         urls: set[str] = set()
         for entry in substitutions:
             if entry.source in self._stores:
@@ -169,6 +170,7 @@ class Ledger:
                 raise error
 
     def _put(self, attempts: list[Substitution]) -> None:
+        """Write one slot's substitutions as an object. Its name is a hash of the samples: a repetition writes none."""
         first = attempts[0]
         named = json.dumps([entry.identity for entry in attempts]).encode()
         key = f"{self._prefix}{first.step:019d}-{first.slot:010d}-{hashlib.sha256(named).hexdigest()[:16]}.jsonl"
@@ -244,6 +246,7 @@ def _folder(plan_hash: str) -> str:
 
 
 def _parse_line(line: bytes, name: str) -> Substitution:
+    """Return a line of a ledger. name: of its object. Raises: FormatTooNew; Corrupt."""
     try:
         body = parse_json_object(line)
         if body["format"] > LEDGER_FORMAT:

@@ -225,6 +225,7 @@ class Loader:
         return self._next_micro()
 
     def _next_micro(self) -> Batch:
+        """Return the next micro batch. The step is done with its last one: a state between two repeats the step."""
         micro = self._remaining_micros.pop(0)
         if self._recorder is not None:
             self._recorder.micro_batch_delivered(micro)
@@ -376,6 +377,7 @@ class Loader:
         self._stop(wait=kind is None or issubclass(kind, Exception))
 
     def _stop(self, *, wait: bool) -> None:
+        """Close everything. wait: False leaves threads that may hang in a store or a decoder."""
         self._closed = True
         if os.getpid() != self._pid:
             return  # threads and workers are the parent's; a lock that one held at the fork stays locked

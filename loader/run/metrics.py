@@ -109,6 +109,7 @@ class Metrics:
             self._observe(stage, seconds)
 
     def add(self, step: StepMetrics) -> None:
+        """Add what making some steps together cost. Each stage counts once per step, with an equal share."""
         with self._lock:
             for name, amount in step.totals().items():
                 self._counts[name] += amount
@@ -126,11 +127,13 @@ class Metrics:
             self._reads_s.extend(requests_s if self._is_remote else step.reads_s)
 
     def reads(self, seconds: Collection[float]) -> None:
+        """Add the seconds of requests to a remote store that were read ahead."""
         with self._lock:
             self._is_remote |= bool(seconds)
             self._reads_s.extend(seconds)
 
     def copied(self, nbytes: int, seconds: float) -> None:
+        """Add a copy of a batch to a device."""
         with self._lock:
             self._counts["device_bytes"] += nbytes
             self._observe("copy", seconds)
@@ -158,6 +161,7 @@ class Metrics:
             return self._totals()
 
     def drain(self) -> Totals:
+        """Return the totals since the last call, and begin again at zero."""
         with self._lock:
             totals = self._totals()
             self._counts = dict.fromkeys(self._counts, 0)
@@ -169,6 +173,7 @@ class Metrics:
             return totals
 
     def merge(self, totals: Totals) -> None:
+        """Add the totals of another process, or of an earlier loader."""
         with self._lock:
             for name, amount in totals.counts.items():
                 self._counts[name] += amount
@@ -230,10 +235,12 @@ class Metrics:
         return 0.0
 
     def _observe(self, stage: str, seconds: float, times: int = 1) -> None:
+        """Add to a stage's histogram. seconds: of each of `times` steps. The caller has the lock."""
         self._sums[stage] += seconds * times
         self._buckets[stage][bisect_left(BOUNDS_S, seconds)] += times
 
     def _remember(self, slow: SlowSample) -> None:
+        """Keep a step's slowest sample if its wait is one of the SLOWEST longest."""
         number = self._counts["consumed_batches"]  # breaks ties: samples have no order
         entry = (slow.wait_s, slow.seconds, number, slow)
         if len(self._slowest) < SLOWEST:
@@ -250,11 +257,12 @@ def _median(values: list[float]) -> float:
 
 
 def _quantile(buckets: list[int], q: float) -> float:
+    """Return the upper bound, in s, of the bucket with a quantile; 0 for an empty histogram. buckets: as BOUNDS_S."""
     target = q * sum(buckets)
-    seen = 0
+    n_below = 0
     for count, bound in zip(buckets, (*BOUNDS_S, float("inf")), strict=True):
-        seen += count
-        if count and seen >= target:
+        n_below += count
+        if count and n_below >= target:
             return bound
     return 0.0
 

@@ -60,6 +60,7 @@ def _histogram(
     buckets: Sequence[int],
     total_s: float,
 ) -> list[str]:
+    """Return the lines of a histogram. buckets: counts, not cumulative, with the one above all bounds last."""
     lines: list[str] = []
     bounds = [f"{bound:g}" for bound in BOUNDS_S]
     bounds.append("+Inf")
@@ -78,6 +79,7 @@ def _head(
     kind: str,
     text: str,
 ) -> list[str]:
+    """Return the lines that describe a metric. kind: counter, gauge or histogram."""
     return [
         f"# HELP {PREFIX}{name} {text}",
         f"# TYPE {PREFIX}{name} {kind}",
@@ -89,6 +91,7 @@ def _value(
     labels: Mapping[str, str],
     value: float,
 ) -> str:
+    """Return the line of one value, with its labels escaped."""
     pairs: list[str] = []
     for label, text in labels.items():
         escaped = text.replace("\\", "\\\\")

@@ -224,6 +224,7 @@ class _Waiter:
         return AttemptStatus(state="ended", place=place)
 
     def _current(self, n_missing: int) -> AttemptStatus:
+        """Return the status of the newest attempt; submit one if none runs. n_missing: blocks that were not done."""
         self.attempt, attempt = self._folder.newest_attempt()
         name = self._folder.attempt_name(self.attempt)
         if attempt is None:
@@ -282,6 +283,7 @@ class _Waiter:
         return AttemptStatus(state="waiting", reason="submitted")
 
     def _check_ended(self, attempt: AttemptRecord) -> None:
+        """Raise JobFailed if another attempt would help no more than the last ones did."""
         starts = self._folder.n_starts()
         done = set(self._folder.done())
         tired = sorted(block for block, n in starts.items() if n >= MAX_STARTS and block not in done)
@@ -294,8 +296,12 @@ class _Waiter:
                 given=tired[:10],
                 accepted=MAX_STARTS,
             )
-        barren = self.attempt == self._own_attempt and attempt.n_begun == starts.total()
-        self._n_barren = self._n_barren + 1 if barren else 0
+        # Barren: no runner of the attempt began a block.
+        is_barren = self.attempt == self._own_attempt and attempt.n_begun == starts.total()
+        if is_barren:
+            self._n_barren += 1
+        else:
+            self._n_barren = 0
         if self._n_barren == BARREN:
             raise JobFailed(
                 f"{BARREN} attempts at job {self._folder.id} began no block; {self._last_words(None)}",

@@ -278,6 +278,7 @@ def read_cluster(path: str | Path) -> Cluster:
 
 
 def _check_slot(cluster: Cluster, path: str | Path) -> None:
+    """Raise InvalidCluster for impossible sizes of a slot. path: of the cluster's file."""
     if cluster.slot.cpus < 0 or cluster.slot.number < 1:
         raise InvalidCluster(
             f"{path}: slot.cpus is at least 0, slot.number at least 1",
@@ -311,6 +312,7 @@ def _faulty_key(error: Exception) -> str | None:
 
 
 def _check_keys(table: str, values: Mapping[str, object], kind: type) -> None:
+    """Raise InvalidCluster for a key that `kind`, a dataclass, has no field for. table: path of the keys' table."""
     known = [one.name for one in fields(kind)]
     for name in values:
         if name not in known:

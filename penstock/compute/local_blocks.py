@@ -163,6 +163,7 @@ class WorkerCalls:
         return from_json(body, self.work.part, f"what the finish of block {number} returned")
 
     def _store(self, outcome: Outcome[bytes]) -> StoredOutcome[Any]:
+        """Return a unit's outcome as the store has it. Raises: Fault if the machine failed, and not the unit."""
         if outcome.value is None:
             error = _failure(outcome)
             return StoredOutcome(code=error.code, reason=error.summary)
@@ -186,7 +187,7 @@ def _failure(outcome: Outcome[Any]) -> Failure:
 
 
 def _answer(make: Callable[[], Any]) -> bytes:
-    # A letter, then the JSON of a result or a fault
+    """Return a letter, then the JSON of what `make` returns, or of the fault that it raises. Runs in a worker."""
     try:
         answer = make()
     except Exception as error:
@@ -208,6 +209,7 @@ def _sent_fault(error: Exception) -> _SentFault:
 
 
 def _read(answer: bytes) -> tuple[memoryview, _SentFault | None]:
+    """Return (JSON of a result, None), or the fault that a worker sent instead; reads what `_answer` returned."""
     body = memoryview(answer)[1:]
     if answer[:1] == _RESULT:
         return body, None

@@ -73,19 +73,20 @@ def open_runner(arguments: argparse.Namespace, compute: Callable[[int], Compute]
 
 
 def _gpus(n_gpus: int | None) -> Sequence[str]:
+    """Return the GPUs of the slot. n_gpus: their number; None for all that this machine shows."""
     if n_gpus == 0:
         return ()
-    there = visible_gpus()
-    if n_gpus is not None and len(there) < n_gpus:
+    visible = visible_gpus()
+    if n_gpus is not None and len(visible) < n_gpus:
         raise InvalidRuntime(
-            f"slot.gpus = {n_gpus}, and {socket.gethostname()} shows {len(there)} GPUs: its engine gave fewer, or "
+            f"slot.gpus = {n_gpus}, and {socket.gethostname()} shows {len(visible)} GPUs: its engine gave fewer, or "
             "torch there is not built for CUDA",
             what="slot.gpus",
             where=socket.gethostname(),
-            given=len(there),
+            given=len(visible),
             accepted=n_gpus,
         )
-    return there[:n_gpus]
+    return visible[:n_gpus]
 
 
 def parser() -> argparse.ArgumentParser:

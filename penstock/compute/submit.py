@@ -217,6 +217,11 @@ def _describe(job: Job[U, R], units: UnitsFile) -> JobDescription:
 def _accept(
     work: Work[U, Any], folder: JobFolder, new: JobDescription, path: Path, *, anew: bool
 ) -> tuple[JobDescription | None, str]:
+    """Create the job in a folder, or accept the same job there. path: file of the units.
+
+    Returns (description to run, ""); (None, "") if the job has ended and is wanted anew; else (None, why the folder is
+    another job's).
+    """
     try:
         stored = folder.description()
         others = [] if stored is None else _other_fields(new, stored)
@@ -240,16 +245,19 @@ def _accept(
 
 
 def _other_fields(new: JobDescription, stored: JobDescription) -> list[str]:
+    """Return the names of the compared fields in which two descriptions differ."""
     return [name for name in _COMPARED if to_json(getattr(new, name)) != to_json(getattr(stored, name))]
 
 
 def _has_ended(folder: JobFolder, description: JobDescription) -> bool:
+    """Return whether all blocks are done."""
     return len(folder.done(description)) == len(description.blocks)
 
 
 def _has_units(
     work: Work[U, Any], folder: JobFolder, new: JobDescription, stored: JobDescription, path: Path
 ) -> bool:
+    """Return whether a stored job has the same units: the same bytes, or units that are alike by the work's rule."""
     if (stored.units, stored.blocks, stored.frames) == (new.units, new.blocks, new.frames):
         return True
     if work.alike is None or [n for n, *_ in new.blocks] != [n for n, *_ in stored.blocks]:

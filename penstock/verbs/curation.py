@@ -297,6 +297,7 @@ def _none_stopped(root: "loader.Root", dataset: str) -> str:
 
 
 def _describe_stops(stopped: "StoppedBatch") -> str:
+    """Return a batch's failed checks, with its approval or the command that approves it."""
     record = stopped.record
     lines = [f"{record.dataset} {record.partition}: verdict {record.r}, run {record.run_id}"]
     for check in stopped.checks:

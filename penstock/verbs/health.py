@@ -82,6 +82,7 @@ def answer_of_root(root: "loader.Root", *, full: bool, cluster: "Cluster | None"
 
 
 def _root(report: "RootReport") -> Answer:
+    """Return the answer of `penstock verify` on a whole root. Exit status 1 if there is a problem."""
     lines = [f"{key}: not written by penstock; ignored" for key in report.foreign]
     lines += [f"{key}: belongs to a version that is not in the log" for key in report.nothing_leased]
     lines += [

@@ -193,6 +193,7 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def _state(file: str | None) -> Any:
+    """Return the state_dict() of a StreamingDataset in a JSON file; None without one. Raises: InvalidRuntime."""
     if file is None:
         return None
     needed = {"epoch", "sample_in_epoch", "num_canonical_nodes", "shuffle_seed"}

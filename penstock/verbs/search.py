@@ -162,6 +162,7 @@ def parse_like(
 
 
 def _text_vector(version: "loader.Version", arguments: Namespace) -> list[float]:
+    """Return the embedding of --text, by the network that embedded the samples. Raises: InvalidRuntime."""
     from loader.dataset.search.index_record import similarity_field
 
     from ..search.text_query import text_query
@@ -183,6 +184,7 @@ def _text_vector(version: "loader.Version", arguments: Namespace) -> list[float]
 
 
 def _vector(path: Path) -> "np.ndarray":
+    """Return the array of a .npy file, of any shape. Raises: FieldMismatch."""
     import numpy as np
 
     try:
@@ -218,6 +220,7 @@ def _worst_key(
     at: tuple[str, int],
     slot: int | None,
 ) -> str:
+    """Return the key of a slot of a step. at: (run, step). slot: None for the one with the highest loss."""
     from ..view.replays.training import Training
     from ..view.runs.highest_loss import worst_key
 

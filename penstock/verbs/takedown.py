@@ -101,7 +101,10 @@ def _deny_late_sequences(root: "loader.Root", ids: Sequence[int]) -> list[int]:
 
 
 def _check_sequences(root: "loader.Root", n: int) -> None:
-    """Raise InvalidRuntime if stored sequences have documents that a takedown denies, and no takedown denies them."""
+    """Raise InvalidRuntime if a stored sequence has documents of a takedown, but is itself denied by no takedown.
+
+    n: the takedown's number.
+    """
     from ..packing.denied_sequences import pending_sequences
     from ..upkeep.takedown.takedown_run import deny_entry
 

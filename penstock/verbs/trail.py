@@ -308,6 +308,7 @@ def against(arguments: Namespace) -> Answer:
 
 
 def _note_lines(root: "loader.Root", arguments: Namespace, notes: "ComparedNotes") -> Iterator[str]:
+    """Yield lines on the metrics of two runs: the first one that differs, and the nodes of its step."""
     from ..train.replay_run import step_nodes
     from ..train.run_folder import RunFolder
     from ..view.marks import count_text

@@ -333,7 +333,7 @@ def parse_options(pairs: list[tuple[list[str], Any]]) -> dict[str, Any]:
     """
     options: dict[str, Any] = {}
     for names, value in pairs:
-        inner = options
+        inner = options  # the object that the last name belongs to
         for name in names[:-1]:
             inner = inner.setdefault(name, {})
             if not isinstance(inner, dict):
@@ -358,9 +358,10 @@ OTHER_PLACES = ("url", "source", "mirror", "rows", "raw_below")
 
 
 def next_verb(error: errors.PenstockError, arguments: Namespace) -> str | None:
-    """Return a command to paste, unless no verb helps or the error names it."""
-    command, _, comment = _command(error, arguments).partition("  #")
-    if not command or " ".join(command.split()[:2]) in str(error):
+    """Return a command to paste; None if no verb helps, or if the error's text names the verb already."""
+    command, _, comment = _command(error, arguments).partition("  #")  # --root goes between the two
+    verb_name = " ".join(command.split()[:2])  # such as "penstock verify"
+    if not command or verb_name in str(error):
         return None
     if arguments.root:
         command += f" --root {shlex.quote(arguments.root)}"
@@ -370,7 +371,7 @@ def next_verb(error: errors.PenstockError, arguments: Namespace) -> str | None:
 
 
 def _command(error: errors.PenstockError, arguments: Namespace) -> str:
-    """Return a command with an optional comment, without --root; "" if no verb helps."""
+    """Return a command without --root, and perhaps a comment after two spaces and #; "" if no verb helps."""
     # References and checkpoints are always the root's, even if the command names another store too.
     match error:
         case errors.VersionNotFound() | errors.VersionRetired() if error.dataset is not None:

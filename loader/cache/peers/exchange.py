@@ -178,6 +178,7 @@ class Exchange:
             raise BrokenExchange(SHORTER)
 
     def _send_large(self, descriptor: int, offset: int, nbytes: int) -> None:
+        """Send bytes of a file without copying them into this process."""
         stop = offset + nbytes
         while offset < stop:
             try:
@@ -190,17 +191,18 @@ class Exchange:
             offset += count
 
     def _begin(self) -> None:
+        """Begin the answer. A connection with an unread body can take no further request."""
         if self.is_answered:
             raise BrokenExchange("an exchange failed after its answer had begun")
         self.is_answered = True
-        # The next request would begin with an unread body.
         if self._unread > len(self._begun):
             self.is_reusable = False
-        elif self._begun:
+        elif self._begun:  # the whole body came with the head: it is dropped
             self._unread -= len(self._begun)
             self._begun = b""
 
     def _send(self, data: bytes | memoryview, flags: int = 0) -> None:
+        """Send all bytes. Raises: BrokenExchange."""
         view = memoryview(data)
         while view:
             try:

@@ -42,6 +42,7 @@ from .served_cache import SETS_BYTES, ServedCache
 ID_BYTES = 16
 """Bytes of the hash that is a list's id."""
 PREFIXES_BYTES = 17 * 65536
+"""Most bytes of a list of prefixes: 16 digits and a line's end for each."""
 BODIES_BYTES = 32 * 2**20
 """Most bytes of bodies in memory at once. One body is always accepted."""
 
@@ -206,6 +207,7 @@ class PageAnswers:
         return verdict
 
     def _claim_verdict(self, request: PageRequest) -> str:
+        """Return GRANTED, COMING or NOT_STORED for a page that was not here."""
         name = request.name
         if self._claims.has(request.nonce, name):
             return GRANTED
@@ -228,6 +230,7 @@ class PageAnswers:
             self._cache.release(name, file)
 
     def _store_page(self, exchange: Exchange, name: str) -> None:
+        """Receive a claimed page. A page that cannot be stored ends its claim, too: no reader waits for it."""
         head = exchange.head
         nonce = _nonce(exchange)
         if not 0 < head.nbytes <= self._cache.page_bytes:
@@ -255,6 +258,7 @@ class PageAnswers:
         exchange.send_text(200, "stored")
 
     def _store_set(self, exchange: Exchange, set_id: str) -> None:
+        """Receive a list of the objects that a reader needs. set_id: hash of the list."""
         if not self._cache.has_room_for_set(exchange.head.nbytes):
             raise BadHead(413, f"lists of objects have at most {SETS_BYTES} bytes together")
         # Through a file: sixteen callers may send one at once.

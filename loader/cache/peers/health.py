@@ -139,6 +139,7 @@ class Probes:
             self._changed.notify()
 
     def _run(self) -> None:
+        """Probe peers, each when it is due, until none is left; the thread's body."""
         while True:
             address = self._next_address()
             if address is None:

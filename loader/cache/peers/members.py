@@ -69,6 +69,7 @@ class CacheMembers:
         return self._owner(name, members) if members else None
 
     def _read_hosts(self) -> None:
+        """Ask for the addresses behind the DNS name, every `REFRESH_S`. Waits for the first ones only."""
         with self._lock:
             if self._clock() < self._next_look_s:
                 return
@@ -119,6 +120,7 @@ def _owner(name: str, members: tuple[str, ...]) -> str:
 
 
 def _addresses(name: str, port: int) -> list[str]:
+    """Return HOST:PORT of each address behind a DNS name. Raises: OSError."""
     infos = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
     hosts = [str(address[0]) for *_, address in infos]
     return [format_address(host, port) for host in hosts]
@@ -144,9 +146,10 @@ def slurm_port(job_id: int) -> int:
 
 @lru_cache(maxsize=4)
 def _hostnames(nodes: str) -> tuple[str, ...]:
+    """Return the hosts of Slurm's compact list, such as node[1-4]. Raises: InvalidRuntime."""
     if not re.fullmatch(r"[0-9A-Za-z_.,\[\]-]{1,100000}", nodes):
         raise InvalidRuntime(f"SLURM_JOB_NODELIST={nodes[:80]!r} is not a list of host names")
-    if "[" not in nodes:
+    if "[" not in nodes:  # names only: `scontrol` is not needed
         return tuple(nodes.split(","))
     try:
         shown = subprocess.run(
@@ -176,6 +179,7 @@ def is_local(address: str) -> bool:
 
 
 def _can_bind(family: int, host: str) -> bool:
+    """Return whether an address is this machine's."""
     # Only an address of one of this machine's interfaces can be bound.
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:

@@ -248,6 +248,7 @@ class NearClient:
         raise NearFault(f"{address} {problem}")
 
     def _list(self, address: str, path: str) -> dict[str, Any]:
+        """Return a JSON object that a node answers with. Its content is not checked."""
         data = self._get(
             address,
             path,
@@ -297,6 +298,7 @@ class NearClient:
             connection.discard()
 
     def _connect(self, address: str) -> HttpConnection:
+        """Return a kept connection that is still open, else a new one."""
         now_s = time.monotonic()
         while True:
             with self._lock:
@@ -357,10 +359,12 @@ def _blocks(pieces: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview
 
 
 def _check_time(deadline_s: float) -> None:
+    """Raise TimeoutError after a deadline, of `time.monotonic`."""
     if time.monotonic() > deadline_s:
         raise TimeoutError("the network or its disk is slow: it did not take a file in time")
 
 
 def _text(connection: HttpConnection) -> str:
+    """Return the text of an answer, cut for an error."""
     text = connection.text.decode("utf-8", "replace")
     return text.strip()[:TEXT_CHARACTERS]

@@ -139,7 +139,7 @@ class PageQuestions(OwnerQuestions):
     ) -> None:
         super().__init__(client, owner, len(questions))
         self._questions = questions
-        self._n_heard = 0
+        self._n_heard = 0  # questions with an answer
         self._pages: list[PageRequest] = []
         for question in questions:
             nonce = ""

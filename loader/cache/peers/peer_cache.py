@@ -144,6 +144,7 @@ class PeerCache:
         return self._read_all(questions, only_present=True)
 
     def _read_all(self, questions: Sequence[PageQuestion], *, only_present: bool) -> list[Answer]:
+        """Return the answer to each question: own pages from the folder, the others from their owners."""
         answers: list[Answer] = [Absence.NOT_KEPT] * len(questions)
         numbers: list[int] = []  # of the questions for peers
         remote: list[PageQuestion] = []
@@ -321,6 +322,7 @@ class PeerCache:
             self._queue.put_nowait(self._release_all_unheard)
 
     def _release_all_unheard(self) -> None:
+        """Release the claims that peers may have granted to requests without an answer."""
         requests: dict[str, list[bytes]] = {}  # peer -> releases
         while self._unheard:
             name, claim = self._unheard.popleft()
@@ -362,6 +364,7 @@ class PeerCache:
             return True
 
     def _end_claim(self, name: str, claim: PeerNonce) -> None:
+        """Release a claim at its peer now; later, if the peer does not answer."""
         headers = f"{heads.NONCE}: {claim.nonce}\r\n"
         answer = self._tell(claim.address, "DELETE", f"/v1/claims/{name}", headers)
         if answer is None:
@@ -384,6 +387,7 @@ class PeerCache:
         return answer.text
 
     def _send_queued(self) -> None:
+        """Send what is in the queue until None comes; the sender's thread."""
         while True:
             send = self._queue.get()
             if send is None:

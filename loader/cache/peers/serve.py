@@ -110,6 +110,7 @@ def open_server(settings: ServeSettings) -> Iterator[PeerServer]:
 
 
 def _listener(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. port: 0 for any. Raises: InvalidRuntime."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:

@@ -135,6 +135,7 @@ class PeerServer:
         self._epoll.modify(self._listener, select.EPOLLIN | select.EPOLLONESHOT)
 
     def _accept(self) -> None:
+        """Take the new connections that wait, and watch each for its requests."""
         while True:
             try:
                 accepted, _ = self._listener.accept()

@@ -74,6 +74,7 @@ def node_name() -> str:
 
 
 def _this_node(spec: NodeCache) -> _Node:
+    """Return this node's name and token, or its error: ranks raise only after all have exchanged theirs."""
     name = node_name()
     folder = os.fspath(spec.path)
     try:
@@ -180,6 +181,7 @@ def own_address() -> str:
 
 
 def _first_interface() -> str:
+    """Return the address of the interface with the default route. Raises: InvalidRuntime without one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # Reserved for documentation: it only selects the default route.

@@ -142,6 +142,7 @@ class ReadAhead(Generic[U]):
             self._fetchers.join()
 
     def _start(self, step: int) -> None:
+        """Begin anew at a step, after a start or a seek. The caller has the lock."""
         self._run += 1
         self._queue.clear()
         self._begun.clear()
@@ -151,6 +152,7 @@ class ReadAhead(Generic[U]):
         self._source.forget()
 
     def _wake(self) -> None:
+        """Let the planning thread look again: a step has begun or ended, or a fetch has ended."""
         with self._lock:
             self._again = True
             if self._planning or not self._may_plan():
@@ -164,6 +166,7 @@ class ReadAhead(Generic[U]):
         self._planner.submit(None)
 
     def _plan(self) -> None:
+        """Plan steps and submit units until nothing can be done; the planning thread's task."""
         if self._fetchers is None:
             self._fetchers = ThreadPool(self._fetch, self._in_flight, name="penstock-ahead")
             if self._stopped:  # before there was a pool to dismiss
@@ -180,7 +183,7 @@ class ReadAhead(Generic[U]):
             except PenstockError as error:  # the batch for that step raises it
                 self._note_failure(error)
             with self._lock:
-                if not self._again:
+                if not self._again:  # else `_wake` was called meanwhile, and started no task
                     self._planning = False
                     return
 
@@ -240,6 +243,7 @@ class ReadAhead(Generic[U]):
         return True
 
     def _fetch(self, task: tuple[int, U]) -> None:
+        """Fetch a unit, unless its run is outdated. task: (number of the run, unit)."""
         run, unit = task
         traffic = Traffic()
         try:
@@ -259,6 +263,7 @@ class ReadAhead(Generic[U]):
             self._wake()
 
     def _note_failure(self, error: PenstockError) -> None:
+        """Count a failed read and rest until a batch has its data. Logs the first one."""
         self._count("ahead_failed", 1)
         with self._lock:
             self._resting = True

@@ -262,15 +262,20 @@ class ShardContents:
 
     @cached_property
     def _with_exclusions(self) -> dict[str, list[tuple[int, dict[str, Any]]]]:
-        out: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        """Path of a registered shard -> (position of its part, its row), for parts with excluded samples."""
+        shards: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         parts = self._version.parts
-        for position in parts.with_exclusions if self._version.manifest.get("denies") else ():
+        if not self._version.manifest.get("denies"):  # without a takedown nothing is redacted
+            return shards
+        for position in parts.with_exclusions:
             for group in parts.groups:
-                if parts.has_group(group)[position] and is_foreign(
-                    (row := parts.shard(group, position))["path"]
-                ):
-                    out.setdefault(row["path"], []).append((position, row))
-        return out
+                if not parts.has_group(group)[position]:
+                    continue
+                row = parts.shard(group, position)
+                path = row["path"]
+                if is_foreign(path):
+                    shards.setdefault(path, []).append((position, row))
+        return shards
 
     @cached_property
     def _indexes_with_exclusions(self) -> dict[str, str]:
@@ -282,11 +287,13 @@ class ShardContents:
         return shard_paths
 
     def _has_redacted(self, path: str) -> bool:
+        """Return whether a takedown removed bytes from the registered shard at a path."""
         if path not in self._redacted:
             self._redacted[path] = any(map(self._is_redacted, self._with_exclusions.get(path, ())))
         return self._redacted[path]
 
     def _is_redacted(self, at: tuple[int, dict[str, Any]]) -> bool:
+        """Return whether a shard's index has a removed sample without places. at: (position of the part, its row)."""
         position, shard = at
         live = self._version.parts.live_members(position)
         index = IndexFile(self._version.store, IndexPlace.of(shard), whole=True)

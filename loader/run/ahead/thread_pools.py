@@ -29,6 +29,7 @@ def range_threads(plan: Plan) -> tuple[DaemonPool | None, Map]:
 
 
 def _in_context(pool: DaemonPool) -> Map:
+    """Return the pool's `map`. Each call has the caller's context, which counts requests and limits retries."""
 
     def run(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
         return pool.map(

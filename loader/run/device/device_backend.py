@@ -79,6 +79,7 @@ def is_torch_tensor(value: object) -> bool:
 
 
 def batch_tensors(batch: Batch) -> list[Any]:
+    """Return the tensors that a copy of the batch moves: mask, columns, list items, and what `collate` made."""
     arrays: list[Any] = []
 
     def note(value: Any) -> Any:
@@ -114,6 +115,7 @@ def with_values(batch: Batch, fields: dict[str, Any], mask: Any) -> Batch:
 
 
 def _each(value: Any, move: Callable[[Any], Any], keep: Callable[[Any], Any] | None) -> Any:
+    """Return a column with its tensors moved. move, keep: as for `rebuilt`."""
     if is_tensor(value):
         return move(value)
     if type(value) is list:
@@ -139,6 +141,7 @@ def _collate_leaf(
 
 
 def _keep_values(value: Any, keep: Callable[[Any], Any]) -> Any:
+    """Return a value with `keep` applied to all arrays in it."""
     if type(value) in PLAIN:
         return value
     if isinstance(value, np.ndarray) or is_tensor(value):
@@ -153,6 +156,7 @@ def _keep_values(value: Any, keep: Callable[[Any], Any]) -> Any:
 
 
 def _keep_bytes(column: BytesColumn, keep: Callable[[Any], Any]) -> BytesColumn:
+    """Return a column whose bytes are in kept memory: only the block from the first used byte to the last."""
     memory, begin, sizes = column.parts()
     first = int(np.min(begin, initial=len(memory), where=sizes > 0))
     end = int(np.max(begin + sizes, initial=first, where=sizes > 0))

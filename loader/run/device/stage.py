@@ -120,18 +120,19 @@ class DeviceStage:
             self._ready.clear()
 
     def _seek(self, step: int, end: int | None) -> None:
+        """Let the copy thread go on at a step, unless that comes next anyway. The caller has the lock."""
         if self._thread is None:
             self._thread = AwaitedThread(self._work, name="penstock-device")
             ends_with_the_process(self)
             self._thread.start()
-        following = self._position
+        position = self._position
         if self._ready:
-            comes = self._ready[0].step
-        elif following is None:
-            comes = None
+            next_step = self._ready[0].step
+        elif position is None:
+            next_step = None
         else:
-            comes = following.step
-        if comes != step:
+            next_step = position.step
+        if next_step != step:
             self._ready.clear()
             self._error = None
             self._runs += 1
@@ -139,6 +140,7 @@ class DeviceStage:
             self._changed.notify_all()
 
     def _work(self) -> None:
+        """Copy batches until the stage is dismissed; the copy thread's body."""
         try:
             with self._backend.entered():
                 try:
@@ -151,6 +153,7 @@ class DeviceStage:
                 self._fail(position, error)
 
     def _next_to_copy(self) -> _Position | None:
+        """Wait until a batch may be copied; return its position, None once the stage is dismissed."""
         with self._changed:
             while not self._stopped:
                 position = self._position
@@ -166,6 +169,7 @@ class DeviceStage:
         return None
 
     def _wait_copy(self, position: _Position) -> None:
+        """Copy a batch, and wait for the copy to end. The batch is ready before: the training may take it."""
         try:
             host = self._host_batch(position.step, position.end)
             start = perf_counter()
@@ -174,7 +178,7 @@ class DeviceStage:
             try:
                 crcs = self._checksums(self._backend.checksum_source(host, moved))
                 with self._changed:
-                    if self._position == position:
+                    if self._position == position:  # else a seek came meanwhile
                         self._ready.append(OnDevice(position.step, moved, crcs, copy, perf_counter()))
                         self._position = following
                         self._changed.notify_all()
@@ -185,6 +189,7 @@ class DeviceStage:
             self._fail(position, error)
 
     def _fail(self, position: _Position, error: BaseException) -> None:
+        """Let `take` raise an error, unless a seek came meanwhile."""
         with self._changed:
             now = self._position
             if now is not None and now.run == position.run:

@@ -111,6 +111,7 @@ def _refuse(
     item: Any,
     dataset: Any,
 ) -> None:
+    """Raise InvalidSample for values that are surely a mistake."""
     if item is None:
         raise InvalidSample(
             f"it is None, as if __getitem__ had no return, or a filter dropped the item; {ACCEPTED}",
@@ -136,6 +137,7 @@ def _item_names(
     item: tuple[Any, ...],
     names: Sequence[str] | None,
 ) -> Sequence[str]:
+    """Return the field names of a tuple: a named tuple's own, else `fields=` of the source, else numbers."""
     own_names: Sequence[str] | None = getattr(item, "_fields", None)
     if own_names is not None:
         return own_names

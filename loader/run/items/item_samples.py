@@ -48,6 +48,7 @@ def item_address(
     view: ItemsView,
     ordinal: int,
 ) -> SampleAddress:
+    """Return the names of an item for errors and ledgers: it has no bytes under a root."""
     ordinals = np.array([ordinal], np.int64)
     (key,) = view.keys(ordinals)
     return SampleAddress(
@@ -122,6 +123,7 @@ class SourceItems:
         return self._samples(requested, keys, items)
 
     def _check_items(self, requested: RequestedItems) -> list[Any]:
+        """Return each row's item, or its error. The first call checks that items can be sent and repeated."""
         with self._dataset.turn:
             items = self._items(requested)
             if not self._is_checked:
@@ -138,6 +140,7 @@ class SourceItems:
         keys: Sequence[str],
         items: Sequence[Any],
     ) -> list[ItemSample | Corrupt]:
+        """Return the sample of each item. keys, items: of each requested row; an item may be an error."""
         samples: list[ItemSample | Corrupt] = []
         for number, item in enumerate(items):
             if isinstance(item, Corrupt):
@@ -201,6 +204,7 @@ class SourceItems:
         requested: RequestedItems,
         number: int,
     ) -> Any:
+        """Return one row's item, made by itself, or its error if it is damaged. number: of the requested row."""
         seed_dataset = self._dataset.source.seeded
         if callable(seed_dataset):
             rng = requested.generator(number)
@@ -222,6 +226,7 @@ class SourceItems:
         key: str,
         item: Any,
     ) -> ItemSample:
+        """Return the sample of an item. Checksums are of the item, before the transform."""
         ordinal = requested.ordinals[number]
         fields = self._fields(ordinal, item)
         crcs, _ = sample_field_crcs(fields, key)
@@ -299,6 +304,7 @@ class SourceItems:
         ordinal: int,
         item: Any,
     ) -> dict[str, Any]:
+        """Return field -> value of an item. Raises: InvalidSample, which names the item."""
         names = self._dataset.source.fields
         dataset = self._dataset.dataset()
         try:
@@ -331,6 +337,7 @@ class SourceItems:
         number: int,
         item: Any,
     ) -> None:
+        """Raise UnseededItems if an item has other values when it is made again. Logs fields without bytes."""
         ordinal = requested.ordinals[number]
         fields = self._fields(ordinal, item)
         first, without_bytes = sample_field_crcs(fields, "")

@@ -296,9 +296,11 @@ class KubernetesEngine:
         return f"suspended by queue {queue}: {reason or 'no word of Kueue'}"
 
     def cancel(self, name: str) -> None:
+        """See `Engine.cancel`. Deletes the Job, and waits until its pods have ended."""
         until_s = time.monotonic() + CANCEL_S
         while self.status(name).state != "ended":
             job = self._api.job(name)
+            # Its id: another process may have begun a Job of the same name meanwhile.
             if job is not None and not _is_leaving(job):
                 self._api.delete_job(name, job["metadata"]["uid"])
             if time.monotonic() > until_s:

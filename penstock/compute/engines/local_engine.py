@@ -65,6 +65,7 @@ class LocalEngine:
         return AttemptStatus(state="ended")
 
     def cancel(self, name: str) -> None:
+        """See `Engine.cancel`. Sends SIGTERM; after `END_S` SIGKILL, also to the runner's workers."""
         until_s = time.monotonic() + END_S
         while self._processes.is_locked(name):
             is_late = time.monotonic() > until_s

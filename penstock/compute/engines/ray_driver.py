@@ -51,6 +51,7 @@ class _Driver:
         self._running: dict[Any, int] = {}
 
     def run(self) -> int:
+        """Run all elements, at most `_slots` at once; return the exit status of the driver."""
         waiting = deque(range(self._elements))
         status = 0
         while waiting or self._running:
@@ -64,7 +65,7 @@ class _Driver:
                 number = self._running.pop(ref)
                 code, text = self._result(ref)
                 if code in self._settings["final"]:
-                    status = status or code
+                    status = status or code  # 0 is final too: the first refusal counts
                     continue
                 self._say(number, code, text)
                 if self._begun[number] < MOST_STARTS:
@@ -75,6 +76,7 @@ class _Driver:
         return status
 
     def _begin(self, number: int) -> None:
+        """Start the runner of an element."""
         self._begun[number] += 1
         arguments = self._settings["runner"], number, self._elements, self._settings["environment"]
         self._running[self._task.remote(*arguments)] = number

@@ -139,10 +139,12 @@ class RayEngine:
         """See `Engine.close`."""
 
     def _job(self, name: str) -> dict[str, Any] | None:
+        """Return Ray's record of a job; None if the cluster has none of this name."""
         job: dict[str, Any] | None = self._request("GET", f"/api/jobs/{name}")
         return job
 
     def _counts(self, job_id: str) -> Mapping[str, int]:
+        """Return task state -> number of a job's tasks. job_id: Ray's, "" if it has none yet."""
         if not job_id:
             return {}
         query = f"?filter_keys=job_id&filter_predicates=%3D&filter_values={job_id}"
@@ -155,20 +157,22 @@ class RayEngine:
         return counts
 
     def _free(self, waiting: int) -> str:
+        """Return what waiting runners need, and how much of the cluster is in use. waiting: their number."""
         body = self._request("GET", "/api/cluster_status") or {}
         report = ((body.get("data") or {}).get("clusterStatus") or {}).get("loadMetricsReport") or {}
         asked = {"CPU": self._facts["cpus"], "GPU": self._facts["gpus"]}
         each = []
-        there = []
+        in_use = []
         for name, n in asked.items():
             if n:
                 used, total = (report.get("usage") or {}).get(name) or (0, 0)
                 each.append(f"{n} free {name}s")
-                there.append(f"{used:g} of the cluster's {total:g} {name}s")
+                in_use.append(f"{used:g} of the cluster's {total:g} {name}s")
         free = f"each needs {' and '.join(each)} of a node ({max(waiting, 1)})"
-        return f"{free}: {', '.join(there)} are in use"
+        return f"{free}: {', '.join(in_use)} are in use"
 
     def _request(self, method: str, path: str, body: object = None) -> Any:
+        """Return the JSON of an answer; None if Ray has no such job. Raises: InvalidCluster; EngineUnreachable."""
         data = None
         if body is not None:
             data = json.dumps(body).encode()

@@ -122,7 +122,8 @@ def _jobs(rows: PrintedRows, columns: Mapping[str, int]) -> Iterator[QueuedJob]:
 
 
 def _job(values: Mapping[str, str]) -> QueuedJob:
-    least_nodes = re.match(r"[0-9]+", values["NumNodes"])
+    """Return a job of `squeue`. values: name of a field of `squeue --Format` -> its text."""
+    least_nodes = re.match(r"[0-9]+", values["NumNodes"])  # a waiting job may ask for 2-4
     return QueuedJob(
         job_id=values["JobID"],
         state=values["State"],

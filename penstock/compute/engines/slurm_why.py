@@ -257,6 +257,7 @@ def why_name_waits(answer: Answer, name: str) -> str:
 
 
 def _limit_words(limit: SlurmLimit, job: QueuedJob) -> str:
+    """Return a sentence on the limit that a job would exceed: what is used of it, or what a job may ask for."""
     unit = _unit(limit.resource)
     if limit.used is None:
         bound = "at least" if limit.least else "at most"
@@ -270,6 +271,7 @@ def _limit_words(limit: SlurmLimit, job: QueuedJob) -> str:
 
 
 def _reason_words(answer: Answer, job: QueuedJob, now_s: float) -> str:
+    """Return a sentence on why a job waits that no limit explains."""
     reason = job.reason or "no reason yet"
     if reason == "Dependency":
         return f"it depends on other jobs, {job.dependency or 'unnamed'} (Dependency)."
@@ -416,6 +418,7 @@ def clock(at_s: float, now_s: float) -> str:
 
 
 def _length(seconds: float) -> str:
+    """Return a duration as text, in the largest unit that suits it."""
     minutes = int(seconds // 60)
     if minutes < 1:
         return f"{int(seconds)} s"

@@ -106,13 +106,18 @@ class _Map(MapTask):
     error: BaseException | None = None
 
     def may_take(self) -> bool:
+        """Return whether a thread may take units now: a bounded number ahead of the consumer."""
         ahead = self.begun - self.consumed
         within = ahead < AHEAD_UNITS and self.waiting_bytes < AHEAD_BYTES
-        return bool(self.given_back) or (self.begun < len(self.units) and (not ahead or within))
+        has_more = self.begun < len(self.units)
+        # With no unit ahead the consumer waits, and one may start in any case.
+        return bool(self.given_back) or (has_more and (not ahead or within))
 
     def take(self) -> Sequence[int]:
+        """Take the next lot: one unit that another thread gave back, else up to `lot` new ones."""
         if self.given_back:
             return [self.given_back.pop(0)]
+        # At most half of each worker's share of the rest.
         share = (len(self.units) - self.begun) // (2 * self.n_workers)
         n = max(1, min(self.lot, share, AHEAD_UNITS - self.begun + self.consumed))
         self.begun += n
@@ -123,10 +128,12 @@ class _Map(MapTask):
         self.room.notify_all()
 
     def size_lot(self, n_units: int, seconds: float, nbytes: int) -> None:
+        """Set the size of the next lots, by the units, seconds and bytes of one that has ended."""
         growth = min(2.0, LOT_S / max(seconds, 1e-6), LOT_BYTES / max(nbytes, 1))
         self.lot = min(max(1, int(n_units * growth)), LOT_UNITS)
 
     def put(self, index: int, reply: Reply) -> None:
+        """Store a unit's reply for the consumer."""
         self.waiting[index] = reply
         self.waiting_bytes += _nbytes(reply)
         self.done += 1
@@ -134,6 +141,7 @@ class _Map(MapTask):
             self.news.notify()
 
     def consume(self, index: int) -> Reply | None:
+        """Return a unit's reply and make room for more units; None if the unit has not ended."""
         reply = self.waiting.pop(index, None)
         if reply is not None:
             self.waiting_bytes -= _nbytes(reply)
@@ -223,6 +231,7 @@ class LocalCompute:
             self._maps.discard(work)
 
     def _next(self, work: _Map, index: int, progress: Progress | None) -> Reply:
+        """Wait for a unit's reply; report progress meanwhile, in the consumer's thread."""
         while True:
             with self._lock:
                 work.awaited = -1 if progress else index
@@ -244,6 +253,7 @@ class LocalCompute:
                 return reply
 
     def _work(self, work: _Map) -> None:
+        """Run lots until none is left; the body of each thread of a map."""
         try:
             while lot := self._take(work):
                 self._run(work, lot)
@@ -262,6 +272,7 @@ class LocalCompute:
             return work.take() if work.may_take() else ()
 
     def _run(self, work: _Map, lot: Sequence[int]) -> None:
+        """Run a lot on one worker, and give back the units that it did not start."""
         bodies: list[bytes] = []
         n_units = 0
         nbytes = 0
@@ -270,6 +281,7 @@ class LocalCompute:
         for index in lot:
             body = _pickle_unit(work.units[index])
             if isinstance(body, Failure):
+                # It is the reply if the unit is the lot's first; else another lot begins with the unit.
                 replies = [(body, 0.0)]
                 break
             nbytes += len(body)

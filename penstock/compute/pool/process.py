@@ -343,6 +343,10 @@ class Pool:
         fresh: bool = False,
         alone: bool = False,
     ) -> Generator[tuple[Reply, float]]:
+        """Run units on one worker, each once. fresh: on a new process. `alone`: with no other unit beside them.
+
+        Raises: Death of the process while it ran them; else as `run`.
+        """
         last: list[tuple[Reply, float]] = []
         with self._turn(task, alone=alone) as environment:
             for other in (fresh, True):  # an idle worker may have died meanwhile
@@ -369,6 +373,7 @@ class Pool:
 
     @contextmanager
     def _turn(self, task: MapTask, *, alone: bool) -> Iterator[Mapping[str, str]]:
+        """Wait for a turn, or for all of them; yield the environment of its worker. Raises: MapStopped."""
         workers = 1
         if alone:
             workers = self._n_workers
@@ -404,6 +409,7 @@ class Pool:
 
     @contextmanager
     def _worker(self, task: MapTask, environment: Mapping[str, str], *, fresh: bool) -> Iterator[Worker]:
+        """Yield an idle or a new worker. Ends it after an error; else it is idle again. fresh: a new one."""
         worker = (None if fresh else self._take(task.function, environment)) or Worker(environment)
         with self._changed:
             task.busy.add(worker)

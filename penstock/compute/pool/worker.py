@@ -218,6 +218,7 @@ def is_fault(error: BaseException) -> bool:
 
 
 def _failure_code(error: BaseException) -> str:
+    """Return FAULT if the machine failed, "memory" if the unit took too much, else "exception"."""
     if not isinstance(error, MemoryError):
         return FAULT if is_fault(error) else "exception"
     traceback.clear_frames(error.__traceback__)  # their variables may hold what filled the memory
@@ -242,9 +243,9 @@ def describe_failure(error: BaseException) -> tuple[str, str]:
 
 
 def _die_with_parent(life: int) -> None:
-    # The other end of the pipe `life` closes; on Linux the kernel sends the signal
-    if hasattr(fcntl, "F_SETSIG"):
-        fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
+    """Let this process and its children die once the parent ends, which closes the other end of the pipe `life`."""
+    if hasattr(fcntl, "F_SETSIG"):  # on Linux the kernel sends the signal
+        fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())  # negative: to the whole group
         fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
         if select.select([life], [], [], 0)[0]:  # the parent ended before the signal was set up
@@ -304,6 +305,10 @@ def serve(sock: socket.socket, tickets: socket.socket) -> None:
 
 
 def _prepare(descriptors: list[int], scratch: str) -> tuple[socket.socket, socket.socket]:
+    """Set up signals, limits and temporary files; return the sockets of messages and of tickets.
+
+    descriptors: socket, tickets, life and the scratch folder, which this process only has to hold open.
+    """
     sock_fd, tickets_fd, life_fd, _ = descriptors
     for fd in descriptors:
         os.set_inheritable(fd, False)

@@ -8,7 +8,7 @@ import numpy as np
 
 from loader.dataset.log.entries import canonical
 from loader.storage import Store
-from penstock.train.goodput import PARTS
+from penstock.train.goodput.stretches import PARTS
 from penstock.train.intervals import ROW, interval_bytes
 from penstock.train.run_folder import FORMAT, RunFolder
 from penstock.train.run_spec import RunSpec

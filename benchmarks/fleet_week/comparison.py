@@ -8,10 +8,12 @@ import numpy as np
 
 import loader
 from loader.order.digests import slot_identities
-from penstock.train.goodput import PARTS, goodput, match_attempts, totals
+from penstock.train.goodput.allocations import match_attempts
+from penstock.train.goodput.run_usage import slurm_usage
+from penstock.train.goodput.starts import goodput, totals
+from penstock.train.goodput.stretches import PARTS
 from penstock.train.launch.launcher import Span
 from penstock.train.launch.slurm_job import start_spans
-from penstock.train.run_usage import slurm_usage
 from penstock.usage.sacct import AccountedJob, parse_jobs
 from penstock.usage.totals import group_usage
 

@@ -15,8 +15,8 @@ from assets.spec import DatasetSpec
 from dagster_project.jobs import job_name
 from loader.api.report import Report, new_reports
 from loader.dataset.log.entries import DAMAGED
+from penstock.train.goodput.run_usage import record_usage
 from penstock.train.run_folder import RunFolder
-from penstock.train.run_usage import record_usage
 from resources.storage import RootResource
 
 PER_TICK = 50

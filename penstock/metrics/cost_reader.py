@@ -7,7 +7,7 @@ from loader.dataset.log.entries import DAMAGED
 from loader.errors import PenstockError
 from loader.storage.mirror import primary_store
 
-from ..train.run_usage import record_starts
+from ..train.goodput.run_usage import record_starts
 from ..units import DAY_US
 from ..usage.cost import CostRow, group_costs
 from ..usage.prices import PriceTable

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..nodes.suspects import RECENT_US, Attempt, NodeFault, NodeInterval, is_node
-from ..train.goodput import FAILURES, STOPS, AttemptGoodput, goodput, record_allocations
+from ..train.goodput.allocations import record_allocations
+from ..train.goodput.run_usage import goodput_share
+from ..train.goodput.starts import AttemptGoodput, goodput
+from ..train.goodput.stretches import FAILURES, STOPS
 from ..train.intervals import IntervalSum
 from ..train.record_objects.failed_starts import FailedStart
 from ..train.run_folder import Event
-from ..train.run_usage import goodput_share
 from ..train.submitting import has_resumed
 
 MOST_EVENTS = 2000

@@ -266,8 +266,10 @@ def show(arguments: Namespace) -> Answer:
 
 @verb("show where the time of a run went", *_STARTED_RUN)
 def goodput(arguments: Namespace) -> Answer:
-    from ..train.goodput import PARTS, RECORDED, UNACCOUNTED, restarts, totals
-    from ..train.run_usage import goodput_body, run_goodput
+    from ..train.goodput.allocations import RECORDED, UNACCOUNTED
+    from ..train.goodput.run_usage import goodput_body, run_goodput
+    from ..train.goodput.starts import restarts, totals
+    from ..train.goodput.stretches import PARTS
 
     folder, _, launcher = _find_started(arguments)
     starts = run_goodput(folder, launcher)
@@ -300,7 +302,6 @@ def goodput(arguments: Namespace) -> Answer:
             f"the scheduler's accounting lacks attempt {', '.join(missing)}: it was too short, or the "
             "clock of its first node is wrong"
         )
-    causes = restarts(starts)
     again = [
         (
             one.cause,
@@ -308,12 +309,11 @@ def goodput(arguments: Namespace) -> Answer:
             str(one.lost_steps),
             "-" if one.seconds_to_first_step is None else f"{one.seconds_to_first_step:.1f}",
         )
-        for one in causes
+        for one in restarts(starts)
     ]
     if again:
-        form = ("{:<18}", " {:>8}", " {:>10}", " {:>10}")
         names = ("restarts after", "number", "lost steps", "s to first")
-        tables.append(Table(form=form, header=names, rows=again))
+        tables.append(Table(form=("{:<18}", " {:>8}", " {:>10}", " {:>10}"), header=names, rows=again))
     return goodput_body(starts), tables, 0
 
 

@@ -30,7 +30,7 @@ from .verb import (
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
-    from ..train.run_usage import UsageRecord
+    from ..train.goodput.run_usage import UsageRecord
     from ..usage.totals import UsageRow
 
 BY = ("account", "user", "run", "dataset", "gpu", "owner")
@@ -136,7 +136,7 @@ def usage(arguments: Namespace) -> Answer:
 
 def _cost(arguments: Namespace, record: "UsageRecord", since_us: int, until_us: int) -> Answer:
     """Return bytes, requests and GPU-hours per dataset or owner. Versions that no owner named have the row "-"."""
-    from ..train.run_usage import record_starts
+    from ..train.goodput.run_usage import record_starts
     from ..usage.cost import group_costs
     from ..usage.prices import read_prices
     from ..usage.stored import stored_bytes
@@ -179,8 +179,8 @@ def _cost(arguments: Namespace, record: "UsageRecord", since_us: int, until_us: 
 
 def _record(arguments: Namespace, since_us: int, until_us: int) -> "UsageRecord":
     from ..compute.cluster import Cluster
+    from ..train.goodput.run_usage import launcher_usage, slurm_usage
     from ..train.launch.slurm_job import SlurmJobs
-    from ..train.run_usage import launcher_usage, slurm_usage
     from ..train.submitting import record_launcher
     from ..usage.sacct import account_jobs
 

@@ -8,10 +8,10 @@ from loader.errors import EngineUnreachable
 from loader.storage import Store
 
 from ..compute.cluster import Cluster
-from ..train.goodput import AttemptGoodput
+from ..train.goodput.run_usage import RunTimes, read_times, run_goodput
+from ..train.goodput.starts import AttemptGoodput
 from ..train.launch.launcher import Launcher
 from ..train.run_folder import RunFolder
-from ..train.run_usage import RunTimes, read_times, run_goodput
 from ..train.submitting import RunBrief, record_launcher
 from .lru_cache import LruCache
 

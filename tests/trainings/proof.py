@@ -23,12 +23,13 @@ from penstock.compute.cluster import read_cluster
 from penstock.compute.engines.slurm import SlurmQueue
 from penstock.nodes.control import SlurmNodes
 from penstock.nodes.watch import REVIEW_S
-from penstock.train.goodput import PARTS, match_attempts
+from penstock.train.goodput.allocations import match_attempts
+from penstock.train.goodput.run_usage import run_goodput
+from penstock.train.goodput.stretches import PARTS
 from penstock.train.launch import slurm_job_script
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.run_usage import run_goodput
 from penstock.train.submitting import cancel, stop, submit
 from tests.servers.patience import until
 from tests.servers.processes import command_line, command_name, environment_bytes

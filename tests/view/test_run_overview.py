@@ -8,7 +8,7 @@ import pytest
 
 import loader
 from penstock.cli import main
-from penstock.train.goodput import NEW_STEPS
+from penstock.train.goodput.stretches import NEW_STEPS
 from penstock.train.launch.local_runs import LocalRuns
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec

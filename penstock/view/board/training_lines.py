@@ -15,7 +15,7 @@ from ...checkpoints import marker
 from ...metrics.conditions import RunState
 from ...metrics.recent_waits import interval_waits, recent_waits
 from ...text import clean
-from ...train.run_usage import goodput_share
+from ...train.goodput.run_usage import goodput_share
 from ...train.submitting import RunBrief, briefs, has_resumed
 from ..json_record import JsonRecord
 from ..polyline import SPARK_WIDTH, polyline_points

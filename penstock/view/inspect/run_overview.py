@@ -10,8 +10,8 @@ from loader.storage import Store
 
 from ...checkpoints import marker
 from ...metrics.conditions import RunState
-from ...train.goodput import AttemptGoodput, restarts
-from ...train.run_usage import goodput_share, goodput_shares
+from ...train.goodput.run_usage import goodput_share, goodput_shares
+from ...train.goodput.starts import AttemptGoodput, restarts
 from ...train.submitting import has_resumed, run_brief
 from ..json_record import JsonRecord
 from ..replays.training import Training

@@ -20,12 +20,12 @@ from penstock.nodes.node_check import CHECKS, CheckStatus, NodeCheckResult, put_
 from penstock.nodes.recent_keys import LATE_KEYS, MOST_OBJECTS
 from penstock.nodes.signs import LIST_ALL_US, SignReader
 from penstock.nodes.suspects import MINUTE_US, LossDifference
+from penstock.train.goodput.run_usage import run_goodput
 from penstock.train.intervals import ROW, interval_bytes
 from penstock.train.launch.launcher import Span
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.record_writer import put_faults
 from penstock.train.run_folder import RunFolder
-from penstock.train.run_usage import run_goodput
 
 DAY_US = 24 * 60 * MINUTE_US
 SECOND_US = 1_000_000

@@ -4,18 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.train.goodput import (
-    PARTS,
-    UNACCOUNTED,
-    Allocation,
-    Restarts,
-    goodput,
-    match_attempts,
-    restarts,
-    span_goodput,
-    totals,
-    with_unaccounted,
-)
+from penstock.train.goodput.allocations import UNACCOUNTED, Allocation, match_attempts, with_unaccounted
+from penstock.train.goodput.starts import Restarts, goodput, restarts, span_goodput, totals
+from penstock.train.goodput.stretches import PARTS
 from penstock.train.intervals import IntervalSum
 from penstock.train.launch.launcher import Span
 from penstock.train.launch.run_log import RankStart

@@ -11,7 +11,8 @@ import pytest
 
 import loader
 from loader.storage import Store
-from penstock.train.goodput import Allocation, goodput
+from penstock.train.goodput.allocations import Allocation
+from penstock.train.goodput.starts import goodput
 from penstock.train.intervals import (
     COUNTS,
     ROW,

@@ -15,12 +15,12 @@ import yaml
 import loader
 from loader.errors import EngineUnreachable, InvalidCluster, InvalidRuntime
 from penstock.compute.cluster import Cluster, Slot
+from penstock.train.goodput.run_usage import run_goodput
 from penstock.train.launch import jobset_object
 from penstock.train.launch.jobset import JobSets
 from penstock.train.launch.jobset_object import object_name
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.run_usage import run_goodput
 from penstock.train.submitting import resume, stop, submit
 from tests.refusals import refusal
 from tests.servers.jobset_api import JobSetCluster, wrong_in_jobset

@@ -14,10 +14,10 @@ import loader
 from penstock.checkpoints import Checkpoints
 from penstock.checkpoints.writer import CheckpointWriter
 from penstock.train import Run
+from penstock.train.goodput.run_usage import event_versions
 from penstock.train.hang import STEADY
 from penstock.train.run import AGAIN
 from penstock.train.run_folder import RunFolder
-from penstock.train.run_usage import event_versions
 from tests.penstock.train.conftest import Rank, digests
 from tests.servers.patience import PATIENCE_S, until
 from tests.servers.processes import python

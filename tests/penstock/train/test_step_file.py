@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import loader
+from penstock.train.goodput.run_usage import run_goodput
 from penstock.train.launch.failures import note_kill
 from penstock.train.launch.local_runs import LocalRuns, spans_of_loop
 from penstock.train.launch.run_launcher import claim
 from penstock.train.launch.run_log import RankStart
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.run_usage import run_goodput
 from penstock.train.step_file import LastStep, StepFile, read_last_step
 from penstock.units import utc_us
 

@@ -10,12 +10,12 @@ import pytest
 
 import loader
 from penstock.cli import main
+from penstock.train.goodput.run_usage import launcher_usage, slurm_usage
 from penstock.train.launch.launcher import Span
 from penstock.train.launch.local_runs import LocalRuns
 from penstock.train.launch.run_log import RankStart
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.run_usage import launcher_usage, slurm_usage
 from penstock.usage import sacct
 from penstock.usage.sacct import AccountedJob, parse_jobs
 from penstock.usage.totals import usage_row

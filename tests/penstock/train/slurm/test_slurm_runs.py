@@ -22,11 +22,11 @@ from penstock.compute.cluster import Cluster, TrainSettings
 from penstock.compute.engines.slurm import ENDED
 from penstock.compute.engines.slurm_listing import list_jobs
 from penstock.train.code.snapshot import with_code
+from penstock.train.goodput.run_usage import run_goodput
 from penstock.train.launch import slurm_job_script
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.run_usage import run_goodput
 from penstock.train.submitting import resume, submit
 from tests.penstock.train.slurm.conftest import reference_digests
 from tests.refusals import refusal

@@ -10,31 +10,19 @@ from loader.dataset.log.entries import DAMAGED
 from loader.errors import EngineUnreachable, RunNotFound
 from loader.storage import Store
 
-from ..checkpoints.ranks import map_in_order
-from ..units import utc_us
-from ..usage.sacct import NO_ACCOUNTING, AccountedJob
-from ..usage.totals import FAILURES, StartUsage, job_usage
-from .goodput import (
-    NEW_STEPS,
-    PARTS,
-    STOPS,
-    AttemptGoodput,
-    goodput,
-    match_attempts,
-    record_allocations,
-    restarts,
-    span_allocations,
-    span_goodput,
-    span_starts,
-    totals,
-    with_unaccounted,
-)
-from .intervals import IntervalSum
-from .launch.launcher import Launcher, Span
-from .launch.run_launcher import first_claim_us
-from .launch.run_log import RankStart
-from .launch.slurm_job import start_spans
-from .run_folder import Event, RunFolder, runs
+from ...checkpoints.ranks import map_in_order
+from ...units import utc_us
+from ...usage.sacct import NO_ACCOUNTING, AccountedJob
+from ...usage.totals import FAILURES, StartUsage, job_usage
+from ..intervals import IntervalSum
+from ..launch.launcher import Launcher, Span
+from ..launch.run_launcher import first_claim_us
+from ..launch.run_log import RankStart
+from ..launch.slurm_job import start_spans
+from ..run_folder import Event, RunFolder, runs
+from .allocations import match_attempts, record_allocations, span_allocations, span_starts, with_unaccounted
+from .starts import AttemptGoodput, goodput, restarts, span_goodput, totals
+from .stretches import NEW_STEPS, PARTS, STOPS
 
 RUNS_AT_ONCE = 16
 """Runs whose records are read at once."""

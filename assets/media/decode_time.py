@@ -103,27 +103,26 @@ def read_header_work(place: tuple[Store, str]) -> tuple[float, float, float] | N
 
 
 def _header_work(container: "InputContainer", nbytes: int) -> tuple[float, float, float] | None:
+    """Return `read_header_work`'s result of an open container. nbytes: of the whole object."""
     video = first_video(container)
     audio = first_audio(container)
     if video is None and audio is None:
         return None
-    if container.duration is None:
-        declared_s = 0.0
-    else:
-        declared_s = container.duration / 1_000_000
+    declared_s = 0.0
+    if container.duration is not None:
+        declared_s = container.duration / 1_000_000  # FFmpeg's AV_TIME_BASE
+    least = _LEAST_PICTURE
     if video is None:
         least = _LEAST_SOUND
-    else:
-        least = _LEAST_PICTURE
-    if not declared_s or any(name in _ESTIMATED for name in container.format.name.split(",")):
+    names = container.format.name.split(",")
+    if not declared_s or any(name in _ESTIMATED for name in names):
+        # As long as a file of so many bytes may be: a limit that is too short would end a good object.
         declared_s = max(declared_s, nbytes / least)
-    if video is None:
-        pixels = 0.0
-    else:
+    pixels = 0.0
+    if video is not None:
         pixels = _pixels(video, declared_s)
-    if audio is None:
-        values = 0.0
-    else:
+    values = 0.0
+    if audio is not None:
         values = _values(audio, declared_s)
     return declared_s, pixels, values
 

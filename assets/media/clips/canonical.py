@@ -211,6 +211,7 @@ def _encode_clips(
     quality: Mapping[str, str],
     seeks: bool,
 ) -> list[Clip | None]:
+    """Return the clips of an order at one quality. Raises: CannotSeek; Unusable."""
     import av
 
     with open_container(order.path) as container:
@@ -281,6 +282,7 @@ class ClipMaker:
             encoder.abandon()
 
     def _encode(self, ready: Iterable[tuple[TimedFrame, bool]]) -> None:
+        """Add frames, each with whether it was interlaced, to all clips whose spans have them."""
         for timed, was_interlaced in ready:
             self._advance(timed.pts)
             if not self._open:
@@ -293,6 +295,7 @@ class ClipMaker:
                 self._n_deinterlaced[place] += was_interlaced
 
     def _advance(self, pts: int) -> None:
+        """Finish the clips that end at a time or before it, and begin the clips that have it."""
         for place in [place for place in self._open if pts >= self._spans[place].end]:
             self._finish(place)
         while self._waiting and pts >= self._spans[self._waiting[-1]].start:
@@ -361,7 +364,9 @@ class Deinterlacer:
         self._stream = stream
         self._graph: Any = None
         self._input: tuple[int, int, str] | None = None
+        """Width, height and pixel format of the graph's frames."""
         self._waiting: deque[TimedFrame] = deque()
+        """Frames in the graph, which returns them in order but loses their times."""
 
     def take(self, timed: TimedFrame) -> Iterator[tuple[TimedFrame, bool]]:
         """Yield (frame, whether it was deinterlaced) for each frame that is ready once this one is added."""
@@ -369,11 +374,11 @@ class Deinterlacer:
         if self._graph is None and not frame.interlaced_frame:
             yield timed, False
             return
-        now = (frame.width, frame.height, frame.format.name)
-        if self._input != now:
+        form = (frame.width, frame.height, frame.format.name)
+        if self._input != form:  # a graph takes frames of one form
             yield from self.rest()
             self._graph = self._make(frame)
-            self._input = now
+            self._input = form
         self._waiting.append(timed)
         self._graph.push(frame)
         yield from self._ready()
@@ -387,6 +392,7 @@ class Deinterlacer:
                 raise rejected("cut", "deinterlace", f"{len(self._waiting)} frames did not come back")
 
     def _ready(self) -> Iterator[tuple[TimedFrame, bool]]:
+        """Yield the frames that the graph has ready, with the times that they had before."""
         import av
 
         while self._waiting:
@@ -398,6 +404,7 @@ class Deinterlacer:
             yield TimedFrame(whole, source.tagged, source.pts), source.frame.interlaced_frame
 
     def _make(self, frame: "VideoFrame") -> Any:
+        """Return a deinterlacing graph for frames of this form."""
         import av.filter
 
         graph = av.filter.Graph()

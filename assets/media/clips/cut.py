@@ -89,12 +89,14 @@ def cut_video(
         known = replace(known, audit=audit_video(path, policy.video))
     index = _index(path, known.audit)
     video = _plan_clips(index, policy.video, known)
+    # None: no frame begins in the span.
     clips = [clip for clip in _clips(path, video, scratch, policy.video, known) if clip is not None]
     sounds = _sounds(path, clips, index, policy.video, known)
     return [_unit(clip, video, sound, policy.video) for clip, sound in zip(clips, sounds, strict=True)]
 
 
 def _index(path: str, audit: Mapping[str, Any]) -> PacketIndex:
+    """Return the video's extent and packets, by its audit or else by its packets. Raises: Unusable."""
     if audit.get("end_pts") is not None:  # more precise: after a broken start some packets yield no frame
         return PacketIndex(
             n_packets=audit["n_packets"],
@@ -117,6 +119,7 @@ def _sounds(
     policy: VideoPolicy,
     known: Known,
 ) -> list[Columns]:
+    """Write the audio of each clip beside it, and return its columns."""
     if known.audit.get("audio_error"):
         return [{"has_sound": False, "sound_missing_s": None} for _ in clips]
     base = Fraction(*index.time_base)
@@ -126,6 +129,7 @@ def _sounds(
 
 
 def _plan_clips(index: PacketIndex, policy: VideoPolicy, known: Known) -> _Video:
+    """Return the spans that the policy cuts, and the facts of each clip's `json`. Raises: Unusable."""
     facts: dict[str, Any] = {"time_base": list(index.time_base), "max_gop_frames": index.max_gop_frames}
     if policy.units == "windows":
         return _Video(
@@ -151,23 +155,32 @@ def _clips(
     policy: VideoPolicy,
     known: Known,
 ) -> list[Clip | None]:
+    """Return a clip per span, None for a span in which no frame begins. Raises: Unusable; StoreError."""
     index = video.index
     audit = known.audit
     if known.staging is not None:
-        waiting = get_clips(known.staging, video.spans, (index.start_pts, index.end_pts), scratch)
-        if waiting is not None and any(waiting):
-            return waiting
-    reasons: list[Clip | str] = [""] * len(video.spans)
+        # Clips that an audit encoded, and stored until the cut.
+        early = get_clips(known.staging, video.spans, (index.start_pts, index.end_pts), scratch)
+        if early is not None and any(early):
+            return early
+    # Of each span: a clip by reference, or why it is re-encoded ("": the policy re-encodes all).
+    results: list[Clip | str] = [""] * len(video.spans)
     if policy.mode == "reference":
-        reasons = reference_clips(path, video.spans, index, scratch, policy, audit)
-    places = [place for place, result in enumerate(reasons) if isinstance(result, str)]
-    clips: list[Clip | None] = [None if isinstance(result, str) else result for result in reasons]
-    if places:
-        spans = [video.spans[place] for place in places]
+        results = reference_clips(path, video.spans, index, scratch, policy, audit)
+    clips: list[Clip | None] = []
+    reasons: dict[int, str] = {}  # place of a span to re-encode -> why
+    for place, result in enumerate(results):
+        if isinstance(result, str):
+            reasons[place] = result
+            clips.append(None)
+        else:
+            clips.append(result)
+    if reasons:
+        spans = [video.spans[place] for place in reasons]
         encoded = canonical_clips(path, spans, index, scratch, policy, audit)
-        for place, clip in zip(places, encoded, strict=True):
-            reason = reasons[place]
-            clips[place] = clip and replace(clip, mode_reason=reason if isinstance(reason, str) else "")
+        for (place, reason), clip in zip(reasons.items(), encoded, strict=True):
+            if clip is not None:
+                clips[place] = replace(clip, mode_reason=reason)
     for clip, span in zip(clips, video.spans, strict=True):
         if clip is None and span.segment is not None:
             times = f"{span.segment.start_s} to {span.segment.end_s} s"
@@ -178,6 +191,7 @@ def _clips(
 
 
 def _unit(clip: Clip, video: _Video, sound: Columns, policy: VideoPolicy) -> Unit:
+    """Return the unit of a clip, with the audio file beside the clip's and its columns."""
     base = Fraction(*video.index.time_base)
     start = clip.pts[0]
     segment = clip.span.segment

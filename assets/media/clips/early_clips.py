@@ -114,12 +114,14 @@ class ShotMaker:
             self._encoder.abandon()
 
     def _hold(self, ready: Iterable[tuple[TimedFrame, bool]]) -> None:
+        """Buffer small frames until their shot is known. Raises: TooLargeToBuffer; Unusable."""
         for timed, was_interlaced in ready:
             timed.frame.pts = timed.pts
             small = self._shrink.apply(timed.frame)
             assert self._shrink.rendering is not None  # set by `apply`
             self._held.append(_WaitingFrame(small, timed.pts, self._shrink.rendering, was_interlaced))
-            if len(self._held) * small.width * small.height * 3 // 2 > MAX_HELD_BYTES:
+            frame_nbytes = small.width * small.height * 3 // 2  # yuv420p
+            if len(self._held) * frame_nbytes > MAX_HELD_BYTES:
                 raise TooLargeToBuffer
 
     def _encode_frames(self, limit: int | None, cuts: Sequence[int], end: int | None) -> None:
@@ -135,10 +137,12 @@ class ShotMaker:
                 self._n_deinterlaced += waiting.was_interlaced
 
     def _advance_cuts(self, pts: int, cuts: Sequence[int], end: int | None) -> None:
+        """Close the clips that stop at a time or before it, and open the clip that has it, if it is long enough."""
         # If the end is unknown, it is at least `min_clip_s` away, because `add` waits for that.
         while pts >= (stop := self._stop(cuts, end)):
             self._close(stop)
-            self._shot += self._shot < len(cuts) and stop == cuts[self._shot]
+            if self._shot < len(cuts) and stop == cuts[self._shot]:
+                self._shot += 1
             self._begin = stop
             self._is_decided = False
             if stop == end:
@@ -151,10 +155,14 @@ class ShotMaker:
                 self._n_deinterlaced = 0
 
     def _stop(self, cuts: Sequence[int], end: int | None) -> int:
-        known = [self._begin + self._longest, *cuts[self._shot : self._shot + 1]]
-        return min(known if end is None else [*known, end])
+        """Return where the current clip stops: at its longest, the next cut, or the video's end."""
+        stops = [self._begin + self._longest, *cuts[self._shot : self._shot + 1]]
+        if end is not None:
+            stops.append(end)
+        return min(stops)
 
     def _close(self, stop: int) -> None:
+        """Finish the open clip, if any: a shot that is too short has none."""
         encoder = self._encoder
         self._encoder = None
         if encoder is not None:
@@ -234,6 +242,7 @@ class EarlyClips:
             maker.abandon()
 
     def _spans(self, index: PacketIndex, cuts: Sequence[int]) -> list[ClipSpan]:
+        """Return the spans that the cut will choose; none if it will refuse the video, which is its task to report."""
         try:
             if self._policy.units == "windows":
                 return windows(index, self._policy)

@@ -52,17 +52,20 @@ def audit_clips(path: str, units: Sequence[Unit], n_frames_decoded: int | None) 
     with open_container(path) as container:
         stream = first_video(container)
         assert stream is not None  # it was cut
-        timed = has_display_times(container)
+        has_times = has_display_times(container)
         times = _packet_times(container, stream)
-    complete = n_frames_decoded == len(times)
+    # Some packets of a damaged video yield no frame.
+    is_complete = n_frames_decoded == len(times)
     shown_times = None
-    if timed:
+    if has_times:  # else packets have decoding times, in another order
         shown_times = times
     for unit in units:
         stored, base = clip_times(unit)
-        check_times(unit, stored, base, shown_times, complete)
+        check_times(unit, stored, base, shown_times, is_complete)
+    # One clip only: its frames cost a decode of the source.
     if units:
-        _check_frames(path, units[len(units) // 2])
+        middle = units[len(units) // 2]
+        _check_frames(path, middle)
 
 
 def check_times(
@@ -70,13 +73,13 @@ def check_times(
     stored: Sequence[int],
     base: Fraction,
     source: Sequence[int] | None,
-    complete: bool,
+    is_complete: bool,
 ) -> None:
     """Check that the clip has exactly its source's frames, at their times.
 
     stored: its frame times in ticks of `base`. source: times of the shown packets, None without display times. Both
     ascend.
-    complete: every shown packet decodes to a frame. Raises: Unusable.
+    is_complete: every shown packet decodes to a frame. Raises: Unusable.
     """
     facts = unit.fields["json"]
     cut: list[int] = facts["pts"]
@@ -113,7 +116,7 @@ def check_times(
         raise finding(
             findings.TIMESTAMPS, f"the source shows nothing at {strange[0]} ({len(strange)} such times)"
         )
-    if complete and len(set(inside)) != len(cut):
+    if is_complete and len(set(inside)) != len(cut):
         raise finding(
             findings.FRAMES_MISSING,
             f"the source shows {len(set(inside))} frames there, the clip has {len(cut)}",
@@ -137,16 +140,19 @@ def clip_times(unit: Unit) -> tuple[list[int], Fraction]:
 
 
 def _packet_times(container: "InputContainer", stream: "VideoStream") -> list[int]:
+    """Return the times of a video's shown packets in ticks, ascending."""
     shown = [packet for packet in container.demux(stream) if not packet.is_discard]
     return sorted(packet.pts for packet in shown if packet.pts is not None)
 
 
 def _is_even(times: Sequence[int]) -> bool:
+    """Return whether all times are equally far apart."""
     gaps = {later - earlier for earlier, later in pairwise(times)}
     return len(gaps) <= 1
 
 
 def _check_frames(path: str, unit: Unit) -> None:
+    """Compare the first and the middle frame of a clip with the source's. Raises: Unusable."""
     mp4 = unit.fields["mp4"].read_bytes()
     times: list[int] = unit.fields["json"]["pts"]
     numbers = sorted({0, len(times) // 2})
@@ -281,6 +287,7 @@ def upright(grid: Grid, matrix: tuple[int, ...] | None) -> Grid:
 
 
 def _seek_frames(path: str, times: Sequence[int], size_px: tuple[int, int] | None) -> dict[int, SourceFrame]:
+    """Return time -> frame, decoded from the keyframe before the first time; {} if the video cannot be sought."""
     import av
 
     with open_container(path) as container:
@@ -299,6 +306,7 @@ def _seek_frames(path: str, times: Sequence[int], size_px: tuple[int, int] | Non
 def _decode_frames(
     path: str, times: Sequence[int], size_px: tuple[int, int] | None
 ) -> dict[int, SourceFrame]:
+    """Return time -> frame, decoded from the video's beginning, as a cut does."""
     with open_container(path) as container:
         stream = first_video(container)
         assert stream is not None  # it was cut

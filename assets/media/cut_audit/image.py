@@ -92,7 +92,7 @@ def _check_decoders(
     original: Original,
     ground: tuple[float, float, float],
 ) -> None:
-    # Raises: Unusable if Pillow and FFmpeg differ and the photo matches Pillow
+    """Raise Unusable if Pillow and FFmpeg read different pixels, and the photo is as Pillow reads them."""
     pillow = _by_pillow(path, ground)
     if pillow is None:
         return
@@ -127,6 +127,7 @@ def _check_colours(
     original: Original,
     ground: tuple[float, float, float],
 ) -> None:
+    """Compare the colours of a photo and its file, upright both. Raises: Unusable, named after the likeliest fault."""
     if not original.is_plain:
         check_structure(actual, expected, "the photo")
         return
@@ -152,11 +153,13 @@ def _check_colours(
 
 
 def _ground(unit: Unit) -> tuple[float, float, float]:
+    """Return the colour behind transparent pixels of a stored photo, in levels."""
     red, green, blue = unit.fields["json"].get("stored", {}).get("ground", (WHITE, WHITE, WHITE))
     return red, green, blue
 
 
 def _stored_pixels(unit: Unit, ground: tuple[float, float, float]) -> "np.ndarray[Any, Any]":
+    """Return uint8 [H, W, 3] of the stored photo, as the loader decodes it, over a ground."""
     from loader.modalities import find_decoder
 
     (path,) = (value for name, value in unit.fields.items() if name in PHOTO_WORDS)
@@ -171,23 +174,31 @@ def _stored_pixels(unit: Unit, ground: tuple[float, float, float]) -> "np.ndarra
 
 
 def _original(path: str) -> Original:
+    """Return the facts of a photo's file that decide how FFmpeg's pixels are compared."""
     with photo(path) as opened_photo:
         image = opened_photo.image
         exif = image.info.get("exif")
         xmp = image.info.get("xmp")
-        turn = metadata_turn(exif, xmp.encode() if isinstance(xmp, str) else xmp)
+        if isinstance(xmp, str):
+            xmp = xmp.encode()
+        turn = metadata_turn(exif, xmp)
         size_px = image.size
-        if image.format == "TIFF":  # Pillow has already turned it
+        # Pillow has turned a TIFF, and dropped its tag. FFmpeg has not: take the tag and the size of the file.
+        if image.format == "TIFF":
             turn = _tiff_turn(path)
             if turn.transpose:
                 size_px = size_px[::-1]
+        is_srgb = opened_photo.colour.profile is None
+        is_readable = (
+            image.format not in _TURNED_BY_DECODER
+            and image.info.get("compression") not in _COMPRESSED_OTHERWISE
+            and not _has_unused_predictor(image)
+        )
         return Original(
             size_px=size_px,
             turn=turn,
-            is_plain=opened_photo.colour.profile is None and image.mode not in ("CMYK", "LAB", "YCbCr", "F"),
-            is_readable=image.format not in _TURNED_BY_DECODER
-            and image.info.get("compression") not in _COMPRESSED_OTHERWISE
-            and not _has_unused_predictor(image),
+            is_plain=is_srgb and image.mode not in ("CMYK", "LAB", "YCbCr", "F"),
+            is_readable=is_readable,
         )
 
 
@@ -198,6 +209,7 @@ def _has_unused_predictor(image: "Image") -> bool:
 
 
 def _tiff_turn(path: str) -> PixelTurn:
+    """Return the turn of a TIFF's own tag."""
     from PIL import Image
 
     with Image.open(path, formats=("TIFF",)) as unread:
@@ -206,16 +218,18 @@ def _tiff_turn(path: str) -> PixelTurn:
 
 
 def _by_ffmpeg(path: str) -> "VideoFrame | None":
+    """Return the file's first image as FFmpeg decodes it; None for a format that it cannot read."""
     import av
 
     try:
         with open_container(path) as container:
             return next(container.decode(video=0), None)
     except (Unusable, av.error.FFmpegError, IndexError):
-        return None  # a format that only Pillow reads
+        return None
 
 
 def _upright(grid: Grid, turn: PixelTurn) -> Grid:
+    """Return a grid of an image as stored, after the turn that makes it upright."""
     if turn.transpose:
         out = np.swapaxes(grid, 0, 1)
     else:
@@ -228,6 +242,7 @@ def _upright(grid: Grid, turn: PixelTurn) -> Grid:
 
 
 def _colours(frame: "VideoFrame", ground: tuple[float, float, float]) -> Grid:
+    """Return the grid of a frame over a ground, in levels from 0 to 255."""
     planes = frame_planes(frame)
     if planes is not None:
         return planes.rgb()

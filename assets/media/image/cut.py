@@ -69,8 +69,9 @@ def orientation_exif(orientation: int) -> bytes:
 
 
 def _jpeg(data: bytes, orientation: int) -> bytes:
+    """Return a JPEG without metadata but this orientation. Raises: BrokenParts."""
     out = [b"\xff\xd8"]
-    has_exif = orientation == 1
+    has_exif = orientation == 1  # True once it is written, or if none is needed
     for part in jpeg_parts(data):
         if part.name == "d8":
             continue
@@ -90,6 +91,7 @@ def _segment(marker: int, body: bytes) -> bytes:
 
 
 def _png(data: bytes, orientation: int) -> bytes:
+    """Return a PNG without metadata but this orientation. Raises: BrokenParts."""
     out = [PNG_START]
     has_exif = orientation == 1
     for part in png_parts(data):
@@ -108,6 +110,7 @@ def _chunk(name: bytes, body: bytes) -> bytes:
 
 
 def _webp(data: bytes, orientation: int) -> bytes:
+    """Return a WebP without metadata but this orientation. Raises: BrokenParts."""
     parts = list(webp_parts(data))
     if any(part.name in ("ANIM", "ANMF") for part in parts):
         raise BrokenParts("an animation")
@@ -167,6 +170,7 @@ def reference_bytes(
 
 
 def _unfit(kind: str, opened: Photo, alpha: Alpha) -> str:
+    """Return why the source's bytes cannot be kept; "" if the loader decodes them correctly."""
     if kind not in _READ_BY_LOADER:
         return f"{kind} is none of what the loader reads"
     if opened.is_animated:
@@ -280,6 +284,7 @@ def _reference(
     colours: "Image",
     rules: ImagePolicy,
 ) -> _StoredPhoto:
+    """Return the source's bytes without metadata, or a lossless photo if the loader would not decode them correctly."""
     flat, alpha = apply_alpha(colours, rules.alpha)
     upright_image = upright(flat, opened.orientation.pending)
     same, because = reference_bytes(data, opened, upright_image, alpha, rules.strip_gps)
@@ -294,6 +299,7 @@ def _encode_photo(
     rules: ImagePolicy,
     because: str = "",
 ) -> _StoredPhoto:
+    """Return an encoded photo: PNG for a reason (`because`) or alpha that is kept, else JPEG. Raises: Unusable."""
     sink = io.BytesIO()
     if max(image.size) > MAX_JPEG_PX and not because and alpha != "kept":
         raise dropped(

@@ -290,10 +290,14 @@ def _of_tiff(image: "Image", xmp: int | None) -> Orientation:
     """Return a TIFF's orientation; Pillow applies tag 274, or XMP in most spellings."""
     exif = _valid(getattr(image, "tag_v2", {}).get(_TAG))
     number = exif or xmp or 1
+    source: Decider | None = None
+    if exif:
+        source = "exif"
+    elif xmp:
+        source = "xmp"
     by_pillow = image.getexif().get(_TAG)
-    return Orientation(
-        exif, xmp, "exif" if exif else "xmp" if xmp else None, number, 1 if by_pillow == number else number
-    )
+    pending = 1 if by_pillow == number else number
+    return Orientation(exif, xmp, source, number, pending)
 
 
 def _exif(image: "Image") -> int | None:

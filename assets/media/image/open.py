@@ -99,6 +99,7 @@ def photo(path: str) -> Iterator[Photo]:
 
 
 def _load_photo(source: "Image", path: str) -> Photo:
+    """Return an opened image, decoded. Raises: Unusable; Pillow's errors."""
     _check_size(source)
     warning = _check_parts(source, path)
     is_animated = _has_more(source)
@@ -111,12 +112,18 @@ def _load_photo(source: "Image", path: str) -> Photo:
     turned = (height_px, width_px)
     is_sideways = orientation.number in SIDEWAYS
     is_pending = orientation.pending in SIDEWAYS
+    size_px = source.size
+    if is_sideways and not is_pending:  # Pillow has turned it already
+        size_px = turned
+    upright_size_px = source.size
+    if is_pending:
+        upright_size_px = turned
     return Photo(
         image=source,
         kind=str(source.format),
         mode=source.mode,
-        size_px=turned if is_sideways and not is_pending else source.size,
-        upright_size_px=turned if is_pending else source.size,
+        size_px=size_px,
+        upright_size_px=upright_size_px,
         orientation=orientation,
         colour=colour,
         is_animated=is_animated,
@@ -133,6 +140,7 @@ def _check_size(image: "Image") -> None:
 
 
 def _check_parts(image: "Image", path: str) -> str | None:
+    """Return a warning about a JPEG's parts, or None; note a PNG's bit depth, which Pillow does not keep."""
     if image.format not in ("PNG", "JPEG", "MPO"):
         return None
     with open(path, "rb") as file:
@@ -146,6 +154,7 @@ def _check_parts(image: "Image", path: str) -> str | None:
 
 
 def _has_more(image: "Image") -> bool:
+    """Return whether the file has more images than the first: frames, or pages that are no thumbnails."""
     if image.format in _STILL_WITH_MORE:
         return False
     if image.format != "TIFF":

@@ -38,7 +38,8 @@ def eight_bits(image: "Image", area: tuple[int, int, int, int]) -> "Image":
     if mode == "1":
         return _with_key(band.convert("L"), clear)
     if mode in ("P", "PA"):
-        return band.convert("RGBA" if mode == "PA" or clear is not None else "RGB")
+        has_clear_colour = mode == "PA" or clear is not None
+        return band.convert("RGBA" if has_clear_colour else "RGB")
     if mode in ("L", "RGB") and clear is not None:
         return _with_key(band, _key_of_eight(image, clear))
     if mode in ("L", "LA", "RGB", "RGBA", "CMYK", "LAB"):
@@ -56,8 +57,10 @@ def bit_depth(image: "Image") -> int:
     if image.mode == "1":
         return 1
     bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE)
+    if isinstance(bits, tuple) and bits:  # one per component
+        return int(bits[0])
     if bits:
-        return int(bits[0] if isinstance(bits, tuple) else bits)
+        return int(bits)
     if image.mode.startswith("I;16"):
         return 16
     if image.mode in ("I", "F"):
@@ -88,6 +91,7 @@ def _from_sixteen(image: "Image", band: "Image") -> "Image":
 
 
 def _key_of_eight(image: "Image", clear: object) -> object:
+    """Return a PNG's transparent colour in 8 bits. clear: as the file has it, in its own depth. Raises: Unusable."""
     depth = bit_depth(image)
     if image.mode == "RGB" and depth == 16:
         raise dropped(
@@ -108,10 +112,12 @@ def _with_key(band: "Image", clear: object) -> "Image":
     if clear is None:
         return band
     pixels = np.asarray(band)
-    key = np.array(clear if isinstance(clear, tuple) else (clear,))
-    same = (pixels.reshape(*pixels.shape[:2], -1) == key).all(axis=-1)
+    key = np.atleast_1d(np.array(clear))  # [components]
+    components = pixels.reshape(*pixels.shape[:2], -1)  # [H, W, components]
+    is_clear = (components == key).all(axis=-1)
+    alpha = np.where(is_clear, 0, 255).astype(np.uint8)
     out = band.copy()
-    out.putalpha(Image.fromarray(np.where(same, 0, 255).astype(np.uint8)))
+    out.putalpha(Image.fromarray(alpha))
     return out
 
 

@@ -247,31 +247,30 @@ def is_srgb(profile: bytes) -> bool:
 
 
 def _converter(image: "Image", profile: bytes | None) -> Callable[["Image"], "Image"]:
+    """Return the conversion of an image's bands to sRGB. profile: ICC profile; None if the colours are sRGB."""
     from PIL import Image
 
     if image.mode == "LAB":
         return from_lab
-    if profile is None:
-        apply = None
-    else:
-        apply = _transform(profile, _MODES[colour_model(profile)])
-    if profile is None:
-        mode = None
-    else:
+    apply = None
+    mode = None  # of the images that `apply` takes
+    if profile is not None:
         mode = _MODES[colour_model(profile)]
+        apply = _transform(profile, mode)
 
     def convert(band: Image.Image) -> Image.Image:
+        # A profile describes colours only: alpha stays as it is.
         alpha = None
+        colours = band
         if band.mode in ("LA", "RGBA"):
             alpha = band.getchannel("A")
-        if alpha is not None:
             colours = band.convert(band.mode[:-1])
-        else:
-            colours = band
         if apply is None:
             colours = colours.convert("RGB")
         else:
-            colours = apply(colours if colours.mode == mode else colours.convert(mode))
+            if colours.mode != mode:
+                colours = colours.convert(mode)
+            colours = apply(colours)
         if alpha is not None:
             colours.putalpha(alpha)
         return colours
@@ -280,6 +279,7 @@ def _converter(image: "Image", profile: bytes | None) -> Callable[["Image"], "Im
 
 
 def _transform(profile: bytes, mode: str) -> Callable[["Image"], "Image"]:
+    """Return littleCMS's conversion from a profile to sRGB, of images of a mode of Pillow's."""
     from PIL import ImageCms
 
     flags = ImageCms.Flags.BLACKPOINTCOMPENSATION
@@ -316,6 +316,7 @@ def from_lab(image: "Image") -> "Image":
 
 
 def _of_profile(image: "Image", profile: bytes) -> Colour:
+    """Return the colours of an image by its ICC profile, if that fits the image's mode."""
     from PIL import ImageCms
 
     if profile_transfer(profile) in (PQ, HLG):
@@ -344,7 +345,9 @@ def _of_code_points(primaries: int, transfer: int) -> Colour:
     if transfer in (PQ, HLG):
         return Colour("code_points", hdr=True)
     space = space_of_code_points(primaries, transfer)
-    return Colour("code_points", None if space is None else display_profile(space))
+    if space is None:
+        return Colour("code_points", None)
+    return Colour("code_points", display_profile(space))
 
 
 def _of_png(info: Mapping[Any, Any]) -> Colour:

@@ -317,8 +317,9 @@ def frame_rendering(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
     bits = bit_depth(frame)
     if is_hdr(frame):
         _check_hdr(frame, policy)
+        curve: Treatment = "pq" if transfer == PQ else "hlg"
         return Rendering(
-            treatment="pq" if transfer == PQ else "hlg",
+            treatment=curve,
             signal=_signal(frame),
             primaries=_BT709,
             transfer=_BT709,
@@ -341,16 +342,22 @@ def frame_rendering(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
             transfer=_BT709,
             assumed=assumed,
         )
+    treatment: Treatment = "reduced" if bits > 8 else ""
+    if primaries == UNTAGGED:
+        primaries = _BT709
+    if transfer == UNTAGGED:
+        transfer = _BT709
     return Rendering(
-        treatment="reduced" if bits > 8 else "",
+        treatment=treatment,
         signal=None,
-        primaries=_BT709 if primaries == UNTAGGED else primaries,
-        transfer=_BT709 if transfer == UNTAGGED else transfer,
+        primaries=primaries,
+        transfer=transfer,
         assumed=assumed,
     )
 
 
 def _check_hdr(frame: "VideoFrame", policy: VideoPolicy) -> None:
+    """Raise Unusable for an HDR frame that the policy drops, or whose tags are no known kind of HDR."""
     matrix = int(frame.colorspace)
     primaries = int(frame.color_primaries)
     transfer = int(frame.color_trc)
@@ -373,6 +380,7 @@ def _check_hdr(frame: "VideoFrame", policy: VideoPolicy) -> None:
 
 
 def _check_sdr(matrix: int, primaries: int, transfer: int) -> None:
+    """Raise Unusable for tags of an SDR frame that cannot be converted."""
     if matrix not in _MATRICES:
         raise dropped(
             "probe", "matrix", f"the colour matrix {SPACES.get(matrix, matrix)} cannot be converted"
@@ -387,9 +395,13 @@ def _check_sdr(matrix: int, primaries: int, transfer: int) -> None:
 
 def _signal(frame: "VideoFrame") -> VideoSignal:
     matrix = int(frame.colorspace)
-    is_rgb = matrix == 0  # the filter first converts RGB to BT.2020's matrix
+    is_rgb = matrix == 0
+    if is_rgb:
+        matrix = _BT2020  # the filter first converts RGB to this matrix
+    elif matrix == UNTAGGED:
+        matrix = _BT601
     return VideoSignal(
-        matrix=_BT2020 if is_rgb else _BT601 if matrix == UNTAGGED else matrix,
+        matrix=matrix,
         primaries=int(frame.color_primaries),
         transfer=int(frame.color_trc),
         full_range=not is_rgb and is_full_range(frame),

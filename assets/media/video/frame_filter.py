@@ -35,7 +35,9 @@ _ROUNDED = f"{_SCALER}:sws_dither=none"
 
 _OUT = f"{_ROUNDED}:out_color_matrix=bt601:out_range=tv"
 _AS_BT601 = (5, 6)
+"""H.273's numbers of matrices with BT.601's coefficients: bt470bg and smpte170m."""
 _MAX_ASPECT = 16
+"""Largest aspect ratio of a pixel, either way."""
 
 
 class _FrameForm(NamedTuple):
@@ -51,10 +53,14 @@ class FrameFilter:
     def __init__(self, stream: "VideoStream", policy: VideoPolicy) -> None:
         self._stream = stream
         self._policy = policy
-        self._small: _Chain | None = None
-        self._encode: _Chain | None = None
+        # Scales frames of `_form`; the first frame of each form builds it.
+        self._scaling: _Chain | None = None
+        # Converts `to_sdr`'s 16-bit RGB to yuv420p.
+        self._rgb_to_yuv: _Chain | None = None
         self._form: _FrameForm | None = None
-        self._step: Samples | None = None  # conversion that the scaler cannot do
+        # float32 [3, 3] of `step_to_bt601`; None if the scaled frame needs no such conversion.
+        self._matrix_step: Samples | None = None
+        # Peak luminance in cd/m^2 by the video's first frame; None if it is not HDR.
         self._peak_cd: float | None = None
         self.rendering: Rendering | None = None
 
@@ -71,42 +77,50 @@ class FrameFilter:
 
         The shorter side is at most the policy's; sides are even. Raises: Unusable.
         """
-        now = _frame_form(frame)
-        if self._small is None or self._form != now:
+        form = _frame_form(frame)
+        if self._scaling is None or self._form != form:
             self.rendering = self._rendering(frame)
-            self._small = self._make(frame, self.rendering.signal)
-            self._encode = None
-            self._form = now
-        small = self._small.apply(frame)
+            self._scaling = self._make(frame, self.rendering.signal)
+            self._rgb_to_yuv = None
+            self._form = form
+        small = self._scaling.apply(frame)
         signal = None
         if self.rendering:
             signal = self.rendering.signal
         if signal is not None:
             return self._map_colour(small, signal)
-        if self._step is None:
+        if self._matrix_step is None:
             return small
-        return to_bt601(small, self._step)
+        return to_bt601(small, self._matrix_step)
 
     def _rendering(self, frame: "VideoFrame") -> Rendering:
+        """Return the rendering of a frame, with the first frame's peak: one HDR curve for the whole video."""
         rendering = frame_rendering(frame, self._policy)
         if rendering.signal is None or self._peak_cd is None:
             return rendering
         return replace(rendering, signal=replace(rendering.signal, peak_cd=self._peak_cd))
 
     def _map_colour(self, frame: "VideoFrame", signal: VideoSignal) -> "VideoFrame":
+        """Return a scaled frame (yuv444p16le) as yuv420p in SDR."""
         import av
 
         samples = np.asarray(frame.to_ndarray(), np.uint16)
         rgb = av.VideoFrame.from_ndarray(to_sdr(samples, signal), format="rgb48le")
         rgb.pts = frame.pts
         rgb.time_base = frame.time_base
-        if self._encode is None:
-            source = {"width": rgb.width, "height": rgb.height, "format": rgb.format}
+        if self._rgb_to_yuv is None:
+            source = {
+                "width": rgb.width,
+                "height": rgb.height,
+                "format": rgb.format,
+                "time_base": frame.time_base or Fraction(1, 1000),  # PyAV's own guess, without its warning
+            }
             chain = [("scale", f"{rgb.width}:{rgb.height}:{_OUT}"), ("format", "yuv420p")]
-            self._encode = _Chain({**source, "time_base": frame.time_base or Fraction(1, 1000)}, chain)
-        return self._encode.apply(rgb)
+            self._rgb_to_yuv = _Chain(source, chain)
+        return self._rgb_to_yuv.apply(rgb)
 
     def _make(self, frame: "VideoFrame", signal: VideoSignal | None) -> "_Chain":
+        """Return the filters that turn and scale frames of this form, and set `_matrix_step`. Raises: Unusable."""
         turns, swapped = matrix_filters(display_matrix(frame))
         aspect = self._stream.sample_aspect_ratio or Fraction(1)
         if not Fraction(1, _MAX_ASPECT) <= aspect <= _MAX_ASPECT:
@@ -117,12 +131,12 @@ class FrameFilter:
             width_px, height_px = height_px, width_px
         width, height = fit(width_px, height_px, self._policy.short_side_px)
         if signal is not None:  # scales only; `to_sdr` converts colours
-            self._step = None
+            self._matrix_step = None
             matrix = signal.matrix
             full = signal.full_range
             pix_fmt = "yuv444p16le"
-        elif frame.format.is_rgb:
-            self._step = None
+        elif frame.format.is_rgb:  # the scaler converts it
+            self._matrix_step = None
             matrix = BT601
             full = False
             pix_fmt = "yuv420p"
@@ -134,13 +148,16 @@ class FrameFilter:
             else:
                 matrix = tagged
             full = is_full_range(frame)
-            done = matrix in _AS_BT601 and not full
-            if done:
-                self._step = None
+            is_limited_bt601 = matrix in _AS_BT601 and not full
+            if is_limited_bt601:
+                self._matrix_step = None
             else:
-                self._step = step_to_bt601(matrix, full, bit_depth(frame))
-        output = f"out_color_matrix={NAMES[matrix]}:out_range={'pc' if full else 'tv'}"
-        scale = f"{width}:{height}:{_ROUNDED if bit_depth(frame) > 8 else _SCALER}:{output}"
+                self._matrix_step = step_to_bt601(matrix, full, bit_depth(frame))
+        # Matrix and range stay as they are: the scaler must not convert them (`step_to_bt601`).
+        range_name = "pc" if full else "tv"
+        output = f"out_color_matrix={NAMES[matrix]}:out_range={range_name}"
+        flags = _ROUNDED if bit_depth(frame) > 8 else _SCALER
+        scale = f"{width}:{height}:{flags}:{output}"
         source = {
             "template": self._stream,
             "width": frame.width,

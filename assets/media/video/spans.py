@@ -100,6 +100,7 @@ def segment_spans(index: PacketIndex, segments: Sequence[Segment]) -> list[ClipS
         start_s, end_s = segment.span_s()
         start = index.start_pts + round(start_s / base)
         end = index.start_pts + round(end_s / base)
+        # A segment may end at the header's duration, which may be rounded up.
         if start >= index.end_pts or end > index.end_pts + TAIL_S / base:
             raise rejected(
                 "cut",
@@ -109,13 +110,9 @@ def segment_spans(index: PacketIndex, segments: Sequence[Segment]) -> list[ClipS
                 given=[segment.start_s, segment.end_s],
                 accepted=index.duration_s,
             )
-        spans.append(
-            ClipSpan(
-                start=start,
-                end=max(start + 1, min(end, index.end_pts)),
-                segment=segment,
-            )
-        )
+        end = min(end, index.end_pts)
+        end = max(end, start + 1)  # one tick at least: a short segment may be rounded to none
+        spans.append(ClipSpan(start=start, end=end, segment=segment))
     return spans
 
 
@@ -244,7 +241,10 @@ def span_frames(
     """
     if seeks and may_seek(container, audit):
         return frames_sought(container, stream, spans, stream_times(container, stream))
-    return frames_in_order(container, stream, max(span.end for span in spans) if audit else None)
+    stop = None  # without an audit, the whole video is decoded, since nothing else has checked the rest
+    if audit:
+        stop = max(span.end for span in spans)
+    return frames_in_order(container, stream, stop)
 
 
 def frames_in_order(
@@ -299,6 +299,7 @@ def stretches(spans: Sequence[ClipSpan]) -> list[tuple[int, int]]:
 
 
 def _from_key(frames: Iterator[TimedFrame], key: int) -> Iterator[TimedFrame]:
+    """Yield the frames from a keyframe's time on. Raises: CannotSeek if it does not come back as a keyframe."""
     for timed in frames:
         if timed.pts < key:
             continue

@@ -211,14 +211,17 @@ class _Waiter:
         return status
 
     def end(self) -> AttemptStatus:
-        """Poll each attempt once more, which releases an element that Slurm holds; return the final status."""
+        """Withdraw what is left of each attempt; return the final status."""
         attempts = self._folder.attempts()
         self.attempt = max(attempts, default=0)
         place = ""
         for attempt in attempts:
             name = self._folder.attempt_name(attempt)
             try:
-                place = self._engine.status(name).place or place
+                status = self._engine.status(name)
+                place = status.place or place
+                if status.waiting or status.running:
+                    self._engine.withdraw(name)
             except EngineUnreachable as error:
                 return AttemptStatus(state="ended", reason=f"what is left of {name} ends by itself: {error}")
         return AttemptStatus(state="ended", place=place)

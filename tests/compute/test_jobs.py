@@ -284,14 +284,17 @@ def test_attempt_of_which_nothing_is_known_has_not_ended(tmp_path):
     assert (len(blocks), folder_of(job).newest_attempt()[0]) == (3, 1)
 
 
-def test_engine_is_asked_once_more_behind_the_last_block(tmp_path):
-    """Slurm holds what it began twice until somebody looks."""
-    asked = []
+def test_rest_of_an_attempt_is_withdrawn_behind_the_last_block(tmp_path):
+    """Slurm may hold an element of a lost node for ever."""
+    asked, withdrawn = [], []
 
     class Held(InlineEngine):
         def status(self, name):
             asked.append((name, folder_of(job).done()))
             return AttemptStatus(state="waiting", waiting=1, place="Slurm job 3 in partition long")
+
+        def withdraw(self, name):
+            withdrawn.append(name)
 
         def cancel(self, name):
             raise AssertionError("its logs would go")
@@ -299,6 +302,7 @@ def test_engine_is_asked_once_more_behind_the_last_block(tmp_path):
     job, told = job_in(tmp_path), []
     assert len(list(attach(job, numbers(5), Held(), INLINE, told.append))) == 3
     assert asked == [(folder_of(job).attempt_name(1), [0, 1, 2])]
+    assert withdrawn == [folder_of(job).attempt_name(1)]
     assert told[-1].status == AttemptStatus(state="ended", place="Slurm job 3 in partition long")
 
 

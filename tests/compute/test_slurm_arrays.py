@@ -12,10 +12,10 @@ from penstock.compute.engines.slurm import (
     Array,
     Elements,
     SlurmCluster,
-    attempt_arrays,
     element_script,
     sbatch_options,
 )
+from penstock.compute.engines.slurm_arrays import attempt_arrays
 from tests.refusals import refusal
 
 

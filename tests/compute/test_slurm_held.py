@@ -54,6 +54,12 @@ def test_elements_that_only_an_operator_may_release_are_cancelled_for_a_further_
     assert "only an operator of Slurm may release 12_0, 14_2: cancelled" in caplog.text
 
 
+def test_rest_of_a_done_attempt_is_cancelled(slurm):
+    prefix, changes = slurm()
+    SlurmEngine(SlurmCluster(slots=2, submit=prefix)).withdraw("pk-a")
+    assert changes() == ["scancel --name=pk-a"]
+
+
 def test_job_of_another_user_is_shown_with_its_held_elements(slurm, caplog):
     prefix, _ = slurm("Access/permission denied for job 12_0", is_foreign=True)
     assert SlurmEngine(SlurmCluster(slots=2, submit=prefix)).status("pk-a").waiting == 3

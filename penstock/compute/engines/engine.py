@@ -56,6 +56,13 @@ class Engine(Protocol):
         """Cancel an attempt; return when its last process has ended."""
         ...
 
+    def withdraw(self, name: str) -> None:
+        """Drop what is left of an attempt whose job is done, without waiting. Logs stay.
+
+        Does nothing where an element that begins later ends by itself: it finds the job done.
+        """
+        ...
+
     def logs(self, name: str, element: int) -> str:
         """Return the last 64 KiB of a runner's output, or ""."""
         ...

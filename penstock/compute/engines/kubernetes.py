@@ -311,6 +311,9 @@ class KubernetesEngine:
                 )
             time.sleep(ASK_S)
 
+    def withdraw(self, name: str) -> None:
+        """See `Engine.withdraw`."""
+
     def logs(self, name: str, element: int) -> str:
         """See `Engine.logs`: the newest pod's output and end."""
         pods = self._api.pods(name, element=element)

@@ -79,6 +79,9 @@ class LocalEngine:
         if name in self._begun:
             self._begun[name].wait()
 
+    def withdraw(self, name: str) -> None:
+        """See `Engine.withdraw`."""
+
     def logs(self, name: str, element: int) -> str:
         return self._processes.tail(name)
 
@@ -127,6 +130,9 @@ class InlineEngine:
 
     def cancel(self, name: str) -> None:
         """See `Engine.cancel`."""
+
+    def withdraw(self, name: str) -> None:
+        """See `Engine.withdraw`."""
 
     def logs(self, name: str, element: int) -> str:
         return ""

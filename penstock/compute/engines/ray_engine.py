@@ -126,6 +126,9 @@ class RayEngine:
                 )
             time.sleep(0.5)
 
+    def withdraw(self, name: str) -> None:
+        """See `Engine.withdraw`."""
+
     def logs(self, name: str, element: int) -> str:
         """See `Engine.logs`: output of failed runners, or of a driver that started none."""
         text = str((self._request("GET", f"/api/jobs/{name}/logs") or {}).get("logs", ""))

@@ -15,6 +15,7 @@ from loader.errors import EngineUnreachable, InvalidCluster
 from loader.keywords import check_whole_number
 
 from .engine import AttemptState, AttemptStatus
+from .slurm_arrays import Array, attempt_arrays
 
 _logger = logging.getLogger(__name__)
 ANSWER_S = 60.0
@@ -286,8 +287,6 @@ def element_script(
     )
 
 
-ELEMENTS_PER_SLOT = 4
-"""Elements per slot; a runner that finishes early takes another."""
 NOTICE_S = 120
 """Slurm signals a runner this many seconds before its time limit."""
 
@@ -328,18 +327,6 @@ class SlurmCluster:
         for name in ("slots", "cpus", "array_max", "memory_bytes", "gpus", "scratch_bytes", "limit_s"):
             value = getattr(self, name)
             check_whole_number(name, value, least.get(name, 0), error=InvalidCluster)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Array:
-    """Part of an attempt that Slurm accepts as one array."""
-
-    first: int
-    """Number in the attempt of the array's first element."""
-    size: int
-    """Number of elements."""
-    at_once: int
-    """Most concurrent elements."""
 
 
 class SlurmEngine:
@@ -396,25 +383,16 @@ class SlurmEngine:
     def cancel(self, name: str) -> None:
         self._queue.cancel(name)
 
+    def withdraw(self, name: str) -> None:
+        """See `Engine.withdraw`. Slurm may hold an element for ever once its node is lost."""
+        self._queue.answer(["scancel", f"--name={name}"])
+
     def logs(self, name: str, element: int) -> str:
         index = element % self._cluster.array_max
         return self._queue.tail(_log(self._cluster, name, element - index, str(index)))
 
     def close(self) -> None:
         """See `Engine.close`."""
-
-
-def attempt_arrays(n_blocks: int, slots: int, array_max: int) -> list[Array]:
-    """Return an attempt's arrays: four elements per slot, at most one per block."""
-    n_elements = min(n_blocks, ELEMENTS_PER_SLOT * slots)
-    at_once = min(slots, n_elements)
-    arrays = []
-    for first in range(0, n_elements, array_max):
-        end = min(first + array_max, n_elements)
-        # The arrays' shares add up to the limit.
-        share = at_once * end // n_elements - at_once * first // n_elements
-        arrays.append(Array(first=first, size=end - first, at_once=max(1, share)))
-    return arrays
 
 
 def sbatch_options(cluster: SlurmCluster, name: str, array: Array) -> list[str]:

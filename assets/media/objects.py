@@ -147,6 +147,7 @@ def cut_object(request: CutRequest) -> CutResult:
 
 
 def _is_no_verdict(error: Exception) -> bool:
+    """Return whether an error is a fault of store, machine or penstock, and shows nothing about the object."""
     if isinstance(error, StoreError) or is_fault(error):
         return True
     return isinstance(error, _OF_A_BUG) and is_ours(error)
@@ -166,6 +167,7 @@ def refusal_row(key: str, sha256: str, unusable: Unusable) -> dict[str, Any]:
 
 
 def _on_local_copy(request: AuditRequest, work: Callable[[str], Result]) -> Result:
+    """Return the work's result on a copy of the object in scratch, which is deleted then."""
     scratch = Path(request.scratch)
     raw = scratch / "raw.bin"  # not the object's name, which may be '..' or too long
     try:
@@ -200,6 +202,7 @@ def check_folder(store: Store) -> None:
 
 
 def _fetch(request: AuditRequest, write: Callable[[bytes], object]) -> None:
+    """Write the object's bytes. Raises: Unusable if it is gone or has changed; StoreError for a fault of the store."""
     digest = hashlib.sha256()
     try:
         with request.store.open_stream(request.key) as stream:

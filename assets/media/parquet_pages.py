@@ -49,6 +49,7 @@ def pages(data: bytes, metadata: pq.FileMetaData, columns: frozenset[str]) -> It
 
 
 def _column_pages(data: bytes, column: pq.ColumnChunkMetaData) -> Iterator[ParquetPage]:
+    """Yield the pages of a column in a row group, by their headers. Raises: ValueError for an invalid one."""
     at = column.data_page_offset
     if column.has_dictionary_page and 0 < (column.dictionary_page_offset or 0) < at:
         at = column.dictionary_page_offset
@@ -58,8 +59,8 @@ def _column_pages(data: bytes, column: pq.ColumnChunkMetaData) -> Iterator[Parqu
     while at < end:
         header = _ThriftStruct(data, at, end)
         fields = header.struct(0)
-        nbytes = fields.get(2)
-        stored = fields.get(3)
+        nbytes = fields.get(2)  # uncompressed_page_size
+        stored = fields.get(3)  # compressed_page_size
         if not isinstance(nbytes, int) or nbytes < 0:
             raise ValueError(f"no page begins at byte {at}")
         if not isinstance(stored, int) or stored < 0:
@@ -90,11 +91,14 @@ class _ThriftStruct:
             self._fields_left -= 1
             if self._fields_left < 0 or depth > 4:
                 raise ValueError("a page header without an end")
-            if head >> 4:
-                number = number + (head >> 4)
+            # Thrift's compact protocol: a byte has the step to the next field's number, or 0, and its type.
+            step = head >> 4
+            kind = head & 15
+            if step:
+                number += step
             else:
                 number = self._zigzag()
-            fields[number] = self._value(head & 15, depth)
+            fields[number] = self._value(kind, depth)
         return fields
 
     def _value(self, kind: int, depth: int) -> Any:
@@ -120,6 +124,7 @@ class _ThriftStruct:
         return (value >> 1) ^ -(value & 1)
 
     def _varint(self) -> int:
+        """Return a number of at most 10 bytes, 7 bits each, the lowest first."""
         value = 0
         for shift in range(0, 70, 7):
             byte = self._byte()

@@ -68,6 +68,7 @@ def select_rows(name: str, data: bytes, keys: Collection[str]) -> Iterator[tuple
 
 
 def _json_rows(data: bytes, keys: frozenset[str]) -> Iterator[tuple[int, str, Row]]:
+    """Yield (number, key, row) of the lines with one of these keys. Raises: Corrupt."""
     # Arrow's JSON reader crashes the process on deeply nested brackets
     number = 0
     names = set[str]()
@@ -87,13 +88,17 @@ def _json_rows(data: bytes, keys: frozenset[str]) -> Iterator[tuple[int, str, Ro
         if type(key) is int:
             key = str(key)
         if isinstance(key, str) and key in keys:
-            long = [name for name in TEXTS if len(str(row.get(name))) > MAX_TEXT_BYTES]
-            yield number, key, _too_long(long[0]) if long else row
+            long_texts = [name for name in TEXTS if len(str(row.get(name))) > MAX_TEXT_BYTES]
+            if long_texts:
+                yield number, key, _too_long(long_texts[0])
+            else:
+                yield number, key, row
     if number and "key" not in names:
         _check_columns(names)
 
 
 def _csv_batches(data: bytes) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a CSV table, every column as text, as it is written."""
     header = data[:_BLOCK_BYTES].split(b"\n", 1)[0].decode().strip("\r\ufeff").split(",")
     texts = {column.strip('" '): pa.string() for column in header}
     with pa.csv.open_csv(
@@ -107,6 +112,7 @@ def _csv_batches(data: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _parquet_batches(data: bytes) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a Parquet table, once its headers show that they fit into memory. Raises: Corrupt."""
     schema = pa.parquet.read_schema(io.BytesIO(data))
     _check_columns(schema.names)
     names = [name for name in (*NEEDED, *TEXTS) if name in schema.names]
@@ -175,7 +181,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _matching(column: pa.Array, keys_wanted: pa.Array) -> list[int]:
-    """All-digit keys may be stored as numbers."""
+    """Return the positions of the rows with one of these keys. All-digit keys may be stored as numbers."""
     if pa.types.is_dictionary(column.type):
         matches = pa.compute.is_in(column.dictionary.cast(pa.string()), value_set=keys_wanted).take(
             column.indices
@@ -187,6 +193,7 @@ def _matching(column: pa.Array, keys_wanted: pa.Array) -> list[int]:
 
 
 def _row(batch: pa.RecordBatch, at: int) -> tuple[str, Row, int]:
+    """Return (key, row or what is wrong with it, bytes of its texts)."""
     row: dict[str, Any] = {}
     nbytes = 0
     key = str(_cell(batch.column("key"), at).as_py())
@@ -208,6 +215,7 @@ def _row(batch: pa.RecordBatch, at: int) -> tuple[str, Row, int]:
 
 
 def _cell(column: pa.Array, at: int) -> Any:
+    """Return a value of a column as a scalar, also of a dictionary."""
     if not pa.types.is_dictionary(column.type):
         return column[at]
     place = column.indices[at].as_py()
@@ -316,6 +324,7 @@ def read_segments(landing: Store, keys: Collection[str]) -> GivenSegments:
 
 
 def _read_table(landing: Store) -> tuple[str, bytes | None]:
+    """Return (name, bytes) of the table; ("", None) without one. Raises: Corrupt for several or a large one."""
     tables = {}
     for name in TABLES:
         try:
@@ -339,11 +348,15 @@ def _read_table(landing: Store) -> tuple[str, bytes | None]:
                 given=info.nbytes,
                 accepted=MAX_TABLE_BYTES,
             )
-        return name, bytes(landing.get_range(name, 0, info.nbytes, info.etag).data) if info.nbytes else b""
+        data = b""
+        if info.nbytes:
+            data = bytes(landing.get_range(name, 0, info.nbytes, info.etag).data)
+        return name, data
     return "", None
 
 
 def _add(others: dict[tuple[float, float], Segment], where: str, row: Mapping[str, Any] | Corrupt) -> None:
+    """Add the segment of a row to an object's others, by start and end. Raises: Corrupt."""
     if isinstance(row, Corrupt):
         raise row.with_message(f"{where}: {row}", where=where)
     segment = _segment(where, row)
@@ -366,6 +379,7 @@ def _add(others: dict[tuple[float, float], Segment], where: str, row: Mapping[st
 
 
 def _segment(where: str, row: Mapping[str, Any]) -> Segment:
+    """Return the segment of a row. where: table and row, for messages. Raises: Corrupt."""
     start_s = _seconds(where, "start_s", row["start_s"])
     end_s = _seconds(where, "end_s", row["end_s"])
     if not MIN_S <= end_s - start_s <= MAX_S:

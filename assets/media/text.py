@@ -47,6 +47,7 @@ def cut_text(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
 
 
 def _facts(line: int, extra: dict[str, Any]) -> dict[str, Any]:
+    """Return the `json` of a document: its line, its chat if it has one, and its other names under `raw`."""
     raw = dict(extra)
     facts = {"raw": raw, "line": line}
     for name in CHAT_KEYS:
@@ -91,6 +92,7 @@ def is_json(path: str) -> bool:
 
 
 def _whole(path: str) -> Iterator[Document]:
+    """Yield a plain text as one document, line 0. Raises: Unusable."""
     nbytes = os.path.getsize(path)
     if nbytes > MAX_TEXT_BYTES:
         raise rejected(
@@ -106,6 +108,7 @@ def _whole(path: str) -> Iterator[Document]:
 
 
 def _lines_of_json(path: str) -> Iterator[Document]:
+    """Yield the document of each line that is not blank. Raises: Unusable."""
     with open(path, "rb") as file:
         number = 0
         while line := file.readline(MAX_TEXT_BYTES + 1):
@@ -125,6 +128,7 @@ def _lines_of_json(path: str) -> Iterator[Document]:
 
 
 def _document(line: str, number: int) -> Document:
+    """Return (number, text, other names) of a line of JSON. Raises: Unusable without a text or a chat."""
     try:
         body = json.loads(line)
     except (ValueError, RecursionError) as error:

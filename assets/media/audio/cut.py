@@ -143,6 +143,7 @@ def _stretches(levels: Levels, on: Levels, off: Levels) -> list[Span]:
 
 
 def _bridge(spans: list[Span], pause: int) -> list[Span]:
+    """Return spans, sorted by start, joined where they touch, overlap, or have fewer than `pause` between them."""
     bridged: list[Span] = []
     for start, end in spans:
         if bridged and start - bridged[-1][1] < max(1, pause):
@@ -299,12 +300,17 @@ def _units(
 
 
 class _SegmentPlan(NamedTuple):
+    """A segment to cut."""
+
     span: Span
+    """First sample, and the sample after the last, at the policy's rate."""
     number: int
     segment: Segment | None
+    """Row of the _segments table; None for a segment that was found by its loudness."""
 
 
 def _pieces(spooled: _Spooled, policy: AudioPolicy, known: Known) -> list[_SegmentPlan]:
+    """Return the segments to cut, given or audible ones. Raises: Unusable if there are none."""
     if policy.segments == "given":
         plans = []
         for number, segment in enumerate(known.segments):
@@ -320,10 +326,11 @@ def _pieces(spooled: _Spooled, policy: AudioPolicy, known: Known) -> list[_Segme
 
 
 def _segment_span(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
+    """Return the samples of a given segment. Raises: Unusable if it lies outside the audio."""
     start_s, end_s = segment.span_s()
     start = round(start_s * policy.sample_rate_hz)
     end = round(end_s * policy.sample_rate_hz)
-    tail = TAIL_S * policy.sample_rate_hz
+    tail = TAIL_S * policy.sample_rate_hz  # it may end at the header's duration, which may be rounded up
     if start >= spooled.n_samples or end > spooled.n_samples + tail:
         length_s = spooled.n_samples / policy.sample_rate_hz
         raise rejected(
@@ -334,10 +341,13 @@ def _segment_span(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> S
             given=[segment.start_s, segment.end_s],
             accepted=length_s,
         )
-    return start, max(start + 1, min(end, spooled.n_samples))
+    end = min(end, spooled.n_samples)
+    end = max(end, start + 1)  # one sample at least
+    return start, end
 
 
 def _remaining_spans(spans: list[Span], n_samples: int) -> list[list[Span]]:
+    """Return for each span what is left out right before it; the last one also has what follows it."""
     parts: list[list[Span]] = [[] for _ in spans]
     for gap in complement(union(spans), n_samples):
         _, end = gap

@@ -112,6 +112,7 @@ class LoudnessMeter:
         self._oversampler = Resampler(rate_hz, rate_hz * factor, len(channels), short=True)
 
     def add(self, samples: Floats) -> None:
+        """Measure samples, float32 [channels, n]."""
         import av
 
         packed = np.ascontiguousarray(samples.T, dtype=np.float32).reshape(1, -1)
@@ -125,6 +126,7 @@ class LoudnessMeter:
         self._peak = max(self._peak, _largest(iter([samples])), _largest(self._oversampler.add(samples)))
 
     def finish(self) -> None:
+        """Set the results; no loudness if all blocks are below the gate."""
         if not self._n_seen:
             return
         self._ebur128.push(None)
@@ -156,6 +158,7 @@ class LoudnessMeter:
         return graph
 
     def _read(self) -> None:
+        """Take the loudness so far from the last frame that the filter has ready."""
         import av
 
         last = None
@@ -227,6 +230,7 @@ class AudioTimeline:
             raise rejected("decode", "sample_rate", error, given=self.heard.rate_hz) from error
 
     def _mix(self) -> Mix:
+        """Return how the stream's channels are mixed. Raises: Unusable."""
         if self.heard.n_channels > MAX_CHANNELS:
             raise dropped(
                 "cut",
@@ -376,6 +380,8 @@ def read_pieces(
 
 
 class _SpanSamples:
+    """Samples of one span, zeros where the stream has none."""
+
     def __init__(self, start: Fraction, n_samples: int) -> None:
         self.start = start
         self._n = n_samples
@@ -383,9 +389,11 @@ class _SpanSamples:
         self._n_real = 0
 
     def end(self, zero: Fraction, rate_hz: int) -> int:
+        """Return the stream's sample after the span. zero: time of the stream's sample 0."""
         return round((self.start - zero) * rate_hz) + self._n
 
     def add(self, block: Floats, at: int) -> None:
+        """Copy the part of a block that lies in the span. at: the block's first sample, counted from the span's."""
         low = max(0, at)
         high = min(self._n, at + block.shape[1])
         if low >= high:
@@ -396,6 +404,7 @@ class _SpanSamples:
         self._n_real += high - low
 
     def done(self, n_channels: int) -> tuple[Floats, int]:
+        """Return (samples [channels, n], how many of them the stream had), and free them here."""
         samples = self._samples
         self._samples = None
         if samples is None:

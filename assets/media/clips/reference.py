@@ -111,6 +111,7 @@ class Gops:
         return gops
 
     def _gop_cut(self, points: "_Points", low: int, high: int) -> GopCut | None:
+        """Return the fewest packets between keyframes that show frames `low` to `high`; None without a first one."""
         first = bisect_right(points.pts, self._shown[low]) - 1
         if high < len(self._shown):
             stop = bisect_left(points.pts, self._shown[high])
@@ -125,6 +126,7 @@ class Gops:
         return GopCut(first=points.numbers[first], stop=end)
 
     def _inside(self, span: ClipSpan) -> GopCut | None:
+        """Return the most packets between keyframes inside a span; None if they last too short."""
         points = self._clean
         first = bisect_left(points.pts, span.start)
         stop = bisect_right(points.pts, span.end) - 1
@@ -132,7 +134,9 @@ class Gops:
             last = len(self._packets.pts)
             end = span.end
         else:
-            last, end = (points.numbers[stop], points.pts[stop]) if stop >= 0 else (0, 0)
+            last, end = 0, 0  # no keyframe in the span: too short
+            if stop >= 0:
+                last, end = points.numbers[stop], points.pts[stop]
         if first >= len(points.numbers) or end - points.pts[first] < self._shortest:
             return None
         return GopCut(first=points.numbers[first], stop=last)
@@ -353,6 +357,7 @@ def _extent(cut: GopCut, packets: Packets) -> ClipSpan:
 
 
 def _source_crcs(path: str, spans: Sequence[ClipSpan], audit: Mapping[str, Any]) -> Mapping[int, int]:
+    """Return pts -> checksum of each decoded frame of the spans. Raises: Unusable."""
     if not spans:
         return {}
     try:
@@ -389,6 +394,7 @@ def _same(
     base: Fraction,
     expected: Mapping[int, int],
 ) -> bool:
+    """Return whether a clip decodes to the source's frames at their times. expected: pts -> checksum of a frame."""
     import av
 
     source = [((at - pts[0]) * base, expected.get(at)) for at in pts]

@@ -105,6 +105,7 @@ class FrameStatistics:
         }
 
     def _measure(self) -> None:
+        """Add the statistics of the frames in the chunk, and empty it."""
         n = len(self._pts)
         if not n:
             return
@@ -141,6 +142,7 @@ class KeyframeHashes:
         self._n = 0
 
     def add(self, pts: int, text: str) -> None:
+        """Add the next keyframe's hash, if it is one of every `_every`. If there are too many, that number doubles."""
         if self._n % self._every == 0:
             if len(self.items) == MAX_HASHES:
                 self.items = self.items[::2]
@@ -260,6 +262,7 @@ def audit_video(path: str, policy: VideoPolicy = _POLICY, watcher: FrameWatcher 
 def _decode(
     container: "InputContainer", stream: "VideoStream", frames: "_FrameAudit"
 ) -> tuple[Row, Mapping[int, int]]:
+    """Decode the whole video, and return (its facts, pts -> checksum of some frames). Raises: Unusable."""
     import av
 
     waits = prepare_strict(stream)

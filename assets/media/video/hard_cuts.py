@@ -47,6 +47,7 @@ def _is_cut(
     mean_change: Floats,
     position: int,
 ) -> bool:
+    """Return whether a shot begins at a frame. std, mean_change: float [frames]."""
     # The cheap tests come first: of a video's frames, few need the correlations.
     lower_std = min(std[position - 1], std[position])
     if lower_std < FLAT_STD:
@@ -86,6 +87,7 @@ def _busier_side(mean_change: Floats, position: int) -> float:
 
 
 def _is_new_scene(last: Frames, first: Frames) -> bool:
+    """Return whether two frames show different scenes, also if the camera moved between them."""
     # A correlation over 35 shifts costs more than the histograms and the difference.
     difference = _histogram(last) - _histogram(first)
     n_differences = int(np.abs(difference).sum())

@@ -105,6 +105,7 @@ class Ledger:
         return ", ".join(f"{url}/{self._prefix}" for url in sorted(urls))
 
     def write(self, substitutions: Sequence[Substitution]) -> None:
+        """Log a batch's substitutions, and write them in a thread. Raises: the error of an earlier write."""
         ended = []
         if self._pending:
             ended = [write for write in self._pending if write.future.done()]

@@ -148,7 +148,7 @@ def resume(arguments: Namespace) -> Answer:
     from ..train.submitting import resume as resume_run
 
     spec = read_spec(arguments.spec, arguments.set)
-    spec = with_code(spec, None, stored=False)
+    spec = with_code(spec, None, stored=False)  # the copy of its code that the run started with, if any
     changed = changes(spec)
     notes = end_note(RunFolder(loader.Root(spec.record).store, spec.run))
     launcher = _launcher(spec.record, arguments)
@@ -191,9 +191,9 @@ def replay(arguments: Namespace) -> Answer:
 
     spec = read_spec(arguments.spec, arguments.set)
     cluster = parse_cluster(arguments) or Cluster()
-    spec = with_code(spec, None, stored=False)
+    spec = with_code(spec, None, stored=False)  # the copy of its code that the run started with, if any
     repeated = replay_spec(spec, arguments.steps)
-    nodes = arguments.not_on
+    nodes = arguments.not_on  # by default the nodes that did the steps: none repeats its own
     if cluster.engine in EXCLUDES and not nodes:
         nodes = step_nodes(RunFolder(loader.Root(spec.record).store, spec.run), *arguments.steps)
     place = submit_run(repeated, record_launcher(spec.record, without_nodes(cluster, nodes)))

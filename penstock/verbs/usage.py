@@ -135,7 +135,10 @@ def usage(arguments: Namespace) -> Answer:
 
 
 def _cost(arguments: Namespace, record: "UsageRecord", since_us: int, until_us: int) -> Answer:
-    """Return bytes, requests and GPU-hours per dataset or owner. Versions that no owner named have the row "-"."""
+    """Return bytes, requests and GPU-hours per owner, with --by owner, else per dataset.
+
+    Versions that no owner named have the row "-". record: starts that the launcher's or scheduler's accounting has.
+    """
     from ..train.goodput.run_usage import record_starts
     from ..usage.cost import group_costs
     from ..usage.prices import read_prices
@@ -156,7 +159,7 @@ def _cost(arguments: Namespace, record: "UsageRecord", since_us: int, until_us: 
     bodies = [row.to_json(prices) for row in rows]
     header = [by, "versions", "stored", "frees", "registered", "requests", "read", "GPU-hours"]
     form = ["{:<24}", " {:>8}", *[" {:>11}"] * 6]
-    names = ("stored_price_per_month", "freed_price_per_month", "read_price")
+    price_names = ("stored_price_per_month", "freed_price_per_month", "read_price")
     if prices is not None:
         header += [f"{prices.currency}/month", "frees/month", prices.currency]
         form += [" {:>11}"] * 3
@@ -166,18 +169,21 @@ def _cost(arguments: Namespace, record: "UsageRecord", since_us: int, until_us: 
         own += map(size, (row.nbytes, row.frees, row.registered))
         own += [f"{row.requests:,.0f}", size(row.read_nbytes), f"{row.gpu_hours:,.1f}"]
         if prices is not None:
-            own += [f"{body[name]:,.2f}" for name in names]
+            own += [f"{body[name]:,.2f}" for name in price_names]
         cells.append(own)
     text = "stored bytes, shared ones once; frees: if all versions of the row are retired; and trainings that read it:"
     lines: list[str | Table] = [text, Table(form=form, header=header, rows=cells)]
     answer = {"since_us": since_us, "until_us": until_us, "by": by, "cost": bodies}
-    if arguments.csv and arguments.by == "owner":  # --by dataset writes its GPU-hours as CSV instead
-        return answer, _csv(bodies or [{"name": ""}]), int(bool(problems))
+    # With --csv, `run_usage` writes the GPU-hours of --by dataset, and does not come here.
+    if arguments.csv and arguments.by == "owner":
+        csv_rows = bodies or [{"name": ""}]  # the header of a file without owners
+        return answer, _csv(csv_rows), int(bool(problems))
     answer["problems"] = problems
     return answer, [*lines, *map(line_text, problems)], int(bool(problems))
 
 
 def _record(arguments: Namespace, since_us: int, until_us: int) -> "UsageRecord":
+    """Return the starts of trainings, by Slurm's accounting or by the launcher's records."""
     from ..compute.cluster import Cluster
     from ..train.goodput.run_usage import launcher_usage, slurm_usage
     from ..train.launch.slurm_job import SlurmJobs
@@ -290,6 +296,7 @@ def _body(row: "UsageRow", price: float | None) -> dict[str, Any]:
 
 
 def _cells(row: "UsageRow", price: float | None) -> list[str]:
+    """Return a row of the table, in the order of `HEADER`. price: of a GPU-hour; None leaves out the last cell."""
     hours = (row.asked, row.allocated, row.new_steps, row.lost, row.other, row.unknown)
     rate = row.failures_per_1000_node_days
     return [
@@ -302,6 +309,7 @@ def _cells(row: "UsageRow", price: float | None) -> list[str]:
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:
+    """Return rows as CSV. rows: at least one; the first one's names are the header."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()

@@ -22,17 +22,15 @@ from .columns import column_findings, with_source
 from .contamination import BatchTexts, column_contaminations, compared_names, text_contaminations
 from .findings import (
     CHECK_NAMES,
-    IDENTITIES,
     DriftFinding,
     Thresholds,
     as_check,
     featurizer_findings,
-    live,
     non_finite_findings,
     schema_findings,
-    split_leaks,
     turned_findings,
 )
+from .split_leaks import IDENTITIES, live, split_leaks
 from .yields import Outcomes, outcome_findings, size_findings, units_findings
 
 if TYPE_CHECKING:
@@ -286,7 +284,9 @@ def drift(compared: GateInputs) -> CheckResult:
     findings += units_findings((now, compared.now.media), tables, thresholds, alpha)
     findings += size_findings(now, batches, thresholds)
     findings += schema_findings(_types(compared.now.samples), baseline.types)
-    findings += non_finite_findings(compared.now.samples, list(baseline.types))
+    findings += non_finite_findings(
+        compared.now.samples, [batch.samples for batch in baseline.batches], baseline.types
+    )
     summary = f"{len(now)} samples against {len(batches)} batches of {baseline.version.name}, {n_compared} comparisons"
     return as_check("drift", findings, summary, usual_known=len(batches) >= thresholds.min_batches)
 

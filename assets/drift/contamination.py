@@ -20,7 +20,8 @@ from penstock.search.overlap.sample_texts import field_texts, is_text, text_fiel
 from penstock.search.overlap.shingles import WIDTH
 
 from ..checks.tables import nearest_samples
-from .findings import IDENTITIES, DriftFinding, same_as
+from .findings import DriftFinding
+from .split_leaks import IDENTITIES, same_as
 
 if TYPE_CHECKING:
     import polars as pl

@@ -1,16 +1,11 @@
 """Thresholds of a dataset, measured differences, and the findings that stop a batch."""
 
-import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
-import loader
 from assets import invalid_option
-from loader.dataset.tables.parquet import TableFile, get_table_bytes
 from loader.errors import InvalidSpec
 from penstock.text import markdown_table
 
@@ -228,88 +223,6 @@ def as_check(
     )
 
 
-IDENTITIES = ("raw_sha256", "subject")
-
-
-def split_leaks(batch: "pl.DataFrame", version: "loader.Version | None") -> list[DriftFinding]:
-    """Find raw objects and subjects in several splits, within the batch or between batch and version."""
-    import polars as pl
-
-    findings = []
-    for name in IDENTITIES:
-        if not {name, "split"} <= set(batch.columns):
-            continue
-        identities = batch.select("key", name, pl.col("split").fill_null("")).drop_nulls(name)
-        frames = [identities.select(name, "split")]
-        if version is not None and len(identities):
-            frames.append(same_as(version, name, identities[name].unique()).select(name, "split"))
-        splits = pl.concat(frames).group_by(name).agg(pl.col("split").unique().sort())
-        leaking = splits.filter(pl.col("split").list.len() > 1)
-        if len(leaking):
-            keys = tuple(identities.filter(pl.col(name).is_in(leaking[name].implode()))["key"].head(5))
-            names = " and ".join(leaking["split"][0])
-            findings.append(
-                DriftFinding(
-                    what="leak across splits",
-                    column=name,
-                    before="one split each",
-                    now=f"{len(leaking)} in several splits, e.g. {names}",
-                    effect=len(leaking),
-                    certain=True,
-                    keys=keys,
-                )
-            )
-    return findings
-
-
-def same_as(version: "loader.Version", name: str, values: "pl.Series") -> "pl.DataFrame":
-    """Return part, row, split and the column `name` of the live samples with one of these values.
-
-    Reads these columns of each keys table, one in memory at a time.
-    """
-    import polars as pl
-
-    empty = {"part": pl.String, "row": pl.Int64, name: pl.String, "split": pl.String}
-    frames = [pl.DataFrame(schema=empty)]
-    for table in _keys_tables(version, name):
-        if "split" in table.columns:
-            split = pl.col("split")
-        else:
-            split = pl.lit(None, pl.String).alias("split")
-        frames.append(
-            table.filter(pl.col(name).is_in(values.implode())).select(
-                pl.col("part").cast(pl.String), pl.col("row").cast(pl.Int64), name, split.fill_null("")
-            )
-        )
-    rows = pl.concat(frames, how="vertical_relaxed")
-    if len(rows):
-        return rows.filter(live(version, rows))
-    return rows
-
-
-def _keys_tables(version: "loader.Version", name: str) -> Iterator["pl.DataFrame"]:
-    import polars as pl
-
-    for entry in version.manifest["samples"]:
-        if entry["group"] != "keys" or name not in entry["columns"]:
-            continue
-        columns = [one for one in ("part", "row", name, "split") if one in ("part", "row", *entry["columns"])]
-        file = TableFile.from_json(dict(entry))
-        yield pl.read_parquet(io.BytesIO(get_table_bytes(version.store, file)), columns=columns)
-
-
-def live(version: "loader.Version", rows: "pl.DataFrame") -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return a mask over (part, row): whether the version still has the sample."""
-    parts = version.parts
-    positions = parts.positions(rows["part"].to_list())
-    is_live = np.ones(len(rows), np.bool_)
-    numbers = rows["row"].to_numpy()
-    for position in np.intersect1d(np.unique(positions), parts.with_exclusions):
-        here = positions == position
-        is_live[here] = parts.live_members(int(position))[numbers[here]]
-    return is_live
-
-
 _SQUARE = 1.05
 """Largest ratio of a square image's sides."""
 _IDENTITY = ("version", "weights_sha256", "device", "dtype", "torch", "processor")
@@ -423,23 +336,33 @@ def schema_findings(now: Mapping[str, str], before: Mapping[str, str]) -> list[D
     return findings
 
 
-def non_finite_findings(samples: "pl.DataFrame", known: Sequence[str]) -> list[DriftFinding]:
-    """Find infinities in columns of floating-point numbers.
+def non_finite_findings(
+    samples: "pl.DataFrame", earlier: Sequence["pl.DataFrame"], known: Collection[str]
+) -> list[DriftFinding]:
+    """Find infinities in columns of floating-point numbers whose earlier batches have none.
 
     samples: of the batch. known: columns of the version; others are new, and nothing is usual in them.
     """
     findings = []
     for name in samples.columns:
-        if samples[name].dtype.is_float() and name in known:
-            n = int(samples[name].is_infinite().sum() or 0)
-            if n:
-                words: Any = {"before": "finite numbers", "now": f"{n} infinite"}
-                findings.append(
-                    DriftFinding(
-                        what="infinite",
-                        column=name,
-                        **words,
-                        certain=True,
-                    )
-                )
+        n_infinite = _count_infinite(samples, name)
+        if not n_infinite or name not in known:
+            continue
+        if any(_count_infinite(batch, name) for batch in earlier):
+            continue
+        finding = DriftFinding(
+            what="infinite",
+            column=name,
+            before="finite numbers",
+            now=f"{n_infinite} infinite",
+            certain=True,
+        )
+        findings.append(finding)
     return findings
+
+
+def _count_infinite(samples: "pl.DataFrame", name: str) -> int:
+    """Return the number of infinities in a column; 0 if it is missing or has no floating-point numbers."""
+    if name not in samples.columns or not samples[name].dtype.is_float():
+        return 0
+    return int(samples[name].is_infinite().sum() or 0)

@@ -3,6 +3,7 @@
 import csv
 import io
 import logging
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
@@ -13,7 +14,7 @@ import loader
 from loader.errors import InvalidRuntime, MissingDependency
 
 from ..places import check_root_or_records
-from ..text import line_text
+from ..text import line_text, terminal_text
 from ..units import parse_length, parse_size, size, utc_us
 from .verb import (
     Answer,
@@ -118,7 +119,7 @@ def usage(arguments: Namespace) -> Answer:
     body = {"since_us": since_us, "until_us": until_us, "by": by, "rows": bodies[:-1]}
     body |= {"total": bodies[-1], "problems": list(record.problems)}
     if arguments.csv:
-        return body, _csv(bodies), int(bool(record.problems))
+        return body, _csv_with_problems(bodies, record.problems), int(bool(record.problems))
     header = (by, *HEADER[1:], *(["price"] if arguments.price is not None else []))
     cells = [_cells(row, arguments.price) for row in (*rows, total)]
     # The form always has the price's column; without --price the header is one shorter.
@@ -177,7 +178,8 @@ def _cost(arguments: Namespace, record: "UsageRecord", since_us: int, until_us: 
     # With --csv, `run_usage` writes the GPU-hours of --by dataset, and does not come here.
     if arguments.csv and arguments.by == "owner":
         csv_rows = bodies or [{"name": ""}]  # the header of a file without owners
-        return answer, _csv(csv_rows), int(bool(problems))
+        answer["problems"] = problems
+        return answer, _csv_with_problems(csv_rows, problems), int(bool(problems))
     answer["problems"] = problems
     return answer, [*lines, *map(line_text, problems)], int(bool(problems))
 
@@ -306,6 +308,13 @@ def _cells(row: "UsageRow", price: float | None) -> list[str]:
         "-" if rate is None else f"{rate:,.1f}",
         *([] if price is None else [f"{row.allocated * price:,.2f}"]),
     ]
+
+
+def _csv_with_problems(rows: list[dict[str, Any]], problems: Sequence[str]) -> str:
+    """Return the rows as CSV, and print problems to standard error, which no table takes in."""
+    for problem in problems:
+        print(terminal_text(f"penstock: {problem}"), file=sys.stderr)
+    return _csv(rows)
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:

@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,8 +14,28 @@ from hypothesis import strategies as st
 from assets.drift.captions import caption_findings, object_texts
 from assets.drift.columns import count_zeros
 from assets.drift.distributions import Drawn, distance, distribution, level, ratio, settle_ties, stability
-from assets.drift.findings import UNKNOWN, EffectSize, Thresholds, is_notable
+from assets.drift.findings import UNKNOWN, EffectSize, Thresholds, is_notable, non_finite_findings
 from assets.drift.shares import Counted, index_difference, mix, share_difference
+
+
+@pytest.mark.parametrize(
+    ("earlier", "known", "found"),
+    [
+        ([[1.0, 2.0]], ["loss"], ["2 infinite"]),
+        ([[1.0], [math.inf]], ["loss"], []),
+        ([["a"]], ["loss"], ["2 infinite"]),
+        ([], ["loss"], ["2 infinite"]),
+        ([[1.0]], [], []),
+    ],
+    ids=["new", "usual", "other type", "no batch", "new column"],
+)
+def test_infinities_are_found_where_earlier_batches_have_none(
+    earlier: list[list[Any]], known: list[str], found: list[str]
+) -> None:
+    batch = pl.DataFrame({"loss": [1.0, math.inf, -math.inf], "key": ["a", "b", "c"]})
+    findings = non_finite_findings(batch, [pl.DataFrame({"loss": values}) for values in earlier], known)
+    assert [finding.now for finding in findings] == found
+
 
 ALPHA = 0.01
 DRAWS = 400

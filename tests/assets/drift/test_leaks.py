@@ -12,7 +12,7 @@ from assets.checks import CheckResult
 from assets.drift import Thresholds
 from assets.drift.compare import DRIFT_CHECKS, BatchFacts, GateInputs, recent_rows
 from assets.drift.contamination import BatchTexts
-from assets.drift.findings import same_as
+from assets.drift.split_leaks import same_as
 from loader.dataset.versions.samples_table import live_ordinals
 from loader.errors import DecodeFailed
 from penstock.search.overlap import protected_texts

@@ -148,6 +148,25 @@ def cluster(tmp_path: Path) -> Path:
     return tmp_path / "slurm.toml"
 
 
+@pytest.mark.parametrize("by", ["user", "owner"])
+def test_csv_has_no_problems_and_standard_error_names_them(
+    two_starts: RunFolder,
+    cluster: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    by: str,
+) -> None:
+    two_starts.store.put(two_starts.key("attempts/000002.json"), b"{")
+    (tmp_path / "lines").write_text("\n".join(JOBS))
+    monkeypatch.setattr("time.time_ns", lambda: 40_000 * 10**9)
+    options = ["--root", str(tmp_path / "root"), "--cluster", str(cluster), "--since", "1d"]
+    assert main(["usage", *options, "--by", by, "--csv"]) == 1
+    printed = capsys.readouterr()
+    assert "000002.json" not in printed.out
+    assert "attempts/000002.json is not a valid start" in printed.err
+
+
 def test_verb_reads_a_cluster(
     two_starts: RunFolder,
     cluster: Path,

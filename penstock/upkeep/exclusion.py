@@ -236,6 +236,7 @@ def _check_writable(root: "Root") -> None:
 def _matches(
     record: Exclusion, keys: Sequence[str], whole_objects: bool, stands: Mapping[str, Sequence[Exclusion]]
 ) -> bool:
+    """Return whether a record already excludes just these keys. stands: key -> records that are in force."""
     # Withdrawn in part: to exclude them again is a new decision.
     if not all(record in stands.get(key, ()) for key in record.keys):
         return False

@@ -305,9 +305,17 @@ def _sha256(data: bytes) -> str:
 
 
 def _difference(stored: bytes, other: bytes, first: str = "read", second: str = "stored") -> str:
-    at = next((i for i, (a, b) in enumerate(zip(stored, other, strict=False)) if a != b), 0)
-    part = stored[max(at - 20, 0) : at + 20]
-    return f"byte {at} {first} as {other[at : at + 1]!r} and {second} as {stored[at : at + 1]!r}, in {part!r}"
+    """Return where two texts of bytes first differ. first: verb for `other`. second: verb for `stored`."""
+    position = 0  # also if one is a beginning of the other
+    for i, (stored_byte, other_byte) in enumerate(zip(stored, other, strict=False)):
+        if stored_byte != other_byte:
+            position = i
+            break
+    start = max(position - 20, 0)
+    part = stored[start : position + 20]
+    other_byte_text = other[position : position + 1]
+    stored_byte_text = stored[position : position + 1]
+    return f"byte {position} {first} as {other_byte_text!r} and {second} as {stored_byte_text!r}, in {part!r}"
 
 
 def _have_same_content(n: int, stored: bytes, read: bytes) -> bool:

@@ -28,6 +28,8 @@ def find_stopped(
     """Return key -> sample. Searches the batches whose newest verdict is failed.
 
     Reads the tables of these batches. Parts that the collector deleted have no samples.
+
+    whole_objects: True excludes every sample ever cut from the same raw objects.
     """
     samples: dict[str, ExcludedSample] = {}
     verdicts = current_records(root.store, dataset, VERDICTS)
@@ -55,6 +57,7 @@ def _build_sample(
     row: dict[str, Any],
     whole_objects: bool,
 ) -> ExcludedSample:
+    """Return the sample of a row of a part's samples table. Absent and null facts become ""."""
     facts: dict[str, str] = {}
     for name in FACTS:
         facts[name] = row.get(name) or ""

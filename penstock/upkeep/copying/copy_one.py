@@ -303,10 +303,15 @@ class Transfer:
 
 def count_copy_requests(nbytes: int | None) -> tuple[int, int]:
     """Return how many (reads, writes) a copy of this size takes."""
-    if (nbytes or 0) <= HELD_BYTES:
-        return max(1, -(-(nbytes or 0) // PIECE_BYTES)), 1
+    known_nbytes = nbytes or 0
+    if known_nbytes <= HELD_BYTES:
+        n_pieces = -(-known_nbytes // PIECE_BYTES)  # rounded up
+        reads = max(1, n_pieces)  # an empty object is read, too
+        return reads, 1
+    n_ranges = -(-known_nbytes // MAX_BYTES)
+    n_parts = -(-known_nbytes // PART_BYTES)
     # Reads: as `PieceReader` makes them. Writes: a HEAD and a multipart upload.
-    return 2 + -(-(nbytes or 0) // MAX_BYTES), 3 + -(-(nbytes or 0) // PART_BYTES)
+    return 2 + n_ranges, 3 + n_parts
 
 
 # A single misread must not end a migration; three in a row are a fault of disk or network.
@@ -388,10 +393,15 @@ def _check_entry(source: Store, n: int, data: bytes, follower: bytes | None) -> 
 
 
 def _entries(source: Store, numbers: range) -> Iterator[bytes]:
+    """Yield the bytes of log entries, in order."""
+
+    def read(n: int) -> bytes:
+        return source.get(entry_key(n)).data
+
     with DaemonPool(READ_AHEAD, "penstock-migrate-log") as pool:
-        for at in range(0, len(numbers), READ_AHEAD):
+        for start in range(0, len(numbers), READ_AHEAD):
             # Reads run ahead of the writes, which must be in order.
-            yield from pool.map(lambda n: source.get(entry_key(n)).data, numbers[at : at + READ_AHEAD])
+            yield from pool.map(read, numbers[start : start + READ_AHEAD])
 
 
 def _previous_digest(data: bytes) -> str:

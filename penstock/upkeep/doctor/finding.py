@@ -83,7 +83,10 @@ class DoctorReport:
         return "\n".join([*lines, "", f"samples of a disk are read by: {self.native}", self._verdict()])
 
     def _verdict(self) -> str:
+        """Return the last line: the number of findings of each level, and whether a root may be here."""
         levels = [finding.level for finding in self.findings]
-        counted = ", ".join(f"{levels.count(level)} {level}" for level in ("ok", "note", "warn", "fail"))
-        end = "do not publish here before what failed is mended" if self.failed else "fit for a root"
-        return f"{counted}: {end}"
+        counts = [f"{levels.count(level)} {level}" for level in ("ok", "note", "warn", "fail")]
+        end = "fit for a root"
+        if self.failed:
+            end = "do not publish here before what failed is mended"
+        return f"{', '.join(counts)}: {end}"

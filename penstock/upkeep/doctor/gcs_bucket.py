@@ -42,13 +42,15 @@ def gcs_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
         )
         return
     except (GoogleAPIError, GoogleAuthError, OSError, ValueError) as error:
-        yield note("settings", f"not asked: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        message = " ".join(str(error).split())  # on one line; a response may be a page of HTML
+        yield note("settings", f"not asked: {type(error).__name__}: {message[:200]}")
         return
     yield from _settings(bucket)
     base = ""
     if prefix:
         base = f"{prefix}/"
-    yield from judge_rules(rules_of_gcs(list(bucket.lifecycle_rules)), base)
+    rules = rules_of_gcs(list(bucket.lifecycle_rules))
+    yield from judge_rules(rules, base)
     try:
         yield _uploads(bucket, gcs_endpoint(url, options), base)
     except (GoogleAuthError, OSError) as error:

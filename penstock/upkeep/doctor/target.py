@@ -36,14 +36,16 @@ def root(store: Store) -> Iterator[Finding]:
     except FormatTooNew as error:
         yield fail("root", str(error), "upgrade penstock before this root is used")
     except NotARoot as error:
-        other = next((one.key for one in store.list("") if not one.key.startswith(PROBES)), None)
+        other = next(
+            (one.key for one in store.list("") if not one.key.startswith(PROBES)), None
+        )  # the first key
         if other is None:
             yield ok("root", "nothing is there: the first root.write() makes it a root")
-        elif other == MARKER:
+        elif other == MARKER:  # it exists, but is damaged
             yield fail("root", str(error), f"restore {MARKER} from a mirror or a backup")
         else:
-            do = "give an empty prefix below this one: a root is never made among other things"
-            yield warn("root", f"no root, and it holds other things ({other} ...)", do)
+            advice = "give an empty prefix below this one: a root is never made among other things"
+            yield warn("root", f"no root, and it holds other things ({other} ...)", advice)
     else:
         yield ok("root", "a root is there, of a format that this penstock reads")
 

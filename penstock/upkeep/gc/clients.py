@@ -70,8 +70,10 @@ def now() -> Moment:
     """Return the current moment. `run` is the boot on Linux, sleep included, else this process."""
     at_us = time.time_ns() // 1000
     if boot := _boot():
-        return Moment(at_us=at_us, run=boot, run_us=time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000)
-    return Moment(at_us=at_us, run=_process(), run_us=time.monotonic_ns() // 1000)
+        boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        return Moment(at_us=at_us, run=boot, run_us=boot_ns // 1000)
+    process_ns = time.monotonic_ns()
+    return Moment(at_us=at_us, run=_process(), run_us=process_ns // 1000)
 
 
 def passed(before: Moment | None, now: Moment, most_us: int) -> int | None:
@@ -103,8 +105,9 @@ def earliest_us(before: Moment | None, now: Moment) -> int:
     So a clock that was set forward meanwhile makes nothing older.
     """
     if before is None or not before.run or before.run != now.run:
-        return now.at_us
-    return min(now.at_us, before.at_us + max(now.run_us - before.run_us, 0))
+        return now.at_us  # another boot or process: its clock does not go on from the last pass
+    since_us = max(now.run_us - before.run_us, 0)
+    return min(now.at_us, before.at_us + since_us)
 
 
 @cache
@@ -207,10 +210,12 @@ def read_signs(store: Store, name: str) -> Signs:
 
 
 def write_signs(store: Store, name: str, signs: Signs) -> None:
-    states = {key: [what, silent] for key, (what, silent) in signs.states.items()}
+    states = {key: [sign, silent_us] for key, (sign, silent_us) in signs.states.items()}
     assert signs.at is not None
     body = {"format": FORMAT, **signs.at.to_json(), "signs": states}
-    store.put(f"{FOLDER}{name}/signs.json", canonical({**body, "checksum": entry_checksum(body)}))
+    checksum = entry_checksum(body)
+    document = {**body, "checksum": checksum}
+    store.put(f"{FOLDER}{name}/signs.json", canonical(document))
 
 
 READ_AHEAD = 32

@@ -60,8 +60,17 @@ def listed(store: Store, prefix: str) -> Iterator["Listing"]:
 
 def as_batch(infos: Iterable[tuple[ObjectInfo, bool]]) -> pa.RecordBatch:
     """Return a batch with `SCHEMA`. infos: pairs of (object, whether it is a link)."""
-    rows = [(info.key, 0 if link else info.nbytes, link) for info, link in infos]
-    columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
+    keys = []
+    sizes = []
+    links = []
+    for info, is_link in infos:
+        nbytes = info.nbytes
+        if is_link:
+            nbytes = 0  # a deleted link frees nothing
+        keys.append(info.key)
+        sizes.append(nbytes)
+        links.append(is_link)
+    columns = (keys, sizes, links)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
     return pa.record_batch(arrays, schema=SCHEMA)
 
@@ -84,8 +93,11 @@ def stretch(ascending: pa.Array, keys: pa.Array) -> slice:
     """Return the slice of `ascending` that may contain elements of `keys`, which ascend too."""
     if not len(keys):
         return slice(0, 0)
-    # "\0" makes the smallest key above the last one.
-    return slice(_first(ascending, keys[0].as_py()), _first(ascending, keys[-1].as_py() + "\0"))
+    first_key = keys[0].as_py()
+    last_key = keys[-1].as_py()
+    start = _first(ascending, first_key)
+    stop = _first(ascending, last_key + "\0")  # "\0" makes the smallest key above the last one
+    return slice(start, stop)
 
 
 def _first(ascending: pa.Array, key: str) -> int:

@@ -194,8 +194,10 @@ def _creation_times(root: Root, versions: Sequence[VersionRecord]) -> dict[str, 
     def created(record: VersionRecord) -> int:
         # Its manifest may be gone, but the log's entry stays.
         if record.retired is not None:
-            return parse(record.n, root.store.get(entry_key(record.n)).data).at_us
-        return int(read_manifest(root.store, record.manifest, record.sha256)["created_us"])
+            data = root.store.get(entry_key(record.n)).data
+            return parse(record.n, data).at_us
+        manifest = read_manifest(root.store, record.manifest, record.sha256)
+        return int(manifest["created_us"])
 
     alive = [one for one in versions if one.retired is None]
     retired = [one for one in versions if one.retired is not None]

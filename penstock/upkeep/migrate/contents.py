@@ -106,6 +106,7 @@ def stale_derived(source: Store, target: Store) -> list[str]:
 
 
 def _read(store: Store, key: str) -> bytes | None:
+    """Return an object's bytes; None if it does not exist."""
     try:
         return store.get(key).data
     except ObjectNotFound:
@@ -115,17 +116,18 @@ def _read(store: Store, key: str) -> bytes | None:
 def missing_records(source: Store, target: Store) -> list[Item]:
     """Return the records under `follows/` that the mirror lacks.
 
-    List them before the log is read: every plan that they name is then among the small folders' objects, and every
-    version is in the log.
+    Call this before the log and the small folders are read. A record is written after what it names: the later reads
+    then find every plan and every version of these records.
     """
-    there = {info.key for info in target.list(FOLLOWS)}
-    missing = [info for info in source.list(FOLLOWS) if info.key not in there]
+    present = {info.key for info in target.list(FOLLOWS)}
+    missing = [info for info in source.list(FOLLOWS) if info.key not in present]
     return [Item(path=info.key, nbytes=info.nbytes) for info in missing]
 
 
 def _version(
     source: Store, state: State, record: VersionRecord, failed: Failed, left_out: LeftOut
 ) -> Iterator[Item]:
+    """Yield the objects of a version that its parent lacks; its manifest comes last."""
     try:
         manifest = read_manifest(source, record.manifest, record.sha256)
         base = _base(source, state, record)
@@ -154,14 +156,22 @@ def _version(
 
 
 def _merge_paths(source: Store, base: Mapping[str, Any], manifest: Mapping[str, Any]) -> set[str]:
-    merged = {file["path"] for file in base.get("shards", ())} - {one["path"] for one in manifest["shards"]}
-    tables = (TableFile.from_json(file) for file in base.get("shards", ()) if file["path"] in merged)
-    return {
-        path for file in tables for path in get_table(source, file, ["index_path"])["index_path"].to_pylist()
-    }
+    """Return paths of indexes in the parent's shards tables that this version merged into its own.
+
+    The mirror has these shards from the parent. base: the parent's manifest, or {}.
+    """
+    paths = {file["path"] for file in manifest["shards"]}
+    index_paths: set[str] = set()
+    for file in base.get("shards", ()):
+        if file["path"] in paths:
+            continue
+        table = get_table(source, TableFile.from_json(file), ["index_path"])
+        index_paths.update(table["index_path"].to_pylist())
+    return index_paths
 
 
 def _base(source: Store, state: State, record: VersionRecord) -> Mapping[str, Any]:
+    """Return the manifest of the version's parent; {} without one, or if it is retired."""
     parent = None
     if record.parent:
         parent = state.by_id(record.parent)
@@ -171,12 +181,17 @@ def _base(source: Store, state: State, record: VersionRecord) -> Mapping[str, An
 
 
 def _as_table(file: Reference) -> dict[str, Any]:
+    """Return the fields of a `TableFile`; a reference has no number of rows."""
     return {"path": file.path, "nbytes": file.nbytes, "sha256": file.sha256, "n_rows": 0}
 
 
 def _shards(
     source: Store, file: TableFile, may_exist: bool, merged: Container[str], failed: Failed
 ) -> Iterator[Item]:
+    """Yield the shards and indexes of a shards table. merged: paths of indexes that the mirror has, with their shards.
+
+    may_exist: as of `Item`.
+    """
     try:
         table = get_table(source, file, _COLUMNS)
     except PenstockError as error:

@@ -1,7 +1,7 @@
 """Estimate the cost of updating a mirror, and list the objects for other copy tools."""
 
 import shlex
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, TextIO
 
 from loader import Root
@@ -93,10 +93,12 @@ class MigrationPlan:
         """Set the costs. egress: USD per GB; None: the list price."""
         here = provider_prices(self.source)
         there = provider_prices(self.target)
-        # One provider: most copies stay in a region, where egress is free.
-        leaves = Prices() if here == there and egress is None else here
-        leaves = leaves if egress is None else replace(leaves, egress=egress)
-        self.egress_usd = self.nbytes / 1e9 * leaves.egress
+        usd_per_gb = here.egress
+        if egress is not None:
+            usd_per_gb = egress
+        elif here == there:
+            usd_per_gb = Prices().egress  # one provider: most copies stay in a region, where egress is free
+        self.egress_usd = self.nbytes / 1e9 * usd_per_gb
         self.requests_usd = (self.reads * here.read + self.writes * there.write) / 1000
 
     def to_text(self) -> str:

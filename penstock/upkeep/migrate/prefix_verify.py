@@ -1,6 +1,5 @@
 """Verify a copied plain prefix: compare both listings and the manifest, and with `full` every byte."""
 
-from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -47,12 +46,16 @@ class PrefixVerdict:
     def to_text(self) -> str:
         how = f"{self.read} of them read"
         if not self.full:
-            how = f"sizes and ETags{f', {how}' if self.read else ''} (--full reads every byte)"
+            n_read = ""
+            if self.read:
+                n_read = f", {how}"
+            how = f"sizes and ETags{n_read} (--full reads every byte)"
         lines = [
             f"{self.source} -> {self.target}: {self.checked} objects ({size(self.nbytes)}) are there, {how}; "
-            f"{self.extra} others at the target; {len(self.problems)} problems",
-            *(f"  {key}: {what}" for key, what in self.problems.items()),
+            f"{self.extra} others at the target; {len(self.problems)} problems"
         ]
+        for key, problem in self.problems.items():
+            lines.append(f"  {key}: {problem}")
         if self.unhashed:
             lines.append(f"  {self.unhashed} were accepted by size: --full compares them with the source")
         return "\n".join(lines)
@@ -61,51 +64,54 @@ class PrefixVerdict:
 def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | None = None) -> PrefixVerdict:
     """Compare the target with the source and the journal.
 
-    full: compare all objects in the target with their recorded hashes; an unhashed object is read at the source too.
-    Otherwise an object is read if its two ETags may be MD5s and differ. This stops at the first such pair with
-    equal bytes: ETags (with KMS) then prove nothing.
+    full: read every object at the target and compare it with its recorded hash, or, if it has none, with the source.
+    Otherwise an object is read only if its two ETags may be MD5s and differ. If such an object has equal bytes, the
+    store's ETags prove nothing (with KMS), and no more objects are read.
 
     Raises: as `check_places`; as listing.
     """
     check_places(source, target)
     verdict = PrefixVerdict(source=source.url, target=target.url, full=full)
     pool = DaemonPool(AT_ONCE, "penstock-verify")
-    refused = dict[str, str]()
+    refused = dict[str, str]()  # key -> why a listing cannot return it
     try:
         with Journal(target, FOLDER, scratch) as journal:
-            waiting: list[tuple[Sides, Future[str]]] = []
-            etags_tell = True
+            comparisons: list[tuple[Sides, Future[str]]] = []  # submitted, oldest first
+            etags_are_hashes = True  # until two objects with other ETags have equal bytes
 
-            def take() -> None:
-                nonlocal etags_tell
-                sides, result = waiting.pop(0)
-                if _take(sides, result.result(), verdict, journal) and _differ(sides):
-                    etags_tell = False
+            def finish_oldest() -> None:
+                nonlocal etags_are_hashes
+                sides, comparison = comparisons.pop(0)
+                is_equal = _record_comparison(sides, comparison.result(), verdict, journal)
+                if is_equal and _etags_differ(sides):
+                    etags_are_hashes = False
 
-            def seen() -> Iterator[Sides]:
-                for sides in both_sides(source, target, journal, refused.__setitem__):
-                    if _is_there(source, sides, verdict) and (full or (etags_tell and _differ(sides))):
-                        waiting.append((sides, pool.submit(_compare, source, target, sides)))
-                    # A bounded number ahead: a listing may have millions of objects.
-                    while len(waiting) >= 4 * AT_ONCE:
-                        take()
-                    yield sides
-
-            for _ in progress(seen(), "verify"):
-                pass
-            while waiting:
-                take()
+            all_sides = both_sides(source, target, journal, refused.__setitem__)
+            for sides in progress(all_sides, "verify"):
+                if not _check_listed(source, sides, verdict):
+                    continue
+                must_read = full or (etags_are_hashes and _etags_differ(sides))
+                if must_read:
+                    comparison = pool.submit(_compare, source, target, sides)
+                    comparisons.append((sides, comparison))
+                # A bounded number ahead: a listing may have millions of objects.
+                while len(comparisons) >= 4 * AT_ONCE:
+                    finish_oldest()
+            while comparisons:
+                finish_oldest()
             # What this run hashed, the next one compares without the source.
             if full:
                 journal.keep()
         refused.update(omitted_files(source))
-        verdict.problems.update((path, f"never copied: {why}") for path, why in refused.items())
+        for path, why in refused.items():
+            verdict.problems[path] = f"never copied: {why}"
     finally:
         pool.dismiss()
     return verdict
 
 
-def _is_there(source: Store, sides: Sides, verdict: PrefixVerdict) -> bool:
+def _check_listed(source: Store, sides: Sides, verdict: PrefixVerdict) -> bool:
+    """Compare what the listings and the journal have of an object; return whether its bytes can be compared."""
     here = sides.source
     there = sides.target
     noted = sides.noted
@@ -121,7 +127,9 @@ def _is_there(source: Store, sides: Sides, verdict: PrefixVerdict) -> bool:
         return False
     verdict.checked += 1
     verdict.nbytes += here.nbytes
-    verdict.unhashed += noted is None or not noted.digest
+    verdict.unhashed += (
+        noted is None or not noted.digest
+    )  # `_record_comparison` takes it back if it reads the bytes
     if noted is not None and noted.etag != here.etag:
         verdict.problems[sides.key] = (
             "another object at the source than was copied (its ETag): run the migration again"
@@ -129,48 +137,57 @@ def _is_there(source: Store, sides: Sides, verdict: PrefixVerdict) -> bool:
     return True
 
 
-def _differ(sides: Sides) -> bool:
+def _etags_differ(sides: Sides) -> bool:
+    """Return whether the ETags, if they are MD5s, prove that the objects differ."""
     return bool(sides.source and sides.target and differ(sides.source.etag, sides.target.etag))
 
 
 def _compare(source: Store, target: Store, sides: Sides) -> str:
+    """Return the digest of the target's bytes if they are right, else "!" and what is wrong."""
     try:
         assert sides.target is not None
-        right = ""
+        expected = ""
         if sides.noted:
-            right = sides.noted.digest
+            expected = sides.noted.digest
         where = "when it was copied"
-        there = _digest(target, sides.key, sides.target.nbytes, right)
-        if not right:
-            right = _digest(source, sides.key, sides.target.nbytes, there)
+        actual = _digest(target, sides.key, sides.target.nbytes, expected)
+        if not expected:
+            expected = _digest(source, sides.key, sides.target.nbytes, actual)
             where = "at the source"
     except PenstockError as error:
         return f"!{error}"
-    if there == right:
-        return there
-    return f"!{in_words(there)} at the target, {in_words(right)} {where}"
+    if actual == expected:
+        return actual
+    return f"!{in_words(actual)} at the target, {in_words(expected)} {where}"
 
 
-def _take(sides: Sides, result: str, verdict: PrefixVerdict, journal: Journal) -> bool:
+def _record_comparison(sides: Sides, result: str, verdict: PrefixVerdict, journal: Journal) -> bool:
+    """Record the result of `_compare`; return whether the bytes are right."""
     if result.startswith("!"):
         verdict.problems[sides.key] = result[1:]
         return False
     verdict.read += 1
     if sides.noted is None or not sides.noted.digest:
         assert sides.source is not None
-        # `_is_there` counted it before its bytes were read.
+        # `_check_listed` counted it before its bytes were read.
         verdict.unhashed -= 1
         if verdict.full:
-            journal.add(
-                Copied(path=sides.key, nbytes=sides.source.nbytes, digest=result, etag=sides.source.etag)
+            copied = Copied(
+                path=sides.key,
+                nbytes=sides.source.nbytes,
+                digest=result,
+                etag=sides.source.etag,
             )
+            journal.add(copied)
     return True
 
 
 def _digest(store: Store, key: str, nbytes: int, like: str) -> str:
+    """Return the digest of an object's bytes, by the algorithm of the digest `like`; sha256 if that is ""."""
     digest = Digest(like, "sha256")
-    etag = None
+    etag = None  # after the first range: an object that is replaced meanwhile raises an error
     for offset in range(0, nbytes, MAX_BYTES):
-        data, etag = store.get_range(key, offset, min(MAX_BYTES, nbytes - offset), etag)
+        length = min(MAX_BYTES, nbytes - offset)
+        data, etag = store.get_range(key, offset, length, etag)
         digest.update(data)
     return str(digest)

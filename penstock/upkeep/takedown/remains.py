@@ -122,12 +122,15 @@ _AZURE = ("az://", "abfs://", "abfss://", "azure://")
 def noncurrent(
     store: Store, paths: Sequence[str], client: Any = None, *, stated: bool = False, mirror: str = ""
 ) -> Iterator[Place]:
-    """Yield a check result for each version and upload kept of these paths, or one clean result without any.
+    """Yield a failed check for each version and upload that a store keeps of deleted paths.
+
+    If a listed store keeps none, yield one clean check. A local folder keeps no versions: yield a failed check for each
+    unfinished file there, whatever its path, or nothing.
 
     Costs a request per path, one per version, and one per 1,000 uploads; a walk for a local folder.
 
-    client: boto3 client for S3. stated: the caller states that an unlistable store keeps nothing. mirror: its URL, or
-    "".
+    client: boto3 client for S3; None makes one. stated: the caller states that an unlistable store keeps nothing.
+    mirror: URL of the mirror that `store` is, or "" for the primary.
     """
     if not paths:
         return
@@ -137,36 +140,42 @@ def noncurrent(
         return
     what = "noncurrent versions and unfinished uploads"
     place: Place = {"check": "noncurrent", "what": what, "url": mirror or store.url}
-    run = f"{RUN} --mirror {mirror}" if mirror else RUN
-    count = 0
+    command = RUN
+    if mirror:
+        command = f"{RUN} --mirror {mirror}"
+    n_remnants = 0
     try:
         for remnant in _bucket_remains(store.url, paths, client):
-            count += 1
-            why = remnant.hindrance or f"{run} deletes it"
+            n_remnants += 1
+            why = remnant.hindrance or f"{command} deletes it"
             yield {**place, "what": remnant.what, "path": remnant.path, "clean": False, "why": why}
     except Unseen as unseen:
         if stated:
             evidence = f"stated by the author of this proof, not listed ({unseen}): the store keeps none"
             yield {**place, "clean": True, "evidence": evidence}
         else:
-            do = f"if its operator confirms that it keeps none, pass --keeps-nothing {mirror or store.url}"
-            yield {**place, "clean": False, "why": f"{unseen}; {do}"}
+            advice = (
+                f"if its operator confirms that it keeps none, pass --keeps-nothing {mirror or store.url}"
+            )
+            yield {**place, "clean": False, "why": f"{unseen}; {advice}"}
         return
-    if not count:
+    if not n_remnants:
         yield {**place, "clean": True, "evidence": f"none of {len(paths)} paths has any"}
 
 
 def _unfinished_uploads(store: Store, mirror: str) -> Iterator[Place]:
+    """Yield a failed check for each unfinished file of a local root, which may have deleted bytes."""
     for info in list_with_unfinished(store, ""):
-        if is_unfinished(info.key) and not info.key.startswith(SIGNS_OF_LIFE):
-            if not info.key.startswith("data/"):
-                why = "penstock gc sweep --apply deletes it when its writer has long been silent"
-            elif mirror:
-                why = "its writer is at work, or was killed: then delete the file"
-            else:
-                why = "penstock gc sweep --apply deletes it when its transaction is over"
-            place: Place = {"check": "noncurrent", "what": "a file that was not finished", "path": info.key}
-            yield {**place, "url": mirror or store.url, "clean": False, "why": why}
+        if not is_unfinished(info.key) or info.key.startswith(SIGNS_OF_LIFE):
+            continue
+        if not info.key.startswith("data/"):
+            why = "penstock gc sweep --apply deletes it when its writer has long been silent"
+        elif mirror:
+            why = "its writer is at work, or was killed: then delete the file"
+        else:
+            why = "penstock gc sweep --apply deletes it when its transaction is over"
+        place: Place = {"check": "noncurrent", "what": "a file that was not finished", "path": info.key}
+        yield {**place, "url": mirror or store.url, "clean": False, "why": why}
 
 
 def delete_noncurrent(store: Store, paths: Sequence[str], client: Any = None) -> int:
@@ -195,19 +204,18 @@ def _bucket_remains(url: str, paths: Sequence[str], client: Any) -> Iterator[Rem
 
 
 def _delete(client: Any, url: str, paths: Sequence[str]) -> int:
-    free = [
-        remnant.delete
-        for remnant in _s3_remains(client, url, paths)
-        if remnant.delete is not None and not remnant.hindrance
-    ]
+    """Delete the remnants that nothing hinders; return their number. Raises: Unseen."""
+    free = [remnant for remnant in _s3_remains(client, url, paths) if not remnant.hindrance]
+    deletions = [remnant.delete for remnant in free if remnant.delete is not None]
+    # Not above: `_s3_remains` has the message for an environment without boto3.
     from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 
     try:
-        for delete in free:
+        for delete in deletions:
             delete()
     except (BotoCoreError, ClientError) as error:
         raise Unseen(type(error).__name__) from None
-    return len(free)
+    return len(deletions)
 
 
 def _s3_remains(client: Any, url: str, paths: Sequence[str]) -> Iterator[Remnant]:
@@ -313,9 +321,15 @@ def cache_places(record: TakedownRecord, folders: Sequence[str], root: Root) -> 
 
 def _shards(record: TakedownRecord) -> set[tuple[str, int]]:
     """Return (SHA-256, bytes) of the shards whose pages go."""
-    shards = {(place["sha256"], place["nbytes"]) for place in record.having("absent") if "nbytes" in place}
-    registered = {tuple(place["pages"]) for place in record.having("registered") if "pages" in place}
-    return shards | registered
+    shards: set[tuple[str, int]] = set()
+    for place in record.having("absent"):
+        if "nbytes" in place:
+            shards.add((place["sha256"], place["nbytes"]))
+    for place in record.having("registered"):
+        if "pages" in place:
+            sha256, nbytes = place["pages"]
+            shards.add((sha256, nbytes))
+    return shards
 
 
 def page_prefixes(record: TakedownRecord) -> set[str]:
@@ -383,10 +397,12 @@ def still_there(store: Store, places: Iterable[Place]) -> list[str]:
 
 
 def _paths_to_delete(store: Store, record: TakedownRecord, root: Store) -> list[str]:
+    """Return the paths in a mirror that the takedown deletes. root: the primary's store."""
     # An object that the root made again is clean; one that the root lacks is the former one.
     remade = still_there(store, record.having("remade"))
-    deleted = [path for path in remade if not is_there(root, path)]
-    return still_there(store, record.having("absent")) + deleted + _former(store, record, root)
+    stale = [path for path in remade if not is_there(root, path)]
+    absent = still_there(store, record.having("absent"))
+    return absent + stale + _former(store, record, root)
 
 
 def _former(store: Store, record: TakedownRecord, root: Store) -> list[str]:

@@ -152,8 +152,11 @@ class Steps:
 
     def _note_found(self) -> None:
         own = self.marks.hashes
+        hashes = {}
+        if own:
+            hashes[self.dataset] = own
         places = [*self._findings.places, *self._zeros()]
-        add_to_record(self._root.store, self._deny.n, places, {self.dataset: own} if own else {})
+        add_to_record(self._root.store, self._deny.n, places, hashes)
 
     def _publish(self) -> str:
         record = None

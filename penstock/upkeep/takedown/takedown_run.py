@@ -77,12 +77,18 @@ def _keys(root: Root, of: Findings) -> set[str]:
     """Return the keys of the denied samples in all versions that can be read."""
 
     def version_keys(versions: WholeVersions) -> set[str]:
-        files = {file["path"]: file for _, version in versions for file in keys_files(version)}
+        """Return the keys of the denied rows in these versions."""
+        files = {}  # path -> file: versions share files
+        for _, version in versions:
+            for file in keys_files(version):
+                files[file["path"]] = file
         keys: set[str] = set()
         for file in files.values():
             table = read_names(root.store, file).select(["part", "row", "key"])
-            columns = (column.to_pylist() for column in table.columns)
-            keys.update(key for part, row, key in zip(*columns, strict=True) if row in of.rows.get(part, ()))
+            part_names, rows, row_keys = (column.to_pylist() for column in table.columns)
+            for part, row, key in zip(part_names, rows, row_keys, strict=True):
+                if row in of.rows.get(part, ()):
+                    keys.add(key)
         return keys
 
     return read_whole_versions(root, of.dataset, version_keys)

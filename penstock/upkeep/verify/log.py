@@ -101,7 +101,9 @@ def _chain_problem(store: Store, links: list[Entry], n: int) -> Problem:
 
 
 def _gap_problems(store: Store, read: int, numbers: set[int]) -> Iterator[Problem]:
-    for first, last in gaps([read, *sorted(n for n in numbers if n > read)]):
+    """Yield a problem for each gap in the log. read: last entry read. numbers: entries that the listing has."""
+    later = sorted(n for n in numbers if n > read)
+    for first, last in gaps([read, *later]):
         if not is_there(store, entry_key(first)):  # if it exists, it was created after the listing
             what = f"{missing_error(first, last)}. Later entries, and the versions that they name, were not checked"
             yield Problem(address=entry_key(first), what=what)

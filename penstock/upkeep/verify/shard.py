@@ -104,19 +104,28 @@ def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) ->
 
     Costs one index row group and one range: only the header, if the field is larger than `BLOCK_BYTES`.
     """
-    rows = index.read_group(index.row_group_number(index.n_rows - 1))
+    last_row = index.n_rows - 1
+    rows = index.read_group(index.row_group_number(last_row))
+    key = rows.keys[-1]
     name = min(rows.nbytes, key=lambda field: int(rows.nbytes[field][-1]))
-    offset, nbytes, crc = (int(table[name][-1]) for table in (rows.offset, rows.nbytes, rows.crc32c))
-    header = member_header(member_name(rows.keys[-1], name), nbytes)
+    offset = int(rows.offset[name][-1])
+    nbytes = int(rows.nbytes[name][-1])
+    crc = int(rows.crc32c[name][-1])
+    header = member_header(member_name(key, name), nbytes)
     n_checked = 0
     if nbytes <= BLOCK_BYTES:
         n_checked = nbytes
-    data = version.store.get_range(shard["path"], offset - len(header), len(header) + n_checked).data
+    start = offset - len(header)
+    data = version.store.get_range(shard["path"], start, len(header) + n_checked).data
     span = f"{shard['group']}[{offset}:{offset + nbytes}]"
-    where = f"{version.name}/{shard['part']} {span} sample {rows.keys[-1]!r} field {name!r} ({shard['path']})"
+    where = f"{version.name}/{shard['part']} {span} sample {key!r} field {name!r} ({shard['path']})"
     if data[: len(header)] != header:
         yield Problem(address=where, what="the tar header before it is not this member's")
-    elif n_checked and (actual := extend(0, data[len(header) :])) != crc:
+        return
+    if not n_checked:
+        return
+    actual = extend(0, data[len(header) :])
+    if actual != crc:
         yield Problem(address=where, what=f"its CRC-32C is {actual:08x}, the index states {crc:08x}")
 
 

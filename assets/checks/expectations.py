@@ -24,7 +24,9 @@ Scalar = bool | int | float | str
 
 _N_SHOWN = 5  # unexpected values
 _MAPS = ("not_null", "between", "in_set", "unique", "matches")
+"""Kinds that check each row by itself: only these have a `max_share`, and pass if `where` selects no row."""
 _NEEDS: Mapping[str, tuple[str, ...]] = {"in_set": ("values",), "matches": ("pattern",)}
+"""Kind -> fields that it cannot do without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,9 @@ class Expectation:
                 given=(self.low, self.high),
                 accepted="finite numbers, None for no limit",
             )
-        if bool(self.column) == (self.kind == "row_count"):
+        has_column = self.column != ""
+        needs_column = self.kind != "row_count"
+        if has_column != needs_column:
             raise InvalidSpec(
                 f"{self}: row_count takes no column, every other kind takes one",
                 what="column",
@@ -200,21 +204,29 @@ def run_expectations(
     else:
         lazy = pl.concat([pl.scan_parquet(path) for path in table], how="diagonal_relaxed")
     types = lazy.collect_schema()
-    named = {item.column for item in suite} | {item.where[0] for item in suite if item.where}
+    named = {item.column for item in suite}
+    for item in suite:
+        if item.where is not None:
+            column, _ = item.where
+            named.add(column)
     names = sorted(named & set(types.names()))
-    frame = lazy.with_row_index("__row").select("__row", *names).collect()  # counts rows even without columns
-    results = dict(_wrong_types(suite, {name: str(dtype) for name, dtype in types.items()}))
+    with_index = lazy.with_row_index("__row")  # so that the frame has its rows even without columns
+    frame = with_index.select("__row", *names).collect()
+    type_names = {name: str(dtype) for name, dtype in types.items()}
+    results = dict(_wrong_types(suite, type_names))  # number in the suite -> result
     # A rule over no rows passes, whatever Great Expectations answers for an empty table.
     results |= _of_no_rows(suite, frame)
-    rest = {n: item for n, item in enumerate(suite) if n not in results}
-    if rest:
-        results |= _validate(frame, rest)
-    return CheckReport(n_rows=len(frame), results=tuple(results[n] for n in range(len(suite))))
+    remaining = {n: item for n, item in enumerate(suite) if n not in results}
+    if remaining:
+        results |= _validate(frame, remaining)
+    in_order = tuple(results[n] for n in range(len(suite)))
+    return CheckReport(n_rows=len(frame), results=in_order)
 
 
 def _wrong_types(
     suite: Sequence[Expectation], types: Mapping[str, str]
 ) -> Iterator[tuple[int, ExpectationResult]]:
+    """Yield (number in the suite, failed result) for columns of another type. types: column -> polars type."""
     for number, item in enumerate(suite):
         type_ = types.get(item.column)
         if item.kind == "column" and item.type and type_ not in (None, item.type):
@@ -230,20 +242,24 @@ def _wrong_types(
 
 
 def _of_no_rows(suite: Sequence[Expectation], frame: "pl.DataFrame") -> dict[int, ExpectationResult]:
-    conditions = {item.where for item in suite if item.where and item.where[0] in frame.columns}
-    none = {(name, value) for name, value in conditions if not (frame[name] == value).any()}
-    return {
-        number: ExpectationResult(
+    """Return number in the suite -> passed result, for rules whose `where` no row fulfils."""
+    results: dict[int, ExpectationResult] = {}
+    for number, item in enumerate(suite):
+        if item.where is None or item.kind not in _MAPS:
+            continue
+        column, value = item.where
+        if column not in frame.columns or (frame[column] == value).any():
+            continue
+        results[number] = ExpectationResult(
             expectation=item,
             status="passed",
             observed="there are no such rows",
         )
-        for number, item in enumerate(suite)
-        if item.where in none and item.kind in _MAPS
-    }
+    return results
 
 
 def _validate(frame: "pl.DataFrame", suite: Mapping[int, Expectation]) -> dict[int, ExpectationResult]:
+    """Evaluate expectations by Great Expectations. suite: number in the caller's suite -> expectation."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # raised by modules that it imports
@@ -256,14 +272,17 @@ def _validate(frame: "pl.DataFrame", suite: Mapping[int, Expectation]) -> dict[i
     # It would otherwise report each run to its vendor, and wait for the network.
     context.enable_analytics(False)
     context.variables.progress_bars = {"globally": False, "metric_calculations": False}
-    asset = context.data_sources.add_pandas("tables").add_dataframe_asset("table")
+    source = context.data_sources.add_pandas("tables")
+    asset = source.add_dataframe_asset("table")
     batch = asset.add_batch_definition_whole_dataframe("whole")
     translated = [_translate(number, item) for number, item in suite.items()]
-    suite_ = context.suites.add(gx.ExpectationSuite(name="suite", expectations=translated))
-    definition = gx.ValidationDefinition(name="validation", data=batch, suite=suite_)
-    answer = context.validation_definitions.add(definition).run(
-        # Arrow-backed: plain pandas turns integers with nulls into floats, and nulls into NaN.
-        batch_parameters={"dataframe": frame.to_pandas(use_pyarrow_extension_array=True)},
+    gx_suite = context.suites.add(gx.ExpectationSuite(name="suite", expectations=translated))
+    definition = gx.ValidationDefinition(name="validation", data=batch, suite=gx_suite)
+    validation = context.validation_definitions.add(definition)
+    # Arrow-backed: plain pandas turns integers with nulls into floats, and nulls into NaN.
+    dataframe = frame.to_pandas(use_pyarrow_extension_array=True)
+    answer = validation.run(
+        batch_parameters={"dataframe": dataframe},
         result_format={"result_format": "SUMMARY", "partial_unexpected_count": _N_SHOWN},
     )
     # An expectation without an answer counts as failed, not as passed.
@@ -282,6 +301,7 @@ def _validate(frame: "pl.DataFrame", suite: Mapping[int, Expectation]) -> dict[i
 
 
 def _translate(number: int, item: Expectation) -> Any:
+    """Return an expectation as an object of Great Expectations, which returns `number` with its answer."""
     gxe: Any = import_module("great_expectations.expectations")
     conditions: Any = import_module("great_expectations.expectations.row_conditions")
     options: dict[str, Any] = {"meta": {"number": number}}
@@ -291,6 +311,7 @@ def _translate(number: int, item: Expectation) -> Any:
         return gxe.ExpectTableRowCountToBeBetween(min_value=item.low, max_value=item.high, **options)
     options["column"] = item.column
     if item.kind == "column":
+        # Without `row_condition`: the table has the column or lacks it, whichever rows `where` selects.
         return gxe.ExpectColumnToExist(column=item.column, meta=options["meta"])
     # 1 - 0.58 is 0.42000000000000004: unrounded, a share of exactly 58 % would fail.
     options["mostly"] = round(1 - item.max_share, 12)
@@ -324,19 +345,22 @@ def _result(item: Expectation, answer: Any) -> ExpectationResult:
     elif item.kind == "row_count":
         observed = f"{facts['observed_value']} rows"
     else:
-        shown = ", ".join(repr(value) for value in facts.get("partial_unexpected_list", [])[:_N_SHOWN])
+        values = facts.get("partial_unexpected_list", [])
+        examples = ", ".join(repr(value) for value in values[:_N_SHOWN])
         observed = f"{facts['unexpected_count']} of {facts['element_count']} rows do not"
-        observed += f", e.g. {shown}" if shown and item.kind != "not_null" else ""
+        if examples and item.kind != "not_null":  # there, each is null
+            observed += f", e.g. {examples}"
     return ExpectationResult(expectation=item, status=status, observed=observed)
 
 
 def _first_error(info: Mapping[str, Any]) -> str:
+    """Return the first error's message in `exception_info` of Great Expectations; "" without an error."""
     if "raised_exception" in info:
         # The information is one record, or a record per metric.
-        several = [info]
+        records = [info]
     else:
-        several = list(info.values())
-    messages = [str(one.get("exception_message")) for one in several if one.get("raised_exception")]
-    if messages:
-        return messages[0]
+        records = list(info.values())
+    for record in records:
+        if record.get("raised_exception"):
+            return str(record.get("exception_message"))
     return ""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -93,17 +93,18 @@ class CheckResult:
 
 
 def _severity(severity: Any) -> Severity:
+    """Return "error" or "warn". severity: one of both, or Dagster's AssetCheckSeverity. Raises: InvalidSpec."""
     word = severity
     if isinstance(severity, Enum):
-        from dagster import AssetCheckSeverity  # the caller has imported it
+        from dagster import AssetCheckSeverity  # a caller that has such a value has imported it before
 
-        word = None
+        word = None  # an enum that also is a text would pass otherwise
         if isinstance(severity, AssetCheckSeverity):
             word = severity.value.lower()
-    if isinstance(word, str) and word in get_args(Severity):
-        if word == "warn":
-            return "warn"
+    if isinstance(word, str) and word == "error":
         return "error"
+    if isinstance(word, str) and word == "warn":
+        return "warn"
     raise InvalidSpec(
         f"severity={severity!r}; accepted: 'error', 'warn', or Dagster's AssetCheckSeverity",
         what="severity",

@@ -1,6 +1,6 @@
 """Table checks: reject rate, sample rate, counts, nulls, schema, near-duplicates; a missing column fails."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -203,6 +203,7 @@ def _absent(
     table: "pl.DataFrame",
     severity: Severity,
 ) -> CheckResult:
+    """Return the failed result of the check `name`, whose column the table lacks."""
     return CheckResult(
         name=name,
         passed=False,
@@ -232,50 +233,72 @@ def near_duplicates_across_splits(
     """Check that no photo, clip or document has a near-duplicate in another split of the batch or the newest version.
 
     Compares perceptual hashes; samples of `kinds` without one fail. Documents are compared by `dup_of`, which
-    `NearDuplicates(text=, action="mark")` writes; if some fail, no image is
-    compared. Value: number of failing samples.
+    `NearDuplicates(text=, action="mark")` writes; if some fail, no image is compared. Value: number of failing samples.
+
+    baseline: samples table of the newest version; None without one. max_distance: bits in which hashes of
+    near-duplicates differ at most. mirrored: compare mirror images, too.
     """
     documents = marked_copies(table, baseline)
     if documents:
-        named = [f"{key!r} ({split}) and {other!r} ({of})" for key, split, other, of in documents[:_NAMED]]
-        pairs_ = "; ".join(named)
-        return _result(
-            len(documents),
-            f"{len(documents)} documents are near-duplicates of one in another split: {pairs_}",
-            severity,
-            markdown_table(("sample", "split", "near-duplicate", "its split"), documents[:_SHOWN]),
-        )
+        return _result_of_documents(documents, severity)
+
+    samples = table
     if "kind" in table.columns:
         samples = table.filter(table["kind"].is_in(list(kinds)))
-    else:
-        samples = table
-    if not len(samples):
+    n_samples = len(samples)
+    if not n_samples:
         return _result(0, f"there are no samples of kind {' or '.join(sorted(kinds))}", severity)
     if missing := [name for name in ("kind", "split", "phash") if name not in table.columns]:
-        return _result(len(samples), f"the table has no column {missing[0]!r}", severity)
+        return _result(n_samples, f"the table has no column {missing[0]!r}", severity)
     if n_unhashed := samples["phash"].null_count():
-        return _result(
-            n_unhashed, f"{n_unhashed} of {len(samples)} samples have no perceptual hash", severity
-        )
+        return _result(n_unhashed, f"{n_unhashed} of {n_samples} samples have no perceptual hash", severity)
+
+    # Equal images are compared once, as one candidate; `members` lists the samples behind each.
     new, members = best_of_groups(cast_columns(samples), ungrouped=False)
-    across = _nearest_pairs(new, new, max_distance, mirrored)
+    pairs_by_row = _nearest_pairs(new, new, max_distance, mirrored)
     if baseline is not None:
         names = [name for name in compared_schema() if name in baseline.collect_schema()]
         published = cast_columns(baseline.select(names).collect())
-        others, _ = best_of_groups(published.filter(published["kind"].is_in(list(kinds))), ungrouped=False)
+        published = published.filter(published["kind"].is_in(list(kinds)))
+        others, _ = best_of_groups(published, ungrouped=False)
         # A pair within the batch wins over one with the version: neither sample is published yet.
-        across = _nearest_pairs(new, others, max_distance, mirrored) | across
-    # Equal images are compared once; `members` lists the samples behind each.
-    n_samples = int(members.gather(sorted(across)).list.len().sum())
-    pairs = [across[row] for row in sorted(across)]
-    summary = f"{n_samples} of {len(samples)} samples have a near-duplicate in another split"
-    named = [f"{key!r} ({split}) and {other!r} ({names})" for key, split, other, names, _ in pairs[:_NAMED]]
+        pairs_by_row = _nearest_pairs(new, others, max_distance, mirrored) | pairs_by_row
+    rows = sorted(pairs_by_row)
+    pairs = [pairs_by_row[row] for row in rows]
+    failing_samples = members.gather(rows)  # [rows]: lists of samples
+    n_failing = int(failing_samples.list.len().sum())
+    return _result_of_images(pairs, n_failing, n_samples, severity)
+
+
+def _result_of_documents(documents: Sequence[tuple[str, str, str, str]], severity: Severity) -> CheckResult:
+    """Return the failed result for pairs of documents. documents: as `Pair`, without a distance."""
+    n_documents = len(documents)
+    named = [f"{key!r} ({split}) and {other!r} ({its})" for key, split, other, its in documents[:_NAMED]]
+    return _result(
+        n_documents,
+        f"{n_documents} documents are near-duplicates of one in another split: {'; '.join(named)}",
+        severity,
+        markdown_table(("sample", "split", "near-duplicate", "its split"), documents[:_SHOWN]),
+    )
+
+
+def _result_of_images(
+    pairs: Sequence[Pair],
+    n_failing: int,
+    n_samples: int,
+    severity: Severity,
+) -> CheckResult:
+    """Return the result for pairs of images, of which there may be none."""
+    explanation = f"{n_failing} of {n_samples} samples have a near-duplicate in another split"
+    if not pairs:
+        return _result(n_failing, explanation, severity)
+    named = [f"{key!r} ({split}) and {other!r} ({its})" for key, split, other, its, _ in pairs[:_NAMED]]
     header = ("sample", "split", "near-duplicate", "its split", "bits")
     return _result(
-        n_samples,
-        f"{summary}: {'; '.join(named)}" if named else summary,
+        n_failing,
+        f"{explanation}: {'; '.join(named)}",
         severity,
-        markdown_table(header, pairs[:_SHOWN]) if pairs else "",
+        markdown_table(header, pairs[:_SHOWN]),
     )
 
 
@@ -286,16 +309,24 @@ def nearest_samples(
 
     Samples without a near-duplicate, mirrored or not, are left out.
     """
+    kinds = list(KINDS)
+    own_images = cast_columns(table).filter(table["kind"].is_in(kinds))
+    own, _ = best_of_groups(own_images, ungrouped=True)
     names = [name for name in compared_schema() if name in others.collect_schema()]
-    own, _ = best_of_groups(cast_columns(table).filter(table["kind"].is_in(list(KINDS))), ungrouped=True)
-    theirs = cast_columns(others.select(names).collect())
-    filed, _ = best_of_groups(theirs.filter(theirs["kind"].is_in(list(KINDS))), ungrouped=False)
-    pairs = find(index_images(filed.pictures, max_distance), own.pictures, mirrored=True)
+    other_samples = cast_columns(others.select(names).collect())
+    other_images = other_samples.filter(other_samples["kind"].is_in(kinds))
+    indexed, _ = best_of_groups(other_images, ungrouped=False)
+    index = index_images(indexed.pictures, max_distance)
+    pairs = find(index, own.pictures, mirrored=True)
     # Sorted by query, then distance, then row (lexsort's last key leads): np.unique takes the first, the nearest.
-    pairs = pairs.take(np.lexsort((pairs.row, pairs.distance, pairs.query)))
-    query, place = np.unique(pairs.query, return_index=True)
-    nearest = zip(query, pairs.row[place], pairs.distance[place], strict=True)
-    return {str(own.keys[one]): (str(filed.keys[other]), int(bits)) for one, other, bits in nearest}
+    order = np.lexsort((pairs.row, pairs.distance, pairs.query))
+    pairs = pairs.take(order)
+    query, first_pair = np.unique(pairs.query, return_index=True)
+    nearest: dict[str, tuple[str, int]] = {}
+    for own_row, row, bits in zip(query, pairs.row[first_pair], pairs.distance[first_pair], strict=True):
+        key = str(own.keys[own_row])
+        nearest[key] = (str(indexed.keys[row]), int(bits))
+    return nearest
 
 
 def _nearest_pairs(
@@ -304,19 +335,23 @@ def _nearest_pairs(
     max_distance: int,
     mirrored: bool,
 ) -> dict[int, Pair]:
-    filed = index_images(others.pictures, max_distance)
+    """Return row of `new` -> its nearest pair in another split; rows without one are left out."""
+    index = index_images(others.pictures, max_distance)
     nearest: dict[int, Pair] = {}
     for first in range(0, len(new), _AT_ONCE):
-        chunk = new.take(np.arange(first, min(first + _AT_ONCE, len(new))))
-        pairs = find(filed, chunk.pictures, mirrored=mirrored)
-        pairs = pairs.take(chunk.splits[pairs.query] != others.splits[pairs.row])
+        stop = min(first + _AT_ONCE, len(new))
+        chunk = new.take(np.arange(first, stop))
+        pairs = find(index, chunk.pictures, mirrored=mirrored)
+        is_across = chunk.splits[pairs.query] != others.splits[pairs.row]  # [pairs]
+        pairs = pairs.take(is_across)
         # By query, then distance, then row. The first pair of each query is its nearest.
-        pairs = pairs.take(np.lexsort((pairs.row, pairs.distance, pairs.query)))
-        query, place = np.unique(pairs.query, return_index=True)
-        for row, other, bits in zip(query, pairs.row[place], pairs.distance[place], strict=True):
-            sample = (str(chunk.keys[row]), str(chunk.splits[row]))
+        order = np.lexsort((pairs.row, pairs.distance, pairs.query))
+        pairs = pairs.take(order)
+        query, first_pair = np.unique(pairs.query, return_index=True)
+        for row, other, bits in zip(query, pairs.row[first_pair], pairs.distance[first_pair], strict=True):
             nearest[first + int(row)] = (
-                *sample,
+                str(chunk.keys[row]),
+                str(chunk.splits[row]),
                 str(others.keys[other]),
                 str(others.splits[other]),
                 int(bits),
@@ -330,6 +365,7 @@ def _result(
     severity: Severity,
     table_markdown: str = "",
 ) -> CheckResult:
+    """Return the result of `near_duplicates_across_splits`. value: number of failing samples; 0 passes."""
     return CheckResult(
         name=NAME,
         passed=not value,

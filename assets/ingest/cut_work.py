@@ -168,7 +168,10 @@ def write_cut(
 
 
 def _unit_files(unit: Unit, folder: Path) -> UnitFiles:
-    """Return a unit as a node reports it: fields in files by the files' names, other fields by value."""
+    """Return a unit as a node reports it. A field in a file of this folder becomes the file's name.
+
+    Other fields stay values.
+    """
     files: dict[str, str] = {}
     values: dict[str, Any] = {}
     for name, value in unit.fields.items():
@@ -177,7 +180,9 @@ def _unit_files(unit: Unit, folder: Path) -> UnitFiles:
         elif value.parent == folder:
             files[name] = value.name
         else:
-            files[name] = str(value)  # refused later, by `_is_own`
+            files[name] = str(
+                value
+            )  # not a name: `_is_own` refuses it where reports of all nodes are checked
     return UnitFiles(
         files=files,
         values=values,
@@ -230,6 +235,7 @@ def _cut_units(
 
 
 def _names_own_files(folder: Path, pieces: Sequence[UnitFiles]) -> bool:
+    """Return whether the pieces name only regular files of this folder."""
     for piece in pieces:
         for name in piece.files.values():
             if not _is_own(folder, name):

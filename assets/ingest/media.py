@@ -144,8 +144,11 @@ class AuditBatch:
 
     @property
     def files(self) -> Store:
-        """Store of the objects' files; differs from `landing` if an object has several, which workers then join."""
-        if not self.spec.format:
+        """Store of the objects' files, for workers.
+
+        If an object consists of several files, `landing` shows them joined. Workers join them themselves.
+        """
+        if not self.spec.format:  # images, video, audio, text: an object is a file
             return self.landing
         from ..arrivals.joined_objects import JoinedObjects  # media do not need it
 

@@ -357,6 +357,7 @@ def units_asset(
     spec: DatasetSpec,
     batches: dg.PartitionsDefinition[str],
 ) -> dg.AssetsDefinition:
+    """Return the asset, with its blocking check. batches: the dataset's partitions."""
     key = dg.AssetKey([spec.name, UNITS])
     media_key = dg.AssetKey([spec.name, MEDIA])
     check_spec = dg.AssetCheckSpec(

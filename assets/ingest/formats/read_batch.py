@@ -415,9 +415,9 @@ def _examples(units_read: Sequence[ReadUnits]) -> list[Rows]:
 
 
 def _has_groups(result: ReadParts, group_of: Mapping[str, str]) -> bool:
-    """Return whether the shards have each field in this group."""
-    for body in result.parts:
-        part = Part.from_json(body)
+    """Return whether each field lies in a shard of its group. group_of: field -> group."""
+    for part_json in result.parts:
+        part = Part.from_json(part_json)
         for shard in part.shards:
             for name in shard.field_nbytes:
                 if group_of[name] != shard.group:

@@ -82,13 +82,18 @@ class ReadPlace:
             self._find_all()
 
     def _find_all(self) -> None:
-        """List the source, and set `_all` and `_keys`."""
+        """Open one reader for all objects, and set `_all` and `_keys`.
+
+        Other files describe these objects, so an object cannot be opened by itself.
+        """
         try:
             if self._joined is not None:
-                readable = self._joined.readable()
+                readable = self._joined.readable()  # it lists and joins the objects' files itself
             else:
                 listed = list(list_place(self._files))
-                live = live_files(self._files, self._format, listed)
+                live = live_files(
+                    self._files, self._format, listed
+                )  # without files that a table's log removed
                 readable = self._importer.find_readable(self._files, live, self._options)
         except PenstockError as error:
             if is_fault(error):
@@ -166,14 +171,15 @@ def audit_samples(
     choices: Mapping[str, Any],
     audit_id: str,
 ) -> Row:
-    """Return an object's row of `media`, after walking or reading its samples to the end.
+    """Return an object's row of `media`, after walking or reading its samples to the end, where damage may be.
 
-    choices: reader options, as `ColumnarOptions.to_json`. audit_id: see `SampleFormat`.
+    choices: reader options, as `ColumnarOptions.to_json`. audit_id: random id of the batch's audit, for which this
+    process opens the source only once.
 
     Raises: Unusable; Fault; Throttled; Transient.
     """
     open_source: Callable[..., ReadPlace | WalkedPlace] = walked_place
-    if format in read_formats():
+    if format in read_formats():  # an importer reads its samples; others are walked as archives
         open_source = read_place
     with refuse_unreadable("probe"):
         options = ColumnarOptions.from_json(dict(choices))

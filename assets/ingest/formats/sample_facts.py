@@ -167,7 +167,10 @@ def units_job(
     batch: "OpenBatch",
     *decides: object,
 ) -> Job[U, R]:
-    """Return the batch's job for this work. decides: plain values that decide the units and their results."""
+    """Return the batch's job for this work. decides: plain values that decide the units and their results.
+
+    Workers may open the raw objects' files and the root, nothing else.
+    """
     root = batch.root.store
     return Job(
         store=root,

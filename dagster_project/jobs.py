@@ -162,7 +162,7 @@ def take_over_job(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) ->
                 opened.store,
                 spec.rebuild_of,
                 spec.name,
-                opened.state.denies,
+                opened.state.denies,  # denied objects are not copied
                 by_subject=spec.split_by == "subject",
             )
         # After the batches are stored: a partition without its batch would fail.

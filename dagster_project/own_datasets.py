@@ -112,6 +112,7 @@ def report(broken: Iterable[BrokenDataset]) -> dg.Definitions:
 
 
 def _read(named: str) -> Iterator[OwnDataset | BrokenDataset]:
+    """Yield the datasets of a folder, a package or a module."""
     if os.sep in named or os.path.isdir(named):
         folder = Path(named).expanduser().resolve()
         if not folder.is_dir():
@@ -124,17 +125,18 @@ def _read(named: str) -> Iterator[OwnDataset | BrokenDataset]:
         if module is None:
             raise ModuleNotFoundError(f"there is no module {named!r}")
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a parent package's code; becomes an entry
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-        raised = [frame for frame in frames if "importlib" not in frame.filename]
-        at = ""
-        if raised:
-            at = f" at {raised[-1].filename}:{raised[-1].lineno}"
-        yield _names_nothing(named, f"{type(error).__name__}{at}: {error}")
+        location = ""
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename != __file__ and "importlib" not in frame.filename:
+                location = f" at {frame.filename}:{frame.lineno}"  # the last one raised it
+        yield _names_nothing(named, f"{type(error).__name__}{location}: {error}")
         return
     if module.submodule_search_locations is None:
         yield _load(named, module.origin or named)
         return
-    paths = [path for folder in module.submodule_search_locations for path in _files(Path(folder))]
+    paths = []
+    for folder_name in module.submodule_search_locations:
+        paths += _files(Path(folder_name))
     if not paths:
         yield _names_nothing(named, "the package has no Python file with a SPEC")
     for path in paths:
@@ -159,20 +161,25 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _load(module: str, file: str) -> OwnDataset | BrokenDataset:
+    """Import a module, and return its dataset or why there is none. file: its path, or its name if it has no file."""
+    name = module
     if file.endswith(".py"):
         name = Path(file).stem
-    else:
-        name = module
-    importlib.invalidate_caches()
+    importlib.invalidate_caches()  # the file may be newer than Python's listing of its folder
     try:
-        return _module_spec(importlib.import_module(module), name, file)
+        imported = importlib.import_module(module)
+        return _module_spec(imported, name, file)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code; becomes an entry
-        text = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
+        message = str(error)
+        if isinstance(error, SyntaxError):
+            message = error.msg  # without the location, which the entry has
+        text = f"{type(error).__name__}: {message}"
         path, line = _error_location(error, file)
         return BrokenDataset(name=name, file=path, line=line, error=redact(text))
 
 
 def _module_spec(module: ModuleType, name: str, file: str) -> OwnDataset:
+    """Return the dataset of a module. Raises: ImportError if `file` is another module's; TypeError without a SPEC."""
     if not module.__file__ or not os.path.exists(file) or not os.path.samefile(module.__file__, file):
         raise ImportError(
             f"the name {name!r} belongs to {module.__file__ or 'a built-in module'}; rename the file"

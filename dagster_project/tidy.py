@@ -45,11 +45,12 @@ def superfluous(
 ) -> Iterator[str]:
     """Yield ids of the first `max_runs` superfluous runs that ended before `before_s`, oldest first.
 
-    Costs a query per asset, per 1,000 partitions, per check and per 200 runs, and two for each run that made nothing
-    of what is newest.
+    Costs a query per asset, per 1,000 partitions, per check and per 200 runs, and two for each run without a newest
+    materialization.
     """
     makers = _makers(instance)
-    # Runs that stay do not count: a pass must get past them, however many partitions have an old last run.
+    # The limit is on superfluous runs, not on all old ones. Otherwise a pass could find only runs that stay, such as
+    # the last runs of many partitions, and no later pass would get beyond these.
     superfluous_ids = _superfluous(instance, _old_runs(instance, before_s, label), makers)
     return islice(superfluous_ids, max_runs)
 
@@ -59,7 +60,8 @@ def _superfluous(
     old_runs: Iterable[dg.RunRecord],
     makers: set[str],
 ) -> Iterator[str]:
-    newest_checks = dict[dg.AssetCheckKey, str]()
+    """Yield ids of the old runs that Dagster's pages do not need. makers: ids of runs with a newest materialization."""
+    newest_checks = dict[dg.AssetCheckKey, str]()  # cache of `_has_newest_check`
     for record in old_runs:
         run = record.dagster_run
         if run.run_id in makers or is_last(instance, run):
@@ -73,6 +75,7 @@ def _old_runs(
     before_s: float,
     label: str,
 ) -> Iterator[dg.RunRecord]:
+    """Yield the code location's finished runs that ended before `before_s`, in order of creation."""
     cursor = None
     while True:
         page = instance.get_run_records(
@@ -92,29 +95,42 @@ def _old_runs(
 
 
 def _makers(instance: dg.DagsterInstance) -> set[str]:
+    """Return ids of the runs with the newest materialization of an asset, or of one of its partitions."""
     run_ids: set[str] = set()
     storage = instance.event_log_storage
     kind = dg.DagsterEventType.ASSET_MATERIALIZATION
     for key in instance.all_asset_keys():
-        run_ids.update(event.run_id for event in instance.fetch_materializations(key, limit=1).records)
-        newest = sorted(storage.get_latest_storage_id_by_partition(key, kind).values())
-        for start in range(0, len(newest), _PAGE):
-            page = dg.AssetRecordsFilter(asset_key=key, storage_ids=newest[start : start + _PAGE])
-            run_ids.update(
-                event.run_id for event in instance.fetch_materializations(page, limit=_PAGE).records
-            )
+        newest_event = instance.fetch_materializations(key, limit=1)
+        run_ids.update(event.run_id for event in newest_event.records)
+        newest_ids = sorted(storage.get_latest_storage_id_by_partition(key, kind).values())
+        for start in range(0, len(newest_ids), _PAGE):
+            page = dg.AssetRecordsFilter(asset_key=key, storage_ids=newest_ids[start : start + _PAGE])
+            events = instance.fetch_materializations(page, limit=_PAGE)
+            run_ids.update(event.run_id for event in events.records)
     return run_ids
 
 
-def _has_newest_check(instance: dg.DagsterInstance, run_id: str, newest: dict[dg.AssetCheckKey, str]) -> bool:
-    events = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION).records
+def _has_newest_check(
+    instance: dg.DagsterInstance,
+    run_id: str,
+    newest_runs: dict[dg.AssetCheckKey, str],
+) -> bool:
+    """Return whether a run has the newest result of a check.
+
+    newest_runs: check -> id of the run with its newest result, "" if there is none; a cache, which this fills.
+    """
+    kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    events = instance.get_records_for_run(run_id, of_type=kind).records
     for event in events:
         evaluation = event.event_log_entry.get_dagster_event().asset_check_evaluation_data
         key = evaluation.asset_check_key
-        if key not in newest:
-            known = instance.event_log_storage.get_latest_asset_check_execution_by_key([key])
-            newest[key] = known[key].run_id if key in known else ""
-        if newest[key] == run_id:
+        if key not in newest_runs:
+            newest = instance.event_log_storage.get_latest_asset_check_execution_by_key([key])
+            newest_run = ""
+            if key in newest:
+                newest_run = newest[key].run_id
+            newest_runs[key] = newest_run
+        if newest_runs[key] == run_id:
             return True
     return False
 

@@ -43,7 +43,7 @@ _REPEATED_SUFFIX = (
     "_ingest"  # jobs that discovery requests; schedules and sensors repeat publishing jobs anyway
 )
 _GRACE_S = 30.0
-"""Shortest age in s of a process that is looked for."""
+"""Shortest age in s of a process whose absence ends its run."""
 _LOOK_BACK_S = 86_400.0
 _MAX_RUNS = 100
 """Most runs that a tick reads."""
@@ -76,17 +76,18 @@ def recovery_sensor() -> dg.SensorDefinition:
 
 def repeat_requests(instance: dg.DagsterInstance, job: str, label: str = "") -> list[dg.RunRequest]:
     """Return a request for each lost run of an idempotent job."""
-    return [
-        dg.RunRequest(
+    requests = []
+    for run in lost_runs(instance, job, time.time(), label):
+        attempt = run_attempt(run)
+        if not is_after_wait(instance, run):  # its next run only finds the job: no new attempt
+            attempt += 1
+        request = dg.RunRequest(
             run_key=f"again-{run.run_id}",
             partition_key=run.tags.get(PARTITION),
-            tags={
-                AGAIN_OF: run.run_id,
-                ATTEMPT: str(run_attempt(run) + (0 if is_after_wait(instance, run) else 1)),
-            },
+            tags={AGAIN_OF: run.run_id, ATTEMPT: str(attempt)},
         )
-        for run in lost_runs(instance, job, time.time(), label)
-    ]
+        requests.append(request)
+    return requests
 
 
 def run_attempt(run: dg.DagsterRun) -> int:
@@ -104,11 +105,10 @@ def is_after_wait(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 
 def will_start_again(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """Return whether Dagster or a sensor will repeat a failed run."""
-    return run.tags.get(WILL_RETRY) == "true" or (
-        run.job_name.endswith(_REPEATED_SUFFIX)
-        and run_attempt(run) <= len(PAUSES_S)
-        and is_no_fault_of_the_run(instance, run)
-    )
+    if run.tags.get(WILL_RETRY) == "true":
+        return True
+    is_repeated = run.job_name.endswith(_REPEATED_SUFFIX) and run_attempt(run) <= len(PAUSES_S)
+    return is_repeated and is_no_fault_of_the_run(instance, run)
 
 
 def is_no_fault_of_the_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
@@ -120,6 +120,7 @@ def is_no_fault_of_the_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> 
 
 
 def _is_no_answer(event: dg.DagsterEvent) -> bool:
+    """Return whether a step failed, at its root or on the way, because a service did not respond."""
     error = event.step_failure_data.error
     while error is not None:
         if error.cls_name in _NO_ANSWER:
@@ -129,7 +130,10 @@ def _is_no_answer(event: dg.DagsterEvent) -> bool:
 
 
 def end_orphans(instance: dg.DagsterInstance, now_s: float, here: CodeLocation | None) -> list[str]:
-    """Mark this code location's runs without a process, launched on this machine, as failed; return their ids."""
+    """Mark this code location's runs without a process, launched on this machine, as failed; return their ids.
+
+    here: None without a workspace: no run is marked.
+    """
     if here is None or type(instance.run_launcher) is not dg.DefaultRunLauncher:
         return []  # the monitor checks other launchers' workers
     statuses = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
@@ -144,12 +148,12 @@ def end_orphans(instance: dg.DagsterInstance, now_s: float, here: CodeLocation |
             continue
         if is_alive(process.pid, process.began_s):
             continue
+        # Read again: a process that is gone may have finished its run after the list was read.
         current_run = instance.get_run_by_id(run.run_id)
         if current_run is None or current_run.is_finished:
-            continue  # it has ended meanwhile
-        instance.report_run_failed(
-            current_run, f"The run's process (pid {process.pid}) is gone without an error."
-        )
+            continue
+        message = f"The run's process (pid {process.pid}) is gone without an error."
+        instance.report_run_failed(current_run, message)
         ended.append(run.run_id)
     return ended
 

@@ -75,9 +75,10 @@ def _cursor(text: str | None) -> tuple[int, int]:
 
 
 def _key(dataset: str, event: int, attempt: int) -> str:
+    """Return the run key of a request. event: number of the newest event that it releases."""
     # As earlier releases named them: Dagster starts no second run with a known key.
-    again = {1: "", 2: "-again"}.get(attempt, f"-again-{attempt}")
-    return f"{dataset}-{event}{again}"
+    suffix = {1: "", 2: "-again"}.get(attempt, f"-again-{attempt}")
+    return f"{dataset}-{event}{suffix}"
 
 
 def _request(dataset: str, event: int, attempt: int) -> dg.RunRequest:
@@ -94,19 +95,24 @@ def _final_failure_s(
     """Return when the release failed for good, in Unix seconds; None if it may still succeed or is superseded.
 
     A failure that Dagster promised to retry counts only `PROMISE_S` later.
+
+    key: of the sensor's request for the release. label: of the code location.
     """
     tags = location_tags(label)
-    of_key = dg.RunsFilter(tags={_RUN_KEY: key, **tags}, statuses=LAUNCHED)
-    of_job = dg.RunsFilter(job_name=job, tags=tags, statuses=LAUNCHED)
-    asked = instance.get_run_records(of_key, limit=1)
-    if not asked or asked[0].dagster_run.status != dg.DagsterRunStatus.FAILURE:
+    failure = dg.DagsterRunStatus.FAILURE
+    # The newest launched run of the request: the release, or Dagster's retry of it.
+    with_key = dg.RunsFilter(tags={_RUN_KEY: key, **tags}, statuses=LAUNCHED)
+    requested = instance.get_run_records(with_key, limit=1)
+    if not requested or requested[0].dagster_run.status != failure:
         return None
     # A person may have started a release since, whose result counts.
-    newest = (instance.get_run_records(of_job, limit=1) or asked)[0]
-    if newest.dagster_run.status != dg.DagsterRunStatus.FAILURE:
+    of_job = dg.RunsFilter(job_name=job, tags=tags, statuses=LAUNCHED)
+    releases = instance.get_run_records(of_job, limit=1) or requested
+    newest = releases[0]
+    if newest.dagster_run.status != failure:
         return None
-    promise_s = 0.0
+    failed_s = newest.end_time or newest.update_timestamp.timestamp()
     # Dagster's daemon starts the retry some time after the failure.
     if newest.dagster_run.tags.get(WILL_RETRY) == "true":
-        promise_s = PROMISE_S
-    return (newest.end_time or newest.update_timestamp.timestamp()) + promise_s
+        failed_s += PROMISE_S
+    return failed_s

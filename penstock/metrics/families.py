@@ -172,7 +172,7 @@ def _add_datasets(families: Families, reader: RootReader) -> None:
         label = datasets.value(name)
         families.add("version_samples", [label], version.n_samples)
         families.add("version_timestamp_seconds", [label], version.created_us / 1e6)
-    # Names of slices repeat between datasets.
+    # Names of slices repeat between datasets: one object gives equal names the same label.
     slices = Labels()
     for (dataset, name), record in reader.slices.items():
         labels = [datasets.value(dataset), slices.value(name)]

@@ -139,12 +139,13 @@ class RootReader:
 
     @contextmanager
     def _part(self, part: str) -> Iterator[None]:
+        """Record an error of the body as the part's, and add the body's time to the part's seconds."""
         begun_s = time.perf_counter()
         try:
             yield
         except (PenstockError, *DAMAGED) as error:
             self._fail(part, str(error))
-        earlier_s = self.seconds.get(part, 0.0)
+        earlier_s = self.seconds.get(part, 0.0)  # of this reading: some parts have several bodies
         took_s = time.perf_counter() - begun_s
         self.seconds[part] = earlier_s + took_s
 

@@ -63,6 +63,7 @@ class RunReader:
             self._request(now_s)
 
     def _read_all(self, now_s: float) -> None:
+        """Read everything that the run has, for the first reading."""
         for source in self._sources():
             source.refresh(now_s)
             while source.unread:
@@ -70,6 +71,7 @@ class RunReader:
         self._trail_source.relists = False
 
     def _request(self, now_s: float) -> None:
+        """Make one request: read an object that is listed, or list."""
         n_starts = self._record_source.n_starts
         unread = [source for source in self._sources() if source.unread]
         if unread:
@@ -83,6 +85,7 @@ class RunReader:
         self._next += 1
         source.refresh(now_s)
         if self._record_source.n_starts > n_starts:
+            # The next listing of the run log has all folders: a new start may write to another one.
             self._trail_source.relists = True
 
     def _sources(self) -> tuple[RunObjects, RunObjects]:
@@ -126,13 +129,13 @@ class RunReader:
         return share
 
     def facts(self, now_s: float) -> TrainingFacts:
-        """Return the run as the list of conditions needs it."""
+        """Return the facts by which conditions, such as a run without progress, are found."""
         not_finite = self.trail.not_finite
         _, checkpoint_us = self.record.checkpoint
         return TrainingFacts(
             run=self.run,
             state=self.state(now_s),
-            last_us=self.last_us or self.record.begun_us,
+            last_us=self.last_us or self.record.begun_us,  # before its first step, when it began
             median_step_s=self.trail.median_step_s,
             metric=self.trail.metric,
             n_not_finite=len(not_finite),

@@ -171,17 +171,18 @@ class RecordSource:
         return self._unread
 
     def refresh(self, now_s: float) -> None:
-        """List new objects. Raises: StoreError."""
+        """List new objects: of the whole record, or of one folder once the record is long. Raises: StoreError."""
         if self._all is None:
-            kind = self._kinds[self._turn]
+            folder_listing = self._kinds[self._turn]
             self._turn = (self._turn + 1) % len(self._kinds)
-            new = kind.new()
+            new = folder_listing.new()
             self._queue(new)
             return
         new = self._all.new()
         self._queue(new)
-        for kind in self._kinds:
-            kind.add_known(new)
+        # They go on from here when the whole record is no longer listed.
+        for folder_listing in self._kinds:
+            folder_listing.add_known(new)
         if self._all.is_long:
             # One listing of all folders would now take several pages.
             self._all = None
@@ -277,10 +278,12 @@ class RecordSource:
         info: ObjectInfo,
         name: str,
     ) -> None:
+        """Read an interval into the facts. name: not needed; the other kinds' readers take it."""
         (key,) = interval_keys([info])
 
         def add(data: bytes, where: str) -> None:
-            # Parsed once: the first scrape of 500 runs parses 12,000 intervals.
+            # Parsed once for both, the rows of the nodes and their sum: the first scrape of 500 runs parses 12,000
+            # intervals.
             columns = interval_values(data, where)
             rows = interval_rows(
                 self._run,

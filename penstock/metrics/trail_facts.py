@@ -173,13 +173,15 @@ class TrailFacts:
         step: Int64s,
         at_us: Int64s,
     ) -> None:
+        """Add the durations and waits of an object's steps. step, at_us: int64 [rows], ascending in time."""
         start = np.asarray(
             table["start"].to_pylist(),
             dtype=object,
         )
         wait_us = table["wait_us"].to_numpy()
-        # The first wait of a start lies before its first step: it does not count.
-        is_next = np.diff(step) == 1
+        # A step's duration is the time since the row before. So only rows count that follow a step of the same start;
+        # a start's first wait lies before its first step.
+        is_next = np.diff(step) == 1  # [rows - 1]: of each row but the first
         is_same_start = start[1:] == start[:-1]
         follows = is_next & is_same_start
         if not follows.any():

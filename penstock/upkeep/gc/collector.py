@@ -27,7 +27,6 @@ from loader.storage.external_shards import FOREIGN as FOREIGN_FOLDER
 from ...units import size
 from .clients import FOLDERS, JOBS, Clients, Moment, check_name, now, own_name, read_clients
 from .deleted_record import DeletedRecord, PrimaryRecord, primary_filter
-from .final_check import final_check
 from .needed import (
     FOREIGN,
     LIVE,
@@ -52,6 +51,7 @@ from .sweep import (
     heartbeats,
     hints,
     jobs,
+    last_look,
     orphan_adopted,
     orphan_shingle_tables,
     seals,
@@ -340,7 +340,7 @@ def collect(
         plan = stack.enter_context(planned(root.store, name, condemn(), at, grace_us))
         due = _due(plan, grace_us)
         caps = Caps(max_objects=options.max_objects, max_bytes=options.max_bytes, dataset=options.dataset)
-        check = final_check(root, clients, leases, kept, options.condemned, mirror=mirror)
+        check = last_look(root, clients, leases, kept, options.condemned, mirror=mirror)
         record = (PrimaryRecord() if mirror else DeletedRecord(root, name)) if apply else None
         swept = sweep(root, plan, caps, grace_us, check, record, at.at_us)
     return CollectionReport(
@@ -398,13 +398,8 @@ def _count(table: pa.Table, tally: Tally) -> pa.Table:
 
 def _due(plan: CollectionPlan, grace_us: int) -> dict[str, tuple[int, int]]:
     due: dict[str, tuple[int, int]] = {}
-    """Return dataset -> (objects, bytes) that are due."""
     for ripe in plan.due(grace_us):
-        by_dataset = ripe.group_by("dataset").aggregate([("nbytes", "sum"), ("nbytes", "count")])
-        for row in by_dataset.to_pylist():
-            dataset = row["dataset"]
-            objects, nbytes = due.get(dataset, (0, 0))
-            objects += row["nbytes_count"]
-            nbytes += row["nbytes_sum"]
-            due[dataset] = (objects, nbytes)
+        for row in ripe.group_by("dataset").aggregate([("nbytes", "sum"), ("nbytes", "count")]).to_pylist():
+            objects, nbytes = due.get(row["dataset"], (0, 0))
+            due[row["dataset"]] = objects + row["nbytes_count"], nbytes + row["nbytes_sum"]
     return due

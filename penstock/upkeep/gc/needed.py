@@ -90,12 +90,11 @@ class Unreadable:
         raise error
 
     def _may_be_gone(self, record: VersionRecord, path: str) -> bool:
-        """Return whether an object of a retired version may be missing without damage."""
         # No claim of the log keeps it, or it was retired before the copy: then objects may be gone.
         if record.id not in self._claims or record.n <= self._copied:
             return True
         # A sweep deletes in pieces: the manifest may be gone while other objects of the version wait for the next one.
-        return any(path in swept["key"].to_pylist() for swept in read_swept(self._store))
+        return any(path in table["key"].to_pylist() for table in read_swept(self._store))
 
     def _what_to_do(self, record: VersionRecord) -> str:
         who = self._claims.get(record.id, [])
@@ -122,19 +121,10 @@ def protected(
     It is not retired, or named by a tag or alias, leased, held, or the parent of an open transaction. Ids in
     `condemned` are of retired versions that tags, aliases and leases do not keep.
     """
-    kept: dict[str, VersionRecord] = {}
-    for versions in state.datasets.values():
-        for record in versions:
-            if record.retired is None:
-                kept[record.id] = record
-    claimed_ids = list(claims(state, condemned))
-    for lease in leases:
-        claimed_ids += [id for id in lease.versions if id not in condemned]
-    for id in claimed_ids:
-        claimed = state.by_id(id)
-        if claimed is not None:
-            kept[id] = claimed
-    return kept
+    kept = {one.id: one for versions in state.datasets.values() for one in versions if one.retired is None}
+    leased = [id for lease in leases for id in lease.versions if id not in condemned]
+    claimed = map(state.by_id, [*claims(state, condemned), *leased])
+    return kept | {one.id: one for one in claimed if one is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,30 +182,26 @@ def owners(store: Store, state: State, kept: Collection[str], known: Mapping[str
 
     known: owners to use if that manifest is gone. Costs a request per dataset whose newest version does not stay.
     """
-    newest = [versions[-1] for versions in state.datasets.values() if versions]
-    newest = [record for record in newest if record.id not in kept]
+    newest = [
+        versions[-1] for versions in state.datasets.values() if versions and versions[-1].id not in kept
+    ]
 
     def owner(record: VersionRecord) -> str:
         try:
-            manifest = read_manifest(store, record.manifest, record.sha256)
-            return _owner(manifest)
+            return _owner(read_manifest(store, record.manifest, record.sha256))
         except (ObjectNotFound, Corrupt, FormatTooNew):
             return known.get(record.dataset, "")
 
-    current = dict(known)
     with DaemonPool(READ_AHEAD, "penstock-collect") as pool:
-        for record, name in zip(newest, pool.map(owner, newest), strict=True):
-            current[record.dataset] = name
-    return {dataset: name for dataset, name in current.items() if name}
+        read_owners = dict(zip((one.dataset for one in newest), pool.map(owner, newest), strict=True))
+    return {dataset: owner for dataset, owner in {**known, **read_owners}.items() if owner}
 
 
 def _owner(manifest: Mapping[str, Any]) -> str:
-    """Return the owner that a version names, or ""."""
     return str(manifest["producer"].get("owner", ""))
 
 
 def _manifest(store: Store, record: VersionRecord, lost: Unreadable) -> dict[str, Any] | None:
-    """Return a version's manifest; None if it is unreadable and `lost` allows to skip it, which else raises."""
     try:
         return read_manifest(store, record.manifest, record.sha256)
     except (ObjectNotFound, Corrupt) as error:
@@ -226,15 +212,12 @@ def _manifest(store: Store, record: VersionRecord, lost: Unreadable) -> dict[str
 def _shards(
     store: Store, tables: Collection[tuple[TableFile, VersionRecord]], lost: Unreadable, pool: Executor
 ) -> Iterator[pa.Array]:
-    """Yield the keys of shards, indexes and registered shards' seals. tables: shards tables with their versions."""
-    text = pa.large_string()
     for table in _read(store, tables, ["path", "index_path", "index_footer_sha256"], lost, pool):
         for name in ("path", "index_path"):
-            yield from table[name].cast(text).chunks
-        is_registered = pc.starts_with(table["path"], FOREIGN_FOLDER)
-        registered = table.filter(is_registered)
-        seals = [seal_path(row["path"], row.get("index_footer_sha256")) for row in registered.to_pylist()]
-        yield pa.array(seals, text)
+            yield from table[name].cast(pa.large_string()).chunks
+        registered = table.filter(pc.starts_with(table["path"], FOREIGN_FOLDER))
+        seals = [seal_path(one["path"], one.get("index_footer_sha256")) for one in registered.to_pylist()]
+        yield pa.array(seals, pa.large_string())
 
 
 def _objects(
@@ -244,13 +227,9 @@ def _objects(
     lost: Unreadable,
     pool: Executor,
 ) -> Iterator[pa.Array]:
-    """Yield the keys of registered objects that make up these shards. tables: with (shard, object) rows."""
-    text = pa.large_string()
     for table in _read(store, tables, ["shard", "path"], lost, pool):
-        shard_of_object = table["shard"].cast(text)
-        is_of_shards = pc.is_in(shard_of_object, value_set=shards)
-        paths = table["path"].filter(is_of_shards)
-        yield from paths.cast(text).chunks
+        is_of_shards = pc.is_in(table["shard"].cast(pa.large_string()), value_set=shards)
+        yield from table["path"].filter(is_of_shards).cast(pa.large_string()).chunks
 
 
 def _read(
@@ -260,7 +239,6 @@ def _read(
     lost: Unreadable,
     pool: Executor,
 ) -> Iterator[pa.Table]:
-    """Yield tables of versions, in order. Unreadable ones are skipped if `lost` allows it; otherwise it raises."""
 
     def read(entry: tuple[TableFile, VersionRecord]) -> pa.Table | None:
         file, record = entry
@@ -270,9 +248,7 @@ def _read(
             lost.without(record, file.path, error)
             return None
 
-    for table in pool.map(read, tables):
-        if table is not None:
-            yield table
+    yield from (table for table in pool.map(read, tables) if table is not None)
 
 
 _UNIT_RECORD = r"(?:[0-9]{5,}[a-z]*(?:_[0-9]+)?(?:\.part)?|missing)\.json"

@@ -5,7 +5,7 @@ Objects under a hold or lock, in another user's folder, or behind a link are ski
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader import Root
+from loader.dataset.log.leases import Leases
 from loader.dataset.log.marker import PROBES
 from loader.dataset.log.snapshots import old_hints
-from loader.dataset.log.state import State
+from loader.dataset.log.state import State, VersionRecord
 from loader.dataset.shards.seals import SEALS
 from loader.errors import Forbidden, StoreError, Throttled, Transient
 from loader.storage import Store
@@ -30,14 +31,14 @@ from loader.storage.threads import DaemonPool
 from ...progress import progress
 from ...search.overlap.protected_texts import FOLDER
 from ...units import size
-from .clients import JOBS, Clients, job_folder
+from .clients import JOBS, Clients, job_folder, job_folders, sign_of_job
 from .deleted_record import DeletedRecord, PrimaryRecord
 from .derived_segments import condemn_segments, is_record, segment_kind
-from .needed import References, Tally
+from .needed import References, Tally, Unreadable, protected, references
 from .plan import LISTED_ROWS, CollectionPlan
 
-CARD = re.compile(r"cards/([^/]+)/[0-9]{6}-(v-[0-9a-f]{64})/[^/]+")
-PROTECTED = re.compile(r"protected/(v-[0-9a-f]{64})\.parquet")
+_CARD = re.compile(r"cards/([^/]+)/[0-9]{6}-(v-[0-9a-f]{64})/[^/]+")
+_PROTECTED = re.compile(r"protected/(v-[0-9a-f]{64})\.parquet")
 _SEAL = re.compile(rf"{SEALS}[0-9a-f]{{64}}\.parquet")
 _ADOPTED = re.compile(rf"{FOREIGN}[0-9a-f]{{32}}/.+", re.DOTALL)
 _HEARTBEAT = re.compile(r"heartbeats/[^/]+\.json")
@@ -55,7 +56,7 @@ class SideObject(NamedTuple):
 def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) -> Iterator[SideObject]:
     """Yield cards of deleted versions. Costs a listing."""
     for info in _in_place(store, "cards/", tally):
-        match = CARD.fullmatch(info.key)
+        match = _CARD.fullmatch(info.key)
         record = None
         if match:
             record = state.by_id(match[2])
@@ -73,7 +74,7 @@ def orphan_shingle_tables(
 ) -> Iterator[SideObject]:
     """Yield tables of deleted versions' shingles. Costs a listing."""
     for info in _in_place(store, FOLDER, tally):
-        match = PROTECTED.fullmatch(info.key)
+        match = _PROTECTED.fullmatch(info.key)
         record = None
         if match:
             record = state.by_id(match[1])
@@ -170,7 +171,6 @@ def abandoned_files(clients: Clients, folder: str) -> Iterator[SideObject]:
 
 
 def _in_place(store: Store, prefix: str, tally: Tally) -> Iterator[ObjectInfo]:
-    """Yield finished objects; links are counted as foreign, unfinished files belong to `abandoned_files`."""
     for info, link in list_in_place(store, prefix):
         if link:
             tally.add_foreign([info.key])
@@ -211,15 +211,12 @@ def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
     with DaemonPool(AT_ONCE, "penstock-collect") as pool:
         for start in range(0, len(keys), AT_ONCE):
             batch = keys[start : start + AT_ONCE]
-            single_keys = [[key] for key in batch]
-            errors = pool.map(partial(_first_refusal, store), single_keys)
-            results = zip(batch, errors, strict=True)
-            refused |= {key: error for key, error in results if error is not None}
+            answers = pool.map(partial(_first_refusal, store), ([key] for key in batch))
+            refused |= {key: error for key, error in zip(batch, answers, strict=True) if error is not None}
     return refused
 
 
 def _first_refusal(store: Store, keys: Sequence[str]) -> StoreError | None:
-    """Delete objects; return the first error of a key, after which others may remain."""
     try:
         delete_in_place(store, keys)
     # No fault of a key: the next sweep goes on.
@@ -335,24 +332,19 @@ def sweep(
 
 
 def _delete(root: Root, checked: pa.Table, done: SweepResult) -> pa.Table:
-    """Delete objects, and return the deleted ones. Raises: Forbidden if the sweep gives up."""
     # Delete descriptions last: without one, results could seem to be another job's.
-    is_description = pc.ends_with(checked["key"], f"/{DESCRIPTION}")
-    others = checked.filter(pc.invert(is_description))
-    descriptions = checked.filter(is_description)
+    last = pc.ends_with(checked["key"], f"/{DESCRIPTION}")
     refused: dict[str, StoreError] = {}
-    for piece in (others, descriptions):
+    for piece in (checked.filter(pc.invert(last)), checked.filter(last)):
         if piece.num_rows:
             refused |= delete(root.store, piece["key"].to_pylist())
     if not refused:
         return checked
     done.n_refused += len(refused)
-    n_more_named = NAMED - len(done.refused)
-    for key, error in islice(refused.items(), n_more_named):
-        done.refused[key] = str(error)
-    refused_keys = pa.array(list(refused), pa.large_string())
-    is_refused = pc.is_in(checked["key"], value_set=refused_keys)
-    deleted = checked.filter(pc.invert(is_refused))
+    done.refused |= {key: str(refused[key]) for key in list(refused)[: NAMED - len(done.refused)]}
+    deleted = checked.filter(
+        pc.invert(pc.is_in(checked["key"], value_set=pa.array(list(refused), pa.large_string())))
+    )
     n = done.n_refused
     errors = list(refused.values())
     nothing = not done.objects and not deleted.num_rows
@@ -365,7 +357,6 @@ def _delete(root: Root, checked: pa.Table, done: SweepResult) -> pa.Table:
 
 
 def _small_enough(ripe: pa.Table, caps: Caps, done: SweepResult) -> pa.Table:
-    """Return the objects that are not larger than `max_bytes`; count and name the others in `done`."""
     too_large = pc.greater(ripe["nbytes"], caps.max_bytes)
     for row in ripe.filter(too_large).select(["key", "nbytes"]).to_pylist():
         done.n_too_large += 1
@@ -375,11 +366,85 @@ def _small_enough(ripe: pa.Table, caps: Caps, done: SweepResult) -> pa.Table:
 
 
 def _limit_batch(ripe: pa.Table, caps: Caps, done: SweepResult) -> pa.Table:
-    """Return the first objects, as many as the caps still allow; set `done.capped` if that is not all."""
     # [rows]: bytes that are deleted once this row is, too.
     total = np.cumsum(ripe["nbytes"].to_numpy()) + done.nbytes
-    n_by_bytes = int(np.searchsorted(total, caps.max_bytes, "right"))
-    n_by_objects = caps.max_objects - done.objects
-    n_allowed = min(n_by_bytes, n_by_objects)
-    done.capped = n_allowed < ripe.num_rows
-    return ripe.slice(0, n_allowed)
+    fits = min(int(np.searchsorted(total, caps.max_bytes, "right")), caps.max_objects - done.objects)
+    done.capped = fits < ripe.num_rows
+    return ripe.slice(0, fits)
+
+
+def last_look(
+    root: Root,
+    clients: Clients,
+    leases: Leases,
+    kept: Mapping[str, VersionRecord],
+    condemned: Collection[str],
+    *,
+    mirror: bool,
+) -> Check:
+    """Return a filter for objects that are still not needed; it rereads log and leases for each piece.
+
+    kept: versions that stayed when the plan was made. condemned, mirror: as for `Unreadable`. Costs a listing and a
+    request if nothing changed, and a listing of jobs if one is condemned.
+    """
+    jobs = _Jobs(root.store, clients)
+
+    def check(ripe: pa.Table) -> pa.Table:
+        state = root.log.refresh()
+        living = clients.living(leases.read())
+        now = protected(state, living, condemned)
+        # A tag, a hold or a lease may have claimed a version since the plan was made.
+        back = [record for id, record in now.items() if id not in kept]
+        of_versions = (
+            key
+            for key in ripe["key"].to_pylist()
+            if key.startswith(("cards/", FOLDER)) and not is_unfinished(key)
+        )
+        needed = [one.key for one in living] + [key for key in of_versions if _key_version(key) in now]
+        kept_keys = pa.array([*needed, *jobs.active_keys(ripe["key"].to_pylist())], pa.large_string())
+        if back:
+            lost = Unreadable(root.store, state, condemned, mirror=mirror)
+            kept_keys = pa.concat_arrays([kept_keys, references(root.store, back, lost).paths])
+        return ripe.filter(pc.invert(pc.is_in(ripe["key"], value_set=kept_keys)))
+
+    return check
+
+
+class _Jobs:
+    """Condemned data-job folders. Memory: 0.2 KB per object in them."""
+
+    def __init__(self, store: Store, clients: Clients) -> None:
+        self._store = store
+        self._clients = clients
+        self._seen: dict[str, dict[str, str]] = {}  # folder -> its objects when the first of them was due
+
+    def active_keys(self, keys: Sequence[str]) -> list[str]:
+        """Return the keys that stay because their job's folder changed since it was condemned.
+
+        A description stays while its folder has other objects: without it, results could seem to be another job's.
+        """
+        folders = {folder for key in keys if (folder := job_folder(key))}
+        if not folders:
+            return []
+        now = job_folders(self._store)
+        going = set(keys)
+        stays: set[str] = set()
+        for folder in folders:
+            there = now.get(folder, {})
+            if folder not in self._seen:
+                # A folder that changed since the pass that condemned it has a live process: nothing of it may go.
+                known = sign_of_job(there) == self._clients.signs.states[folder][0]
+                self._seen[folder] = there if known else {}
+            if not there.items() <= self._seen[folder].items():
+                stays |= there.keys()
+            elif not there.keys() <= going:
+                stays.add(f"{folder}{DESCRIPTION}")
+        return [key for key in keys if key in stays]
+
+
+def _key_version(key: str) -> str:
+    """Return the id of the version that a card or a table of shingles belongs to."""
+    match = _CARD.fullmatch(key) or _PROTECTED.fullmatch(key)
+    if match is None:
+        return ""
+    return match.groups()[-1]

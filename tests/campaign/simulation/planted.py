@@ -28,7 +28,7 @@ def leases_are_ignored() -> Iterator[None]:
 
 def skip_last_look() -> AbstractContextManager[Any]:
     """A collector that deletes what was condemned, without another look at log and leases."""
-    return patch.object(collector, "final_check", lambda *_, **__: lambda ripe: ripe)
+    return patch.object(collector, "last_look", lambda *_, **__: lambda ripe: ripe)
 
 
 def no_grace() -> AbstractContextManager[Any]:

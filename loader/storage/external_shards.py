@@ -75,6 +75,11 @@ class PlacedObject(NamedTuple):
     decoded: Decoded | None = None
     """Decoder, if the shard has the object's decoded bytes; None for stored bytes."""
 
+    @property
+    def is_adopted(self) -> bool:
+        """True if the object was copied into the root."""
+        return self.modified_us is None
+
 
 class RefusedPlace:
     """Stands for a location that is not opened; every use raises."""
@@ -146,7 +151,7 @@ class PlacedStore:
                 raise error.with_message(str(error))  # a new error: readers add notes to it
 
     def is_adopted(self, key: str) -> bool:
-        return self._objects_of(key)[0].modified_us is None
+        return self._objects_of(key)[0].is_adopted
 
     def objects(self, key: str) -> Sequence[PlacedObject]:
         """Return the objects of a registered shard, sorted by offset."""
@@ -263,13 +268,13 @@ class PlacedStore:
 
             with self._explain_errors(first):
                 return first.decoded.read(spans, read_stored, anew=anew), DECODED
-        numbers_of: dict[int, list[int]] = {}  # number of an object -> numbers of the spans in it
+        spans_by_object: dict[int, list[int]] = {}  # number of an object -> numbers of the spans in it
         for number, span in enumerate(spans):
-            numbers_of.setdefault(_which(objects, span.offset), []).append(number)
+            spans_by_object.setdefault(_which(objects, span.offset), []).append(number)
         out = [b""] * len(spans)
         token = SEVERAL
-        for which, numbers in numbers_of.items():
-            placed = objects[which]
+        for object_number, numbers in spans_by_object.items():
+            placed = objects[object_number]
             own_spans = [ByteRange(spans[n].offset - placed.offset, spans[n].nbytes) for n in numbers]
             with self._explain_errors(placed):
                 data, own_token = read(placed, own_spans)
@@ -289,17 +294,18 @@ class PlacedStore:
             pin = self._pins.get(name)
         if pin is None:
             info = self._check_info(placed)
-            pin = "" if placed.modified_us is None else info.etag
+            pin = "" if placed.is_adopted else info.etag
             with self._lock:
                 self._pins[name] = pin
         return pin or None
 
     def _check_info(self, placed: PlacedObject) -> ObjectInfo:
+        """Return an object's current facts. Raises: ObjectNotFound; Changed since its registration; Forbidden."""
         location = f"{placed.store.url}/{placed.key}"
         try:
             info = placed.store.head(placed.key)
         except ObjectNotFound as error:
-            if placed.modified_us is None:
+            if placed.is_adopted:
                 raise ObjectNotFound(
                     f"{location} is gone, which was adopted into the root: restore it from a mirror",
                     what="adopted object",
@@ -311,12 +317,12 @@ class PlacedStore:
                 what="registered object",
                 where=location,
             ) from error
-        if placed.modified_us is not None:
+        if not placed.is_adopted:  # only penstock writes in the root
             _check_inside(placed)
         differs = difference(info, placed.nbytes, placed.etag, placed.modified_us)
         if differs is not None:
             todo = "register again, old samples keep their keys"
-            if placed.modified_us is None:
+            if placed.is_adopted:
                 todo = "it was damaged or exchanged in the root; restore it from a mirror"
             raise Changed(
                 f"{location} {differs.text}: {todo}",
@@ -332,7 +338,7 @@ class PlacedStore:
         try:
             yield
         except (Changed, ObjectNotFound, Corrupt):
-            self._check_info(placed)
+            self._check_info(placed)  # if the object differs from its registration, that is the error
             raise
 
 
@@ -381,6 +387,7 @@ def difference(info: ObjectInfo, nbytes: int, etag: str, modified_us: int | None
 
 
 def _which(objects: Sequence[PlacedObject], offset: int) -> int:
+    """Return the number of the object that has a byte of the shard."""
     if len(objects) == 1:
         return 0
     return bisect_right(objects, offset, key=lambda item: item.offset) - 1

@@ -94,7 +94,7 @@ class FsspecStore(Opened):
         # `dropped` names the secrets of an opening, which its pickle leaves out. Those of the pickled opening that this
         # one does not have are lacking, and errors name them.
         own_secrets = store_spec(url, options).dropped
-        self._lacking = tuple(name for name in spec.dropped if name not in own_secrets)
+        self._dropped_secrets = tuple(name for name in spec.dropped if name not in own_secrets)
 
     def get(self, key: str) -> Blob:
         for _ in range(WHOLE_READ_TRIES):
@@ -290,7 +290,7 @@ class FsspecStore(Opened):
         def once() -> T:
             try:
                 return attempt()
-            except PenstockError:
+            except PenstockError:  # may be an OSError or ValueError too
                 raise
             except filesystem_errors() as error:
                 what = f"{verb} {self.url}/{key}"
@@ -316,7 +316,7 @@ class FsspecStore(Opened):
         return None
 
     def _translate(self, error: Exception, what: str) -> StoreError:
-        return translate(error, what, self._lacking, self._runtime.secrets)
+        return translate(error, what, self._dropped_secrets, self._runtime.secrets)
 
 
 def _list_entry(key: str, info: dict[str, Any]) -> ObjectInfo:

@@ -21,7 +21,7 @@ from ..errors import (
     Transient,
 )
 from .mirror_members import Identity, Member, Members, Pins
-from .requests import count_fallback, is_patient, note, retry_while, suspect_stores, try_once
+from .requests import count_fallback, is_patient, record_serving, retry_while, suspect_stores, try_once
 from .store import (
     Blob,
     ByteRange,
@@ -98,6 +98,7 @@ class Fallback:
         raise tried.error()
 
     def _try(self, tried: "_Tried[T]", member: Member, read: Callable[[Member], T], *, more: bool) -> bool:
+        """Return whether a member served the read, and add its result or error to `tried`. more: others can follow."""
         for_good = is_patient()
         try:
             with (
@@ -107,7 +108,7 @@ class Fallback:
             ):
                 self._members.admit(member)
                 result = read(member)
-        except ForkedStore:
+        except ForkedStore:  # concerns this process: no other member would answer
             raise
         except _DOWN as error:
             if isinstance(error, InvalidStore) and member.identity is None:
@@ -125,7 +126,7 @@ class Fallback:
             member.served()
             tried.tell(member)
             if not tried.listed:  # listings do not affect health
-                note(member.number)
+                record_serving(member.number)
             return True
         return False
 
@@ -314,7 +315,7 @@ class MirroredStore:
                 return None
             member.served()
             return self._pins.token(member.number, key, current, etag)
-        except InvalidStore:
+        except InvalidStore:  # the caller's mistake, which no other store would serve
             raise
         except StoreError:
             return None  # a read raises the error or uses the next store

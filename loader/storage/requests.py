@@ -185,6 +185,7 @@ class Limiter:
         return int(self._limit)
 
     def acquire(self) -> int:
+        """Wait until a request may start; return the number of cuts so far, a token for `release`."""
         with self._lock:
             while self._in_flight + 1 > self._limit:
                 self._waiting += 1
@@ -194,6 +195,7 @@ class Limiter:
             return self._cuts
 
     def release(self, token: int, *, throttled: bool) -> None:
+        """End a request. token: of its `acquire`. throttled: whether the store throttled it."""
         with self._lock:
             self._in_flight -= 1
             # As TCP does: one more request after a window of successes, half of them after throttling.
@@ -201,7 +203,7 @@ class Limiter:
                 if self._limit < self._most:
                     self._limit = min(float(self._most), self._limit + 1.0 / self._limit)
             # Requests that were in flight at a cut report the same throttling: only the first one cuts.
-            elif token == self._cuts:
+            elif token == self._cuts:  # no cut since this request began
                 self._limit = max(1.0, self._limit / 2.0)
                 self._cuts += 1
             if self._waiting:  # notifying without a waiter also costs time
@@ -318,11 +320,13 @@ def is_retry() -> bool:
 
 
 def suspect_stores() -> frozenset[int]:
+    """Return the numbers of the stores in a mirrored store that gave `retry_corrupt` corrupt bytes: avoid them."""
     doubt = _doubt.get()
     return frozenset(doubt.wrong) if doubt else frozenset()
 
 
-def note(number: int) -> None:
+def record_serving(number: int) -> None:
+    """Record that a store of a mirrored store serves the read in this context. number: the store's."""
     doubt = _doubt.get()
     if doubt is not None:
         doubt.serving.add(number)
@@ -333,7 +337,10 @@ def note(number: int) -> None:
 
 @contextmanager
 def record_store_numbers() -> Iterator[set[int]]:
-    """Yield the numbers of the stores that serve the block's reads; empty with one store."""
+    """Yield a set that receives the number of each store of a mirrored store that serves a read of the block.
+
+    It stays empty without mirrors.
+    """
     serving: set[int] = set()
     token = _serving.set(serving)
     try:

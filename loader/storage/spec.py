@@ -119,6 +119,7 @@ def _ours(place: str) -> Opener:
 
 @cache
 def _of_a_package(scheme: str) -> Opener | None:
+    """Return the opener that an installed package has for a scheme, or None."""
     from importlib.metadata import entry_points  # 20 ms; the schemes above do not need it
 
     for entry_point in entry_points(group="penstock.stores", name=scheme):
@@ -157,6 +158,7 @@ def holds_secret(name: str, value: object) -> bool:
 
 
 def secret_values(options: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the texts in secret options, which errors must not repeat."""
     texts: list[str] = []
     for name, value in options.items():
         if holds_secret(name, value):

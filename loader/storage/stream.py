@@ -282,11 +282,13 @@ class PieceReader:
         if info is None:
             info = store.head(key)
         self.info = info
-        self._asked = 0  # bytes requested so far
+        self._n_requested = 0  # bytes requested so far
         self._size = FIRST_BYTES  # of the next range
-        self._coming: deque[tuple[int, Future[memoryview]]] = deque()
-        self._spare: list[bytearray] = []
-        self._piece_out = memoryview(b"")
+        self._reads: deque[tuple[int, Future[memoryview]]] = (
+            deque()
+        )  # (offset, range being read), front to back
+        self._spare: list[bytearray] = []  # memory of earlier pieces, for later ones
+        self._piece_out = memoryview(b"")  # the caller's piece
         self._pool: DaemonPool | None = None
         self.requests = 0  # range requests so far
         self._sequential = SequentialRead(store, key, self.info.nbytes)
@@ -300,12 +302,16 @@ class PieceReader:
         if self._piece_out:
             self._spare.append(cast(bytearray, self._piece_out.obj))
         self._piece_out = memoryview(b"")
-        if self._asked and not self._coming and (nbytes := self._sequential.next_bytes(self._asked)):
-            piece = self._as_it_comes(nbytes)
-        elif not self._coming and not 0 < self._asked < self.info.nbytes - self._size:
-            piece = self._alone()  # the first piece, or the only remaining one
+        if (
+            self._n_requested
+            and not self._reads
+            and (nbytes := self._sequential.next_bytes(self._n_requested))
+        ):
+            piece = self._read_sequentially(nbytes)
+        elif not self._reads and not 0 < self._n_requested < self.info.nbytes - self._size:
+            piece = self._read_single()  # the first piece, or the only remaining one
         else:
-            piece = self._of_several()
+            piece = self._read_ahead()
         self._piece_out = piece
         return piece
 
@@ -314,45 +320,49 @@ class PieceReader:
         if self._pool is not None:
             self._pool.dismiss()
 
-    def _as_it_comes(self, nbytes: int) -> memoryview:
+    def _read_sequentially(self, nbytes: int) -> memoryview:
+        """Return the next piece, from a response that continues over several pieces."""
         piece = self._memory(nbytes)
         self.requests += not self._sequential.is_under_way
-        self._sequential.fill(self._asked, piece, self.info.etag)
-        self._asked += nbytes
+        self._sequential.fill(self._n_requested, piece, self.info.etag)
+        self._n_requested += nbytes
         return piece
 
-    def _alone(self) -> memoryview:
-        if self._asked == self.info.nbytes:
+    def _read_single(self) -> memoryview:
+        """Return the next piece, by one request in this thread; empty at the end."""
+        if self._n_requested == self.info.nbytes:
             return memoryview(b"")
-        offset = self._asked
+        offset = self._n_requested
         piece = self._fetch(offset, self._memory(self._next_bytes()))
-        self._took(piece)
+        self._count_request(piece)
         return piece
 
-    def _of_several(self) -> memoryview:
+    def _read_ahead(self) -> memoryview:
+        """Return the next piece, while threads read the `AHEAD` ranges after it."""
         if self._pool is None:
             self._pool = DaemonPool(AHEAD + 1, "penstock-stream")
-        # (the first ranges' memory is too small for later ones)
+        # Ranges grow: memory of the first ones is too small for later ones.
         self._spare = [one for one in self._spare if len(one) >= self._next_bytes()]
-        while len(self._coming) <= AHEAD and self._asked < self.info.nbytes:
+        while len(self._reads) <= AHEAD and self._n_requested < self.info.nbytes:
             memory = self._memory(self._next_bytes())
-            offset = self._asked
+            offset = self._n_requested
             future = self._pool.submit(copy_context().run, self._fetch, offset, memory)
-            self._coming.append((offset, future))
-            self._took(memory)
-        offset, first = self._coming.popleft()
+            self._reads.append((offset, future))
+            self._count_request(memory)
+        offset, first = self._reads.popleft()
         try:
             return first.result()
         except BaseException:
-            for _, future in self._coming:
+            for _, future in self._reads:
                 future.cancel()
-            self._coming.clear()
+            # The next call reads this piece again. Memory of reads in progress is not reused.
+            self._reads.clear()
             self._spare.clear()
-            self._asked = offset  # memory of reads in progress is not reused
+            self._n_requested = offset
             raise
 
     def _next_bytes(self) -> int:
-        return min(self._size, self.info.nbytes - self._asked)
+        return min(self._size, self.info.nbytes - self._n_requested)
 
     def _memory(self, nbytes: int) -> memoryview:
         for number, spare in enumerate(self._spare):
@@ -360,9 +370,9 @@ class PieceReader:
                 return memoryview(self._spare.pop(number))[:nbytes]
         return memoryview(bytearray(nbytes))
 
-    def _took(self, piece: memoryview) -> None:
+    def _count_request(self, piece: memoryview) -> None:
         self.requests += 1
-        self._asked += len(piece)
+        self._n_requested += len(piece)
         self._size = min(self._size * 2, MAX_BYTES)
 
     def _fetch(self, offset: int, view: memoryview) -> memoryview:

@@ -254,7 +254,7 @@ def test_memory_and_requests_do_not_grow_beyond_the_pieces(faulty, faulty_store,
         while piece := pieces.next():
             held.add(id(piece.obj))
             if len(piece) == 4 * MIB:
-                assert sum(map(len, pieces._spare)) + 4 * MIB * (1 + len(pieces._coming)) <= 12 * MIB
+                assert sum(map(len, pieces._spare)) + 4 * MIB * (1 + len(pieces._reads)) <= 12 * MIB
         assert len(faulty.requests) - before <= -(-nbytes // (4 * MIB)) + 2
         pieces.close()
 
@@ -268,7 +268,7 @@ def test_memory_is_not_filled_again_while_it_is_looked_at(faulty, faulty_store, 
         return made[0]
 
     def look(piece):
-        until(lambda: all(future.done() for _, future in made[0]._coming))  # the next ones are there
+        until(lambda: all(future.done() for _, future in made[0]._reads))  # the next ones are there
         digest.update(piece)
 
     monkeypatch.setattr("loader.storage.files.PieceReader", pieces_of)

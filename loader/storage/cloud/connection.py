@@ -13,7 +13,7 @@ from ...redaction import redact
 from ..requests import Retrier, count_request
 from ..spec import Runtime, StoreSpec
 from ..threads import DaemonPool, check_fork, native_opened
-from .errors import translate
+from .errors import brief_text, translate
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -53,13 +53,15 @@ class Connection:
         def once() -> T:
             try:
                 return attempt(obstore, client)
-            except PenstockError:
+            except PenstockError:  # may be an OSError or ValueError too
                 raise
             except errors as error:
                 what = f"{verb} {self._url}/{key}"
                 # `from None`: the client's own text may hold signed URLs
                 path = self._base + key
-                raise translate(error, what, self._lacking(client), self._runtime.secrets, path) from None
+                raise translate(
+                    error, what, self._dropped_secrets(client), self._runtime.secrets, path
+                ) from None
 
         return self._retrier.call(once)
 
@@ -109,7 +111,8 @@ class Connection:
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _lacking(self, client: Client) -> Sequence[str]:
+    def _dropped_secrets(self, client: Client) -> Sequence[str]:
+        """Return the secret options that the store's spec lost on its way here, if the client has no credentials."""
         has_its_own = self._runtime.secrets or getattr(client, "credential_provider", None)
         return () if has_its_own else self._spec.dropped
 
@@ -131,7 +134,7 @@ def connector(
     def connect(max_retries: int) -> Client:
         import obstore.store
 
-        refusals: tuple[type[Exception], ...] = (*client_errors(), TypeError)
+        refusals: tuple[type[Exception], ...] = (*client_errors(), TypeError)  # an option of another type
         endpoint = config.get("endpoint") or config.get("base_url")
         try:
             client = getattr(obstore.store, name)(
@@ -142,7 +145,7 @@ def connector(
                 credential_provider=provider,
             )
         except refusals as error:
-            brief = redact(str(error).split("\n\nDebug source", 1)[0], runtime.secrets)
+            brief = redact(brief_text(error), runtime.secrets)
             raise InvalidStore(
                 f"{bucket}: the options are refused: {brief}", what="options", where=bucket, given=brief
             ) from None

@@ -56,8 +56,14 @@ class _Answer(NamedTuple):
     """Body of the response; a key inside its XML is escaped."""
 
 
+def brief_text(error: Exception) -> str:
+    """Return obstore's message of an error, without Rust's debug text after it."""
+    return str(error).split("\n\nDebug source", 1)[0]
+
+
 def _answer(error: Exception, path: str) -> _Answer:
-    text = str(error).split("\n\nDebug source", 1)[0]
+    """Return the response that an error of obstore reports. path: of the object in the bucket."""
+    text = brief_text(error)
     for lead in _LEADS:
         before, lead_stands, rest = text.partition(lead.format(path))
         if lead_stands and len(before) < _LEAD_CHARACTERS:
@@ -105,7 +111,7 @@ def _code(error: Exception, answer: _Answer) -> str:
     # S3 reports each key that it did not delete in a response of status 200.
     undeleted = None
     if not answer.status:
-        undeleted = _KEPT.search(str(error).split("\n\nDebug source", 1)[0])
+        undeleted = _KEPT.search(brief_text(error))
     if undeleted:
         return undeleted["code"]
     return _xml(answer.body, "Code")
@@ -114,7 +120,7 @@ def _code(error: Exception, answer: _Answer) -> str:
 def _leaf(
     error: Exception, answer: _Answer, what: str, lacking: Sequence[str], secrets: Sequence[str], path: str
 ) -> StoreError:
-    text = str(error).split("\n\nDebug source", 1)[0]
+    text = brief_text(error)
     status = answer.status
     words = answer.words
     code = _code(error, answer)

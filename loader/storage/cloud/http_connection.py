@@ -349,6 +349,7 @@ def _match_text(match: re.Match[bytes] | None) -> str:
 
 
 def _connect(place: Place, connect_timeout_s: float, timeout_s: float) -> tuple[socket.socket, int]:
+    """Return (connected socket, flags for its `recv`). Raises: Broken; ssl.SSLError."""
     try:
         sock = dial(place, connect_timeout_s)
         try:
@@ -367,7 +368,7 @@ def _connect(place: Place, connect_timeout_s: float, timeout_s: float) -> tuple[
         except BaseException:
             sock.close()
             raise
-    except ssl.SSLError:
+    except ssl.SSLError:  # an OSError too; obstore may accept the certificate
         raise
     except OSError as error:
         raise Broken(f"no connection: {error.strerror or type(error).__name__}") from None

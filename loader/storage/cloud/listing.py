@@ -112,8 +112,8 @@ def google_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime:
 
 
 def azure_pages(container: str, config: Mapping[str, Any], provider: Any, runtime: Runtime) -> PageOf:
-    # This version of Azure's API cannot begin after a name: `list_objects` drops the keys up to `start_after`.
     def page(prefix: str, start_after: str, token: str) -> ListingPage:
+        # This version of Azure's API cannot begin after a name: `list_objects` drops the keys up to `start_after`.
         from email.utils import formatdate  # 5 ms, saved at startup
 
         account = str(config.get("account_name") or "")
@@ -169,6 +169,7 @@ def _list_query(prefix: str, start_after: str, token: str) -> dict[str, str]:
 
 
 def _await_provider(provider: Any) -> Mapping[str, Any]:
+    """Return the credentials of obstore's provider, a function that may be asynchronous; {} without one."""
     if provider is None:
         return {}
     import asyncio

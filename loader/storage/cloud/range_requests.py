@@ -132,6 +132,7 @@ class Direct:
         self.close()
 
     def _sent(self, place: Place, request: bytes, nbytes: int) -> HttpConnection:
+        """Return a connection that has sent the request: an idle one, or else a new one."""
         while (connection := self._idle_one()) is not None:
             try:
                 connection.request(request, nbytes, self._keep)
@@ -165,6 +166,7 @@ class Direct:
                 self._idle.popleft().close()
 
     def _sign(self, obstore: Any, client: Client, path: str) -> Signed | None:
+        """Return a signed request for a path, and remember it; None if obstore must read the object."""
         now = time.monotonic()
         try:
             signed = obstore.sign(client, "GET", path, SIGNED_FOR)
@@ -181,6 +183,7 @@ class Direct:
         return request
 
     def _find_server(self, origin: str) -> Server | None:
+        """Return the server of scheme://host:port, and remember it; None if only obstore may connect to it."""
         address = urlsplit(origin)
         host = address.hostname
         is_tls = address.scheme == "https"

@@ -234,6 +234,7 @@ def s3_config(
 def _direct(
     url: str, options: Mapping[str, object], config: Mapping[str, Any], runtime: Runtime
 ) -> Direct | None:
+    """Return what reads by own connections need; None if obstore must read. Raises: InvalidStore for the option."""
     direct_reads = options.get("direct_reads")
     if direct_reads is not None and not isinstance(direct_reads, bool):
         raise InvalidStore(

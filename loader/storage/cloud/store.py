@@ -78,7 +78,7 @@ class RemoteStore(ReadStore):
         if nbytes <= SINGLE_PUT_BYTES:
             return put_held(self, key, path, nbytes)
         uploader = self._connection.uploader()
-        chunk = max(BOUNDED_BYTES, -(-nbytes // MAX_PARTS))
+        chunk = max(BOUNDED_BYTES, -(-nbytes // MAX_PARTS))  # rounded up: S3 accepts at most MAX_PARTS parts
 
         def attempt(obstore: Any, _: Client) -> None:
             obstore.put(uploader, target, Path(path), use_multipart=True, chunk_size=chunk, max_concurrency=4)

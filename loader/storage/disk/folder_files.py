@@ -18,6 +18,7 @@ _AGAIN = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR}
 
 
 def disk_error(verb: str, path: str, error: OSError) -> StoreError:
+    """Return the error for a system call that failed. verb: "read", "write", "list" or "delete"."""
     why = f"cannot {verb} {path}: {error.strerror or error}"
     number = error.errno
     # The name of the errno: its text depends on the C library and the language.
@@ -61,6 +62,7 @@ def disk_error(verb: str, path: str, error: OSError) -> StoreError:
 def upload_size(path: str, target: str) -> int:
     """Return the size of a local file to upload. Raises: ObjectNotFound; InvalidStore; Forbidden."""
     try:
+        # Opened for its size too: a file that cannot be read is refused before the upload.
         with open(path, "rb") as source:
             return os.fstat(source.fileno()).st_size
     except FileNotFoundError:
@@ -73,7 +75,7 @@ def upload_size(path: str, target: str) -> int:
         raise disk_error("read", path, error) from error
 
 
-def no_links(path: str, error: OSError) -> OSError | StoreError:
+def hard_link_error(path: str, error: OSError) -> OSError | StoreError:
     """Return the error for a failed link: `error`, or InvalidStore if the file system has no hard links."""
     if error.errno not in _NO_LINKS:
         return error

@@ -36,7 +36,7 @@ from .folder_files import (
     NewFile,
     disk_error,
     fsync_directory,
-    no_links,
+    hard_link_error,
     upload_size,
     walk,
     walk_entries,
@@ -45,6 +45,7 @@ from .folder_files import (
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_TYPE_BITS = 0o170000  # of a mode: the type of the file
 
 
 def open_local(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
@@ -272,13 +273,14 @@ class LocalStore(Opened):
         """Do nothing: no file stays open between calls."""
 
     def _open(self, key: str) -> tuple[int, os.stat_result]:
+        """Return (descriptor of a key's file, which the caller closes; its status)."""
         path = self._base + check_key(key)
         try:
             descriptor = _open_file(path)
         except OSError as error:
             raise disk_error("read", path, error) from error
         status = os.fstat(descriptor)
-        if status.st_mode & 0o170000 != 0o100000:
+        if status.st_mode & _TYPE_BITS != stat.S_IFREG:
             os.close(descriptor)
             raise ObjectNotFound(f"{path} is not a file; the store has no object at that key")
         return descriptor, status
@@ -375,7 +377,7 @@ def _link(temporary: str, target: str) -> None:
         message = f"{target}: the key already holds another object; choose another key"
         raise AlreadyExists(message, what="key", where=target, given="another object") from error
     except OSError as error:
-        raise no_links(target, error) from error
+        raise hard_link_error(target, error) from error
 
 
 def _copy_all(descriptor: int, path: str) -> None:
@@ -420,8 +422,6 @@ def _unlink_in_place(base: str, path: str) -> None:
             descriptor = inner
         _check_no_link(descriptor, name, base + path, base + path)
         os.unlink(name, dir_fd=descriptor)
-    except InvalidStore:
-        raise
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return
     except OSError as error:

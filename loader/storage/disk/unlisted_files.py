@@ -69,6 +69,7 @@ def _skipped_inside(folder: str, inside: str) -> Iterator[tuple[str, str]]:
 
 
 def _why(entry: os.DirEntry[str], path: str) -> str:
+    """Return why a listing skips an entry; "" for a file, a folder or an unfinished write."""
     if not is_text(entry.name):
         return NOT_UTF8
     if entry.name.startswith(TEMPORARY):

@@ -224,7 +224,7 @@ def _adopt(
 ) -> bool:
     """Copy an object, or compare an existing copy and return False. sha256: "" if unknown."""
     here = placed_object._replace(store=store, key=key, etag="", modified_us=None)
-    if placed_object.modified_us is None or is_there(store, key):
+    if placed_object.is_adopted or is_there(store, key):
         with _scratch_copy(placed, here) as path:
             _check(path, here, fields, sha256)
             # Checksums of fields leave gaps between them.

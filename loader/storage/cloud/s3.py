@@ -66,19 +66,23 @@ class S3PutStore(RemoteStore):
         self._twin_lock = Lock()
         self._reading_back = Lock()
         self._twin_client: Client | None = None  # signs no payloads
-        self._vouches = True  # False once the store rejected an unsigned put, or stored other bytes
+        self._vouches = True  # False once the store took only a signed put, or stored other bytes
 
     def put_same(self, key: str, data: bytes | memoryview, etag: str, *, replace: bool) -> None:
         """Put an object that another store has with `etag`, like `put` (if `replace`) or `put_if_absent`.
 
         If the store returns another ETag, the object is read back, and put again if it differs from `data`.
         """
-        if self._vouches and is_md5(etag) and self._put_unsigned(key, data, etag, replace):
+        tries_unsigned = self._vouches and is_md5(etag)
+        if tries_unsigned and self._put_unsigned(key, data, etag, replace):
             return
         if replace:
             self.put(key, data)
         else:
             self.put_if_absent(key, data)
+        if tries_unsigned:
+            # Only now: rights that lack, or credentials that expired, reject a signed put, too.
+            self._vouches = False
 
     def _put_unsigned(self, key: str, data: bytes | memoryview, etag: str, replace: bool) -> bool:
         """Return whether the store has the object afterwards; False if it must be put with a signature."""
@@ -103,7 +107,6 @@ class S3PutStore(RemoteStore):
             if type(error) not in (StoreError, Forbidden):
                 raise
             # A server may reject it with any status: a signed put shows the reason.
-            self._vouches = False
             return False
         if stored_etag in (None, etag):
             return True

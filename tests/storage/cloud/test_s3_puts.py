@@ -108,6 +108,19 @@ def test_without_the_right_to_write_it_says_so(faulty, faulty_store, passing_on,
         faulty_store.put_same("k", DATA, TWIN, replace=replace)
 
 
+@either
+def test_expired_credentials_say_nothing_about_unsigned_puts(faulty, faulty_store, puts, passing_on, replace):
+    answers = [(403, b"<Error><Code>AccessDenied</Code></Error>", {})]
+    passing_on(lambda one: answers[0] if answers and one.method == "PUT" else one)
+    with pytest.raises(Forbidden):
+        faulty_store.put_same("k", DATA, TWIN, replace=replace)
+    answers.clear()
+    n_before = len(puts())
+    faulty_store.put_same("k", DATA, TWIN, replace=replace)
+    assert faulty_store.get("k").data == DATA
+    assert puts()[n_before:] == [UNSIGNED]
+
+
 def test_object_of_somebody_else_stays(faulty, faulty_store):
     faulty.origin.hold("k", b"another")
     with refusal(AlreadyExists, what="key", where="s3://bucket/k", given="another object"):

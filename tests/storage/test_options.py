@@ -1,5 +1,7 @@
 """URLs and options: everybody's spelling, one meaning, and nothing ignored."""
 
+import logging
+
 import pytest
 
 from loader.errors import InvalidStore
@@ -243,6 +245,14 @@ def test_default_profile_is_found(tmp_path, monkeypatch):
         "[default]\naws_access_key_id = AKDEF\naws_secret_access_key = sss\n"
     )
     assert s3_config("s3://b", {}, here)[1]()["access_key_id"] == "AKDEF"
+
+
+def test_default_profile_that_fails_is_named(tmp_path, monkeypatch, caplog):
+    here = profiles(tmp_path, monkeypatch)
+    (tmp_path / "credentials").write_text("[default]\naws_access_key_id = AKDEF\n")
+    assert s3_config("s3://b", {}, here)[1] is None
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "not using the default AWS profile" in record.getMessage()
 
 
 NOWHERE = {"CLOUDSDK_CONFIG": "/no/such/folder"}

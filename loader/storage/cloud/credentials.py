@@ -159,7 +159,8 @@ def credential_provider(
         try:
             return _boto_provider(url, "default")
         except (InvalidStore, MissingDependency) as error:
-            _log.debug("not using the default AWS profile: %s", error)
+            # The store then looks for a machine's role, whose failure would hide this one.
+            _log.warning("not using the default AWS profile: %s", error)
     return None
 
 

@@ -103,9 +103,12 @@ def put_file(path: Path, spec: RunSpec) -> bool:
     name = f"{path.name}.{os.getpid()}"
     unfinished = path.with_name(name)
     text = json.dumps(spec.to_json())
-    unfinished.write_text(text)
-    # Its variables are for this user only.
-    unfinished.chmod(0o600)
+    unfinished.unlink(missing_ok=True)  # of a killed process with this number
+    # Its variables are for this user only: created with its mode, it is open to others at no moment.
+    create = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    descriptor = os.open(unfinished, create, 0o600)
+    with open(descriptor, "w") as file:
+        file.write(text)
     # Renamed, so that the loop never reads half a file.
     unfinished.replace(path)
     return is_changed

@@ -15,6 +15,7 @@ import loader
 from loader.errors import (
     Conflict,
     Forbidden,
+    FormatTooNew,
     InvalidCluster,
     InvalidSpec,
     InvalidStore,
@@ -286,6 +287,24 @@ def test_engine_without_a_launcher_is_named(root: str) -> None:
         record_launcher(root, Cluster(engine="ray"))
 
 
+def test_file_of_a_run_is_created_for_its_user_only(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a mode that is set later leaves the file open for a moment")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    path = tmp_path / "spec"
+    before = os.umask(0)
+    try:
+        assert not local_loop.put_file(path, spec(root))
+        assert local_loop.put_file(path, spec(root, grace_s=31))
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.glob("spec*")) == [path]
+
+
 def test_failure_between_two_checkpoints_is_at_the_step_of_its_interval() -> None:
     folder = RunFolder(open_store("memory://failure-steps"), "big-7")
     assert last_step(folder) == -1
@@ -392,9 +411,10 @@ def test_store_that_does_not_answer_is_no_damaged_record(monkeypatch: pytest.Mon
 
         monkeypatch.setattr(folder.store, "list", listed)
 
-    refuse(Transient("away"))
-    assert last_step(folder) is None
-    refuse(Forbidden("403"))
+    for error in (Transient("away"), Forbidden("403")):
+        refuse(error)
+        assert last_step(folder) is None
+    refuse(FormatTooNew("format 9"))
     assert last_step(folder) == UNREADABLE
 
 

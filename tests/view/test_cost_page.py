@@ -52,5 +52,6 @@ def test_cost_equals_the_verbs_and_the_first_page_shows_it_once_known(root, caps
         server.get("/cost")
         assert sum(store.requests.values()) - before <= home
         assert server.get("/index.json").json()["cost"]["rows"] == body["rows"]
+        assert 'class="json" href="index.json?after=photos"' in server.get("/?after=photos").text
     finally:
         server.close()

@@ -312,9 +312,9 @@ def json_address(request: Request) -> str:
     """Return the address of a page's JSON, relative to the page."""
     last = request.scope["path"].rpartition("/")[2]
     query = request.scope["query_string"].decode("latin-1")
-    if not last:
-        return "index.json"
-    address = f"{quote(last)}.json"
+    address = "index.json"
+    if last:
+        address = f"{quote(last)}.json"
     if query:
         address += f"?{query}"
     return address

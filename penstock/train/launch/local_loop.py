@@ -105,10 +105,8 @@ def put_file(path: Path, spec: RunSpec) -> bool:
     text = json.dumps(spec.to_json())
     unfinished.unlink(missing_ok=True)  # of a killed process with this number
     # Its variables are for this user only: created with its mode, it is open to others at no moment.
-    create = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    descriptor = os.open(unfinished, create, 0o600)
-    with open(descriptor, "w") as file:
-        file.write(text)
+    unfinished.touch(0o600, exist_ok=False)
+    unfinished.write_text(text)
     # Renamed, so that the loop never reads half a file.
     unfinished.replace(path)
     return is_changed

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor  # noqa: TID251 - the exit waits for its queue
 from itertools import groupby
-from typing import NamedTuple
 
 from ..dataset.log.entries import DAMAGED
 from ..dataset.log.marker import Marker
@@ -71,13 +70,15 @@ class Budget:
 logger = logging.getLogger(__name__)
 
 
-class _SlotWrite(NamedTuple):
-    attempts: list[Substitution]
-    """Attempts at one slot."""
-    future: Future[None]
-    """Ends when they are stored."""
-    is_retry: bool
-    """True after a write whose error was raised."""
+# Not a NamedTuple, whose code the first batch would have to compile.
+class _SlotWrite:
+    """A write of the attempts at one slot."""
+
+    def __init__(self, attempts: list[Substitution], future: Future[None], *, is_retry: bool) -> None:
+        """future: ends when they are stored. is_retry: True after a write whose error was raised."""
+        self.attempts = attempts
+        self.future = future
+        self.is_retry = is_retry
 
 
 class Ledger:
@@ -130,7 +131,7 @@ class Ledger:
 
     def _submit(self, attempts: list[Substitution], *, is_retry: bool) -> None:
         future = self._thread().submit(self._put, attempts)
-        self._pending.append(_SlotWrite(attempts, future, is_retry))
+        self._pending.append(_SlotWrite(attempts, future, is_retry=is_retry))
 
     def _retry(self) -> None:
         unstored = self._unstored

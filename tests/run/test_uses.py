@@ -1,6 +1,6 @@
 """Any sequence of uses of one loader does what the simplest loader would: one step after another, no threads."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import loader
@@ -57,6 +57,13 @@ def do(batches, plan, name, step):
     end=st.integers(0, 15),
     workers=st.sampled_from((0, 1, 3)),
     prefetch=st.sampled_from((0, 500, None)),
+)
+@example(
+    uses=[("next", 0), ("next", 0), ("seek", 7), ("next", 0), ("batch_at", 2), ("next", 0)],
+    broken=set(),
+    end=15,
+    workers=1,
+    prefetch=None,
 )
 def test_any_sequence_of_uses(uses, broken, end, workers, prefetch, versions, properties):
     plan = loader.plan({"p": versions["photos"].select("cls")}, seed=1, global_batch=5)

@@ -139,7 +139,10 @@ def test_bytes_lie_beside_the_pickle():
     ]
     segment, written = slot.write(packed(batches, slot.allocate))
     assert written.nbytes < 2000
-    assert bytes_of(segment)[: 4 * 14_000].tobytes() == b"\xff" * 20_000 + b"\xd8" * 36_000
+    memory = bytes_of(segment)
+    assert memory[: 4 * 14_000].tobytes() == b"\xff" * 20_000 + b"\xd8" * 36_000
+    received = read(memory, written).batches()
+    assert [list(batch["jpg"]) for batch in received] == [[b"\xff" * 5000] * 4, [b"\xd8" * 9000] * 4]
 
 
 def test_nothing_is_packed_of_no_batches():

@@ -70,13 +70,14 @@ def read_origins(landing: Store) -> Mapping[str, object]:
 
 
 def _facts(origin: object) -> dict[str, str]:
-    """Return an object's facts from its entry in `_origins.json`, "" for missing ones. Raises: Corrupt."""
+    """Return an object's facts from its entry in `_origins.json`, "" for missing ones and null. Raises: Corrupt."""
     if not isinstance(origin, dict):
         accepted = ", ".join(_FACTS)
         raise Corrupt(f"its entry in {ORIGINS} is {origin!r:.100}; expected an object with {accepted}")
     facts: dict[str, str] = {}
     for name in _FACTS:
-        facts[name] = str(origin.get(name, ""))
+        value = origin.get(name)
+        facts[name] = "" if value is None else str(value)  # None: JSON's null
     for name, value in facts.items():
         if not is_text(value) or value in _NON_FINITE:
             raise Corrupt(f"its {name} in {ORIGINS} is {value!r:.100}; accepted is UTF-8 text")

@@ -144,7 +144,9 @@ def test_landing_again_writes_nothing(store: Store, landing: Path) -> None:
 def test_origins_are_told_and_are_no_object(store: Store, landing: Path) -> None:
     place = open_store(str(landing))
     place.put(
-        "_origins.json", b'{"speech/tone.wav": {"licence": "CC0-1.0", "author": "me", "text": "a tone"}}'
+        "_origins.json",
+        b'{"speech/tone.wav": {"licence": "CC0-1.0", "author": "me", "text": "a tone"},'
+        b' "readme.txt": {"licence": null, "text": null}}',
     )
     (batch,) = discover(store, place, "d")
     rows = land_rows(store, place, batch)

@@ -189,6 +189,19 @@ def read_segment(store: Store, path: str, kind: SegmentKind) -> StoredSegment:
     return retry_corrupt(read)
 
 
+def _check_n_rows(parts: Sequence[SegmentPart], n_rows: int, path: str) -> None:
+    """Raise Corrupt unless a segment's columns have as many rows as its footer states."""
+    n_stated = sum(part.n_rows for part in parts)
+    if n_stated != n_rows:
+        raise Corrupt(
+            f"{path} has {n_rows} rows, its footer states {n_stated}; {_AGAIN}",
+            what="rows",
+            where=path,
+            given=n_rows,
+            accepted=n_stated,
+        )
+
+
 def parse_segment(data: bytes, path: str, kind: SegmentKind) -> StoredSegment:
     """Return the segment in a file. Raises: Corrupt; FormatTooNew."""
     with _corrupt_if_unreadable(path):
@@ -213,6 +226,7 @@ def parse_segment(data: bytes, path: str, kind: SegmentKind) -> StoredSegment:
         table = table.cast(pa.schema([("part", pa.string()), ("row", pa.int64()), *kind.columns]))
         table.validate(full=True)
     values = table.select(kind.columns.names).replace_schema_metadata(None).combine_chunks()
+    _check_n_rows(footer.parts, len(values), path)
     rows = with_rows(footer.parts, values)
     for name in ("part", "row"):
         if not table[name].combine_chunks().equals(rows[name].combine_chunks()):

@@ -130,6 +130,18 @@ def change_columns(data, **columns):
     return sink.getvalue()
 
 
+def drop_rows(data, n):
+    """Return a segment's bytes without its last rows, under the same footer facts and the number of rows before."""
+    table = pq.read_table(io.BytesIO(data))
+    sink = io.BytesIO()
+    pq.write_table(table.slice(0, len(table) - n), sink)
+    short = sink.getvalue()
+    # Thrift's compact form: field 3, an i64, as zigzag. The file's number comes before that of its row group.
+    head, separator, tail = short.rpartition(b"PAR1")[0].partition(bytes([0x16, 2 * (len(table) - n)]))
+    assert separator
+    return head + bytes([0x16, 2 * len(table)]) + tail + b"PAR1"
+
+
 def test_forged_segments_are_left_out_and_named(root):
     parts = version_parts(root.open("d"), "txt")
     own = [part.own for part in parts]
@@ -141,12 +153,13 @@ def test_forged_segments_are_left_out_and_named(root):
         "code": change_columns(data, code=[b"abcd"] * 24),
         "row": change_columns(data, row=list(range(24))),
         "part": change_columns(data, part=["x"] * 24),
+        "rows": drop_rows(data, 2),
         "short": data[:-9],
         "empty": b"",
         "no Parquet": b"x" * 4000,
     }
     # Values are compared by their digest, rows and parts with the footer, and Parquet refuses the rest.
-    faults = {"code": "sha256", "row": "row", "part": "part"}
+    faults = {"code": "sha256", "row": "row", "part": "part", "rows": "rows"}
     for name, forged in forgeries.items():
         root.store.put(path, forged)
         with refusal(Corrupt, what=faults.get(name, "segment"), where=path):

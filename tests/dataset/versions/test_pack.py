@@ -27,6 +27,10 @@ def tokens(number, n, dtype=np.uint16):
     return (np.arange(n) + number).astype(dtype)
 
 
+NULLS = len(range(0, len(LENGTHS), 2))
+"""Documents whose metadata `n_or_null` is None."""
+
+
 def write(root, lengths=LENGTHS, name="docs", first=0, **options):
     with root.write(name, groups={"wav": "audio"}, **{"part_samples": 5, **options}) as writer:
         for number, n in enumerate(lengths, first):
@@ -493,6 +497,7 @@ def test_documents_stay_whole_without_split(root):
     [
         ({"split": False}, "length", 4, "documents of at most 16 tokens"),
         ({"together": "kind"}, "length", 2, "documents of at most 16 tokens"),
+        ({"together": "n_or_null"}, "together", [NULLS, "k10"], "a value for each document"),
         ({"together": "half"}, "together", "Float64", "texts, whole numbers or truth values"),
         ({"together": ""}, "together", "", "the name of a column"),
         ({"split": 0}, "split", 0, [True, False]),

@@ -28,7 +28,7 @@ from ..pages.report import (
     viewer_metadata,
 )
 from ..pages.table_columns import version_columns
-from ..samples.quarantine import excluded_by_reason
+from ..samples.excluded_units import excluded_by_reason
 from .lag import lag_metadata
 from .release import Release
 

@@ -4,7 +4,6 @@ stages/<dataset>/quarantine/ledgers/<r>.json    tables/<dataset>/quarantine/ledg
 """
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -19,8 +18,7 @@ from loader.errors import Conflict, SampleNotFound, VersionNotFound
 from loader.json_text import parse_json_object
 from loader.storage import Store
 from penstock.compute.pool import Compute
-from penstock.exclusion_records import records, standing
-from penstock.stages import StageRecord, current_record, fingerprint
+from penstock.stages import StageRecord, current_record, find_record, fingerprint, record_path
 from resources.compute import ComputeResource
 from resources.storage import RootResource
 from resources.viewer_links import sample_page, version_page
@@ -36,63 +34,6 @@ from ..pipeline.stages import QUARANTINE, VERSION, PipelineStage
 from ..pipeline.tables import read_table
 from ..spec import DatasetSpec
 from .reported_samples import Judgement, judge
-
-
-def excluded_units(
-    store: Store, dataset: str, rebuild_of: str, rows: Iterable[Mapping[str, Any]]
-) -> dict[str, str]:
-    """Return unit_id -> reason, for rows that an exclusion covers.
-
-    rows: have `key`, `unit_id` and `raw_sha256`. An excluded raw object covers all its units, under any policy.
-    rebuild_of: the original dataset, or "". Raises: Corrupt; StoreError.
-    """
-    reasons = _reasons(store, dataset)
-    if rebuild_of:
-        # The rebuild's own exclusion wins, since its reason is the newer one.
-        reasons = _reasons(store, rebuild_of) | reasons
-    excluded: dict[str, str] = {}
-    if not reasons:
-        return excluded
-    for row in rows:
-        for column in ("key", "unit_id", "raw_sha256"):
-            reason = reasons.get((column, row[column]))
-            if reason:
-                excluded[row["unit_id"]] = reason
-    return excluded
-
-
-def excluded_by_reason(store: Store, dataset: str) -> Counter[tuple[str, str]]:
-    """Return (person, reason) -> number of excluded keys. Raises: Corrupt; StoreError."""
-    return Counter(
-        (exclusion.by, exclusion.reason)
-        for by_key in standing(records(store, dataset)).values()
-        # The first exclusion took the key out; later ones of the same key remove nothing.
-        for exclusion in by_key[:1]
-    )
-
-
-def _reasons(store: Store, dataset: str) -> dict[tuple[str, str], str]:
-    """Return (column of the units, its value) -> reason of the exclusions in force."""
-    stands = standing(records(store, dataset))
-    # Keyed by path: an exclusion of many keys stands under each of them.
-    exclusions = {exclusion.path: exclusion for of_key in stands.values() for exclusion in of_key}
-    reasons: dict[tuple[str, str], str] = {}
-    for exclusion in exclusions.values():
-        reason = f"excluded by {exclusion.by}: {exclusion.reason}"
-        # Withdrawing one sample from an exclusion frees its whole raw object.
-        withdrawn = {
-            sample.raw_sha256 for sample in exclusion.samples if exclusion not in stands.get(sample.key, ())
-        }
-        for sample in exclusion.samples:
-            if exclusion not in stands.get(sample.key, ()):
-                continue
-            reasons.setdefault(("key", sample.key), reason)
-            if sample.unit_id:
-                reasons.setdefault(("unit_id", sample.unit_id), reason)
-            if sample.whole_object and sample.raw_sha256 not in withdrawn:
-                reasons.setdefault(("raw_sha256", sample.raw_sha256), reason)
-    return reasons
-
 
 PARTITION = "ledgers"
 CODE_VERSION = "1"
@@ -276,11 +217,12 @@ def _store_verdicts(
     stage = PipelineStage(
         root.store, spec.name, QUARANTINE, PARTITION, run_id=run_id, code_version=CODE_VERSION
     )
+    pending = list(rows)
     while True:
         before = stage.current()
         known = _rows(root.store, before)
         seen = {row["ledger"] for row in known}
-        fresh = [row for row in rows if row["ledger"] not in seen]
+        fresh = [row for row in pending if row["ledger"] not in seen]
         whole = [*known, *fresh]
         if not whole:
             return None
@@ -305,9 +247,14 @@ def _store_verdicts(
             files={QUARANTINE: stage.write_table(QUARANTINE, [_columns(row) for row in whole])},
             counts=counts,
         )
-        # Another run appended between, so its rows are missing here: merge and append again.
-        if record.r == (before.r if before else 0) + 1:
+        next_r = before.r + 1 if before else 1
+        if record.r == next_r:
             return record
+        # Other runs appended between. This record hides theirs, so it is appended again with their rows.
+        for number in range(next_r, record.r):
+            other = find_record(root.store, record_path(spec.name, QUARANTINE, PARTITION, number))
+            judged = {row["ledger"] for row in pending}
+            pending += [row for row in _rows(root.store, other) if row["ledger"] not in judged]
 
 
 def _too_many(spec: DatasetSpec, n_corrupt: int, n_samples: int, allowed: int) -> str:

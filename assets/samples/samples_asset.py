@@ -29,7 +29,8 @@ from ..pipeline.stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS, PipelineStage,
 from ..pipeline.tables import CUT_FACTS, facts_of_fields, read_table
 from ..spec import DatasetSpec, Filter
 from .assembly import Assembled, assemble, audit, candidate
-from .quarantine import excluded_units, quarantined_units
+from .excluded_units import excluded_units
+from .quarantine import quarantined_units
 
 CODE_VERSION = "4"
 CHECK = "accounted_for"

@@ -10,7 +10,7 @@ import pytest
 import loader
 from assets.arrivals.make_batches import rebuild_of
 from assets.media.policy import CutPolicy, ImagePolicy
-from assets.samples.quarantine import excluded_units
+from assets.samples.excluded_units import excluded_units
 from assets.spec import DatasetSpec
 from penstock.stages import current_record
 from penstock.upkeep.exclusion import exclude, obey, withdraw

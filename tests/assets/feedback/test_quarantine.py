@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import loader
+from assets.pipeline.stages import PipelineStage
 from assets.pipeline.tables import write_table
 from assets.samples import quarantine
 from assets.samples.quarantine import (
@@ -134,6 +135,26 @@ def test_again_is_no_change(root: loader.Root, version: loader.Version) -> None:
     train(root, version, seed=2)  # another training on the old version meets it too
     assert by_verdict(stage(root).rows) == {"gone": {"003"}}
     assert len(root.versions("demo")) == 2
+
+
+def test_run_keeps_the_verdicts_that_another_run_appends_between(
+    root: loader.Root, version: loader.Version, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(root, version)
+    write = PipelineStage.write_table
+
+    def write_after_another_run(self: PipelineStage, table: str, rows: Any) -> Any:
+        monkeypatch.setattr(PipelineStage, "write_table", write)
+        train(root, version, seed=2)
+        other = stage(root)
+        assert len({row["ledger"] for row in other.rows}) == 2
+        return self.write_table(table, rows)
+
+    monkeypatch.setattr(PipelineStage, "write_table", write_after_another_run)
+    first = stage(root)
+    assert len({row["ledger"] for row in first.rows}) == 1
+    assert len({row["ledger"] for row in verdicts(root.store, "demo")}) == 2
+    assert list(unjudged_ledgers(root.store, "demo")) == []
 
 
 def test_without_a_ledger_nothing_happens(root: loader.Root, version: loader.Version) -> None:

@@ -139,7 +139,7 @@ class IngestBatches:
             provenance = samples.body.get("made_of", {})
             counts = Counter[Refused]()
             for outcome, _, code, n in provenance.get("refused", []):
-                counts[outcome, code] = n
+                counts[outcome, code] += n
             return counts
         refusals: dict[str, Refused] = {}  # by object: both tables list duplicates of what units refuses
         for stage in (MEDIA, UNITS):

@@ -88,6 +88,20 @@ def test_batch_without_a_sample_delays_nothing(
     assert standings(root) == ["published", "nothing_new"]
 
 
+def test_code_that_two_stages_refuse_counts_both(
+    root: loader.Root, landing: Path, arrive: Callable[[Path], str], run: Run
+) -> None:
+    batch = arrive(landing)
+    run("ingest", SPEC, batch)
+    record = current_record(root.store, "demo", "samples", batch)
+    assert record is not None
+    provenance = record.body["made_of"]
+    provenance |= {"refused": [["rejected", "decode", "truncated", 2], ["rejected", "probe", "truncated", 3]]}
+    append_record(root.store, replace(record, body=record.body | {"made_of": provenance}))
+    (ready,) = look(root)
+    assert ready.refused == {("rejected", "truncated"): 5}
+
+
 def test_second_look_reads_only_what_is_new(
     root: loader.Root, landing: Path, arrive: Callable[[Path], str], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

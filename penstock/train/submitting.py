@@ -158,11 +158,11 @@ def submit(spec: RunSpec, launcher: Launcher, nodes: int | None = None, *, moved
     starts it. InvalidSpec. EngineUnreachable. NotARoot or StoreError if its checkpoints or record cannot be written.
     """
     folder, key = _store_spec(spec, nodes)
-    if folder.is_to_stop():
-        message = f"{spec.run} was stopped or cancelled: penstock train resume continues it"
-        raise Conflict(message, what="state", where=spec.run, given="stopped or cancelled")
     claimed = ""
     try:
+        if folder.is_to_stop():
+            message = f"{spec.run} was stopped or cancelled: penstock train resume continues it"
+            raise Conflict(message, what="state", where=spec.run, given="stopped or cancelled")
         claimed = claim(folder, launcher, moved=moved)
         return launcher.submit(resize_spec(spec, nodes))
     except (Conflict, InvalidSpec, InvalidCluster):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import loader
-from loader.errors import Corrupt, InvalidSpec, RunTaken
+from loader.errors import Conflict, Corrupt, InvalidSpec, RunTaken
 from penstock.cli import main
 from penstock.compute.cluster import Cluster, TrainSettings
 from penstock.train.launch.local_runs import LocalRuns
@@ -17,7 +17,7 @@ from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.record_objects.spec_changes import differences
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.submitting import resume, submit
+from penstock.train.submitting import resume, stop, submit
 from tests.refusals import refusal
 from tests.servers.patience import until
 
@@ -238,3 +238,16 @@ def test_waiting_job_is_replaced_by_one_of_the_nodes_that_are_named(
     assert "Slurm job 8" in again(run, launcher, 3)
     assert len(queue.jobs) == 2, "it is found"
     assert folder_of(record).spec_changes() == [], "the file has the range as before"
+
+
+def test_file_that_a_stopped_run_refuses_is_not_its_newest(
+    record: str, slurm: tuple[SlurmJobs, Queue]
+) -> None:
+    launcher, _ = slurm
+    first = spec(record)
+    submit(first, launcher)
+    stop(folder_of(record))
+    with refusal(Conflict, what="state", where="big-7"):
+        submit(spec(record, walltime_s=60), launcher)
+    assert folder_of(record).spec() == first
+    assert folder_of(record).spec_changes() == []

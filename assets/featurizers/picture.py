@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..media.video.colour import weighted_rgb
 from .decoding import Array, frames, kind_field, photo, shrink, small_frames, three_frames
 from .featurizer import Column, Features, Featurizer
 
@@ -81,12 +82,7 @@ class Picture(Featurizer):
 
 def luma_of(pixels: Array) -> Array:
     """Return luma, float32 [...] from 0 to 1, of uint8 RGB [..., 3]."""
-    # BLAS is avoided because its sums depend on the processor: a batch has the same bytes on each node.
-    red, green, blue = LUMA / np.float32(255)
-    luma: Array = pixels[..., 0] * red
-    luma += pixels[..., 1] * green
-    luma += pixels[..., 2] * blue
-    return luma
+    return weighted_rgb(pixels, LUMA / np.float32(255))
 
 
 def laplacian_variance(luma: Array) -> float | None:

@@ -107,13 +107,16 @@ def hlg_scene(signal: Floats) -> Floats:
 
 def hlg_light(scene: Floats) -> Floats:
     """Return scene light [..., 3] in BT.2020 primaries as cd/m² on a 1000 cd/m² display (the OOTF)."""
-    luminance = _weighted_sum(scene, np.array([0.2627, 0.6780, 0.0593], scene.dtype))
+    luminance = weighted_rgb(scene, np.array([0.2627, 0.6780, 0.0593], scene.dtype))
     light: Floats = HLG_PEAK_CD * np.power(luminance, _HLG_GAMMA - 1)[..., None] * scene
     return light
 
 
-def _weighted_sum(rgb: Floats, weights: Floats) -> Floats:
-    """Return [...]: the weighted sum of R, G and B of [..., 3]."""
+def weighted_rgb(rgb: Floats, weights: Floats) -> Floats:
+    """Return float [...]: the weighted sum of R, G and B, [..., 3].
+
+    The order of additions is fixed: a batch has the same bytes on each node.
+    """
     # BLAS is avoided because its sums depend on the processor.
     total: Floats = rgb[..., 0] * weights[0]
     total += rgb[..., 1] * weights[1]
@@ -186,7 +189,7 @@ def to_sdr(samples: npt.NDArray[np.uint16], signal: VideoSignal) -> npt.NDArray[
     else:
         linear = _sdr_table()[codes]
     rows = converter(signal.primaries)
-    bt709 = np.stack([_weighted_sum(linear, row) for row in rows], axis=-1)
+    bt709 = np.stack([weighted_rgb(linear, row) for row in rows], axis=-1)
     encoded = np.power(np.clip(bt709, 0, 1), np.float32(1 / _SDR_GAMMA))
     rgb: npt.NDArray[np.uint16] = np.rint(encoded * 65535).astype(np.uint16)
     return rgb

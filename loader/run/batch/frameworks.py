@@ -1,7 +1,7 @@
 """Arrays of torch and JAX, which are imported only when a batch needs them."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,12 +40,7 @@ def to_jax(name: str, value: Any, device: Any = None) -> Any:
     MissingDependency if jax is missing.
     """
     if isinstance(value, list):
-        items = []
-        for item in value:
-            if isinstance(item, np.ndarray):
-                item = to_jax(name, item, device)
-            items.append(item)
-        return items
+        return _convert_arrays(value, lambda array: to_jax(name, array, device))
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufc":
         return value
     jax = _jax()
@@ -107,12 +102,7 @@ def import_framework(framework: str) -> None:
 
 def _torch_field(value: Any, torch: Any) -> Any:
     if isinstance(value, list):
-        items = []
-        for item in value:
-            if isinstance(item, np.ndarray):
-                item = _torch_field(item, torch)
-            items.append(item)
-        return items
+        return _convert_arrays(value, lambda array: _torch_field(array, torch))
     if not isinstance(value, np.ndarray) or value.dtype.hasobject:
         return value
     array = value
@@ -122,6 +112,16 @@ def _torch_field(value: Any, torch: Any) -> Any:
         return torch.from_numpy(array)
     except TypeError:
         return array  # torch lacks this dtype
+
+
+def _convert_arrays(items: list[Any], convert: Callable[[np.ndarray], Any]) -> list[Any]:
+    """Return the items with each numpy array converted; others as they are."""
+    converted = []
+    for item in items:
+        if isinstance(item, np.ndarray):
+            item = convert(item)
+        converted.append(item)
+    return converted
 
 
 def _torch() -> Any:

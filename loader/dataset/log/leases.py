@@ -122,11 +122,6 @@ class Renewal:
         self._requests = SimpleQueue()
         requests.put(None)
 
-    def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the thread to end, which `dismiss` requests."""
-        if self._thread is not None and self._thread.is_alive():
-            self._thread.join(timeout_s)
-
     def _run(self, requests: Requests) -> None:
         next_s = _next_renewal_s()
         while True:

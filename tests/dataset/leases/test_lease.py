@@ -84,7 +84,8 @@ def own_renewal(monkeypatch):
     monkeypatch.setattr(renewal, "_RENEWAL", own)
     yield
     own.dismiss()
-    own.join()
+    for thread in renewing():
+        thread.join()
 
 
 THREAD = "penstock-leases"

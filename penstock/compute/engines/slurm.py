@@ -184,10 +184,14 @@ class SlurmQueue:
             )
         return True
 
+    def withdraw(self, name: str) -> None:
+        """Cancel all elements with a name, and do not wait. Raises: EngineUnreachable."""
+        self.answer(["scancel", f"--name={name}"])
+
     def cancel(self, name: str) -> None:
         """Cancel all elements with a name; return when the last process has ended. Raises: EngineUnreachable."""
         begun = time.monotonic()
-        self.answer(["scancel", f"--name={name}"])
+        self.withdraw(name)
         while (elements := self.elements(name)).count(WAITING | RUNNING):
             lasted = time.monotonic() - begun
             if lasted > CANCEL_S:
@@ -385,7 +389,7 @@ class SlurmEngine:
 
     def withdraw(self, name: str) -> None:
         """See `Engine.withdraw`. Slurm may hold an element for ever once its node is lost."""
-        self._queue.answer(["scancel", f"--name={name}"])
+        self._queue.withdraw(name)
 
     def logs(self, name: str, element: int) -> str:
         index = element % self._cluster.array_max

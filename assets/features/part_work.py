@@ -300,9 +300,8 @@ class BatchFeatures:
             counts=stored.counts,
             body=body,
         )
-        discard(
-            self._compute, self._job
-        )  # only now: until the record exists, a killed run resumes from the job
+        # The job goes last: until the record exists, a killed run resumes from the job.
+        discard(self._compute, self._job)
         return record, stored.table
 
     def _plain(self) -> PlainFeaturizer | None:

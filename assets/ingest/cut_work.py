@@ -180,9 +180,8 @@ def _unit_files(unit: Unit, folder: Path) -> UnitFiles:
         elif value.parent == folder:
             files[name] = value.name
         else:
-            files[name] = str(
-                value
-            )  # not a name: `_is_own` refuses it where reports of all nodes are checked
+            # This is not a file's name. `_is_own` refuses it where the reports of all nodes are checked.
+            files[name] = str(value)
     return UnitFiles(
         files=files,
         values=values,

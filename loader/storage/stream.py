@@ -284,9 +284,8 @@ class PieceReader:
         self.info = info
         self._n_requested = 0  # bytes requested so far
         self._size = FIRST_BYTES  # of the next range
-        self._reads: deque[tuple[int, Future[memoryview]]] = (
-            deque()
-        )  # (offset, range being read), front to back
+        # Ranges being read, front to back: (offset, bytes).
+        self._reads: deque[tuple[int, Future[memoryview]]] = deque()
         self._spare: list[bytearray] = []  # memory of earlier pieces, for later ones
         self._piece_out = memoryview(b"")  # the caller's piece
         self._pool: DaemonPool | None = None

@@ -307,9 +307,8 @@ class _BlockRun:
 
     def _one_at_a_time(self, missing: Sequence[int]) -> None:
         """Compute units, each named in the store before it runs."""
-        deaths = Counter(
-            start.unit for start in self._starts if not start.left
-        )  # unit -> runners lost with it
+        # Unit -> runners that vanished while they computed it.
+        deaths = Counter(start.unit for start in self._starts if not start.left)
         # Suspects last, so that the others are stored before one kills the runner again.
         for number in sorted(missing, key=lambda number: deaths[number]):
             if deaths[number] >= VANISHED:

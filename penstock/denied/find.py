@@ -266,9 +266,8 @@ class _Search:
             for objects_of_shard in objects.values():
                 places.update(object_.place for object_ in objects_of_shard)
             adopted = {place for place in places if is_adopted(version.store, place)}
-            self._registered = {
-                version.id: _Registered(objects, adopted)
-            }  # one version's, to bound the memory
+            # Only one version's objects are kept, to bound the memory.
+            self._registered = {version.id: _Registered(objects, adopted)}
         registered = self._registered[version.id]
         candidates = registered.objects.get(shard["path"], ())
         rows = self._findings.rows[shard["part"]]

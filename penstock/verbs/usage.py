@@ -174,13 +174,11 @@ def _cost(arguments: Namespace, record: "UsageRecord", since_us: int, until_us: 
         cells.append(own)
     text = "stored bytes, shared ones once; frees: if all versions of the row are retired; and trainings that read it:"
     lines: list[str | Table] = [text, Table(form=form, header=header, rows=cells)]
-    answer = {"since_us": since_us, "until_us": until_us, "by": by, "cost": bodies}
+    answer = {"since_us": since_us, "until_us": until_us, "by": by, "cost": bodies, "problems": problems}
     # With --csv, `run_usage` writes the GPU-hours of --by dataset, and does not come here.
     if arguments.csv and arguments.by == "owner":
         csv_rows = bodies or [{"name": ""}]  # the header of a file without owners
-        answer["problems"] = problems
         return answer, _csv_with_problems(csv_rows, problems), int(bool(problems))
-    answer["problems"] = problems
     return answer, [*lines, *map(line_text, problems)], int(bool(problems))
 
 

@@ -91,9 +91,8 @@ class ReadPlace:
                 readable = self._joined.readable()  # it lists and joins the objects' files itself
             else:
                 listed = list(list_place(self._files))
-                live = live_files(
-                    self._files, self._format, listed
-                )  # without files that a table's log removed
+                # Files that a table's log removed are left out.
+                live = live_files(self._files, self._format, listed)
                 readable = self._importer.find_readable(self._files, live, self._options)
         except PenstockError as error:
             if is_fault(error):
@@ -265,9 +264,8 @@ def read_samples(task: ReadTask, node: Node) -> ReadParts:
     """
     rules = task.rules
     place = read_place(task.txn, node.open(task.landing), rules.format, rules.options)
-    place.members = (
-        JsonMembers()
-    )  # the place may be cached from the task before: count this task's values only
+    # The place may be cached from the task before. Only this task's values are counted.
+    place.members = JsonMembers()
     raws = list(task.raws)
     refusals = list[Row]()
     partitions = Partitions((), rules.options.without, task.texts)

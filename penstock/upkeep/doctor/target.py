@@ -36,9 +36,8 @@ def root(store: Store) -> Iterator[Finding]:
     except FormatTooNew as error:
         yield fail("root", str(error), "upgrade penstock before this root is used")
     except NotARoot as error:
-        other = next(
-            (one.key for one in store.list("") if not one.key.startswith(PROBES)), None
-        )  # the first key
+        foreign_keys = (one.key for one in store.list("") if not one.key.startswith(PROBES))
+        other = next(foreign_keys, None)
         if other is None:
             yield ok("root", "nothing is there: the first root.write() makes it a root")
         elif other == MARKER:  # it exists, but is damaged

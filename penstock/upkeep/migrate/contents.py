@@ -190,7 +190,7 @@ def _shards(
 ) -> Iterator[Item]:
     """Yield the shards and indexes of a shards table. merged: paths of indexes that the mirror has, with their shards.
 
-    may_exist: as of `Item`.
+    may_exist: as in `Item`.
     """
     try:
         table = get_table(source, file, _COLUMNS)

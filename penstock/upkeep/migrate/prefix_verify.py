@@ -127,9 +127,8 @@ def _check_listed(source: Store, sides: Sides, verdict: PrefixVerdict) -> bool:
         return False
     verdict.checked += 1
     verdict.nbytes += here.nbytes
-    verdict.unhashed += (
-        noted is None or not noted.digest
-    )  # `_record_comparison` takes it back if it reads the bytes
+    # `_record_comparison` takes this back if it reads the bytes.
+    verdict.unhashed += noted is None or not noted.digest
     if noted is not None and noted.etag != here.etag:
         verdict.problems[sides.key] = (
             "another object at the source than was copied (its ETag): run the migration again"

@@ -131,7 +131,7 @@ def change_columns(data, **columns):
 
 
 def drop_rows(data, n):
-    """Return a segment's bytes without its last rows, under the same footer facts and the number of rows before."""
+    """Return a segment's bytes without its last n rows, whose footer still states the number of rows before."""
     table = pq.read_table(io.BytesIO(data))
     sink = io.BytesIO()
     pq.write_table(table.slice(0, len(table) - n), sink)

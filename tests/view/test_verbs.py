@@ -189,3 +189,15 @@ def test_server_ends_at_once_while_a_recipe_hangs(trained, tmp_path, number):
     assert page.startswith(b"HTTP/1.1 200")
     assert not path.exists()
     assert b"Traceback" not in server.communicate()[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_before_the_first_page_ends_the_server(trained, number):
+    program = (
+        "import os, sys; import loader; from penstock.view.web.serve import serve;"
+        "signal_self = lambda line: os.kill(os.getpid(), int(sys.argv[2]));"
+        "serve(loader.Root(sys.argv[1]), port=0, announce=signal_self); print('ended')"
+    )
+    command = [sys.executable, "-c", program, trained, str(int(number))]
+    server = subprocess.run(list(map(str, command)), capture_output=True, timeout=PATIENCE_S)
+    assert (server.returncode, server.stdout, server.stderr) == (0, b"ended\n", b"")

@@ -2,12 +2,13 @@
 
 import gc
 import os
+import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
-from typing import TYPE_CHECKING
+from threading import Thread, current_thread, main_thread
+from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.dataset.versions.samples_table import import_polars
@@ -20,10 +21,12 @@ from ..replays.metrics_file import MetricsFile
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
+    from uvicorn import Server
 
 PORT = 8497
 END_S = 3
 """Seconds that shutdown waits for responses."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -54,10 +57,7 @@ def serve(
     from .app import application
     from .guard import new_token
 
-    if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
-        raise InvalidRuntime(
-            f"--prefix {prefix!r}; pass a path such as /proxy/8497, without a slash at its end"
-        )
+    _check_prefix(prefix)
     token = new_token()
     listening = _bind(host, port, unix_socket)
     own_port = 0
@@ -73,18 +73,31 @@ def serve(
         ui=ui,
         writes=writes,
     )
-    opened.start()
-    # A page that is asked for meanwhile would take as long, and share the processor.
-    preparing.join()
-    # A full collection of 100,000 objects of modules takes 40 ms, in the middle of a page.
-    gc.freeze()
-    _announce_address(announce, first, token, host, own_port, unix_socket, prefix)
+    server = _server(app, opened.stop)
+    # A signal of any moment must let the server end: uvicorn has its handlers only once it runs.
+    previous = _replace_handlers(dict.fromkeys(_SIGNALS, server.handle_exit))
     try:
-        _run(app, opened.stop, listening)
+        opened.start()
+        # A page that is asked for meanwhile would take as long, and share the processor.
+        preparing.join()
+        # A full collection of 100,000 objects of modules takes 40 ms, in the middle of a page.
+        gc.freeze()
+        _announce_address(announce, first, token, host, own_port, unix_socket, prefix)
+        # A signal that came before: uvicorn starts, finds it, and returns.
+        server.run(sockets=[listening])
     finally:
+        _replace_handlers(previous)
         opened.close()
         if unix_socket:
             unix_socket.unlink(missing_ok=True)
+
+
+def _check_prefix(prefix: str) -> None:
+    """Raise InvalidRuntime for a prefix that is no path of an address."""
+    if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
+        raise InvalidRuntime(
+            f"--prefix {prefix!r}; pass a path such as /proxy/8497, without a slash at its end"
+        )
 
 
 def _prepare() -> None:
@@ -110,8 +123,11 @@ def check_packages() -> None:
         ) from error
 
 
-def _run(app: "ASGIApp", stop: Callable[[], None], listening: socket.socket) -> None:
-    """Serve until a signal. stop: called by the handler, to end whatever a page waits for."""
+def _server(app: "ASGIApp", stop: Callable[[], None]) -> "Server":
+    """Return a server whose signal handler lets it end.
+
+    stop: called by the handler, to end whatever a page waits for.
+    """
     import uvicorn
 
     from .guard import MOST_HEAD_BYTES
@@ -121,6 +137,7 @@ def _run(app: "ASGIApp", stop: Callable[[], None], listening: socket.socket) -> 
         app,
         http="h11",
         ws="none",
+        lifespan="off",  # the application has none
         h11_max_incomplete_event_size=2 * MOST_HEAD_BYTES,
         timeout_graceful_shutdown=END_S,
         log_level="warning",
@@ -136,7 +153,14 @@ def _run(app: "ASGIApp", stop: Callable[[], None], listening: socket.socket) -> 
 
     # uvicorn's own handler re-raises the signal on exit, before leases and the socket are released.
     server.handle_exit = end  # type: ignore[assignment,method-assign]
-    server.run(sockets=[listening])
+    return server
+
+
+def _replace_handlers(handlers: Mapping[signal.Signals, Any]) -> dict[signal.Signals, Any]:
+    """Install signal handlers, and return those before; {} outside the main thread, which has none."""
+    if current_thread() is not main_thread():
+        return {}
+    return {number: signal.signal(number, handler) for number, handler in handlers.items()}
 
 
 def _hosts(host: str, port: int, more: Sequence[str]) -> set[str]:

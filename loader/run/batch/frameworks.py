@@ -60,7 +60,8 @@ def _narrow(name: str, value: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     else:
         lost = np.isfinite(narrow) != np.isfinite(value)
     if lost.any():
-        first = value[lost].flat[0]
+        lost_values = value[lost]
+        first = lost_values.flat[0]
         message = f"field {name!r} holds {first!r}, which is not {dtype}, and JAX would change it; {_FITTING}"
         raise InvalidRuntime(message, what=name, given=first, accepted=str(dtype))
     return narrow
@@ -106,15 +107,18 @@ def _torch_field(value: Any, torch: Any) -> Any:
     if not isinstance(value, np.ndarray) or value.dtype.hasobject:
         return value
     array = value
-    if not (value.flags.c_contiguous and value.flags.writeable and value.dtype.isnative):
-        array = np.require(value, value.dtype.newbyteorder("="), ["C", "W"])
+    flags = value.flags
+    is_as_torch_needs = flags.c_contiguous and flags.writeable and value.dtype.isnative
+    if not is_as_torch_needs:
+        native_dtype = value.dtype.newbyteorder("=")
+        array = np.require(value, native_dtype, ["C", "W"])
     try:
         return torch.from_numpy(array)
     except TypeError:
         return array  # torch lacks this dtype
 
 
-def _convert_arrays(items: list[Any], convert: Callable[[np.ndarray], Any]) -> list[Any]:
+def _convert_arrays(items: list[Any], convert: Callable[..., Any]) -> list[Any]:
     """Return the items with each numpy array converted; others as they are."""
     converted = []
     for item in items:

@@ -194,9 +194,15 @@ class SuccessiveLoaders:
         """Continue at a step under a plan, with what was counted so far. bounds: arguments of `Loader` for it."""
         earlier = self._loader
         successor = Loader(plan, **{**self._options, **bounds})
-        successor.seek(step)
+        try:
+            successor.seek(step)
+            if earlier is not None:
+                earlier.close()
+        except BaseException:
+            # The caller never gets it, so nobody else closes it.
+            successor.close()
+            raise
         if earlier is not None:
-            earlier.close()
             successor._metrics.succeed(earlier._metrics)
             successor._status = earlier._status
         self._loader = successor

@@ -73,3 +73,25 @@ def test_run_log_of_all_decisions_has_one_start_and_few_objects(root: loader.Roo
     assert trail.steps["digest"].to_list() == digests
     assert len(trail.starts) == 1
     assert len(list(root.store.list("trails/r/"))) <= 3
+
+
+def test_loader_that_cannot_take_over_is_closed(root: loader.Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+    close = loader.Loader.close
+
+    def seek(self: loader.Loader, step: int) -> None:
+        raise ValueError(f"no step {step}")
+
+    def record_close(self: loader.Loader) -> None:
+        closed.append(self)
+        close(self)
+
+    with Stepwise(root) as batches:
+        next(batches)
+        with monkeypatch.context() as patch:
+            patch.setattr(loader.Loader, "seek", seek)
+            patch.setattr(loader.Loader, "close", record_close)
+            with pytest.raises(ValueError, match="no step 1"):
+                next(batches)
+        assert len(closed) == 1
+        assert closed[0] is not batches.loader

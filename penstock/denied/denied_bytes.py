@@ -25,6 +25,7 @@ from loader.dataset.writing.redact import shard_index
 from loader.errors import Corrupt, Denied, ObjectNotFound, PenstockError
 from loader.storage import Store, open_store
 from loader.storage.external_shards import FOREIGN, difference
+from loader.storage.store import as_disk
 
 from .hashed_names import Marks, mark
 from .readable_versions import WholeVersions, read_whole_versions
@@ -78,7 +79,8 @@ def registered_place(marks: Marks, object_: ForeignObject, shard: dict[str, Any]
 def check_registered(store: Store, place: Place) -> Place:
     """Check a registered object; return its `Place` with `clean`, and `evidence` or `why`. store: the root's.
 
-    Only its owner may change or delete it. It is clean if it is gone or was replaced.
+    Only its owner may change or delete it. It is clean if it is gone or was replaced. Costs a HEAD, and a LIST if the
+    object is gone.
     """
     if "key" not in place:
         why = "a takedown denied its name too, so penstock cannot find it: ask its owner whether the object is deleted"
@@ -92,7 +94,7 @@ def check_registered(store: Store, place: Place) -> Place:
         info = open_store(url).head(place["key"])
     except ObjectNotFound as error:
         if url:
-            return {**place, "clean": True, "evidence": f"no object at {url}/{place['key']}"}
+            return _check_location(place, url)
         return {**place, "clean": False, "why": str(error)}
     except PenstockError as error:
         return {
@@ -112,6 +114,25 @@ def check_registered(store: Store, place: Place) -> Place:
         "without the denied samples"
     )
     return {**place, "clean": False, "why": why}
+
+
+def _check_location(place: Place, url: str) -> Place:
+    """Return the `Place` of an object that its location lacks. It is clean if the location has anything to read."""
+    store = open_store(url)
+    is_disk = as_disk(store) is not None
+    if is_disk or is_bucket(url):
+        # A disk that is not mounted, or a bucket that does not exist, lacks each object.
+        try:
+            first = next(iter(store.list("")), None)
+        except PenstockError as error:
+            return {**place, "clean": False, "why": f"{url} could not be listed: {type(error).__name__}"}
+        if is_disk and first is None:
+            why = (
+                f"{url} has no file on this machine: check it where its disk is mounted. If its owner deleted all of "
+                "its files, put any file there"
+            )
+            return {**place, "clean": False, "why": why}
+    return {**place, "clean": True, "evidence": f"no object at {url}/{place['key']}"}
 
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]

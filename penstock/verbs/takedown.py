@@ -149,9 +149,10 @@ def run(arguments: Namespace) -> Answer:
     from ..denied.sources import check_place
     from ..formats.files_beside import files_beside
     from ..train.trained_on import of_dataset, trained_on
+    from ..upkeep.takedown.mirrors import purge_mirror
     from ..upkeep.takedown.peer_pages import purge_peers
     from ..upkeep.takedown.raw_objects import RawDeletion, delete_object
-    from ..upkeep.takedown.remains import delete_noncurrent, purge_cache, purge_mirror
+    from ..upkeep.takedown.remains import delete_noncurrent, purge_cache
     from ..upkeep.takedown.takedown_run import run_takedown
 
     if arguments.delete_raw and not arguments.apply:

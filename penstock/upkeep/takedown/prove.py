@@ -18,10 +18,11 @@ from ...denied.denied_bytes import check_registered
 from ...denied.find import Findings, all_datasets, find
 from ...denied.record import Place, TakedownRecord, read_record
 from ...progress import progress
+from .mirrors import mirror_places
 from .near_saves import near_places
 from .peer_pages import peer_places
 from .raw_objects import shared_marks
-from .remains import cache_places, mirror_places, noncurrent
+from .remains import cache_places, noncurrent
 from .scan import scan_objects
 from .takedown_run import deny_entry, keys_tables
 

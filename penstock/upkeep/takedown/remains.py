@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,22 +11,17 @@ from urllib.parse import urlsplit
 from loader import Root
 from loader.cache.cached_store import INDEX, VERIFIED
 from loader.cache.pages import HEADER_BYTES, MARKER, OBJECT_DIGITS, former_page_name, object_prefix
-from loader.dataset.log.marker import root_id
 from loader.dataset.search.embedding_code_files import derived_files
-from loader.dataset.shards.seals import SEALS
 from loader.errors import InvalidRuntime, PenstockError
-from loader.storage import Store, is_there, open_store
+from loader.storage import Store
 from loader.storage.cloud.azure import azure_config
 from loader.storage.disk.unlisted_files import is_unfinished, list_with_unfinished
-from loader.storage.external_shards import FOREIGN
 from loader.storage.mirror import primary_store
 from loader.storage.spec import bucket_and_prefix
 
-from ...denied.denied_bytes import DeniedBytes
 from ...denied.record import Place, TakedownRecord
 from ...places import azure_endpoint
 from ..doctor.azure_container import azure_credential
-from ..gc.derived_segments import FOLDERS as DERIVED
 from .segment_edits import deleted_codes, deleted_sources
 
 
@@ -372,77 +367,3 @@ def _pages(folder: str, record: TakedownRecord) -> list[str]:
     )
     pages |= {there[name] for name in former_names if name in there}
     return sorted(pages)
-
-
-COLLECTED = ("data/", SEALS, FOREIGN)
-"""Prefixes whose objects only the mirror's collector deletes: its readers may need them."""
-
-
-def purge_mirror(url: str, record: TakedownRecord, root: Store) -> int:
-    """Delete a takedown's objects from a mirror; return the number of objects and noncurrent versions.
-
-    Raises: InvalidRuntime if the URL is not a mirror of this root.
-    """
-    store = open_store(url, None)
-    if root_id(store) != root_id(root):
-        raise InvalidRuntime(f"{url} is not a mirror of {root.url}: it has another root's id, or none")
-    there = [path for path in _paths_to_delete(store, record, root) if not path.startswith(COLLECTED)]
-    store.delete_many(there)
-    return len(there) + delete_noncurrent(store, record.paths)
-
-
-def still_there(store: Store, places: Iterable[Place]) -> list[str]:
-    """Return the paths of recorded objects that a store has. Costs a request each."""
-    return [place["path"] for place in places if is_there(store, place["path"])]
-
-
-def _paths_to_delete(store: Store, record: TakedownRecord, root: Store) -> list[str]:
-    """Return the paths in a mirror that the takedown deletes. root: the primary's store."""
-    # An object that the root made again is clean; one that the root lacks is the former one.
-    remade = still_there(store, record.having("remade"))
-    stale = [path for path in remade if not is_there(root, path)]
-    absent = still_there(store, record.having("absent"))
-    return absent + stale + _former(store, record, root)
-
-
-def _former(store: Store, record: TakedownRecord, root: Store) -> list[str]:
-    """Return the paths of a mirror's objects with the bytes from before the takedown."""
-    # A map made again has its fit at the same path.
-    maps = [place for place in record.having("remade") if place["path"].startswith(DERIVED)]
-    return [
-        path
-        for path in still_there(store, [*record.having("replaced"), *maps])
-        if not is_there(root, path) or bytes(store.get(path).data) != bytes(root.get(path).data)
-    ]
-
-
-def mirror_places(
-    root: Root, record: TakedownRecord, urls: Sequence[str], keeps_nothing: Sequence[str] = ()
-) -> Iterator[Place]:
-    """Yield check results for each mirror in the log and given URL: the paths are absent, with no remains.
-
-    keeps_nothing: URLs of stores that keep no remains.
-    """
-    denied = DeniedBytes(root.store, root.state.denies)
-    named = {str(body.get("url", body.get("name", body["n"]))) for body in root.state.mirrors}
-    for url in sorted(named | set(urls)):
-        place = {"check": "mirror", "what": "a mirror", "url": url}
-        if url not in urls:
-            yield {**place, "clean": False, "why": "not checked: pass --mirror with its URL"}
-            continue
-        try:
-            store = open_store(url, None)
-            there = still_there(store, record.having("absent")) + _former(store, record, root.store)
-            there += [info.key for info in store.list(FOREIGN) if denied.has_path(info.key)]
-        except PenstockError as error:
-            yield {**place, "clean": False, "why": f"unreachable: {type(error).__name__}"}
-            continue
-        if there:
-            yield {
-                **place,
-                "clean": False,
-                "why": f"{len(there)} objects are still there, such as {there[0]}",
-            }
-        else:
-            yield {**place, "clean": True, "evidence": "none of the objects that had to go is there"}
-        yield from noncurrent(store, record.paths, stated=url in keeps_nothing, mirror=url)

@@ -139,6 +139,18 @@ def test_proof_names_the_owners_object_until_it_is_deleted(root, three, tmp_path
     assert place["clean"]
 
 
+def test_disk_that_is_not_mounted_proves_nothing(root, three, tmp_path):
+    register(root, "webdataset", three, "photos")
+    n = run_takedown(root, "1/0003")
+    three.rename(tmp_path / "unmounted")
+    for has_mount_point in (False, True):
+        if has_mount_point:
+            three.mkdir()
+        places = takedown_proof(root, n, tmp_path)["places"]
+        (place,) = [place for place in places if place["check"] == "registered"]
+        assert not place["clean"]
+
+
 def test_adopted_bytes_are_taken_down_as_the_roots_own(root, three, sealed_version, tmp_path):
     adopt(root, "photos")
     del sealed_version

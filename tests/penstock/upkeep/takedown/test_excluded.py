@@ -12,7 +12,7 @@ from penstock.cli import main
 from penstock.denied.record import read_record
 from penstock.exclusion_records import FORMAT, records, standing
 from penstock.upkeep.exclusion import exclude, withdraw
-from penstock.upkeep.takedown.remains import purge_mirror
+from penstock.upkeep.takedown.mirrors import purge_mirror
 
 SECRET = "ZQALICEZQ"
 

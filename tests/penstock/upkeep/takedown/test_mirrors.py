@@ -13,7 +13,8 @@ from loader.storage import is_local, open_store
 from loader.storage.mirror import MirroredStore
 from penstock.cli import main
 from penstock.denied.record import read_record
-from penstock.upkeep.takedown.remains import Unseen, azure_remains, noncurrent, purge_mirror
+from penstock.upkeep.takedown.mirrors import purge_mirror
+from penstock.upkeep.takedown.remains import Unseen, azure_remains, noncurrent
 from tests.refusals import refusal
 
 SECRET = "ZQALICEZQ"
@@ -100,6 +101,16 @@ def test_plans_views_and_packs_go_at_a_mirror(kit, root, tmp_path):
     assert purge_mirror(str(mirror), read_record(root.store, n), root.store) == 5
     assert small(store) == []
     assert kit.prove(root, n, mirrors=[str(mirror)])["result"] == "complete"
+
+
+def test_place_that_is_no_mirror_of_the_root_proves_nothing(kit, root, tmp_path):
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    kit.sweep(root)
+    loader.Root(tmp_path / "another").create()
+    for name in ("not-mounted", "another"):
+        (place,) = unclean(kit.prove(root, n, mirrors=[str(tmp_path / name)]))
+        assert place["check"] == "mirror"
 
 
 def test_record_of_a_run_that_was_copied_beside_a_mirror_goes(kit, root, tmp_path):

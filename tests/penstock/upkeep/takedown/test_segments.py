@@ -22,7 +22,8 @@ from penstock.search.map.version_map import map_index_record, read_map
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc.derived_segments import segment_kind
 from penstock.upkeep.migrate.mirror_update import migrate
-from penstock.upkeep.takedown.remains import cache_places, purge_cache, purge_mirror
+from penstock.upkeep.takedown.mirrors import purge_mirror
+from penstock.upkeep.takedown.remains import cache_places, purge_cache
 from penstock.upkeep.verify.root import verify_root
 
 SECRET = "ZQALICEZQ"

@@ -11,7 +11,7 @@ from loader.dataset.slices import list_slices, remove_slice
 from loader.dataset.tables.slice_record import read_slice
 from loader.storage import open_store
 from penstock.denied.record import read_record
-from penstock.upkeep.takedown.remains import purge_mirror
+from penstock.upkeep.takedown.mirrors import purge_mirror
 
 SECRET = "ZQALICEZQ"
 KEY = f"{SECRET}/one"

@@ -199,7 +199,7 @@ class SuccessiveLoaders:
             if earlier is not None:
                 earlier.close()
         except BaseException:
-            # The caller never gets it, so nobody else closes it.
+            # The caller never gets the successor and cannot close it.
             successor.close()
             raise
         if earlier is not None:

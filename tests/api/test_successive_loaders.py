@@ -80,7 +80,7 @@ def test_loader_that_cannot_take_over_is_closed(root: loader.Root, monkeypatch: 
     close = loader.Loader.close
 
     def seek(self: loader.Loader, step: int) -> None:
-        raise ValueError(f"no step {step}")
+        raise ZeroDivisionError(step)
 
     def record_close(self: loader.Loader) -> None:
         closed.append(self)
@@ -91,7 +91,7 @@ def test_loader_that_cannot_take_over_is_closed(root: loader.Root, monkeypatch: 
         with monkeypatch.context() as patch:
             patch.setattr(loader.Loader, "seek", seek)
             patch.setattr(loader.Loader, "close", record_close)
-            with pytest.raises(ValueError, match="no step 1"):
+            with pytest.raises(ZeroDivisionError):
                 next(batches)
         assert len(closed) == 1
         assert closed[0] is not batches.loader

@@ -25,7 +25,7 @@ from loader.storage import ObjectInfo
 from loader.storage.store import key_fault, key_filter
 from resources.storage import check_options
 
-from .media.segments import TABLES
+from .media.segments import SEGMENT_TABLES
 
 if TYPE_CHECKING:
     from loader.dataset.columnar.choices import ColumnarOptions
@@ -38,14 +38,14 @@ KEYED_BY_PLACE = frozenset({"lance"})
 
 
 def in_place_formats() -> list[str]:
-    """Return the formats whose samples may stay in place."""
+    """Return the formats whose samples may stay in place (`keep="in place"`)."""
     from penstock.formats.registry import REGISTERED
 
     return sorted(REGISTERED)
 
 
 def read_formats() -> list[str]:
-    """Return the formats whose samples are copied."""
+    """Return the formats that an importer reads. Their samples can only be copied."""
     from penstock.formats.registry import IMPORTED
 
     return sorted(IMPORTED)
@@ -63,8 +63,12 @@ def companions(format: str) -> re.Pattern[str] | None:
     return None
 
 
-def strangers(format: str) -> tuple[Callable[[str], str], Callable[[str], bool]]:
-    """Return functions of a key: which table format's log has it ("" for none); whether another tool made it."""
+def table_tests(format: str) -> tuple[Callable[[str], str], Callable[[str], bool]]:
+    """Return two functions of a key, which find files that table engines write beside those of `format`.
+
+    The first returns the table format ("Delta") whose log has the key, or "". The second returns whether the key is an
+    engine's auxiliary file, such as `_SUCCESS`.
+    """
     if not format:
         return lambda key: "", lambda key: False
     from penstock.formats.registration.selection import is_no_table_file, table_log
@@ -285,28 +289,35 @@ class Source:
         largest = float("inf")
         if self.max_bytes is not None:
             largest = self.max_bytes
-        companion = companions(self.format)
-        log_of, is_stranger = strangers(self.format)
+        companion_pattern = companions(self.format)
+        table_format_of_log, is_auxiliary = table_tests(self.format)
 
         def why(info: ObjectInfo) -> str:
             key = info.key
             # Before the patterns of media: a table's log is not media, but must not be skipped in silence.
-            if log := log_of(key):
+            if table_format := table_format_of_log(key):
+                # A notice or an inventory also names objects outside the source: their tables must not stop it.
+                if not key.startswith(self.prefix):
+                    return "elsewhere"
                 if reason := unwanted(key):
                     return reason
                 raise InvalidStore(
-                    f"{key} belongs to the log of a {log} table, which decides which files count, but a source takes "
-                    "every file: export the live rows as Parquet into a folder of their own, or exclude the table "
-                    "(exclude=) and import it (penstock import parquet)",
+                    f"{key} belongs to the log of a {table_format} table, which decides which files count, but a "
+                    "source takes every file: export the live rows as Parquet into a folder of their own, or "
+                    "exclude the table (exclude=) and import it (penstock import parquet)",
                     what=key,
-                    given=f"{log} table",
+                    given=f"{table_format} table",
                 )
             if key_fault(key.removesuffix("/")):
                 # An exclusion is the better reason: the owner has already dealt with the key.
                 return unwanted(key) or "not_listed"
-            if key.startswith(".") or "/." in key or key.endswith("/") or key == ORIGINS or key in TABLES:
+            is_hidden = key.startswith(".") or "/." in key
+            is_folder_marker = key.endswith("/")
+            is_about_media = key == ORIGINS or key in SEGMENT_TABLES
+            if is_hidden or is_folder_marker or is_about_media:
                 return "not_media"
-            if (companion is not None and companion.search(key)) or is_stranger(key):
+            is_companion = companion_pattern is not None and companion_pattern.search(key) is not None
+            if is_companion or is_auxiliary(key):
                 return "not_media"
             if not key.startswith(self.prefix):
                 return "elsewhere"

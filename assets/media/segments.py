@@ -230,7 +230,7 @@ def _too_long(name: str) -> Corrupt:
     )
 
 
-TABLES = ("_segments.csv", "_segments.jsonl", "_segments.parquet")
+SEGMENT_TABLES = ("_segments.csv", "_segments.jsonl", "_segments.parquet")
 MIN_S, MAX_S = 0.02, 600.0
 MAX_SEGMENTS = 100_000
 """Most segments per object."""
@@ -326,7 +326,7 @@ def read_segments(landing: Store, keys: Collection[str]) -> GivenSegments:
 def _read_table(landing: Store) -> tuple[str, bytes | None]:
     """Return (name, bytes) of the table; ("", None) without one. Raises: Corrupt for several or a large one."""
     tables = {}
-    for name in TABLES:
+    for name in SEGMENT_TABLES:
         try:
             tables[name] = landing.head(name)
         except ObjectNotFound:

@@ -130,6 +130,16 @@ def test_source_of_tables_with_a_log_of_their_own_is_refused(tmp_path, root, key
     assert _batch_keys(root) == ["t/0.parquet"]
 
 
+@pytest.mark.parametrize(
+    "key", ["other/_delta_log/0.json", "other/.hoodie/x", "other/metadata/v1.metadata.json"]
+)
+def test_log_of_a_table_below_another_prefix_stops_no_source(key):
+    source = Source(format="parquet", fields={"text": "txt"}, prefix="live/")
+    assert source.sieve()(ObjectInfo(key=key, nbytes=1, etag="")) == "elsewhere"
+    with refusal(InvalidStore, what=f"live/{key}"):
+        source.sieve()(ObjectInfo(key=f"live/{key}", nbytes=1, etag=""))
+
+
 def test_another_tools_own_files_are_no_tables():
     why = Source(format="parquet", fields={"text": "txt"}).sieve()
     for key in ("_temporary/0/a.parquet", "x/_a.parquet", "_SUCCESS"):

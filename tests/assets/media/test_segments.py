@@ -20,7 +20,7 @@ from assets.ingest.raw_objects import land
 from assets.media import segments
 from assets.media.parquet_pages import pages
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.segments import TABLES, GivenSegments, Segment, read_segments
+from assets.media.segments import SEGMENT_TABLES, GivenSegments, Segment, read_segments
 from assets.pipeline.stages import require_published
 from assets.pipeline.tables import read_table
 from assets.spec import DatasetSpec
@@ -72,7 +72,7 @@ def write_place(folder: Path, name: str, data: bytes) -> Store:
 SOUND = parquet([{"key": "a.mp4", "start_s": 0.5, "end_s": 2.0, "label": "walk"}] * 3)
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", SEGMENT_TABLES)
 def test_same_table_in_three_formats(tmp_path: Path, name: str) -> None:
     rows = [
         {"key": key, "start_s": one.start_s, "end_s": one.end_s, "label": one.label, "caption": one.caption}

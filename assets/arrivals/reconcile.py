@@ -4,212 +4,31 @@
     overwritten:  present with another etag than in its batch
     vanished:     in a batch, no longer present
 
+An object that is present, but that the source no longer selects, has none of these statuses.
+
 Late and overwritten objects become batches. Costs a listing of the source and a GET per manifest. Memory: 1 kB per
-object. An inventory is S3 Inventory, or a Parquet or CSV table with columns of any usual name.
+object.
 """
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote_plus, urlsplit
+from typing import TYPE_CHECKING
 
-from loader.dataset.log.entries import DAMAGED
 from loader.dataset.tables.parquet import TableFile, put_named_table
-from loader.errors import Corrupt, Forbidden, InvalidStore, ObjectNotFound
-from loader.json_text import parse_json_object
+from loader.errors import Forbidden, InvalidStore, ObjectNotFound
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import Refusals, list_place
 from loader.storage.threads import DaemonPool
-from resources.storage import open_place
 
 from ..sources import JOINED, Sieve, Source
 from .batch_manifests import Book, batch_numbers, manifests
+from .inventory import read_inventory
 from .make_batches import is_there, make_batches, raw_object, unseen
-from .progress import TickDataset, batched_objects, read_progress
+from .progress import Progress, TickDataset, batched_objects, read_progress
 
 if TYPE_CHECKING:
     import polars as pl
-
-
-COLUMNS = ("key", "nbytes", "etag", "modified_us")
-
-# Meaning of a column -> its usual names, in lower case without "_", "-" and blanks; the first that is there counts.
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "key": ("key", "name", "path", "objectname"),
-    "uri": ("uri", "url"),
-    "bucket": ("bucket", "bucketname"),
-    "nbytes": ("size", "nbytes", "contentlength", "bytes"),
-    "etag": ("etag",),
-    "modified": ("lastmodifieddate", "lastmodified", "updated", "modified", "timecreated", "modifiedus"),
-    "latest": ("islatest",),
-    "marker": ("isdeletemarker",),
-}
-
-
-def read_inventory(url: str, options: Mapping[str, str], place: str) -> "pl.DataFrame":
-    """Return one row per object of the source, sorted by key.
-
-    Columns: key, relative to `place`; nbytes; etag, without quotes; modified_us. Unknown values are null; an unknown
-    etag is "". options: options of the inventory's store. Memory: about 200 bytes per row.
-
-    Raises: Corrupt if a file contradicts its manifest or has no keys; InvalidStore for another format; StoreError.
-    """
-    import polars as pl
-
-    folder, _, name = url.rpartition("/")
-    if name == "manifest.json":
-        frames = [_normal(frame, place, url) for frame in _s3_files(url, options)]
-    else:
-        store = open_place(folder or ".", options)
-        try:
-            frames = [_normal(_parse_listing(store.get(name).data, name, url), place, url)]
-        finally:
-            store.close()
-    return pl.concat(frames).unique("key", keep="last").sort("key")
-
-
-def _s3_files(url: str, options: Mapping[str, str]) -> Iterator["pl.DataFrame"]:
-    # S3 writes data/ next to the manifest's folder.
-    config, _, rest = url.removesuffix("/manifest.json").rpartition("/")
-    store = open_place(config, options)
-    try:
-        try:
-            body = parse_json_object(store.get(f"{rest}/manifest.json").data)
-            kind = str(body["fileFormat"]).lower()
-            files = list(body["files"])
-            header = [column.strip() for column in str(body.get("fileSchema", "")).split(",")]
-            named = [(str(file["key"]), str(file.get("MD5checksum", ""))) for file in files]
-        except DAMAGED as error:
-            raise Corrupt(
-                f"{url} is not the manifest of an S3 Inventory ({error!r})",
-                what="manifest",
-                where=url,
-                given=type(error).__name__,
-            ) from error
-        if kind not in ("csv", "parquet"):
-            raise InvalidStore(
-                f"{url}: an inventory in {kind}; let the bucket write Parquet or CSV",
-                what="fileFormat",
-                where=url,
-                given=kind,
-                accepted=["parquet", "csv"],
-            )
-        for key, md5 in named:
-            name = f"data/{key.rsplit('/', 1)[-1]}"
-            data = store.get(name).data
-            if md5 and hashlib.md5(data, usedforsecurity=False).hexdigest() != md5:
-                raise Corrupt(
-                    f"{config}/{name} is not the file that {url} names: its MD5 differs",
-                    what="MD5",
-                    where=f"{config}/{name}",
-                    accepted=md5,
-                )
-            yield _parse_listing(data, name, url, header if kind == "csv" else None)
-    finally:
-        store.close()
-
-
-def _parse_listing(
-    data: bytes,
-    name: str,
-    url: str,
-    header: Sequence[str] | None = None,
-) -> "pl.DataFrame":
-    # An S3 CSV has no header row, and its keys are URL-encoded.
-    import io
-
-    import polars as pl
-
-    try:
-        if name.endswith(".parquet"):
-            return pl.read_parquet(io.BytesIO(data))
-        if header is None and not name.endswith((".csv", ".csv.gz")):
-            raise InvalidStore(
-                f"{url}: expected manifest.json, .parquet, .csv or .csv.gz",
-                what="inventory",
-                where=url,
-                accepted="manifest.json, .parquet, .csv or .csv.gz",
-            )
-        table = pl.read_csv(
-            data,
-            has_header=header is None,
-            new_columns=header,
-            infer_schema=False,
-            raise_if_empty=False,
-        )
-        if header is None:
-            return table
-        key = next(column for column in header if column.lower() == "key")
-        return table.with_columns(pl.col(key).map_elements(unquote_plus, return_dtype=pl.String))
-    except (pl.exceptions.PolarsError, StopIteration) as error:
-        raise Corrupt(
-            f"{url}: {name} cannot be read ({error})", what=name, where=url, given=type(error).__name__
-        ) from error
-
-
-def _normal(table: "pl.DataFrame", place: str, url: str) -> "pl.DataFrame":
-    """Return an inventory's rows below `place` with the columns of `read_inventory`."""
-    import polars as pl
-
-    plain = {name.lower().replace("_", "").replace("-", "").replace(" ", ""): name for name in table.columns}
-    # Meaning of a column -> its name here, None without one.
-    at = {
-        what: next((plain[name] for name in names if name in plain), None) for what, names in _NAMES.items()
-    }
-    if at["key"] is None and at["uri"] is None:
-        raise Corrupt(
-            f"{url} has no key column; it has {', '.join(table.columns) or 'none'}",
-            what="key",
-            where=url,
-            given=table.columns,
-        )
-
-    def text(what: str) -> pl.Expr:
-        return pl.col(at[what] or "").cast(pl.String)
-
-    base = place.rstrip("/") + "/"
-    parts = urlsplit(base)
-    folder = ""
-    if "://" in base:
-        folder = parts.path.lstrip("/")
-    rows = table
-    if at["latest"]:
-        rows = rows.filter(text("latest").str.to_lowercase() != "false")
-    if at["marker"]:
-        rows = rows.filter(text("marker").str.to_lowercase() != "true")
-    if at["bucket"]:
-        rows = rows.filter(text("bucket") == parts.netloc.partition("@")[0])
-    if at["key"] is None:
-        key = text("uri")
-        prefix = base
-    else:  # a key begins at the bucket
-        key = text("key")
-        prefix = folder
-    return rows.filter(key.str.starts_with(prefix)).select(
-        key.str.slice(len(prefix)).alias("key"),
-        (text("nbytes") if at["nbytes"] else pl.lit(None, pl.String))
-        .cast(pl.Int64, strict=False)
-        .alias("nbytes"),
-        (text("etag") if at["etag"] else pl.lit("")).str.strip_chars('"').fill_null("").alias("etag"),
-        _time(table, at["modified"]).alias("modified_us"),
-    )
-
-
-def _time(table: "pl.DataFrame", column: str | None) -> "pl.Expr":
-    """Return a column of times as microseconds since 1970; numbers are such already."""
-    import polars as pl
-
-    if column is None:
-        return pl.lit(None, pl.Int64)
-    kind: Any = table.schema[column]
-    if kind.is_numeric():
-        return pl.col(column).cast(pl.Int64)
-    time = pl.col(column)
-    if kind == pl.String:
-        time = time.str.to_datetime(time_unit="us", time_zone="UTC", strict=False)
-    return time.dt.epoch("us")
 
 
 FRESH_S = 3600.0
@@ -229,7 +48,7 @@ class Reconciled:
     differences: "pl.DataFrame"
     """Status, key, uri, nbytes, etag, modified_us, batch (number, 0 for none), sorted by status and key."""
     n_there: int
-    """Objects in the source."""
+    """Objects of the source that it selects."""
     n_batched: int
     """Objects of the source that are in batches."""
     n_fresh: int
@@ -274,37 +93,47 @@ def reconcile(
         listed = read_inventory(inventory, source.options, place.url)
     else:
         listed = _list_source(place, source, refusals)
-    present, not_taken = _sift(listed, source)
-    if refusals.n:
-        not_taken["not_listed"] = not_taken.get("not_listed", 0) + refusals.n
     base = place.url.rstrip("/") + "/"
     tag = pl.col("etag").str.strip_chars('"').alias("tag")  # S3 Inventory has etags without quotes
-    present = present.with_columns((base + pl.col("key")).alias("uri"), tag)
+    listed = listed.with_columns((base + pl.col("key")).alias("uri"), tag)
+    selected, not_taken = _sift(listed, source)
+    if refusals.n:
+        not_taken["not_listed"] = not_taken.get("not_listed", 0) + refusals.n
     known = _known_objects(dataset, place.url, source.prefix).with_columns(tag)
-    new = present.join(known.select("uri"), on="uri", how="anti")
     progress = read_progress(dataset.store, dataset.name, source.name)
-    young_us = dataset.now_us - int((dataset.limits.max_wait_s + FRESH_S) * 1_000_000)
-    # No difference of clocks explains a later date: when the object arrived is unknown.
-    latest_us = dataset.now_us + int(FRESH_S * 1_000_000)
-    is_fresh = pl.col("modified_us").is_between(young_us, latest_us, closed="none").fill_null(value=False)
-    is_fresh |= pl.col("uri").is_in(list(progress.waiting))
-    late = new.filter(~is_fresh)
+    is_fresh = _is_fresh(dataset, progress)
+    unbatched = selected.join(known.select("uri"), on="uri", how="anti")
+    late = unbatched.filter(~is_fresh)
     # An object that was batched again is in several batches: any etag of these is known, and the last batch counts.
-    other = present.filter((pl.col("tag") != "") & ~is_fresh).join(known, on=["uri", "tag"], how="anti")
-    overwritten = other.join(known.select("uri", "batch").unique("uri", keep="last"), on="uri")
-    vanished = known.unique("uri", keep="last").join(present.select("uri"), on="uri", how="anti")
+    known_once = known.unique("uri", keep="last")
+    has_tag = pl.col("tag") != ""
+    new_content = selected.filter(has_tag & ~is_fresh).join(known, on=["uri", "tag"], how="anti")
+    overwritten = new_content.join(known_once.select("uri", "batch"), on="uri")
+    # Not `selected`: an object of a batch is there even if the source skips it, as after a change of its patterns.
+    vanished = known_once.join(listed.select("uri"), on="uri", how="anti")
     statuses = [("late", late), ("overwritten", overwritten), ("vanished", vanished)]
     report = Reconciled(
         source=source.name,
         differences=pl.concat([_rows(status, rows) for status, rows in statuses]).sort("status", "key"),
-        n_there=present.height,
-        n_batched=known["uri"].n_unique(),
-        n_fresh=new.height - late.height,
+        n_there=selected.height,
+        n_batched=known_once.height,
+        n_fresh=unbatched.height - late.height,
         not_taken=not_taken,
     )
     if write:
         return _write_batches(dataset, place, report, source.sieve(), confirm=bool(inventory))
     return report
+
+
+def _is_fresh(dataset: TickDataset, progress: Progress) -> "pl.Expr":
+    """Return the condition on a listed object that it waits for a batch, or is too young to be late."""
+    import polars as pl
+
+    young_us = dataset.now_us - int((dataset.limits.max_wait_s + FRESH_S) * 1_000_000)
+    # No difference of clocks explains a later date. The object may have arrived long ago, so it is not fresh.
+    latest_us = dataset.now_us + int(FRESH_S * 1_000_000)
+    is_young = pl.col("modified_us").is_between(young_us, latest_us, closed="none").fill_null(value=False)
+    return is_young | pl.col("uri").is_in(list(progress.waiting))
 
 
 def _write_batches(
@@ -315,10 +144,13 @@ def _write_batches(
     *,
     confirm: bool,
 ) -> Reconciled:
-    """Batch the late and overwritten objects, and store the differences. confirm: True to look each object up first."""
+    """Batch the late and overwritten objects, and store the differences.
+
+    confirm: True asks the store for each object first, since an inventory is older than the source.
+    """
     changed = report.differences.filter(report.differences["status"] != "vanished")
     if confirm:
-        infos = _confirm_absence(place, changed["key"].to_list(), sieve)
+        infos = _current_objects(place, changed["key"].to_list(), sieve)
     else:
         infos = _as_listed(changed)
     objects = [raw_object(place, info, dataset.now_us) for info in infos if is_there(place, info)]
@@ -328,6 +160,7 @@ def _write_batches(
     fresh = [
         allowed[position] for position in unseen([item.identity for item in allowed], batched_objects(book))
     ]
+    # rest: these objects have waited long enough, so the last batch need not be full.
     batches, _ = make_batches(book, place.url, fresh, dataset.limits, rest=True)
     folder = f"tables/{dataset.name}/reconcile/{report.source}"
     table = None
@@ -371,7 +204,7 @@ def _sift(listed: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict[
     reasons = pl.Series(
         "why",
         [
-            # An inventory may lack sizes: such an object passes, and `_confirm_absence` checks it again.
+            # An inventory may lack sizes: such an object passes, and `_current_objects` checks it again.
             sieve(
                 ObjectInfo(
                     key=key,
@@ -430,13 +263,15 @@ def _as_listed(rows: "pl.DataFrame") -> list[ObjectInfo]:
     ]
 
 
-def _confirm_absence(place: Store, keys: Sequence[str], sieve: Sieve) -> list[ObjectInfo]:
-    def now(key: str) -> ObjectInfo | None:
+def _current_objects(place: Store, keys: Sequence[str], sieve: Sieve) -> list[ObjectInfo]:
+    """Return the objects at these keys that exist now, and that the sieve selects."""
+
+    def head(key: str) -> ObjectInfo | None:
         try:
             return place.head(key)
         except (ObjectNotFound, Forbidden, InvalidStore):
             return None
 
     with DaemonPool(_AT_ONCE, "penstock-reconcile") as pool:
-        infos = list(pool.map(now, keys))
+        infos = list(pool.map(head, keys))
     return [info for info in infos if info is not None and not sieve(info)]

@@ -17,9 +17,10 @@ import pytest
 
 import loader
 from assets.arrivals.batch_manifests import manifests
+from assets.arrivals.inventory import read_inventory
 from assets.arrivals.make_batches import discover
 from assets.arrivals.progress import TickDataset, source_pause
-from assets.arrivals.reconcile import read_inventory, reconcile
+from assets.arrivals.reconcile import reconcile
 from assets.arrivals.tick import tick
 from assets.sources import BatchLimits, Source
 from assets.spec import DatasetSpec
@@ -91,6 +92,31 @@ def test_differences_by_a_listing(work: TickDataset, place: Store) -> None:
     again = reconcile(work, source, place)
     assert differences(again) == [("vanished", "c", 2)]
     assert again.batches == []
+
+
+@pytest.mark.parametrize(
+    ("source", "n_there", "not_taken"),
+    [
+        (Source(exclude=("/old/**",)), 1, {"excluded": 1}),
+        (Source(include=("*.mp4",)), 0, {"not_included": 2}),
+        (Source(min_bytes=2), 1, {"too_small": 1}),
+        (Source(max_bytes=1), 1, {"too_large": 1}),
+    ],
+)
+def test_object_that_the_source_no_longer_selects_has_not_vanished(
+    work: TickDataset, place: Store, source: Source, n_there: int, not_taken: dict[str, int]
+) -> None:
+    put(place, "old/a.jpg", data=b"x")
+    put(place, "b.jpg", data=b"xx")
+    discover(work.store, place, "d")
+    report = reconcile(work, source, place)
+    assert differences(report) == []
+    assert (report.n_there, report.n_batched, report.not_taken) == (n_there, 2, not_taken)
+    place.delete_many(["old/a.jpg", "b.jpg"])
+    assert differences(reconcile(work, source, place)) == [
+        ("vanished", "b.jpg", 1),
+        ("vanished", "old/a.jpg", 1),
+    ]
 
 
 def test_what_is_young_or_waits_is_left_to_the_sensor(work: TickDataset, place: Store) -> None:

@@ -144,7 +144,7 @@ class Book:
         self._hint = max((n for n in self._hints if n <= self.newest), default=0)
         # A takedown rewrites manifests, and then what the earlier book read is not reused.
         if before is not None and before._listed.items() <= etags.items():
-            self._hinted = before._read
+            self._hinted = before._batched
             read = before._upto
         else:
             self._hint, self._hinted = self._read_hint(self._hint)
@@ -155,13 +155,13 @@ class Book:
         self._seen_n = 0
         self._listed: dict[str, str] = etags
         self._upto: int = self.newest
-        self._read: pa.Table = _in_few_pieces(self.seen())
+        self._batched: pa.Table = _in_few_pieces(self.seen())
         self.read_new_manifests()  # a listing may lag behind
 
     def read_new_manifests(self) -> set[Identity]:
         """Read the manifests that other writers have appended; return the identities of their objects."""
         added: set[Identity] = set()
-        while manifest := _read(self._store, self._dataset, self.newest + 1):
+        while manifest := _read_manifest(self._store, self._dataset, self.newest + 1):
             added.update(item.identity for item in manifest.objects)
             self.newest += 1
         self._added += added
@@ -222,7 +222,7 @@ def _in_few_pieces(table: pa.Table) -> pa.Table:
 def read_manifest(store: Store, dataset: str, batch: str) -> Manifest:
     """Return the manifest of the batch with this key. Raises: InvalidName; ObjectNotFound; Corrupt."""
     number = batch_number(batch)
-    manifest = _read(store, check_dataset_name(dataset), number)
+    manifest = _read_manifest(store, check_dataset_name(dataset), number)
     if manifest is None or manifest.batch != batch:
         if manifest:
             reason = f"batch {number} of {dataset} is {manifest.batch}"
@@ -273,7 +273,7 @@ def _folder(dataset: str) -> str:
 
 def _read_all(store: Store, dataset: str, numbers: Iterable[int]) -> list[Manifest]:
     def read(number: int) -> Manifest:
-        manifest = _read(store, dataset, number)
+        manifest = _read_manifest(store, dataset, number)
         if manifest is None:
             raise ObjectNotFound(
                 f"{store.url}/{_folder(dataset)}{number:06d}.json is missing; restore it from a mirror"
@@ -287,7 +287,8 @@ def _read_all(store: Store, dataset: str, numbers: Iterable[int]) -> list[Manife
         return list(pool.map(read, ordered))
 
 
-def _read(store: Store, dataset: str, number: int) -> Manifest | None:
+def _read_manifest(store: Store, dataset: str, number: int) -> Manifest | None:
+    """Return a batch's manifest; None if there is no batch of this number. Raises: Corrupt; FormatTooNew."""
     path = f"{_folder(dataset)}{number:06d}.json"
     try:
         data = store.get(path).data
@@ -300,15 +301,16 @@ def _read(store: Store, dataset: str, number: int) -> Manifest | None:
                 f"{store.url}/{path} has format {body['format']}; this penstock reads {_FORMAT}. Upgrade it"
             )
         objects = tuple(_object(item) for item in body["objects"])
-        named = ""
+        original_key = ""
         if body.get("redacted") is True:
-            named = str(body["batch"])
+            # A takedown replaced some objects, so the key no longer follows from them.
+            original_key = str(body["batch"])
         manifest = Manifest(
             dataset=dataset,
             number=number,
             landing=str(body["landing"]),
             objects=objects,
-            named=named,
+            named=original_key,
         )
     except DAMAGED as error:
         if isinstance(error, FormatTooNew):

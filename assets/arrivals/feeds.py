@@ -68,7 +68,7 @@ class MessageSource(Protocol):
         """Yield messages with about `limit` notices in total, except the messages named in `held`."""
 
     def hide(self, names: Sequence[str], seconds: float) -> None:
-        """Hide these messages from later reads for at most `seconds`."""
+        """Hide these messages from later reads for about `seconds`. names: as `Message.name`."""
 
     def remove(self, names: Sequence[str]) -> None:
         """Delete these messages."""
@@ -166,7 +166,8 @@ class _Files:
             limit -= max(1, len(message.notices))  # a message without notices costs a read, too
             yield message
 
-    def hide(self, names: Sequence[str], seconds: float) -> None: ...  # `held` and `retries` leave files out
+    def hide(self, names: Sequence[str], seconds: float) -> None:
+        """Do nothing: a tick leaves files out by `Progress.held` and `Progress.retries`."""
 
     def remove(self, names: Sequence[str]) -> None:
         self._store.delete_many(names)
@@ -219,6 +220,7 @@ class _Queue:
                 return
 
     def hide(self, names: Sequence[str], seconds: float) -> None:
+        # One tick's time more: a message that is delivered just before its objects are due is hidden for as long again.
         hidden_s = min(_MOST_S, int(seconds) + _HIDDEN_S)
         for entries in _entries(names):
             for entry in entries:
@@ -289,7 +291,7 @@ class ReceivedMessages:
         return done
 
     def acknowledge(self, done: Sequence[str], wait_s: float) -> None:
-        """Delete these messages; hide the other fully read ones for at most `wait_s` seconds, or until their retry."""
+        """Delete these messages; hide the other fully read ones for about `wait_s` seconds, or until their retry."""
         settled = self.open | self.unreadable | set(done)
         self.source.hide([one.name for one in self.messages if one.name not in settled], wait_s)
         self.source.hide(sorted(self.unreadable - self.open), _RETRY_S)

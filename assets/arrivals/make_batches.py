@@ -112,7 +112,8 @@ def stage_batches(store: Store, dataset: str, stage: str) -> list[str]:
 def raw_object(landing: Store, info: ObjectInfo, now_us: int) -> RawObject:
     """Return a listed object as a `RawObject` with its full URI. now_us: time of the listing."""
     # A store's clock, or a tool that copies dates, may date an object in the future. It had arrived when it was listed.
-    arrived_us = min(info.modified_us or 0, now_us)
+    modified_us = info.modified_us or 0  # 0: the store gives no time
+    arrived_us = min(modified_us, now_us)
     uri = f"{landing.url.rstrip('/')}/{info.key}"
     if isinstance(landing, JoinedObjects):
         files = landing.files(info.key)

@@ -109,13 +109,15 @@ class Gate:
         return " ".join(doc.split()) or f"The dataset's own check {name}, which has no docstring."
 
     def fingerprint(self) -> str:
+        """Return a hash of the gate's rules. A stored verdict does not hold for a gate with another one."""
         if self.thresholds:
             thresholds = self.thresholds.to_json()
         else:
             thresholds = {}
         suite = [item.to_json() for item in self.suite]
         protected = list(self.protected)
-        if protected:  # other gates have the fingerprints of earlier releases
+        if protected:
+            # Earlier releases compared no texts with them. Without protected versions the hash stays what it was.
             protected.append(_TEXTS_COMPARED)
         return fingerprint(
             CODE_VERSION,

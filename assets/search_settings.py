@@ -20,7 +20,7 @@ class Search:
     def __post_init__(self) -> None:
         # Most pipelines index nothing.
         from loader.dataset.search.field_texts import LINE_FIELDS, TASK_FIELD, is_text_field
-        from loader.dataset.search.index_record import first_similar
+        from loader.dataset.search.index_record import default_embedding
 
         if not self.like and not self.words:
             raise InvalidSpec(
@@ -37,7 +37,7 @@ class Search:
             f"a text: .txt, {', '.join(LINE_FIELDS)} or {TASK_FIELD}",
         )
         # The viewer and --lasso read one map of a version: no other field's would be used.
-        if self.map and first_similar(self.like) is None:
+        if self.map and default_embedding(self.like) is None:
             raise InvalidSpec(
                 f"Search(map=True, like={self.like!r}): a map shows a field that ends in embedding.npy or "
                 "appearance.npy; name one in like=, or leave map=False",

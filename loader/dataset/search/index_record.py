@@ -180,8 +180,8 @@ def _numbers(body: dict[str, Any], name: str) -> tuple[float, ...]:
     return tuple(numbers)
 
 
-def first_similar(fields: Iterable[str]) -> str | None:
-    """Return the field to compare if none is named; None if no field has such a name."""
+def default_embedding(fields: Iterable[str]) -> str | None:
+    """Return the first field named like an embedding (`_SIMILAR`), which is compared by default; None without one."""
     fields = tuple(fields)
     for ending in _SIMILAR:
         for name in fields:
@@ -195,7 +195,7 @@ def similarity_field(version: "VersionData", field_name: str | None) -> str:
     if field_name is not None:
         version.group_of(field_name)
         return field_name
-    similar = first_similar(version.fields)
+    similar = default_embedding(version.fields)
     if similar is not None:
         return similar
     arrays = [name for name in version.fields if name.endswith(".npy")]

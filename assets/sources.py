@@ -64,7 +64,7 @@ def companions(format: str) -> re.Pattern[str] | None:
 
 
 def table_tests(format: str) -> tuple[Callable[[str], str], Callable[[str], bool]]:
-    """Return two functions of a key, which find files that table engines write beside those of `format`.
+    """Return two functions of a key, which find the files that only a table engine reads.
 
     The first returns the table format ("Delta") whose log has the key, or "". The second returns whether the key is an
     engine's auxiliary file, such as `_SUCCESS`.

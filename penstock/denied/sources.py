@@ -5,7 +5,7 @@ They are in no root, and below a source of their dataset or a place that the ope
 
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from loader.dataset.log.denies import file_names
@@ -71,7 +71,7 @@ def why_not(uri: str, places: Collection[str], root_url: str) -> str:
     """Return why an object must not be deleted, or "" if it is below one of `places`, in no root, and unambiguous."""
     plain = plain_uri(uri)
     bases = sorted(base for base in map(_base, places) if base)
-    inside = [base for base in bases if plain.startswith(f"{base}/")]
+    inside = _bases_above(plain, bases)
     if not inside:
         known = ", ".join(bases) or "none are known, --raw-below URL names one"
         return f"it is not below a source of its dataset ({known})"
@@ -84,6 +84,23 @@ def why_not(uri: str, places: Collection[str], root_url: str) -> str:
     if plain.startswith("/"):
         return _why_not_on_disk(plain, inside)
     return ""
+
+
+def why_unreadable(uri: str, places: Collection[str]) -> str:
+    """Return why an object on a disk cannot be deleted now: its source is not mounted, or is empty. "" if it can."""
+    plain = plain_uri(uri)
+    if not plain.startswith("/"):
+        return ""
+    bases = _bases_above(plain, map(_base, places))
+    for base in bases:
+        if any(names for _, _, names in os.walk(base)):
+            return ""
+    return f"{', '.join(bases)} has no file on this machine: run this where its disk is mounted"
+
+
+def _bases_above(path: str, bases: Iterable[str]) -> list[str]:
+    """Return the locations that contain a path. bases: "" contains nothing."""
+    return [base for base in bases if base and path.startswith(f"{base}/")]
 
 
 def _why_not_on_disk(path: str, bases: Collection[str]) -> str:

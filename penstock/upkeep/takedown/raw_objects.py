@@ -21,7 +21,7 @@ from ...denied.hashed_names import TAKEN_DOWN, mark
 from ...denied.keys_tables import keys_files, waiting_tables
 from ...denied.readable_versions import WholeVersions, read_whole_versions
 from ...denied.record import Place, TakedownRecord
-from ...denied.sources import composite_objects, list_twice, plain_uri
+from ...denied.sources import composite_objects, list_twice, plain_uri, why_unreadable
 from .pipeline_files import is_hint
 
 Uris = Mapping[str, Collection[str]]
@@ -45,6 +45,8 @@ class RawDeletion:
     """Deletes the object at a URI."""
     files_beside: FilesBeside
     """Finds raw objects' sidecar files."""
+    why_unreadable: Callable[[str, Collection[str]], str] = why_unreadable
+    """Returns why the object at a URI, below one of these locations, cannot be deleted now; "" if it can."""
 
 
 def delete_object(uri: str) -> None:

@@ -24,7 +24,6 @@ from ...denied.sources import landings, why_not
 from ...progress import progress
 from .derived import apply_edits
 from .raw_objects import (
-    FilesBeside,
     RawDeletion,
     Uris,
     check_whole,
@@ -161,7 +160,8 @@ def run_takedown(
         _sort_raw(root, uris, report)  # again: what others published meanwhile
         _note_raw(root, deny, uris, report.uris)
         if raw is not None:
-            exclusive = _files(root, uris, report, raw_below, raw.files_beside)
+            recorded = deleted_raw(read_record(root.store, n), deny, uris)
+            exclusive = _files(root, uris, report, recorded, raw_below, raw)
             _delete_raw(root, deny, uris, exclusive, raw.delete)
     record = read_record(root.store, n)
     report.deleted = sorted(deleted_raw(record, deny, uris) & set(report.uris))
@@ -180,10 +180,16 @@ def _note_raw(root: Root, deny: Deny, uris: Uris, exclusive: Collection[str]) ->
 
 
 def _files(
-    root: Root, uris: Uris, report: TakedownReport, raw_below: Collection[str], files_beside: FilesBeside
+    root: Root,
+    uris: Uris,
+    report: TakedownReport,
+    recorded: Collection[str],
+    raw_below: Collection[str],
+    raw: RawDeletion,
 ) -> dict[str, list[str]]:
     """Return raw object to delete -> its sidecar files, then itself. Adds the others to `report.refused`.
 
+    recorded: URIs that are on record as deleted.
     raw_below: places below which objects may be deleted; empty for the landing places of their datasets.
     """
     places: dict[str, set[str]] = {uri: set() for uri in report.uris}
@@ -195,10 +201,13 @@ def _files(
                 places[uri].update(dataset_places)
     report.refused = {}
     for uri in report.uris:
-        if why := why_not(uri, places[uri], root.url):
+        why = why_not(uri, places[uri], root.url)
+        if not why and uri not in recorded:
+            why = raw.why_unreadable(uri, places[uri])
+        if why:
             report.refused[uri] = why
     allowed = {uri: places[uri] for uri in report.uris if uri not in report.refused}
-    files_by_uri = files_beside(allowed, report.refused)
+    files_by_uri = raw.files_beside(allowed, report.refused)
     files_by_dataset: dict[str, set[str]] = {}
     for dataset, cut_of in uris.items():
         files_by_dataset[dataset] = {file for uri in cut_of for file in files_by_uri.get(uri, ())}

@@ -18,6 +18,7 @@ from penstock.text import markdown_table
 from penstock.upkeep.takedown.raw_objects import RawDeletion
 from penstock.upkeep.takedown.takedown_run import run_takedown
 from penstock.upkeep.verify.version import verify
+from tests.penstock.upkeep.takedown.test_raw import without_disk
 
 SECRET = "ZQALICEZQ"
 DENY = Deny(n=1, hashes=(), scope="subject", salt="5a" * 16)
@@ -132,7 +133,11 @@ def test_raw_object_that_a_damaged_address_may_mean_stays(kit, root):
     deleted = []
     n = kit.deny(root, Target(kind="subject", value="y"))
     ran = run_takedown(
-        root, n, apply=True, raw=RawDeletion(deleted.append, files_beside), raw_below=["/landing"]
+        root,
+        n,
+        apply=True,
+        raw=RawDeletion(deleted.append, files_beside, without_disk),
+        raw_below=["/landing"],
     )
     assert (deleted, ran.shared) == (["/landing/bob-smith/2.jpg"], ["/landing/bob-smith/1.jpg"])
 
@@ -171,14 +176,24 @@ def test_waiting_sample_keeps_its_raw_object(kit, root):
     n = kit.deny(root, Target(kind="sample", value="v/1", dataset="clips"))
     deleted = []
     assert run_takedown(
-        root, n, apply=True, raw=RawDeletion(deleted.append, files_beside), raw_below=["/landing"]
+        root,
+        n,
+        apply=True,
+        raw=RawDeletion(deleted.append, files_beside, without_disk),
+        raw_below=["/landing"],
     ).shared == ["/landing/v.mp4"]
     record = current_record(root.store, "clips", "units", "b")
     assert get_table(root.store, record.files["units"])["key"].to_pylist() == ["v/9"]
     root.publish("clips", [loader.Part.from_json(record.body["parts"][0]["part"])])
     row = rows(root, "clips")["v/9"]
     assert (row["raw_uri"], row["raw_key"], row["source_key"]) == ("/landing/v.mp4", "v.mp4", "v.mp4")
-    run_takedown(root, n, apply=True, raw=RawDeletion(deleted.append, files_beside), raw_below=["/landing"])
+    run_takedown(
+        root,
+        n,
+        apply=True,
+        raw=RawDeletion(deleted.append, files_beside, without_disk),
+        raw_below=["/landing"],
+    )
     assert deleted == []
     assert finish_takedown(kit, root, n)[1] == []
 

@@ -72,6 +72,25 @@ def test_only_what_lies_below_a_landing_place_of_the_dataset_goes(kit, place):
     assert (proof["result"], len(left)) == ("incomplete", len(others) + len(odd))
 
 
+@pytest.mark.parametrize("has_mount_point", [False, True])
+def test_object_of_a_disk_that_is_not_mounted_is_not_on_record_as_deleted(place, has_mount_point):
+    own = files(place, "landing/a.jpg")
+    root, n = cut(place, *own)
+    (place / "landing").rename(place / "unmounted")
+    if has_mount_point:
+        (place / "landing").mkdir()
+    ran = run_takedown(root, n, apply=True, raw=RawDeletion(delete_object, files_beside))
+    assert (ran.deleted, list(ran.refused)) == ([], own)
+    if has_mount_point:
+        (place / "landing").rmdir()
+    (place / "unmounted").rename(place / "landing")
+    # The second run finds an empty source, whose object is on record.
+    for _ in range(2):
+        ran = run_takedown(root, n, apply=True, raw=RawDeletion(delete_object, files_beside))
+        assert (ran.deleted, ran.refused) == (own, {})
+    assert there(place) == set()
+
+
 def test_what_lies_in_a_root_stays(place):
     """Also in one that lies in the landing place."""
     root, n = cut(place, str(place / "root/penstock.json"), str(place / "old/data/x.tar"), landing=".")

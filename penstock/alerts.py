@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from http.client import HTTPException
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -129,7 +130,7 @@ def _post(url: str, body: bytes) -> tuple[str, bool]:
     # Its kind only: the error's text may quote the address, which is a secret.
     except urllib.error.URLError as error:
         return f"it cannot be reached ({type(error.reason).__name__})", False
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:  # HTTPException: its answer is not HTTP
         return f"it cannot be reached ({type(error).__name__})", False
 
 

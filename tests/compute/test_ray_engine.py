@@ -29,9 +29,10 @@ def test_silence_is_no_end():
 
 
 @contextmanager
-def answering(origin):
-    """An engine whose head answers so."""
+def answering(origin, fault_of=lambda _: None):
+    """An engine whose head answers so, with these faults."""
     with closing(HttpServer(origin)) as server:
+        server.fault_of = fault_of
         yield RayEngine(server.endpoint, slots=1, cpus=1)
 
 
@@ -47,6 +48,33 @@ def test_404_of_something_before_the_head_is_no_end():
 
     with answering(head) as engine:
         assert engine.status("pk-a-1").state == "ended"
+
+
+@pytest.mark.parametrize("status", [200, 404, 502])
+@pytest.mark.parametrize(("fault", "error"), [("cut", "IncompleteRead"), ("no-http", "BadStatusLine")])
+def test_damaged_answer_is_silence(status, fault, error):
+    def head(_):
+        return status, b"Job pk-a-1 does not exist", {}
+
+    with answering(head, lambda _: fault) as engine:
+        for ask in (lambda: engine.find("pk-a-1"), lambda: engine.submit("pk-a-1", ["true"], 1)):
+            with refusal(EngineUnreachable, what="GET /api/jobs/pk-a-1", given=error):
+                ask()
+
+
+def test_submission_whose_answer_is_cut_is_looked_up():
+    requests = []
+
+    def head(request):
+        requests.append(f"{request.method} {request.path}")
+        return 200, b'{"status": "PENDING"}', {}
+
+    def fault_of(request):
+        return "cut" if request.method == "POST" else None
+
+    with answering(head, fault_of) as engine:
+        engine.submit("pk-a-1", ["true"], 1)
+    assert requests == ["POST /api/jobs/", "GET /api/jobs/pk-a-1"]
 
 
 def test_token_goes_to_the_head_alone(monkeypatch):

@@ -14,8 +14,11 @@ from resources.alerts import AlertsResource
 SECRET = "T0KEN"
 
 
+NO_HTTP = 0
+
+
 class Hook(ThreadingHTTPServer):
-    """Takes messages; answers: status codes to give first, then 200."""
+    """Takes messages; answers: status codes to give first, then 200. NO_HTTP: a line that is not HTTP."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -33,6 +36,9 @@ class _Handler(BaseHTTPRequestHandler):
         assert isinstance(hook, Hook)
         body = self.rfile.read(int(self.headers["Content-Length"]))
         status = hook.answers.pop(0) if hook.answers else 200
+        if status == NO_HTTP:
+            self.wfile.write(b"SSH-2.0-OpenSSH\r\n")
+            return
         if status == 200:
             hook.taken.append(json.loads(body))
         self.send_response(status)
@@ -84,6 +90,15 @@ def test_slack_gets_one_escaped_text(hook: Hook) -> None:
 def test_hook_that_fails_for_a_moment_is_tried_again(hook: Hook) -> None:
     hook.answers = [503, 429]
     assert send(ALERT, channels(f"webhook+{hook.url}")) == []
+    assert len(hook.taken) == 1
+
+
+def test_hook_that_does_not_answer_in_http_is_tried_again_and_told(hook: Hook) -> None:
+    hook.answers = [NO_HTTP]
+    assert send(ALERT, channels(f"webhook+{hook.url}")) == []
+    hook.answers = [NO_HTTP] * 3
+    (problem,) = send(ALERT, channels(f"webhook+{hook.url}"))
+    assert "cannot be reached (BadStatusLine)" in problem
     assert len(hook.taken) == 1
 
 

@@ -9,6 +9,8 @@ arrival.
     "commit-drop"   done, no answer
     "commit-stall"  done, then silence until the client gives up
     "reset"         done, and RST in the middle of the body
+    "cut"           done, half a body, then the connection closes
+    "no-http"       done, and the answer's first line is not HTTP
     "stall"         done, half a body, then silence until the client gives up
     "flip"          one byte of the body is wrong
     "short"         fewer bytes than Content-Range says
@@ -164,10 +166,14 @@ class HttpServer:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"HTTP/1.1 {status} X\r\n{lines}\r\n"
         sent = b"" if request.method == "HEAD" else body
-        if fault in ("reset", "stall"):
+        if fault == "no-http":
+            head = f"SSH-2.0-OpenSSH\r\n{head}"
+        if fault in ("reset", "stall", "cut", "no-http"):
             connection.settimeout(30.0)
             connection.sendall(head.encode("latin-1") + sent[: len(sent) // 2])
             connection.settimeout(0.05)
+            if fault in ("cut", "no-http"):
+                return False
             if fault == "stall":
                 self._receive(connection)  # until the client gives up
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

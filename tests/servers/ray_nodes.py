@@ -3,10 +3,10 @@
 import json
 import os
 import tempfile
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -109,7 +109,7 @@ class RayNodes:
     def _answers(self) -> bool:
         try:
             return bool(self._asked("/api/jobs/"))
-        except (OSError, urllib.error.URLError):
+        except (OSError, HTTPException):
             return False
 
     def _asked(self, path: str, data: bytes | None = None) -> bytes:

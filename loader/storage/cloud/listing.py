@@ -204,7 +204,7 @@ def _google_token(bucket: str, config: Mapping[str, Any], provider: Any) -> str:
 
 
 def _fetch(address: str, headers: Mapping[str, str], runtime: Runtime) -> bytes:
-    from http.client import HTTPException
+    from http.client import HTTPException, IncompleteRead
     from urllib import request
     from urllib.error import HTTPError, URLError
 
@@ -220,16 +220,25 @@ def _fetch(address: str, headers: Mapping[str, str], runtime: Runtime) -> bytes:
     get = request.Request(address, headers={"User-Agent": "penstock", **headers})
     # obstore's wording, which `errors.translate` expects. No causes, and no texts but the server's: the address may be
     # signed, and a proxy's may contain a password.
+    refusal = 0
     try:
-        with request.build_opener(*handlers).open(get, timeout=runtime.timeout_s) as response:
-            body: bytes = response.read(PAGE_BYTES + 1)
-    except HTTPError as error:
-        text = error.read(2**14).decode("utf-8", "replace")
-        raise OSError(f"status code: {error.code} {text}") from None
+        try:
+            with request.build_opener(*handlers).open(get, timeout=runtime.timeout_s) as response:
+                body: bytes = response.read(PAGE_BYTES + 1)
+                # http.client raises IncompleteRead by itself only if it is asked for the whole body.
+                if response.length and len(body) <= PAGE_BYTES:
+                    raise IncompleteRead(body, response.length)
+        except HTTPError as error:
+            with error:
+                refusal = error.code
+                body = error.read(2**14)
     except URLError as error:
         raise OSError(f"HTTP error: {type(error.reason).__name__}") from None
     except (OSError, HTTPException) as error:
         raise OSError(f"HTTP error: {type(error).__name__}") from None
+    if refusal:
+        text = body.decode("utf-8", "replace")
+        raise OSError(f"status code: {refusal} {text}")
     if len(body) > PAGE_BYTES:
         raise InvalidStore(f"a page of a listing has more than {PAGE_BYTES:,} bytes; is this a bucket?")
     return body

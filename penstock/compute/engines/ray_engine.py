@@ -8,8 +8,9 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from loader.errors import EngineUnreachable, InvalidCluster
 from loader.redaction import redact
@@ -182,32 +183,48 @@ class RayEngine:
         headers = {"Content-Type": "application/json", **_authorization()}
         request = urllib.request.Request(self._address + path, data, headers, method=method)
         try:
-            with _OPENER.open(request, timeout=ANSWER_S) as answer:
-                return json.loads(answer.read() or b"null")
-        except urllib.error.HTTPError as error:
-            why = error.read().decode(errors="replace").strip()[-500:]
-            if error.code == 404 and "does not exist" in why:  # a proxy's 404 proves nothing about a job
-                return None
-            if error.code in (400, 401, 403) or 300 <= error.code < 400:
-                raise InvalidCluster(
-                    f"{self._address} refuses {method} {path}: {error.code} {why}",
-                    what=f"{method} {path}",
-                    where=self._address,
-                    given=error.code,
-                ) from error
-            raise EngineUnreachable(
-                f"{self._address} answers {method} {path} with {error.code}: {why}",
-                what=f"{method} {path}",
-                where=self._address,
-                given=error.code,
-            ) from error
-        except (OSError, ValueError) as error:
+            answer = _send(request)
+            if answer.status < 300:
+                return json.loads(answer.body or b"null")
+        # HTTPException: the answer is cut off, or is not HTTP. Ray may have accepted the job all the same.
+        except (OSError, ValueError, HTTPException) as error:
             raise EngineUnreachable(
                 f"{self._address} does not answer {method} {path}: {error}",
                 what=f"{method} {path}",
                 where=self._address,
                 given=type(error).__name__,
             ) from error
+        why = answer.body.decode(errors="replace").strip()[-500:]
+        if answer.status == 404 and "does not exist" in why:  # a proxy's 404 proves nothing about a job
+            return None
+        if answer.status in (400, 401, 403) or 300 <= answer.status < 400:
+            raise InvalidCluster(
+                f"{self._address} refuses {method} {path}: {answer.status} {why}",
+                what=f"{method} {path}",
+                where=self._address,
+                given=answer.status,
+            )
+        raise EngineUnreachable(
+            f"{self._address} answers {method} {path} with {answer.status}: {why}",
+            what=f"{method} {path}",
+            where=self._address,
+            given=answer.status,
+        )
+
+
+class _HeadAnswer(NamedTuple):
+    status: int
+    body: bytes
+
+
+def _send(request: urllib.request.Request) -> _HeadAnswer:
+    """Return the answer to a request, whatever its status. Raises: OSError; ValueError; HTTPException."""
+    try:
+        with _OPENER.open(request, timeout=ANSWER_S) as answer:
+            return _HeadAnswer(answer.status, answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return _HeadAnswer(error.code, error.read())
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -84,6 +84,34 @@ def test_pages_of_odd_keys_are_listed_to_their_end_over_faults(faulty, faulty_op
     assert _list_keys(store, "raw/", wanted[4], seek=seek)[0] == wanted[5:]
 
 
+@pytest.mark.parametrize("status", [200, 503])
+def test_direct_page_whose_answer_is_cut_is_requested_again(faulty, faulty_options, protocol, status):
+    """Both an answer that tells its length and one in chunks, whose reader gets another error."""
+    origin = faulty.origin
+    if protocol == "gs":
+        origin.page_keys = 3
+    for key in ("raw/a.jpg", "raw//x\x01.jpg"):
+        origin.hold(key, b"data")
+    n_direct = 0
+
+    def fault_of(request):
+        nonlocal n_direct
+        is_direct = request.headers.get("user-agent") == "penstock"
+        n_direct += is_direct
+        return "cut" if is_direct and n_direct == 1 else None
+
+    def respond(request):
+        if status == 503 and request.headers.get("user-agent") == "penstock" and n_direct == 1:
+            return 503, b"400\r\n<Error><Code>SlowDown</Code></Error>", {"transfer-encoding": "chunked"}
+        return origin(request)
+
+    faulty.fault_of = fault_of
+    faulty.origin = respond
+    store = open_store(f"{protocol}://bucket", faulty_options)
+    assert _list_keys(store, "raw/")[:2] == (["raw/a.jpg"], ["raw//x\x01.jpg"])
+    assert n_direct == 2
+
+
 @pytest.mark.parametrize("protocol", ["s3"])
 def test_listing_of_odd_keys_is_signed_as_s3_asks(faulty, faulty_options, protocol):
     """The signature by Amazon's own description of it, of the request that arrived."""

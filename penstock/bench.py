@@ -93,17 +93,21 @@ def bench(
         raise InvalidRuntime(f"seconds = {seconds!r}; a number above 0 is needed")
     view = version.select(*fields, where_present=where_present)
     plan = loader.plan({version.dataset: view}, seed=0, global_batch=batch, allow_repeats=True)
-    several = _BenchRun(plan, "auto" if workers is None else workers, 0, seconds / 2)
-    single = _BenchRun(plan, 0, several.stop, seconds / 2)
-    n_workers = several.threads
+    chosen_workers: int | Literal["auto"] = "auto"
+    if workers is not None:
+        chosen_workers = workers
+    several = _BenchRun(plan, workers=chosen_workers, first_step=0, seconds=seconds / 2)
+    # It goes on behind the first run, with samples that are not cached yet.
+    single = _BenchRun(plan, workers=0, first_step=several.next_step, seconds=seconds / 2)
     alone = stage_seconds(single.after, single.before)
+    # Without workers, no batch is made ahead.
     limit = find_bottleneck(single.after, single.before, ahead=False)
     return Bench(
         version=version.name,
         fields=list(fields),
         n_samples=len(view),
         batch=batch,
-        workers=n_workers,
+        workers=several.n_workers,
         stages={stage: single.rate(alone[stage]) for stage in MAKING if stage != "transform"},
         alone=single.rate(single.elapsed_s),
         together=several.rate(several.elapsed_s),
@@ -114,10 +118,17 @@ def bench(
 
 
 class _BenchRun:
-    def __init__(self, plan: loader.Plan, workers: int | Literal["auto"], start: int, seconds: float) -> None:
+    """Batches of a plan, loaded for a time by one loader, and its metrics before and after.
+
+    first_step: step of the first batch, which reads indexes and is not measured.
+    """
+
+    def __init__(
+        self, plan: loader.Plan, *, workers: int | Literal["auto"], first_step: int, seconds: float
+    ) -> None:
         # Damage ends the run: a substitute would be reported to the pipeline.
         with loader.Loader(plan, 0, 1, workers=workers, framework="numpy", on_corrupt="raise") as batches:
-            batches.seek(start)
+            batches.seek(first_step)
             next(batches)
             self.before = batches.metrics()
             what = "each stage"
@@ -135,9 +146,9 @@ class _BenchRun:
                 self._nbytes += delivery.stats["fetched_bytes"]
             self.elapsed_s = time.perf_counter() - begun
             self.after = batches.metrics()
-            # `auto` may have changed them
-            self.stop = batches.step
-            self.threads = batches.workers
+            self.next_step = batches.step
+            # Read at the end: `auto` may have changed them.
+            self.n_workers = batches.workers
 
     def rate(self, seconds: float) -> Rate:
         return Rate(

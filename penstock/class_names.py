@@ -1,4 +1,8 @@
-"""A dataset's class names, indexed by `cls`. Every version from the pipeline stores them."""
+"""A dataset's class names, indexed by `cls`.
+
+Every version from the pipeline stores them. A version that was published by hand may lack them: then it has the names
+of its newest ancestor with class names.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -36,6 +40,7 @@ def find_class_names(version: "Version") -> list[str] | None:
 
     if version not in _KNOWN:
         names = version.manifest["producer"].get("labels")
+        # A version out of a pickle has no root, whose log lists the ancestors.
         if names is None and isinstance(version.reader, Root):
             before = [
                 record

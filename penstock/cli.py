@@ -31,14 +31,16 @@ COMPLETION = """to complete verbs, options and names of a local root in the shel
 
 
 MANY_OBJECTS = 100_000
-"""Allocations between garbage collections; Python's 700 would take a quarter of an import."""
+"""Allocations between garbage collections; Python's default is 700."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
+    # Python's frequent collections would take a quarter of an import's time.
     gc.set_threshold(MANY_OBJECTS)
     try:
-        if problem := foreign_loader():
+        problem = foreign_loader_problem()
+        if problem is not None:
             print(f"penstock: {problem}", file=sys.stderr)
             return 2
         return _run(argv)
@@ -117,8 +119,8 @@ def find_extra(module: str) -> str | None:
     return next((match[1] for need in requires(DISTRIBUTION) or () if (match := pattern.match(need))), None)
 
 
-def foreign_loader() -> str | None:
-    """Return an error if `import loader` finds another module, such as a loader.py beside train.py."""
+def foreign_loader_problem() -> str | None:
+    """Return an error's text if `import loader` finds another module, such as a loader.py beside train.py."""
     from importlib.util import find_spec  # does not run the module, which may be a training script
 
     spec = find_spec("loader")
@@ -189,7 +191,7 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            from loader.keywords import did_you_mean  # imported after `foreign_loader`
+            from loader.keywords import did_you_mean  # imported after `foreign_loader_problem`
 
             near = did_you_mean(unknown[0].partition("=")[0], self._options(arguments))
             self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")

@@ -175,9 +175,13 @@ def standing_exclusions(store: Store, dataset: str) -> Exclusions:
 
 
 def exclusion_line(version: "Version", parent: "Version | None") -> list[str]:
-    """Return the report's line about the exclusions that a new version applied; none without any."""
+    """Return a report's line that changed objects' excluded samples stay out; [] if they are not concerned.
+
+    A changed object is cut again, and its samples have the same keys: the standing exclusions exclude them, too.
+    """
     is_new = parent is None or version.id != parent.id
-    if not is_new or "exclusions" not in version.manifest["producer"]:
+    applied_exclusions = "exclusions" in version.manifest["producer"]
+    if not is_new or not applied_exclusions:
         return []
     return [
         f"excluded samples of changed objects stay out; penstock exclude {version.dataset} --list names them"

@@ -59,7 +59,11 @@ def pipeline_runs(root: Root, explained: Sequence[Explanation]) -> list[tuple[St
         record = _samples_record(root, dataset, partition, txn)
         if record is None:
             return ()
-        return (*_upstream(root, *record), *_publish(root, dataset, txn))
+        runs = _upstream(root, *record)
+        publishing_run = _publishing_run(root, dataset, txn)
+        if publishing_run is not None:
+            runs.append(publishing_run)
+        return tuple(runs)
 
     return [
         of_batch(
@@ -87,6 +91,7 @@ def _samples_record(
 
 
 def _upstream(root: Root, path: str, body: Mapping[str, Any]) -> list[StageRun]:
+    """Return the runs of a stage record and of all records that it was made from, upstream first."""
     runs: dict[str, StageRun] = {}
 
     def visit(path: str, body: Mapping[str, Any]) -> None:
@@ -109,17 +114,18 @@ def _upstream(root: Root, path: str, body: Mapping[str, Any]) -> list[StageRun]:
     return list(runs.values())
 
 
-def _publish(root: Root, dataset: str, txn: str) -> list[StageRun]:
+def _publishing_run(root: Root, dataset: str, txn: str) -> StageRun | None:
+    """Return the run that published a transaction's version; None if its manifest names none, or is deleted."""
     for record in root.state.versions(dataset):
         if record.txn == txn:
             try:
                 manifest = read_manifest(root.store, record.manifest, record.sha256)
             except ObjectNotFound:  # deleted by the collector after the version was retired
-                return []
+                return None
             producer = manifest["producer"]
             if "dagster_run_id" not in producer:
-                return []
-            run = StageRun(
+                return None
+            return StageRun(
                 asset_key=str(producer.get("asset_key", "")),
                 partition=record.name,
                 run_id=str(producer["dagster_run_id"]),
@@ -127,5 +133,4 @@ def _publish(root: Root, dataset: str, txn: str) -> list[StageRun]:
                 record=str(producer.get("audit_record", "")),
                 at_us=manifest["created_us"],
             )
-            return [run]
-    return []
+    return None

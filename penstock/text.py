@@ -13,7 +13,7 @@ _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "|": "&#124;", "\\": "&#92;
 _BACKSLASHED = frozenset("`*_[]~$#")
 # GitHub's Markdown links these in plain text, some even after it removes escapes.
 _ADDRESS = re.compile(r"(://|\bwww(?=\.)|(?<=[\w.+-])@(?=[\w-]+\.)|\b(?:mailto|xmpp):)", re.IGNORECASE)
-# At the start of a line: a list item, or a horizontal rule.
+# At the start of a line: a list item, or a horizontal rule. Group 1: the number of a numbered item.
 _START = re.compile(r"^(?:(\d{1,9})(?=[.)](?:\s|$))|(?=[+-](?:\s|$)|-{3}))")
 
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
@@ -58,7 +58,13 @@ def markdown_text(text: object) -> str:
     escaped = "".join(
         _ENTITIES.get(letter) or (f"\\{letter}" if letter in _BACKSLASHED else letter) for letter in line
     )
-    return _START.sub(lambda match: f"{match.group(1) or ''}\\", escaped)
+    return _START.sub(_escape_start, escaped)
+
+
+def _escape_start(match: re.Match[str]) -> str:
+    # Markdown escapes no digits: "1. x" becomes "1\. x", and "- x" becomes "\- x".
+    number = match.group(1) or ""
+    return f"{number}\\"
 
 
 def markdown_plain(text: str) -> str:

@@ -28,7 +28,7 @@ _RUN = ("dagster_run_id", "run_id", "cut_by_run_id", "asset_key", "batch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """One version's records; empty if unavailable."""
+    """Records of the publication of one version; empty if unavailable."""
 
     record: VersionRecord
     """Its record in the log."""
@@ -53,22 +53,22 @@ def history(root: Root, version: Version) -> History:
     def n_versions() -> int:
         return sum(1 for _ in lineage(root, version))
 
-    read = progress(publishes(root, version), "provenance", total=n_versions)
+    read = progress(publish_records(root, version), "provenance", total=n_versions)
     return summary(list(read), version)
 
 
-def publishes(root: Root, version: Version, most: int | None = None) -> Iterator[Publish]:
-    """Yield the records of a version and its ancestors, newest first. most: versions to read; None for all.
+def publish_records(root: Root, version: Version, most: int | None = None) -> Iterator[Publish]:
+    """Yield the `Publish` of a version and of each ancestor, newest first. most: versions to read; None for all.
 
     Raises: Corrupt; StoreError.
     """
     records = list(islice(lineage(root, version), most))
     with DaemonPool(READ_AHEAD, "penstock-card") as pool:
-        yield from pool.map(lambda record: _publish(root.store, record), records)
+        yield from pool.map(lambda record: _read_publish(root.store, record), records)
 
 
 def summary(publishes: Sequence[Publish], version: Version) -> History:
-    """Return the provenance that these records of a version and its ancestors tell."""
+    """Return the provenance of a version. publishes: the version's own and its ancestors', newest first."""
     known = [publish for publish in publishes if publish.producer]
     batches = [publish for publish in known if publish.samples]
     producer = version.manifest["producer"]
@@ -92,7 +92,7 @@ def lineage(root: Root, version: Version) -> Iterable[VersionRecord]:
         at = known[at].parent
 
 
-def _publish(store: Store, record: VersionRecord) -> Publish:
+def _read_publish(store: Store, record: VersionRecord) -> Publish:
     try:
         manifest = read_manifest(store, record.manifest, record.sha256)
     except ObjectNotFound:  # an earlier version that garbage collection deleted

@@ -55,6 +55,7 @@ def templates(folder: Path = OWN) -> "Environment":
     def escape_value(context: "Context", value: Any) -> Markup:
         if isinstance(value, Markup):
             return value
+        # A template is called "card.html.j2" or "card.md.j2".
         language = str(context.name).split(".")[-2]
         return Markup(_ESCAPES[language](value))
 

@@ -66,7 +66,10 @@ class AnnotatedCells:
         self._annotated = {name: column.copy() for name, column in self._remaining.items()}
 
     def overlay(self, rows: Int64s, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch with annotated values, which then no longer remain. rows: numbers in the version."""
+        """Return the batch with annotated values. rows: numbers in the version.
+
+        Notes these values as counted: `remaining_cells` yields the others at the end.
+        """
         names = [name for name in batch.schema.names if name in self._values]
         if not names or not len(self._rows):
             return batch
@@ -99,7 +102,7 @@ class AnnotatedCells:
     def remaining_cells(self) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
         """Yield (row numbers, one column) of the annotated cells that `overlay` put into no batch.
 
-        These are of columns that the samples' own files lack.
+        The samples' own files lack their columns.
         """
         for name, remaining in self._remaining.items():
             if not remaining.any():
@@ -313,11 +316,15 @@ class _SampleScanner:
                 self._split[rows] = self._split_names.codes(names_of_splits, unknown)
 
     def _columns_to_read(self, table: pq.ParquetFile) -> list[str]:
-        """Return the columns that a card counts, with `key` if it shows examples."""
-        skipped = set(KEY_COLUMNS) - set(RawObjects.COLUMNS)
+        """Return the columns that a card counts, with `key` if it shows examples.
+
+        Without `part` and `row`, which `_batches` adds.
+        """
+        # A card counts only those key columns that name raw objects or subjects.
+        counted_key_columns = set(RawObjects.COLUMNS)
         if self._n_examples:
-            skipped -= {"key"}
-        skipped |= {"part", "row"}  # `_batches` reads these
+            counted_key_columns.add("key")
+        skipped = set(KEY_COLUMNS) - counted_key_columns
         return [name for name in table.schema_arrow.names if name not in skipped]
 
     def _add(self, rows: Int64s, batch: pa.RecordBatch, change: int) -> None:

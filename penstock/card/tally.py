@@ -41,9 +41,9 @@ class Counts:
     counts: tuple[tuple[str, int], ...] = ()
     """Most frequent first, then by name; empty unless `complete`."""
     n_others: int = 0
-    """Names not listed."""
+    """Number of names that are not listed."""
     others: int = 0
-    """Their occurrences."""
+    """Number of rows with these names."""
     unknown: int = 0
     """Rows without a name."""
     complete: bool = True
@@ -130,12 +130,12 @@ def rank_counts(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> C
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     if len(ordered) == listed + 1:
         listed += 1  # one more name takes no more room than "others"
-    rest = ordered[listed:]
-    others = sum(n for _, n in rest)
+    other_names = ordered[listed:]
+    n_other_rows = sum(n for _, n in other_names)
     return Counts(
         counts=tuple(ordered[:listed]),
-        n_others=len(rest),
-        others=others,
+        n_others=len(other_names),
+        others=n_other_rows,
         unknown=unknown,
     )
 

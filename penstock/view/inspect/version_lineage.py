@@ -9,7 +9,7 @@ import loader
 from loader.dataset.log.entries import DAMAGED
 from loader.errors import Corrupt
 
-from ...card.history import Publish, lineage, publishes, summary
+from ...card.history import Publish, lineage, publish_records, summary
 from ...card.value import History
 from ...text import clean
 from ..board.dataset_cards import gate_result
@@ -74,7 +74,7 @@ def version_lineage(root: loader.Root, version: "loader.Version") -> VersionLine
 
     Raises: Corrupt; StoreError.
     """
-    records = list(publishes(root, version, MOST_VERSIONS))
+    records = list(publish_records(root, version, MOST_VERSIONS))
     try:
         made_by = summary(records, version)
         checks = _checks(records)

@@ -271,7 +271,7 @@ class JobFolder:
         return is_there(self.store, self.key(f"units-{description.units}.jsonl.zst"))
 
     def done(self, description: JobDescription | None = None) -> list[int]:
-        """Return the sorted numbers of finished blocks, only of this description. Costs a listing."""
+        """Return the sorted numbers of finished blocks, without forged ones beyond the description. Costs a listing."""
         blocks = sorted(block for block, _ in self._numbers("done/"))
         if description is None:
             return blocks

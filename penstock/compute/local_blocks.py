@@ -84,8 +84,10 @@ class _FinishCall(_Call):
         )
         stored = StoredOutcome.of(work.result)
         stored_outcomes = [from_json(line, stored, "an outcome").outcome for line in outcomes]
+        finish = work.finish
+        assert finish is not None  # `WorkerCalls.finish` sends no call without one
         with closing(Node(self.stores, packages=self.packages)) as node:
-            return _answer(lambda: work.finish and work.finish(block, stored_outcomes, node))
+            return _answer(lambda: finish(block, stored_outcomes, node))
 
 
 class WorkerCalls:
@@ -129,7 +131,7 @@ class WorkerCalls:
             gpus=self._gpus,
         )
         for outcome in answers:
-            yield self._store(outcome)
+            yield self._stored_outcome(outcome)
 
     def finish(
         self,
@@ -162,8 +164,11 @@ class WorkerCalls:
             )
         return from_json(body, self.work.part, f"what the finish of block {number} returned")
 
-    def _store(self, outcome: Outcome[bytes]) -> StoredOutcome[Any]:
-        """Return a unit's outcome as the store has it. Raises: Fault if the machine failed, and not the unit."""
+    def _stored_outcome(self, outcome: Outcome[bytes]) -> StoredOutcome[Any]:
+        """Parse a worker's answer; return the unit's outcome in the form in which a job stores it.
+
+        Raises: Fault if the machine failed, and not the unit.
+        """
         if outcome.value is None:
             error = _failure(outcome)
             return StoredOutcome(code=error.code, reason=error.summary)

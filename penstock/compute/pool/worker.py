@@ -42,6 +42,9 @@ MAX_BYTES = 2**32
 ARRAY_KINDS = "?biufcmMSU"
 """Dtype kinds that raw bytes describe fully."""
 
+Classes = dict[type, tuple[int, list[str]]]
+"""Dataclass -> (its number, names of the fields that its `__init__` takes)."""
+
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _TEXT = frozenset({str})
 _HEADER = struct.Struct(">cQ")
@@ -130,7 +133,7 @@ def encode_result(value: Any) -> bytes:
     if type(value) is bytes and len(value) < MAX_BYTES - _LENGTH.size:
         return _LENGTH.pack(0) + value
     pieces: list[bytes] = []
-    classes: dict[type, tuple[int, list[str]]] = {}
+    classes: Classes = {}
     plain = _plain(value, pieces, classes)
     names = [f"{one.__module__}:{one.__qualname__}" for one in classes]
     head = json.dumps([[len(piece) for piece in pieces], names, plain], separators=(",", ":")).encode("ascii")
@@ -142,31 +145,38 @@ def encode_result(value: Any) -> bytes:
     return body
 
 
-def _plain(value: Any, pieces: list[bytes], classes: dict[type, tuple[int, list[str]]]) -> Any:
+def _plain(value: Any, pieces: list[bytes], classes: Classes) -> Any:
+    """Return a value of `encode_result` as JSON: a scalar, a list, or {type: value}.
+
+    Appends the bytes that JSON cannot hold to `pieces`, and adds each new dataclass to `classes`.
+    """
     kind = type(value)
     if kind in _SCALARS:
         return value
     if kind is list:
         return _each(value, pieces, classes)
     if kind is dict or isinstance(value, Mapping):
-        if _TEXT.issuperset(map(type, value)):
+        has_text_keys = _TEXT.issuperset(map(type, value))
+        if has_text_keys:
             return {"dict": dict(zip(value, _each(value.values(), pieces, classes), strict=True))}
+        # JSON's own keys are text only.
         return {"pairs": [_each(pair, pieces, classes) for pair in value.items()]}
     if kind not in classes and is_dataclass(kind):
         classes[kind] = len(classes), [one.name for one in fields(kind) if one.init]
     if kind in classes:
         number, names = classes[kind]
+        # "is": a value of this dataclass.
         return {"is": [number, _each([getattr(value, name) for name in names], pieces, classes)]}
     if kind in (tuple, set, frozenset):
         return {kind.__name__: _each(value, pieces, classes)}
     return _typed_plain(value, pieces)
 
 
-def _each(
-    values: Collection[Any], pieces: list[bytes], classes: dict[type, tuple[int, list[str]]]
-) -> list[Any]:
-    if _SCALARS.issuperset(map(type, values)):
-        return list(values)
+def _each(values: Collection[Any], pieces: list[bytes], classes: Classes) -> list[Any]:
+    """Return `_plain` of each value."""
+    has_only_scalars = _SCALARS.issuperset(map(type, values))
+    if has_only_scalars:
+        return list(values)  # without a call for each, such as each of a million numbers
     return [_plain(one, pieces, classes) for one in values]
 
 

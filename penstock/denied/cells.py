@@ -1,7 +1,8 @@
 """Remove the names of denied samples from table cells and JSON, by the same rules in takedown runs and proofs.
 
 - A row's own names (`OWN`) are compared whole and never change.
-- A column or field that names another sample (`REFERENCE`) is compared whole: a cell becomes null, an item is removed.
+- A column or field that names another sample (`REFERENCE`) is compared whole. A table's cell becomes null, an item of a
+  list is removed, and a single text in JSON becomes `TAKEN_DOWN`.
 - A reason (`TELLING`) is searched, and the names in it are replaced.
 - All else, such as labels and paths, is not searched: it may contain a word that is also a key.
 """
@@ -190,27 +191,31 @@ def _is_denied_end(marks: Marks, step: str | None, name: str | None) -> bool:
     return kind is not None and name is not None and marks.takes(kind, name)
 
 
-def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
-    """Remove the names from JSON: items and entries go, reasons lose the name. field: the value's field."""
+def scrub_json(value: Any, marks: Marks, field: str = "") -> Any:
+    """Return JSON without the names: items and entries go, single texts and reasons stay without the name.
+
+    field: the value's field.
+    """
     if field in STRUCTURAL:
         return value
     if isinstance(value, str):
-        is_searched = TELLING.search(field) or (REFERENCE.search(field) and marks.has(value))
-        if is_searched:
+        if TELLING.search(field):
             return _scrub_reason(value, field, marks)
+        if REFERENCE.search(field) and marks.has(value):
+            return TAKEN_DOWN
         return value
     if isinstance(value, Mapping):
         if field in NAMED:
             return {
-                name: scrubbed(one, marks, "reason") for name, one in value.items() if not marks.has(name)
+                name: scrub_json(one, marks, "reason") for name, one in value.items() if not marks.has(name)
             }
         if field == CHECKS:
-            return {name: scrubbed(one, marks, "explanation") for name, one in value.items()}
-        return {name: scrubbed(one, marks, name) for name, one in value.items()}
+            return {name: scrub_json(one, marks, "explanation") for name, one in value.items()}
+        return {name: scrub_json(one, marks, name) for name, one in value.items()}
     if isinstance(value, list):
         if field == LABELS:
             return scrub_class_names(value, marks)
-        return [scrubbed(one, marks, field) for one in value if not _names_one(one, field, marks)]
+        return [scrub_json(one, marks, field) for one in value if not _names_one(one, field, marks)]
     return value
 
 

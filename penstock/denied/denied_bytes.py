@@ -233,9 +233,12 @@ class DeniedBytes:
         return _Copies(adopted, paths - adopted)
 
     def _is_adopted(self, place: str) -> bool:
+        """Return whether versions read copies of this location's objects: an adoption made them, and ended."""
         try:
             return is_adopted(self._store, place)
-        except Corrupt:  # no reader uses it; a forged object in `places/` stops no takedown
+        except Corrupt:
+            # Every writer of the root may have forged this damaged record in `places/`. It must not stop a takedown.
+            # No version reads the copies, because readers raise Corrupt too.
             return False
 
     def adopted(self, version: Version) -> dict[str, list[str]]:

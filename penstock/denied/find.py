@@ -132,15 +132,19 @@ class _Search:
         self._findings = findings
         self._own_rows = own_rows
         self._denied = denied
-        # Caches, as versions share tables. By version id: `DeniedBytes.adopted`, and the last version's objects.
+        # Caches: a version is searched several times, and versions share tables.
+        # Version's id -> `DeniedBytes.adopted`.
         self._adopted: dict[str, dict[str, list[str]]] = {}
+        # Version's id -> its registered objects, for the last searched version only.
         self._registered: dict[str, _Registered] = {}
-        # By path of a table: parts with denied rows, whether a cell names a denied sample, and whether it has the hash
-        # of a denied key.
+        # Path of a samples table -> its parts that have denied rows.
         self._parts: dict[str, frozenset[str]] = {}
-        self._names: dict[str, bool] = {}
-        self._hashed: dict[str, bool] = {}
-        self._hashes = pa.array(hashes_of(sorted(findings.marks.plain)), pa.int64())
+        # Path of a table -> whether a cell names a denied sample.
+        self._has_names_by_path: dict[str, bool] = {}
+        # Path of a table of key hashes -> whether it has the hash of a denied key.
+        self._has_hash_by_path: dict[str, bool] = {}
+        # int64 [names]: hashes of the denied names that are known in plain text.
+        self._denied_hashes = pa.array(hashes_of(sorted(findings.marks.plain)), pa.int64())
 
     def has_some(self, version: Version) -> bool:
         if self._version_parts(version) or self._version_adopted(version):
@@ -185,26 +189,26 @@ class _Search:
 
     def _has_names(self, version: Version, entry: Mapping[str, Any]) -> bool:
         path = entry["path"]
-        if path not in self._names:
+        if path not in self._has_names_by_path:
             # An exclusions file has a reason column, which the manifest does not list.
             columns = [name for name in entry.get("columns", ["reason"]) if may_name_samples(name)]
-            self._names[path] = False
+            self._has_names_by_path[path] = False
             if columns:
                 file = TableFile.from_json(dict(entry))
                 table = get_table(version.store, file, columns)
                 without_names = scrub(table, self._findings.marks)
-                self._names[path] = without_names is not table  # the same table: it has no name
-        return self._names[path]
+                self._has_names_by_path[path] = without_names is not table  # the same table: it has no name
+        return self._has_names_by_path[path]
 
     def _has_hash(self, version: Version, entry: Mapping[str, Any]) -> bool:
         path = entry["path"]
-        if path not in self._hashed:
+        if path not in self._has_hash_by_path:
             file = TableFile.from_json(dict(entry))
             table = get_table(version.store, file)
-            is_denied = pc.is_in(table["hash"], value_set=self._hashes)  # [rows]
+            is_denied = pc.is_in(table["hash"], value_set=self._denied_hashes)  # [rows]
             has_some = pc.any(is_denied)
-            self._hashed[path] = bool(has_some.as_py())
-        return self._hashed[path]
+            self._has_hash_by_path[path] = bool(has_some.as_py())
+        return self._has_hash_by_path[path]
 
     def places(self, record: VersionRecord, version: Version) -> Iterator[Place]:
         """Yield the version, and each of its objects that must be removed or changed."""

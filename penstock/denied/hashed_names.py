@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
 
 from loader.dataset.log.denies import keyed_hash
 from loader.dataset.log.state import Deny
@@ -34,10 +33,10 @@ class Marks:
     """Name of the dataset."""
     kinds: tuple[str, ...]
     """Kinds of names in the deny entry."""
-    denied: frozenset[str]
-    """Hashes in the deny entry."""
-    hashes: frozenset[str]
-    """Marks of denied names outside the deny entry."""
+    entry_hashes: frozenset[str]
+    """Hashes in the deny entry, one per name, its kind and its dataset."""
+    denied_marks: frozenset[str]
+    """Marks of the denied samples' names, which a takedown records outside the deny entry."""
     plain: frozenset[str] = frozenset()
     """Denied names known in plain text, found within longer texts too."""
     others: frozenset[str] = frozenset()
@@ -52,7 +51,7 @@ class Marks:
         if len(self._known) > 100_000:
             self._known.clear()
         hashed = self.mark(text)
-        is_denied = hashed in self.hashes or any(self._denies(kind, text) for kind in self.kinds)
+        is_denied = hashed in self.denied_marks or any(self._denies(kind, text) for kind in self.kinds)
         has_name = hashed not in self.others and is_denied
         self._known[text] = has_name
         return has_name
@@ -62,32 +61,40 @@ class Marks:
         if kind in self.kinds and self._denies(kind, text):
             return True
         hashed = self.mark(text)
-        return hashed not in self.others and hashed in self.hashes
+        return hashed not in self.others and hashed in self.denied_marks
 
     def mark(self, text: str) -> str:
         return mark(self.salt, self.dataset, text)
 
     def _denies(self, kind: str, text: str) -> bool:
-        hashes = (keyed_hash(self.salt, kind, dataset, text) for dataset in ("", self.dataset))
-        return any(hashed in self.denied for hashed in hashes)
+        return not self.entry_hashes.isdisjoint(self._hashes_in_entry(kind, text))
+
+    def _hashes_in_entry(self, kind: str, name: str) -> tuple[str, str]:
+        """Return the hashes by which a deny entry may deny a name: in all datasets, or in this one."""
+        everywhere = ""
+        return (
+            keyed_hash(self.salt, kind, everywhere, name),
+            keyed_hash(self.salt, kind, self.dataset, name),
+        )
 
     @property
     def all_known(self) -> bool:
         """True if `plain` has every denied name, so that texts need no hash."""
-        marks = {self.mark(name) for name in self.plain}
-        if not self.hashes <= marks:
+        known_marks = {self.mark(name) for name in self.plain}
+        if not self.denied_marks <= known_marks:
             return False
-        hashes = set()
-        for name, kind, dataset in product(self.plain, self.kinds, ("", self.dataset)):
-            hashes.add(keyed_hash(self.salt, kind, dataset, name))
-        return self.denied <= hashes
+        known_hashes: set[str] = set()
+        for name in self.plain:
+            for kind in self.kinds:
+                known_hashes.update(self._hashes_in_entry(kind, name))
+        return self.entry_hashes <= known_hashes
 
     def adding(self, names: Iterable[str]) -> "Marks":
         """Return these marks with names added, except shared names."""
         name_of_mark = {self.mark(name): name for name in names if name}
         marks = name_of_mark.keys() - self.others
         plain = self.plain.union(name_of_mark[mark] for mark in marks)
-        return replace(self, plain=plain, hashes=self.hashes | marks)
+        return replace(self, plain=plain, denied_marks=self.denied_marks | marks)
 
     def names(self, text: str) -> bool:
         """Return whether a text is or contains a denied name."""
@@ -151,8 +158,8 @@ def dataset_marks(
         salt=deny.salt,
         dataset=dataset,
         kinds=tuple(deny.scope.split()),
-        denied=frozenset(deny.hashes),
-        hashes=frozenset(known),
+        entry_hashes=frozenset(deny.hashes),
+        denied_marks=frozenset(known),
         others=frozenset(others),
     )
     return marks.adding(names)

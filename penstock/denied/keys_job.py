@@ -133,27 +133,36 @@ class KeysTablesOnCluster(KeysTables):
         self, marks: Marks, files: Sequence[KeysFile], denied: Mapping[str, DeniedRows]
     ) -> Iterator[set[str]]:
         dataset = marks.dataset
-        more = sorted(
-            marks.hashes.difference(read_record(self.root.store, self.deny.n).marks.get(dataset, ()))
-        )
-        units = [
-            self._unit(dataset, file, marks=more, denied=_store_rows(denied[file["path"]].every))
-            for file in files
-        ]
+        recorded_marks = read_record(self.root.store, self.deny.n).marks.get(dataset, ())
+        # Workers read the recorded marks themselves.
+        unrecorded_marks = sorted(marks.denied_marks.difference(recorded_marks))
+        units = []
+        for file in files:
+            denied_rows_of_file = _store_rows(denied[file["path"]].every)
+            units.append(self._unit(dataset, file, unrecorded_marks, denied_rows_of_file))
         for file, result in zip(files, self._results(dataset, units), strict=True):
             if result.shared is None:
                 yield from super().shared(marks, [file], denied)
             else:
                 yield set(result.shared)
 
-    def _unit(self, dataset: str, file: KeysFile, **more: Any) -> KeysUnit:
+    def _unit(
+        self,
+        dataset: str,
+        file: KeysFile,
+        marks: list[str] | None = None,
+        denied: StoredRows | None = None,
+    ) -> KeysUnit:
+        # All units consider the same takedowns, even if another one is logged while they run.
+        newest_deny_n = max(deny.n for deny in self.root.state.denies)
         return KeysUnit(
             root=StoredPlace.of(self.root.store).url,
             n=self.deny.n,
-            newest=max(one.n for one in self.root.state.denies),
+            newest=newest_deny_n,
             dataset=dataset,
             file={name: file[name] for name in ("path", "nbytes", "sha256", "n_rows", "columns")},
-            **more,
+            marks=marks,
+            denied=denied,
         )
 
     def _results(self, dataset: str, units: Sequence[KeysUnit]) -> Iterator[KeysResult]:

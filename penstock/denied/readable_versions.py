@@ -22,25 +22,27 @@ def read_whole_versions(root: Root, dataset: str, work: Callable[[WholeVersions]
     Restarts if a collector deletes part of a version meanwhile. Costs a request per version, and per table that
     only retired versions have.
     """
-    versions = _whole(root, dataset)
+    versions = _open_whole_versions(root, dataset)
     while True:
         try:
             return work(versions)
         except ObjectNotFound:
-            remaining = _whole(root, dataset)
+            remaining = _open_whole_versions(root, dataset)
             if {record.id for record, _ in versions} <= {record.id for record, _ in remaining}:
                 raise
             versions = remaining
 
 
-def _whole(root: Root, dataset: str) -> list[tuple[VersionRecord, Version]]:
+def _open_whole_versions(root: Root, dataset: str) -> list[tuple[VersionRecord, Version]]:
     """Return the dataset's versions, without retired ones that are partly collected."""
     opened = []
     for record in root.state.versions(dataset):
         try:
             opened.append((record, Version.of_record(root.store, record)))
         except ObjectNotFound:
-            if root.record(record.id, retired=True).retired is None:
+            # A collector deletes the manifest of a version that is retired, perhaps only since the log was read above.
+            newest_record = root.record(record.id, retired=True)
+            if newest_record.retired is None:
                 raise
     # Read the state again: a version that is retired by now may be half deleted.
     now = {one.id: one for one in root.state.versions(dataset)}

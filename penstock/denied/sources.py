@@ -121,10 +121,13 @@ def _upwards(folder: str) -> Iterator[str]:
 
 
 def _base(place: str) -> str:
+    """Return how every address below a location begins, up to a "/"; "" if a takedown must not delete there."""
     base = plain_uri(place).rstrip("/")
     if "://" in base:
-        return base
-    if base.startswith("/") and ".." not in base.split("/"):
+        return base  # no store opens a URL with a segment ".."
+    # On a disk, ".." behind a link leads to another folder than its text suggests.
+    has_parent_segment = ".." in base.split("/")
+    if base.startswith("/") and not has_parent_segment:
         return base
     return ""
 

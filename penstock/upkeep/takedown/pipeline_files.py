@@ -10,7 +10,7 @@ from loader.dataset.log.entries import canonical
 from loader.dataset.tables.parquet import parse_table, put_named_table, table_facts
 from loader.storage import Store
 
-from ...denied.cells import json_object, mark_denied_rows, scrubbed, without_rows
+from ...denied.cells import json_object, mark_denied_rows, scrub_json, without_rows
 from ...denied.hashed_names import Marks
 from ...stages import settlement_path
 from .band_edits import is_of_bands
@@ -78,7 +78,7 @@ def without_names(path: str, body: Json, marks: Marks) -> Json:
     """Return a stage record or batch manifest without denied names; an equal one if it has none."""
     if path.startswith("tables/"):
         return _batch(body, marks)
-    new: Json = scrubbed(body, marks)
+    new: Json = scrub_json(body, marks)
     return new
 
 

@@ -24,7 +24,7 @@ from loader.storage.external_shards import FOREIGN
 from loader.storage.store import list_place
 from loader.storage.threads import DaemonPool
 
-from ...denied.cells import OWN, json_object, mark_denied_rows, may_name_samples, scrub, scrubbed, texts
+from ...denied.cells import OWN, json_object, mark_denied_rows, may_name_samples, scrub, scrub_json, texts
 from ...denied.denied_bytes import DeniedBytes, registered_objects
 from ...denied.find import all_datasets, producer_names_some
 from ...denied.folder_reads import AT_ONCE
@@ -404,7 +404,7 @@ class Scan:
         if not path.endswith(".json"):
             return False
         body = json_object(self._get(path), path, self._store.url)
-        return any(scrubbed(body, one) != body for one in self._marks.values())
+        return any(scrub_json(body, one) != body for one in self._marks.values())
 
     def _job(self, path: str) -> bool:
         # A whole text in JSON, or a word in a log
@@ -423,7 +423,7 @@ def _is_small(info: ObjectInfo) -> bool:
 
 
 def _holds(body: Any, marks: Marks) -> bool:
-    return any(marks.has(text) for text in texts(body)) or scrubbed(body, marks) != body
+    return any(marks.has(text) for text in texts(body)) or scrub_json(body, marks) != body
 
 
 def _lines(data: bytes, path: str) -> Iterator[bytes]:

@@ -180,7 +180,7 @@ def _store_marks(findings: Findings, on_record: Mapping[str, Sequence[str]]) -> 
     marks = findings.marks
     return StoredMarks(
         dataset=findings.dataset,
-        more=sorted(marks.hashes.difference(on_record.get(findings.dataset, ()))),
+        more=sorted(marks.denied_marks.difference(on_record.get(findings.dataset, ()))),
         others=sorted(marks.others),
         named_in={path: rows for path, rows in findings.named_in.items() if rows},
     )

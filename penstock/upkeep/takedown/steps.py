@@ -151,7 +151,7 @@ class Steps:
         return self._uris
 
     def _note_found(self) -> None:
-        own = self.marks.hashes
+        own = self.marks.denied_marks
         hashes = {}
         if own:
             hashes[self.dataset] = own
@@ -168,7 +168,7 @@ class Steps:
         return ""
 
     def _find_again(self) -> None:
-        self._findings = find(self._tables, self.dataset, self.marks.hashes)
+        self._findings = find(self._tables, self.dataset, self.marks.denied_marks)
         self.marks = self._findings.marks.adding(self.marks.plain)
         self._uris |= self._findings.uris
 

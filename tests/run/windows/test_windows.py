@@ -28,7 +28,7 @@ from tests.refusals import refusal
 from tests.run.numbered_video import read_numbers, video
 
 NUMBERS = itertools.count()
-NO_MARKS = Marks(salt="", dataset="arm", kinds=(), denied=frozenset(), hashes=frozenset())
+NO_MARKS = Marks(salt="", dataset="arm", kinds=(), entry_hashes=frozenset(), denied_marks=frozenset())
 SECOND = 10**9
 Clock = list[int]
 

@@ -10,7 +10,7 @@ import loader
 from loader.dataset.log.denies import Target
 from loader.dataset.log.state import Deny
 from loader.dataset.tables.parquet import TableFile, get_table, put_table
-from penstock.denied.cells import scrub, scrubbed
+from penstock.denied.cells import scrub, scrub_json
 from penstock.denied.hashed_names import dataset_marks
 from penstock.formats.files_beside import files_beside
 from penstock.stages import StageRecord, Upstream, append_record, current_record
@@ -379,7 +379,7 @@ def test_what_an_annotation_replaced_does_not_come_back(kit, root):
 def test_names_in_texts(text, left, plain):
     """The same whether the names are known or their hashes alone."""
     known = dataset_marks(DENY, "photos", ["carol/1", "down", "entry"])
-    marks = known if plain else dataset_marks(DENY, "photos", [], known.hashes)
+    marks = known if plain else dataset_marks(DENY, "photos", [], known.denied_marks)
     assert marks.without(text) == left
     assert marks.names(text) is (left != text)
     assert marks.without(left) == left
@@ -390,17 +390,17 @@ def test_names_in_tables_of_markdown(plain):
     """A name is escaped there: as it is now, and as earlier releases did."""
     names = ["car_ol|1", "www.zed.org/2", "a\\b<c>d"]
     known = dataset_marks(DENY, "photos", names)
-    marks = known if plain else dataset_marks(DENY, "photos", [], known.hashes)
+    marks = known if plain else dataset_marks(DENY, "photos", [], known.denied_marks)
     stays = ["eve_1 & co", "zed"]
     told = {
         "table_markdown": markdown_table(
             ("sample", "x_y"), [(name, stay) for name in names for stay in stays]
         )
     }
-    left = scrubbed(told, marks)
+    left = scrub_json(told, marks)
     gone = markdown_table(("sample", "x_y"), [("(taken down)", stay) for _ in names for stay in stays])
     assert left == {"table_markdown": gone}
-    assert scrubbed(left, marks) == left
+    assert scrub_json(left, marks) == left
     column = pa.table({"table_markdown": [told["table_markdown"], gone, "| a\\\\b&lt;c>d | 1 |"]})
     assert scrub(column, marks)["table_markdown"].to_pylist() == [gone, gone, "| (taken down) | 1 |"]
 
@@ -410,8 +410,8 @@ def test_only_names_of_samples_are_searched_in_tables_and_json():
     table = pa.table({"label": ["rose"], "raw_key": ["rose"], "run_id": ["rose"]})
     assert scrub(table, marks) is table
     record = {"partition": "rose", "files": {"rose": {"path": "rose"}}, "rose": 1, "kind": "rose"}
-    assert scrubbed(record, marks) == record
-    assert scrubbed({"keys": ["rose", "x"], "of": "rose", "reason": "a rose"}, marks) == {
+    assert scrub_json(record, marks) == record
+    assert scrub_json({"keys": ["rose", "x"], "of": "rose", "reason": "a rose"}, marks) == {
         "keys": ["x"],
         "of": "(taken down)",
         "reason": "a (taken down)",

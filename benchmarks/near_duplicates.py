@@ -80,7 +80,7 @@ def main() -> None:
     read, _ = timed(
         "read the published samples", lambda: cast_columns(pl.read_parquet(io.BytesIO(sink.getvalue())))
     )
-    (published, _), _ = timed("sort them by look and quality", lambda: best_of_groups(read, ungrouped=False))
+    (published, _), _ = timed("sort them by look and quality", lambda: best_of_groups(read, grouped=True))
     filed, _ = timed("file their hashes", lambda: index_images(published.pictures, POLICY.max_distance))
     near, _ = timed("search, as they are and mirrored", lambda: find(filed, new.pictures, mirrored=True))
     settled, _ = timed("settle, the batch among itself too", lambda: settle(new, published, near, POLICY))

@@ -100,21 +100,22 @@ def counts(
 ) -> CheckResult:
     """Check counts (rows, rows per kind ...) against a baseline; an empty baseline passes.
 
-    Value: the smallest ratio. A name that only the baseline has counts as 0.
+    Value: the smallest ratio, or the largest if only `max_ratio` is exceeded; 1 without a baseline. A name that only
+    the baseline has counts as 0.
     """
     names = sorted({*current, *baseline})
     rows: list[tuple[str, int, int, str]] = []
     wrong = []
-    least = 1.0
+    ratios: list[float] = []
     for name in names:
         n = current.get(name, 0)
         before = baseline.get(name, 0)
         if not before:
-            # A new kind has no ratio, and growth is not a fault.
+            # A new name has no ratio: neither bound applies.
             rows.append((name, before, n, "new"))
             continue
         ratio = n / before
-        least = min(least, ratio)
+        ratios.append(ratio)
         fits = ratio >= min_ratio and (max_ratio is None or ratio <= max_ratio)
         rows.append((name, before, n, f"{ratio:.3f}"))
         wrong += [] if fits else [f"{name}: {n}, {before} before"]
@@ -122,12 +123,17 @@ def counts(
     summary = "none differs by more than is allowed"
     if wrong:
         summary = "; ".join(wrong)
+    value = min(ratios, default=1.0)
+    limit = min_ratio
+    if max_ratio is not None and wrong and value >= min_ratio:  # only growth fails
+        value = max(ratios)
+        limit = max_ratio
     return CheckResult(
         name="counts",
         passed=not wrong,
         severity=severity,
-        value=least,
-        limit=min_ratio,
+        value=value,
+        limit=limit,
         explanation=f"counts against the baseline (ratio {allowed}): {summary}",
         table_markdown=markdown_table(("count of", "before", "now", "ratio"), rows) if rows else "",
     )
@@ -253,14 +259,15 @@ def near_duplicates_across_splits(
     if n_unhashed := samples["phash"].null_count():
         return _result(n_unhashed, f"{n_unhashed} of {n_samples} samples have no perceptual hash", severity)
 
-    # Equal images are compared once, as one candidate; `members` lists the samples behind each.
-    new, members = best_of_groups(cast_columns(samples), ungrouped=False)
+    # Equal images of one split are compared once, as one candidate; `members` lists the samples behind each. Those of
+    # two splits stay two candidates, and become a pair.
+    new, members = best_of_groups(cast_columns(samples), grouped=True)
     pairs_by_row = _nearest_pairs(new, new, max_distance, mirrored)
     if baseline is not None:
         names = [name for name in compared_schema() if name in baseline.collect_schema()]
         published = cast_columns(baseline.select(names).collect())
         published = published.filter(published["kind"].is_in(list(kinds)))
-        others, _ = best_of_groups(published, ungrouped=False)
+        others, _ = best_of_groups(published, grouped=True)
         # A pair within the batch wins over one with the version: neither sample is published yet.
         pairs_by_row = _nearest_pairs(new, others, max_distance, mirrored) | pairs_by_row
     rows = sorted(pairs_by_row)
@@ -311,11 +318,11 @@ def nearest_samples(
     """
     kinds = list(KINDS)
     own_images = cast_columns(table).filter(table["kind"].is_in(kinds))
-    own, _ = best_of_groups(own_images, ungrouped=True)
+    own, _ = best_of_groups(own_images, grouped=False)
     names = [name for name in compared_schema() if name in others.collect_schema()]
     other_samples = cast_columns(others.select(names).collect())
     other_images = other_samples.filter(other_samples["kind"].is_in(kinds))
-    indexed, _ = best_of_groups(other_images, ungrouped=False)
+    indexed, _ = best_of_groups(other_images, grouped=True)
     index = index_images(indexed.pictures, max_distance)
     pairs = find(index, own.pictures, mirrored=True)
     # Sorted by query, then distance, then row (lexsort's last key leads): np.unique takes the first, the nearest.

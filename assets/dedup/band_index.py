@@ -206,7 +206,10 @@ def stored_signatures(
     field: str,
     ordinals: Int64s,
 ) -> UInt32s:
-    """Return uint32 [n, 112]: signatures of documents; those without one have no word. Raises: FieldMismatch."""
+    """Return uint32 [n, 112]: signatures of documents. Raises: FieldMismatch.
+
+    A document without a stored signature gets one filled with `NO_WORD`, like a document without words.
+    """
     decode = find_decoder(field)
     signatures = np.full((len(ordinals), N_VALUES), NO_WORD, np.uint32)
     samples = read_fields(version.shard_store, version.address(ordinals, [field]))

@@ -91,7 +91,7 @@ def signatures_of_parts(
     keys: Sequence[str],
     field_name: str,
 ) -> UInt32s:
-    """Return uint32 [n, 112]: the signature of each key; one without a word if there is none. Raises: FieldMismatch."""
+    """Return uint32 [n, 112]: the signature of each key; filled with `NO_WORD` without one. Raises: FieldMismatch."""
     decode = find_decoder(field_name)
     row_of_key = {key: row for row, key in enumerate(keys)}
     signatures = np.full((len(keys), N_VALUES), NO_WORD, np.uint32)
@@ -111,7 +111,7 @@ def near_published(
     match: TextMatch,
     but: Collection[str],
 ) -> PublishedNear:
-    """Return the near pairs of the batch's distinct documents and published ones. but: keys to leave out."""
+    """Return the near pairs of the batch's distinct documents and published ones. but: published keys to leave out."""
     rows = documents.distinct
     number, ordinals = documents_with_bands(version, match.field, documents.hashes[rows])
     document = rows[number]
@@ -184,25 +184,28 @@ def _document_counts(
     version: "loader.Version",
     field_name: str,
 ) -> tuple[int, int]:
-    """Return (documents with the field, text samples without it), in parts of the version."""
+    """Return (samples of the version with the field, text samples without it), from the facts of its parts."""
     parts = version.parts
     fields_of_group = {
         name: frozenset(group["field_nbytes"]) for name, group in version.manifest["groups"].items()
     }
     groups = sorted(fields_of_group)
     has_groups = np.stack([parts.has_group(name) for name in groups], axis=1)  # bool [parts, groups]
-    # bool [layouts, groups], int64 [parts]: most parts have equal groups.
+    # bool [layouts, groups], int64 [parts]: most parts have equal groups, so there are few layouts.
     layouts, layout_of_part = np.unique(has_groups, axis=0, return_inverse=True)
-    n_documents = np.bincount(layout_of_part.ravel(), weights=parts.n_live, minlength=len(layouts))
-    n_compared = 0
-    n_unhashed = 0
-    for layout, n in zip(layouts, n_documents.astype(np.int64).tolist(), strict=True):
+    # int64 [layouts]: samples of any kind.
+    n_samples = np.bincount(layout_of_part.ravel(), weights=parts.n_live, minlength=len(layouts)).astype(
+        np.int64
+    )
+    n_with_field = 0
+    n_texts_without = 0
+    for layout, n in zip(layouts, n_samples.tolist(), strict=True):
         fields: set[str] = set()
         for name, is_there in zip(groups, layout.tolist(), strict=True):
             if is_there:
                 fields |= fields_of_group[name]
         if field_name in fields:
-            n_compared += n
+            n_with_field += n
         elif fields_modality(fields) == TEXT:
-            n_unhashed += n
-    return n_compared, n_unhashed
+            n_texts_without += n
+    return n_with_field, n_texts_without

@@ -108,7 +108,7 @@ def version_samples(
     else:
         table = cast_columns({})
     table = table.filter(table["kind"].is_in(KINDS) & ~table["key"].is_in(list(but)))
-    candidates, members = best_of_groups(table, ungrouped=policy.embedding is not None)
+    candidates, members = best_of_groups(table, grouped=policy.embedding is None)
     return Published(
         opened=version,
         table=table,

@@ -98,6 +98,8 @@ BLOCK = 1024
 _BY = ("phash", "phash_mirrored", "embedding")
 MINHASH = "minhash"
 """`dup_by` of a document's copy."""
+FIRST_IN_ORDER = "the other comes first in landing order"
+"""Why an original of the same batch stays. Samples of one raw object land together: their keys decide."""
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 Strings = np.ndarray[Any, np.dtype[np.object_]]
@@ -186,9 +188,11 @@ def match_rows(
     pairs = merge_pairs(*searches)
     # Each [pairs]. Embeddings do not depend on the kind, so it is compared here.
     kind = pictures.kind[pairs.query]
+    is_compared = kind >= 0  # -1: neither photo nor clip
     is_same_kind = kind == others.pictures.kind[pairs.row]
-    is_same_object = samples.objects[rows][pairs.query] == others.objects[pairs.row]
-    return pairs.take(is_same_kind & (kind >= 0) & ~is_same_object.astype(bool))
+    object_of_query = samples.objects[rows][pairs.query]
+    is_same_object: Bools = object_of_query == others.objects[pairs.row]
+    return pairs.take(is_compared & is_same_kind & ~is_same_object)
 
 
 def settle(
@@ -304,12 +308,16 @@ class _Course:
             )
 
     def _why(self, sample: int, other: int) -> str:
+        """Return why `sample` is a copy of the new sample `other`, for `DuplicateOf.why`."""
         better = ""
         if self._by_quality:
             better = quality_reason(self._new.measured[other], self._new.measured[sample])
-        return f"the other {better or 'landed before'}"
+        if better:
+            return f"the other {better}"
+        return FIRST_IN_ORDER
 
     def _why_published(self, sample: int, other: int) -> str:
+        """Return why `sample` is a copy of the published sample `other`, for `DuplicateOf.why`."""
         better = quality_reason(self._published.measured[other], self._new.measured[sample])
         if self._by_quality and self._published_classes[other].tolist() > self._classes[sample].tolist():
             return f"the other {better}"
@@ -385,10 +393,10 @@ def _split(table: "pl.DataFrame") -> tuple[Strings, Int64s]:
     return names.to_numpy().astype(object), numbers
 
 
-def best_of_groups(table: "pl.DataFrame", *, ungrouped: bool) -> tuple[Candidates, "pl.Series"]:
+def best_of_groups(table: "pl.DataFrame", *, grouped: bool) -> tuple[Candidates, "pl.Series"]:
     """Return the best sample of each group, and each group's rows.
 
-    A group has equal hashes, form and split; with `ungrouped`, each sample is a group of its own.
+    grouped: True groups samples of equal hashes, form and split; False makes each sample a group of its own.
     """
     import polars as pl
 
@@ -404,10 +412,10 @@ def best_of_groups(table: "pl.DataFrame", *, ungrouped: bool) -> tuple[Candidate
             **{f"h{place}": hashes[order] for place, hashes in enumerate(every.pictures.hashes.T)},
         }
     ).filter(pl.col("form") >= 0)
-    if ungrouped:
-        by = ["row"]
-    else:
+    if grouped:
         by = ["form", "split", "h0", "h1", "h2"]
+    else:
+        by = ["row"]
     groups = ranked.group_by(by, maintain_order=True).agg(pl.col("row").alias("members"))
     first: Int64s = groups["members"].list.first().to_numpy().astype(np.int64)
     return every.take(first), groups["members"]

@@ -18,10 +18,9 @@ import numpy as np
 from ..featurizers.texts.minhash import N_VALUES
 from .bands import ALONE, UInt32s, band_hashes, first_equals, has_words, shared_buckets
 from .hamming import Int64s, UInt64s
-from .settle import MINHASH, DuplicateOf
+from .settle import FIRST_IN_ORDER, MINHASH, DuplicateOf
 
 _PUBLISHED_BEFORE = "the other was published before"
-_LANDED_BEFORE = "the other landed before"
 
 
 def least_equal_values(min_similarity: float) -> int:
@@ -143,7 +142,7 @@ def settle_documents(
             copies[keys[row]] = _copy(
                 keys[other],
                 n_equal,
-                _LANDED_BEFORE,
+                FIRST_IN_ORDER,
             )
         else:
             settlement.stay(row, buckets)
@@ -155,7 +154,7 @@ def settle_documents(
             copy = _copy(
                 original,
                 N_VALUES,
-                _LANDED_BEFORE,
+                FIRST_IN_ORDER,
             )
         copies[keys[row]] = copy
     return copies

@@ -110,7 +110,7 @@ def test_first_copy_stays_where_the_dataset_says_so(dataset: Any, make: Any) -> 
     original = make.scene(1)
     files = {"1.jpg": make.jpeg(make.scaled(original, 0.5)), "2.jpg": make.jpeg(original)}
     batch = dataset.batch(spec, files)
-    assert "landed before" in dataset.accounts(spec, batch)["2.jpg"]["reason"]
+    assert "first in landing order" in dataset.accounts(spec, batch)["2.jpg"]["reason"]
     dataset.release(spec)
     batch = dataset.batch(
         spec, {"3.jpg": make.jpeg(make.scaled(original, 2)), "4.jpg": make.jpeg(make.scene(4))}

@@ -46,7 +46,7 @@ def settle_copies(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """(key -> what it is a copy of, published key -> what supersedes it)."""
     mine = table_candidates(compared_frame(new), [one["raw_sha256"] for one in new])
-    theirs, members = best_of_groups(compared_frame(published), ungrouped=False)
+    theirs, members = best_of_groups(compared_frame(published), grouped=True)
     near = find(index_images(theirs.pictures, policy.max_distance), mine.pictures, mirrored=policy.mirrored)
     found = settle(mine, theirs, near, policy)
     keys = [one["key"] for one in published]
@@ -268,7 +268,7 @@ def test_reason_says_how_near_and_why_the_other_stays() -> None:
         compared_frame(new := [row("a", 1, source_width_px=200), row("b", 2**64 - 2), row("c", 2**60)]),
         [one["raw_sha256"] for one in new],
     )
-    theirs, _ = best_of_groups(compared_frame([row("p", 2**60, split="validation")]), ungrouped=False)
+    theirs, _ = best_of_groups(compared_frame([row("p", 2**60, split="validation")]), grouped=True)
     policy = replace(POLICY, max_distance=1)
     near = find(index_images(theirs.pictures, 1), mine.pictures, mirrored=True)
     found = settle(mine, theirs, near, policy)

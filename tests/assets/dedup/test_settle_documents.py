@@ -132,7 +132,10 @@ def test_text_many_times_has_one_original() -> None:
     copies = settle_documents(sign_documents([f"t{n}" for n in range(20_000)], many), 0.8)
     assert len(copies) == 19_998
     assert {copy.of for copy in copies.values()} == {"t0"}
-    assert copies["t19999"].reason == "near_duplicate of t0 (similarity 1.00, the other landed before)"
+    assert (
+        copies["t19999"].reason
+        == "near_duplicate of t0 (similarity 1.00, the other comes first in landing order)"
+    )
 
 
 def test_published_document_is_named_before_an_equally_near_one() -> None:

@@ -211,7 +211,11 @@ def test_counts() -> None:
     assert fallen.value == 0.89
     assert "image: 89, 100 before" in fallen.explanation
     assert counts({"image": 100}, before).value == 0.0  # a kind that stopped coming
-    assert not counts({"image": 300, "audio": 50}, before, max_ratio=2).passed
+    assert counts({"image": 150, "audio": 60}, before).value == 1.2
+    grown = counts({"image": 300, "audio": 50}, before, max_ratio=2)
+    assert (grown.passed, grown.value, grown.limit) == (False, 3.0, 2.0)
+    both = counts({"image": 300, "audio": 25}, before, max_ratio=2)
+    assert (both.passed, both.value, both.limit) == (False, 0.5, 0.9)
     assert counts({"image": 1}, {}).passed
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 CODE_VERSION = "1"
 _ROW_COLUMNS = ("key", "code", "reason")
+_NOTHING = "no whole batch waited"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +85,8 @@ def waiting(root: loader.Root, spec: DatasetSpec) -> list[StageRecord]:
 def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refresh:
     """Publish all waiting features as one version, or none; the gate's verdict is written first.
 
-    A batch is left out if a sample without new features is back after an exclusion. A refused refresh is dropped until
-    a person or another featurizer version repeats it.
+    A batch that is not whole (`RefreshedBatch.whole`) is left out, and becomes stale again. A refused refresh is
+    dropped until a person or another featurizer version repeats it.
 
     Raises: StageNotPublished; Conflict if another writer changed the same cells: run it again.
     """
@@ -97,7 +98,10 @@ def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refres
     version = root.open(f"{spec.name}@latest")
     batches = [one for one in _batches(spec, root, version, selected) if one.whole]
     if not batches:
-        root.abort(txn, "samples without new features are back")
+        # Its features can no longer be published, so `stale` lists these batches again.
+        root.abort(
+            txn, "no batch is whole: excluded samples are back, or a featurizer's code or machine failed"
+        )
         return Refresh(version=None)
     selected = [one.record for one in batches]
     exclude, table = _assemble(spec, version, batches)
@@ -411,12 +415,15 @@ def refresh_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
 
 def _results(refresh: Refresh) -> Metadata:
     rows = [("passed" if one.passed else "warning", one.name, one.explanation) for one in refresh.results]
-    return {"checks": table_metadata(("", "check", ""), rows, "nothing waited")}
+    return {"checks": table_metadata(("", "check", ""), rows, _NOTHING)}
 
 
 def _metadata(refresh: Refresh) -> Metadata:
+    version = f"none: {_NOTHING}"
+    if refresh.version:
+        version = refresh.version.name
     facts: Metadata = {
-        "version": dg.MetadataValue.text(refresh.version.name if refresh.version else "none: nothing waited"),
+        "version": dg.MetadataValue.text(version),
         "refreshed_batches": dg.MetadataValue.int(len(refresh.published)),
         "left_out_samples": dg.MetadataValue.int(refresh.left_out),
     }

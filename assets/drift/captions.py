@@ -108,7 +108,7 @@ def _shifted_lengths(now: Texts, alpha: float) -> list[DriftFinding]:
     # Fisher's z: a neighbour's duration must fit the lengths significantly better than the own.
     if len(now.lengths) < MIN_TEXTS:
         return []
-    own = _rank_correlation(now, 0)
+    own = _rank_correlation(now, shift=0)
     chance = _chance(alpha, len(now.lengths), len(now.lengths))
     for shift in (-1, 1):
         other = _rank_correlation(now, shift)
@@ -154,8 +154,8 @@ def _weaker_correlation(
         return []
     whole = _lengths(timed)
     difference = _correlation_difference(now, whole, alpha)
-    r = _rank_correlation(now, 0)
-    before_r = _rank_correlation(whole, 0)
+    r = _rank_correlation(now, shift=0)
+    before_r = _rank_correlation(whole, shift=0)
 
     def others() -> list[EffectSize]:
         return [_correlation_difference(one, _lengths(rest), alpha) for one, rest in each_and_rest(timed)]
@@ -239,9 +239,9 @@ def _correlation_difference(now: Texts, before: Texts, alpha: float) -> EffectSi
     """Return the difference of two rank correlations of length with duration, and its size by chance."""
     n = len(now.lengths)
     m = len(before.lengths)
-    current = _rank_correlation(now, 0)
-    usual = _rank_correlation(before, 0)
-    usual_z = math.atanh(usual)
+    current = _rank_correlation(now, shift=0)
+    usual = _rank_correlation(before, shift=0)
+    usual_z = math.atanh(usual)  # Fisher's z, whose spread by chance does not depend on the correlation
     edge = math.tanh(usual_z - _chance(alpha, n, m))  # lowest correlation by chance
     one_sigma = math.tanh(usual_z - _chance(_ONE_SIGMA, n, m))
     return EffectSize(
@@ -273,4 +273,4 @@ def _rank_correlation(texts: Texts, shift: int) -> float:
     if np.ptp(length_ranks) == 0 or np.ptp(duration_ranks) == 0:
         return 0.0
     correlation = np.corrcoef(length_ranks, duration_ranks)[0, 1]
-    return float(np.clip(correlation, -0.999999, 0.999999))  # atanh(1) is infinite
+    return float(np.clip(correlation, -0.999999, 0.999999))  # `_correlation_difference`: atanh(1) is infinite

@@ -261,17 +261,17 @@ def _known_values(column: "pl.Series") -> Floats:
 
 
 def n_comparisons(columns: Sequence["pl.Series"]) -> int:
-    """Return the number of ways in which a column may stand out.
-
-    Missing values; for categories the mix, and each one up or down; a text may disappear; for numbers zeros up or down,
-    and three measures.
-    """
+    """Return the number of ways in which a column may stand out."""
+    missing = 1
     if not _is_category(columns):
-        return 6
-    per_value = 2
+        zeros = 2  # more, or fewer
+        distribution_measures = 3
+        return missing + zeros + distribution_measures
+    mix_of_values = 1
+    per_value = 2  # its share rises, or falls
     if columns[0].dtype == _types().String:
-        per_value = 3
-    return 2 + per_value * len(_values(columns))
+        per_value += 1  # it disappears as a respelled one appears
+    return missing + mix_of_values + per_value * len(_values(columns))
 
 
 def count_missing(table: "pl.DataFrame", name: str, objects: float) -> Counted:

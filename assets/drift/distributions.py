@@ -78,7 +78,7 @@ def settle_ties(draws: Sequence[Drawn]) -> list[Drawn]:
 def level(now: Drawn, before: Drawn, alpha: float) -> EffectSize:
     """Return the difference of the means in standard deviations of the baseline (Cohen's d).
 
-    Chance is normal, or bounded by `by_chance` if that does not explain the difference.
+    Its noise is of normal means, or bounded by `by_chance` if that does not explain the difference.
     """
     n = now.evidence
     m = before.evidence
@@ -94,6 +94,7 @@ def level(now: Drawn, before: Drawn, alpha: float) -> EffectSize:
     chance = math.sqrt(1 / n + 1 / m)
     noise = _quantile(alpha / 2) * chance
     if effect > noise:
+        # Means of few, skewed numbers are not normal. The bound holds for those too. It costs a search.
         bound = by_chance(now, before, alpha, rises=moved > 0)
         noise = max(noise, bound / deviation)
     return EffectSize(effect=effect, chance=chance, noise=noise)
@@ -165,7 +166,7 @@ def _distance_at_rate(centred: Floats, weights: Floats, rate: float) -> float:
 
 
 def distance(now: Drawn, before: Drawn, alpha: float) -> EffectSize:
-    """Return the Kolmogorov-Smirnov distance; chance is asymptotic, sqrt(-ln(alpha / 2) / 2 (1/n + 1/m))."""
+    """Return the Kolmogorov-Smirnov distance; its noise is asymptotic, sqrt(-ln(alpha / 2) / 2 (1/n + 1/m))."""
     n = now.evidence
     m = before.evidence
     if not n or not m:
@@ -177,11 +178,11 @@ def distance(now: Drawn, before: Drawn, alpha: float) -> EffectSize:
     usual = np.searchsorted(before.values, values, side="right") / len(before.values)
     largest_gap = float(np.abs(current - usual).max())
     deviation = math.pi / math.sqrt(12)  # of Kolmogorov's distribution
-    quantile = -math.log(alpha / 2) / 2
+    squared_quantile = -math.log(alpha / 2) / 2  # of the same distribution
     return EffectSize(
         effect=largest_gap,
         chance=deviation * math.sqrt(scale),
-        noise=math.sqrt(quantile * scale),
+        noise=math.sqrt(squared_quantile * scale),
     )
 
 
@@ -263,13 +264,14 @@ def spread(values: Floats) -> str:
 def ratio(now: Floats, before: Floats, alpha: float) -> EffectSize:
     """Return the difference of the means of positive numbers, one per object: |ln(mean / mean)|.
 
-    Chance follows the delta method, or a bound as in `level`.
+    Its noise is of normal means, by the delta method: the variance of ln(mean) is the mean's variance / mean^2. As in
+    `level`, a difference beyond that noise must also exceed the bound of `by_chance`.
     """
     if len(now) < 2 or len(before) < 2:
         return UNKNOWN
     if not now.mean() or not before.mean():
         return UNKNOWN
-    variance = 0.0
+    variance = 0.0  # of the effect
     for numbers in (now, before):
         variance_of_mean = numbers.var(ddof=1) / len(numbers)
         variance += float(variance_of_mean / numbers.mean() ** 2)
@@ -280,10 +282,12 @@ def ratio(now: Floats, before: Floats, alpha: float) -> EffectSize:
         rises = bool(now.mean() > before.mean())
         current = Drawn(values=now, objects=len(now))
         usual = Drawn(values=before, objects=len(before))
-        apart = by_chance(current, usual, alpha, rises=rises) / float(before.mean())
+        # Few, skewed numbers, as in `level`. The bound is a difference of means.
+        relative_difference = by_chance(current, usual, alpha, rises=rises) / float(before.mean())
         if rises:
-            bound = math.log1p(apart)
+            bound = math.log1p(relative_difference)
         else:
-            bound = -math.log1p(-min(apart, 1 - 1e-9))  # a mean that falls stays above 0
+            relative_fall = min(relative_difference, 1 - 1e-9)  # a mean that falls stays above 0
+            bound = -math.log1p(-relative_fall)
         noise = max(noise, bound)
     return EffectSize(effect=effect, chance=chance, noise=noise)

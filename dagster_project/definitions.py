@@ -124,7 +124,9 @@ def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
         *features,
         samples_asset(spec, batches),
     ]
-    publishing = [version_asset(spec.name, spec.gate, spec), *([refresh_asset(spec)] if features else [])]
+    publishing = [version_asset(spec.name, spec.gate, spec)]
+    if features:
+        publishing.append(refresh_asset(spec))
     if spec.search is not None:
         publishing.append(search_asset(spec, spec.search))
     quarantine = quarantine_asset(spec)
@@ -137,16 +139,16 @@ def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
         quarantine=[quarantine],
         reconciliation=[reconciliation],
     )
+    # A rebuild ingests the batches of its original dataset, which this job copies.
+    take_over = []
     if spec.rebuild_of:
-        taking = [take_over_job(spec, batches)]
-    else:
-        taking = []
+        take_over.append(take_over_job(spec, batches))
     return dg.Definitions(
         assets=in_groups(
             spec, [*per_batch, *publishing, training_asset(spec.name), quarantine, reconciliation]
         ),
-        jobs=[*jobs, pause_job(spec), *taking],
-        schedules=dataset_schedules(spec),
+        jobs=[*jobs, pause_job(spec), *take_over],
+        schedules=dataset_schedules(spec, batches),
         sensors=dataset_sensors(spec, batches),
     )
 

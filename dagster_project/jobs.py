@@ -181,7 +181,9 @@ def take_over_job(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) ->
     return job
 
 
-def dataset_schedules(spec: DatasetSpec) -> list[dg.ScheduleDefinition]:
+def dataset_schedules(
+    spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition
+) -> list[dg.ScheduleDefinition]:
     """Return the schedules that have a cron in the dataset's upkeep."""
     plain = [
         ("release", spec.upkeep.release, "Publish batches that passed their checks"),
@@ -198,14 +200,16 @@ def dataset_schedules(spec: DatasetSpec) -> list[dg.ScheduleDefinition]:
         for what, cron, action in plain
         if cron
     ]
-    refreshes = spec.upkeep.refresh and spec.features
-    return [*schedules, *([refresh_schedule(spec)] if refreshes else [])]
+    if spec.upkeep.refresh and spec.features:
+        schedules.append(refresh_schedule(spec, batches))
+    return schedules
 
 
-def refresh_schedule(spec: DatasetSpec) -> dg.ScheduleDefinition:
+def refresh_schedule(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.ScheduleDefinition:
     """Request one run per published batch with stale features, oldest first, up to `upkeep.refresh_partitions`.
 
-    Skips a batch with an unfinished run. Costs a cached `refresh.stale`, and a query per requested batch.
+    Skips a batch with an unfinished run, and one that is no partition. Costs a cached `refresh.stale`, and a query per
+    requested batch.
     """
     name = job_name(spec, "refresh")
     cache = StaleCache(spec)
@@ -223,14 +227,19 @@ def refresh_schedule(spec: DatasetSpec) -> dg.ScheduleDefinition:
     ) -> Iterator[dg.RunRequest | dg.SkipReason]:
         with root.opened() as opened:
             stale_features = stale(opened, spec, cache)
-        batches: dict[str, list[str]] = {}
+        stale_stages: dict[str, list[str]] = {}  # key of a batch -> stages of its stale features
         for item in stale_features:
-            batches.setdefault(item.partition, []).append(item.stage)
+            stale_stages.setdefault(item.partition, []).append(item.stage)
+        # Dagster rejects the whole tick if a request names an unknown partition. A new instance of Dagster lacks the
+        # partitions of earlier batches until discovery restores them.
+        known = set(context.instance.get_dynamic_partitions(str(batches.name)))
         n_requested = 0
-        for batch, stages in batches.items():
+        for batch, stages in stale_stages.items():
             if n_requested == spec.upkeep.refresh_partitions:
                 break
-            # Its run computes the same features.
+            if batch not in known:
+                continue
+            # The batch's unfinished run computes the same features.
             if _is_under_way(context.instance, name, batch):
                 continue
             n_requested += 1
@@ -241,12 +250,24 @@ def refresh_schedule(spec: DatasetSpec) -> dg.ScheduleDefinition:
                 asset_selection=[dg.AssetKey([spec.name, stage]) for stage in stages],
                 tags=dict(run_tags(spec, REFRESH)),
             )
-        context.log.info(f"{len(batches)} batches are stale, {n_requested} runs requested")
+        context.log.info(f"{len(stale_stages)} batches are stale, {n_requested} runs requested")
         if not n_requested:
-            waits = f"{len(batches)} batches are stale, and all have an unfinished run"
-            yield dg.SkipReason(waits if batches else f"no feature of {spec.name} is stale")
+            n_unknown = len(stale_stages.keys() - known)
+            yield dg.SkipReason(_refresh_skip_reason(spec.name, len(stale_stages), n_unknown))
 
     return refresh
+
+
+def _refresh_skip_reason(dataset: str, n_stale: int, n_unknown: int) -> str:
+    """Return why no refresh was requested. n_unknown: stale batches that are no partitions."""
+    if not n_stale:
+        return f"no feature of {dataset} is stale"
+    if not n_unknown:
+        return f"{n_stale} batches are stale, and all have an unfinished run"
+    return (
+        f"{n_stale} batches are stale: {n_unknown} are no partitions of this instance, until {dataset}'s discovery "
+        "sensor restores them; the others have an unfinished run"
+    )
 
 
 _UNFINISHED = [

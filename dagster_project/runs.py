@@ -36,6 +36,14 @@ def sensor_location(context: dg.SensorEvaluationContext) -> CodeLocation | None:
     )
 
 
+def sensor_label(context: dg.SensorEvaluationContext) -> str:
+    """Return the label of the code location that evaluates a sensor; "" without a workspace."""
+    location = sensor_location(context)
+    if location is None:
+        return ""
+    return location.label
+
+
 def location_label(run: dg.DagsterRun) -> str:
     """Return the label of a run's code location, or ""."""
     if run.remote_job_origin:

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import loader
 from loader.dataset.shards.part import Part
@@ -144,7 +144,9 @@ class PipelineStage:
     ) -> StageRecord:
         """Append the stage's record and return it as stored.
 
-        verdict: None: `failed` if there is a reason. reads: records that the stage read. after: as in `append_record`.
+        verdict: None: `failed` if there is a reason. reads: records that the stage read. after: number of the stage's
+        newest record when the work started. If another run has appended the same fingerprint since, its record is
+        returned, and nothing is appended.
         """
         if verdict is None and reason:
             verdict = "failed"
@@ -256,19 +258,19 @@ class BatchSamples:
 def parse_written_part(body: dict[str, Any], txn: str) -> Part:
     """Return a part that a node reports. Raises: as `check_written`; InvalidSample for an invalid part."""
     part = Part.from_json(body)
-    facts = [part.to_json()]
-    facts += body["shards"]
-    check_written(facts, txn, part.id)
+    # Both name files: the part its samples table, a shard its data and its index.
+    entries = [part.to_json(), *body["shards"]]
+    check_written(entries, txn, part.id)
     return part
 
 
-def check_written(facts: Iterable[Mapping[str, Any]], txn: str, part: str) -> None:
+def check_written(entries: Iterable[Mapping[str, Any]], txn: str, part: str) -> None:
     """Raise Corrupt unless a node's files are in the transaction's folder: its report may be forged.
 
-    facts: a part and its shards, as JSON.
+    entries: a part or its shards, as JSON. part: id of the part.
     """
     folder = f"data/{txn}/"
-    for entry in facts:
+    for entry in entries:
         samples = entry.get("samples") or {}
         files = [
             entry.get("path"),
@@ -305,7 +307,10 @@ def _is_inside(folder: str, path: str) -> bool:
 
 
 def record_reader(store: Store, record: StageRecord) -> RangeReader:
-    """Return a reader for a record's shards, also in place. Raises: as `registered_shard_store.open_shard_store`."""
+    """Return a reader for a record's shards, which may be the source's own objects, left in place.
+
+    Raises: as `registered_shard_store.open_shard_store`.
+    """
     objects_in_place = record.body.get("foreign")
     if not objects_in_place:
         return store
@@ -316,7 +321,7 @@ def record_reader(store: Store, record: StageRecord) -> RangeReader:
 
 
 def require_read(record: StageRecord, upstream: StageRecord) -> None:
-    """Raise StageNotPublished unless `record` was computed from `upstream`."""
+    """Raise StageNotPublished unless `record` was computed from `upstream`, a record of the same partition."""
     for read in record.upstream:
         if read.stage == upstream.stage and read.r == upstream.r:
             return
@@ -338,13 +343,21 @@ def request_recut(store: Store, dataset: str, batch: str, txn: str) -> None:
         return
 
 
-def recut_requests(store: Store, dataset: str) -> Iterator[tuple[str, str]]:
-    """Yield (batch, transaction) of every request. Costs one listing."""
+class RecutRequest(NamedTuple):
+    """A request to cut a batch again."""
+
+    batch: str
+    txn: str
+    """Transaction of the batch's parts."""
+
+
+def recut_requests(store: Store, dataset: str) -> Iterator[RecutRequest]:
+    """Yield every recut request. Costs one listing."""
     folder = _recut_folder(dataset)
     for info in store.list(folder):
-        request = info.key.removeprefix(folder)
-        batch, _, name = request.partition("/")
-        yield batch, name.removesuffix(".json")
+        path = info.key.removeprefix(folder)
+        batch, _, name = path.partition("/")
+        yield RecutRequest(batch=batch, txn=name.removesuffix(".json"))
 
 
 def clear_recut(store: Store, dataset: str, batch: str, txn: str) -> None:

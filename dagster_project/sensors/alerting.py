@@ -12,7 +12,7 @@ import dagster as dg
 from assets.arrivals.batches import IngestBatch, IngestBatches, backlog
 from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec, Limits
-from dagster_project.runs import PARTITION, location_tags, sensor_location
+from dagster_project.runs import PARTITION, location_tags, sensor_label
 from dagster_project.sensors.recovery import will_start_again
 from loader.dataset.versions.version import Version
 from loader.errors import Corrupt, EngineUnreachable
@@ -348,10 +348,8 @@ def jobs_sensor() -> dg.SensorDefinition:
         alerts: AlertsResource,
     ) -> dg.SkipReason:
         now_s = time.time()
-        here = sensor_location(context)
-        label = "" if here is None else here.label
         # First: the root may be what failed the runs.
-        send_unsent_failures(context.instance, alerts, label, now_s, context.log.error)
+        send_unsent_failures(context.instance, alerts, sensor_label(context), now_s, context.log.error)
         with root.opened() as opened:
             abandoned = [
                 job
@@ -360,7 +358,7 @@ def jobs_sensor() -> dg.SensorDefinition:
             ]
             ended = [job for job in abandoned if job.unattended_s > CANCEL_S]
             for job in ended:
-                _end(context, job.folder, compute)
+                _cancel_job(context, job.folder, compute)
         lasting = [_alarm(job) for job in abandoned if job not in ended]
         _send_due(context, alerts, lasting, now_s)
         return dg.SkipReason(f"{len(abandoned)} jobs without an attending process, {len(ended)} cancelled")
@@ -414,7 +412,7 @@ def _alarm(job: UnattendedJob) -> Alarm:
     return Alarm(alert=alert, subject=job.folder.id)
 
 
-def _end(context: dg.SensorEvaluationContext, folder: "JobFolder", compute: ComputeResource) -> None:
+def _cancel_job(context: dg.SensorEvaluationContext, folder: "JobFolder", compute: ComputeResource) -> None:
     from penstock.compute.attach import cancel
     from penstock.compute.cluster import read_cluster
 
@@ -423,5 +421,6 @@ def _end(context: dg.SensorEvaluationContext, folder: "JobFolder", compute: Comp
         return
     try:
         cancel(folder, read_cluster(compute.cluster).open())
-    except EngineUnreachable as error:  # its runners end by themselves
+    except EngineUnreachable as error:
+        # The job is stopped in the root already: its runners start no more blocks, and end.
         context.log.error(f"job {folder.id} should end, but its cluster does not respond: {error}")

@@ -7,7 +7,7 @@ import dagster as dg
 
 from assets.pages.report import dagster_name
 from assets.pipeline.stages import SAMPLES
-from dagster_project.runs import LAUNCHED, location_tags, sensor_location
+from dagster_project.runs import LAUNCHED, location_tags, sensor_label
 from dagster_project.sensors.discovery import STREAMING_INTERVAL_S
 from dagster_project.sensors.recovery import ATTEMPT, PAUSES_S, PROMISE_S, WILL_RETRY
 
@@ -44,11 +44,8 @@ def release_sensor(dataset: str) -> dg.SensorDefinition:
         if newest > event:
             context.update_cursor(json.dumps({"event": newest, "attempt": 1}))
             return _request(dataset, newest, 1)
-        label = ""
-        location = sensor_location(context)
-        if location is not None:
-            label = location.label
-        failed_s = _final_failure_s(context.instance, job, _key(dataset, event, attempt), label)
+        run_key = _key(dataset, event, attempt)
+        failed_s = _final_failure_s(context.instance, job, run_key, sensor_label(context))
         if failed_s is None:
             return dg.SkipReason(f"a release of every passed batch of {dataset} was requested")
         # After the last pause, hourly.

@@ -12,8 +12,9 @@ from dagster._core.loader import LoadingContextForTest
 
 import loader
 from assets.arrivals.make_batches import BatchLimits, discover
-from assets.features.refresh import stale
+from assets.features.refresh import Stale, stale
 from assets.spec import DatasetSpec, Upkeep
+from dagster_project import jobs
 from dagster_project.definitions import build_defs
 from loader.errors import InvalidSpec
 from loader.storage import open_store
@@ -122,6 +123,23 @@ def test_new_featurizer_is_refreshed_night_by_night_and_nothing_else_is_stale(pl
     assert (group["n_parts"], place.root.open("notes@4").manifest["n_parts"]) == (2, 3)
     assert {one for one in place.stale(second) if one[0].startswith("feature_")} == {batch_column(place, 2)}
     assert [one.partition for one in stale(place.root, second)] == place.batches[2:]
+
+
+def test_refresh_skips_a_batch_that_is_no_partition(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a new instance of Dagster, whose partitions discovery has still to restore."""
+    spec = make_spec(1, upkeep=UPKEEP)
+
+    def stale_batches(*given: Any) -> list[Stale]:
+        stage = "feature_lengths"
+        return [Stale(stage=stage, partition=batch, was="", version="1") for batch in place.batches]
+
+    monkeypatch.setattr(jobs, "stale", stale_batches)
+    place.instance.delete_dynamic_partition("notes_raw_batch", place.batches[0])
+    requests = place.tick(spec).run_requests
+    assert [request.partition_key for request in requests] == place.batches[1:]
+    for batch in place.batches[1:]:
+        place.instance.delete_dynamic_partition("notes_raw_batch", batch)
+    assert "3 are no partitions" in str(place.tick(spec).skip_message)
 
 
 def batch_column(place: Place, number: int) -> tuple[str, str]:

@@ -11,12 +11,13 @@ from PIL import Image
 import loader
 from assets.arrivals.batch_manifests import manifests
 from assets.arrivals.batches import IngestBatches
-from assets.arrivals.make_batches import discover
+from assets.arrivals.make_batches import discover, stage_batches
 from assets.ingest.published import published_labels
-from assets.pipeline.stages import recut_requests
+from assets.pipeline.stages import recut_requests, request_recut
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
 from dagster_project.definitions import batch_partitions, build_defs
+from dagster_project.sensors import discovery
 from dagster_project.sensors.discovery import discovery_sensor
 from loader.storage import Store, open_store
 from penstock.stages import partitions
@@ -45,15 +46,25 @@ class Daemon:
         }
         inline = {"compute": ComputeResource(engine="inline")}
         self.defs = build_defs(self.resources | inline, [SPEC])
+        self.repository = self.defs.get_repository_def()
         spec = replace(SPEC, batch=BatchLimits(max_objects=2, max_wait_s=0))
         self.sensor = discovery_sensor(spec, BATCHES, max_runs=3)
 
     def tick(self) -> list[dg.RunRequest]:
-        context = dg.build_sensor_context(instance=self.instance, resources=self.resources)
+        context = dg.build_sensor_context(
+            instance=self.instance,
+            instance_ref=self.instance.get_ref(),
+            resources=self.resources,
+            repository_def=self.repository,
+        )
         answer = self.sensor(context)
         if isinstance(answer, dg.SkipReason):
             return []
         assert isinstance(answer, dg.SensorResult)
+        # Dagster's own check of a tick, which raises if a request names an unknown partition.
+        self.sensor.resolve_run_requests(
+            list(answer.run_requests or ()), context, None, list(answer.dynamic_partitions_requests or ())
+        )
         for request in answer.dynamic_partitions_requests or ():
             assert request.partitions_def_name == BATCHES.name
             self.instance.add_dynamic_partitions(str(BATCHES.name), list(request.partition_keys))
@@ -184,6 +195,47 @@ def test_instance_that_has_lost_everything_is_given_its_partitions_back_and_runs
         assert set(new.get_dynamic_partitions(str(BATCHES.name))) == {done.run_key, waiting.run_key}
         daemon.launch(request)
         assert daemon.tick() == []
+
+
+def test_recut_brings_its_partition_back_before_its_turn(
+    daemon: Daemon, place: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a batch after the first 500, which a tick of a new instance does not restore."""
+    monkeypatch.setattr(discovery, "_RESTORED_AT_ONCE", 0)
+    place.put("a.txt", b"a")
+    (request,) = daemon.tick()
+    daemon.launch(request)
+    with loader.Root(tmp_path / "root") as root:
+        (batch,) = stage_batches(root.store, DATASET, "samples")
+        request_recut(root.store, DATASET, batch, "1" * 32)
+    (tmp_path / "new").mkdir()
+    with dg.DagsterInstance.local_temp(str(tmp_path / "new"), {"telemetry": {"enabled": False}}) as new:
+        daemon.instance = new
+        (recut,) = daemon.tick()
+        assert recut.partition_key == batch
+        assert new.get_dynamic_partitions(str(BATCHES.name)) == [batch]
+
+
+def test_lost_run_brings_its_deleted_partition_back(
+    daemon: Daemon, place: Store, instance: dg.DagsterInstance
+) -> None:
+    place.put("a.txt", b"a")
+    (request,) = daemon.tick()
+    tags = {"dagster/run_key": str(request.run_key), "dagster/partition": str(request.partition_key)}
+    run = instance.create_run_for_job(daemon.defs.resolve_job_def("demo_ingest"), tags=tags)
+    instance.report_run_failed(run)
+    instance.delete_dynamic_partition(str(BATCHES.name), str(request.partition_key))
+    (repeated,) = daemon.tick()
+    assert repeated.partition_key == request.partition_key
+    assert instance.get_dynamic_partitions(str(BATCHES.name)) == [request.partition_key]
+
+
+def test_partition_that_is_no_batch_does_not_stop_discovery(
+    daemon: Daemon, place: Store, instance: dg.DagsterInstance
+) -> None:
+    instance.add_dynamic_partitions(str(BATCHES.name), ["added by hand"])
+    place.put("a.txt", b"a")
+    assert len(daemon.tick()) == 1
 
 
 def test_failed_run_is_not_started_again_by_itself_and_does_not_hold_up_others(

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
+from typing import NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -68,7 +69,7 @@ class PipelineCollector(Collector):
         self._root = root
         self._on_error = on_error
         self._books = {dataset: IngestBatches(dataset, features) for dataset, features in datasets.items()}
-        self._versions: dict[str, tuple[int, int, Lag | None]] = {}
+        self._versions: dict[str, _VersionFacts] = {}  # id of a version -> its facts, which never change
         self._lock = Lock()
 
     def describe(self) -> Iterable[Metric]:
@@ -85,32 +86,41 @@ class PipelineCollector(Collector):
     def _count(self, families: dict[str, GaugeMetricFamily], dataset: str, book: IngestBatches) -> None:
         try:
             batches = book.current(self._root)
-            version = self._newest(dataset)
+            newest = self._newest(dataset)
         except Exception as error:  # noqa: BLE001 - the scrape goes on, and on_error reports it
             self._on_error(dataset, error)
             families["up"].add_metric([dataset], 0)
             return
         families["up"].add_metric([dataset], 1)
         _count_batches(families, dataset, batches)
-        if version is not None:
-            number, n_samples, published_us, lag = version
-            families["version"].add_metric([dataset], number)
-            families["version_samples"].add_metric([dataset], n_samples)
-            families["version_timestamp_seconds"].add_metric([dataset], published_us / 1e6)
-            if lag is not None:
-                for quantile, value in (("0.5", lag.median_s), ("0.95", lag.p95_s), ("1", lag.max_s)):
-                    families["arrival_to_version_seconds"].add_metric([dataset, quantile], value)
+        if newest is not None:
+            _count_version(families, dataset, newest)
 
-    def _newest(self, dataset: str) -> tuple[int, int, int, Lag | None] | None:
-        # The columns are number, samples, publication time and lag.
+    def _newest(self, dataset: str) -> "_VersionFacts | None":
+        """Return the facts of a dataset's newest version; None before the first."""
         record = self._root.state.newest(dataset)
         if record is None:
             return None
         if record.id not in self._versions:
             version = Version.of_record(self._root.store, record)
-            facts = (len(version), int(version.manifest["created_us"]), version_lag(self._root, record))
-            self._versions[record.id] = facts
-        return (record.number, *self._versions[record.id])
+            self._versions[record.id] = _VersionFacts(
+                number=record.number,
+                n_samples=len(version),
+                published_us=int(version.manifest["created_us"]),
+                lag=version_lag(self._root, record),
+            )
+        return self._versions[record.id]
+
+
+class _VersionFacts(NamedTuple):
+    """Figures of a version."""
+
+    number: int
+    n_samples: int
+    published_us: int
+    """Time of the publication, UTC microseconds."""
+    lag: Lag | None
+    """None if no arrivals are recorded."""
 
 
 def _families() -> dict[str, GaugeMetricFamily]:
@@ -118,6 +128,17 @@ def _families() -> dict[str, GaugeMetricFamily]:
         name: GaugeMetricFamily(PREFIX + name, text, labels=labels)
         for name, (text, labels) in _GAUGES.items()
     }
+
+
+def _count_version(families: dict[str, GaugeMetricFamily], dataset: str, version: _VersionFacts) -> None:
+    families["version"].add_metric([dataset], version.number)
+    families["version_samples"].add_metric([dataset], version.n_samples)
+    families["version_timestamp_seconds"].add_metric([dataset], version.published_us / 1e6)
+    lag = version.lag
+    if lag is None:
+        return
+    for quantile, value in (("0.5", lag.median_s), ("0.95", lag.p95_s), ("1", lag.max_s)):
+        families["arrival_to_version_seconds"].add_metric([dataset, quantile], value)
 
 
 def _count_batches(

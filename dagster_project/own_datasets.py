@@ -121,21 +121,18 @@ def _read(named: str) -> Iterator[OwnDataset | BrokenDataset]:
         yield from _read_folder(folder)
         return
     try:
-        module = importlib.util.find_spec(named)
-        if module is None:
+        # For "a.b", this imports the package a, whose code may raise anything.
+        import_spec = importlib.util.find_spec(named)
+        if import_spec is None:
             raise ModuleNotFoundError(f"there is no module {named!r}")
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a parent package's code; becomes an entry
-        location = ""
-        for frame in traceback.extract_tb(error.__traceback__):
-            if frame.filename != __file__ and "importlib" not in frame.filename:
-                location = f" at {frame.filename}:{frame.lineno}"  # the last one raised it
-        yield _names_nothing(named, f"{type(error).__name__}{location}: {error}")
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code; becomes an entry
+        yield _names_nothing(named, f"{type(error).__name__}{_origin_text(error)}: {error}")
         return
-    if module.submodule_search_locations is None:
-        yield _load(named, module.origin or named)
+    if import_spec.submodule_search_locations is None:  # not a package
+        yield _load(named, import_spec.origin or named)
         return
     paths = []
-    for folder_name in module.submodule_search_locations:
+    for folder_name in import_spec.submodule_search_locations:
         paths += _files(Path(folder_name))
     if not paths:
         yield _names_nothing(named, "the package has no Python file with a SPEC")
@@ -143,8 +140,18 @@ def _read(named: str) -> Iterator[OwnDataset | BrokenDataset]:
         yield _load(f"{named}.{path.stem}", str(path))
 
 
+def _origin_text(error: BaseException) -> str:
+    """Return " at <file>:<line>" of the user's line that raised the error; "" if no user's line did."""
+    text = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename != __file__ and "importlib" not in frame.filename:
+            text = f" at {frame.filename}:{frame.lineno}"  # the last frame is the one that raised it
+    return text
+
+
 def _read_folder(folder: Path) -> Iterator[OwnDataset | BrokenDataset]:
-    # Workers import the files under the same names: `build_defs` keeps the path for them.
+    # A worker process finds a dataset's classes by module name, so it imports these files under the same names.
+    # `build_defs` keeps today's import path for the workers.
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # at the end, so that no file hides a library
     paths = _files(folder)

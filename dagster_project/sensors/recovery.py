@@ -58,7 +58,8 @@ _PID = re.compile(r"\(pid: (\d+)\)")
 def recovery_sensor() -> dg.SensorDefinition:
     """Return the sensor that ends runs without a process, one per code location.
 
-    Whatever requested a lost run repeats the request.
+    It only marks runs as failed. The sensor or schedule that requested a lost run requests it again; discovery does so
+    with `repeat_requests`.
     """
 
     @dg.sensor(

@@ -26,7 +26,8 @@ PER_TICK = 50
 def training_sensor(dataset: str, *, per_tick: int = PER_TICK) -> dg.SensorDefinition:
     """Show every training report after the cursor, which is the number of the last one shown.
 
-    Dagster stores a tick's events before its cursor, so reports already shown are skipped.
+    Dagster stores a tick's events before its cursor, so reports already shown are skipped. A report with a problem is
+    logged once: the cursor passes it too.
     """
 
     @dg.sensor(
@@ -39,17 +40,19 @@ def training_sensor(dataset: str, *, per_tick: int = PER_TICK) -> dg.SensorDefin
         context: dg.SensorEvaluationContext, root: RootResource
     ) -> dg.SensorResult | dg.SkipReason:
         cursor = int(context.cursor or 0)
-        shown: dict[str, dg.AssetMaterialization] = {}
+        shown: dict[str, dg.AssetMaterialization] = {}  # identity of a report -> its event
         runs: list[str] = []
         number = cursor
+
+        def log_problem(problem: object) -> None:
+            context.log.error(f"report {number} of a training on {dataset} is not shown: {problem}")
+
         with root.opened() as opened:
             for number, report in new_reports(opened, dataset, cursor):
-                if isinstance(report, Report):
-                    problem = report_problem(opened, report)
-                else:
-                    problem = str(report)
-                if problem or not isinstance(report, Report):
-                    context.log.error(f"report {number} of a training on {dataset} is not shown: {problem}")
+                if not isinstance(report, Report):
+                    log_problem(report)  # the error of reading it
+                elif problem := report_problem(opened, report):
+                    log_problem(problem)
                 elif report.identity not in shown and not is_known(context.instance, report):
                     usage = _usage_metadata(opened, report.run)
                     shown[report.identity] = training_event(opened, report, usage)

@@ -97,27 +97,31 @@ def render(
     facts: heading -> text. plot: from `plot_findings`. shown, before: from `finding_examples` and `baseline_examples`.
     """
     template = templates(Path(__file__).parent).get_template("gate.html.j2")
+    # A match, whose groups `alt` and `data` the template reads; None without a plot.
+    picture = _IMAGE.fullmatch(plot)
     return template.render(
         title=title,
         facts=facts,
         results=sorted(results, key=lambda result: (not result.stops, result.passed)),
-        picture=_IMAGE.fullmatch(plot),
-        shown=_by_words(shown),
-        before=_by_words(before),
-        findings=_findings,
+        picture=picture,
+        shown=_group_by_text(shown),
+        before=_group_by_text(before),
+        finding_rows=_finding_rows,  # the template calls it for each result
     )
 
 
-def _by_words(shown: Sequence[tuple[str, Example]]) -> list[tuple[str, list[Example]]]:
-    """Return (text, its examples). shown: the examples of one text are neighbours."""
+def _group_by_text(
+    texts_and_examples: Sequence[tuple[str, Example]],
+) -> list[tuple[str, list[Example]]]:
+    """Return (text, its examples) for each text. The examples of one text must be neighbours."""
     groups = []
-    for words, pairs in groupby(shown, key=lambda pair: pair[0]):
-        examples = [example for _, example in pairs]
-        groups.append((words, examples))
+    for text, text_and_examples in groupby(texts_and_examples, key=lambda pair: pair[0]):
+        examples = [example for _, example in text_and_examples]
+        groups.append((text, examples))
     return groups
 
 
-def _findings(result: CheckResult) -> list[list[object]]:
+def _finding_rows(result: CheckResult) -> list[list[object]]:
     """Return a row of texts for each finding."""
     rows: list[list[object]] = []
     for finding in result.findings:
@@ -174,12 +178,12 @@ def finding_examples(
     examples: Shown = []
     nbytes = 0
     try:
-        for words, row in _choose_examples(results, live):
+        for text, row in _choose_examples(results, live):
             example = _example(store, parts[row["part"]], row)
             nbytes += len(example.picture)
             if nbytes > MAX_NBYTES or len(examples) == MAX_EXAMPLES:
                 break
-            examples.append((words, example))
+            examples.append((text, example))
     except MissingDependency:
         return []
     return examples
@@ -248,17 +252,21 @@ def _different_objects_first(rows: Sequence[dict[str, Any]]) -> list[dict[str, A
 def _choose_examples(
     results: Sequence[CheckResult], table: "pl.DataFrame"
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (text of a finding, row of one of its samples), each sample once."""
+    """Yield (text of a finding, row of one of its samples), each sample once.
+
+    A finding names samples or raw objects. A raw object's first sample is its example.
+    """
     findings = _all_findings(results)
-    names = set[str]()  # a finding's keys are keys of samples, or of raw objects
+    keys_or_raw_keys = set[str]()
     for finding in findings:
-        names.update(map(str, finding["keys"]))
-    rows = _rows(table, names)
+        keys_or_raw_keys.update(map(str, finding["keys"]))
+    row_of_name = _rows_by_name(table, keys_or_raw_keys)
     shown: set[str] = set()  # keys of samples
     for finding in findings:
         fresh: dict[str, dict[str, Any]] = {}  # key of a sample -> its row
         for name in map(str, finding["keys"]):
-            row = rows.get(name)
+            row = row_of_name.get(name)
+            # Two names may be of one sample: its own key, and its raw object's.
             if row is not None and row["key"] not in shown:
                 fresh[row["key"]] = row
         chosen = _different_objects_first(list(fresh.values()))[:MAX_OF_FINDING]
@@ -270,12 +278,15 @@ def _choose_examples(
             yield text, row
 
 
-def _rows(table: "pl.DataFrame", names: set[str]) -> dict[str, dict[str, Any]]:
-    """Return name -> row of a sample with that key or raw key. names: keys of samples or of raw objects."""
+def _rows_by_name(table: "pl.DataFrame", names: set[str]) -> dict[str, dict[str, Any]]:
+    """Return name -> row of the sample with that key, or of the first sample with that raw key.
+
+    names: keys of samples or of raw objects.
+    """
     import polars as pl
 
     rows: dict[str, dict[str, Any]] = {}
-    # Findings name objects or samples. The key is last, so it wins if both match.
+    # The key is last, so it wins if both match.
     for column in ("raw_key", "key"):
         if names and column in table.columns:
             matching = table.filter(pl.col(column).is_in(sorted(names)))

@@ -143,7 +143,8 @@ def before_and_after(columns: Mapping[str, tuple[Sequence[Any], Sequence[Any]]])
     names = names[:MAX_COLUMNS]
     if not names:
         return ""
-    figure, axes = _grid(len(names), width_in=2.8, height_in=2.1, least_in=3.4)
+    # One column is drawn wider than each of several, which share the page's width.
+    figure, axes = _grid(len(names), width_in=2.8, height_in=2.1, least_width_in=3.4)
     for axis, name in zip(axes, names, strict=True):
         before, now = columns[name]
         _before_and_now(axis, name, before, now)
@@ -378,14 +379,18 @@ def _grid(
     *,
     width_in: float,
     height_in: float,
-    least_in: float = 0.0,
+    least_width_in: float = 0.0,
 ) -> "tuple[Figure, list[Axes]]":
+    """Return a figure with `n` plots, at most three in a row.
+
+    width_in, height_in: of each plot. least_width_in: least width of the whole figure.
+    """
     wide = min(3, n)
     tall = math.ceil(n / wide)
     figure, axes = _figure(
         wide,
         tall,
-        width_in=max(least_in, width_in * wide),
+        width_in=max(least_width_in, width_in * wide),
         height_in=height_in * tall,
     )
     for axis in axes[n:]:

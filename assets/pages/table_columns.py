@@ -1,7 +1,7 @@
 """Columns on Dagster's pages: types, descriptions, and the columns that they derive from."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import cleandoc
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -75,26 +75,42 @@ SAMPLE_TEXTS: Mapping[str, str] = {
 """Column of the samples table -> description, if no raw object, media or featurizer column has it."""
 
 
+_BLOCK_START = re.compile(
+    r"""
+      \n\s*\n           # a blank line ends a paragraph
+    | \n(?=\s*-\ )      # each list item is a block
+    | (?=Columns?:)     # and so is a sentence that begins with "Columns:"
+    """,
+    re.VERBOSE,
+)
+
+
 def feature_texts(featurizer: "Featurizer") -> dict[str, str]:
-    """Return column -> its paragraph or list item in the featurizer's docstring, or else the first line."""
+    """Return column -> its paragraph or list item in the featurizer's docstring, or else the first paragraph."""
     doc = cleandoc(type(featurizer).__doc__ or "")
-    blocks = [" ".join(block.split()) for block in re.split(r"\n\s*\n|\n(?=\s*- )|(?=Columns?:)", doc)]
-    first = ""
-    if blocks:
-        first = blocks[0]
+    blocks = []
+    for block in _BLOCK_START.split(doc):
+        one_line = " ".join(block.split())
+        blocks.append(one_line)
     names = sorted({name for columns in featurizer.columns.values() for name in columns})
-    paragraphs = {
-        name: next(
-            # Neither a longer name nor `name.npy`, which is a field.
-            (one for one in blocks if re.search(rf"(?<![\w`]){re.escape(name)}(?![\w.`])", one)),
-            first,
-        )
-        for name in names
-    }
-    return {
-        name: _short(text.removeprefix("- ").removeprefix(f"{name}: "), featurizer.name)
-        for name, text in paragraphs.items()
-    }
+    texts = {}
+    for name in names:
+        block = _block_with(name, blocks)
+        if block is None:
+            block = blocks[0]
+        text = block.removeprefix("- ").removeprefix(f"{name}: ")
+        texts[name] = _short(text, featurizer.name)
+    return texts
+
+
+def _block_with(name: str, blocks: Sequence[str]) -> str | None:
+    """Return the first block that names a column."""
+    # Neither a longer name nor `name.npy`, which is a field.
+    whole_name = re.compile(rf"(?<![\w`]){re.escape(name)}(?![\w.`])")
+    for block in blocks:
+        if whole_name.search(block):
+            return block
+    return None
 
 
 def _short(text: str, featurizer: str) -> str:

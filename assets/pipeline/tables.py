@@ -147,9 +147,10 @@ def write_wide_table(
 ) -> TableFile:
     """Write rows with arbitrary columns, such as a featurizer's scores. Missing values are null.
 
-    Types follow from the values: int and float become float. Raises: FieldMismatch.
+    Types follow from the values. A column with both int and float becomes float. Raises: FieldMismatch.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
+    # For the message of a FieldMismatch, which names the samples whose values differ in type.
     keys = [str(row.get("key", position)) for position, row in enumerate(rows)]
     columns = {name: arrow_column(name, [row.get(name) for row in rows], keys) for name in names}
     path = f"tables/{dataset}/{table}/{check_partition(partition)}/{secrets.token_hex(8)}.parquet"

@@ -83,11 +83,13 @@ def arrivals(store: Store, samples: StageRecord) -> dict[str, int]:
     }
 
 
-def _quantile(times: Sequence[int], percent: int) -> int:
-    # Nearest rank, from 1: percent / 100 * n, rounded up. In whole numbers, as a float may lie just above one.
-    rank = -(-percent * len(times) // 100)
+def _quantile(sorted_times: Sequence[int], percent: int) -> int:
+    """Return the time of the nearest rank. sorted_times: ascending, at least one."""
+    # The rank counts from 1: percent / 100 * n, rounded up.
+    # Whole numbers: a float product may lie just above the exact one, and would be rounded up to the next rank.
+    rank = -(-percent * len(sorted_times) // 100)
     position = max(0, rank - 1)
-    return times[position]
+    return sorted_times[position]
 
 
 def version_lag(root: loader.Root, record: VersionRecord) -> Lag | None:

@@ -39,7 +39,7 @@ def unsettled_records(root: loader.Root, dataset: str) -> dict[str, StageRecord]
     state = root.state
     listed = newest_listed(store, dataset, SAMPLES)
     known = _read_settled(store, dataset)
-    infos = _filter_settled(listed, known)
+    infos = _without_settled(listed, known)
     records = existing_records(store, infos)
 
     settled: dict[str, str] = {}  # path of a record -> its etag
@@ -64,7 +64,7 @@ def _is_settled(state: State, record: StageRecord) -> bool:
     return is_published(state, record)
 
 
-def _filter_settled(
+def _without_settled(
     listed: Mapping[str, ObjectInfo],
     known: Mapping[str, str],
 ) -> dict[str, ObjectInfo]:

@@ -53,9 +53,14 @@ class Assembled:
         return Counter(row["outcome"] for row in self.objects)
 
     def nothing_new(self) -> str:
-        """Return why there is nothing to publish, or "": all samples are duplicates or known, not just filtered out."""
+        """Return why there is nothing to publish, or "".
+
+        There is nothing if every sample is left out, and at least one of them is a near-duplicate or known. If filters
+        left out all samples, the reason is "".
+        """
         if any(not row["left_out"] for row in self.samples):
             return ""
+        # Only a near-duplicate has the column "dup_of".
         n_known = sum("dup_of" in row or row["is_known"] for row in self.samples)
         if not n_known:  # filters left all samples out
             return ""

@@ -163,16 +163,23 @@ def _crash_judgement(at: SampleAddress, outcome: Outcome[Judgement]) -> Judgemen
 
 
 def _addresses(version: loader.Version, claims: Mapping[str, Sequence[str]]) -> dict[str, SampleAddress]:
+    """Return key -> address of each claimed sample that is live. claims: as in `judge`."""
+    if not claims:
+        return {}
     parts = version.parts
     fields = frozenset(version.fields)
-    by_fields: dict[tuple[str, ...], list[tuple[str, int]]] = {}
-    for part, members in live_rows(version, frozenset(claims)).items() if claims else ():
+    by_fields: dict[
+        tuple[str, ...], list[tuple[str, int]]
+    ] = {}  # fields to read -> (key, ordinal) of samples
+    for part, members in live_rows(version, frozenset(claims)).items():
         position = parts.position(part)
         # int64 [rows of the part]: live rows before each row, for rows that are live themselves.
         live_before = np.cumsum(parts.live_members(position)) - 1
         for row, key in members.items():
-            named = sorted(set(claims[key]) & fields)
-            fields_of_part = tuple(one for one in named if parts.has_group(version.group_of(one))[position])
+            claimed = sorted(fields.intersection(claims[key]))
+            fields_of_part = tuple(
+                field for field in claimed if parts.has_group(version.group_of(field))[position]
+            )
             ordinal = int(parts.first_ordinal[position] + live_before[row])
             # `address` takes one list of fields for all its samples, hence a call per list.
             by_fields.setdefault(fields_of_part, []).append((key, ordinal))

@@ -238,23 +238,29 @@ def lineage(
         "asset_key": f"{units.dataset}/{SAMPLES}",
         "partition": units.partition,
         "code_version": CODE_VERSION,
+        # A fingerprint covers both: the settings of a stage, and the data that it reads.
         "config_hash": data_version,
         "data_version": data_version,
         "record": "",
     }
-    rows = [_step("stage", SAMPLES, "stage", record.stage) | own for record in upstream]
+    rows = [_step(out=("stage", SAMPLES), source=("stage", record.stage)) | own for record in upstream]
     for record in upstream:
         read = [item.stage for item in record.upstream] or ["manifest"]  # raw_objects reads no stage
-        rows += [_step("stage", record.stage, "stage", name) | _producer(record) for name in read]
+        for name in read:
+            step = _step(out=("stage", record.stage), source=("stage", name))
+            rows.append(step | _producer(record))
     units_run = _producer(units)
     for sample in assembled.samples:
-        rows.append(_step("sample", sample["key"], "unit", sample["unit_id"]) | own)
-        rows.append(_step("unit", sample["unit_id"], "raw_object", sample["raw_sha256"]) | units_run)
+        unit = ("unit", sample["unit_id"])
+        rows.append(_step(out=("sample", sample["key"]), source=unit) | own)
+        rows.append(_step(out=unit, source=("raw_object", sample["raw_sha256"])) | units_run)
     return rows
 
 
-def _step(out_kind: str, out_id: str, in_kind: str, in_id: str) -> Row:
-    """Return the part of a lineage row that names what was made (out) of what (in)."""
+def _step(*, out: tuple[str, str], source: tuple[str, str]) -> Row:
+    """Return the part of a lineage row that names a result, and what it was made from: each by kind and id."""
+    out_kind, out_id = out
+    in_kind, in_id = source
     return {"out_kind": out_kind, "out_id": out_id, "in_kind": in_kind, "in_id": in_id}
 
 

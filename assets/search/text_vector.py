@@ -32,7 +32,8 @@ def text_vector(text: str, weights: str, network: str) -> dict[str, Any]:
     (features,) = featurizer.features("text", [{_FIELD: text.encode()}])
     if isinstance(features, Unusable):
         raise ValueError(str(features))
-    # A batch of one on the CPU: the same bits as the pipeline's on this processor.
+    # A pipeline that ran on this processor has the same bits for this text: a batch of one gives the bits of any batch.
+    # A pipeline that ran on another device rounds differently.
     vector = features.fields[featurizer.field]
     return {"vector": vector.astype(float).tolist(), "weights_sha256": featurizer.sha256}
 

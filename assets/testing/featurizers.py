@@ -193,6 +193,7 @@ class FeaturizerConformance:
             assert set(declared) == featurizer.kinds
         for fields in featurizer.inputs.values():
             assert fields
+            # An input "*.jpg" stands for every field of that suffix.
             assert all(find_decoder(field.removeprefix("*.")) for field in fields)
 
     def test_all_samples_of_a_kind_get_the_same_names(self, featurizer: Featurizer, samples: Samples) -> None:

@@ -146,8 +146,8 @@ def _indexes(url: str, refs: tuple[str, ...]) -> tuple[ProtectedIndex, ...]:
     indexes: list[ProtectedIndex] = []
     for ref in refs:
         version = root.open(ref)
-        shingles = protected_texts(version)
-        index = ProtectedIndex(shingles)
+        texts = protected_texts(version)
+        index = ProtectedIndex(texts)
         indexes.append(index)
     root.close()
     return tuple(indexes)

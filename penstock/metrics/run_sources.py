@@ -1,7 +1,7 @@
 """List and read the new objects of one run: its log, and its record."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from loader.dataset.log.entries import DAMAGED
@@ -47,7 +47,7 @@ class RunObjects(Protocol):
 
 
 class TrailSource:
-    """The run log of the first recorded rank."""
+    """The run log of one recorded rank: the first one in the first listing that has objects."""
 
     def __init__(
         self,
@@ -65,7 +65,8 @@ class TrailSource:
         self._facts = facts
         self._prefix = trail_folder(run)
         self._folders = NewObjects(store, self._prefix)  # of all ranks
-        self._folder: NewObjects | None = None  # of the first rank; None before its first object
+        self._rank = 0  # whose rows are read, once `_folder` is set
+        self._folder: NewObjects | None = None  # of that rank; None before its first object
         self._listed_s = 0.0  # Unix time of the last listing of all folders
         self._unread: list[ObjectInfo] = []
 
@@ -80,7 +81,7 @@ class TrailSource:
         is_late = now_s - self._listed_s > RELIST_S
         lists_all = self.relists or (is_quiet and is_late)
         if self._folder is None or lists_all:
-            new = self._rows_of_first_rank()
+            new = self._rows_of_rank()
             self._listed_s = now_s
             self.relists = False
         else:
@@ -103,24 +104,15 @@ class TrailSource:
         blob = self._store.get(info.key)
         self._facts.add(blob.data, where)
 
-    def _rows_of_first_rank(self) -> list[ObjectInfo]:
-        by_rank: dict[int, list[ObjectInfo]] = {}
-        since_us = self.newest_us - RELIST_S * 1e6
-        for info in self._folders.new(lists_all=True):
-            name = info.key.removeprefix(self._prefix)
-            match = ROWS.fullmatch(name)
-            if match is None:
-                continue
-            # Older ones were read; a long listing forgets their keys.
-            if info.modified_us is not None and info.modified_us < since_us:
-                continue
-            rank = int(match[1])
-            of_rank = by_rank.setdefault(rank, [])
-            of_rank.append(info)
+    def _rows_of_rank(self) -> list[ObjectInfo]:
+        """List the folders of all ranks; return the new objects of the rank that is read."""
+        by_rank = self._new_by_rank()
         if not by_rank:
             return []
-        first_rank = min(by_rank)
-        rows = by_rank[first_rank]
+        self._rank = self._choose_rank(by_rank)
+        rows = by_rank.get(self._rank, [])
+        if not rows:
+            return []
         # A start with another number of ranks writes to another folder.
         newest = max(rows, key=_write_us)
         path, _, _ = newest.key.rpartition("/")
@@ -128,10 +120,43 @@ class TrailSource:
         if self._folder is None or self._folder.prefix != folder:
             self._folder = NewObjects(self._store, folder)
         else:
+            # A listing of only this folder may have returned some of them. `_folders` has no note of it.
             rows = [info for info in rows if self._folder.is_new(info)]
         self._folder.add_known(rows)
         self._note_times(rows)
         return rows
+
+    def _new_by_rank(self) -> dict[int, list[ObjectInfo]]:
+        """Return rank -> its objects that are new since the last listing of all folders."""
+        by_rank: dict[int, list[ObjectInfo]] = {}
+        since_us = self.newest_us - RELIST_S * 1e6
+        for info in self._folders.new(lists_all=True):
+            name = info.key.removeprefix(self._prefix)
+            match = ROWS.fullmatch(name)
+            if match is None:
+                continue
+            # Older ones were read. In a long folder, `NewObjects` forgets their keys, and a listing returns them again.
+            if info.modified_us is not None and info.modified_us < since_us:
+                continue
+            rank = int(match[1])
+            of_rank = by_rank.setdefault(rank, [])
+            of_rank.append(info)
+        return by_rank
+
+    def _choose_rank(self, by_rank: Mapping[int, list[ObjectInfo]]) -> int:
+        """Return the rank to read: the one that is read already, or the first if that one has stopped writing.
+
+        The figures count each step once, so they must not mix ranks that write at the same time.
+        """
+        if self._folder is None:
+            return min(by_rank)
+        if self._rank in by_rank:
+            return self._rank
+        # A rank writes an object a minute. One that others have outlived this long is no longer recorded: a later start
+        # may record other ranks.
+        stopped_us = self.newest_us + RELIST_S * 1e6
+        later_ranks = [rank for rank, rows in by_rank.items() if max(map(_write_us, rows)) > stopped_us]
+        return min(later_ranks, default=self._rank)
 
     def _note_times(self, infos: list[ObjectInfo]) -> None:
         for info in infos:
@@ -189,15 +214,15 @@ class RecordSource:
 
     def read(self, info: ObjectInfo) -> None:
         """Read one of the new objects. Raises: Corrupt; StoreError."""
-        kind, name = self._parts(info)
-        readers: dict[str, Callable[[ObjectInfo, str], None]] = {
+        kind, _ = self._parts(info)
+        readers: dict[str, Callable[[ObjectInfo], None]] = {
             "events": self._read_event,
             "windows": self._read_interval,
             "attempts": self._read_attempt,
             "ends": self._read_end,
             "faults": self._read_faults,
         }
-        readers[kind](info, name)
+        readers[kind](info)
 
     def _queue(self, infos: list[ObjectInfo]) -> None:
         by_kind: dict[str, list[ObjectInfo]] = {kind: [] for kind in KINDS}
@@ -209,8 +234,7 @@ class RecordSource:
             self.newest_us = max(self.newest_us, written_us)
             by_kind[kind].append(info)
             if kind == "attempts":
-                number = int(name[:6])
-                self._starts.add(number)
+                self._starts.add(_start_number(name))
             if kind == "ends":
                 self._facts.n_failed += 1
         self.n_starts = len(self._starts)
@@ -237,48 +261,27 @@ class RecordSource:
             return "", path
         return kind, name
 
-    def _read_event(
-        self,
-        info: ObjectInfo,
-        name: str,
-    ) -> None:
-        attempt = int(name[:6])
-        number = int(name[7:13])
-        event = self._folder.event(
-            (attempt, number),
-            info,
-        )
+    def _read_event(self, info: ObjectInfo) -> None:
+        _, name = self._parts(info)
+        # "<start>-<event of the start>.json"
+        attempt, _, number = name.removesuffix(".json").partition("-")
+        numbers = (int(attempt), int(number))
+        event = self._folder.event(numbers, info)
         self._facts.add_event(event)
 
-    def _read_attempt(
-        self,
-        info: ObjectInfo,
-        name: str,
-    ) -> None:
-        number = int(name[:6])
+    def _read_attempt(self, info: ObjectInfo) -> None:
+        _, name = self._parts(info)
         facts = self._folder.attempt(info)
-        self._facts.add_attempt(
-            number,
-            facts,
-        )
+        self._facts.add_attempt(_start_number(name), facts)
 
-    def _read_end(
-        self,
-        info: ObjectInfo,
-        name: str,
-    ) -> None:
+    def _read_end(self, info: ObjectInfo) -> None:
         failed = read_failed_start(
             self._store,
             info,
         )
         self._facts.add_failed(failed)
 
-    def _read_interval(
-        self,
-        info: ObjectInfo,
-        name: str,
-    ) -> None:
-        """Read an interval into the facts. name: not needed; the other kinds' readers take it."""
+    def _read_interval(self, info: ObjectInfo) -> None:
         (key,) = interval_keys([info])
 
         def add(data: bytes, where: str) -> None:
@@ -307,11 +310,7 @@ class RecordSource:
             add,
         )
 
-    def _read_faults(
-        self,
-        info: ObjectInfo,
-        name: str,
-    ) -> None:
+    def _read_faults(self, info: ObjectInfo) -> None:
         for node, read_fault in parse_faults(self._store, info):
             facts = read_fault._asdict()
             fault = NodeFault(node=node, **facts)
@@ -336,6 +335,12 @@ def read_next(source: RunObjects) -> str:
         damage = str(error)
     source.unread.pop(0)
     return damage
+
+
+def _start_number(name: str) -> int:
+    """Return the number of a start. name: of its object, "<number>.json"."""
+    number = name.removesuffix(".json")
+    return int(number)
 
 
 def _write_us(info: ObjectInfo) -> int:

@@ -32,7 +32,7 @@ _COLUMNS = {
 
 
 class TrailFacts:
-    """Figures of one run's log, of its first recorded rank."""
+    """Figures of one run's log, of one recorded rank."""
 
     def __init__(self) -> None:
         self.last_step = -1

@@ -113,9 +113,11 @@ def _crossings(
     end: Corner,
     centre: Int64s,
 ) -> tuple[Int64s, Int64s]:
-    """Return (columns, rows) of the first cells whose centres an edge does not leave on its right.
+    """Return (columns, rows): the first cell at or right of the edge, in each row that it crosses.
 
-    centre: int64 [GRID], of the rows. An edge has its lower end, and not its upper one.
+    Without such a cell, the column is `GRID`. centre: int64 [GRID], y of the rows' centres. If a centre has the y of an
+    edge's end, the edge crosses its row only at the end with the lower y. So an outline that goes up or down through a
+    corner crosses the corner's row once.
     """
     x0, y0 = start
     x1, y1 = end
@@ -125,12 +127,13 @@ def _crossings(
     dy = y1 - y0
     if not len(row):
         return row, row
-    # The edge crosses a row at x0 + (centre - y0) * dx / dy. The column is ceil((x - _HALF) / _CELL).
+    # The edge crosses a row at x = x0 + (centre - y0) * dx / dy. The column is ceil((x - _HALF) / _CELL).
+    # As one fraction of whole numbers: ceil(((centre - y0) * dx + (x0 - _HALF) * dy) / (_CELL * dy)).
     down = centre[row] - y0
     numerator = down * dx
     numerator += (x0 - _HALF) * dy
     denominator = _CELL * dy
-    column = -(-numerator // denominator)  # rounded up
+    column = -(-numerator // denominator)  # rounded up, whatever the sign of dy: // rounds down
     column = np.clip(
         column,
         0,

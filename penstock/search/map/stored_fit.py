@@ -28,10 +28,11 @@ _MOST_BYTES = 2**29
 _AGAIN = "run penstock index REF --map --drop, then penstock index REF --map"
 
 
-def _types(numbers: int) -> pa.Schema:
+def _types(n_dims: int) -> pa.Schema:
+    """Return the columns of a fit. n_dims: numbers of each vector."""
     return pa.schema(
         [
-            ("vector", pa.binary(4 * numbers)),
+            ("vector", pa.binary(4 * n_dims)),
             ("x", pa.uint16()),
             ("y", pa.uint16()),
             ("cluster", pa.uint16()),
@@ -152,13 +153,13 @@ def read_fit(store: Store, record: IndexRecord) -> MapFit | None:
         return None
 
 
-def parse_fit(data: bytes, path: str, numbers: int | None = None) -> MapFit:
-    """Return the fit in a file. numbers: of each vector; None accepts any count. Raises: Corrupt; FormatTooNew."""
+def parse_fit(data: bytes, path: str, n_dims: int | None = None) -> MapFit:
+    """Return the fit in a file. n_dims: numbers of each vector; None accepts any. Raises: Corrupt; FormatTooNew."""
     try:
         fit, sha256 = _parse(
             data,
             path,
-            numbers,
+            n_dims,
         )
         digest = _digest(fit)
         _check(fit)
@@ -196,18 +197,21 @@ def fit_version_id(data: bytes, path: str) -> str:
         raise Corrupt(f"{path} is not a fit of a map ({type(error).__name__} {error}); {_AGAIN}") from error
 
 
-def _parse(data: bytes, path: str, numbers: int | None) -> tuple[MapFit, str]:
-    """Return a fit and its stated digest. Checks counts before a page is decompressed. Raises: Corrupt and others."""
+def _parse(data: bytes, path: str, n_dims: int | None) -> tuple[MapFit, str]:
+    """Return a fit and its stated digest. Checks counts before a page is decompressed.
+
+    Raises: Corrupt; FormatTooNew; for a damaged file also errors of pyarrow and numpy, which `parse_fit` translates.
+    """
     metadata = pq.read_metadata(io.BytesIO(data))
     facts = footer_facts(metadata, path, _AGAIN)
     schema = metadata.schema.to_arrow_schema()
     if not 1 <= metadata.num_rows <= MOST_ANCHORS:
         raise Corrupt(f"{path} has {metadata.num_rows} anchors, accepted are 1 to {MOST_ANCHORS}; {_AGAIN}")
-    if numbers is None:
-        numbers = schema.field("vector").type.byte_width // 4
-    if not 0 < numbers <= MOST_NUMBERS:
-        raise Corrupt(f"{path} has vectors of {numbers} numbers, accepted are 1 to {MOST_NUMBERS}; {_AGAIN}")
-    types = _types(numbers)
+    if n_dims is None:
+        n_dims = schema.field("vector").type.byte_width // 4
+    if not 0 < n_dims <= MOST_NUMBERS:
+        raise Corrupt(f"{path} has vectors of {n_dims} numbers, accepted are 1 to {MOST_NUMBERS}; {_AGAIN}")
+    types = _types(n_dims)
     for name in types.names:
         if schema.field(name).type != types.field(name).type:
             raise Corrupt(
@@ -216,8 +220,8 @@ def _parse(data: bytes, path: str, numbers: int | None) -> tuple[MapFit, str]:
     nbytes = 0
     for number in range(metadata.num_row_groups):
         nbytes += metadata.row_group(number).total_byte_size
-    # float32 vectors and 64 bytes for the other columns: a forged file may state any size, and is not decompressed.
-    most_bytes = 2**20 + metadata.num_rows * (4 * numbers + 64)
+    # float32 vectors and 64 bytes for the other columns. A file that states more is not decompressed.
+    most_bytes = 2**20 + metadata.num_rows * (4 * n_dims + 64)
     if nbytes > most_bytes:
         raise Corrupt(f"{path} has {nbytes:,} bytes of columns, accepted are {most_bytes:,}; {_AGAIN}")
     reader = pq.ParquetFile(
@@ -236,7 +240,7 @@ def _parse(data: bytes, path: str, numbers: int | None) -> tuple[MapFit, str]:
         "<f4",
     )
     fit = MapFit(
-        anchors=anchors.reshape(-1, numbers),
+        anchors=anchors.reshape(-1, n_dims),
         x=table["x"].to_numpy(),
         y=table["y"].to_numpy(),
         clusters=table["cluster"].to_numpy(),

@@ -173,7 +173,7 @@ def _cover_text(
     run = word_run(last_words)
     for words in word_blocks(text):
         n_words += len(words)
-        n_before = len(last_words)
+        n_shared = len(last_words)  # words that this block begins with, and the block before ends with
         words = last_words + words
         run = word_run(words)
         word_hashes = quick_word_hashes(run)
@@ -181,7 +181,7 @@ def _cover_text(
         last_words = words[1 - WIDTH :]  # the last 12, or fewer
         for coverage in coverages:
             coverage.begin_block(run.n_words)
-            _cover_block(coverage, run, quick_by_width, n_before)
+            _cover_block(coverage, run, quick_by_width, n_shared)
             coverage.end_block(len(last_words))
     whole = np.zeros(1, np.int64)  # one shingle, from the first word
     for coverage in coverages:
@@ -196,13 +196,17 @@ def _cover_block(
     coverage: _Coverage,
     run: WordRun,
     quick_by_width: dict[int, UInt64s],
-    n_before: int,
+    n_shared: int,
 ) -> None:
-    """Mark the protected shingles of a block. n_before: its words that the block before has, too."""
+    """Mark the protected shingles of a block.
+
+    quick_by_width: words of a shingle -> uint64 [n], quick hash of the shingle from each word. n_shared: words at the
+    block's start that it shares with the block before.
+    """
     for width, quick in quick_by_width.items():
         if width not in coverage.index.widths:
             continue
         first_words = coverage.index.candidates(quick)
-        # A shingle inside the block before was counted there.
-        is_new = first_words + width > n_before
+        # A shingle within the shared words was counted in the block before.
+        is_new = first_words + width > n_shared
         coverage.cover(run, width, first_words[is_new])

@@ -140,17 +140,19 @@ def _comparisons(
 
 
 class _Comparison:
-    """Overlaps with one protected version, while samples come."""
+    """Collects the overlaps of the compared samples with one protected version."""
 
     def __init__(self, protected: Version, min_ratio: float) -> None:
         self.protected = protected
-        shingles = protected_texts(protected)
-        self.index = ProtectedIndex(shingles)
+        # The protected texts as their shingles.
+        texts = protected_texts(protected)
+        self.index = ProtectedIndex(texts)
         self._min_ratio = min_ratio
         self._ordinals: list[int] = []
         self._overlaps: list[Overlap] = []
 
     def add(self, ordinal: int, overlap: Overlap | None) -> None:
+        """Add the overlap of a compared sample, if it is large enough."""
         if overlap is None or overlap.ratio < self._min_ratio:
             return
         self._ordinals.append(ordinal)

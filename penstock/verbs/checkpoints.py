@@ -10,7 +10,7 @@ from ..places import check_root_or_records
 from ..progress import progress
 from ..text import lines_text
 from ..units import second, size
-from .verb import Answer, Table, Verb, argument, verb
+from .verb import HASH_CHARS, Answer, Table, Verb, argument, verb
 
 if TYPE_CHECKING:
     from ..checkpoints.listing import ListedStep
@@ -207,10 +207,12 @@ def _facts(run: str, step: int, checkpoint: "Checkpoint | None", problem: str, n
 
 
 def _training_text(row: dict[str, Any]) -> str:
+    """Return the versions and the plan of a checkpoint's training; "" if it was saved without a loader."""
+    plan = row["plan"]
+    if not plan:
+        return ""
     names = ", ".join(sorted({version["name"] for version in row["versions"]}))
-    if row["plan"]:
-        return f"{names} {row['plan'][:18]}".strip()
-    return ""
+    return f"{names} {plan[:HASH_CHARS]}".strip()
 
 
 VERB = Verb(

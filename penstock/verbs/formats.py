@@ -276,9 +276,13 @@ def _parse_clocks(arguments: Namespace) -> dict[str, str]:
 def label_options_of(arguments: Namespace) -> "LabelOptions":
     from ..formats.registration.file_labels import LabelOptions  # imports Arrow, which `--help` must not load
 
+    # Without --labels, --key names the key column of the data itself.
+    key = None
+    if arguments.labels:
+        key = arguments.key
     return LabelOptions(
         table=arguments.labels,
-        key=arguments.key if arguments.labels else None,
+        key=key,
         label_from=arguments.label_from,
         is_partial=arguments.partial_labels,
     )

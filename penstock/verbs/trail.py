@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from loader.run.trail.read_trail import RunTrail
 
     from ..view.replays.recipe_process import RecipeProcess
+    from ..view.replays.replayed_values import Setting
 
 Row = dict[str, Any]
 
@@ -113,7 +114,10 @@ def _summary(root: "loader.Root", run: str) -> Row:
 
 
 def _newest_plan(root: "loader.Root", run: str) -> list[str]:
-    """Return the newest plan of a run whose starts name none: `loader.online` and `follow` have many."""
+    """Return the newest plan of a run whose starts name none; [] without one.
+
+    A run of `loader.online` or `follow` has many plans, too many for one line.
+    """
     from loader.api.plan_of import newest_plan  # imports numpy, which most verbs do without
 
     plan = newest_plan(root, run)
@@ -176,37 +180,54 @@ def _recompute(
 ) -> Iterator[Row]:
     """Yield each step record, and why its digest differs."""
     from ..view.replays.replayed_values import Setting
-    from ..view.shown_values import dataset_facts
 
-    # Records of one start share a plan, so each plan opens once.
+    # By start and plan: each plan opens once for its records. A start has one plan, or plans that change by step.
     rows = trail.steps.sort("start", "world_size", "rank", "step")
     for (start_id,), records in rows.group_by("start", maintain_order=True):
         start = trail.start(str(start_id))
         check = partial(check_records, ledger=ledger, epochs=start.epochs)
-        for plan_hash, named in _by_plan(root, trail.run, start.plan, records):
-            try:
-                plan = loader.open_plan(root, plan_hash, retired=True)
-                has_datasets = bool(dataset_facts(plan))
-            except PenstockError as error:
-                yield from ({**row, "checked": False, "problem": str(error)} for row in named)
-                continue
-            if recipe is None or not has_datasets:
-                yield from check(plan, named)
-                continue
+        for plan_hash, plan_records in _group_by_plan(root, trail.run, start.plan, records):
             setting = Setting(plan=plan_hash, epochs=start.epochs)
-            for first in range(0, len(named), RECORDS_TOGETHER):
-                # One request per record would cost more than a small check; one for all would exceed the time limit.
-                group = named[first : first + RECORDS_TOGETHER]
-                yield from recipe.inspect(setting, partial(_check_by_recipe, check, group))
+            yield from _check_plan(root, setting, plan_records, check, recipe)
 
 
-def _by_plan(
+def _check_plan(
+    root: "loader.Root",
+    setting: "Setting",
+    records: list[Row],
+    check: "Callable[[loader.Plan, list[Row]], Iterator[Row]]",
+    recipe: "RecipeProcess | None",
+) -> Iterator[Row]:
+    """Yield each step record of a plan with "checked" and "problem"."""
+    from ..view.shown_values import dataset_facts
+
+    try:
+        plan = loader.open_plan(root, setting.plan, retired=True)
+        has_datasets = bool(dataset_facts(plan))
+    except PenstockError as error:
+        for row in records:
+            yield {**row, "checked": False, "problem": str(error)}
+        return
+    # A recipe makes the items of the plan's datasets. Digests of stored samples need none.
+    if recipe is None or not has_datasets:
+        yield from check(plan, records)
+        return
+    for first in range(0, len(records), RECORDS_TOGETHER):
+        # One request per record would cost more than a small check; one for all would exceed the time limit.
+        group = records[first : first + RECORDS_TOGETHER]
+        yield from recipe.inspect(setting, partial(_check_by_recipe, check, group))
+
+
+def _group_by_plan(
     root: "loader.Root",
     run: str,
     plan: str,
     records: "pl.DataFrame",
 ) -> Iterator[tuple[str, list[Row]]]:
-    """Yield (hash of a plan, its step records). plan: of all records; "" if the run's decisions name the plans."""
+    """Yield (hash of a plan, its step records).
+
+    plan: of all records; "" if the run's decisions name the plans, which then change by step.
+    """
     rows = records.select(*RECORD_COLUMNS)
     if plan:
         yield plan, list(rows.iter_rows(named=True))
@@ -216,8 +237,8 @@ def _by_plan(
     decided = DecidedPlans(root, run)
     # groupby joins neighbours only. A decided plan serves consecutive steps.
     by_step = rows.sort("step").iter_rows(named=True)
-    for plan_hash, named in groupby(by_step, key=lambda row: decided.plan_hash(row["step"])):
-        yield plan_hash, list(named)
+    for plan_hash, plan_records in groupby(by_step, key=lambda row: decided.plan_hash(row["step"])):
+        yield plan_hash, list(plan_records)
 
 
 def _check_by_recipe(

@@ -183,7 +183,10 @@ def _cost(arguments: Namespace, record: "UsageRecord", since_us: int, until_us: 
 
 
 def _record(arguments: Namespace, since_us: int, until_us: int) -> "UsageRecord":
-    """Return the starts of trainings, by Slurm's accounting or by the launcher's records."""
+    """Return the starts of trainings, by Slurm's accounting or by the launcher's records.
+
+    since_us: bounds what Slurm's accounting is asked for. The launcher's records are read whole.
+    """
     from ..compute.cluster import Cluster
     from ..train.goodput.run_usage import launcher_usage, slurm_usage
     from ..train.launch.slurm_job import SlurmJobs
@@ -194,9 +197,11 @@ def _record(arguments: Namespace, since_us: int, until_us: int) -> "UsageRecord"
     cluster = parse_cluster(arguments)
     check_root_or_records(root.store, "runs")
     if cluster is not None and cluster.engine == "slurm":
-        jobs = account_jobs(_answer(cluster), since_us=since_us)
+        jobs = account_jobs(_command_runner(cluster), since_us=since_us)
         return slurm_usage(root.store, jobs, until_us, SlurmJobs(root.url, cluster).rank_starts)
-    launcher = record_launcher(root.url, cluster or Cluster())
+    if cluster is None:
+        cluster = Cluster()  # this machine
+    launcher = record_launcher(root.url, cluster)
     return launcher_usage(root.store, launcher, until_us)
 
 
@@ -208,7 +213,7 @@ def _forecast(arguments: Namespace, record: "UsageRecord", since_us: int, until_
     installed = _gpus(arguments.installed)
     cluster = parse_cluster(arguments)
     if installed is None and cluster is not None and cluster.engine == "slurm":
-        installed = count_gpus(_answer(cluster))
+        installed = count_gpus(_command_runner(cluster))
     weeks = weekly_gpu_hours(record.starts, since_us, until_us)
     limit = None
     if installed:
@@ -280,7 +285,8 @@ def _gpus(text: str | None) -> int | None:
     return int(text)
 
 
-def _answer(cluster: "Cluster") -> "Callable[[Sequence[str]], str]":
+def _command_runner(cluster: "Cluster") -> "Callable[[Sequence[str]], str]":
+    """Return a function that runs a Slurm command and returns its output."""
     from ..compute.engines.slurm import SlurmQueue
 
     return SlurmQueue(cluster.submit).answer

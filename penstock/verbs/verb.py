@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from ..compute.cluster import Cluster
 
 
+HASH_CHARS = 18
+"""Characters of a version's id, or of a plan's hash, in a table. JSON has them whole."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     form: Sequence[str]
@@ -60,11 +64,12 @@ def show(text: Text) -> None:
         blocks = [text]
     # Pipes get plain text: scripts parse it, and rich wraps at 80 columns there.
     has_tables = any(isinstance(block, Table) for block in blocks)
-    if not (sys.stdout.isatty() and has_tables and _by_rich(blocks)):
+    is_drawn = sys.stdout.isatty() and has_tables and _draw_by_rich(blocks)
+    if not is_drawn:
         print(terminal_text("\n".join(map(str, blocks))), flush=True)
 
 
-def _by_rich(blocks: Sequence[str | Table]) -> bool:
+def _draw_by_rich(blocks: Sequence[str | Table]) -> bool:
     """Print blocks with rich; return False, and print nothing, without rich or on a terminal that it does not suit."""
     try:
         import rich.box

@@ -15,6 +15,7 @@ from loader.storage.threads import DaemonPool
 from ..units import minute, number, second, share, size
 from .verb import (
     FIELDS,
+    HASH_CHARS,
     REF,
     Answer,
     Table,
@@ -74,7 +75,10 @@ def run_ls(arguments: Namespace) -> Answer:
         named += [f"(held by {one.by}: {one.why})" for one in holds]
         if record.retired is not None:
             named.append(f"(retired: {record.retired})")
-        rows.append([record.name, record.id[:18], *_cells(content), *([" ".join(named)] if named else [])])
+        row = [record.name, record.id[:HASH_CHARS], *_cells(content)]
+        if named:
+            row.append(" ".join(named))
+        rows.append(row)
     table = Table(form=LS_FORM, header=LS_HEADER, rows=rows, titled=False)
     return body, [table] if rows else f"{root.url} has no versions yet", 0
 

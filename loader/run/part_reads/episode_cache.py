@@ -31,6 +31,7 @@ EPISODES_BYTES = 256 * 2**20
 """Bytes of recent episodes that a process caches for each source: clocks, streams and packet tables."""
 BLOCKS_BYTES = 128 * 2**20
 """Bytes of recent blocks of large arrays and tables, in addition."""
+_PACKET_BYTES = 32  # memory of a packet in a table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,18 +87,21 @@ class EpisodeCache:
         self._clock_of = clock_of
         self._arrays = {*streams, self._layout.anchor, *clock_of.values()}
         others = {field for field in self._fields if field not in self._layout.at}
+        large = self._arrays - others  # arrays that are not handed out whole
+        self._may_index = set[str]()
         if indexes:
-            self._may_index = {f for f in self._arrays - others if last_word(f) == "npy"}
-        else:
-            self._may_index = set()
-        self._in_blocks = {f for f in self._arrays - others if f + ROWS in self._version.fields}
-        self._in_pages = {f for f in videos if f + SUFFIX not in others}
+            self._may_index = {field for field in large if last_word(field) == "npy"}
+        self._in_blocks = {field for field in large if field + ROWS in self._version.fields}
+        self._in_pages = {field for field in videos if field + SUFFIX not in others}
         self.blocks = BlockCache(blocks_bytes)
         self._episodes = SizedLru(limit_bytes)
 
     def __call__(
-        self, addresses: Sequence[SampleAddress], readers: Readers
+        self,
+        addresses: Sequence[SampleAddress],
+        readers: Readers,
     ) -> dict[int, WindowedEpisode | Corrupt]:
+        """Return ordinal -> its episode, or its error if it is corrupt. Reads all that are not cached together."""
         by_ordinal = {address.ordinal: address for address in addresses}
         episodes: dict[int, WindowedEpisode | Corrupt] = {}
         for ordinal in by_ordinal:
@@ -112,17 +116,25 @@ class EpisodeCache:
         indexed = [self._index_rows(at, readers) for at in places]
         pages, tables_without_head = self._pages(places, readers)
         whole: list[SampleAddress] = []  # the fields that are read whole
-        for at, own, tables in zip(places, indexed, tables_without_head, strict=True):
-            fields = {field: place for field, place in at.fields.items() if self._is_whole(field, at, own)}
-            whole.append(replace(at, fields={**fields, **tables}))
+        for at, row_blocks, tables in zip(places, indexed, tables_without_head, strict=True):
+            fields = {
+                field: place for field, place in at.fields.items() if self._is_whole(field, at, row_blocks)
+            }
+            fields.update(tables)
+            whole.append(replace(at, fields=fields))
         # One round of requests for all episodes.
         read = readers.fields(whole, bad.setdefault)
-        for number, (address, at, data) in enumerate(zip(missing, places, read, strict=True)):
-            own = indexed[number]
-            if isinstance(own, Corrupt):
-                episodes[address.ordinal] = own
-                continue
-            episode = bad.get(number) or self._parse_episode(address, at, data, pages[number], own)
+        for number, address in enumerate(missing):
+            row_blocks = indexed[number]
+            episode: WindowedEpisode | Corrupt
+            if isinstance(row_blocks, Corrupt):
+                episode = row_blocks
+            elif number in bad:
+                episode = bad[number]
+            else:
+                episode = self._parse_episode(
+                    address, places[number], read[number], pages[number], row_blocks
+                )
             episodes[address.ordinal] = episode
             if isinstance(episode, WindowedEpisode):
                 self._episodes.put(address.ordinal, episode, episode.nbytes)
@@ -130,14 +142,18 @@ class EpisodeCache:
 
     def _places(self, addresses: Sequence[SampleAddress], readers: Readers) -> list[SampleAddress]:
         """Return the addresses of what windows of these episodes share, row blocks for want of the array too."""
-        shared = {*self._arrays, *(field + SUFFIX for field in self._videos)}
-        shared |= {field + ROWS for field in self._in_blocks}
-        shared |= {LANGUAGE} if self._layout.text else set()
-        places = table_places(self._version, sorted(shared - set(self._fields)), addresses, readers.run)
+        shared = set(self._arrays)
+        shared.update(field + SUFFIX for field in self._videos)
+        shared.update(field + ROWS for field in self._in_blocks)
+        if self._layout.text:
+            shared.add(LANGUAGE)
+        # The addresses of the others are given.
+        unknown = sorted(shared.difference(self._fields))
+        places = table_places(self._version, unknown, addresses, readers.run)
         out = []
         for address, others in zip(addresses, places, strict=True):
-            own = {field: place for field, place in address.fields.items() if field not in self._videos}
-            fields: dict[str, FieldAddress] = {**own, **others}
+            fields = {field: place for field, place in address.fields.items() if field not in self._videos}
+            fields.update(others)
             at = replace(address, fields=fields)
             for field in self._in_blocks:
                 if field + ROWS not in self._fields and not self._has_blocks(field, at):
@@ -151,13 +167,15 @@ class EpisodeCache:
         return rows is not None and array is not None and rows.nbytes > 0 and array.nbytes > self._blocks_from
 
     def _index_rows(self, at: SampleAddress, readers: Readers) -> dict[str, RowBlocks] | Corrupt:
+        """Return field -> its row blocks, computed for large arrays whose version has none; or the error."""
         indexed: dict[str, RowBlocks] = {}
         try:
             for field in sorted(self._may_index):
                 place = at.fields.get(field)
                 if place is None or place.nbytes <= self._blocks_from or self._has_blocks(field, at):
                     continue
-                if (blocks := index_field(at, field, readers)) is not None:
+                blocks = index_field(at, field, readers)
+                if blocks is not None:
                     indexed[field] = blocks
         except Corrupt as error:
             return error
@@ -216,56 +234,87 @@ class EpisodeCache:
     ) -> WindowedEpisode | Corrupt:
         crcs = {field: crc32c(data[field]) for field in self._fields if field in data}
         try:
-            arrays: dict[str, Any] = {}
-            clock_names = {*self._clock_of.values()}
-            for field in self._arrays:
-                if self._is_whole(field, at, indexed):
-                    arrays[field] = _array(field, data, at)
-                    continue
-                if field in indexed:
-                    blocks = indexed[field]
-                else:
-                    blocks = _row_blocks(field, data, at)
-                arrays[field] = rows_in_blocks(at, field, blocks, self.blocks, field in clock_names)
-                crcs[field] = blocks.crc32c
-            videos: dict[str, PacketPage | PagedVideo] = {}
-            for field in self._videos:
-                if field in pages:
-                    check_table_address(pages[field].facts, field, address, at)
-                    videos[field] = PagedVideo(at, field, pages[field], self.blocks, frame_times)
-                    crcs[field] = pages[field].facts.crc32c
-                    continue
-                if field + SUFFIX not in data:
-                    message = f"{address.describe(field)} has no packet table {field + SUFFIX!r}"
-                    raise DecodeFailed(message, what=field + SUFFIX, where=address.describe(field))
-                table = packet_table(data[field + SUFFIX], field, address, at)
-                videos[field] = PacketPage(table, Timeline.of_table(table))
-                crcs[field] = table.facts.crc32c
-            clocks = {}
+            arrays = self._parse_arrays(at, data, indexed, crcs)
+            videos = self._parse_videos(address, at, data, pages, crcs)
+            clocks: dict[str, Any] = {}
             for field, name in self._clock_of.items():
                 if field in videos:
                     n_rows = n_frames(videos[field])
                 else:
                     n_rows = len(arrays[field])
                 clocks[field] = _clock(arrays[name], at, name, n_rows)
-            alone = {field: video for field, video in videos.items() if field not in clocks}
-            clocks |= {field: _video_clock(video) for field, video in alone.items()}
+            ends_ns: dict[str, int] = {}
+            for field, video in videos.items():
+                if field not in self._clock_of:
+                    clocks[field] = _video_clock(video)
+                    ends_ns[field] = end_ns(_facts(video))
             texts = self._texts(data, at)
         except Corrupt as error:
             return error
         others = {field: data[field] for field in self._fields if field not in self._layout.at}
-        tables = sum(32 * len(video.table) for video in videos.values() if isinstance(video, PacketPage))
+        nbytes = sum(map(len, data.values()))
+        for video in videos.values():
+            if isinstance(video, PacketPage):
+                nbytes += _PACKET_BYTES * len(video.table)
         return WindowedEpisode(
             streams={field: arrays[field] for field in self._streams},
             clocks=clocks,
-            ends_ns={field: end_ns(_facts(video)) for field, video in alone.items()},
+            ends_ns=ends_ns,
             videos=videos,
             others=others,
             crcs=crcs,
             texts=texts,
             n_rows=len(arrays[self._layout.anchor]),
-            nbytes=sum(map(len, data.values())) + tables,
+            nbytes=nbytes,
         )
+
+    def _parse_arrays(
+        self,
+        at: SampleAddress,
+        data: Mapping[str, bytes],
+        indexed: Mapping[str, RowBlocks],
+        crcs: dict[str, int],
+    ) -> dict[str, Any]:
+        """Return array field -> its rows, whole or in blocks. crcs: gets the ones of arrays in blocks."""
+        arrays: dict[str, Any] = {}
+        clock_names = set(self._clock_of.values())
+        for field in self._arrays:
+            if self._is_whole(field, at, indexed):
+                arrays[field] = _array(field, data, at)
+                continue
+            if field in indexed:
+                blocks = indexed[field]
+            else:
+                blocks = _row_blocks(field, data, at)
+            is_clock = field in clock_names
+            arrays[field] = rows_in_blocks(at, field, blocks, self.blocks, is_clock)
+            crcs[field] = blocks.crc32c
+        return arrays
+
+    def _parse_videos(
+        self,
+        address: SampleAddress,
+        at: SampleAddress,
+        data: Mapping[str, bytes],
+        pages: Mapping[str, PacketPages],
+        crcs: dict[str, int],
+    ) -> dict[str, PacketPage | PagedVideo]:
+        """Return video field -> its packets, whole or in pages. crcs: gets each video's."""
+        videos: dict[str, PacketPage | PagedVideo] = {}
+        for field in self._videos:
+            if field in pages:
+                facts = pages[field].facts
+                check_table_address(facts, field, address, at)
+                videos[field] = PagedVideo(at, field, pages[field], self.blocks, frame_times)
+                crcs[field] = facts.crc32c
+                continue
+            if field + SUFFIX not in data:
+                message = f"{address.describe(field)} has no packet table {field + SUFFIX!r}"
+                raise DecodeFailed(message, what=field + SUFFIX, where=address.describe(field))
+            table = packet_table(data[field + SUFFIX], field, address, at)
+            videos[field] = PacketPage(table, Timeline.of_table(table))
+            crcs[field] = table.facts.crc32c
+        return videos
 
     def _texts(self, data: Mapping[str, bytes], at: SampleAddress) -> list[ActiveText]:
         if not self._layout.text:

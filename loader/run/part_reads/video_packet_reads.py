@@ -65,22 +65,59 @@ def read_samples(
     if not groups:
         plain: list[PartlyRead] = [dict(fields) for fields in readers.fields(addresses, bad.setdefault)]
         return [bad.get(i, sample) for i, sample in enumerate(plain)]
+
+    # First round: tables and other fields.
     names = [field + SUFFIX for group in groups for field in group]
     tables = table_places(view.version, names, addresses, readers.run)
-    groups_of: list[list[Group]] = []  # per sample, the groups whose videos all have tables
+    ready_groups: list[list[Group]] = []  # per sample, the groups whose videos all have tables
     first: list[SampleAddress] = []
     for address, table in zip(addresses, tables, strict=True):
-        ready = [group for group in groups if all(field + SUFFIX in table for field in group)]
-        groups_of.append(ready)
+        ready = [group for group in groups if _has_tables(group, table)]
+        ready_groups.append(ready)
         first.append(_first_round(address, table, ready))
     samples: list[PartlyRead] = [dict(fields) for fields in readers.fields(first, bad.setdefault)]
 
+    clips, whole = _plan_clips(addresses, first, samples, ready_groups, decoders, rng_of, bad)
+
+    # Second round: packets, and videos that must be read whole.
+    if whole:
+        _read_whole(whole, samples, bad, readers)
+    clips = [clip for clip in clips if clip.sample not in bad]
+
+    def on_corrupt_clip(number: int, error: Corrupt) -> None:
+        bad.setdefault(clips[number].sample, error)
+
+    bare_clips = read_clips(clips, readers, on_corrupt_clip)
+    for clip, bare in zip(clips, bare_clips, strict=True):
+        samples[clip.sample][clip.field] = bare
+
+    out: list[PartlyRead | Corrupt] = []
+    for i, address in enumerate(addresses):
+        sample = samples[i]
+        in_order = {name: sample[name] for name in address.fields if name in sample}
+        out.append(bad.get(i, in_order))
+    return out
+
+
+def _plan_clips(
+    addresses: Sequence[SampleAddress],
+    first: Sequence[SampleAddress],
+    samples: Sequence[PartlyRead],
+    ready_groups: Sequence[Sequence[Group]],
+    decoders: Mapping[str, Decoder],
+    rng_of: FieldRng,
+    bad: dict[int, Corrupt],
+) -> tuple[list[PlannedClip], dict[int, SampleAddress]]:
+    """Return the clips whose packets are to be read, and sample number -> its videos that must be read whole.
+
+    first, samples: addresses and values of the first round. bad: gets the errors, and its samples are left out.
+    """
     clips: list[PlannedClip] = []
     whole: dict[int, SampleAddress] = {}  # sample number -> its videos that must be read whole
     for i, address in enumerate(addresses):
         if i in bad:
             continue
-        for group in groups_of[i]:
+        for group in ready_groups[i]:
             try:
                 chosen = _choose_clips(i, group, decoders, address, first[i], samples[i], rng_of)
             except DecodeFailed as error:
@@ -92,21 +129,29 @@ def read_samples(
                 if i in whole:
                     places.update(whole[i].fields)
                 whole[i] = replace(address, fields=places)
-    if whole:
-        numbers = list(whole)
-        videos = readers.fields(list(whole.values()), lambda n, error: bad.setdefault(numbers[n], error))
-        for i, by_field in zip(numbers, videos, strict=True):
-            samples[i].update(by_field)
-    clips = [clip for clip in clips if clip.sample not in bad]
-    bare_clips = read_clips(clips, readers, lambda n, error: bad.setdefault(clips[n].sample, error))
-    for clip, bare in zip(clips, bare_clips, strict=True):
-        samples[clip.sample][clip.field] = bare
+    return clips, whole
 
-    out: list[PartlyRead | Corrupt] = []
-    for i, address in enumerate(addresses):
-        in_order = {name: samples[i][name] for name in address.fields if name in samples[i]}
-        out.append(bad.get(i, in_order))
-    return out
+
+def _has_tables(group: Group, table: Mapping[str, FieldAddress]) -> bool:
+    return all(field + SUFFIX in table for field in group)
+
+
+def _read_whole(
+    whole: Mapping[int, SampleAddress],
+    samples: Sequence[PartlyRead],
+    bad: dict[int, Corrupt],
+    readers: Readers,
+) -> None:
+    """Read videos whole into their samples. whole: sample number -> its videos. bad: gets the errors."""
+    numbers = list(whole)
+    addresses = list(whole.values())
+
+    def on_corrupt(number: int, error: Corrupt) -> None:
+        bad.setdefault(numbers[number], error)
+
+    videos = readers.fields(addresses, on_corrupt)
+    for i, by_field in zip(numbers, videos, strict=True):
+        samples[i].update(by_field)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -130,8 +175,12 @@ class PlannedClip:
 
 
 def table_places(
-    version: Version, names: Sequence[str], addresses: Sequence[SampleAddress], run: Map
+    version: Version,
+    names: Sequence[str],
+    addresses: Sequence[SampleAddress],
+    run: Map,
 ) -> list[dict[str, FieldAddress]]:
+    """Return packet field -> address, for each sample that has it. names: packet fields. run: as in `Readers`."""
     out: list[dict[str, FieldAddress]] = [{} for _ in addresses]
     ordinals = np.array([address.ordinal for address in addresses], np.int64)
     part, _ = version.parts.locate(ordinals)
@@ -139,21 +188,26 @@ def table_places(
     for name in names:
         by_group.setdefault(version.group_of(name), []).append(name)
     for group, fields in by_group.items():
-        with_group = np.flatnonzero(version.parts.has_group(group)[part])
-        if len(with_group):
-            for i, table_address in zip(
-                with_group.tolist(), version.address(ordinals[with_group], fields, run), strict=True
-            ):
-                out[i].update(table_address.fields)
+        has_group = version.parts.has_group(group)  # [parts]
+        with_group = np.flatnonzero(has_group[part])  # numbers of samples
+        if not len(with_group):
+            continue
+        table_addresses = version.address(ordinals[with_group], fields, run)
+        for i, table_address in zip(with_group.tolist(), table_addresses, strict=True):
+            out[i].update(table_address.fields)
     return out
 
 
 def _first_round(
     address: SampleAddress, tables: Mapping[str, FieldAddress], ready: Sequence[Group]
 ) -> SampleAddress:
+    """Return the fields to read first: each video that has a table is replaced by it."""
     later = [field for group in ready for field in group]
-    now = {name: place for name, place in address.fields.items() if name not in later}
-    return replace(address, fields={**now, **{field + SUFFIX: tables[field + SUFFIX] for field in later}})
+    fields = {name: place for name, place in address.fields.items() if name not in later}
+    for field in later:
+        name = field + SUFFIX
+        fields[name] = tables[name]
+    return replace(address, fields=fields)
 
 
 def _choose_clips(
@@ -165,32 +219,41 @@ def _choose_clips(
     read: Mapping[str, bytes | BareClip],
     rng_of: FieldRng,
 ) -> list[PlannedClip]:
+    """Return a clip for each video of a group; none if the videos must be read whole. Raises: DecodeFailed."""
     tables = {field: packet_table(read[field + SUFFIX], field, address, with_tables) for field in group}
     if any(table.facts.whole_because for table in tables.values()):
         return []
-    ours = {field: decoder for field in group if isinstance(decoder := decoders[field], VideoDecoder)}
+    video_decoders: dict[str, VideoDecoder] = {}
+    for field in group:
+        decoder = decoders[field]
+        if isinstance(decoder, VideoDecoder):
+            video_decoders[field] = decoder
+    generators = {field: rng_of(sample, field) for field in group}
     try:
         timelines = {field: Timeline.of_table(table) for field, table in tables.items()}
-        choices = choose(ours, timelines, {field: rng_of(sample, field) for field in group})
+        choices = choose(video_decoders, timelines, generators)
     except DecodeFailed as error:
         place = address.describe(group[0])
         raise error.with_message(f"{place}: {error}", what=error.what or group[0], where=place) from error
-    return [
-        PlannedClip(
+    clips: list[PlannedClip] = []
+    for field in group:
+        own_address = replace(address, fields={field: address.fields[field]})
+        clip = PlannedClip(
             sample=sample,
-            address=replace(address, fields={field: address.fields[field]}),
+            address=own_address,
             field=field,
             table=tables[field],
             timeline=timelines[field],
             choice=choices[field],
         )
-        for field in group
-    ]
+        clips.append(clip)
+    return clips
 
 
 def packet_table(
     data: bytes | BareClip, field: str, address: SampleAddress, with_tables: SampleAddress
 ) -> PacketTable:
+    """Return a video's packet table. data: its stored bytes. Raises: DecodeFailed if it is damaged, or another's."""
     assert isinstance(data, bytes)
     try:
         table = read_packets(data)
@@ -222,45 +285,55 @@ def check_table_address(
 
 def read_clips(clips: Sequence[PlannedClip], readers: Readers, on_corrupt: OnCorrupt) -> list[BareClip]:
     """Return the clips with their packets, read together. on_corrupt: gets the number of a clip, and its error."""
-    runs_of = [clip.timeline.runs(clip.choice.frames) for clip in clips]
-    numbers = [[range(run.first, run.stop) for run in runs] for runs in runs_of]
-    requests = [
-        PartsOfField(clip.address, clip.field, [part for run in runs for part in _parts(clip, run)])
-        for clip, runs in zip(clips, numbers, strict=True)
-    ]
     if not clips:
         return []
-    bare: list[BareClip] = []
-    read = readers.parts(requests, on_corrupt)
-    for clip, runs, packets, bodies in zip(clips, runs_of, numbers, read, strict=True):
-        body_of: dict[int, bytes | memoryview] = {}  # packet number -> bytes; empty for a corrupt clip
+    clip_runs = [clip.timeline.runs(clip.choice.frames) for clip in clips]
+    clip_packets: list[list[range]] = []  # packet numbers of each clip's runs
+    requests: list[PartsOfField] = []
+    for clip, runs in zip(clips, clip_runs, strict=True):
+        packets = [range(run.first, run.stop) for run in runs]
+        parts: list[list[FieldPart]] = []
+        for numbers in packets:
+            parts += _parts(clip, numbers)
+        clip_packets.append(packets)
+        requests.append(PartsOfField(clip.address, clip.field, parts))
+    bare_clips: list[BareClip] = []
+    clip_bodies = readers.parts(requests, on_corrupt)
+    for clip, runs, packets, bodies in zip(clips, clip_runs, clip_packets, clip_bodies, strict=True):
+        body_of_packet: dict[int, bytes | memoryview] = {}  # by number; empty for a corrupt clip
         if bodies:
-            body_of = dict(zip(chain(*packets), bodies, strict=True))
-        clip_packets = BareClip(
+            body_of_packet = dict(zip(chain(*packets), bodies, strict=True))
+        bare = BareClip(
             table=clip.table,
             timeline=clip.timeline,
             choice=clip.choice,
             runs=runs,
-            bodies=body_of,
+            bodies=body_of_packet,
             whole=partial(_whole, clip, readers),
             is_run=is_run(clip.field),
             of_whole=clip.of_whole,
         )
-        bare.append(clip_packets)
-    return bare
+        bare_clips.append(bare)
+    return bare_clips
 
 
 def _parts(clip: PlannedClip, numbers: range) -> list[list[FieldPart]]:
+    """Return a run's packets, in lists that are each read by one range."""
     run = slice(numbers.start, numbers.stop)
-    table = clip.table
-    columns = (table.pos[run].tolist(), table.size[run].tolist(), table.crc32c[run].tolist())
-    parts = [FieldPart(*values) for values in zip(*columns, strict=True)]
+    position = clip.table.pos[run]  # int64 [packets], as `size`: bytes of the video
+    size = clip.table.size[run]
+    crc32c = clip.table.crc32c[run]
+    packets = zip(position.tolist(), size.tolist(), crc32c.tolist(), strict=True)
+    parts = [FieldPart(*packet) for packet in packets]
     if clip.of_whole is None:
         return [parts]
-    apart = np.flatnonzero(table.pos[run][1:] - table.pos[run][:-1] - table.size[run][:-1] > GAP_BYTES) + 1
-    bounds = [0, *apart.tolist(), len(parts)]
+    end = position + size
+    gap = position[1:] - end[:-1]
+    after_gap = np.flatnonzero(gap > GAP_BYTES) + 1
+    bounds = [0, *after_gap.tolist(), len(parts)]
     return [parts[first:stop] for first, stop in pairwise(bounds)]
 
 
 def _whole(clip: PlannedClip, readers: Readers) -> bytes:
-    return readers.fields([clip.address], raise_corrupt)[0][clip.field]
+    (sample,) = readers.fields([clip.address], raise_corrupt)
+    return sample[clip.field]

@@ -16,8 +16,10 @@ GeneratorKey = tuple[int, str, int, int]
 
 
 def generator_key(plan: Plan, slots: Slots, slot: int) -> GeneratorKey:
-    source = plan.source_names[int(slots.source[slot])]
-    return plan.seed, source, int(slots.epoch[slot]), int(slots.ordinal[slot])
+    number = int(slots.source[slot])
+    epoch = int(slots.epoch[slot])
+    ordinal = int(slots.ordinal[slot])
+    return plan.seed, plan.source_names[number], epoch, ordinal
 
 
 def decoder_generator(key: GeneratorKey, field: str) -> np.random.Generator:
@@ -29,7 +31,10 @@ def transform_generator(key: GeneratorKey) -> np.random.Generator:
 
 
 def sample_generators(
-    plan: Plan, slots: Slots, rows: I64, field: str | None = None
+    plan: Plan,
+    slots: Slots,
+    rows: I64,
+    field: str | None = None,
 ) -> Callable[[int], np.random.Generator]:
     """Return sample number -> generator, for a field's decoder or for the transform.
 
@@ -43,14 +48,16 @@ def sample_generators(
     ordinal = slots.ordinal[rows]
     words = dict[int, tuple[int, int]]()
     # One hash call for all samples of a source's epoch, which share the head of the hashed key.
-    epochs = {*zip(source.tolist(), epoch.tolist(), strict=True)}
+    epochs = set(zip(source.tolist(), epoch.tolist(), strict=True))
     for source_number, epoch_number in epochs:
-        numbers = np.flatnonzero((source == source_number) & (epoch == epoch_number))
+        is_of_epoch = (source == source_number) & (epoch == epoch_number)
+        numbers = np.flatnonzero(is_of_epoch)  # of samples
+        ordinals = ordinal[numbers]
         head = (plan.seed, plan.source_names[source_number], epoch_number)
         if field is None:
-            drawn = sample_words(*head, ordinal[numbers])
+            drawn = sample_words(*head, ordinals)
         else:
-            drawn = field_words(*head, ordinal[numbers], field)
+            drawn = field_words(*head, ordinals, field)
         words.update(zip(numbers.tolist(), drawn, strict=True))
 
     def generator(number: int) -> np.random.Generator:

@@ -57,7 +57,7 @@ class RankFuture:
         for source, view in recipe.stored.items():
             parted: set[str] = set()  # fields of which a sample reads only parts: frames, or rows of a window
             for group in videos[source]:
-                parted |= {field for field in group if field + SUFFIX in view.version.fields}
+                parted.update(field for field in group if field + SUFFIX in view.version.fields)
             windowed = windows[source]
             if windowed is not None:
                 parted |= set(windowed.layout.at)
@@ -95,15 +95,15 @@ class RankFuture:
 
 def by_path(located: LocatedSamples) -> dict[int, dict[str, Extents]]:
     """Return source -> shard path -> the ranges of the samples' fields."""
-    extents_of: dict[int, dict[str, list[Extents]]] = {}
+    by_source: dict[int, dict[str, list[Extents]]] = {}
     for at in located.places.fields.values():
         for shard, rows_of_shard in at.by_shard():
-            paths = extents_of.setdefault(located.kind.sources[shard.version], {})
-            paths.setdefault(shard.path, []).append(
-                Extents(at.offset[rows_of_shard], at.nbytes[rows_of_shard])
-            )
+            source = located.kind.sources[shard.version]
+            paths = by_source.setdefault(source, {})
+            extents = Extents(at.offset[rows_of_shard], at.nbytes[rows_of_shard])
+            paths.setdefault(shard.path, []).append(extents)
     joined: dict[int, dict[str, Extents]] = {}
-    for source, paths in extents_of.items():
+    for source, paths in by_source.items():
         joined[source] = {path: _joined(extents) for path, extents in paths.items()}
     return joined
 
@@ -159,14 +159,16 @@ class PagesAhead:
         pages_of_step = self._steps(step)
         if pages_of_step is None:
             return None
-        return [
-            ObjectPage(self._stores[view], key, number)
-            for view, shards in pages_of_step.items()
-            if view in self._stores
-            for key, extents in shards.items()
-            if self._stores[view].has_pages(key)
-            for number in extent_pages(extents, self._page_bytes)
-        ]
+        pages: list[ObjectPage] = []
+        for view, shards in pages_of_step.items():
+            store = self._stores.get(view)
+            if store is None:
+                continue
+            for key, extents in shards.items():
+                if store.has_pages(key):
+                    numbers = extent_pages(extents, self._page_bytes)
+                    pages.extend(ObjectPage(store, key, number) for number in numbers)
+        return pages
 
     @cached_property
     def _n_pages(self) -> int:
@@ -231,10 +233,13 @@ class PagesAhead:
 def extent_pages(extents: Extents, page_bytes: int) -> list[int]:
     """Return the numbers of the pages that have bytes of an object's ranges, ascending."""
     is_read = extents.nbytes > 0
-    low = extents.offset[is_read] // page_bytes  # [ranges]: first page of each
-    last_byte = extents.offset[is_read] + extents.nbytes[is_read] - 1
+    offset = extents.offset[is_read]
+    nbytes = extents.nbytes[is_read]
+    last_byte = offset + nbytes - 1
+    low = offset // page_bytes  # [ranges]: first page of each
     high = last_byte // page_bytes  # [ranges]: last page of each
     most = int((high - low).max(initial=0))
     # [ranges, most + 1]: the pages of each range; a shorter one repeats its last page.
-    numbers = np.minimum(low[:, None] + np.arange(most + 1), high[:, None])
+    following = low[:, None] + np.arange(most + 1)
+    numbers = np.minimum(following, high[:, None])
     return sorted(set(numbers.ravel().tolist()))

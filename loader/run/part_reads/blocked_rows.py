@@ -92,9 +92,10 @@ class BlockSource:
 
     def blocks(self, numbers: I64) -> dict[int, Any]:
         """Return the blocks with these numbers. Raises: BlocksMissing; the error of a corrupt one."""
-        cached = {
-            n: self._cache.get((self.address.ordinal, self.field, n)) for n in np.unique(numbers).tolist()
-        }
+        cached: dict[int, Any] = {}
+        for number in np.unique(numbers).tolist():
+            key = (self.address.ordinal, self.field, number)
+            cached[number] = self._cache.get(key)
         missing = {number for number, block in cached.items() if block is None}
         if missing:
             # The caller reads the missing blocks of all samples together, and tries again.
@@ -122,15 +123,21 @@ class BlockSource:
 
 
 def read_blocks(blocks: Mapping[BlockSource, set[int]], readers: Readers) -> None:
-    sought = [(source, number) for source, numbers in blocks.items() for number in sorted(numbers)]
-    requests = [
-        PartsOfField(source.address, source.field, [[FieldPart(*source.part(n))]], source.name(n))
-        for source, n in sought
-    ]
-    bad: dict[int, Corrupt] = {}
+    """Read blocks together into their sources' caches. blocks: source -> the numbers of its blocks."""
+    sought: list[tuple[BlockSource, int]] = []
+    requests: list[PartsOfField] = []
+    for source, numbers in blocks.items():
+        for block in sorted(numbers):
+            part = FieldPart(*source.part(block))
+            sought.append((source, block))
+            requests.append(PartsOfField(source.address, source.field, [[part]], source.name(block)))
+    bad: dict[int, Corrupt] = {}  # number of the request -> why its bytes are corrupt
     read = readers.parts(requests, bad.setdefault)
-    for number, ((source, block), parts) in enumerate(zip(sought, read, strict=True)):
-        source.take(block, bad.get(number) or parts[0])
+    for number, (source, block) in enumerate(sought):
+        if number in bad:
+            source.take(block, bad[number])
+        else:
+            source.take(block, read[number][0])
 
 
 class BlockedRows:
@@ -186,9 +193,8 @@ class BlockedRows:
         assert side == "right"
         sought = np.asarray(times, np.int64)
         flat = sought.reshape(-1)  # [n]
-        which = (
-            np.searchsorted(self.times[:-1], flat, side="right") - 1
-        )  # [n]: block of each time, -1 before all
+        # [n]: block of each time, -1 before all
+        which = np.searchsorted(self.times[:-1], flat, side="right") - 1
         # Times before the first block and after the last one need no block.
         out = np.where(which < 0, 0, len(self))
         inside = (which >= 0) & (flat < self.times[-1])
@@ -304,7 +310,8 @@ class PagedVideo:
         self._table = replace(address, fields={table: address.fields[table]})
 
     def packet_bytes(self, readers: Readers) -> bytes:
-        ((data,),) = (fields.values() for fields in readers.fields([self._table], raise_corrupt))
+        (fields,) = readers.fields([self._table], raise_corrupt)
+        (data,) = fields.values()
         return data
 
     def __len__(self) -> int:
@@ -327,7 +334,8 @@ class PagedVideo:
         before = 0
         own = np.zeros_like(numbers)
         for number, page in pages.items():
-            own[which == number] = numbers[which == number] - starts[number] + before
+            is_in_page = which == number
+            own[is_in_page] = numbers[is_in_page] - starts[number] + before
             before += len(page.timeline)
         try:
             return joined(list(pages.values())), own.tolist()

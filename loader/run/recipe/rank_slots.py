@@ -171,17 +171,17 @@ def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
             accepted="a step of the last epoch or before",
         )
     other = everyone[:1]
-    return [
-        RankSlots(
-            steps=steps,
-            slots=slots.part(slice(int(other[0]), int(other[0]) + 1)),
-            number=other,
-            starts=[0, 1],
-            batches=planned.batches,
-            valid=np.ones(1, bool),
-            n_padded=len(planned),
-        )
-    ]
+    first = int(other[0])
+    padding = RankSlots(
+        steps=steps,
+        slots=slots.part(slice(first, first + 1)),
+        number=other,
+        starts=[0, 1],
+        batches=planned.batches,
+        valid=np.ones(1, bool),
+        n_padded=len(planned),
+    )
+    return [padding]
 
 
 def _whole_runs(planned: RankSlots) -> Iterator[tuple[list[int], int | None]]:
@@ -213,7 +213,8 @@ def _stack(recipe: Recipe, steps: Sequence[int]) -> RankSlots:
     if recipe.recorded is not None:
         for step, (start, stop) in zip(steps, pairwise(stacked.starts), strict=True):
             rows_of_step = slice(start, stop)
-            recipe.recorded.apply_step(step, stacked.slots.part(rows_of_step), stacked.number[rows_of_step])
+            slots = stacked.slots.part(rows_of_step)
+            recipe.recorded.apply_step(step, slots, stacked.number[rows_of_step])
     return RankSlots(
         steps=steps,
         slots=stacked.slots,
@@ -334,16 +335,18 @@ class Locate:
             layout = field_layout(view.version, own_fields)
             kind_of_source = (own_fields, tuple(view.columns), layout, apart[source], alone)
             alike.setdefault(kind_of_source, []).append(source)
-        self.kinds = [
-            SourceKind(
+        self.kinds: list[SourceKind] = []
+        for number, sources in enumerate(alike.values()):
+            first = sources[0]
+            versions = [views[source].version for source in sources]
+            kind = SourceKind(
                 number=number,
-                fields=fields[sources[0]],
+                fields=fields[first],
                 sources=sources,
-                lookup=Lookup([views[source].version for source in sources], fields[sources[0]]),
-                columns=tuple(views[sources[0]].columns),
+                lookup=Lookup(versions, fields[first]),
+                columns=tuple(views[first].columns),
             )
-            for number, sources in enumerate(alike.values())
-        ]
+            self.kinds.append(kind)
         # int64 [sources] each: number of a source's kind, and of its look-up in that; -1 for items.
         self._kind, self._number = np.full((2, len(windows)), -1)
         for kind in self.kinds:
@@ -353,22 +356,24 @@ class Locate:
     def __call__(self, slots: Slots, real_rows: I64, run: Map = map) -> list[LocatedSamples]:
         """Return the samples in `real_rows` slots, one look-up per kind. run: `map`, or a thread pool's."""
         out = []
-        for kind, of, numbers, rows in self._by_kind(slots, real_rows):
-            places = kind.lookup.places(numbers, self._stored_ordinals(kind, slots.ordinal[rows]), run)
-            out.append(LocatedSamples(kind, of, rows, places, self._anchor_rows(kind, slots, rows)))
+        for kind, source, numbers, rows in self._by_kind(slots, real_rows):
+            ordinals = self._stored_ordinals(kind, slots.ordinal[rows])
+            places = kind.lookup.places(numbers, ordinals, run)
+            anchor_rows = self._anchor_rows(kind, slots, rows)
+            out.append(LocatedSamples(kind, source, rows, places, anchor_rows))
         return out
 
     def find_cached(self, slots: Slots) -> list[LocatedSamples] | None:
         """Return all slots' samples; None if an index must be read, or a sample is missing."""
         out = []
         try:
-            for kind, of, numbers, rows in self._by_kind(slots, np.arange(len(slots))):
-                places = kind.lookup.find_cached_places(
-                    numbers, self._stored_ordinals(kind, slots.ordinal[rows])
-                )
+            for kind, source, numbers, rows in self._by_kind(slots, np.arange(len(slots))):
+                ordinals = self._stored_ordinals(kind, slots.ordinal[rows])
+                places = kind.lookup.find_cached_places(numbers, ordinals)
                 if places is None:
                     return None
-                out.append(LocatedSamples(kind, of, rows, places, self._anchor_rows(kind, slots, rows)))
+                anchor_rows = self._anchor_rows(kind, slots, rows)
+                out.append(LocatedSamples(kind, source, rows, places, anchor_rows))
         except PenstockError:  # the sample's own step raises it again
             return None
         return out
@@ -394,9 +399,10 @@ class Locate:
             rows_of_kind: slice | I64 = slice(None)
             if len(kind.sources) < len(self._kind):
                 rows_of_kind = np.flatnonzero(self._kind[source] == kind.number)
-            if len(rows := real_rows[rows_of_kind]):
-                of = source[rows_of_kind]
-                yield kind, of, self._number[of], rows
+            rows = real_rows[rows_of_kind]
+            if len(rows):
+                source_of_kind = source[rows_of_kind]
+                yield kind, source_of_kind, self._number[source_of_kind], rows
 
     def again(self, slots: Slots, row: int, run: Map = map) -> LocatedSamples:
         """Return the sample that a row of the slots has now, as the only one: a substitute may be in it."""

@@ -16,10 +16,8 @@ GeneratorKey = tuple[int, str, int, int]
 
 
 def generator_key(plan: Plan, slots: Slots, slot: int) -> GeneratorKey:
-    number = int(slots.source[slot])
-    epoch = int(slots.epoch[slot])
-    ordinal = int(slots.ordinal[slot])
-    return plan.seed, plan.source_names[number], epoch, ordinal
+    source = plan.source_names[int(slots.source[slot])]
+    return plan.seed, source, int(slots.epoch[slot]), int(slots.ordinal[slot])
 
 
 def decoder_generator(key: GeneratorKey, field: str) -> np.random.Generator:
@@ -31,10 +29,7 @@ def transform_generator(key: GeneratorKey) -> np.random.Generator:
 
 
 def sample_generators(
-    plan: Plan,
-    slots: Slots,
-    rows: I64,
-    field: str | None = None,
+    plan: Plan, slots: Slots, rows: I64, field: str | None = None
 ) -> Callable[[int], np.random.Generator]:
     """Return sample number -> generator, for a field's decoder or for the transform.
 
@@ -51,13 +46,12 @@ def sample_generators(
     epochs = set(zip(source.tolist(), epoch.tolist(), strict=True))
     for source_number, epoch_number in epochs:
         is_of_epoch = (source == source_number) & (epoch == epoch_number)
-        numbers = np.flatnonzero(is_of_epoch)  # of samples
-        ordinals = ordinal[numbers]
+        numbers = np.flatnonzero(is_of_epoch)
         head = (plan.seed, plan.source_names[source_number], epoch_number)
         if field is None:
-            drawn = sample_words(*head, ordinals)
+            drawn = sample_words(*head, ordinal[numbers])
         else:
-            drawn = field_words(*head, ordinals, field)
+            drawn = field_words(*head, ordinal[numbers], field)
         words.update(zip(numbers.tolist(), drawn, strict=True))
 
     def generator(number: int) -> np.random.Generator:

@@ -18,8 +18,8 @@ class NextUses:
     def __init__(self) -> None:
         self._steps: dict[str, deque[int]] = {}  # page -> steps that need it, ascending
         self._of_step: dict[int, tuple[str, ...]] = {}  # step -> its pages
-        self._held: set[str] = set()  # pages in memory
-        # Pages in memory without a known use, evicted first: a queue, not a cache of its own.
+        self._evictable: set[str] = set()  # pages in memory that may be evicted
+        # Evictable pages without a known use, which go first: a queue, not a cache of its own.
         self._idle: OrderedDict[str, None] = OrderedDict()
         self._last: list[tuple[int, str]] = []  # heap of (-next use, page), with outdated entries
 
@@ -47,45 +47,45 @@ class NextUses:
         self._steps.clear()
         self._of_step.clear()
         self._last.clear()
-        self._idle = OrderedDict.fromkeys(self._held)
+        self._idle = OrderedDict.fromkeys(self._evictable)
 
     def next(self, name: str) -> int | None:
         """Return the first step that needs a page; None if no use is known."""
         steps = self._steps.get(name)
         return steps[0] if steps else None
 
-    def hold(self, name: str) -> None:
+    def allow_eviction(self, name: str) -> None:
         """Record that a page is in memory, and may be evicted."""
-        self._held.add(name)
+        self._evictable.add(name)
         self._changed(name)
 
     def drop(self, name: str) -> None:
         """Record that a page is no longer in memory."""
-        self._held.discard(name)
+        self._evictable.discard(name)
         self._idle.pop(name, None)
 
     def last(self) -> tuple[str, int | None] | None:
-        """Return the page in memory to evict first, and its next use (None if unknown); None if there is no page."""
+        """Return the page to evict first, and its next use (None if unknown); None if no page may be evicted."""
         if self._idle:
             return next(iter(self._idle)), None
         while self._last:
             soon, name = self._last[0]
-            if name in self._held and self.next(name) == -soon:
+            if name in self._evictable and self.next(name) == -soon:
                 return name, -soon
             heapq.heappop(self._last)
         return None
 
     def _changed(self, name: str) -> None:
-        """Put a page in memory where its next use belongs. Its former entry in the heap stays, outdated."""
-        if name not in self._held:
+        """Put an evictable page where its next use belongs. Its former entry in the heap stays, outdated."""
+        if name not in self._evictable:
             return
         self._idle.pop(name, None)
         step = self.next(name)
         if step is None:
             self._idle[name] = None
             return
-        if len(self._last) > 64 + 4 * len(self._held):  # mostly outdated entries
-            self._last = [(-soon, one) for one in self._held if (soon := self.next(one)) is not None]
+        if len(self._last) > 64 + 4 * len(self._evictable):  # mostly outdated entries
+            self._last = [(-soon, one) for one in self._evictable if (soon := self.next(one)) is not None]
             heapq.heapify(self._last)
         else:
             heapq.heappush(self._last, (-step, name))
@@ -182,26 +182,32 @@ class MemoryPages:
         """See `PageCache.put`. Pages of the fixed share have no next use: nothing evicts them."""
         with self._changed:
             reserved = self._coming.get(name)
-            if reserved is None or reserved[0] != nonce:
+            if reserved is None:
+                return
+            reserved_nonce, reserved_bytes = reserved
+            if reserved_nonce != nonce:
                 return
             del self._coming[name]
-            unused_bytes = reserved[1] - len(data)
+            self._pages[name] = memoryview(data)
+            unused_bytes = reserved_bytes - len(data)
             self._taken_bytes -= unused_bytes
             if name in self._in_share:
                 self._share_taken_bytes -= unused_bytes
-            self._pages[name] = memoryview(data)
-            if name not in self._in_share:
-                self._uses.hold(name)
+            else:
+                self._uses.allow_eviction(name)
             self._changed.notify_all()
         self.count("cache_written_bytes", len(data))
 
     def release(self, name: str, nonce: Hashable) -> None:
         with self._changed:
             reserved = self._coming.get(name)
-            if reserved is None or reserved[0] != nonce:
+            if reserved is None:
+                return
+            reserved_nonce, reserved_bytes = reserved
+            if reserved_nonce != nonce:
                 return
             del self._coming[name]
-            self._free(name, reserved[1])
+            self._free(name, reserved_bytes)
             self._changed.notify_all()
 
     def discard(self, name: str) -> None:
@@ -283,9 +289,12 @@ class MemoryPages:
         next_use = self._uses.next(name)
         while self._taken_bytes + nbytes > self.limit_bytes:
             last = self._uses.last()
-            if last is None or next_use is None or (last[1] is not None and last[1] <= next_use):
+            if last is None or next_use is None:
                 return False
-            self._drop(last[0])
+            last_name, last_use = last
+            if last_use is not None and last_use <= next_use:
+                return False
+            self._drop(last_name)
             self.count("cache_evicted", 1)
         return True
 

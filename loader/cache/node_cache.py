@@ -269,8 +269,11 @@ class OpenCache:
     def _end(self, name: str, nonce: Hashable) -> tuple[ClaimFile, int] | None:
         """Return and forget the claim of a page, if it is this one."""
         with self._lock:
-            reserved = self._granted.get(name)
-            if reserved is None or reserved[0] != nonce:
+            granted = self._granted.get(name)
+            if granted is None:
+                return None
+            claim, _ = granted
+            if claim != nonce:
                 return None
             return self._granted.pop(name)
 

@@ -95,7 +95,7 @@ def test_memory_holds_what_was_allowed_whatever_is_done(script, limit):
 def test_page_without_a_known_use_goes_before_those_with_one():
     uses = NextUses()
     for name in "abc":
-        uses.hold(name)
+        uses.allow_eviction(name)
     uses.add(3, ["a"])
     uses.add(7, ["b"])
     assert uses.last() == ("c", None)

@@ -124,7 +124,8 @@ class PageAnswers:
                 exchange.send_text(200, "released")
             case "POST", "checks":
                 verdict = "right"
-                if self._cache.discard_wrong(name):
+                was_wrong = self._cache.discard_wrong(name)
+                if was_wrong:
                     verdict = "wrong"
                 exchange.send_text(200, verdict)
             case _:
@@ -202,8 +203,10 @@ class PageAnswers:
                 413, f"a page of this cluster has 1 to {most} bytes; use one page size on all nodes"
             )
         verdict = self._claim_verdict(request)
-        if request.set_id and not self._cache.touch_set(request.set_id):
-            verdict += UNKNOWN_SET
+        if request.set_id:
+            is_set_here = self._cache.touch_set(request.set_id)
+            if not is_set_here:
+                verdict += UNKNOWN_SET
         return verdict
 
     def _claim_verdict(self, request: PageRequest) -> str:
@@ -214,7 +217,8 @@ class PageAnswers:
         answer = self._cache.read(name, (), claim=request.claim_bytes)
         if isinstance(answer, Grant):
             file = cast(ClaimFile, answer.nonce)
-            if self._claims.begin(request.nonce, ReaderClaim(name, file)):
+            is_new = self._claims.begin(request.nonce, ReaderClaim(name, file))
+            if is_new:
                 return GRANTED
             # The reader gave up before this request was answered.
             self._cache.release(name, file)
@@ -250,7 +254,9 @@ class PageAnswers:
             self._release(name, nonce)
             raise BadHead(400, "the page's bytes do not have their checksum")
         file = self._claims.end(nonce, name)
-        is_stored = file is not None and self._cache.put(name, file, data)
+        is_stored = False
+        if file is not None:
+            is_stored = self._cache.put(name, file, data)
         if not is_stored:
             exchange.send_text(409, "the claim has ended")
             return
@@ -259,7 +265,8 @@ class PageAnswers:
 
     def _store_set(self, exchange: Exchange, set_id: str) -> None:
         """Receive a list of the objects that a reader needs. set_id: hash of the list."""
-        if not self._cache.has_room_for_set(exchange.head.nbytes):
+        has_room = self._cache.make_room_for_set(exchange.head.nbytes)
+        if not has_room:
             raise BadHead(413, f"lists of objects have at most {SETS_BYTES} bytes together")
         # Through a file: sixteen callers may send one at once.
         path, descriptor = self._cache.temporary_file()

@@ -180,10 +180,9 @@ class NearClient:
         """Delete a step of a run on a node, its marker first; return the bytes of its parts."""
         path = f"{PREFIX}/{run}/{step:012d}"
         deadline_s = time.monotonic() + self._request_s
-        keep = partial(self._keep, address)
         with self._request(address, "DELETE", path, "") as connection:
             self._await(address, connection, deadline_s)
-            status = connection.read_head(0, keep)
+            status = self._read_head(address, connection)
             text = _text(connection)
             connection.discard()
         if status != 200 or not _NUMBER.fullmatch(text):
@@ -209,16 +208,15 @@ class NearClient:
         deadline_s: float,
     ) -> tuple[int, str]:
         """Send a file; return the status and the text of the answer."""
-        keep = partial(self._keep, address)
         with self._request(address, "PUT", path, headers) as connection:
-            status = connection.read_head(0, keep)
+            status = self._read_head(address, connection)
             if status == 100:
                 # Not in one call: a server that takes a byte a second would occupy this thread for ever.
                 for block in _blocks(pieces):
                     _check_time(deadline_s)
                     connection.send(block)
                 self._await(address, connection, deadline_s)
-                status = connection.read_head(0, keep)
+                status = self._read_head(address, connection)
             text = _text(connection)
             connection.discard()
         return status, text
@@ -231,10 +229,9 @@ class NearClient:
         most: int,
     ) -> bytes:
         """Return the body of an answer, of at most so many bytes."""
-        keep = partial(self._keep, address)
         with self._request(address, "GET", path, headers) as connection:
             # Within PROGRESS_S: a node that is silent must not occupy the saver for REQUEST_S.
-            status = connection.read_head(most, keep)
+            status = self._read_head(address, connection, most)
             if status == PLAIN and connection.nbytes <= most:
                 return connection.all()
             if status == PLAIN:
@@ -292,10 +289,18 @@ class NearClient:
 
     def _check_alive(self, address: str) -> None:
         """Ask a node for a path that it refuses without a look at its disk. Raises: NearFault if it is silent."""
-        keep = partial(self._keep, address)
         with self._request(address, "GET", NO_PATH, "") as connection:
-            connection.read_head(0, keep)
+            self._read_head(address, connection)
             connection.discard()
+
+    def _read_head(self, address: str, connection: HttpConnection, most: int = 0) -> int:
+        """Read the head of an answer, with its text if it is no part of a file. Return its status.
+
+        most: bytes of a file that the answer may have; 0 if only a text is expected. The connection is kept for other
+        requests once its answer was read whole or discarded.
+        """
+        keep = partial(self._keep, address)
+        return connection.read_head(most, keep)
 
     def _connect(self, address: str) -> HttpConnection:
         """Return a kept connection that is still open, else a new one."""

@@ -31,7 +31,7 @@ class ReaderClaims:
         self._lock = threading.Lock()
 
     def begin(self, nonce: str, claim: ReaderClaim) -> bool:
-        """Remember a claim; return False if its nonce was released already."""
+        """Remember a claim; return False if its nonce has a claim, or was released already."""
         with self._lock:
             if nonce in self._claims:
                 return False

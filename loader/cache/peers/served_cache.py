@@ -80,8 +80,11 @@ class ServedCache(OpenCache):
             return False
         return True
 
-    def has_room_for_set(self, nbytes: int) -> bool:
-        """Return whether another list of objects fits. Lists that no reader asks for make room, the oldest first."""
+    def make_room_for_set(self, nbytes: int) -> bool:
+        """Delete lists of objects that no reader asks for, the oldest first, until another one fits.
+
+        Return whether it does.
+        """
         folder = os.path.join(self._folder, FOLDER)
         lists: list[tuple[float, int, str]] = []
         for entry in os.scandir(folder):

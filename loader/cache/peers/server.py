@@ -188,15 +188,17 @@ class PeerServer:
         if not connection.begun:
             connection.since_s = time.monotonic()
         connection.begun += data
+        # A head that is too long is answered too: with a refusal.
         while HEAD_END in connection.begun or len(connection.begun) > HEAD_BYTES:
-            if not self._is_open_after_answer(connection):
+            is_open = self._answer_one(connection)
+            if not is_open:
                 self._close(connection)
                 return
             connection.since_s = time.monotonic()
         self._watch(connection)
 
-    def _is_open_after_answer(self, connection: ReaderConnection) -> bool:
-        """Answer one request; return whether the connection stays open."""
+    def _answer_one(self, connection: ReaderConnection) -> bool:
+        """Answer one request; return whether the connection stays open. An error closes it."""
         try:
             return self._answer(connection)
         except BrokenExchange:

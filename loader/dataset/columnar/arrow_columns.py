@@ -391,21 +391,23 @@ def _classes(
     options: ColumnarOptions,
 ) -> list[Column]:
     names = features.classes[name]
+    no_class = -1  # Hugging Face writes it for a sample without a class
 
-    def has_class(value: int, where: str) -> bool:
-        if not -1 <= value < len(names):
+    def check_class(value: int, where: str) -> None:
+        if not no_class <= value < len(names):
             raise InvalidSample(f"{where}: class {value} of column {name!r} has no name: it has {len(names)}")
-        return value >= 0  # Hugging Face writes -1 for a sample without a class
 
     def text(value: int, where: str) -> str | None:
-        if has_class(value, where):
-            return names[value]
-        return None
+        check_class(value, where)
+        if value == no_class:
+            return None
+        return names[value]
 
     def number(value: int, where: str) -> bytes | None:
-        if has_class(value, where):
-            return str(value).encode()
-        return None
+        check_class(value, where)
+        if value == no_class:
+            return None
+        return str(value).encode()
 
     columns = [Column(name, "metadata", metadata_name(name), text)]
     if features.labels is not None and "cls" not in options.without:

@@ -239,13 +239,14 @@ def _rows_in_parts(parts: Sequence[SegmentPart]) -> Int64s:
 
 
 def content_digest(kind: SegmentKind, parts: Sequence[SegmentPart], values: pa.Table) -> str:
-    """Return the sha256 (hex) of sources and columns, whatever their chunks and encoding."""
+    """Return the sha256 (hex) of sources and value columns. Chunks, and the encoding in a file, do not change it."""
     hasher = hashlib.sha256()
     sources = [list(part) for part in parts]
     hasher.update(canonical([kind.name, sources]))
+    # One chunk for each column, or none without rows. Free for the callers, whose columns have one already.
+    whole_columns = values.combine_chunks()
     for field in kind.columns:
-        chunked = values[field.name]
-        for chunk in chunked.chunks:
+        for chunk in whole_columns[field.name].chunks:
             for piece in _raw_columns(chunk):
                 hasher.update(piece)
     return hasher.hexdigest()

@@ -33,7 +33,8 @@ def parse_small_table(
         metadata = pq.read_metadata(io.BytesIO(data))
         _check_size(metadata, name, most_rows, most_bytes)  # before any page is decompressed
         schema = metadata.schema.to_arrow_schema()
-        text_columns = [field.name for field in schema if not _is_number(field, name)]
+        _refuse_nested(schema, name)
+        text_columns = [field.name for field in schema if not _is_number_or_time(field)]
         reader = pq.ParquetFile(
             io.BytesIO(data),
             metadata=metadata,
@@ -77,11 +78,15 @@ def _check_size(
         )
 
 
-def _is_number(field: pa.Field, name: str) -> bool:
-    kind = field.type
-    if pa.types.is_nested(kind):
-        raise _wrong_kind(name, kind)
-    return bool(pa.types.is_primitive(kind))
+def _refuse_nested(schema: pa.Schema, name: str) -> None:
+    for field in schema:
+        if pa.types.is_nested(field.type):
+            raise _wrong_kind(name, field.type)
+
+
+def _is_number_or_time(field: pa.Field) -> bool:
+    """Return True for numbers, truth values, dates and times: values of a fixed size, which need no check."""
+    return bool(pa.types.is_primitive(field.type))
 
 
 def _wrong_kind(name: str, kind: pa.DataType) -> Corrupt:
@@ -97,7 +102,7 @@ def _wrong_kind(name: str, kind: pa.DataType) -> Corrupt:
 def _with_plain_texts(table: pa.Table, name: str, most_bytes: int) -> pa.Table:
     nbytes = 0
     for position, field in enumerate(table.schema):
-        if _is_number(field, name):
+        if _is_number_or_time(field):
             continue
         texts = table.column(position)
         nbytes += _text_bytes(texts, name)
@@ -114,7 +119,10 @@ def _with_plain_texts(table: pa.Table, name: str, most_bytes: int) -> pa.Table:
 
 
 def _text_bytes(column: pa.ChunkedArray, name: str) -> int:
-    """Return how many bytes the texts of a dictionary column have once each row has its own."""
+    """Return how many bytes the texts of a dictionary column have once each row has its own.
+
+    Raises: Corrupt for a column of another type, or a long text.
+    """
     import pyarrow.compute as pc  # 40 ms, saved at startup
 
     kind = column.type

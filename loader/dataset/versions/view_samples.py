@@ -349,14 +349,16 @@ class ViewSamples:
         return self._keep_members(members)
 
     def _keep_members(self, members: Bools) -> SelectTable:
+        """Store the bitmap of the samples, and return its table; the stored one if another process was first."""
         packed = pack(members)
         try:
             save_view(self.version, self._path, packed, self.id)
         except AlreadyExists:
             # Another process stored a different result first: all ranks use that one.
-            saved = self._load()
-            if saved is not None:
-                return saved
+            stored = self._load()
+            if stored is not None:
+                return stored
+            # `views/` was deleted meanwhile. This process uses its own result, as it does if the root is read-only.
         return SelectTable(packed, len(self.version))
 
 

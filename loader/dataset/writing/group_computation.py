@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -96,15 +97,7 @@ class _Block:
 
 
 def _with_field_only(address: SampleAddress, field: str) -> SampleAddress:
-    return SampleAddress(
-        key=address.key,
-        version=address.version,
-        version_id=address.version_id,
-        part=address.part,
-        row=address.row,
-        ordinal=address.ordinal,
-        fields={field: address.fields[field]},
-    )
+    return replace(address, fields={field: address.fields[field]})
 
 
 def _row_addresses(

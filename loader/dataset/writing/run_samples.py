@@ -82,14 +82,15 @@ class RunKeys:
         return keys
 
     def without(self, keys: Set[str]) -> "RunKeys":
-        """Return these keys with `keys`, which are among them, as not live."""
+        """Return these keys, all live so far, with `keys` among them as not live."""
+        # Keys may share a hash, and `self.hashes` has it once for each of them: each removed key takes away one.
         removed_hashes = np.sort(hashes_of(keys))
-        first_positions = np.searchsorted(removed_hashes, removed_hashes)
-        # Keys may share a hash: the n-th of them removes the n-th of the equal hashes.
-        nth = np.arange(len(removed_hashes)) - first_positions  # int64 [keys]: number among the equal hashes
-        positions = np.searchsorted(self.hashes, removed_hashes)
-        positions += nth
-        hashes = np.delete(self.hashes, positions)
+        first_with_hash = np.searchsorted(removed_hashes, removed_hashes)
+        # int64 [removed keys]: 0 for the first key with a hash, 1 for the second one with the same hash
+        nth_with_hash = np.arange(len(removed_hashes)) - first_with_hash
+        # int64 [removed keys]: the position in `self.hashes` that each key takes away
+        removed_positions = np.searchsorted(self.hashes, removed_hashes) + nth_with_hash
+        hashes = np.delete(self.hashes, removed_positions)
         return RunKeys(hashes=hashes, tables=self.tables, not_live=keys)
 
 

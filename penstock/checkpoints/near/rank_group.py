@@ -87,7 +87,8 @@ class RankGroup:
         """
         self.is_apart = True
         while True:
-            if not self._is_everyone_ready():
+            all_ready = self._await_all_ready()
+            if not all_ready:
                 return False
             try:
                 group = distributed.new_group(
@@ -117,7 +118,7 @@ class RankGroup:
         for group in self._groups:
             distributed.destroy_process_group(group)
 
-    def _is_everyone_ready(self) -> bool:
+    def _await_all_ready(self) -> bool:
         """Write that this rank is ready, and wait for the others. Return False if `end` came first."""
         store = distributed.distributed_c10d._get_default_store()
         prefix = f"penstock/{self._name}/{self._n_joins}"

@@ -12,6 +12,7 @@ from loader.dataset.search.segment_reads import coverage, merge_segments, read_s
 from loader.dataset.search.segments import (
     SegmentKind,
     SegmentPart,
+    content_digest,
     list_segments,
     put_segment,
     segment_bytes,
@@ -71,6 +72,7 @@ def test_segment_is_read_as_it_was_written(root, kind):
     assert stored["row"].to_pylist()[:7] == [0, 1, 2, 3, 4, 0, 1]
     chunked = pa.concat_tables([table.slice(0, 7), table.slice(7)])
     assert segment_bytes(FOLDER, kind, parts, chunked) == segment_bytes(FOLDER, kind, parts, table)
+    assert content_digest(kind, parts, chunked) == content_digest(kind, parts, table)
 
 
 def test_coverage_of_an_extended_version_lacks_only_its_new_parts(root):

@@ -74,6 +74,8 @@ def open_fsspec(url: str, options: Mapping[str, object], spec: StoreSpec) -> Sto
 
 
 class FsspecStore(Opened):
+    """A store over a file system of fsspec."""
+
     def __init__(
         self,
         url: str,
@@ -91,10 +93,10 @@ class FsspecStore(Opened):
         any_key = f"{self._base}x"  # only its form counts: nothing is read
         self._strip = strips(self._fs, any_key)
         self._find_bucket = look_for_bucket(self._fs, self._base)
-        # `dropped` names the secrets of an opening, which its pickle leaves out. Those of the pickled opening that this
-        # one does not have are lacking, and errors name them.
-        own_secrets = store_spec(url, options).dropped
-        self._dropped_secrets = tuple(name for name in spec.dropped if name not in own_secrets)
+        # A pickle leaves the secrets out. After unpickling, `spec` names those of the first opening, and `options` has
+        # none of them, unless a caller adds them. Errors name the missing ones.
+        present_secrets = store_spec(url, options).dropped
+        self._missing_secrets = tuple(name for name in spec.dropped if name not in present_secrets)
 
     def get(self, key: str) -> Blob:
         for _ in range(WHOLE_READ_TRIES):
@@ -119,6 +121,7 @@ class FsspecStore(Opened):
                     f"{self.url}/{key}: the object was replaced since it was first read "
                     f"(etag {pin}, now {info.etag}); open the version again"
                 )
+            # The second condition is for an empty range, which has its length wherever it lies.
             if len(data) != nbytes or offset > info.nbytes:
                 raise Corrupt(f"{self.url}/{key}[{offset}:{offset + nbytes}]: it ends at byte {info.nbytes}")
             return Blob(data, pin)
@@ -132,6 +135,7 @@ class FsspecStore(Opened):
         pin = etag if etag is not None else self.head(key).etag
         data = [self.get_range(key, *read, pin).data for read in reads]
         if not reads:
+            # Without a range to read: an empty read reports an object that is missing or was replaced.
             self.get_range(key, 0, 0, pin)
         return [Blob(piece, pin) for piece in slice_reads(spans, reads, data)]
 
@@ -316,7 +320,7 @@ class FsspecStore(Opened):
         return None
 
     def _translate(self, error: Exception, what: str) -> StoreError:
-        return translate(error, what, self._dropped_secrets, self._runtime.secrets)
+        return translate(error, what, self._missing_secrets, self._runtime.secrets)
 
 
 def _list_entry(key: str, info: dict[str, Any]) -> ObjectInfo:

@@ -49,6 +49,7 @@ class KeyValueStore(Opened, ABC):
         self._check(key, blob, etag)
         data = blob.data[offset : offset + nbytes]
         # A slice after the end is shorter, and raises nothing.
+        # The second condition is for an empty range, which has its length wherever it lies.
         if len(data) != nbytes or offset > len(blob.data):
             raise Corrupt(
                 f"{self.url}/{key}[{offset}:{offset + nbytes}]: the object ends at byte {len(blob.data)}",

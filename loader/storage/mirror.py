@@ -193,7 +193,8 @@ class _Tried(Generic[T]):
 class MirroredStore:
     """A store over several stores. stores: the primary, which receives all writes, and its mirrors.
 
-    It has its own change tokens (`member.Pins`).
+    It has its own change tokens (`Pins`): an `etag` of its callers is one. Each member has another ETag for the same
+    object, `member_etag` here.
     """
 
     def __init__(self, stores: Sequence[Store], identity: Identity) -> None:
@@ -245,7 +246,11 @@ class MirroredStore:
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         check_span(key, offset, nbytes)
-        return self._blob(key, etag, lambda member, own: member.store.get_range(key, offset, nbytes, own))
+
+        def read(member: Member, member_etag: str | None) -> Blob:
+            return member.store.get_range(key, offset, nbytes, member_etag)
+
+        return self._blob(key, etag, read)
 
     def get_ranges(
         self, key: str, spans: Sequence[ByteRange], *, etag: str | None = None, **limits: Unpack[ReadLimits]
@@ -254,18 +259,21 @@ class MirroredStore:
             check_span(key, *span)
 
         def read(member: Member) -> list[Blob]:
-            own = self._pins.etag(member.number, key, etag)
-            blobs = member.store.get_ranges(key, spans, etag=own, **limits)
-            return [
-                Blob(data, self._pins.token(member.number, key, current, etag)) for data, current in blobs
-            ]
+            member_etag = self._pins.etag(member.number, key, etag)
+            pieces = []
+            for data, current in member.store.get_ranges(key, spans, etag=member_etag, **limits):
+                # Pinned once more: Changed is raised if another thread saw the object replaced meanwhile.
+                token = self._pins.token(member.number, key, current, pinned=etag)
+                pieces.append(Blob(data, token))
+            return pieces
 
         return self._fallback.read(key, read)
 
     def fill(self, key: str, offset: int, view: memoryview, etag: str | None = None) -> str:
         def read(member: Member) -> str:
-            current = fill_from(member.store, key, offset, view, self._pins.etag(member.number, key, etag))
-            return self._pins.token(member.number, key, current, etag)
+            member_etag = self._pins.etag(member.number, key, etag)
+            current = fill_from(member.store, key, offset, view, member_etag)
+            return self._pins.token(member.number, key, current, pinned=etag)
 
         return self._fallback.read(key, read)
 
@@ -286,15 +294,17 @@ class MirroredStore:
         self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
     ) -> tuple[list[bytes], str]:
         def read(member: Member) -> tuple[list[bytes], str]:
-            own = self._pins.etag(member.number, key, etag)
+            member_etag = self._pins.etag(member.number, key, etag)
             disk = as_disk(member.store)
             if disk is not None:
-                data, current = disk.read_each(key, spans, etag=own)
+                data, current = disk.read_each(key, spans, etag=member_etag)
             else:
-                blobs = member.store.get_ranges(key, [ByteRange(*span) for span in spans], etag=own)
+                ranges = [ByteRange(*span) for span in spans]
+                blobs = member.store.get_ranges(key, ranges, etag=member_etag)
                 data = [blob.data for blob in blobs]
                 current = blobs[0].etag
-            return data, self._pins.token(member.number, key, current, etag)
+            token = self._pins.token(member.number, key, current, pinned=etag)
+            return data, token
 
         return self._fallback.read(key, read)
 
@@ -310,11 +320,12 @@ class MirroredStore:
             return None
         try:
             self._members.admit(member)
-            current = disk.etag_of(key, self._pins.etag(member.number, key, etag))
+            member_etag = self._pins.etag(member.number, key, etag)
+            current = disk.etag_of(key, member_etag)
             if current is None:
                 return None
             member.served()
-            return self._pins.token(member.number, key, current, etag)
+            return self._pins.token(member.number, key, current, pinned=etag)
         except InvalidStore:  # the caller's mistake, which no other store would serve
             raise
         except StoreError:
@@ -322,9 +333,13 @@ class MirroredStore:
 
     def open_same(self, key: str, etag: str) -> int | None:
         member = self._on_disk
-        disk = None if member is None else as_disk(member.store)
-        own = None if member is None else self._pins.etag(member.number, key, etag)
-        return None if disk is None or own is None else disk.open_same(key, own)
+        if member is None:
+            return None
+        disk = as_disk(member.store)
+        member_etag = self._pins.etag(member.number, key, etag)
+        if disk is None or member_etag is None:
+            return None
+        return disk.open_same(key, member_etag)
 
     # writing
 
@@ -396,8 +411,10 @@ class MirroredStore:
 
     def _blob(self, key: str, etag: str | None, read: Callable[[Member, str | None], Blob]) -> Blob:
         def attempt(member: Member) -> Blob:
-            data, current = read(member, self._pins.etag(member.number, key, etag))
-            return Blob(data, self._pins.token(member.number, key, current, etag))
+            member_etag = self._pins.etag(member.number, key, etag)
+            data, current = read(member, member_etag)
+            token = self._pins.token(member.number, key, current, pinned=etag)
+            return Blob(data, token)
 
         return self._fallback.read(key, attempt)
 

@@ -18,6 +18,7 @@ from ..errors import InvalidStore, MissingDependency
 from ..keywords import did_you_mean
 from ..redaction import USERINFO, redact
 from .requests import Limiter, RetryBudget
+from .server_address import check_address
 from .store import Store, check_key
 
 # scheme -> "module:function"; the function takes (url, options, spec). Clients are imported on first use.
@@ -199,11 +200,14 @@ class Opened:
 def _refuse_secrets(url: str) -> None:
     for part in url.split("::"):
         try:
+            urlsplit(
+                url
+            )  # raises ValueError for some URLs whose parts are valid: the openers parse the whole
             parts = urlsplit(part)
             password = parts.password
             query = parts.query
         except ValueError as error:
-            raise InvalidStore(f"{redact(url)!r} is not a URL: {error}") from None
+            raise InvalidStore(f"{redact(url)!r} is not a URL: {error}", what="store URL") from None
         if password is not None:
             raise InvalidStore(
                 f"{redact(url)!r} carries a password; give it as an option or in the environment instead"
@@ -278,7 +282,6 @@ MOST = 1e9
 """Largest accepted number: 31 years, or more requests than sockets."""
 _ADDRESSES = {"endpoint", "base_url", "sts_endpoint", "metadata_endpoint", "msi_endpoint", "authority_host"}
 """obstore's names of options that are server addresses; "" means none."""
-_ADDRESS = re.compile(r"https?://(?:\[[0-9A-Fa-f:.]+\]|[^\s/?#@:\[\]\\]+)(?::(\d{1,5}))?(?:/[^\s?#]*)?")
 RETRY_OPTIONS = ("retry_deadline_s", "retry_base_s", "retry_cap_s", "max_concurrency")
 
 
@@ -374,24 +377,6 @@ def translate_options(
         translated[target] = value
         spellings[target] = name
     return translated
-
-
-def check_address(url: str, what: str, address: object) -> str:
-    """Return a server's address, checked because the client panics on an invalid one. what: the setting's name.
-
-    Raises: InvalidStore.
-    """
-    text = str(address)
-    match = _ADDRESS.fullmatch(text)
-    if match is None or int(match.group(1) or 0) > 65_535:
-        raise InvalidStore(
-            f"{url}: {what}={redact(text)!r} is not an address of a server; write http://host:port or https://host, "
-            "without a user",
-            what=what,
-            where=url,
-            given=text,
-        )
-    return text
 
 
 def bucket_and_prefix(url: str) -> tuple[str, str]:

@@ -247,6 +247,18 @@ def test_default_profile_is_found(tmp_path, monkeypatch):
     assert s3_config("s3://b", {}, here)[1]()["access_key_id"] == "AKDEF"
 
 
+def test_empty_variables_name_no_credentials_of_aws(tmp_path, monkeypatch):
+    """As for boto3: `docker compose` sets each variable of a list, some of them empty."""
+    empty = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_WEB_IDENTITY_TOKEN_FILE": ""}
+    environ = {**empty, **profiles(tmp_path, monkeypatch)}
+    lab = s3_config("s3://b", {}, {**environ, "AWS_PROFILE": "lab"})
+    assert lab[1]()["access_key_id"] == "AKLAB"
+    (tmp_path / "credentials").write_text(
+        "[default]\naws_access_key_id = AKDEF\naws_secret_access_key = sss\n"
+    )
+    assert s3_config("s3://b", {}, environ)[1]()["access_key_id"] == "AKDEF"
+
+
 def test_default_profile_that_fails_is_named(tmp_path, monkeypatch, caplog):
     here = profiles(tmp_path, monkeypatch)
     (tmp_path / "credentials").write_text("[default]\naws_access_key_id = AKDEF\n")
@@ -274,6 +286,10 @@ NOWHERE = {"CLOUDSDK_CONFIG": "/no/such/folder"}
 )
 def test_gcs_options(options, config):
     assert gcs_config("gs://b", options, NOWHERE) == (config, None)
+
+
+def test_empty_variable_names_no_credentials_of_google():
+    assert gcs_config("gs://b", {}, {**NOWHERE, "GOOGLE_APPLICATION_CREDENTIALS": ""}) == ({}, None)
 
 
 @pytest.mark.parametrize(
@@ -364,6 +380,9 @@ def test_azure_options(options, host, config):
             {"what": "options", "where": "memory://name", "given": ["x"], "accepted": "none"},
         ),
         ("memory://", {}, {"what": "URL", "given": "memory://"}),
+        # The parts around "::" are valid.
+        ("memory://b::[x", {}, {"what": "store URL"}),
+        ("file://b::[x", {}, {"what": "store URL"}),
         ("s3:///prefix", {}, {"what": "bucket", "where": "s3:///prefix", "given": "none"}),
         ("s3://b/../other", {}, {"what": "segment of a key", "where": "../other", "given": ".."}),
         ("s3://b/p?versionId=1", {}, {"what": "store URL", "given": "a query"}),
@@ -411,6 +430,14 @@ def test_close_name_of_an_option_is_suggested(url, option, suggestion: str):
             "http://",
         ),
         *("ftp://h", "http://user:PLANTED@h", "http://h?x=1", "http://[::1"),
+        *(
+            "http://[abc]:1",
+            "http://999.1.1.1",
+            "http://1.2.3.4.5:1",
+            "http://a|b",
+            "http://a%zz",
+            "http://h/a<b",
+        ),
     ],
 )
 @pytest.mark.parametrize(
@@ -438,7 +465,11 @@ def test_empty_address_is_none():
 
 
 @pytest.mark.parametrize(
-    "address", ["http://127.0.0.1:9000/", "https://[::1]:9000", "https://host/path/below"]
+    "address",
+    [
+        *("http://127.0.0.1:9000/", "https://[::1]:9000", "https://host/path/below"),
+        *("http://127.1:9000", "http://0x7f.1", "http://store_1.", "http://h/a|b"),
+    ],
 )
 def test_addresses_are_taken_as_they_are(address: str):
     assert s3_config("s3://b", {"endpoint_url": address}, NO_FILE)[0]["endpoint"] == address

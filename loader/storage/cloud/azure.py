@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import InvalidStore
-from ..spec import StoreSpec, bucket_and_prefix, check_address, store_runtime, translate_options
+from ..server_address import check_address
+from ..spec import StoreSpec, bucket_and_prefix, store_runtime, translate_options
 from ..store import Store
 from .connection import connector
 from .listing import azure_pages

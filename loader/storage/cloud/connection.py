@@ -60,7 +60,7 @@ class Connection:
                 # `from None`: the client's own text may hold signed URLs
                 path = self._base + key
                 raise translate(
-                    error, what, self._dropped_secrets(client), self._runtime.secrets, path
+                    error, what, self._missing_secrets(client), self._runtime.secrets, path
                 ) from None
 
         return self._retrier.call(once)
@@ -111,7 +111,7 @@ class Connection:
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _dropped_secrets(self, client: Client) -> Sequence[str]:
+    def _missing_secrets(self, client: Client) -> Sequence[str]:
         """Return the secret options that the store's spec lost on its way here, if the client has no credentials."""
         has_its_own = self._runtime.secrets or getattr(client, "credential_provider", None)
         return () if has_its_own else self._spec.dropped

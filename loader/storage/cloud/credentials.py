@@ -123,10 +123,11 @@ def credential_provider(
 ) -> Any:
     """Return a credential provider for obstore; None if obstore finds credentials itself or needs none.
 
-    Removes keys from `config`.
+    Moves explicit keys from `config` into a provider. An empty variable counts as none, as for boto3.
 
     Raises: InvalidStore; MissingDependency if a profile needs boto3.
     """
+    # In the order of the module's docstring.
     provider = options.get("credential_provider")
     if provider is not None and not callable(provider):
         raise InvalidStore(
@@ -138,24 +139,33 @@ def credential_provider(
         )
     profile = options.get("profile")
     anonymous = bool(config.get("skip_signature"))
-    explicit = _explicit(url, config)
-    if sum((provider is not None, bool(profile), anonymous or explicit is not None)) > 1:
+    explicit = _pop_explicit_keys(url, config)
+    is_explicit = anonymous or explicit is not None
+    n_given = sum((provider is not None, bool(profile), is_explicit))
+    if n_given > 1:
         raise InvalidStore(
             f"{url}: a profile, a credential_provider and explicit credentials (or anon) contradict; give one",
             what="credentials",
             where=url,
             accepted="one of profile, credential_provider and explicit credentials",
         )
-    if provider is not None or explicit is not None or anonymous:
-        return None if anonymous else provider or explicit
+    if anonymous:
+        return None
+    if provider is not None:
+        return provider
+    if explicit is not None:
+        return explicit
     if profile:
         return _boto_provider(url, str(profile))
-    if "AWS_ACCESS_KEY_ID" in environ:
+    if environ.get("AWS_ACCESS_KEY_ID"):
         return None
+    # Also an empty name, which boto3 refuses, too.
     if "AWS_PROFILE" in environ:
         return _boto_provider(url, environ["AWS_PROFILE"])
+    if environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
+        return None
     settings = profile_settings(environ)
-    if "AWS_WEB_IDENTITY_TOKEN_FILE" not in environ and any(settings.get(name) for name in _SAYS_CREDENTIALS):
+    if any(settings.get(name) for name in _SAYS_CREDENTIALS):
         try:
             return _boto_provider(url, "default")
         except (InvalidStore, MissingDependency) as error:
@@ -186,8 +196,11 @@ def profile_settings(environ: Mapping[str, str], profile: str | None = None) -> 
     return settings
 
 
-def _explicit(url: str, config: dict[str, Any]) -> Callable[[], dict[str, Any]] | None:
-    """Return keys from `config` as a provider: obstore would mix them with AWS_SESSION_TOKEN."""
+def _pop_explicit_keys(url: str, config: dict[str, Any]) -> Callable[[], dict[str, Any]] | None:
+    """Remove keys from `config`; return their provider, or None without keys.
+
+    As configuration, obstore would mix them with AWS_SESSION_TOKEN.
+    """
     keys = {name: config.pop(name, None) for name in ("access_key_id", "secret_access_key", "session_token")}
     if keys == dict.fromkeys(keys):
         return None

@@ -71,7 +71,8 @@ def gcs_config(
         raise InvalidStore(f"{url}: credential_provider is a {type(provided).__name__}; give a function")
     if provided is not None or any(config.get(name) for name in _EXPLICIT):
         return config, provided
-    file = config.get("application_credentials") or environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    # An empty variable counts as none, as for google-auth.
+    file = config.get("application_credentials") or environ.get("GOOGLE_APPLICATION_CREDENTIALS") or None
     if file is None and not any(environ.get(name.upper()) for name in _OWN_VARIABLES):
         home = Path(environ.get("CLOUDSDK_CONFIG", "~/.config/gcloud")).expanduser()
         file = usual if (usual := home / "application_default_credentials.json").exists() else None

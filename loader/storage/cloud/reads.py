@@ -119,24 +119,34 @@ class ReadStore(Opened):
         self, key: str, spans: Sequence[ByteRange], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
         reads = plan_reads(spans, **limits)
-        if len(reads) > 1:
-            pool = self._connection.workers()
-            rest = [
-                pool.submit(copy_context().run, partial(self.get_range, key, *read, etag=etag))
-                for read in reads[1:]
-            ]
-            try:
-                blobs = [self.get_range(key, *reads[0], etag), *(future.result() for future in rest)]
-            finally:
-                for future in rest:
-                    future.cancel()
+        if not reads:
+            # An empty read reports an object that is missing or was replaced, and has the etag.
+            reads = [ByteRange(0, 0)]
+        if len(reads) == 1:
+            blobs = [self.get_range(key, *reads[0], etag=etag)]
         else:
-            blobs = [self.get_range(key, *(reads[0] if reads else ByteRange(0, 0)), etag)]
+            blobs = self._get_concurrently(key, reads, etag)
         current = blobs[0].etag
         for blob in blobs:
             self._check_pin(key, blob.etag, current)  # even without a pin, no result mixes two objects
         pieces = slice_reads(spans, reads, [blob.data for blob in blobs])
         return [Blob(piece, current) for piece in pieces]
+
+    def _get_concurrently(self, key: str, reads: Sequence[ByteRange], etag: str | None) -> list[Blob]:
+        """Read several ranges at once, the first in this thread."""
+        first, *others = reads
+        pool = self._connection.workers()
+        futures = []
+        for read in others:
+            get = partial(self.get_range, key, *read, etag=etag)
+            futures.append(pool.submit(copy_context().run, get))
+        try:
+            blobs = [self.get_range(key, *first, etag=etag)]
+            blobs.extend(future.result() for future in futures)
+        finally:
+            for future in futures:
+                future.cancel()
+        return blobs
 
     @property
     def follows(self) -> bool:

@@ -18,12 +18,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Forbidden, InvalidStore, ObjectNotFound, StoreError
+from ..server_address import check_address
 from ..spec import (
     RUNTIME_OPTIONS,
     Runtime,
     StoreSpec,
     bucket_and_prefix,
-    check_address,
     store_runtime,
     translate_options,
 )

@@ -290,11 +290,13 @@ class LocalStore(Opened):
         try:
             current = self._check_pin(key, status, etag)
             nbytes_read = status.st_size if nbytes is None else nbytes
-            return Blob(self._pread(key, descriptor, status.st_size, offset, nbytes_read), current)
+            data = self._pread(key, descriptor, status.st_size, offset, nbytes_read)
+            return Blob(data, current)
         finally:
             os.close(descriptor)
 
-    def _pread(self, key: str, descriptor: int, size: int, offset: int, nbytes: int) -> bytes:
+    def _pread(self, key: str, descriptor: int, file_bytes: int, offset: int, nbytes: int) -> bytes:
+        """Read a range of an open file. file_bytes: its size when it was opened. Raises: Corrupt; as `disk_error`."""
         count_request()
         try:
             data = os.pread(descriptor, nbytes, offset)
@@ -302,12 +304,13 @@ class LocalStore(Opened):
                 data = _pread_rest(descriptor, data, offset, nbytes)
         except OSError as error:
             raise disk_error("read", self._base + key, error) from error
-        if len(data) != nbytes or offset > size:
+        # The second condition is for an empty range, which has its length wherever it lies.
+        if len(data) != nbytes or offset > file_bytes:
             raise Corrupt(
-                f"{self._base}{key}[{offset}:{offset + nbytes}]: the file ends at byte {size}",
+                f"{self._base}{key}[{offset}:{offset + nbytes}]: the file ends at byte {file_bytes}",
                 what="bytes",
                 where=f"{self._base}{key}",
-                given=size,
+                given=file_bytes,
                 accepted=offset + nbytes,
             )
         return data

@@ -22,7 +22,7 @@ from . import range_reads, slow_reads, store_check
 from .node_check import CheckStatus, NodeCheckResult, run_check, run_limited, worst
 from .range_reads import ObjectRange, RangeReads, request_text
 from .store_check import random_fields
-from .suspects import MINUTE_US, NodeFault, Suspect, is_node
+from .suspects import MINUTE_US, SLOW_READS, NodeFault, Suspect, is_node
 from .version_ranges import version_crcs
 
 READS = 2_000
@@ -54,7 +54,7 @@ class NodeProof:
     is_testable: bool = True
     """False if no version has the ranges any more, as after a takedown: a later comparison finds none either."""
     is_slowness: bool = False
-    """True if it is by times, which a busy minute could explain: one more sign has to confirm it."""
+    """True if it is bad by its times. A busy minute could explain them: one more sign has to confirm it."""
 
 
 class NodeProver:
@@ -66,7 +66,7 @@ class NodeProver:
 
     def prove(self, suspect: Suspect) -> NodeProof:
         """Return whether the suspect is bad."""
-        if suspect.sign == "slow reads":
+        if suspect.sign == SLOW_READS:
             reads = self._compare_times(suspect.node, suspect.others)
         else:
             reads = self._compare(suspect.node, suspect.faults)
@@ -80,7 +80,7 @@ class NodeProver:
         words = "; ".join([reads.text, *(f"{one.check}: {one.text}" for one in results)])
         is_tested = reads.is_tested
         # A slow node is refuted by its times. Elsewhere the check that failed before may be unknown now.
-        if suspect.sign != "slow reads" and worst(results) is CheckStatus.UNKNOWN:
+        if suspect.sign != SLOW_READS and worst(results) is CheckStatus.UNKNOWN:
             is_tested = False
         return NodeProof(is_bad=False, text=words, evidence=checked, is_tested=is_tested)
 
@@ -290,13 +290,14 @@ class ProofQueue:
         """Node -> the suspicion that its last proof confirmed."""
         self.unconfirmed: set[str] = set()
         """Nodes that one measurement found slow: intervals of another run, or a second measurement, confirm it."""
-        self._tried: dict[tuple[str, str], tuple[int, int]] = {}  # node, sign -> its time, time of the proof
+        # (node, kind of sign) -> (time of the newest sign, time of the proof)
+        self._tried: dict[tuple[str, str], tuple[int, int]] = {}
 
     def due(self, suspects: Sequence[Suspect], now_us: int, most: int = PROOFS) -> list[Suspect]:
         """Return the suspects to prove now. Proofs of nodes that are no longer suspects are dropped."""
         nodes = {suspect.node for suspect in suspects}
         self.proved = {node: pair for node, pair in self.proved.items() if node in nodes}
-        self.unconfirmed &= {suspect.node for suspect in suspects if suspect.sign == "slow reads"}
+        self.unconfirmed &= {suspect.node for suspect in suspects if suspect.sign == SLOW_READS}
         waiting = [suspect for suspect in suspects if now_us >= self._next_us(suspect)]
         by_age = sorted(waiting, key=lambda suspect: self._proof_us(suspect))
         # Stable: of equally accused suspects the one with the oldest proof leads.
@@ -309,35 +310,40 @@ class ProofQueue:
 
     def add(self, suspect: Suspect, proof: NodeProof, now_us: int) -> None:
         """Note a proof. A later one refutes an earlier one of the same sign."""
-        self._tried[suspect.node, suspect.sign] = suspect.at_us, now_us
-        # One slow measurement may be a neighbour's copy on the same network.
-        if proof.is_slowness and suspect.runs < 2 and suspect.node not in self.unconfirmed:
-            self.unconfirmed.add(suspect.node)
+        node = suspect.node
+        self._tried[node, suspect.sign] = suspect.at_us, now_us
+        # One slow measurement may be a neighbour's copy on the same network. Another one, or another run, confirms it.
+        needs_confirmation = proof.is_slowness and suspect.runs < 2
+        is_first = node not in self.unconfirmed
+        if needs_confirmation and is_first:
+            self.unconfirmed.add(node)
             return
-        if suspect.sign == "slow reads" and proof.is_tested:
-            self.unconfirmed.discard(suspect.node)
+        # From here on, a measurement confirms that a node is slow, or refutes it.
+        if suspect.sign == SLOW_READS and proof.is_tested:
+            self.unconfirmed.discard(node)
         if proof.is_bad:
-            self.proved[suspect.node] = suspect, proof
-        elif (
-            proof.is_tested
-            and suspect.node in self.proved
-            and self.proved[suspect.node][0].sign == suspect.sign
-        ):
-            del self.proved[suspect.node]
+            self.proved[node] = suspect, proof
+            return
+        if proof.is_tested and node in self.proved:
+            proved_suspect, _ = self.proved[node]
+            if proved_suspect.sign == suspect.sign:
+                del self.proved[node]
 
     def open_suspects(self, suspects: Collection[Suspect]) -> set[str]:
-        """Return the nodes that are proved bad, that one measurement found slow, or whose suspicion has no proof yet.
+        """Return the nodes that count as suspects when `caps` looks for a common cause: many at once have one.
 
-        A suspect whose proofs test nothing is not among them. Many such nodes at once have a common cause.
+        These are proved bad, or one measurement found them slow, or their suspicion has had no proof yet. A suspicion
+        whose proof tested nothing does not count.
         """
         untried = {one.node for one in suspects if (one.node, one.sign) not in self._tried}
         return untried | self.unconfirmed | self.proved.keys()
 
     def _proof_us(self, suspect: Suspect) -> int:
-        return self._tried.get((suspect.node, suspect.sign), (0, 0))[1]
+        _, proof_us = self._tried.get((suspect.node, suspect.sign), (0, 0))
+        return proof_us
 
     def _next_us(self, suspect: Suspect) -> int:
-        at_us, tried_us = self._tried.get((suspect.node, suspect.sign), (0, -PROVE_AGAIN_US))
+        sign_us, proof_us = self._tried.get((suspect.node, suspect.sign), (0, -PROVE_AGAIN_US))
         # A slow node has a new sign each minute, and its measurement burdens two other nodes.
-        is_new = suspect.at_us > at_us and suspect.node not in self.proved and suspect.sign != "slow reads"
-        return 0 if is_new else tried_us + PROVE_AGAIN_US
+        is_new = suspect.at_us > sign_us and suspect.node not in self.proved and suspect.sign != SLOW_READS
+        return 0 if is_new else proof_us + PROVE_AGAIN_US

@@ -60,7 +60,7 @@ class RangeReads:
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> "RangeReads":
-        """Return the counts of another process. Raises: KeyError, TypeError, ValueError."""
+        """Return the counts of another process. Raises: one of `DAMAGED` for a damaged one."""
         crcs = [Counter({str(crc): int(times) for crc, times in counter.items()}) for counter in body["crcs"]]
         if any(times < 0 for counter in crcs for times in counter.values()):
             raise ValueError("a count is below 0")

@@ -147,18 +147,22 @@ class SignReader:
         return newest
 
     def _read_checks(self, now_us: int, nodes: Collection[str] | None) -> None:
+        """Read the new checks, and keep each node's newest one while it is recent. nodes: as for `read`."""
         for info in self._checks.new(now_us):
             try:
                 check = parse_failed_check(self._store, info, now_us)
             except Corrupt as error:
                 _log.warning("%s", error)
                 continue
-            if is_node(check.node) and (nodes is None or check.node in nodes):
-                newest = self._failed_checks.get(check.node, check)
-                self._failed_checks[check.node] = max(newest, check, key=lambda each: each.at_us)
+            if not is_node(check.node) or (nodes is not None and check.node not in nodes):
+                continue
+            former = self._failed_checks.get(check.node)
+            if former is None or check.at_us > former.at_us:
+                self._failed_checks[check.node] = check
         recent = [check for check in self._failed_checks.values() if check.at_us > now_us - RECENT_US]
-        recent = heapq.nlargest(MOST_SIGNS, recent, key=lambda check: check.at_us)
-        self._failed_checks = {check.node: check for check in reversed(recent)}
+        # Bounded: without `nodes`, the record's writers may name any number of them.
+        newest = heapq.nlargest(MOST_SIGNS, recent, key=lambda check: check.at_us)
+        self._failed_checks = {check.node: check for check in newest}
 
 
 def parse_failed_check(store: Store, info: ObjectInfo, now_us: int) -> FailedCheck:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 MINUTE_US = 60_000_000
 FAULTS = 3
@@ -35,6 +35,8 @@ _CRC = re.compile(r"(?:[0-9a-f]{8})?")
 LONGEST = 1024
 """Most characters of an address, and of a store's URL."""
 Sign = Literal["wrong reads", "slow reads", "loss", "crashes", "check"]
+SLOW_READS: Final = "slow reads"
+"""The sign that is proved by times."""
 
 
 def is_node(name: object) -> bool:
@@ -274,7 +276,7 @@ def _slow_reads(
             text += f", in {runs} runs"
         yield Suspect(
             node=node,
-            sign="slow reads",
+            sign=SLOW_READS,
             at_us=newest.ended_us,
             text=text,
             # The last intervals may be of several runs, none of which has enough for itself.

@@ -22,7 +22,7 @@ from .control import NodeControl, NodeState
 from .notices import Notices, Subject
 from .proof import NodeProof, NodeProver, ProofQueue, case_evidence
 from .signs import Losses, SignReader, Spans
-from .suspects import ALERT_EVERY_US, Suspect, suspects
+from .suspects import ALERT_EVERY_US, SLOW_READS, Suspect, suspects
 
 _log = logging.getLogger(__name__)
 REVIEW_S = 15.0
@@ -130,8 +130,8 @@ class NodeWatch:
 
     def _prove(self, result: NodeReview, suspect: Suspect, states: dict[str, NodeState]) -> None:
         """Prove or refute a suspicion, and add what came of it to the review."""
-        if suspect.sign == "slow reads":
-            suspect = replace(suspect, others=_healthy(suspect.others, states, result.suspects))
+        if suspect.sign == SLOW_READS:
+            suspect = replace(suspect, others=_healthy(states, result.suspects, first=suspect.others))
         try:
             proof = self._prover.prove(suspect)
         except InvalidCluster:  # the cluster's file is to blame, for each node
@@ -145,7 +145,7 @@ class NodeWatch:
         if suspect.node in self._proofs.unconfirmed:
             text += "; it is drained if a second measurement, 10 min later, or another run confirms it"
         self._say(result, suspect.node, suspect.sign, text)
-        if suspect.sign == "slow reads" and (proof.is_bad or not proof.is_tested):
+        if suspect.sign == SLOW_READS and (proof.is_bad or not proof.is_tested):
             self._alert(result, f"{suspect.node} slow", f"slow node {text}", utc_us())
 
     def _say(self, result: NodeReview, name: str, kind: str, text: str) -> None:
@@ -257,11 +257,11 @@ class NodeWatch:
                 self._resume(result, node, number)
 
     def _is_clean(self, result: NodeReview, node: str, number: int, states: dict[str, NodeState]) -> bool:
-        """Return whether a drained node passes its checks. number: of its case, which names them."""
-        is_slow = self._book.sign(number) == "slow reads"
+        """Return whether a drained node passes its checks. number: of its case, which has the ranges to read."""
+        is_slow = self._book.sign(number) == SLOW_READS
         healthy = None
         if is_slow:
-            healthy = _healthy((), states, result.suspects)
+            healthy = _healthy(states, result.suspects)
         try:
             return self._prover.is_clean(node, self._book.faults(number), healthy)
         except InvalidCluster:
@@ -294,14 +294,14 @@ def _ours(states: dict[str, NodeState]) -> dict[str, int]:
 
 
 def _healthy(
-    first: Sequence[str], states: dict[str, NodeState], suspects: Sequence[Suspect]
+    states: dict[str, NodeState], suspects: Sequence[Suspect], first: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return nodes in service without a sign against them, in random order. first: nodes to put first."""
     accused = {suspect.node for suspect in suspects}
     healthy = [node for node, state in states.items() if state.in_service and node not in accused]
     # Random, so that the same two nodes do not bear every measurement.
     random.SystemRandom().shuffle(healthy)
-    # Nodes of the suspect's own intervals first: they read the same data at the same time.
+    # `first`: nodes of the suspect's own intervals read the same data at the same time.
     return tuple(sorted(healthy, key=lambda node: node not in first))
 
 

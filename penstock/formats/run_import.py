@@ -416,7 +416,7 @@ class _Import:
             f"data/{txn}/{FOLDER}",
             parts,
             self._agree(parts, members) if members else None,
-            None,
+            objects=None,
             parent=self.parent,
             to_exclude=self.since.left_out(self.parent),
             producer=producer if labels is None else {**producer, "labels": list(labels)},

@@ -126,7 +126,7 @@ class Sequences:
                     STARTS: _starts(pieces, own),
                 }
                 for column, (field, _, _) in enumerate(self._packing.layout):
-                    array = self._layout(
+                    array = self._field_of_sequence(
                         pieces,
                         own,
                         documents,
@@ -162,12 +162,12 @@ class Sequences:
     ) -> Documents:
         """Return the documents of pieces. known: documents that were read before."""
         columns = (pieces.document.tolist(), pieces.tokens.tolist())
-        tokens = dict(zip(*columns, strict=True))  # document -> its tokens
+        n_tokens_by_document = dict(zip(*columns, strict=True))
         documents: Documents = {}
-        for ordinal in tokens.keys() & known.keys():
+        for ordinal in n_tokens_by_document.keys() & known.keys():
             documents[ordinal] = known[ordinal]
         # In the order of storage, so that neighbours share a request.
-        missing = sorted(tokens.keys() - known.keys())
+        missing = sorted(n_tokens_by_document.keys() - known.keys())
         addresses = self._version.address(
             np.array(missing, np.int64),
             self._packing.fields,
@@ -175,8 +175,8 @@ class Sequences:
         data = read_fields(self._version.shard_store, addresses)
         for ordinal, address, stored in zip(missing, addresses, data, strict=True):
             values: list[np.ndarray] = []
+            n_tokens = n_tokens_by_document[ordinal]
             for field, _, dtype in self._packing.layout:
-                n_tokens = tokens[ordinal]
                 row_shape = self._packing.shapes.get(field, ())
                 array = _decode(
                     address.describe(field),
@@ -189,7 +189,7 @@ class Sequences:
             documents[ordinal] = tuple(values)
         return documents
 
-    def _layout(
+    def _field_of_sequence(
         self,
         pieces: DocumentPieces,
         own: range,

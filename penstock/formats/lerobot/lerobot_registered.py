@@ -260,8 +260,8 @@ class EpisodeParts:
                 txn,
                 f"data/{txn}/registered",
                 parts,
-                None,
-                ObjectsTable(
+                samples=None,
+                objects=ObjectsTable(
                     table=foreign_table(object_rows(self.store, place, shards)),
                     facts={"registered": canonical(dict(chosen)).decode()},
                 ),

@@ -100,7 +100,7 @@ def forecast(totals: Sequence[float]) -> Forecast | None:
 def student_t(confidence: float, freedom: int) -> float:
     """Return the two-sided quantile of Student's t: within 0.1 % for 4 degrees of freedom or more."""
     z: float = NormalDist().inv_cdf((1 + confidence) / 2)
-    # Hill's expansion around the normal quantile; term k is divided by freedom ** k.
+    # The expansion 26.7.5 around the normal quantile; term k is divided by freedom ** k.
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,

@@ -95,5 +95,5 @@ def _check_price(path: str, name: str, value: object) -> None:
     if not is_number or not 0 <= value < MOST_PRICE:  # type: ignore[operator]
         shown = clean(value, 40)
         raise InvalidRuntime(
-            f"--prices {path}: {name} = {shown}; a number from 0 to 1,000,000 is needed",
+            f"--prices {path}: {name} = {shown}; a number from 0 to below {MOST_PRICE:,.0f} is needed",
         )

@@ -312,7 +312,11 @@ def _job(values: Sequence[str], line: int) -> AccountedJob:
 
 
 def _whole(fields: dict[str, str], name: str) -> int:
-    text = fields[name]
+    return _parse_whole(fields[name], name)
+
+
+def _parse_whole(text: str, name: str) -> int:
+    """Return a whole number. name: of its field, for the error. Raises: Corrupt."""
     # 12 digits of seconds fit into int64 as microseconds. `isdigit` also accepts digits of other scripts.
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
         raise Corrupt(
@@ -337,9 +341,10 @@ def _gpus(tres: str) -> tuple[int, str]:
     for item in filter(None, tres.split(",")):
         name, _, count = item.partition("=")
         if name == "gres/gpu":
-            total = _whole({item: count}, item)
+            total = _parse_whole(count, item)
         elif name.startswith("gres/gpu:"):
-            kinds[name.partition(":")[2]] = _whole({item: count}, item)
+            kind = name.removeprefix("gres/gpu:")
+            kinds[kind] = _parse_whole(count, item)
     # `gres/gpu` counts all kinds, so the kinds are not added to it.
     if total is None:
         total = sum(kinds.values())

@@ -6,7 +6,7 @@ and objects of one mask are added up.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -130,39 +130,60 @@ class StoredBytes:
 def stored_bytes(store: Store, state: State) -> StoredBytes:
     """Return the bytes that each set of versions names, without manifests and the log; indexes and maps are included.
 
-    Costs a request per version, and one per table of shards or of registered objects, however many versions share it;
-    and as `list_derived`. Memory: 0.9 KB per shard. Raises: Corrupt or ObjectNotFound if a version's objects are
-    unknown.
+    Costs a request per version, a request per table of shards or of registered objects, however many versions share
+    it, and the requests of `list_derived`. Memory: 0.9 KB per shard. Raises: Corrupt or ObjectNotFound if a version's
+    objects are unknown.
     """
-    # In the order of publication: `_oldest` takes the lowest bit of a mask.
-    records = sorted(protected(state, []).values(), key=lambda record: record.n)
-    versions = list[CountedVersion]()
-    # Path of a table -> its bytes, and the mask of the versions that name it.
-    sizes = dict[str, int]()
-    masks = defaultdict[str, int](int)
-    # Path -> table of shards, and of registered objects.
-    shards = dict[str, TableFile]()
-    foreign = dict[str, TableFile]()
-    with DaemonPool(READ_AHEAD, "penstock-usage") as pool:
-        manifests = pool.map(lambda record: read_manifest(store, record.manifest, record.sha256), records)
-        for place, (record, manifest) in enumerate(zip(records, manifests, strict=True)):
-            versions.append(_count(record, manifest))
-            for reference in table_references(manifest):
-                sizes[reference.path] = reference.nbytes
-                masks[reference.path] |= 1 << place
-            for name, files in (("shards", shards), ("foreign", foreign)):
-                files.update({file["path"]: TableFile.from_json(file) for file in manifest.get(name, ())})
+    # Without leases: a retired version that a process still reads is collected once that process ends.
+    staying = protected(state, leases=[])
+    named = _read_manifests(store, staying.values())
     shared = Counter[int]()
-    for path, size in sizes.items():
-        shared[masks[path]] += size
-    objects = list(_objects(store, shards, ("path", "nbytes"), ("index_path", "index_nbytes")))
-    shard_masks = [masks[path] for path in shards]
+    for path, nbytes in named.table_nbytes.items():
+        shared[named.masks[path]] += nbytes
+    # The column `table` of these objects is a position in `shard_masks`, or in `foreign_masks`.
+    shard_objects = list(_objects(store, named.shards, ("path", "nbytes"), ("index_path", "index_nbytes")))
+    shard_masks = [named.masks[path] for path in named.shards]
+    foreign_objects = list(_objects(store, named.foreign, ("path", "nbytes")))
+    foreign_masks = [named.masks[path] for path in named.foreign]
     # A Counter's `update` adds.
-    shared.update(_by_mask(objects, shard_masks))
-    shared.update(_derived_bytes(store, objects, shard_masks))
-    registered_objects = list(_objects(store, foreign, ("path", "nbytes")))
-    registered = _by_mask(registered_objects, [masks[path] for path in foreign])
-    return StoredBytes(versions=versions, shared=shared, registered=registered)
+    shared.update(_by_mask(shard_objects, shard_masks))
+    shared.update(_derived_bytes(store, shard_objects, shard_masks))
+    registered = _by_mask(foreign_objects, foreign_masks)
+    return StoredBytes(versions=named.versions, shared=shared, registered=registered)
+
+
+@dataclass(slots=True, kw_only=True)
+class _NamedTables:
+    """What the manifests of some versions name."""
+
+    versions: list[CountedVersion] = field(default_factory=list)
+    """Versions, the oldest first."""
+    table_nbytes: dict[str, int] = field(default_factory=dict)
+    """Path of a table -> its bytes."""
+    masks: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Path of a table -> mask of the versions that name it."""
+    shards: dict[str, TableFile] = field(default_factory=dict)
+    """Path -> table of shards."""
+    foreign: dict[str, TableFile] = field(default_factory=dict)
+    """Path -> table of registered objects."""
+
+
+def _read_manifests(store: Store, records: Iterable[VersionRecord]) -> _NamedTables:
+    named = _NamedTables()
+    # In the order of publication: `_oldest` takes the lowest bit of a mask.
+    by_age = sorted(records, key=lambda record: record.n)
+    with DaemonPool(READ_AHEAD, "penstock-usage") as pool:
+        manifests = pool.map(lambda record: read_manifest(store, record.manifest, record.sha256), by_age)
+        for place, (record, manifest) in enumerate(zip(by_age, manifests, strict=True)):
+            named.versions.append(_count(record, manifest))
+            for reference in table_references(manifest):
+                named.table_nbytes[reference.path] = reference.nbytes
+                named.masks[reference.path] |= 1 << place
+            for file in manifest.get("shards", ()):
+                named.shards[file["path"]] = TableFile.from_json(file)
+            for file in manifest.get("foreign", ()):
+                named.foreign[file["path"]] = TableFile.from_json(file)
+    return named
 
 
 def _count(record: VersionRecord, manifest: Mapping[str, Any]) -> CountedVersion:

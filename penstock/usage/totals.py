@@ -93,10 +93,11 @@ class UsageRow:
 
 def job_usage(job: AccountedJob, now_us: int, *, first: bool = True) -> StartUsage:
     """Return what a start of a Slurm job used. first: True for the start that counts what its job asked for."""
-    begun_us = job.begun_us or job.submitted_us
-    ended_us = job.ended_us or now_us
-    # A job without a limit of its own counts as having asked for the time that it took.
-    limit_s = job.limit_s or (ended_us - begun_us) / 1e6
+    ended_us = now_us if job.ended_us is None else job.ended_us
+    limit_s = float(job.limit_s)
+    # A job without a limit of its own counts as having asked for the time that it took: none before its start.
+    if not job.limit_s and job.begun_us is not None:
+        limit_s = (ended_us - job.begun_us) / 1e6
     asked_gpus = job.asked_gpus
     # Before its start, a job counts with the GPUs that it asks for.
     if not asked_gpus and job.begun_us is None:
@@ -113,7 +114,7 @@ def job_usage(job: AccountedJob, now_us: int, *, first: bool = True) -> StartUsa
         gpu_type=job.gpu_type,
         submitted_us=job.submitted_us,
         begun_us=job.begun_us,
-        ended_us=now_us if job.ended_us is None else job.ended_us,
+        ended_us=ended_us,
         nodes=job.nodes,
         gpus=job.gpus,
         asked_gpu_s=asked_gpu_s,
@@ -138,8 +139,8 @@ def group_usage(by: str, starts: Iterable[StartUsage], since_us: int, until_us: 
         for name in KEYS[by](start):
             groups[name].append(start)
     rows = [usage_row(name, group, since_us, until_us) for name, group in groups.items()]
-    # Starts outside the period leave rows of zeros.
-    used = [row for row in rows if row.starts or row.queue_hours or row.asked]
+    # Starts outside the period leave rows of zeros. One that failed at once has only its failure.
+    used = [row for row in rows if row.starts or row.queue_hours or row.asked or row.failures]
     return sorted(used, key=lambda row: (-row.allocated, -row.node_hours, row.name))
 
 

@@ -59,6 +59,21 @@ def test_waiting_job_has_queue_hours_only():
     assert row.failures_per_1000_node_days is None
 
 
+@pytest.mark.parametrize(("state", "ended"), [("PENDING", "Unknown"), ("CANCELLED", "10800")])
+def test_job_without_a_limit_asks_for_nothing_before_it_begins(state: str, ended: str) -> None:
+    line = f"7|w|ann|vision|normal|batch|{state}|3600|Unknown|4|None assigned|gres/gpu=8|||None|{ended}"
+    (job,) = parse_jobs(line)
+    row = usage_row("", [job_usage(job, 3 * H)], 0, 3 * H)
+    assert (row.queue_hours, row.asked) == (2, 0)
+
+
+def test_start_that_fails_at_once_has_a_row():
+    line = "7|w|ann|vision|normal|batch|FAILED|3600|3600|1|m1||||NonZeroExitCode|3600"
+    (job,) = parse_jobs(line)
+    (row,) = group_usage("user", [job_usage(job, 3 * H)], 0, 3 * H)
+    assert (row.name, row.starts, row.failures) == ("ann", 0, 1)
+
+
 def test_requeued_job_asks_once():
     lines = [
         f"7|w|ann|vision|normal|batch|{state}|{begun}|{begun}|1|m1|gres/gpu=2|gres/gpu=2|600|None|{begun + 3600}"

@@ -93,8 +93,8 @@ class FsspecStore(Opened):
         any_key = f"{self._base}x"  # only its form counts: nothing is read
         self._strip = strips(self._fs, any_key)
         self._find_bucket = look_for_bucket(self._fs, self._base)
-        # A pickle leaves the secrets out. After unpickling, `spec` names those of the first opening, and `options` has
-        # none of them, unless a caller adds them. Errors name the missing ones.
+        # A pickle leaves the secrets out. After unpickling, `spec` names the secrets of the first opening, and
+        # `options` has none of them, unless a caller adds them. Errors name the missing ones.
         present_secrets = store_spec(url, options).dropped
         self._missing_secrets = tuple(name for name in spec.dropped if name not in present_secrets)
 

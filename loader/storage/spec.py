@@ -18,7 +18,6 @@ from ..errors import InvalidStore, MissingDependency
 from ..keywords import did_you_mean
 from ..redaction import USERINFO, redact
 from .requests import Limiter, RetryBudget
-from .server_address import check_address
 from .store import Store, check_key
 
 # scheme -> "module:function"; the function takes (url, options, spec). Clients are imported on first use.
@@ -347,6 +346,8 @@ def translate_options(
 
     Raises: InvalidStore for an unknown name, contradictory names, or an invalid address.
     """
+    from .server_address import check_address  # not needed for a local store
+
     translated: dict[str, Any] = {}
     spellings: dict[str, str] = {}
     for name, value in options.items():

@@ -154,7 +154,7 @@ def stored_bytes(store: Store, state: State) -> StoredBytes:
 
 @dataclass(slots=True, kw_only=True)
 class _NamedTables:
-    """What the manifests of some versions name."""
+    """Versions, and the tables that their manifests name."""
 
     versions: list[CountedVersion] = field(default_factory=list)
     """Versions, the oldest first."""

@@ -19,13 +19,13 @@ from loader.run.recipe.recipe import stored_view
 from loader.storage.mirror import primary_store
 from loader.storage.requests import patient
 
-from . import marker
+from . import marker, set_aside
 from .marker import Checkpoint
 from .near.session import NearSession
 from .parts import PART_BYTES, Index, decode_index
 from .ranks import first_error, from_first_rank
 from .retention import CheckpointRetention
-from .set_aside import SetAside, set_damaged_aside
+from .set_aside import SetAside
 from .state_names import names_apart
 
 if TYPE_CHECKING:
@@ -327,10 +327,10 @@ class Checkpoints:
     def set_damaged_aside(self, damage: CorruptCheckpoint, *, by: str) -> SetAside:
         """Set a checkpoint aside that `load` found damaged; its bytes stay. Call it on one rank.
 
-        Raises: CorruptCheckpoint without an earlier checkpoint; Corrupt if it is intact, or the second of its step;
-        StoreError.
+        Raises: CorruptCheckpoint without an earlier checkpoint; Corrupt if it is intact, or if a start set a checkpoint
+        of this step aside before; StoreError.
         """
-        return set_damaged_aside(self._store, damage, by)
+        return set_aside.set_damaged_aside(self._store, damage, by)
 
     def reader(self, step: int, *, partial: bool = False) -> "CheckpointReader":
         """Return a reader for torch.distributed.checkpoint.load.

@@ -124,8 +124,8 @@ def set_aside(
 def set_damaged_aside(store: Store, damage: CorruptCheckpoint, by: str) -> SetAside:
     """Set a checkpoint aside that this process finds damaged as well, if an earlier one exists.
 
-    Raises: CorruptCheckpoint if there is no earlier one; Corrupt if it is intact here, or was set aside before;
-    StoreError, which proves no damage.
+    Raises: CorruptCheckpoint if there is no earlier one; Corrupt if it is intact here, or if a start set a checkpoint
+    of this step aside before; StoreError, which proves no damage.
     """
     store = primary_store(store)
     run = damage.run
@@ -184,7 +184,7 @@ def read_record(store: Store, key: str) -> SetAside:
 
 
 def _parse(body: dict[str, Any]) -> SetAside:
-    """Return the record in a JSON object. Raises: one of `DAMAGED` for another object."""
+    """Return the record in a JSON object. Raises: one of `DAMAGED` if it is no such record."""
     sizes = {str(one["name"]): int(one["nbytes"]) for one in body["objects"]}
     return SetAside(
         run=str(body["run"]),

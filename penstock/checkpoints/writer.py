@@ -109,7 +109,7 @@ class CheckpointWriter(StorageWriter):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's parts, several at a time."""
         attempt = secrets.token_hex(8)
-        self._values = {}
+        self._values = {}  # a save that failed may have left some
         stored: dict[dcp.MetadataIndex, list[StoredPiece]] = {item.index: [] for item in plan.items}
         parts = enumerate(pack_parts(self._pieces(plan, planner), self._part_bytes))
 
@@ -123,12 +123,13 @@ class CheckpointWriter(StorageWriter):
         for pieces, placed in map_in_order(write, parts, at_once=self.at_once):
             for piece, where in zip(pieces, placed, strict=True):
                 stored[piece.item.index].append(where)
-        self._values = {}
+        self._values = {}  # frees their memory
         results = [
             WriteResult(index=name, size_in_bytes=sum(one.nbytes for one in places), storage_data=places)
             for name, places in stored.items()
         ]
         done: Future[list[WriteResult]] = Future()
+        # torch sends this list to the coordinator, where `_check_same` compares the ranks' runs and steps.
         done.set_result(_RankResults(self._run, self._step, results))
         return done
 
@@ -161,9 +162,10 @@ class CheckpointWriter(StorageWriter):
         pieces: Sequence[TensorPiece],
         contents: Sequence[memoryview],
     ) -> Sequence[StoredPiece]:
-        """Store a part; return the locations of its pieces. Raises: StoreError."""
+        """Store a part; return the locations of its pieces. A near save overrides it. Raises: StoreError."""
         data, placed = seal_part(name, pieces, contents)
-        self.store_object(placed[0].part, data)
+        part = placed[0].part  # the same of all its pieces
+        self.store_object(part, data)
         return placed
 
     def store_object(self, stored: StoredObject, data: bytes | memoryview) -> None:
@@ -264,6 +266,8 @@ class CheckpointWriter(StorageWriter):
 
 
 class _RankResults(list[WriteResult]):
+    """A rank's results, with the run and step that it saves."""
+
     def __init__(self, run: str, step: int, results: Iterable[WriteResult]) -> None:
         super().__init__(results)
         self.run = run

@@ -16,6 +16,8 @@ from http.client import HTTPException
 from typing import Literal
 from urllib.parse import urlsplit
 
+from .web_address import web_address
+
 Severity = Literal["error", "warning", "resolved"]
 HANDBOOK = "docs/operations.md"
 _ATTEMPTS = 3
@@ -74,7 +76,7 @@ def channels(setting: str) -> tuple[AlertChannel, ...]:
         kind, plus, url = item.partition("+")
         if item == "log":
             continue
-        if not plus or kind not in ("webhook", "slack") or not _is_address(url):
+        if not plus or kind not in ("webhook", "slack") or web_address(url) is None:
             raise ValueError(
                 f"entry {position} of the alerts' setting is not a channel; accepted: {ACCEPTED}"
             )
@@ -88,11 +90,6 @@ def send(alert: Alert, to: tuple[AlertChannel, ...]) -> list[str]:
     Each channel gets three attempts of at most ten seconds.
     """
     return [problem for channel in to for problem in _deliver(alert, channel)]
-
-
-def _is_address(url: str) -> bool:
-    parts = urlsplit(url)
-    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _deliver(alert: Alert, channel: AlertChannel) -> Iterator[str]:

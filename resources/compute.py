@@ -96,7 +96,8 @@ def is_ended_by_a_person(instance: dg.DagsterInstance, run_id: str) -> bool:
 
 
 def _tag_waiting(instance: dg.DagsterInstance, run_id: str, job: str) -> None:
-    # A run that waits has no time limit, since jobs take days.
+    """Tag a run with the job that a step of it waits for, or "" once no step waits."""
+    # Without a time limit, since jobs take days. Nor is there one afterwards: Dagster counts from the run's start.
     try:
         instance.add_run_tags(run_id, {WAITS: job, MAX_RUNTIME_SECONDS_TAG: "0"})
     except Exception:  # noqa: BLE001 - a run can wait without tags too

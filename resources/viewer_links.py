@@ -1,10 +1,11 @@
 """Links from Dagster's pages to the viewer's."""
 
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import dagster as dg
 
 from loader.errors import InvalidRuntime
+from penstock.web_address import web_address
 
 VARIABLE = "PENSTOCK_VIEW_URL"
 
@@ -17,9 +18,8 @@ def viewer_url() -> str:
     url = (dg.EnvVar(VARIABLE).get_value() or "").rstrip("/")
     if not url:
         return ""
-    parts = urlsplit(url)
-    is_plain = not (parts.username or parts.password or parts.query or parts.fragment)
-    if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
+    parts = web_address(url)
+    if parts is None or parts.username or parts.password or parts.query or parts.fragment:
         raise InvalidRuntime(
             f"{VARIABLE} is not an address for all users of Dagster; accepted: http(s)://host:port/path without a "
             "password, query or fragment",

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -81,7 +80,9 @@ def open_message_source(feed: Feed) -> Iterator[MessageSource]:
     Raises: InvalidStore; MissingDependency if boto3 is not installed.
     """
     url = from_environment(feed.url)
-    if urlsplit(url).scheme == "sqs":
+    # Not `urlsplit`, which raises ValueError for some texts: the URL may come from the environment.
+    scheme, _, _ = url.partition(":")
+    if scheme.lower() == "sqs":
         queue = _Queue(url, {name: from_environment(value) for name, value in feed.options.items()})
         try:
             yield queue
@@ -178,8 +179,12 @@ class _Queue:
 
     def __init__(self, url: str, options: "Mapping[str, str]") -> None:
         self.url = url
-        parts = urlsplit(url)
-        region, name = (parts.netloc, parts.path.strip("/")) if parts.path.strip("/") else ("", parts.netloc)
+        _, _, place = url.partition("://")
+        segments = place.strip("/").split("/", 1)
+        name = segments[-1]
+        region = ""
+        if len(segments) > 1:
+            region = segments[0]
         try:
             import boto3
             import botocore.config  # type: ignore[import-untyped]

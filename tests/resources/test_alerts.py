@@ -126,7 +126,11 @@ def test_hook_that_is_not_there_is_told_without_its_secret(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize(
-    "setting", ["slack", "mail+http://x/T0KEN", "slack+T0KEN", "log,webhook+ftp://x/T0KEN"]
+    "setting",
+    [
+        *("slack", "mail+http://x/T0KEN", "slack+T0KEN", "log,webhook+ftp://x/T0KEN"),
+        *("slack+https://[T0KEN/x", "slack+https://T0KEN℀@x", "webhook+https://x:T0KEN/x"),
+    ],
 )
 def test_setting_that_is_none_is_refused_without_being_shown(
     setting: str, monkeypatch: pytest.MonkeyPatch

@@ -24,7 +24,16 @@ def test_without_a_viewer_there_are_none(monkeypatch: pytest.MonkeyPatch, set_to
 
 @pytest.mark.parametrize(
     "url",
-    ["javascript:x", "view.example", "http://ann:secret@view.example", "http://x/?token=secret", "http:///v"],
+    [
+        *(
+            "javascript:x",
+            "view.example",
+            "http://ann:secret@view.example",
+            "http://x/?token=secret",
+            "http:///v",
+        ),
+        *("http://[view", "http://[view]", "http://view.example:port", "http://view.example:99999"),
+    ],
 )
 def test_address_that_is_not_for_everybody(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("PENSTOCK_VIEW_URL", url)

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.arrivals.batch_manifests import manifests
+from assets.arrivals.feeds import open_message_source
 from assets.arrivals.progress import TickBudget, TickDataset, TickResult
 from assets.arrivals.reconcile import reconcile
 from assets.arrivals.tick import tick
@@ -331,6 +332,13 @@ def queue(s3: dict[str, Any], name: str) -> Iterator[Any]:
     url = client.create_queue(QueueName=name)["QueueUrl"]
     yield lambda body: client.send_message(QueueUrl=url, MessageBody=json.dumps(body))
     client.close()
+
+
+@pytest.mark.parametrize("url", ["sqs://[x/name", "sqs://[x"])
+def test_url_that_names_no_queue_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    with pytest.raises(Transient), open_message_source(Feed(url=url)):
+        pass
 
 
 def test_queue(s3: dict[str, Any], name: str, queue: Any, monkeypatch: pytest.MonkeyPatch) -> None:

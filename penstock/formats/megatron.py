@@ -254,7 +254,7 @@ _MOST = 2**31 - 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FileUnit(WorkUnit):
     stem: str
-    is_file: bool
+    is_registered: bool  # it has the documents of one registered file, whose name `stem` is
 
 
 class _MegatronIndex:
@@ -296,7 +296,7 @@ def losses(selection: ExportSelection) -> list[Loss]:
             Loss(f"{lacking} samples", f"they have no field {', '.join(tokens)}: they are left out")
         )
     stored_columns = {LENGTHS, MODES}
-    if files[0].is_file:
+    if files[0].is_registered:
         stored_columns.add("raw_key")
     other_columns = [name for name in selection.columns if name not in stored_columns]
     losses += [Loss(f"column {name!r}", "Megatron has no columns: it is left out") for name in other_columns]
@@ -360,23 +360,24 @@ def _units(selection: ExportSelection) -> list[_FileUnit]:
             )
         if fields:
             pieces.append((fields[0], unit.ordinals))
-    names = _files(selection, pieces)
+    registered_files = _registered_files(selection, pieces)
     units: list[_FileUnit] = []
-    for at, (field, ordinals) in enumerate(pieces):
-        if names and at and names[at] == names[at - 1]:  # several parts hold one registered file
-            last = units.pop()
+    for piece, (field, ordinals) in enumerate(pieces):
+        if registered_files and piece and registered_files[piece] == registered_files[piece - 1]:
+            last = units.pop()  # several parts have the documents of one registered file
             ordinals = np.concatenate([last.ordinals, ordinals])
         number = len(units)
         stem = f"{number:06d}"
-        if names:
-            stem = names[at].removesuffix(".bin")
-        units.append(
-            _FileUnit(number=number, fields=(field,), ordinals=ordinals, stem=stem, is_file=bool(names))
+        if registered_files:
+            stem = registered_files[piece].removesuffix(".bin")
+        unit = _FileUnit(
+            number=number, fields=(field,), ordinals=ordinals, stem=stem, is_registered=bool(registered_files)
         )
+        units.append(unit)
     return units
 
 
-def _files(selection: ExportSelection, pieces: Sequence[tuple[str, Any]]) -> list[str]:
+def _registered_files(selection: ExportSelection, pieces: Sequence[tuple[str, Any]]) -> list[str]:
     """Return each piece's registered `.bin` key; empty unless every file is one run of pieces."""
     if "raw_key" not in selection.columns:
         return []

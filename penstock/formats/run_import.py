@@ -112,25 +112,25 @@ def import_place(
     labels = read_labels(format, label_options, objects.infos, parent, options.without)
     objects = objects if labels is None else objects.with_columns(labels)
     taken_down = TakenDown(root, dataset, store)
-    since = taken_down.without_objects(import_difference(parent, store, objects.infos))
-    report = ImportReport.of_objects(since, listed.n - len(objects.infos), listed.refusals)
-    stated = _count_stated(format, listed, objects, since, taken_down, options)
+    changes = taken_down.without_objects(import_difference(parent, store, objects.infos))
+    report = ImportReport.of_objects(changes, listed.n - len(objects.infos), listed.refusals)
+    stated = _count_stated(format, listed, objects, changes, taken_down, options)
     if not options.allow_missing:
         # The rest is read too, so that the report also names what is damaged.
         report.failures = [f"{text}; {WAY_OUT}" for text in stated.lines()]
     version = parent
-    if since.fresh:
+    if changes.fresh:
         chosen = (
             _choose_options(format, importer, options, shuffle, shard_bytes, labels) | selection.to_json()
         )
-        work = _Import(root, dataset, store, parent, since, taken_down, chosen, workers, report, stated)
+        work = _Import(root, dataset, store, parent, changes, taken_down, chosen, workers, report, stated)
         version = work.of_objects(objects, importer, options)
     elif parent is not None and not report.failures:
         stands = standing_exclusions(root.store, dataset)
         version = publish_without(root, parent, exclusions=stands)
     report.notes += _notes(format, listed, objects)
     if version is not None and not report.failures:
-        version = _relabel(report, root, version, labels, objects.infos, since)
+        version = _relabel(report, root, version, labels, objects.infos, changes)
         report.describe(version, parent, stated.lines())
     return report
 
@@ -150,7 +150,7 @@ def _count_stated(
     format: str,
     listed: ListedObjects,
     objects: FoundObjects | Readable,
-    since: PlaceDifference,
+    changes: PlaceDifference,
     taken_down: TakenDown,
     options: ColumnarOptions,
 ) -> StatedCounts:
@@ -158,7 +158,7 @@ def _count_stated(
     stated = objects.stated or StatedCounts()
 
     def is_left_out(key: str) -> bool:
-        return key in since.earlier or bool(listed.why_left_out(key)) or taken_down.has_object(key)
+        return key in changes.earlier or bool(listed.why_left_out(key)) or taken_down.has_object(key)
 
     keys = [info.key for info in objects.infos] if FORMATS[format].is_sharded else []
     stated.settle(taken_down.url, keys, is_left_out)
@@ -173,11 +173,11 @@ def _relabel(
     version: Version,
     labels: FileLabels | None,
     infos: Sequence[ObjectInfo],
-    since: PlaceDifference,
+    changes: PlaceDifference,
 ) -> Version:
     if labels is None:
         return version
-    version, report.relabelled = relabel(root, version, labels, infos, since.fresh)
+    version, report.relabelled = relabel(root, version, labels, infos, changes.fresh)
     report.notes += labels.notes
     return version
 
@@ -246,7 +246,7 @@ class _Import:
     dataset: str
     store: Store
     parent: Version | None
-    since: PlaceDifference
+    changes: PlaceDifference
     taken_down: TakenDown
     chosen: dict[str, Any]
     workers: int
@@ -273,12 +273,12 @@ class _Import:
         return self.of_samples(objects, options)
 
     def of_spans(self, objects: FoundObjects) -> Version | None:
-        shards = object_shards(self.since.fresh, registered_named(self.chosen["format"]).OBJECTS_PER_SHARD)
+        shards = object_shards(self.changes.fresh, registered_named(self.chosen["format"]).OBJECTS_PER_SHARD)
         blocks = partial(sample_blocks, self.store)
         columns = self.parent.manifest["columns"] if self.parent else {}
         objects = objects.reading(self.chosen["without"])
         without = self.chosen["without"]
-        with Walk(objects, shards, without, self.since, self.groups, columns, self.taken_down) as walk:
+        with Walk(objects, shards, without, self.changes, self.groups, columns, self.taken_down) as walk:
             ahead = UnitsAhead(walk, self.groups, self.chosen["shard_bytes"])
             units = iter(() if self.chosen["shuffle"] else ahead)
             first = [*islice(units, 1)]  # a transaction starts only if there are samples
@@ -301,11 +301,11 @@ class _Import:
     def of_samples(self, readable: Readable, options: ColumnarOptions) -> Version | None:
         failures = self.report.failures
         self._check_labels(readable.labels)
-        units = read_units(readable, self.since.fresh, self.chosen["shard_bytes"], failures)
+        units = read_units(readable, self.changes.fresh, self.chosen["shard_bytes"], failures)
         if not units and not failures:
             raise self._empty()
         self._check_columns(readable)  # footers have the columns: fail before copying
-        in_use = self.since.keys
+        in_use = self.changes.keys
         reader = UnitReader(self.store, readable, options, in_use, failures, taken_down=self.taken_down)
         txn = self._begin()
         of_json = readable.members is not None
@@ -352,7 +352,7 @@ class _Import:
             )
 
     def _begin(self) -> str:
-        place = place_id(self.store, self.since.fresh)
+        place = place_id(self.store, self.changes.fresh)
         txn = transaction(self.root, self.dataset, place, {"imported": self.chosen}, self.parent)
         if self.stated.is_allowed:
             self.stated.store_counts(self.root.store, f"data/{txn}/{FOLDER}/{MISSING}")
@@ -407,7 +407,7 @@ class _Import:
         if again := {name.removesuffix(RENAMED) for name in names if name.endswith(RENAMED)}:
             delete_units(self.root.store, txn, again)
         labels, members = (readable.labels, readable.members) if readable else (None, members)
-        producer = {"imported": self.chosen, "place": place_id(self.store, self.since.fresh)}
+        producer = {"imported": self.chosen, "place": place_id(self.store, self.changes.fresh)}
         producer |= self.stated.to_json(self.store.url)
         return publish_registered(
             self.root,
@@ -418,10 +418,10 @@ class _Import:
             self._agree(parts, members) if members else None,
             objects=None,
             parent=self.parent,
-            to_exclude=self.since.left_out(self.parent),
+            to_exclude=self.changes.left_out(self.parent),
             producer=producer if labels is None else {**producer, "labels": list(labels)},
             exclusions=standing_exclusions(self.root.store, self.dataset),
-            created_us=max(info.modified_us or 0 for info in self.since.fresh),
+            created_us=max(info.modified_us or 0 for info in self.changes.fresh),
             field_facts=readable.facts if readable else None,
         )
 
@@ -431,7 +431,7 @@ class _Import:
         if self.parent is None:
             raise self.taken_down.all_denied_error("every sample")
         # Changed objects may have lost all samples to a takedown: their earlier samples go too.
-        left_out = self.since.left_out(self.parent)
+        left_out = self.changes.left_out(self.parent)
         stands = standing_exclusions(self.root.store, self.dataset)
         return publish_without(self.root, self.parent, left_out, exclusions=stands)
 
@@ -444,5 +444,5 @@ class _Import:
 
     def _empty(self) -> EmptyVersion:
         return EmptyVersion(
-            f"the {len(self.since.fresh)} objects of {self.store.url} hold no samples; nothing was imported"
+            f"the {len(self.changes.fresh)} objects of {self.store.url} hold no samples; nothing was imported"
         )

@@ -233,10 +233,10 @@ def ros1_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
         buffered.seek(0)
         path: Any = _OpenBag(buffered)
         with Reader(path) as reader:
-            unpack = _unpackers()
-            # rosbags unpacks a chunk whole, whatever its size; these functions stop at a limit.
-            for at, chunk in reader.chunks.items():
-                reader.chunks[at] = chunk._replace(decompressor=unpack.get(chunk.decompressor, _plain))
+            limited = _limited_decompressors()
+            for position, chunk in reader.chunks.items():
+                decompressor = limited.get(chunk.decompressor, _plain)
+                reader.chunks[position] = chunk._replace(decompressor=decompressor)
             channels = {
                 one.id: LogChannel(one.topic, "ros1", one.msgtype, "ros1msg", one.msgdef.data.encode())
                 for one in reader.connections
@@ -245,18 +245,24 @@ def ros1_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
                 yield LogMessage(channels[connection.id], log_time, data)
 
 
-def _unpackers() -> dict[Any, Callable[[bytes], bytes]]:
+def _limited_decompressors() -> dict[Any, Callable[[bytes], bytes]]:
+    """Return rosbags' decompressor -> one that stops at a limit.
+
+    rosbags' own return a chunk whole, whatever its size.
+    """
     import lz4.frame
     from rosbags.rosbag1.reader import decompressors
 
-    def limit_output(make: Callable[[], Any]) -> Callable[[bytes], bytes]:
+    def limit_output(make_decompressor: Callable[[], Any]) -> Callable[[bytes], bytes]:
         def unpack(data: bytes) -> bytes:
-            packed = make()
-            plain = packed.decompress(data, max_length=MAX_CHUNK_BYTES + 1)
+            decompressor = make_decompressor()
+            plain = decompressor.decompress(data, max_length=MAX_CHUNK_BYTES + 1)
             if len(plain) > MAX_CHUNK_BYTES:
                 raise InvalidSample(f"it has a chunk of more than {MAX_CHUNK_BYTES:,} bytes")
-            if not packed.eof:
-                raise ValueError("a packed chunk is cut")
+            if not decompressor.eof:
+                raise ValueError(
+                    "a packed chunk is cut"
+                )  # `damage_named` makes it Corrupt, with the file's name
             return bytes(plain)
 
         return unpack

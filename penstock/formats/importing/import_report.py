@@ -44,14 +44,14 @@ class ImportReport:
     """One error per object or part not read or written."""
 
     @classmethod
-    def of_objects(cls, since: PlaceDifference, n_others: int, refusals: Refusals) -> "ImportReport":
+    def of_objects(cls, changes: PlaceDifference, n_others: int, refusals: Refusals) -> "ImportReport":
         """Return the report of a listing, before anything is copied."""
-        n_replaced = len(since.replaced)
+        n_replaced = len(changes.replaced)
         return cls(
-            new=len(since.fresh) - n_replaced,
+            new=len(changes.fresh) - n_replaced,
             replaced=n_replaced,
-            same=since.same,
-            taken_down=len(since.taken_down),
+            same=changes.same,
+            taken_down=len(changes.taken_down),
             others=n_others,
             refusals=refusals,
         )

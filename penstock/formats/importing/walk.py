@@ -39,19 +39,19 @@ class Walk:
         objects: FoundObjects,
         shards: Sequence[ForeignShard],
         without: Sequence[str],
-        since: PlaceDifference,
+        changes: PlaceDifference,
         groups: Groups,
         columns: Mapping[str, Mapping[str, Any]] = NO_METADATA,
         taken_down: TakenDown | None = None,
     ) -> None:
         """Start the threads.
 
-        since: change since the newest version; its `keys` are in use. columns: its columns.
+        changes: those since the newest version; its `keys` are in use. columns: its columns.
         taken_down: samples to leave out.
         """
         self._objects = objects
         self._without = without
-        self._since = since
+        self._changes = changes
         self._groups = groups
         self._columns = columns
         self._taken_down = taken_down
@@ -99,7 +99,7 @@ class Walk:
     def layout(self) -> SampleNames:
         """Names of all rows. Waits for all shards."""
         rows = [one for _, one in self.walked]
-        return SampleNames(part_keys(rows, self._since.keys), field_groups(rows, self._groups))
+        return SampleNames(part_keys(rows, self._changes.keys), field_groups(rows, self._groups))
 
     def shuffled(self, shard_bytes: int) -> list[SpanUnit]:
         """Return units by key hash. Waits for all shards."""

@@ -284,22 +284,41 @@ def _seconds(ns: int) -> float:
 
 def language_column(name: str, lines: Sequence[LanguageLine], ns: I64, seconds: Any) -> Any:
     """Return a column of LeRobot 0.6. seconds: float32 [rows], as in the column `timestamp`."""
-    clock = ns.tolist()
-    row_of = {time: row for row, time in enumerate(clock)}
-    events: list[list[dict[str, Any]]] = [[] for _ in clock]
-    persistent: list[dict[str, Any]] = []
+    row_of = {time: row for row, time in enumerate(ns.tolist())}
+    if name == EVENTS:
+        return _array(name, _row_events(lines, row_of, len(ns)))
+    # LeRobot repeats all persistent texts in each row.
+    persistent = _persistent_texts(lines, row_of, seconds)
+    return _array(name, [persistent], repeats=len(ns))
+
+
+def _row_events(
+    lines: Sequence[LanguageLine], row_of: Mapping[int, int], n_rows: int
+) -> list[list[dict[str, Any]]]:
+    """Return each row's events. row_of: time in ns -> row."""
+    events: list[list[dict[str, Any]]] = [[] for _ in range(n_rows)]
     for line in lines:
-        if line.style == TASK:
+        if _is_event(line, row_of):
+            row = row_of[line.start_ns]
+            events[row].append(_struct(line))
+    return events
+
+
+def _persistent_texts(
+    lines: Sequence[LanguageLine], row_of: Mapping[int, int], seconds: Any
+) -> list[dict[str, Any]]:
+    """Return the texts that are no event of a row, with the time of their row in seconds. row_of: time in ns -> row."""
+    persistent = []
+    for line in lines:
+        if line.style == TASK or _is_event(line, row_of):
             continue
         row = row_of.get(line.start_ns)
-        if row is not None and _is_event(line, row_of):
-            events[row].append(_struct(line))
-        elif name == PERSISTENT:
-            timestamp = _seconds(line.start_ns) if row is None else float(seconds[row])
-            persistent.append({**_struct(line), "timestamp": timestamp})
-    if name == EVENTS:
-        return _array(name, events)
-    return _array(name, [persistent], len(clock))
+        if row is None:  # between two rows
+            timestamp = _seconds(line.start_ns)
+        else:
+            timestamp = float(seconds[row])
+        persistent.append({**_struct(line), "timestamp": timestamp})
+    return persistent
 
 
 def _struct(line: LanguageLine) -> dict[str, Any]:

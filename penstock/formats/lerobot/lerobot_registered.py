@@ -99,24 +99,24 @@ def register_lerobot(
     denied = _denied_episodes(TakenDown(root, dataset, store), source, cameras, is_new=parent is None)
     numbers = [number for number in source.layout.episodes if number not in denied]
     units = {number: _unit_id(source, store, cameras, number) for number in numbers}
-    since = episode_difference(parent, store, chosen, units, used, {episode_key(number) for number in denied})
-    version = parent
-    if since.fresh:
+    denied_keys = {episode_key(number) for number in denied}
+    changes = episode_difference(parent, store, chosen, units, used, denied_keys)
+    if changes.fresh:
         work = EpisodeParts(root, store, dataset, source, cameras, units, workers)
-        version = work.publish(parent, since.fresh, since.left_out, chosen, used)
+        version = work.publish(parent, changes.fresh, changes.left_out, chosen, used)
     elif parent is not None:
         stands = standing_exclusions(root.store, dataset)  # in one log entry: a kill leaves no excluded row
-        version = publish_without(root, parent, since.left_out, exclusions=stands)
-    if version is None:
+        version = publish_without(root, parent, changes.left_out, exclusions=stands)
+    else:
         raise EmptyVersion(f"{store.url} has no episode; nothing was registered")
-    for known in sorted(since.places):  # the source may have moved
-        put_place(root.store, known, store.url)
+    for known_place in sorted(changes.places):  # the source may have moved
+        put_place(root.store, known_place, store.url)
     return RegistrationReport(
         version=version,
-        new=len(since.fresh) - len(since.replaced),
-        replaced=len(since.replaced),
-        missing=len(since.missing),
-        same=len(units) - len(since.fresh),
+        new=len(changes.fresh) - len(changes.replaced),
+        replaced=len(changes.replaced),
+        missing=len(changes.missing),
+        same=len(units) - len(changes.fresh),
         taken_down=len(denied),
         others=listed.n - len(used),
         refusals=listed.refusals,

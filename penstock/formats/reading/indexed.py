@@ -17,7 +17,7 @@ from .stated_counts import StatedCounts
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 INDEX = "index.json"
 Reader = Callable[[ObjectInfo], Iterator[ForeignSample | ForeignTable | ForeignRun]]
-Of = TypeVar("Of")
+Shard = TypeVar("Shard")
 
 
 class IndexedFolder(NamedTuple):
@@ -80,25 +80,23 @@ def _parent_prefixes(key: str) -> Iterator[str]:
 
 
 def split_reader(
-    folder: IndexedFolder, read: Callable[[Of], Iterator[Any]], *, named: bool
-) -> Callable[[Of], Iterator[Any]]:
+    folder: IndexedFolder, read: Callable[[Shard], Iterator[Any]], *, named: bool
+) -> Callable[[Shard], Iterator[Any]]:
     """Return a reader that adds the split to samples, and the folder to keys unless `named`."""
     if not folder.prefix:
         return read
-    front = ""
+    key_prefix = ""
     if not named:
-        front = folder.prefix
+        key_prefix = folder.prefix
     split = {"split": folder.split}
 
-    def samples(of: Of) -> Iterator[Any]:
-        for sample in read(of):
+    def samples(shard: Shard) -> Iterator[Any]:
+        for sample in read(shard):
+            source = {**split, **sample.source}
             if isinstance(sample, ForeignRun):
-                yield sample._replace(prefix=f"{front}{sample.prefix}", source=split)
-                continue
-            source = split
-            if sample.source:
-                source = {**split, **sample.source}
-            yield sample._replace(key=f"{front}{sample.key}", source=source)
+                yield sample._replace(prefix=f"{key_prefix}{sample.prefix}", source=source)
+            else:
+                yield sample._replace(key=f"{key_prefix}{sample.key}", source=source)
 
     return samples
 

@@ -135,11 +135,11 @@ class ForeignShard:
     """Total bytes."""
 
 
-def object_shards(infos: Sequence[ObjectInfo], each: int) -> list[ForeignShard]:
-    """Return shards of at most `each` objects."""
+def object_shards(infos: Sequence[ObjectInfo], objects_per_shard: int) -> list[ForeignShard]:
+    """Return shards of at most `objects_per_shard` objects."""
     out = []
-    for start in range(0, len(infos), each):
-        objects = tuple(infos[start : start + each])
+    for start in range(0, len(infos), objects_per_shard):
+        objects = tuple(infos[start : start + objects_per_shard])
         ends = np.cumsum([info.nbytes for info in objects]).tolist()
         out.append(ForeignShard(name=objects[0].key, infos=objects, offsets=(0, *ends[:-1]), nbytes=ends[-1]))
     return out

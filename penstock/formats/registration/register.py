@@ -113,55 +113,41 @@ def register(
     EmptyVersion; Denied if takedowns name all objects of a new dataset; Corrupt; InvalidSample.
     """
     check_dataset_name(dataset)
-    store = _open_apart(root, url, options)
+    store = _open_source(root, url, options)
     columns = ColumnarOptions(key, fields, frozenset(without))
     root.create()
-    parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
+    newest = root.state.newest(dataset)
+    parent = root.open(newest.id) if newest else None
     taken_down = TakenDown(root, dataset, store)
-    objects, each, listed, labels = _find(
-        store, format, columns, selection, parent, taken_down, allow_missing, label_options
-    )
+    source = _find(store, format, columns, selection, parent, taken_down, allow_missing, label_options)
+    objects, labels = source.objects, source.labels
     chosen = _choose_options(format, columns, selection, objects)
-    infos = objects.infos
-    since = taken_down.without_objects(difference(parent, chosen, store, infos))
-    place = place_id(store, infos, chosen if format in TABLES else None)
-    version, sealed = parent, 0
-    if since.fresh:
-        recorded = chosen if labels is None else {**chosen, **labels.to_json()}
-        version, sealed = _publish(root, dataset, objects, each, store, parent, since, place, recorded)
-    elif parent is not None:
-        stands = standing_exclusions(root.store, dataset)
-        version = publish_without(root, parent, since.left_out(parent), exclusions=stands)
+    changes = taken_down.without_objects(difference(parent, chosen, store, objects.infos))
+    version, n_sealed = _publish_changes(root, dataset, format, store, parent, source, changes, chosen)
     # The source may have moved: earlier objects are then read from its new place.
-    for known in sorted(since.places):
-        put_place(root.store, known, store.url)
-    assert version is not None
-    report = _report(version, since, listed.n - len(infos), listed.refusals)
-    report = replace(
-        report,
-        notes=[*_notes(format, listed, objects), *exclusion_line(version, parent)],
-        missing_parts=objects.stated.lines() if objects.stated else (),
-        sealed=sealed,
-    )
-    return report if labels is None else _relabel(root, report, labels, infos, since)
-
-
-def _report(
-    version: Version, since: PlaceDifference, n_others: int, refusals: Refusals
-) -> RegistrationReport:
-    return RegistrationReport(
+    for known_place in sorted(changes.places):
+        put_place(root.store, known_place, store.url)
+    report = RegistrationReport(
         version=version,
-        new=len(since.fresh) - len(since.replaced),
-        replaced=len(since.replaced),
-        missing=len(since.missing),
-        same=since.same,
-        taken_down=len(since.taken_down),
-        others=n_others,
-        refusals=refusals,
+        new=len(changes.fresh) - len(changes.replaced),
+        replaced=len(changes.replaced),
+        missing=len(changes.missing),
+        same=changes.same,
+        taken_down=len(changes.taken_down),
+        others=source.listed.n - len(objects.infos),
+        refusals=source.listed.refusals,
+        notes=[*_notes(format, source.listed, objects), *exclusion_line(version, parent)],
+        missing_parts=objects.stated.lines() if objects.stated else (),
+        sealed=n_sealed,
     )
+    if labels is None:
+        return report
+    # An annotation, in a further version, changes the labels of unchanged objects.
+    return _relabel(root, report, labels, objects.infos, changes)
 
 
-def _open_apart(root: Root, url: str | PathLike[str], options: Mapping[str, Any] | None) -> Store:
+def _open_source(root: Root, url: str | PathLike[str], options: Mapping[str, Any] | None) -> Store:
+    """Open the store at a URL; refuse a source that contains the root, or lies in it."""
     store = open_store(fspath(url), options)
     check_apart(root.store, store, APART)
     check_recordable(store.url)
@@ -173,9 +159,9 @@ def _relabel(
     report: RegistrationReport,
     labels: FileLabels,
     infos: Sequence[ObjectInfo],
-    since: PlaceDifference,
+    changes: PlaceDifference,
 ) -> RegistrationReport:
-    version, n_relabelled = relabel(root, report.version, labels, infos, since.fresh)
+    version, n_relabelled = relabel(root, report.version, labels, infos, changes.fresh)
     notes = [*report.notes, *labels.notes]
     return replace(report, version=version, relabelled=n_relabelled, notes=notes)
 
@@ -206,6 +192,17 @@ def _notes(format: str, listed: ListedObjects, objects: FoundObjects) -> list[st
     return [*of_members, *unread_files(format, listed.infos, objects.infos)]
 
 
+class _SourceObjects(NamedTuple):
+    """A source's selected objects, and how a registration reads them."""
+
+    objects: FoundObjects
+    objects_per_shard: int
+    """Most objects of one index."""
+    listed: ListedObjects
+    labels: FileLabels | None
+    """Labels of plain files, or None."""
+
+
 def _find(
     store: Store,
     format: str,
@@ -215,10 +212,10 @@ def _find(
     taken_down: TakenDown,
     allow_missing: bool,
     label_options: LabelOptions,
-) -> tuple[FoundObjects, int, ListedObjects, FileLabels | None]:
+) -> _SourceObjects:
     listed = without_table(store, list_selected(store, format, selection), label_options)
     texts = text_columns(parent.manifest["columns"]) if parent else ()
-    objects, each = find_registered(format, store, listed.infos, columns, texts)
+    objects, objects_per_shard = find_registered(format, store, listed.infos, columns, texts)
     check_allow_missing(format, allow_missing)
     stated = objects.stated or StatedCounts()
 
@@ -240,21 +237,43 @@ def _find(
     labels = read_labels(format, label_options, objects.infos, parent, columns.without)
     if labels is not None:
         objects = objects.with_columns(labels)
-    return objects, each, listed, labels
+    return _SourceObjects(objects, objects_per_shard, listed, labels)
+
+
+def _publish_changes(
+    root: Root,
+    dataset: str,
+    format: str,
+    store: Store,
+    parent: Version | None,
+    source: _SourceObjects,
+    changes: PlaceDifference,
+    chosen: Mapping[str, Any],
+) -> tuple[Version, int]:
+    """Publish new and changed objects, or else exclude missing ones. Return (version, newly sealed shards)."""
+    if not changes.fresh:
+        assert parent is not None  # otherwise all objects are new
+        stands = standing_exclusions(root.store, dataset)
+        return publish_without(root, parent, changes.left_out(parent), exclusions=stands), 0
+    recorded = dict(chosen)
+    if source.labels is not None:
+        recorded |= source.labels.to_json()
+    place = place_id(store, source.objects.infos, chosen if format in TABLES else None)
+    return _publish(root, dataset, source, store, parent, changes, place, recorded)
 
 
 def _publish(
     root: Root,
     dataset: str,
-    objects: FoundObjects,
-    each: int,
+    source: _SourceObjects,
     store: Store,
     parent: Version | None,
-    since: PlaceDifference,
+    changes: PlaceDifference,
     place: str,
     recorded: Mapping[str, Any],
 ) -> tuple[Version, int]:
-    shards = object_shards(since.fresh, each)
+    objects = source.objects
+    shards = object_shards(changes.fresh, source.objects_per_shard)
     walked = _walk(objects, shards, recorded["without"], place)
     if objects.chunks:
         sized = {shard: replace(shard, nbytes=objects.chunks[shard.name].nbytes) for shard in shards}
@@ -263,9 +282,9 @@ def _publish(
     if objects.members is not None:
         agree(rows, objects.members, parent.manifest["columns"] if parent else {})
     if not rows:
-        message = f"the {len(since.fresh)} objects of {store.url} hold no samples; nothing was registered"
-        raise EmptyVersion(message, what="samples", where=store.url, given=len(since.fresh))
-    keys = part_keys(rows, since.keys)
+        message = f"the {len(changes.fresh)} objects of {store.url} hold no samples; nothing was registered"
+        raise EmptyVersion(message, what="samples", where=store.url, given=len(changes.fresh))
+    keys = part_keys(rows, changes.keys)
     known = parent.manifest["groups"] if parent else {}
     if objects.columns is not None and parent is not None:
         objects.columns.check_known(
@@ -297,9 +316,9 @@ def _publish(
             SampleTables(txn, rows, keys),
             _objects_table(foreign_objects, recorded, _chunk_rows(objects, rows)),
             parent=parent,
-            to_exclude=since.left_out(parent),
+            to_exclude=changes.left_out(parent),
             producer=producer,
-            created_us=max(info.modified_us or 0 for info in since.fresh),
+            created_us=max(info.modified_us or 0 for info in changes.fresh),
             exclusions=standing_exclusions(root.store, dataset),
         )
     return version, sealed

@@ -39,18 +39,18 @@ class TakenDown:
         names += file_names(key, uri.removeprefix("file://"), [key])
         return any(self._denied.denying_entry("raw", key_text(name)) for name in dict.fromkeys(names))
 
-    def without_objects(self, since: PlaceDifference) -> PlaceDifference:
+    def without_objects(self, changes: PlaceDifference) -> PlaceDifference:
         """Return a difference without new and changed objects that a takedown names.
 
         Raises: Denied if a new dataset has no other object.
         """
         if not self._is_active:
-            return since
-        denied = frozenset(info.key for info in since.fresh if self.has_object(info.key))
-        fresh = [info for info in since.fresh if info.key not in denied]
-        if since.fresh and not fresh and since.live is None:
-            raise self.all_denied_error(f"the {len(since.fresh)} objects")
-        return replace(since, fresh=fresh, replaced=since.replaced - denied, taken_down=denied)
+            return changes
+        denied = frozenset(info.key for info in changes.fresh if self.has_object(info.key))
+        fresh = [info for info in changes.fresh if info.key not in denied]
+        if changes.fresh and not fresh and changes.live is None:
+            raise self.all_denied_error(f"the {len(changes.fresh)} objects")
+        return replace(changes, fresh=fresh, replaced=changes.replaced - denied, taken_down=denied)
 
     def has_sample(self, key: str, source: Mapping[str, str]) -> bool:
         """Return whether a takedown denies a sample. source: its provenance."""

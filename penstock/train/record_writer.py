@@ -181,19 +181,20 @@ class FaultRecord:
     """Wrong reads of this process from now on. facts: node, attempt and rank."""
 
     def __init__(self, record: str, run: str, facts: Mapping[str, Any]) -> None:
+        """record: URL of the root that has the run's record."""
         self._record = record
         self._run = run
         self._facts = dict(facts)
-        self._count = FAULTS.count
-        self._next_s = 0.0
+        self._n_stored = FAULTS.count  # earlier faults of this process count as stored
+        self._next_write_s = 0.0  # of the monotonic clock
         self._thread: threading.Thread | None = None
 
     def step(self) -> None:
         """Store new faults beside the training, if there are any. Costs a comparison."""
-        if FAULTS.count == self._count or time.monotonic() < self._next_s:
+        if FAULTS.count == self._n_stored or time.monotonic() < self._next_write_s:
             return
         if self._thread is None or not self._thread.is_alive():
-            self._next_s = time.monotonic() + FAULTS_EVERY_S
+            self._next_write_s = time.monotonic() + FAULTS_EVERY_S
             self._thread = threading.Thread(target=self._put, name="penstock-faults", daemon=True)
             self._thread.start()
 
@@ -201,19 +202,19 @@ class FaultRecord:
         """Store the last faults; wait for them, but not longer than `FAULTS_CLOSE_S`."""
         if self._thread is not None:
             self._thread.join(FAULTS_CLOSE_S)
-        self._next_s = 0.0
+        self._next_write_s = 0.0
         self.step()
         if self._thread is not None:
             self._thread.join(FAULTS_CLOSE_S)
 
     def _put(self) -> None:
-        count, faults = FAULTS.after(self._count)
+        count, faults = FAULTS.after(self._n_stored)
         try:
             put_faults(RunFolder(loader.Root(self._record).store, self._run), self._facts, faults)
         except Exception as error:  # noqa: BLE001 - it costs the record, never the training; tried again later
             _log.warning("could not store %d wrong reads of %s: %s", len(faults), self._run, error)
         else:
-            self._count = count
+            self._n_stored = count
 
 
 def put_faults(folder: RunFolder, facts: Mapping[str, Any], faults: Sequence[ReadFault]) -> None:

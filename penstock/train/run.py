@@ -65,17 +65,19 @@ class Run:
         self._requests = StopRequests()
         self._hang = HangWatch()
         self._stopped = Stop.NO
-        self._finished = False
-        """True if the batches ended, or the script left the loop by itself."""
-        self._ended_early = self._is_context = self._is_closed = self._traced = False
+        self._finished = False  # True once the batches ended, or the script left the loop by itself
+        self._ended_early = False  # True once the run stops before its last step
+        self._is_context = False  # True in a `with` block, whose end ends the run
+        self._is_closed = False
+        self._keeps_trail = False  # True once the script asked for this rank's trail
         self._batches: BatchSource | None = None
         self._save_s = 0.0
-        self._events: RunRecord | None = None
+        self._events: RunRecord | None = None  # of the first rank, if the run has a record
         self._trackers: RunTrackers | None = None
         self._step = -1  # of the batch handed out last
         self._steps_done = 0
         self._step_begun_s = 0.0  # clock at the begin of the step, or of the wait for the first batch
-        self._traces: RunRecord | None = None
+        self._traces: RunRecord | None = None  # of a rank that is profiled; on the first rank, `_events`
         self._faults: FaultRecord | None = None
         self._interval = NO_RECORD  # or RECORD or DUE: the greatest value that the ranks exchanged
         self._step_file = StepFile(launched.step_file)
@@ -105,10 +107,7 @@ class Run:
             raise MissingDependency("Run needs torch: pip install 'penstock-data[torch]'")
         launched = Launched.from_env()
         run = Run(
-            launched,
-            launched.name or name,
-            launched.checkpoints or checkpoints,
-            launched.record or record,
+            launched, launched.name or name, launched.checkpoints or checkpoints, launched.record or record
         )
         names = launched.trackers or tuple(trackers)
         if names and run.world.rank == 0 and run._replay is None:
@@ -186,7 +185,7 @@ class Run:
         kept = ranks == "all" or (self.world.rank == 0 if ranks == "first" else self.world.rank in ranks)
         if self._record is None or not kept:
             return None
-        self._traced = True
+        self._keeps_trail = True
         return loader.Trail(loader.Root(self._record), self.name, **options)
 
     def stopping(self) -> bool:
@@ -398,7 +397,7 @@ class Run:
             raise InvalidRuntime("run.note() before the first batch of run.steps()")
         if self._trackers is not None:
             values = self._trackers.note(self._step, values)
-        if self._traced:
+        if self._keeps_trail:
             self._batches.note(**values)
 
     def __enter__(self) -> "Run":

@@ -325,7 +325,7 @@ class RunBrief:
     failed: FailedStart | None = None
     """Newest failed start; None without one."""
     record_key: int = 0
-    """Hash of the names, sizes and times of all objects of its record: equal if nothing new was recorded."""
+    """Hash of the names, sizes and times of all objects of its record, in this process: equal if none changed."""
 
 
 class _Newest:
@@ -386,8 +386,9 @@ def run_brief(store: Store, run: str) -> RunBrief:
 
 
 def _add(brief: RunBrief, objects: _Newest, info: ObjectInfo) -> None:
-    """Add what the key of an object has."""
-    # Objects are never changed, but deleted and written again. The order of a listing does not matter.
+    """Add a listed object to its run."""
+    # The key of caches in this process. It changes if an object of the record comes, goes or is written again.
+    # XOR: the order of a listing does not matter.
     brief.record_key ^= hash((info.key, info.nbytes, info.modified_us))
     name = info.key.removeprefix(f"{FOLDER}{brief.run}/")
     kind, _, file = name.rpartition("/")

@@ -162,8 +162,8 @@ def _folder_starts(folder: RunFolder) -> list[StartUsage]:
     events = folder.events()
     keys = folder.interval_keys()
     intervals = folder.interval_sums(keys)
-    # Of very many intervals an even choice is read, and each stands for so many.
-    each = len(keys) / max(1, len(intervals))
+    # If there are very many intervals, only an even choice is read. Each stands for several, itself included.
+    intervals_per_read_one = len(keys) / max(1, len(intervals))
     gpus_per_node = 0
     spec = folder.read_spec()
     if spec is not None:
@@ -186,8 +186,8 @@ def _folder_starts(folder: RunFolder) -> list[StartUsage]:
             ended_us=allocation.ended_us,
             nodes=allocation.nodes,
             gpus=gpus_per_node * allocation.nodes,
-            requests=each * requests,
-            read_nbytes=each * nbytes,
+            requests=intervals_per_read_one * requests,
+            read_nbytes=intervals_per_read_one * nbytes,
         )
         starts.append(start)
     return starts
@@ -279,8 +279,8 @@ def _starts(
     newest = versions[max(versions)] if versions else ()
     keys = folder.interval_keys()
     intervals = folder.interval_sums(keys)
-    # Of very many intervals an even choice is read, and stands for all.
-    each = len(keys) / max(1, len(intervals))
+    # If there are very many intervals, only an even choice is read. Each stands for several, itself included.
+    intervals_per_read_one = len(keys) / max(1, len(intervals))
     # One pass over all spans, since a step is new or repeated by all starts before it.
     starts = iter(goodput(allocations, events, intervals))
     usages = list[SpanUsage]()
@@ -295,8 +295,8 @@ def _starts(
                 goodput=whole,
                 versions=versions.get(whole.attempt) or newest,
                 failures_us=failures_us,
-                requests=each * sum(interval.requests for interval in own_intervals),
-                nbytes=each * sum(interval.nbytes for interval in own_intervals),
+                requests=intervals_per_read_one * sum(interval.requests for interval in own_intervals),
+                nbytes=intervals_per_read_one * sum(interval.nbytes for interval in own_intervals),
             )
         )
     return usages

@@ -32,7 +32,7 @@ RANKS = ".ranks"
 """Ending of the file that the ranks of this machine lock."""
 TEE = ("--tee=3", "--role=rank")
 """torchrun's options for the ranks' names before their lines. Each rank's output is then a file, too."""
-Answer = Callable[[Sequence[str]], str]
+RunCommand = Callable[[Sequence[str]], str]
 """Runs a command where the log is, and returns its output."""
 
 
@@ -43,9 +43,9 @@ def rank_lines(text: str, rank: int) -> str:
     return "\n".join(line[name.end() :] for line in text.splitlines() if (name := own.match(line)))
 
 
-def run_text(answer: Answer, log: str, rank: int | None = None, start: int | None = None) -> str:
-    """Return the last 64 KiB of a log, of a rank's lines in it, or of one start's. Raises: as `part_of`."""
-    begin, end = start_part(answer, log, start)
+def run_text(run_command: RunCommand, log: str, rank: int | None = None, start: int | None = None) -> str:
+    """Return the last 64 KiB of a log, of a rank's lines in it, or of one start's. Raises: as `start_part`."""
+    begin, end = start_part(run_command, log, start)
     # One shell command where the log is: a whole log does not pass the network.
     words = [f"tail -c +{begin + 1} {shlex.quote(log)}"]
     if end is not None:
@@ -53,7 +53,7 @@ def run_text(answer: Answer, log: str, rank: int | None = None, start: int | Non
     if rank is not None:
         words.append(rf"grep -a -E '^(\[rank{rank}\]:| *{rank}: )'")
     line = " | ".join([*words, f"tail -c {LOG_BYTES}"])
-    text = answer(["sh", "-c", f"if [ -e {shlex.quote(log)} ]; then {line}; fi"])
+    text = run_command(["sh", "-c", f"if [ -e {shlex.quote(log)} ]; then {line}; fi"])
     return text if rank is None else rank_lines(text, rank)
 
 
@@ -70,12 +70,12 @@ PART_BYTES = 2**20
 """Most bytes of a log that one request reads while a person follows it."""
 
 
-def log_part(answer: Answer, log: str, begin: int | None, end: int | None = None) -> LogPart:
+def log_part(run_command: RunCommand, log: str, begin: int | None, end: int | None = None) -> LogPart:
     """Return what a log has from a byte on. begin: None for the last 64 KiB. end: byte after the part; None for all."""
     file = shlex.quote(log)
     bound = "" if end is None else f"if [ $size -gt {end} ]; then size={end}; fi; "
     first = f"$((size > {LOG_BYTES} ? size - {LOG_BYTES} : 0))" if begin is None else str(begin)
-    text = answer(
+    text = run_command(
         [
             "sh",
             "-c",
@@ -117,16 +117,25 @@ def ranks_of_starts(lines: Iterable[str]) -> Iterator[int]:
             yield ranks if is_whole_number(ranks, 1) else 0
 
 
-def start_part(answer: Answer, log: str, start: int | None) -> tuple[int, int | None]:
-    """Return the bytes of a log that a start wrote: the first, and the one after the last. start: None for all.
+def start_part(run_command: RunCommand, log: str, start: int | None) -> tuple[int, int | None]:
+    """Return the bytes of a log that a start wrote: the first, and the one after the last.
 
+    start: number of restarts before it; None for all starts.
     Raises: InvalidRuntime for a start that is not there.
     """
     if start is None:
         return 0, None
-    lines = spans_text(answer, log).splitlines()
+    lines = spans_text(run_command, log).splitlines()
     begins = [times.get("log") for times in parse_starts(lines) if "begun_us" in times]
-    begin, end = (begins[n] if 0 <= n < len(begins) else None for n in (start, start + 1))
+    begin: Any = None
+    end: Any = None
+    if 0 <= start < len(begins):
+        begin = begins[start]
+    # The newest start wrote up to the end of the log, for which `end` is None.
+    next_start = start + 1
+    if 0 <= next_start < len(begins):
+        end = begins[next_start]
+    # A damaged file may have anything in place of a number.
     if type(begin) is not int or not (end is None or type(end) is int):
         raise InvalidRuntime(
             f"the log has no start with {start} restarts before it; it has {len(begins)} starts"
@@ -134,9 +143,9 @@ def start_part(answer: Answer, log: str, start: int | None) -> tuple[int, int | 
     return begin, end
 
 
-def newest_part(answer: Answer, log: str) -> tuple[int, int | None]:
-    """Return the bytes of a log that its newest start wrote, as `part_of`; the whole log without notes of starts."""
-    lines = spans_text(answer, log).splitlines()
+def newest_part(run_command: RunCommand, log: str) -> tuple[int, int | None]:
+    """Return the bytes of a log that its newest start wrote, as `start_part`; the whole log without notes of starts."""
+    lines = spans_text(run_command, log).splitlines()
     begins = [times.get("log") for times in parse_starts(lines) if "begun_us" in times]
     newest = begins[-1] if begins else 0
     return (newest if is_whole_number(newest, 0) else 0), None
@@ -162,9 +171,9 @@ done
 """
 
 
-def last_words(answer: Answer, logs: Sequence[str]) -> dict[str, str]:
+def last_words(run_command: RunCommand, logs: Sequence[str]) -> dict[str, str]:
     """Return log -> the launcher's last line in its newest start; "" without one, or if that start ended well."""
-    lines = answer(["sh", "-c", _LAST_WORDS, "sh", *logs]).split("\n")
+    lines = run_command(["sh", "-c", _LAST_WORDS, "sh", *logs]).split("\n")
     return dict(zip(logs, lines, strict=False))
 
 
@@ -179,12 +188,12 @@ class MissingLog(NamedTuple):
     """True if the folder is there and the file is not."""
 
 
-def missing_log(answer: Answer, log: str, key: str = "") -> MissingLog | None:
+def missing_log(run_command: RunCommand, log: str, key: str = "") -> MissingLog | None:
     """Return what is missing of a log; None if it can be read. key: setting that names its folder, as "logs"."""
     file = shlex.quote(log)
     folder, _, _ = log.rpartition("/")
     quoted = shlex.quote(folder or "/")
-    text = answer(
+    text = run_command(
         [
             "sh",
             "-c",
@@ -208,10 +217,10 @@ def missing_log(answer: Answer, log: str, key: str = "") -> MissingLog | None:
     return None
 
 
-def spans_text(answer: Answer, log: str) -> str:
+def spans_text(run_command: RunCommand, log: str) -> str:
     """Return the file of starts of a log; "" without one."""
     spans = shlex.quote(f"{log}{SPANS}")
-    return answer(["sh", "-c", f"if [ -e {spans} ]; then cat {spans}; fi"])
+    return run_command(["sh", "-c", f"if [ -e {spans} ]; then cat {spans}; fi"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,10 +235,10 @@ class RankStart:
     """True if a preemption stopped it."""
 
 
-def rank_starts(answer: Answer, log: str) -> list[RankStart]:
+def rank_starts(run_command: RunCommand, log: str) -> list[RankStart]:
     """Return the newest starts of the ranks by the script's notes beside a log, in order. Raises: EngineUnreachable."""
     spans = shlex.quote(f"{log}{SPANS}")
-    text = answer(["sh", "-c", f"if [ -e {spans} ]; then tail -c {TIMES_BYTES} {spans}; fi"])
+    text = run_command(["sh", "-c", f"if [ -e {spans} ]; then tail -c {TIMES_BYTES} {spans}; fi"])
     starts = list[RankStart]()
     for times in parse_starts(text.splitlines()):
         begun_us = time_us(times, "begun_us")

@@ -31,7 +31,8 @@ from loader.storage.threads import DaemonPool
 from ...progress import progress
 from ...search.overlap.protected_texts import FOLDER
 from ...units import size
-from .clients import JOBS, Clients, job_folder, job_folders, sign_of_job
+from .clients import JOBS, Clients, job_folder
+from .condemned_jobs import DESCRIPTION, CondemnedJobs
 from .deleted_record import DeletedRecord, PrimaryRecord
 from .derived_segments import condemn_segments, is_record, segment_kind
 from .needed import References, Tally, Unreadable, protected, references
@@ -194,8 +195,6 @@ def as_table(objects: Iterable[SideObject]) -> pa.Table:
 
 
 AT_ONCE = 16
-DESCRIPTION = "job.json"
-"""Name of a data job's description, which is deleted last."""
 
 
 def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
@@ -387,7 +386,7 @@ def last_look(
     kept: versions that stayed when the plan was made. condemned, mirror: as for `Unreadable`. Costs a listing and a
     request if nothing changed, and a listing of jobs if one is condemned.
     """
-    jobs = _Jobs(root.store, clients)
+    jobs = CondemnedJobs(root.store, clients)
 
     def check(ripe: pa.Table) -> pa.Table:
         state = root.log.refresh()
@@ -408,38 +407,6 @@ def last_look(
         return ripe.filter(pc.invert(pc.is_in(ripe["key"], value_set=kept_keys)))
 
     return check
-
-
-class _Jobs:
-    """Condemned data-job folders. Memory: 0.2 KB per object in them."""
-
-    def __init__(self, store: Store, clients: Clients) -> None:
-        self._store = store
-        self._clients = clients
-        self._seen: dict[str, dict[str, str]] = {}  # folder -> its objects when the first of them was due
-
-    def active_keys(self, keys: Sequence[str]) -> list[str]:
-        """Return the keys that stay because their job's folder changed since it was condemned.
-
-        A description stays while its folder has other objects: without it, results could seem to be another job's.
-        """
-        folders = {folder for key in keys if (folder := job_folder(key))}
-        if not folders:
-            return []
-        now = job_folders(self._store)
-        going = set(keys)
-        stays: set[str] = set()
-        for folder in folders:
-            there = now.get(folder, {})
-            if folder not in self._seen:
-                # A folder that changed since the pass that condemned it has a live process: nothing of it may go.
-                known = sign_of_job(there) == self._clients.signs.states[folder][0]
-                self._seen[folder] = there if known else {}
-            if not there.items() <= self._seen[folder].items():
-                stays |= there.keys()
-            elif not there.keys() <= going:
-                stays.add(f"{folder}{DESCRIPTION}")
-        return [key for key in keys if key in stays]
 
 
 def _key_version(key: str) -> str:

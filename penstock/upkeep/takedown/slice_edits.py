@@ -31,20 +31,21 @@ def slice_edits(
     dataset: str,
     marks: Marks,
 ) -> Edits:
-    """Return the edits of a dataset's slices. Reads each record and table; holds one slice's number at a time."""
+    """Return the edits of a dataset's slices. Reads each record and table, of one save at a time."""
     puts: dict[str, bytes] = {}
     deletes: list[str] = []
-    numbers: dict[str, list[str]] = defaultdict(list)  # path without its ending -> paths
+    # A save of a slice has one number: a record, and for a list a table beside it.
+    saves: dict[str, list[str]] = defaultdict(list)  # path without its ending -> paths
     for info in store.list(f"{FOLDER}{dataset}/"):
         stem, _, _ = info.key.rpartition(".")
-        numbers[stem].append(info.key)
-    for stem, paths in numbers.items():
+        saves[stem].append(info.key)
+    for stem, paths in saves.items():
         objects: dict[str, bytes] = {}  # ending -> data
         for path in paths:
             ending = path.removeprefix(stem)
             objects[ending] = store.get(path).data
         try:
-            edited = _scrub_number(stem, objects, marks)
+            edited = _scrub_save(stem, objects, marks)
         except Corrupt:
             edited = None
         if edited is None:
@@ -54,12 +55,12 @@ def slice_edits(
     return Edits(puts=puts, deletes=tuple(deletes))
 
 
-def _scrub_number(
+def _scrub_save(
     stem: str,
     objects: Mapping[str, bytes],
     marks: Marks,
 ) -> dict[str, bytes] | None:
-    """Return the objects of a number that change, None to delete all. objects: ending -> data. Raises: Corrupt."""
+    """Return the objects of one save that change; None to delete all. objects: ending -> data. Raises: Corrupt."""
     record_path = f"{stem}.json"
     table_path = f"{stem}.parquet"
     before: dict[str, Any] = {}
@@ -76,7 +77,8 @@ def _scrub_number(
         table = _table(objects[".parquet"], table_path)
         new_table = scrub_slice_table(table, marks)
         if new_table is not table:
-            if not body or not new_table.num_rows:  # without a record: of a save that ended before it
+            # A table without its record: the save was killed before the record.
+            if not body or not new_table.num_rows:
                 return None
             ordinals = integers(new_table["ordinal"])
             body["n_samples"] = new_table.num_rows

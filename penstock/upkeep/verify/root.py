@@ -17,7 +17,6 @@ from loader.dataset.log.entries import REPAIRS, entry_key, entry_number
 from loader.dataset.log.leases import list_leases
 from loader.dataset.log.marker import FOLDERS as ROOT_FOLDERS
 from loader.dataset.log.marker import check_root
-from loader.dataset.log.snapshots import hint_key
 from loader.dataset.log.start_notes import START_SUFFIX, parse_start_notes
 from loader.dataset.log.state import State, VersionRecord
 from loader.dataset.shards.seals import parse_seal
@@ -305,7 +304,7 @@ def verify_root(root: Root, *, full: bool = False, cluster: "Cluster | None" = N
         if key.startswith("data/") and key not in named:
             report.unreferenced += 1
             report.unreferenced_nbytes += nbytes
-        elif not _ours(key):
+        elif not _is_ours(key):
             report.n_foreign += 1
             report.foreign.extend([key] if report.n_foreign <= SHOWN else [])
     report.n_foreign += refusals.n
@@ -377,11 +376,10 @@ def _is_retired(root: Root, record: VersionRecord) -> bool:
     return current is not None and current.retired is not None
 
 
-def _ours(key: str) -> bool:
-    folder, slash, _ = key.partition("/")
-    if key == "penstock.json" or entry_number(key) is not None or key.startswith(REPAIRS):
+def _is_ours(key: str) -> bool:
+    """Return whether penstock writes objects with such a key into a root."""
+    is_hint = _HINT.fullmatch(key) is not None  # of the log's state: readers need not read the whole log
+    if key == "penstock.json" or entry_number(key) is not None or is_hint or key.startswith(REPAIRS):
         return True
-    match = _HINT.fullmatch(key)
-    if match:
-        return key == hint_key(int(match[1]))
+    folder, slash, _ = key.partition("/")
     return bool(slash) and folder in FOLDERS

@@ -61,7 +61,7 @@ def check_bytes(
         ended = False
         while row < index.n_rows:
             rows = index.read_group(index.row_group_number(row))
-            yield from other_key(address, rows, row, keys)
+            yield from check_keys(address, rows, row, keys)
             for problem in () if ended else _rows(version, shard, rows, reader):
                 yield problem
                 ended = reader.ended
@@ -81,10 +81,15 @@ def check_bytes(
         )
 
 
-def other_key(address: str, rows: IndexRows, first: int, keys: list[str] | None) -> Iterator[Problem]:
-    """Yield a problem at the first row of an index, numbered from `first`, whose key differs from `keys`."""
-    named = rows.keys if keys is None else keys[first : first + len(rows.keys)]
-    for position, (got, expected) in enumerate(zip_longest(rows.keys, named)):
+def check_keys(address: str, rows: IndexRows, first: int, keys: list[str] | None) -> Iterator[Problem]:
+    """Yield a problem at the first row of an index whose key differs from the samples table's.
+
+    first: number of the first of these rows. keys: the samples table's, of the whole part; None checks nothing.
+    """
+    if keys is None:
+        return
+    expected_keys = keys[first : first + len(rows.keys)]
+    for position, (got, expected) in enumerate(zip_longest(rows.keys, expected_keys)):
         if got != expected:
             yield Problem(
                 address=f"{address} row {first + position}",
@@ -240,7 +245,7 @@ def check_registered(
     row = 0
     while row < index.n_rows:
         rows = index.read_group(index.row_group_number(row))
-        yield from other_key(address, rows, row, keys)
+        yield from check_keys(address, rows, row, keys)
         yield from _fields(version, shard, rows, unverified, by_chunk=decoded is not None)
         row += len(rows.keys)
     yield from too_few_rows(address, row, keys)

@@ -41,20 +41,22 @@ class OpenVersion:
 
 
 class OpenRun:
+    """A run's trail. `fresh` reads it again at most every `FRESH_S` seconds."""
+
     def __init__(self, training: Training, outage: Outage) -> None:
         self.training = training
-        self._read_at = time.monotonic()
         self._outage = outage
-        self._whole_at = datetime.now(UTC)
+        self._tried_at_s = time.monotonic()  # when the trail was read last, or could not be read
+        self._last_read_at = datetime.now(UTC)  # when it was read last
         self._lock = Lock()
 
     def fresh(self) -> Training:
         """Return the run, refreshed if due; marked stale during an outage."""
-        if time.monotonic() - self._read_at > FRESH_S and self._lock.acquire(blocking=False):
+        if time.monotonic() - self._tried_at_s > FRESH_S and self._lock.acquire(blocking=False):
             try:
                 self._read_again()
             finally:
-                self._read_at = time.monotonic()
+                self._tried_at_s = time.monotonic()
                 self._lock.release()
         return self.training
 
@@ -62,9 +64,9 @@ class OpenRun:
         stale = ""
         try:
             self.training = self._outage.ask(self.training.refresh)
-            self._whole_at = datetime.now(UTC)
+            self._last_read_at = datetime.now(UTC)
         except StoreError as error:
-            stale = f"the trail is as it was read at {self._whole_at:%Y-%m-%d %H:%M:%S} UTC: {error}"
+            stale = f"the trail is as it was read at {self._last_read_at:%Y-%m-%d %H:%M:%S} UTC: {error}"
         if stale != self.training.stale:
             self.training = copy(self.training)
             self.training.stale = stale

@@ -106,32 +106,35 @@ class Range:
         return self.examined - self.nan - self.infinite
 
 
-_Known = dict[tuple[object, ...], tuple[Array, Range]]
-_known: ContextVar[_Known | None] = ContextVar("penstock_ranges", default=None)
+_Cache = dict[tuple[object, ...], tuple[Array, Range]]
+_cache: ContextVar[_Cache | None] = ContextVar("penstock_ranges", default=None)
 
 
 @contextmanager
 def ranges_cached() -> Iterator[None]:
     """Measure each array once in this block, which keeps the arrays alive; they must not change."""
-    token = _known.set({})
+    token = _cache.set({})
     try:
         yield
     finally:
-        _known.reset(token)
+        _cache.reset(token)
 
 
 def array_range(array: Array) -> Range:
     """Return an array's range, in O(1) memory even if strides are 0."""
-    known = _known.get()
-    if known is None:
+    cache = _cache.get()
+    if cache is None:
         return _buffer_range(array)
-    # Permuting the axes changes neither the values nor their order in `array_chunks`.
+    # The cache's key: equal memory, dtype and axes mean equal values. The cache keeps the array, so that no other
+    # array takes its address. Sorted, since a transposed array has the same values, and `array_chunks` yields them in
+    # the same order.
+    address, _ = array.__array_interface__["data"]
     axes = sorted(zip(array.strides, array.shape, strict=True))
-    # Equal memory, dtype and axes mean equal values. The cache keeps the array, so no other takes its address.
-    key = array.__array_interface__["data"][0], array.dtype.str, *axes
-    if key not in known:
-        known[key] = array, _buffer_range(array)
-    return known[key][1]
+    key = (address, array.dtype.str, *axes)
+    if key not in cache:
+        cache[key] = array, _buffer_range(array)
+    _, values = cache[key]
+    return values
 
 
 def _range_of_bytes(array: Array) -> Range:
@@ -223,7 +226,7 @@ def array_chunks(array: Array, n: int = CHUNK_VALUES) -> Iterator[Array]:
 
 def finite_limits(array: Array) -> tuple[float, float, bool]:
     """Return (smallest and largest finite value or NaN, whether all are finite)."""
-    if _known.get() is not None:  # the caller will need the range as well
+    if _cache.get() is not None:  # the caller will need the range as well
         values = array_range(array)
         return values.low, values.high, not (values.nan or values.infinite)
     low = np.inf

@@ -204,8 +204,10 @@ def page_routes(site: Site, path: str, make: Make) -> list[Route]:
 
     async def as_html(request: Request) -> Response:
         make_page = partial(respond, request, False)
-        # Scripts would take the page of progress, which reloads itself, for the answer.
-        if "text/html" not in request.headers.get("accept", "") or is_fragment(request):
+        # Only a browser gets the page of progress, which reloads itself: a script would take it for the answer.
+        takes_html = "text/html" in request.headers.get("accept", "")
+        is_browser = takes_html and not is_fragment(request)
+        if not is_browser:
             return await in_thread(site.page_threads, make_page)
         key = request.scope["path"], request.scope["query_string"]
         return await site.pending.get(

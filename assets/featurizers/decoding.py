@@ -97,10 +97,10 @@ def small_frames(
     Raises: Unusable, also if there are more than `max_frames`.
     """
     small: list[Array] = []
-    n_total = 1  # until the first chunk is read
+    n_total = 1  # unknown until `next_numbers` is called; one, so that there is a first round
 
     def next_numbers(n_frames: int) -> range:
-        """Return the frames of the next chunk: a whole clip of full size may not fit into memory."""
+        """Return the numbers of the next chunk's frames, and learn the clip's length."""
         nonlocal n_total
         n_total = n_frames
         if n_frames > max_frames:
@@ -114,6 +114,7 @@ def small_frames(
             )
         return range(len(small), min(n_frames, len(small) + _FRAMES_AT_ONCE))
 
+    # Each round opens the clip again, and decodes one chunk: all frames of full size may not fit into memory.
     while len(small) < n_total:
         small += [shrink(frame, size) for frame in frames(sample, field, next_numbers)]
     return np.stack(small)

@@ -213,16 +213,18 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     def _replace(self, value: Any, old: Any, new: Any, count: int | None = None) -> str:
         """Pay for the filter `replace`, and apply it."""
         text = str(value)
-        most = -1  # all
-        if count is not None:
-            most = count
-        return self._replace_text(text, str(old), str(new), most)
+        if count is None:
+            count = -1  # all
+        return self._replace_text(text, str(old), str(new), count)
 
-    def _replace_text(self, text: str, old: str, new: str, most: int = -1) -> str:
-        """Pay for `str.replace`, and apply it. most: replacements; -1 for all."""
-        n_found = text.count(old)
-        self._budget.spend(len(text) + n_found * len(new))
-        return text.replace(old, new, most)
+    def _replace_text(self, text: str, old: str, new: str, /, count: int = -1) -> str:
+        """Pay for `str.replace`, and apply it. count: most replacements; below 0 for all."""
+        # Since Python 3.13 `str.replace` also takes `count` by name: a template has equal results on all versions.
+        n_replaced = text.count(old)
+        if count >= 0:
+            n_replaced = min(n_replaced, count)
+        self._budget.spend(len(text) + n_replaced * len(new))
+        return text.replace(old, new, count)
 
     def _join(self, separator: str, texts: Any) -> str:
         """Pay for `str.join`, and apply it."""
@@ -314,11 +316,11 @@ def _exceeds(value: Any, bound: int) -> bool:
 
 
 def _paying(pay: Callable[[Any], None], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that pays for its value first. jinja2 reads what it passes from the function's attributes."""
-    # Filters with a context or environment have it before their value.
+    """Return a filter that pays for its value first."""
+    # jinja2 marks functions to which it passes its context or environment, which then precede the value.
     value_position = int(hasattr(function, "jinja_pass_arg"))
 
-    @wraps(function)
+    @wraps(function)  # copies the mark, too
     def pay_call(*arguments: Any, **named: Any) -> Any:
         pay(arguments[value_position])
         return function(*arguments, **named)

@@ -213,6 +213,24 @@ def test_template_that_loops_grows_or_imports_ends_in_a_rejection(
     assert "message" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ x | replace('a', y, 1) }}",
+        "{{ x | replace('a', y, count=1) }}",
+        "{{ x.replace('a', y, 1) }}",
+        "{{ x.replace('a', y, count=1) }}",
+    ],
+)
+def test_replacement_pays_for_what_it_replaces_only(source: str) -> None:
+    sandbox = template_sandbox.TemplateSandbox()
+    budget = sandbox.start(template_sandbox.WorkBudget(200_000))
+    text = "a" * 10_000
+    replacement = "b" * 1000
+    assert sandbox.from_string(source).render(x=text, y=replacement) == replacement + text[1:]
+    assert budget.remaining < 200_000 - len(text)
+
+
 def test_loop_of_ten_thousand_million_passes_ends_within_the_full_budget(
     parameters: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -2,15 +2,13 @@
 
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain
-from typing import Any, get_args
+from dataclasses import dataclass, replace
+from typing import get_args
 
 import loader
-from loader.dataset.writing.part_extension import add_part_group, read_part
+from loader.dataset.writing.part_extension import read_part
 from loader.errors import (
     FeaturizerFailed,
-    FieldMismatch,
     InvalidField,
     InvalidWeights,
     MissingDependency,
@@ -20,7 +18,7 @@ from loader.errors import (
     WorkerFailed,
 )
 from loader.modalities.array import CLOCK
-from loader.storage import RangeReader, Store
+from loader.storage import RangeReader
 from penstock.compute.pool import Compute, Outcome
 from penstock.compute.pool.contract import Code
 from penstock.compute.pool.environment import place_here, store_variables
@@ -30,7 +28,6 @@ from ..featurizers.featurizer import EPISODE
 from ..featurizers.models import ModelFeaturizer, device_gpus, machine_facts
 from ..media.image.open import PHOTO_WORDS
 from ..media.unit import Unusable
-from .names import FeatureNames
 
 RANGE = 32
 """Samples per unit of work: seconds."""
@@ -324,75 +321,6 @@ def _rows_of_single_samples(
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredFeatures:
-    """Stored features of a batch."""
-
-    shards: list[dict[str, Any]] = field(default_factory=list)
-    """Written shards, as JSON."""
-    table: list[dict[str, Any]] = field(default_factory=list)
-    """One row per sample."""
-    parts: list[list[Any]] = field(default_factory=list)
-    """[part id, kind, number of rows in `table`] per part, in order."""
-    model: dict[str, Any] = field(default_factory=dict)
-    """Facts of model and machine; empty without a model."""
-
-    @property
-    def refused(self) -> int:
-        return sum(1 for row in self.table if row["code"])
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Counts for the stage record."""
-        nbytes = sum(shard["nbytes"] for shard in self.shards)
-        return {"samples": len(self.table), "refused": self.refused, "nbytes": nbytes}
-
-
-def store_part(
-    store: Store,
-    featurizer: Featurizer,
-    names: FeatureNames,
-    kind: str,
-    part: loader.Part,
-    rows: Iterator[FeatureRow],
-    stored: StoredFeatures,
-    txn: str | None = None,
-) -> None:
-    """Write the part's new shard, and add each row's values to the table.
-
-    Writes no shard if there are no fields or no samples, or if the part has this group.
-
-    Raises: FieldMismatch if the output differs from its declaration; Conflict; StoreError.
-    """
-    n_rows_before = len(stored.table)
-    recorded = _record_rows(featurizer, kind, rows, stored.table)
-    has_group = any(shard.group == names.group for shard in part.shards)
-    has_new_shard = bool(featurizer.outputs[kind]) and not has_group
-    # A refused sample has empty fields, so that rows of all shards of a part stay aligned.
-    empty: dict[str, Any] = dict.fromkeys(featurizer.outputs[kind], b"")
-
-    def fields_to_store(samples: Iterable[FeatureRow]) -> Iterator[dict[str, Any]]:
-        for sample in samples:
-            fields: Mapping[str, Any] = empty
-            if sample.features:
-                fields = sample.features.fields
-            yield {names.fields[name]: value for name, value in fields.items()}
-
-    # A shard begins at the first row with features: a part without any gets no shard of empty fields.
-    first_rows: list[FeatureRow] = []  # up to and with that row
-    for row in recorded:
-        if not has_new_shard:
-            continue  # reading the row has recorded it
-        first_rows.append(row)
-        if row.features:
-            # Writing the shard reads the remaining rows from `recorded`: this loop ends here.
-            all_rows = chain(first_rows, recorded)
-            extended = add_part_group(store, part, names.group, fields_to_store(all_rows), txn=txn)
-            new_shard = extended.to_json()["shards"][-1]
-            stored.shards.append(new_shard)
-    stored.parts.append([part.id, kind, len(stored.table) - n_rows_before])
-
-
 def model_here(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float) -> dict[str, str | int]:
     """Return facts of this machine, once a worker has loaded the model. Raises: ModelFailed."""
     variables = store_variables(featurizer.weights)
@@ -411,34 +339,3 @@ def model_here(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float) 
             f"featurizer {featurizer.name!r} cannot be loaded: {reason}", what=featurizer.name, given=reason
         )
     return outcome.value
-
-
-def _record_rows(
-    featurizer: Featurizer,
-    kind: str,
-    rows: Iterator[FeatureRow],
-    table: list[dict[str, Any]],
-) -> Iterator[FeatureRow]:
-    """Yield the rows, and add each one to the table as it is read, except removed ones."""
-    for row in rows:
-        if row.features is not None:
-            for what, names, declared in (
-                ("fields", row.features.fields, featurizer.outputs[kind]),
-                ("columns", row.features.columns, featurizer.columns[kind]),
-            ):
-                if set(names) != set(declared):
-                    raise FieldMismatch(
-                        f"sample {row.key!r}: featurizer {featurizer.name!r} made the {what} {sorted(names)} but "
-                        f"declares {sorted(declared)}; declare all of its names"
-                    )
-        if row.features is not None or row.code:
-            table.append(_table_row(row))
-        yield row
-
-
-def _table_row(row: FeatureRow) -> dict[str, Any]:
-    if row.features:
-        columns = dict(row.features.columns)
-    else:
-        columns = {}
-    return {"key": row.key, "code": row.code, "reason": row.reason, **columns}

@@ -30,17 +30,16 @@ from ..pipeline.tables import write_wide_table
 from .compute import (
     RANGE,
     SampleRange,
-    StoredFeatures,
     code_failure,
     compute_part,
     featurize,
     model_here,
     range_length,
     rows_or_raise,
-    store_part,
 )
 from .names import FeatureNames, featurizer_facts
 from .plain_featurizer import PlainFeaturizer, plain_featurizer
+from .store_features import StoredFeatures, store_part
 
 CODE_VERSION = "1"
 _SAMPLE_S = 0.05

@@ -150,15 +150,21 @@ class Included:
         if txn is None:
             return self._is_in_batch(record)
         known = self._state.txns.get(txn)
-        # An aborted or lost transaction never gets its features into a version.
-        if known is None or known.status != "committed":
-            return known is not None and known.status == "open"
+        if known is None:  # lost
+            return False
+        if known.status == "open":
+            return True
+        # An aborted transaction never gets its features into a version.
+        if known.status != "committed":
+            return False
         if txn not in self._lists:
             self._lists[txn] = self._batch_list(txn)
         listed = self._lists[txn]
         if listed is None:  # that version was garbage-collected, and later versions have its features
             return True
-        published_numbers = listed.get(record.stage, {})
+        published_numbers = listed.get(
+            record.stage, {}
+        )  # partition -> number of the record (`StageRecord.r`)
         return published_numbers.get(record.partition) == record.r
 
     def _is_in_batch(self, record: StageRecord) -> bool:

@@ -46,8 +46,8 @@ from .time_limits import Tell, TimeLimit, container_limits, log
 
 CODE_VERSION = "3"
 CHECK = "readable"
-_SUPERSEDED = ("Changed", "ObjectNotFound")
-"""Object was repaired (it lands again) or deleted since, which is not damage."""
+_REPLACED_OR_DELETED = ("Changed", "ObjectNotFound")
+"""Codes of objects that were repaired (they land again) or deleted since their batch, which is not damage."""
 _BYTES_PER_S = 10e6
 """Bytes of an image or text audited per second."""
 
@@ -269,8 +269,9 @@ def _tasks(
 
 
 def _check_readable(row: Mapping[str, Any], spec: DatasetSpec) -> None:
+    """Raise Unusable for an object that could not be read as it landed, or that is not media. row: of `raw_objects`."""
     code = row["error_code"]
-    if code in _SUPERSEDED:
+    if code in _REPLACED_OR_DELETED:
         raise dropped("land", code, row["error_reason"])
     if code:
         raise rejected("land", code, row["error_reason"])

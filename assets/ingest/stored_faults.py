@@ -63,7 +63,7 @@ def _names_error(code: str, reason: str, errors: frozenset[str]) -> bool:
     error = _ERROR.match(reason)
     if error is not None:
         module, name = error.groups()
-        if module.startswith(_FFMPEG):
+        if module.startswith(_FFMPEG):  # its errors name damage, even those with an errno
             return False
         if name in errors:
             return True

@@ -241,7 +241,7 @@ class ReadParts:
     parts: list[dict[str, Any]] = field(default_factory=list)
     """Parts as JSON; none if no known group fits."""
     kinds: list[tuple[list[str], str, str]] = field(default_factory=list)
-    """(sorted fields, key of the first sample, key of its object)."""
+    """(sorted fields, source key of the first sample, key of its object) per set of fields."""
     labels: dict[str, list[str]] = field(default_factory=dict)
     """Key of an object -> its class names."""
     columns: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -343,7 +343,7 @@ def _samples(
 
 
 def _sample_kinds(spilled: Spilled) -> list[tuple[list[str], str, str]]:
-    """Return `ReadParts.kinds` of the samples in scratch."""
+    """Return (fields, source key of the first sample, key of its object) for each set of fields in scratch."""
     kinds = list[tuple[list[str], str, str]]()
     for fields, rows in spilled.kinds.items():
         kinds.append((list(fields), rows.source_keys[0], rows.objects[0]))

@@ -251,29 +251,30 @@ class ClipMaker:
         self._scratch = scratch
         self._stream = stream
         self._quality = quality
-        self._whole = Deinterlacer(stream)
-        self._shrink = FrameFilter(stream, policy)
-        self._tables = PacketTables()
+        self._deinterlacer = Deinterlacer(stream)
+        self._filter = FrameFilter(stream, policy)
+        self._packet_tables = PacketTables()
         self._last_pts: int | None = None
-        self._waiting = sorted(range(len(spans)), key=lambda place: -spans[place].start)
-        self._open: dict[int, ClipEncoder] = {}
+        # Numbers of the spans that have not begun, the next one last: `_advance` pops it.
+        self._waiting = sorted(range(len(spans)), key=lambda number: -spans[number].start)
+        self._open: dict[int, ClipEncoder] = {}  # number of a span that has begun -> its encoder
         self._n_deinterlaced: dict[int, int] = {}
         self._clips: list[Clip | None] = [None] * len(spans)
 
     def add(self, timed: TimedFrame) -> None:
         """Add the next frame; skip one that is not later than the last. Raises: Unusable; av.error.FFmpegError."""
         if not self.n:
-            self._shrink.begin(timed.frame)
+            self._filter.begin(timed.frame)
         self.n += 1
         if self._last_pts is None or timed.pts > self._last_pts:
             self._last_pts = timed.pts
-            self._encode(self._whole.take(timed))
+            self._encode(self._deinterlacer.take(timed))
 
     def finish(self) -> list[Clip | None]:
         """Return a clip per span, in order; None for a span without a frame."""
-        self._encode(self._whole.rest())
-        for place in list(self._open):
-            self._finish(place)
+        self._encode(self._deinterlacer.rest())
+        for number in list(self._open):
+            self._finish(number)
         return self._clips
 
     def abandon(self) -> None:
@@ -288,29 +289,30 @@ class ClipMaker:
             if not self._open:
                 continue
             timed.frame.pts = timed.pts
-            small = self._shrink.apply(timed.frame)
-            assert self._shrink.rendering is not None  # set by `apply`
-            for place, encoder in self._open.items():
-                encoder.add(small, timed.pts, self._shrink.rendering)
-                self._n_deinterlaced[place] += was_interlaced
+            small = self._filter.apply(timed.frame)
+            assert self._filter.rendering is not None  # set by `apply`
+            for number, encoder in self._open.items():
+                encoder.add(small, timed.pts, self._filter.rendering)
+                self._n_deinterlaced[number] += was_interlaced
 
     def _advance(self, pts: int) -> None:
         """Finish the clips that end at a time or before it, and begin the clips that have it."""
-        for place in [place for place in self._open if pts >= self._spans[place].end]:
-            self._finish(place)
+        ended = [number for number in self._open if pts >= self._spans[number].end]
+        for number in ended:
+            self._finish(number)
         while self._waiting and pts >= self._spans[self._waiting[-1]].start:
-            place = self._waiting.pop()
-            span = self._spans[place]
+            number = self._waiting.pop()
+            span = self._spans[number]
             if pts < span.end:
-                target = self._scratch / f"clip-{place:04d}.mp4"
-                self._open[place] = ClipEncoder(target, self._stream, self._quality)
-                self._n_deinterlaced[place] = 0
+                target = self._scratch / f"clip-{number:04d}.mp4"
+                self._open[number] = ClipEncoder(target, self._stream, self._quality)
+                self._n_deinterlaced[number] = 0
 
-    def _finish(self, place: int) -> None:
-        encoder = self._open.pop(place)
-        span = self._spans[place]
-        n_deinterlaced = self._n_deinterlaced[place]
-        self._clips[place] = finish_clip(encoder, span, self._index, n_deinterlaced, self._tables)
+    def _finish(self, number: int) -> None:
+        encoder = self._open.pop(number)
+        span = self._spans[number]
+        n_deinterlaced = self._n_deinterlaced[number]
+        self._clips[number] = finish_clip(encoder, span, self._index, n_deinterlaced, self._packet_tables)
 
 
 def finish_clip(

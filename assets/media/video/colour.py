@@ -179,12 +179,16 @@ def to_sdr(samples: npt.NDArray[np.uint16], signal: VideoSignal) -> npt.NDArray[
     codes = np.rint(rgb_signal(samples, signal) * (_CODES - 1)).astype(np.uint16)
     if signal.transfer == PQ:
         light = _pq_table()[codes]
-        gain = _gain_table(min(max(signal.peak_cd, SDR_WHITE_CD), PQ_PEAK_CD))[codes.max(axis=2)]
+        peak_cd = min(max(signal.peak_cd, SDR_WHITE_CD), PQ_PEAK_CD)
+        # A larger code is more light, so the brightest component has the largest code.
+        gain = _gain_table(peak_cd)[codes.max(axis=2)]
         linear = light * gain[..., None]
     elif signal.transfer == HLG:
         light = hlg_light(_hlg_table()[codes]) / SDR_WHITE_CD
+        # The gains are by PQ code, so the light of the brightest component gets one.
         brightest = pq_signal(light.max(axis=2) * SDR_WHITE_CD)
-        gain = _gain_table(HLG_PEAK_CD)[np.rint(brightest * (_CODES - 1)).astype(np.uint16)]
+        pq_codes = np.rint(brightest * (_CODES - 1)).astype(np.uint16)
+        gain = _gain_table(HLG_PEAK_CD)[pq_codes]
         linear = light * gain[..., None]
     else:
         linear = _sdr_table()[codes]

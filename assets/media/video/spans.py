@@ -214,16 +214,16 @@ def stream_times(container: "InputContainer", stream: "VideoStream") -> Times:
 
 def may_seek(container: "InputContainer", audit: Mapping[str, Any]) -> bool:
     """Return whether the audit allows seeking."""
-    in_order = audit.get("n_pts_backward") == 0 and audit.get("n_pts_dup") == 0
-    alone = audit.get("interlaced_ratio") == 0 and not audit.get("hdr")
-    plain = audit.get("n_discard_packets") == 0 and has_display_times(container)
-    return bool(audit.get("seek_ok")) and in_order and alone and plain
+    is_in_order = audit.get("n_pts_backward") == 0 and audit.get("n_pts_dup") == 0
+    is_progressive_sdr = audit.get("interlaced_ratio") == 0 and not audit.get("hdr")
+    shows_all_packets = audit.get("n_discard_packets") == 0 and has_display_times(container)
+    return bool(audit.get("seek_ok")) and is_in_order and is_progressive_sdr and shows_all_packets
 
 
 def prepare(stream: "VideoStream", audit: Mapping[str, Any]) -> None:
-    """Prepare a decoder before its first packet: one thread, and errors for hidden damage without an audit."""
+    """Set the decoder's options before its first packet. audit: facts of the file's audit; empty without one."""
     stream.thread_count = 1
-    if not audit:
+    if not audit:  # nothing has looked for damage that the decoder hides by default
         prepare_strict(stream)
 
 

@@ -211,14 +211,15 @@ def _is_found(
     index: PacketIndex,
 ) -> bool:
     """Return whether a seek finds the frame: first skipping others, then from increasingly far back."""
-    second = max(1, round(1 / Fraction(*index.time_base)))
+    second = max(1, round(1 / Fraction(*index.time_base)))  # ticks
     can_skip = stream.codec_context.name in SKIPPING
-    for back in (0, second, 4 * second, pts - index.start_pts + second):
+    before_all = pts - index.start_pts + second
+    # Bounds each try. From the keyframe before it, the frame comes within one GOP; the rest is a margin.
+    most_frames = 2 * index.max_gop_frames + 64
+    for back in (0, second, 4 * second, before_all):
         container.seek(pts - back, stream=stream, backward=True)
-        passed = False
-        for n_frames, frame in enumerate(
-            _decode_onwards(container, stream, pts, skips=can_skip and not back)
-        ):
+        skips = can_skip and not back
+        for n_frames, frame in enumerate(_decode_onwards(container, stream, pts, skips=skips)):
             if frame.pts is None:
                 at = frame.dts
             else:
@@ -227,8 +228,8 @@ def _is_found(
                 if frame_crc(frame) == crc:
                     return True
                 break  # the frame's references were missing
-            passed = at is None or at > pts
-            if passed or n_frames > 2 * index.max_gop_frames + 64:
+            is_passed = at is None or at > pts
+            if is_passed or n_frames > most_frames:
                 break
     return False
 

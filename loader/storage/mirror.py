@@ -183,7 +183,7 @@ class _Tried(Generic[T]):
     def error(self) -> PenstockError:
         known = [*self.bad, *self.absent]
         errors = [*self.down, *known] if self.key.startswith(CERTAIN) else [*known, *self.down]
-        first = errors[0][1]
+        _, first = errors[0]
         others = [f"{member.url}: {error}" for member, error in errors[1:]]
         if others:
             first.add_note(f"of the other stores: {'; '.join(others)}")

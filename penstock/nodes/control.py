@@ -104,7 +104,8 @@ class SlurmNodes:
             return []
         lines = self._queue.answer(["squeue", "-h", "-a", f"--jobs={','.join(held)}", "-o", "%i|%.3j"])
         jobs = [job for job in held if f"{job}|{_PREFIX}" in lines.splitlines()]
-        if not self._queue.release(jobs):
+        is_released = self._queue.release(jobs)
+        if not is_released:
             if self._notices.is_new(Subject("held jobs", "release"), ", ".join(jobs)):
                 _log.warning("Slurm lets only an operator release %s", ", ".join(jobs))
             return []

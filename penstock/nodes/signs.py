@@ -363,7 +363,7 @@ class _RunReader:
             last, last_us = self._last_events.get(number, ("", 0))
             ended_us = None
             if number + 1 in self._begun:
-                ended_us = self._begun[number + 1][0]
+                ended_us, _ = self._begun[number + 1]
             if span is not None and span.ended_us is not None:
                 ended_us = span.ended_us
             elif last in LAST_EVENTS:

@@ -136,8 +136,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     findings = [check_store(arguments.root, arguments.ranges), check_scratch(arguments.scratch)]
     order = (CheckStatus.FAILED, CheckStatus.UNKNOWN, CheckStatus.WARNING, CheckStatus.OK)
     findings.sort(key=lambda finding: order.index(finding[0]))
-    print(f"{findings[0][0].name}: " + "; ".join(text for _, text in findings))
-    return int(findings[0][0])
+    worst, _ = findings[0]
+    print(f"{worst.name}: " + "; ".join(text for _, text in findings))
+    return int(worst)
 
 
 if __name__ == "__main__":

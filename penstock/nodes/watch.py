@@ -159,8 +159,12 @@ class NodeWatch:
     def _alert(self, result: NodeReview, about: str, text: str, now_us: int) -> None:
         """Add an alert to a review, unless a watcher raised one about the same within a day."""
         newest_us = max(self._book.alert_us(about), self._alerted_us.get(about, 0))
-        if now_us - newest_us < ALERT_EVERY_US or (self._apply and not self._book.put_alert(text, about)):
+        if now_us - newest_us < ALERT_EVERY_US:
             return
+        if self._apply:
+            is_ours = self._book.put_alert(text, about)
+            if not is_ours:
+                return
         self._alerted_us[about] = now_us
         result.alert = "; ".join(filter(None, [result.alert, text]))
 

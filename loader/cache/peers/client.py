@@ -208,7 +208,8 @@ class PeerClient:
     def note_success(self, seconds: float) -> None:
         """Note that a peer answered a call whose first answer took so long."""
         with self._lock:
-            if self._deadlines.add(seconds):
+            is_update_due = self._deadlines.add(seconds)
+            if is_update_due:
                 self._update_deadline()
 
     def failed(self, address: str, peer: Peer, reason: str, begun_s: float) -> None:

@@ -38,13 +38,14 @@ class ColumnAgreement:
         with self._lock:
             for column, what in types.items():
                 first = self._first.setdefault(column, (what, object_key))
-                if what != first[0]:
+                first_what, _ = first
+                if what != first_what:
                     raise InvalidSample(
                         differs(column, first, (what, object_key)),
                         what=f"column {column!r}",
                         where=object_key,
                         given=what,
-                        accepted=first[0],
+                        accepted=first_what,
                     )
 
     def check_known(self, fields: Collection[str], of: str) -> None:
@@ -52,13 +53,13 @@ class ColumnAgreement:
         for column, (what, object_key) in self._first.items():
             known = other_width(column, what, fields)
             if known:
-                first = (f"{_FIELD}{known}", of)
+                known_what = f"{_FIELD}{known}"
                 raise FieldMismatch(
-                    differs(column, first, (what, object_key)),
+                    differs(column, (known_what, of), (what, object_key)),
                     what=f"column {column!r}",
                     where=object_key,
                     given=what,
-                    accepted=first[0],
+                    accepted=known_what,
                 )
 
 
@@ -75,8 +76,10 @@ def why_other(
     """
     for column, what in types.items():
         second = (what, object_key)
-        if column in before and before[column][0] != what:
-            return differs(column, before[column], second)
+        if column in before:
+            what_before, _ = before[column]
+            if what_before != what:
+                return differs(column, before[column], second)
         known = other_width(column, what, fields)
         if known:
             first = (f"{_FIELD}{known}", dataset)
@@ -110,7 +113,9 @@ def differs(
     second: tuple[str, str],
 ) -> str:
     """Return the message for a column that becomes two things. first, second: (what it becomes, in which object)."""
-    words = [what.rpartition(".")[2] for what, _ in (first, second)]
+    first_what, first_object = first
+    second_what, second_object = second
+    words = [what.rpartition(".")[2] for what in (first_what, second_what)]
     # JSON holds numbers of any kind; the wider of two widths of one kind holds both.
     form = "json"
     if all(word in FLAT_WORDS for word in words):
@@ -118,6 +123,6 @@ def differs(
         if any(word[0] == wider[0] for word in words):
             form = wider
     return (
-        f"column {column!r} becomes {first[0]} in {first[1]}, and {second[0]} in {second[1]}: name one form for all "
-        f"(--field {column}={form}), or leave the column out (--without {column})"
+        f"column {column!r} becomes {first_what} in {first_object}, and {second_what} in {second_object}: name one "
+        f"form for all (--field {column}={form}), or leave the column out (--without {column})"
     )

@@ -158,9 +158,13 @@ class CodeIndex:
                 matches = list(pool.map(scan, selections))
         else:
             matches = [scan(selection) for selection in selections]
-        ordinals = np.concatenate([np.zeros(0, np.int64), *[one[0] for one in matches]])
-        scores = np.concatenate([np.zeros(0, np.float32), *[one[1] for one in matches]])
-        return ordinals, scores
+        # The first array is empty: without a selection, there would be none to join.
+        ordinals = [np.zeros(0, np.int64)]
+        scores = [np.zeros(0, np.float32)]
+        for selected_ordinals, selected_scores in matches:
+            ordinals.append(selected_ordinals)
+            scores.append(selected_scores)
+        return np.concatenate(ordinals), np.concatenate(scores)
 
     def _check_size(self, n_codes: int) -> None:
         if n_codes > MOST_CODES:

@@ -74,8 +74,10 @@ class S3PutStore(RemoteStore):
         If the store returns another ETag, the object is read back, and put again if it differs from `data`.
         """
         tries_unsigned = self._vouches and is_md5(etag)
-        if tries_unsigned and self._put_unsigned(key, data, etag, replace):
-            return
+        if tries_unsigned:
+            is_stored = self._put_unsigned(key, data, etag, replace)
+            if is_stored:
+                return
         if replace:
             self.put(key, data)
         else:

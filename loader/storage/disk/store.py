@@ -99,7 +99,7 @@ class LocalStore(Opened):
         return is_network_folder(self._base)
 
     def get(self, key: str) -> Blob:
-        return self._read(key, 0, None, None)
+        return self._read(key, 0, nbytes=None, etag=None)
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         check_span(key, offset, nbytes)
@@ -286,6 +286,7 @@ class LocalStore(Opened):
         return descriptor, status
 
     def _read(self, key: str, offset: int, nbytes: int | None, etag: str | None) -> Blob:
+        """Read a range of an object. nbytes: None for the whole object, at offset 0. etag: a pin, or None."""
         descriptor, status = self._open(key)
         try:
             current = self._check_pin(key, status, etag)

@@ -12,10 +12,11 @@ from .local_ranks import local_ranks
 
 _CPU_RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
-HYPERTHREADS = 16
-"""Most logical CPUs of a machine with a worker process each. Above, two on one core compete for its memory bandwidth.
+MOST_CPUS_WITH_A_PROCESS_EACH = 16
+"""Largest machine, in logical CPUs, that has a process on each of them. A larger one has a process per physical core.
 
-16 processes on 16 logical CPUs decode the most photos.
+Above, two processes on one core compete for its memory bandwidth. 16 processes on 16 logical CPUs decode the most
+photos.
 """
 
 BACKGROUND_NICE = 10
@@ -33,7 +34,7 @@ def rank_cores(environ: Mapping[str, str] | None = None, root: Path = Path("/"))
     Ranks divide the quota, and the cores unless the launcher binds each rank to its own. root: folder with /proc and
     /sys.
     """
-    ranks = local_ranks(environ)
+    ranks = local_ranks(environ, root)
     share = _affinity()
     if not _are_bound(ranks, root):
         share //= ranks
@@ -42,21 +43,26 @@ def rank_cores(environ: Mapping[str, str] | None = None, root: Path = Path("/"))
 
 
 def rank_processes(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> int:
-    """Return how many processes that compute fill this rank's share: one per physical core of a large machine."""
+    """Return how many computing processes to start for this rank: at most one per physical core of a large machine.
+
+    root: folder with /proc and /sys.
+    """
     share = rank_cores(environ, root)
-    if (os.cpu_count() or 1) <= HYPERTHREADS:
+    machine_cpus = os.cpu_count() or 1
+    if machine_cpus <= MOST_CPUS_WITH_A_PROCESS_EACH:
         return share
-    ranks = local_ranks(environ)
-    physical = _physical_cores(root)
-    if not _are_bound(ranks, root):
-        physical //= ranks
-    return max(1, min(share, physical))
+    ranks = local_ranks(environ, root)
+    physical_cores = _physical_cores(root)  # that this process may use
+    if not _are_bound(ranks, root):  # the other ranks may use them too
+        physical_cores //= ranks
+    return max(1, min(share, physical_cores))
 
 
 def rank_memory_bytes(environ: Mapping[str, str] | None = None) -> int:
     """Return this rank's share of the machine's memory, or of its cgroup's limit."""
-    every = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return int(min(every, memory_limit())) // local_ranks(environ)
+    machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    usable_bytes = int(min(machine_bytes, memory_limit()))
+    return usable_bytes // local_ranks(environ)
 
 
 def lower_thread_priority() -> None:
@@ -103,9 +109,11 @@ def cpuset_cores(root: Path = Path("/")) -> int:
 
 def _are_bound(ranks: int, root: Path) -> bool:
     """Return whether the launcher has bound each rank to cores of its own."""
-    # A container's cpuset binds no rank: it is the machine that its ranks divide.
-    every = cpuset_cores(root) or os.cpu_count() or 1
-    return _affinity() * ranks <= every
+    # A container's cpuset limits all its ranks alike, so it counts as the whole machine.
+    machine_cpus = cpuset_cores(root) or os.cpu_count() or 1
+    # Bound ranks have as many CPUs each, and all of them together fit into the machine. Ranks without a binding each
+    # have the whole machine.
+    return _affinity() * ranks <= machine_cpus
 
 
 def _physical_cores(root: Path) -> int:

@@ -191,6 +191,23 @@ def test_rank_processes_are_one_per_physical_core_of_a_large_machine(
     assert cores.rank_processes({"LOCAL_WORLD_SIZE": "1"}, tmp_path / "none") == cpus, "no topology"
 
 
+def test_ranks_are_counted_below_the_given_root(tmp_path, monkeypatch):
+    """No launcher states their number: the processes of `root`'s /proc count, and not this machine's."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(32)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 32)
+    files = dict(V2)
+    own = os.getpid()
+    for rank, pid in enumerate((own, own + 1, own + 2, own + 3)):
+        files[f"proc/{pid}/stat"] = f"{pid} (python) S 1 1"
+        files[f"proc/{pid}/cmdline"] = "python\0train.py"
+        files[f"proc/{pid}/environ"] = f"RANK={rank}\0MASTER_ADDR=10.0.0.7\0MASTER_PORT=29400"
+    root = cgroup(tmp_path, files)
+    environ = {"RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29400"}
+    assert cores.local_ranks(environ, root) == 4
+    assert cores.rank_cores(environ, root) == 8
+    assert cores.rank_processes(environ, root) == 8
+
+
 def test_rank_memory_is_a_share_of_the_limit(monkeypatch):
     monkeypatch.setattr(cores, "memory_limit", lambda: 2**30)
     assert cores.rank_memory_bytes({"LOCAL_WORLD_SIZE": "4"}) == 2**28

@@ -22,11 +22,15 @@ else:
         """Return a subpackage or a name from `api`, imported on first use: numpy and pyarrow take 0.3 s."""
         if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
             return import_module(f".{name}", __name__)
-        if name == "__all__" or not name.startswith("_"):
-            if f"{__name__}.api" not in modules:  # only once: the check lists the site folders
+        is_public = not name.startswith("_")
+        if is_public or name == "__all__":
+            # `import_module`, since `from . import api` would call this function again, for "api".
+            # Another project's `penstock` may have overwritten our files. Looking for it lists the site folders, so
+            # only the first use does.
+            if f"{__name__}.api" not in modules:
                 import_module(".distribution", __name__).check_only_distribution()
             with import_module(".lazy_imports", __name__).without_collector():
-                api = import_module(".api", __name__)  # (an import statement would look here first)
+                api = import_module(".api", __name__)
                 if name in ("__all__", *api.__all__):
                     globals()[name] = api.named(name)
                     return globals()[name]

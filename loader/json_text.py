@@ -39,14 +39,17 @@ class DamagedMember(DamagedJson, TypeError):
 def damage_fields(error: Exception, what: str) -> dict[str, object]:
     """Return the fields `what` and `given` of an error about a JSON object that a reader rejected.
 
-    what: name of the object, if the error does not name a member.
+    error: what reading the object raised: DamagedJson, KeyError for a missing member, or a PenstockError that checked
+        one member. what: name of the object, if the error does not name a member.
     """
     if isinstance(error, DamagedJson):
         return {"what": error.what or what, "given": error.value}
     if isinstance(error, KeyError):
         return {"what": error.args[0], "given": "missing"}
     fields: dict[str, object] = {"what": what, "given": str(error)}
-    fields.update(getattr(error, "fields", {}))  # of an error of penstock's about one member
+    # A PenstockError has `fields`. They name the member and its value, and replace the object and the message.
+    member_fields: dict[str, object] = getattr(error, "fields", {})
+    fields.update(member_fields)
     return fields
 
 
@@ -89,23 +92,32 @@ def parse_json_object(data: bytes | str, *, lenient: bool = False) -> dict[str, 
 
 
 def parse_members(data: bytes) -> dict[str, Any]:
-    """Return the members of a JSON object, as Python's `json` reads them. Raises: DamagedJson.
+    """Return the members of a JSON object of another program, such as a document in an archive. Raises: DamagedJson.
 
-    NaN becomes None, for a missing value. An integer beyond 64 bits becomes its text. The caller must handle
-    surrogates. If a name is repeated, its last value wins.
+    Its values become columns, so this accepts more than `parse_json_object`. NaN becomes None, for a missing value, and
+    an infinite number stays. An integer beyond 64 bits becomes its text. The caller must handle surrogates. If a name
+    is repeated, its last value wins.
     """
-    _, value = _decode(data, lambda text: _AS_TEXT if _LONG.search(text) else _AS_WRITTEN)
+
+    def decoder(text: str) -> json.JSONDecoder:
+        # A function of ours for each integer is slow, so only a text with a long number takes that decoder.
+        if _LONG.search(text):
+            return _LONG_AS_TEXT
+        return _AS_WRITTEN
+
+    _, value = _decode(data, decoder)
     if not isinstance(value, dict):
         raise DamagedJson(f"it is a {type(value).__name__}, expected an object", value=type(value).__name__)
     return value
 
 
 def text_member(body: Mapping[str, Any], name: str) -> str:
-    """Return an object's member that must be a text. Raises: KeyError; TypeError."""
+    """Return an object's member that must be a text. Raises: KeyError; DamagedMember, which is also a TypeError."""
     value = body[name]
     if not is_text(value):
         raise DamagedMember(f"{name} = {value!r:.80} is not text", what=name, value=value)
-    return str(value)
+    text: str = value
+    return text
 
 
 def integer_member(
@@ -114,7 +126,10 @@ def integer_member(
     least: int,
     most: int | None = None,
 ) -> int:
-    """Return an object's member that must be a whole number in a range. Raises: KeyError; TypeError."""
+    """Return an object's member that must be a whole number in a range.
+
+    Raises: KeyError; DamagedMember, which is also a TypeError.
+    """
     value = body[name]
     accepted = f"from {least} on"
     if most is not None:
@@ -157,10 +172,11 @@ def _wrong(value: object) -> str:
     return ""
 
 
-def _decode(data: bytes | str, reader_of: Callable[[str], json.JSONDecoder]) -> tuple[str, Any]:
+def _decode(data: bytes | str, decoder: Callable[[str], json.JSONDecoder]) -> tuple[str, Any]:
+    """Return the text of a JSON document and its value. decoder: returns the decoder for a text."""
     try:
         text = data if isinstance(data, str) else data.decode(json.detect_encoding(data))
-        value = reader_of(text).decode(text)
+        value = decoder(text).decode(text)
     except RecursionError:
         raise _too_deep() from None
     except DamagedJson:
@@ -215,7 +231,7 @@ _PLAIN = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number)
 _WITH_LONG = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number, parse_int=_whole)
 _LENIENT = json.JSONDecoder(parse_int=lambda text: int(text) if len(text) <= _DIGITS else float(text))
 _AS_WRITTEN = json.JSONDecoder(parse_constant={"Infinity": math.inf, "-Infinity": -math.inf}.get)
-_AS_TEXT = json.JSONDecoder(
+_LONG_AS_TEXT = json.JSONDecoder(
     parse_constant=_AS_WRITTEN.parse_constant,
     parse_int=lambda text: text if len(text) > _DIGITS or not -(2**63) <= int(text) < 2**63 else int(text),
 )

@@ -8,7 +8,7 @@ only then: of this user, of the same training.
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,20 +58,29 @@ def local_ranks(environ: Mapping[str, str] | None = None, root: Path = Path("/")
         stated = _read_variable(name, environ)
         if stated:
             return stated
-    stated = next((stated for name in STATED_BY_CLUSTER if (stated := _read_variable(name, environ))), 1)
-    if stated > 1:
-        return stated
-    # One task of a cluster may start the ranks itself.
+    for name in STATED_BY_CLUSTER:
+        stated = _read_variable(name, environ)
+        if stated > 1:
+            return stated
+        if stated == 1:  # this one task may start the ranks itself
+            break
+
     world_size = _world_size(environ)
-    is_child = _is_multiprocessing_child()
-    is_rank = any(_number(environ, name) is not None for name in (*LOCAL_RANKS, *RANKS))
-    if world_size == 1 or not (world_size or is_child or is_rank):
+    if world_size == 1:
         return 1
-    count = _census(environ, root, by_command=is_child or world_size > 1)
+    is_one_of_several = world_size > 1 or _is_multiprocessing_child()
+    has_rank_number = any(_number(environ, name) is not None for name in (*LOCAL_RANKS, *RANKS))
+    if not is_one_of_several and not has_rank_number:
+        return 1
+    # Separate trainings of one script have equal command lines too, such as the trials of a search.
+    count = _census(environ, root, by_command=is_one_of_several)
     nodes = _nodes(environ)
     if nodes:
-        count = max(count, -(-world_size // nodes))
-    return min(count, world_size) if world_size else count
+        ranks_per_node = -(-world_size // nodes)  # rounded up
+        count = max(count, ranks_per_node)
+    if world_size:
+        count = min(count, world_size)
+    return count
 
 
 def node_count(environ: Mapping[str, str] | None = None) -> int:
@@ -83,7 +92,8 @@ def node_count(environ: Mapping[str, str] | None = None) -> int:
     for name in (*STATED_BY_PARENT, *STATED_BY_CLUSTER):
         stated = _read_variable(name, environ)
         if stated:
-            return max(1, -(-_world_size(environ) // stated))
+            nodes = -(-_world_size(environ) // stated)  # rounded up
+            return max(1, nodes)
     return 1
 
 
@@ -100,11 +110,17 @@ def _read_variable(name: str, environ: Mapping[str, str]) -> int:
 
 def _slurm_counts(text: str) -> list[int]:
     """Return the tasks per node: [4, 4, 3] for "4(x2),3"; [] for other text."""
-    groups = [_SLURM_GROUP.fullmatch(part) for part in text.split(",")]
-    limits = [(int(one[1]), int(one[2] or 1)) for one in groups if one is not None]
-    if len(limits) < len(groups) or sum(nodes for _, nodes in limits) > 2**20:
-        return []
-    return [count for count, nodes in limits for _ in range(nodes)]
+    counts: list[int] = []
+    for group in text.split(","):
+        match = _SLURM_GROUP.fullmatch(group)
+        if match is None:
+            return []
+        n_tasks = int(match[1])
+        n_nodes = int(match[2] or 1)
+        if len(counts) + n_nodes > 2**20:  # no cluster has as many: the text would fill the memory
+            return []
+        counts += [n_tasks] * n_nodes
+    return counts
 
 
 def _world_size(environ: Mapping[str, str]) -> int:
@@ -149,22 +165,25 @@ def _census(environ: Mapping[str, str], root: Path, *, by_command: bool) -> int:
 
     processes = {process.pid: process for process in own_processes(root)}
     own = processes.pop(os.getpid(), None)
-    local_numbers = [_first_number(environ, LOCAL_RANKS)]
-    ranks = {_first_number(environ, RANKS)}
-    n_alike = 1
-    for other in processes.values():
-        if own is None:  # no process to compare others with: /proc does not show this one
-            break
-        if _is_same_training(environ, own, other):
-            local_numbers.append(_first_number(other.environ, LOCAL_RANKS))
-            ranks.add(_first_number(other.environ, RANKS))
-        is_twin = other.parent == own.parent and other.command == own.command
-        if by_command and is_twin and not _has_other_rendezvous(environ, other):
-            n_alike += 1
-    # Lightning's rank 0 starts the others and has no variable of its own from the start; the highest number counts.
-    by_number = max(-1 if rank is None else rank for rank in local_numbers) + 1
-    # Launchers leave different signs, and each count is a lower bound.
-    return max(by_number, len(ranks - {None}), n_alike)
+    same_training: list[Process] = []
+    twins: list[Process] = []
+    # Without this process, if /proc does not show it, there is nothing to compare others with.
+    if own is not None:
+        others = processes.values()
+        same_training = [other for other in others if _is_same_training(environ, own, other)]
+        if by_command:
+            twins = [other for other in others if _is_twin(environ, own, other)]
+
+    # Launchers leave different signs, and each count is a lower bound: some set LOCAL_RANK, some only RANK, and
+    # `mp.spawn` sets nothing.
+    environs = [environ, *(other.environ for other in same_training)]
+    local_numbers = _distinct_numbers(environs, LOCAL_RANKS)
+    ranks = _distinct_numbers(environs, RANKS)
+    # Local ranks count from 0. Their highest number counts, not how many are seen: Lightning's rank 0 sets its own
+    # variable after its start, which /proc does not show.
+    n_by_local_number = max(local_numbers, default=-1) + 1
+    n_by_command = len(twins) + 1
+    return max(n_by_local_number, len(ranks), n_by_command)
 
 
 def _is_same_training(environ: Mapping[str, str], own: "Process", other: "Process") -> bool:
@@ -173,15 +192,23 @@ def _is_same_training(environ: Mapping[str, str], own: "Process", other: "Proces
     return other.parent in (own.pid, own.parent) or other.pid == own.parent
 
 
-def _has_other_rendezvous(environ: Mapping[str, str], other: "Process") -> bool:
-    # (a rank may set its own variables later, which /proc does not show)
-    return any(
-        environ[name] != other.environ[name]
-        for name in RENDEZVOUS
-        if name in environ and name in other.environ
-    )
+def _is_twin(environ: Mapping[str, str], own: "Process", other: "Process") -> bool:
+    """Return whether a process has the same parent and command line, and no other rendezvous."""
+    if other.parent != own.parent or other.command != own.command:
+        return False
+    for name in RENDEZVOUS:
+        # (a rank may set its own variables later, which /proc does not show)
+        is_comparable = name in environ and name in other.environ
+        if is_comparable and environ[name] != other.environ[name]:
+            return False
+    return True
 
 
-def _first_number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    numbers = [_number(environ, name) for name in names]
-    return next((number for number in numbers if number is not None), None)
+def _distinct_numbers(environs: Sequence[Mapping[str, str]], names: tuple[str, ...]) -> set[int]:
+    """Return the numbers that environments state, each by the first of its variables that holds one."""
+    distinct: set[int] = set()
+    for environ in environs:
+        numbers = [_number(environ, name) for name in names]
+        stated = [number for number in numbers if number is not None]
+        distinct.update(stated[:1])
+    return distinct

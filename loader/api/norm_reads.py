@@ -35,6 +35,8 @@ PLACES = 2**20
 """Most values of a field that are picked together: about 32 MiB."""
 WAITING = 2**24
 """Most values of all groups that wait to be added up: 128 MiB."""
+LARGEST_WHOLE = 2**53
+"""Largest whole number up to which float64 holds each one exactly."""
 T = TypeVar("T")
 Transform = Callable[[dict[str, Any]], Mapping[str, Any]]
 Values = tuple[NDArray[Any], NDArray[np.int64] | None]
@@ -95,7 +97,10 @@ def add_norms(totals: Totals, group: str, norms: Mapping[str, FieldNorm]) -> Non
 
 
 def episode_groups(windows: WindowView, by: str) -> list[str]:
-    """Return the column's value of each episode, as text: a stored norm has groups by text. Raises: InvalidPlan."""
+    """Return each episode's value in the column `by`, as text: the key of its group in a stored norm is text.
+
+    Raises: InvalidPlan for an episode without a value.
+    """
     assert isinstance(windows.episodes, View)  # `norm` refuses others
     view = windows.episodes
     ordinals = view.version_ordinals(np.arange(len(view), dtype=np.int64))
@@ -301,16 +306,24 @@ def _transform_windows(
 def _floats(field: str, values: NDArray[Any], weights: I64 | None) -> tuple[NDArray[np.floating], I64 | None]:
     """Return values as floats [rows, dims], and their weights. Raises: FieldMismatch for values with no exact float."""
     kind = values.dtype.kind
-    is_exact = True
-    if kind in "iu" and values.size:
-        is_exact = int(np.abs(values).max()) <= 2**53  # larger ones are not float64
-    if kind not in "biuf" or not is_exact:
+    if kind not in "biuf":
         raise FieldMismatch(
             f"norm: {field!r} holds {values.dtype}; floats, truth values or whole numbers are needed",
             what=field,
             given=values.dtype.str,
             accepted="floats, truth values or whole numbers",
         )
+    if kind in "iu" and values.size:
+        place = int(np.abs(values).argmax())
+        largest = int(values.flat[place])  # in either direction
+        if abs(largest) > LARGEST_WHOLE:
+            raise FieldMismatch(
+                f"norm: {field!r} holds {largest}; whole numbers from -2^53 to 2^53 are needed, since not every larger "
+                "one is a float. Leave the field out, or subtract a base in a transform",
+                what=field,
+                given=largest,
+                accepted="whole numbers from -2^53 to 2^53",
+            )
     floats = as_floats(values)
     if floats.shape[1] > DIMS_MAX:
         raise FieldMismatch(

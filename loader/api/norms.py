@@ -70,7 +70,8 @@ def norm(
         message = f"norm({kind}): loader.windows(...) of a version is needed"
         raise InvalidPlan(message, what="windows", given=kind, accepted="loader.windows(...) of a version")
     arrays = [field for field in windows.layout.at if is_array(field)]
-    if not fields or isinstance(fields, str):
+    is_list = bool(fields) and not isinstance(fields, str)
+    if not is_list or not all(isinstance(field, str) for field in fields):
         message = f"norm: fields = {fields!r}; a list of fields is needed, of the arrays {arrays}"
         raise InvalidPlan(message, what="fields", given=fields, accepted=arrays)
     if unknown := [field for field in fields if transform is None and field not in arrays]:
@@ -165,7 +166,9 @@ def _compute_norm(windows: WindowView, question: _Question) -> Norm | GroupedNor
         except InvalidPlan:
             continue  # other rows or clocks of the same episodes
         # An earlier norm can only be added to: extremes and quantiles cannot forget an episode.
-        if not len(delta.removed) and (question.by is None or _same_groups(windows, before, question.by)):
+        if len(delta.removed):
+            continue
+        if question.by is None or _has_same_groups(windows, before, question.by):
             if isinstance(norm_before, GroupedNorm):
                 earlier = norm_before.norms
             else:
@@ -195,11 +198,14 @@ def _compute_norm(windows: WindowView, question: _Question) -> Norm | GroupedNor
     return GroupedNorm(by=question.by, norms=norms)
 
 
-def _same_groups(windows: WindowView, before: WindowView, by: str) -> bool:
-    """Return whether the episodes of both views have equal values: labels may have been corrected since."""
-    old = episode_groups(before, by)
-    # No episode was removed, so the common ones come first.
-    return episode_groups(windows, by)[: len(old)] == old
+def _has_same_groups(windows: WindowView, before: WindowView, by: str) -> bool:
+    """Return whether the earlier view's episodes still have their groups. A later version may have corrected labels.
+
+    windows: has all episodes of `before`, then the new ones.
+    """
+    groups_before = episode_groups(before, by)
+    groups = episode_groups(windows, by)
+    return groups[: len(groups_before)] == groups_before
 
 
 def _earlier_norms(

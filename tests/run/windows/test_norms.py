@@ -167,9 +167,12 @@ def test_wrong_requests_are_refused(root: loader.Root) -> None:
     windows = loader.windows(write_episodes(root), anchor="action.npy", at=AT)
     with refusal(InvalidPlan, what="fields", given="cls"):
         loader.norm(windows, ["cls"])
-    for no_list in ([], "action.npy"):
+    no_lists: list[Any] = [[], "action.npy", [["action.npy"]]]
+    for no_list in no_lists:
         with refusal(InvalidPlan, what="fields", given=no_list):
             loader.norm(windows, no_list)
+        with refusal(InvalidPlan, what="fields", given=no_list):
+            loader.norm(windows, no_list, transform=Relative())
     with refusal(InvalidPlan, what="transform", given=dict):
         loader.norm(windows, ["action.npy"], transform=dict)
     with refusal(InvalidPlan, what="mode", given="robust"):
@@ -181,6 +184,16 @@ def test_values_that_are_not_finite_are_refused(root: loader.Root) -> None:
         writer.add("ep0", {"action.npy": np.array([[1.0, 2.0], [1.0, np.nan]], np.float32)})
     windows = loader.windows(root.open("bad@1"), anchor="action.npy", at={"action.npy": loader.rows(0, 1)})
     with refusal(FieldMismatch, what="action.npy", where="dimension 1"):
+        loader.norm(windows, ["action.npy"])
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1])
+def test_whole_numbers_that_are_no_float_are_refused_by_value(root: loader.Root, value: int) -> None:
+    with root.write("large") as writer:
+        writer.add("ep0", {"action.npy": np.array([[1, 2], [1, value]], np.int64)})
+    windows = loader.windows(root.open("large@1"), anchor="action.npy", at={"action.npy": loader.rows(0, 1)})
+    accepted = "whole numbers from -2^53 to 2^53"
+    with refusal(FieldMismatch, what="action.npy", given=value, accepted=accepted):
         loader.norm(windows, ["action.npy"])
 
 

@@ -69,7 +69,7 @@ class Decisions:
         self._root = root
         self._run = run
         self._arguments = arguments
-        self._asked = arguments.to_json()
+        self._arguments_json = arguments.to_json()  # as a record stores them: `DecisionRecord.asked`
         self._world_size = world_size
         # (version id, policy, step) of the last search that found too few groups
         self._insufficient: tuple[str, int, int] | None = None
@@ -208,9 +208,8 @@ class Decisions:
         (source,) = decided_plan.sources.values()
         view = stored_view(source.view)
         if view is None:
-            raise Corrupt(
-                f"plan {record.plan} of {record.key} reads no version: restore follows/ from a mirror"
-            )
+            message = f"plan {record.plan} of {record.key} reads no version: restore follows/ from a mirror"
+            raise Corrupt(message)
         return view.version
 
     def _check_original(self, original: RunRecords, until: int | None) -> int:
@@ -242,21 +241,22 @@ class Decisions:
         )
 
     def _check_arguments(self, record: DecisionRecord) -> None:
-        """Raise PlanMismatch unless this run's arguments decided a record; of a repeated run, only the shared ones."""
-        names = list(self._asked)
+        """Raise PlanMismatch if other arguments than this run's decided a record."""
+        names = list(self._arguments_json)
         subject = f"run {self._run!r} began with"
         if record.run != self._run:
-            names = list(LIKE_ARGUMENTS)
+            names = list(LIKE_ARGUMENTS)  # all that a run shares with the one that it repeats
             subject = f"run {record.run!r}, which like= names, has"
         for name in names:
+            own = self._arguments_json[name]
             stored = record.asked.get(name)
-            if stored != self._asked[name]:
+            if stored != own:
                 raise PlanMismatch(
-                    f"{subject} {name} = {stored!r}; {name} = {self._asked[name]!r} was given. Pass the first one, or "
-                    "give the run another name",
+                    f"{subject} {name} = {stored!r}; {name} = {own!r} was given. Pass that run's value, or give this "
+                    "run another name",
                     what=name,
                     where=subject,
-                    given=self._asked[name],
+                    given=own,
                     accepted=stored,
                 )
 
@@ -290,10 +290,9 @@ class Decisions:
         before: DecisionRecord | None,
     ) -> OpenDecision:
         """Return the stored decision of a step: of this choice, unless another process was faster."""
+        ordinals = _ordinals(rows, choice)
         with self._may_create(step):
-            new_plan, n_sequences = self._plan(
-                version, _ordinals(rows, choice), step, self._arguments.updates
-            )
+            new_plan, n_sequences = self._plan(version, ordinals, step, self._arguments.updates)
         record = DecisionRecord(
             run=self._run,
             step=step,
@@ -301,7 +300,7 @@ class Decisions:
             before=new_plan.hash if before is None else before.plan,
             plan=new_plan.hash,
             policy=policy,
-            asked=self._asked,
+            asked=self._arguments_json,
             cursor=after,
             counts=count_choice(rows, choice, n_sequences),
         )
@@ -387,11 +386,10 @@ class Decisions:
         plan_hash = ""
         n_sequences = 0
         if len(choice.trained):
+            ordinals = _ordinals(rows, choice)
             with self._may_create(record.step):
                 # No more steps than the decision had: the next one is named by its first step.
-                new_plan, n_sequences = self._plan(
-                    version, _ordinals(rows, choice), record.step, record.steps
-                )
+                new_plan, n_sequences = self._plan(version, ordinals, record.step, record.steps)
                 plan_hash = new_plan.save_content(self._root)
         new = replace(record, plan=plan_hash, counts=count_choice(rows, choice, n_sequences))
         _log.warning(

@@ -33,6 +33,8 @@ LONGEST_PAUSE_S = 0.5
 SLICE_S = 5.0
 """Longest wait of the first rank, after which all ranks exchange whether to stop. A launcher's grace is longer."""
 WARN_EVERY_S = 60.0
+NO_DECISION = -1
+"""First step of the decision, in a state that was saved before any."""
 
 
 class OnlineJob(Protocol):
@@ -236,7 +238,7 @@ class OnlineBatches(SuccessiveLoaders):
             check_run(like)
         if until is not None:
             until = whole_number("until", until, 0)
-        self._first(partial(self._decisions.begin, like, until))
+        self._on_first_rank(partial(self._decisions.begin, like, until))
 
     def __next__(self) -> Batch:
         if self._end is not None and self.step >= self._end:
@@ -287,7 +289,7 @@ class OnlineBatches(SuccessiveLoaders):
     def seek(self, step: int) -> None:
         """Continue with a decided step, or the step after the last decision. Raises: InvalidRuntime."""
         step = whole_number("step", step, 0)
-        record = self._first(partial(self._decisions.covering, step))
+        record = self._on_first_rank(partial(self._decisions.covering, step))
         n_decided = 0 if record is None else record.end
         if step > n_decided:
             raise InvalidRuntime(f"seek({step}): run {self._run!r} has decided the steps before {n_decided}")
@@ -296,9 +298,8 @@ class OnlineBatches(SuccessiveLoaders):
     def batch_at(self, step: int) -> Batch:
         """Return this rank's part of a step of the current decision. Raises: InvalidRuntime for other steps."""
         if self._record is None or not self._record.step <= step < self._plan_end:
-            raise InvalidRuntime(
-                f"batch_at({step}): the step is not of the current decision; seek({step}) first"
-            )
+            message = f"batch_at({step}): the step is not of the current decision; seek({step}) first"
+            raise InvalidRuntime(message)
         return self.loader.batch_at(step)
 
     def state_dict(self) -> dict[str, Any]:
@@ -306,7 +307,7 @@ class OnlineBatches(SuccessiveLoaders):
         state: dict[str, Any] = {}
         if self._loader is not None:
             state = self._loader.state_dict()
-        followed = {"run": self._run, "plan": "", "step": -1}
+        followed = {"run": self._run, "plan": "", "step": NO_DECISION}
         step = self.step
         if self._record is not None:
             followed = {"run": self._run, "plan": self._record.plan, "step": self._record.step}
@@ -316,12 +317,12 @@ class OnlineBatches(SuccessiveLoaders):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the state of this run, or of the run that it repeats.
 
-        Raises: PlanMismatch if neither has decided the state's step so.
+        Raises: PlanMismatch if neither has a decision with the state's plan at its step.
         """
         try:
             followed = state["follow"]
             step = whole_number("step", state["step"], 0)
-            first = whole_number("step", followed["step"], -1)
+            decision_step = whole_number("step", followed["step"], NO_DECISION)
             plan_hash = str(followed["plan"])
         except (TypeError, LookupError, InvalidRuntime) as error:
             raise PlanMismatch(
@@ -330,20 +331,21 @@ class OnlineBatches(SuccessiveLoaders):
                 given=repr(error),
                 accepted="what state_dict() returned",
             ) from None
-        if first < 0:
+        if decision_step == NO_DECISION:
             self._continue_from_record(step, None)
             return
-        record = self._first(partial(self._decisions.matching_decision, first, plan_hash))
+        record = self._on_first_rank(partial(self._decisions.matching_decision, decision_step, plan_hash))
         if record is None or not record.step <= step <= record.end:
             raise PlanMismatch(
                 f"the state was saved at step {step} under the plan {plan_hash}, and run {self._run!r} has decided "
-                f"step {first} otherwise, or its record is missing (penstock verify). To go on from a checkpoint of "
-                f"run {followed.get('run')!r} under another name, pass like= and until=",
+                f"step {decision_step} otherwise, or its record is missing (penstock verify). To go on from a "
+                f"checkpoint of run {followed.get('run')!r} under another name, pass like= and until=",
                 what="state",
-                where=f"run {self._run!r}, step {first}",
+                where=f"run {self._run!r}, step {decision_step}",
                 given=plan_hash,
             )
         self._continue_from_record(step, record)
+        # The loader is at `step` already: this checks the state's plan, unless a takedown has replaced that.
         if self._loader is not None and self.plan.hash == plan_hash:
             self._loader.load_state_dict(state)
 
@@ -368,7 +370,7 @@ class OnlineBatches(SuccessiveLoaders):
         self._next_step = step
         if record is None or step >= record.end:
             return  # no plan is opened: the next step is decided by the record's cursor
-        decision = self._first(partial(self._decisions.open, record))
+        decision = self._on_first_rank(partial(self._decisions.open, record))
         # A takedown may have left the decision without rollouts, or with too few for its last steps.
         if decision.plan is None or step >= decision.end:
             self._record = decision.record
@@ -396,12 +398,11 @@ class OnlineBatches(SuccessiveLoaders):
     def _await_decision(self, step: int) -> OpenDecision | None:
         """Return the decision of a step, once there are enough groups; None if the job stops before."""
         policy = step if self._policy is None else self._policy
-        find = partial(self._find_decision, step, policy)
-        waiting = _Waiting(self._run, step)
+        waiting = _Waiting(self._run, step, partial(self._find_decision, step, policy))
         if self._job is None:
-            return waiting.await_decision(find, None)
+            return waiting.await_decision(None)
         while True:
-            decision: OpenDecision | None = self._job.first(partial(waiting.await_decision, find, SLICE_S))
+            decision: OpenDecision | None = self._job.first(partial(waiting.await_decision, SLICE_S))
             if decision is not None:
                 return decision
             if self._job.stopping():
@@ -415,7 +416,7 @@ class OnlineBatches(SuccessiveLoaders):
             self._own_root.keep_leases(self._versions_in_use | self._decisions.insufficient_version)
         return decision
 
-    def _first(self, call: Callable[[], Any]) -> Any:
+    def _on_first_rank(self, call: Callable[[], Any]) -> Any:
         """Return the call's result, on the first rank of the job only if there is one."""
         if self._job is None:
             return call()
@@ -425,19 +426,18 @@ class OnlineBatches(SuccessiveLoaders):
 class _Waiting:
     """Looks for a decision, with growing pauses."""
 
-    def __init__(self, run: str, step: int) -> None:
+    def __init__(self, run: str, step: int, find: Callable[[], OpenDecision | None]) -> None:
         self._run = run
         self._step = step
+        self._find = find
         self._pause_s = FIRST_PAUSE_S
         self._warn_at_s = monotonic() + WARN_EVERY_S
 
-    def await_decision(
-        self, find: Callable[[], OpenDecision | None], longest_s: float | None
-    ) -> OpenDecision | None:
+    def await_decision(self, longest_s: float | None) -> OpenDecision | None:
         """Return a decision once it is found; None after `longest_s` seconds."""
         begun_s = monotonic()
         while True:
-            decision = find()
+            decision = self._find()
             if decision is not None:
                 return decision
             now_s = monotonic()

@@ -88,7 +88,7 @@ class PlanDataset(IterableDataset[Batch]):
                 where="torch_dataset",
             )
         self._start = SharedStart(plan.first_step)
-        self._n_seeks = 0
+        self._n_seeks = 0  # calls of `seek`: a running iterator notices by it that the position has moved
         self._resume: int | None = None  # first step of a worker process, from its own state
         self._position: int | None = None  # next step of the iteration under way
         with Loader(
@@ -126,7 +126,7 @@ class PlanDataset(IterableDataset[Batch]):
         return moved
 
     def seek(self, step: int) -> None:
-        """Go on at a step: an iterator of this process too, as a `Loader`.
+        """Continue at a step. A running iterator of this process continues there too, like a Loader's.
 
         Raises: InvalidRuntime while worker processes of a DataLoader iterate, which have read ahead.
         """
@@ -141,6 +141,7 @@ class PlanDataset(IterableDataset[Batch]):
                 given=first,
                 accepted=f"from step {self._start.step} on, without iterators",
             )
+        # An iteration starts at `_start` unless it has a position of its own.
         self._resume = None
         self._position = None
         self._n_seeks += 1
@@ -150,13 +151,14 @@ class PlanDataset(IterableDataset[Batch]):
         return self.plan.state(self.step)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on at a plan's state or a StatefulDataLoader's, from any number of workers and ranks.
+        """Continue from a plan's state or a StatefulDataLoader's. Any number of workers and ranks may have saved it.
 
         A worker process starts at its own worker's state. Raises: PlanMismatch; InvalidRuntime as `seek`.
         """
         if get_worker_info() is None:
             self.seek(next_step(self.plan, state))
         else:
+            # The StatefulDataLoader calls this in each worker, with the `state_dict` of that worker's dataset.
             self._resume = self.plan.check_state(state)
             self._position = None
 

@@ -200,7 +200,8 @@ class PlanContent:
         """Return the stages of a stream (`PlannedSource.stream`); a single one if its source never grows."""
         if stream in self.grown_streams:
             return self.grown_streams[stream]
-        n = self.sources[stream].shape.n
+        only_view = self.sources[stream]  # a stream has the name of its first view
+        n = only_view.shape.n
         only_stage = Stage(
             start=0,
             origin=0,

@@ -204,13 +204,18 @@ def _view_growth(
 ) -> dict[str, Any]:
     """Return the facts of the view that a growth brings to a source, or to one bucket of it."""
     stage = plan.grown_streams[source.stream].stages[source.growth]
+    # The mixed stretch has the rest of the former view's epoch, and all new samples.
+    n_left_of_epoch = stage.count_former(stage.n_mixed)
     whole_from_step = None
-    if _last_position(plan, source) is not None:
+    is_ever_read = (
+        _last_position(plan, source) is not None
+    )  # else the source grows again before the view begins
+    if is_ever_read:
         whole_from_step = plan.step_of(source.name, stage.origin)
     return {
         "view": source.view_id,
         "samples": source.shape.n,
-        "left_of_epoch": stage.origin - stage.start - stage.delta,
+        "left_of_epoch": n_left_of_epoch,
         "new": stage.delta,
         "whole_from_step": whole_from_step,
     }

@@ -130,23 +130,23 @@ class ItemsView:
         }
 
     def of_source(self, source_name: str) -> "ItemsView":
-        """Return this view named as the plan's source, unless it has a name of its own."""
+        """Return this view with the name of its source in the plan, unless the data has a name of its own."""
         if self.name:
             return self
         return ItemsView(
-            source_name,
-            self._length,
-            self.fingerprint,
-            self.source,
+            name=source_name,
+            length=self._length,
+            fingerprint=self.fingerprint,
+            source=self.source,
         )
 
     def over(self, source: "ItemsSource") -> "ItemsView":
         """Return this view with its dataset at hand."""
         return ItemsView(
-            self.name,
-            self._length,
-            self.fingerprint,
-            source,
+            name=self.name,
+            length=self._length,
+            fingerprint=self.fingerprint,
+            source=source,
         )
 
     def version_ordinals(self, x: I64) -> I64:

@@ -209,7 +209,7 @@ def build_quarantine(
 
 def list_samples(
     source: str,
-    key_lists: Iterable[Iterable[str]],
+    key_lists: Sequence[Iterable[str]],
     views: Mapping[str, OrderView],
 ) -> ListedSamples:
     """Return (version ordinal, key) of each key in one list or several, by ordinal.
@@ -234,15 +234,15 @@ def list_samples(
 
     distinct: dict[str, None] = {}  # in the order of the lists
     for keys in key_lists:
-        distinct.update(dict.fromkeys(keys))
-    for key in distinct:
-        if not isinstance(key, str):
-            raise InvalidPlan(
-                f"quarantine[{source!r}] has {key!r}; sample keys are strings",
-                what="key",
-                where=f"source {source!r}",
-                given=key,
-            )
+        for key in keys:
+            if not isinstance(key, str):
+                raise InvalidPlan(
+                    f"quarantine[{source!r}] has {key!r}; sample keys are strings",
+                    what="key",
+                    where=f"source {source!r}",
+                    given=key,
+                )
+            distinct[key] = None
 
     distinct_keys = list(distinct)
     ordinals = views[source].ordinals(distinct_keys)

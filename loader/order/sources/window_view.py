@@ -159,7 +159,7 @@ class WindowView:
 
     def rows(self, numbers: I64) -> I64:
         """Return the anchor's row (int64) at which each window stands, counted in its episode."""
-        before, _ = _rows_outside(self.layout)
+        before, _ = _rows_without_window(self.layout)
         episodes = self._episodes(numbers)
         if self.kept is not None:
             numbers = self.kept.members.select(numbers)  # as without `keep`
@@ -428,14 +428,14 @@ def view_ordinals(view: OrderView, version_ordinals: I64) -> I64:
 
 def n_windows(n_rows: I64, layout: "WindowLayout") -> I64:
     """Return the number of windows (int64) of episodes with so many rows of the anchor (int64)."""
-    before, after = _rows_outside(layout)
+    before, after = _rows_without_window(layout)
     anchor_rows = n_rows - before - after
     rounded_up = -(-anchor_rows // layout.every)
     return np.maximum(0, rounded_up)
 
 
-def _rows_outside(layout: "WindowLayout") -> tuple[int, int]:
-    """Return how many rows at an episode's beginning and end no window may stand at."""
-    if layout.pad == "inside":
+def _rows_without_window(layout: "WindowLayout") -> tuple[int, int]:
+    """Return the number of an episode's first rows, and of its last rows, that are no window's anchor row."""
+    if layout.pad == "inside":  # no window reaches beyond its episode
         return layout.span
     return 0, 0

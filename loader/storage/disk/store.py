@@ -286,7 +286,6 @@ class LocalStore(Opened):
         return descriptor, status
 
     def _read(self, key: str, offset: int, nbytes: int | None, etag: str | None) -> Blob:
-        """Read a range of an object. nbytes: None for the whole object, at offset 0. etag: a pin, or None."""
         descriptor, status = self._open(key)
         try:
             current = self._check_pin(key, status, etag)

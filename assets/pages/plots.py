@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from loader.errors import MissingDependency
 
+from .plot_units import byte_unit, short_number, time_unit
+
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.axes import Axes
@@ -87,7 +89,7 @@ def growth(samples: Mapping[int, int], nbytes: Mapping[str, int]) -> str:
     samples_axis.set_ylabel("samples")
     _count_axis(samples_axis, max(n_samples))
 
-    unit, scale = _byte_unit(max(largest.values()))
+    unit, scale = byte_unit(max(largest.values()))
     scaled = {name: n / scale for name, n in largest.items()}
     digits = 2
     if scale == 1:
@@ -101,7 +103,7 @@ def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
     newest = dict(sorted(seconds.items())[-MAX_VERSIONS:])
     if not newest:
         return ""
-    unit, scale = _time_unit(max(p95 for _, p95 in newest.values()))
+    unit, scale = time_unit(max(p95 for _, p95 in newest.values()))
     medians = [median / scale for median, _ in newest.values()]
     p95s = [p95 / scale for _, p95 in newest.values()]
     figure, (axis,) = _figure(1, 1, width_in=7.6, height_in=2.2)
@@ -124,14 +126,6 @@ def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
     axis.set_ylabel(unit)
     axis.legend(frameon=False, fontsize=7)
     return _image(figure, "time from arrival to version")
-
-
-def _time_unit(most_s: float) -> tuple[str, float]:
-    for unit, scale in (("h", 3600.0), ("min", 60.0)):
-        # 1.5 h reads better as 90 min.
-        if most_s >= 2 * scale:
-            return unit, scale
-    return "s", 1.0
 
 
 def before_and_after(columns: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]) -> str:
@@ -313,7 +307,7 @@ def _bars(
         axis.text(
             n + 0.03 * longest,
             place,
-            _short(n, digits),
+            short_number(n, digits),
             va="center",
             color=_INK,
             size=7.5,
@@ -328,13 +322,6 @@ def _bars(
     axis.set_title(title)
 
 
-def _short(n: float, digits: int) -> str:
-    for letter, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
-        if n >= 10 * scale:
-            return f"{n / scale:,.1f}{letter}"
-    return f"{n:,.{digits}f}"
-
-
 def _largest(named: Mapping[str, int]) -> dict[str, int]:
     ordered = sorted(named.items(), key=lambda item: (-item[1], item[0]))
     if len(ordered) <= MAX_BARS:
@@ -343,13 +330,6 @@ def _largest(named: Mapping[str, int]) -> dict[str, int]:
     rest = ordered[MAX_BARS - 1 :]
     largest[f"{len(rest)} others"] = sum(n for _, n in rest)
     return largest
-
-
-def _byte_unit(nbytes: int) -> tuple[str, int]:
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= scale:
-            return unit, scale
-    return "bytes", 1
 
 
 def _figure(

@@ -123,7 +123,7 @@ class ReadStore(Opened):
             # An empty read reports an object that is missing or was replaced, and has the etag.
             reads = [ByteRange(0, 0)]
         if len(reads) == 1:
-            blobs = [self.get_range(key, *reads[0], etag=etag)]
+            blobs = [self.get_range(key, *reads[0], etag)]
         else:
             blobs = self._get_concurrently(key, reads, etag)
         current = blobs[0].etag
@@ -138,10 +138,10 @@ class ReadStore(Opened):
         pool = self._connection.workers()
         futures = []
         for read in others:
-            get = partial(self.get_range, key, *read, etag=etag)
+            get = partial(self.get_range, key, *read, etag)
             futures.append(pool.submit(copy_context().run, get))
         try:
-            blobs = [self.get_range(key, *first, etag=etag)]
+            blobs = [self.get_range(key, *first, etag)]
             blobs.extend(future.result() for future in futures)
         finally:
             for future in futures:

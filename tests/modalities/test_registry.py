@@ -11,7 +11,7 @@ from fuzz.seeds import ordinary_priority
 from loader.modalities import DECODERS, ENCODERS, decoder_extensions, encode, find_decoder
 from loader.modalities.array import FLAT
 from loader.modalities.fields import load
-from loader.testing.modalities import Modality, ModalityConformance
+from loader.testing.modalities import Modality, ModalityConformance, same
 from tests.servers.processes import python
 
 SOUNDS = {  # word -> FFmpeg's container and encoder, and the form of its samples
@@ -95,6 +95,30 @@ class TestModalities(ModalityConformance):
             encode=encoder,
             values=VALUES.get(word, ()),
         )
+
+
+def decode_label(data, rng):
+    """A text; NaN for an empty field, as a float and within a mapping."""
+    text = bytes(data).decode("latin-1")
+    if not text:
+        return {"label": float("nan"), "score": np.float32("nan")}
+    return {"label": text, "score": np.float32("nan")}
+
+
+class TestDecoderOfEmptyFields(ModalityConformance):
+    """A decoder may accept an empty field, and return NaN."""
+
+    @pytest.fixture
+    def modality(self):
+        return Modality(decode=decode_label, samples=[b"", b"a"], garbage=None)
+
+
+def test_same_value_has_the_same_type_and_nan():
+    nan = float("nan")
+    assert same([nan, {"x": np.float64(nan)}], [nan, {"x": np.float64(nan)}])
+    assert not same(nan, 0.0)
+    assert not same(0.0, nan)
+    assert not same(nan, np.float64(nan))
 
 
 def test_every_word_has_its_examples(samples):

@@ -164,11 +164,12 @@ def turn_lines(
                 given=f"{turn!r:.80}",
                 accepted="a mapping with a role",
             )
-        # A turn without bounds is not compared: text from outside the tokens, such as a judge's.
+        # A turn without bounds is text from outside the tokens, such as a judge's. These bounds pass the check below.
         start = turn.get("start", 0)
         stop = turn.get("stop", n_tokens)
         for bound in (start, stop):
-            if not isinstance(bound, int):
+            is_number = isinstance(bound, int) and not isinstance(bound, bool)
+            if not is_number:
                 raise InvalidSample(
                     f"{where} has the bound {bound!r:.80}; numbers of tokens are needed",
                     what="bound",

@@ -70,18 +70,21 @@ class DecisionRecord:
 
     @property
     def rule(self) -> DecisionRule:
-        """The rule of its arguments. Raises: Corrupt."""
+        """The rule that its stored arguments state. Raises: Corrupt."""
         asked = self.asked
         try:
+            stale = asked["stale"]
+            if stale not in ("sequence", "group"):
+                raise ValueError(f"stale = {stale!r:.80}")
             return DecisionRule(
                 groups=stored_number(asked["groups"], MOST_COUNT),
                 max_lag=stored_number(asked["max_lag"], MOST_COUNT),
-                stale=asked["stale"],
+                stale=stale,
                 min_size=stored_number(asked["min_size"], MOST_COUNT),
             )
         except DAMAGED as error:
             raise Corrupt(
-                f"{self.key} has no whole `asked`: it was damaged. Restore it from a mirror"
+                f"{self.key} has no whole `asked` ({error}): it was damaged. Restore it from a mirror"
             ) from error
 
     def to_json(self) -> bytes:

@@ -100,7 +100,7 @@ def _check_texts(
             given=group_id,
             accepted="a text that is not empty",
         )
-    # The first rollout's type would stay the column's.
+    # The first rollout's type becomes the column's: after a number there, later texts would not fit.
     for name, text in (("prompt_id", prompt_id), ("trajectory_id", trajectory_id)):
         if not isinstance(text, str):
             raise InvalidSample(

@@ -264,9 +264,9 @@ def next_cursor(
     n_parts_read: int,
     choice: GroupChoice,
 ) -> Cursor:
-    """Return the position after a decision. Rows that are not live count as decided: `rows` has none of them.
+    """Return the position after a decision. Rows that are not live count as decided.
 
-    rows, n_parts_read: the pair of `read_undecided` that the decision chose from.
+    rows, n_parts_read: what `read_undecided` yielded for the decision to choose from. `rows` has live rows only.
     """
     is_undecided = choice.verdicts == Verdict.UNDECIDED
     parts = integers(rows["part"])

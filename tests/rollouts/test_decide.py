@@ -1,11 +1,13 @@
 """The choice of a step's rollouts, against a second implementation in plain Python."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from loader.errors import Corrupt
 from loader.rollouts.cursor import START, Cursor, range_rows, ranges_by_part
 from loader.rollouts.decide import (
     MOST_ENVS,
@@ -16,6 +18,7 @@ from loader.rollouts.decide import (
     choose_all,
     count_choice,
 )
+from loader.rollouts.record import DecisionRecord
 from tests.rollouts.online_model import Model, Row
 
 
@@ -132,3 +135,23 @@ def test_damaged_cursor_is_refused(entries: object) -> None:
     body = {"version": "v-1", "parts": 9, "last": "t-w0", "left": entries}
     with pytest.raises((ValueError, TypeError)):
         Cursor.from_json(body)
+
+
+@pytest.mark.parametrize("stale", ["grup", 7, None, ["group"]])
+def test_record_with_another_unit_of_staleness_is_corrupt(stale):
+    asked = {"groups": 4, "max_lag": 1, "min_size": 2}
+    record = DecisionRecord(
+        run="big",
+        step=0,
+        steps=1,
+        before="",
+        plan="",
+        policy=0,
+        asked={**asked, "stale": "group"},
+        cursor=START,
+        counts={},
+    )
+    assert record.rule == DecisionRule(**asked, stale="group")
+    damaged = replace(record, asked={**asked, "stale": stale})
+    with pytest.raises(Corrupt):
+        _ = damaged.rule

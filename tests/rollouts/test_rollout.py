@@ -255,6 +255,10 @@ REFUSED = {
         {"turns": [{"role": "user", "start": 0.5}]},
         {"what": "bound", "where": "rollout 'r1': turn 0", "given": 0.5, "accepted": "numbers of tokens"},
     ),
+    "a turn with a truth value for tokens": (
+        {"turns": [{"role": "user", "start": True, "stop": 3}]},
+        {"what": "bound", "where": "rollout 'r1': turn 0", "given": True, "accepted": "numbers of tokens"},
+    ),
     "media without a version": (
         {"media": [[0, 0, 2]]},
         {"what": "media_version", "given": None, "accepted": "a version, such as 'images@1'"},

@@ -194,8 +194,9 @@ class StreamedCopies(DeviceBackend):
         """Return one copy that covers all tensors started since the last call. tensors: on the device."""
 
     def copy(self, batch: Batch) -> tuple[Batch, Copy]:
-        plain = [tensor for tensor in batch_tensors(batch) if _has_memory(tensor)]
-        self._locked.begin(plain)
+        """Return the batch with tensors on the device, and a copy that ends once all their values have arrived."""
+        host_tensors = [tensor for tensor in batch_tensors(batch) if _has_memory(tensor)]
+        self._locked.begin(host_tensors)
         on_device: list[Any] = []
 
         def move(tensor: Any) -> Any:
@@ -206,8 +207,11 @@ class StreamedCopies(DeviceBackend):
             on_device.append(self.start(source))
             return on_device[-1]
 
+        keep = None
+        if self._locked.nbytes:  # what stays on the host must not keep the memory of a segment
+            keep = self._locked.kept
         try:
-            moved = rebuilt(batch, move, self._locked.kept if self._locked.nbytes else None)
+            moved = rebuilt(batch, move, keep)
         except BaseException:
             self.started(on_device).wait()  # the copies already started still read the host's memory
             raise

@@ -73,7 +73,9 @@ class RunTrail:
         by_time = self.steps.sort("at_us")
         last = by_time.unique(_PLACE_OF_TRY, keep="last", maintain_order=True)
         plans = {start.id: start.plan for start in self.starts}
-        if len(set(plans.values())) > 1:  # an interrupted try lacks ranks under its plan
+        # Ranks of an interrupted start may have recorded a step under another plan, whose batch is not whole. Rows
+        # under the plan of the step's newest row count, from whichever start they are.
+        if len(set(plans.values())) > 1:
             plan = pl.col("start").replace_strict(plans, return_dtype=pl.String)
             last_plan = plan.last().over("step", "world_size")
             last = last.filter(plan == last_plan)

@@ -213,6 +213,7 @@ def _read_group(
     group: list[_Rows],
     steps: range,
 ) -> "list[pl.DataFrame]":
+    """Return the rows of some objects within `steps`, one frame per object. Reads the objects together."""
     # Before any read: one forged object could fill the memory.
     for part in group:
         if part.nbytes > MOST_OBJECT_BYTES:

@@ -68,7 +68,7 @@ class _Server:
         self._trainer_fd = trainer_fd
         self._pids: dict[int, int] = {}  # number of a worker -> its process number
         self._ended: dict[int, int] = {}  # process number -> exit code, until the trainer asks
-        self._warned = False
+        self._has_warned_of_threads = False
 
     def run(self, modules: Iterable[str]) -> NoReturn:
         with _environment("JE_ARROW_MALLOC_CONF", "background_thread:false"):
@@ -147,14 +147,17 @@ class _Server:
             os._exit(1)
 
     def _spawn(self, request: ForkRequest) -> int:
-        if not self._warned:
-            self._warned = True
+        """Start a worker as a new interpreter, since this process has threads. Return its process number."""
+        if not self._has_warned_of_threads:
+            self._has_warned_of_threads = True
             logger.warning(
                 "worker processes start more slowly: a library of this environment starts threads when it is imported, "
                 "and a process with threads cannot be forked (%d threads)",
                 n_threads(),
             )
-        fds = (request.socket, request.sent, *([self._trainer_fd] if self._trainer_fd >= 0 else []))
+        fds = [request.socket, request.sent]
+        if self._trainer_fd >= 0:
+            fds.append(self._trainer_fd)
         for fd in fds:
             os.set_inheritable(fd, True)
         code = (

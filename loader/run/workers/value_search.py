@@ -138,16 +138,18 @@ class _ValueSearch:
             self._add_place(description, attributes, name)
 
     def _search_function(self, function: FunctionType) -> None:
-        self._pending.append(getattr(function, "__wrapped__", None))
+        wrapped = getattr(function, "__wrapped__", None)
+        if wrapped is not None:
+            self._pending.append(wrapped)
         namespace = function.__globals__
-        is_users = is_of_the_user(namespace.get("__name__"))
+        is_user_code = is_of_the_user(namespace.get("__name__"))
         cells = function.__closure__ or ()
         names = function.__code__.co_freevars
         for name, cell in zip(names, cells, strict=True):
             description = f"the variable {name} of {function.__qualname__}"
             # (the cells of a library's decorator hold the user's function)
-            self._search_cell(description, cell, is_read=is_users)
-        if not is_users:
+            self._search_cell(description, cell, is_read=is_user_code)
+        if not is_user_code:
             return
         for code in _codes(function.__code__):
             self._search_code(code, namespace)

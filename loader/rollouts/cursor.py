@@ -93,8 +93,8 @@ def range_rows(ranges: Int64s) -> Int64s:
     counts = stops - firsts
     n_rows = counts.sum()
     n_before = np.cumsum(counts) - counts  # [ranges]: rows in the ranges before
-    # [rows]: what to add to a number among all rows for the row itself. Of the ranges [5, 7) and [9, 11), the numbers
-    # 0, 1, 2, 3 are the rows 5, 6, 9, 10: add 5, 5, 7, 7.
+    # [rows]: what to add to a number among all rows for the row itself. Ranges [5, 7) and [9, 11) have the numbers
+    # 0, 1, 2, 3 for the rows 5, 6, 9, 10: add 5, 5, 7, 7.
     shift = np.repeat(firsts - n_before, counts)
     numbers = np.arange(n_rows)
     rows: Int64s = numbers + shift

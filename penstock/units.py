@@ -11,6 +11,23 @@ DAY_US = 86_400 * 1_000_000
 WEEK_US = 7 * DAY_US
 # Python's dates end there.
 _YEAR_10000_US = 253_402_300_800 * 10**6
+_TIME_UNITS = {
+    "h": 3600.0,
+    "min": 60.0,
+}
+"""Name -> seconds, the longest first."""
+_BYTE_UNITS = {
+    "GiB": 2**30,
+    "MiB": 2**20,
+    "KiB": 2**10,
+}
+"""Name -> bytes, the largest first."""
+_PREFIXES = {
+    "T": 1e12,
+    "G": 1e9,
+    "M": 1e6,
+}
+"""Letter -> factor, the largest first."""
 
 
 def elapsed_us(begun_s: float) -> int:
@@ -69,6 +86,32 @@ def length(seconds: float) -> str:
     if minutes < 6000:
         return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
     return f"{seconds / 3600:,.0f} h"
+
+
+def time_unit(most_s: float) -> tuple[str, float]:
+    """Return (name, seconds) of the unit in which times up to `most_s` are written."""
+    for name, seconds in _TIME_UNITS.items():
+        # 1.5 h reads better as 90 min.
+        if most_s >= 2 * seconds:
+            return name, seconds
+    return "s", 1.0
+
+
+def byte_unit(nbytes: int) -> tuple[str, int]:
+    """Return (name, bytes) of the largest unit that is not above `nbytes`."""
+    for name, size in _BYTE_UNITS.items():
+        if nbytes >= size:
+            return name, size
+    return "bytes", 1
+
+
+def short_number(n: float, digits: int) -> str:
+    """Return 12.3M for 12,345,678. digits: decimal places of a number below ten million."""
+    for letter, factor in _PREFIXES.items():
+        if n >= 10 * factor:
+            scaled = n / factor
+            return f"{scaled:,.1f}{letter}"
+    return f"{n:,.{digits}f}"
 
 
 def utc_day(microseconds: int) -> str:

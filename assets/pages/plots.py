@@ -9,8 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from loader.errors import MissingDependency
-
-from .plot_units import byte_unit, short_number, time_unit
+from penstock.units import byte_unit, short_number, time_unit
 
 if TYPE_CHECKING:
     import numpy as np

@@ -25,7 +25,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-MOST_PAGES, MOST_WORDS = 36, 70_960
+MOST_PAGES, MOST_WORDS = 36, 64_578
+MEASURED = "benchmarks*.md"  # programs write these pages
 """Bounds of the documentation below docs/, counted as `wc -w` does."""
 COUNTS = Path(__file__).parent / "style.txt"
 PACKAGES = ("loader/", "penstock/", "resources/", "assets/", "dagster_project/")
@@ -150,7 +151,8 @@ def test_pages_stay_few_and_short() -> None:
     """A page that is added takes the place of others, or this bound is decided anew."""
     pages = sorted((ROOT / "docs").rglob("*.md"))
     assert len(pages) <= MOST_PAGES
-    assert sum(len(page.read_text().split()) for page in pages) <= MOST_WORDS
+    written = [page for page in pages if not page.match(MEASURED)]
+    assert sum(len(page.read_text().split()) for page in written) <= MOST_WORDS
 
 
 MATCHES = Path(__file__).parent / "matches.txt"

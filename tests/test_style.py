@@ -26,8 +26,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 MOST_PAGES, MOST_WORDS = 36, 64_578
-MEASURED = "benchmarks*.md"  # programs write these pages
-"""Bounds of the documentation below docs/, counted as `wc -w` does."""
+"""Bounds of the documentation below docs/, counted as `wc -w` does, without the words of `MEASURED`."""
+MEASURED = "benchmarks*.md"
+"""Pages that programs write."""
 COUNTS = Path(__file__).parent / "style.txt"
 PACKAGES = ("loader/", "penstock/", "resources/", "assets/", "dagster_project/")
 PAGES_OF_RECORD = ("docs/upgrading.md", "docs/decisions/")

@@ -381,14 +381,14 @@ def _check_side(name: str, px: int, shrunk: int, begin: int, length: int, n: int
 def _taps(begin: int, length: int, shrunk: int, n: int) -> tuple[Int64s, NDArray[np.int32]]:
     """Return each output pixel's source pixels and their weights: [taps, n]; weights sum to 2**14.
 
-    Coordinates are in units of 1 / (2 n) px of the unshrunk source. Cumulative weights are rounded, not single weights.
+    A triangle filter, as wide as an output pixel. Coordinates are in units of 1 / (2 n) px of the unshrunk source.
     """
     pixel = 2 * n * shrunk  # width of a source pixel
     centres = 2 * begin * n + (2 * np.arange(n) + 1) * length  # [n]: of the output pixels
     reach = max(2 * length, pixel)
-    first = begin // shrunk
+    first = begin // shrunk  # source pixels [first, end) have a part of the length
     end = -(-(begin + length) // shrunk)
-    most = min(2 * reach // pixel + 2, end - first)
+    most = min(2 * reach // pixel + 2, end - first)  # + 2: both ends of the reach may lie inside a pixel
     first_places = np.maximum((centres - reach) // pixel, first)
     places = first_places + np.arange(most)[:, None]  # [taps, n]
     distances = np.abs(centres - (2 * places + 1) * (pixel // 2))

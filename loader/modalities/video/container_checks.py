@@ -175,6 +175,7 @@ class _Tables:
             self._leaf(entry[0], at, at + 8, entry_end)
 
     def _leaf(self, kind: bytes, at: int, start: int, end: int) -> None:
+        """Check a box without boxes in it. Raises: DecodeFailed if it states more entries than fit into it."""
         body = self._read(start, 12)
         room = end - start
         where = f"mp4: {_name(kind)} at byte {at}"
@@ -186,25 +187,41 @@ class _Tables:
             return
         elif kind in (b"stsz", b"stz2"):
             self._sizes(kind, where, body, room)
-        elif kind in (b"iinf", b"iloc"):  # for still images; early versions count up to 65,535
-            at_n = 6
-            if kind == b"iinf":
-                at_n = 4
-            if body[0] > (0 if kind == b"iinf" else 1) and len(body) >= at_n + 4:
-                self._fits(where, struct.unpack_from(">I", body, at_n)[0], 4, room - at_n - 4)
+        elif kind == b"iinf":
+            self._items(where, body, room, first_long_version=1, at_n=4)
+        elif kind == b"iloc":
+            self._items(where, body, room, first_long_version=2, at_n=6)
         elif kind == b"trun":
             flags, n = struct.unpack_from(">II", body)
             width = 4 * (flags & 0xF00).bit_count()
             self._fits(where, n, width, room - 8)
             if not width:
                 self._promise(where, n)
-        else:
-            first, n = struct.unpack_from(">II", body)
-            width = _ENTRY_BYTES.get(kind, 20 if first >> 24 else 12)
+        elif kind == b"elst":
+            version_and_flags, n = struct.unpack_from(">II", body)
+            version = version_and_flags >> 24
+            width = 20 if version else 12
             self._fits(where, n, width, room - 8)
-            if kind == b"elst":
-                self._n_edits = n
-                self._edit(where)
+            self._n_edits = n
+            self._edit(where)
+        else:
+            _, n = struct.unpack_from(">II", body)
+            self._fits(where, n, _ENTRY_BYTES[kind], room - 8)
+
+    def _items(
+        self,
+        where: str,
+        body: bytes | bytearray | memoryview,
+        room: int,
+        *,
+        first_long_version: int,
+        at_n: int,
+    ) -> None:
+        """Check the number of a still image's items, at byte `at_n`; earlier versions count up to 65,535."""
+        version = body[0]
+        if version >= first_long_version and len(body) >= at_n + 4:
+            (n,) = struct.unpack_from(">I", body, at_n)
+            self._fits(where, n, 4, room - at_n - 4)
 
     def _sizes(self, kind: bytes, where: str, body: bytes | bytearray | memoryview, room: int) -> None:
         if len(body) < 12:

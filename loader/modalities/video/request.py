@@ -127,7 +127,9 @@ class VideoDecoder:
     def choose_frames(
         self, timeline: Timeline, rng: np.random.Generator | None, among: tuple[int, int] | None = None
     ) -> list[int]:
-        """Return the numbers of the chosen frames, in display order. O(frames). Not for a decoder with a leader.
+        """Return the numbers of the chosen frames, in display order. O(frames).
+
+        A decoder with a leader, whose `at` names a field, draws as one without `at`.
 
         among: frame range [first, stop) for a random draw, if other cameras show less; None for all frames. rng: None
         for the first possible frames instead of a draw. Raises: DecodeFailed if there are too few frames, or nothing is
@@ -136,34 +138,41 @@ class VideoDecoder:
         if isinstance(self.at, tuple):
             return [timeline.frame_number(time) for time in self.at]
         span = (self.frames - 1) * self.stride + 1  # displayed frames from the clip's first to its last
-        start = self.start  # None for a draw from [first, stop - span]
-        first = 0
-        stop = len(timeline)
+        n_frames = len(timeline)
+        start = self.start
+        # A text is the leader's name, not a time.
         if self.at is not None and not isinstance(self.at, str):
             start = timeline.frame_number(self.at)
-        elif start is None and among is not None:
-            first, stop = among
-        least_start = first
         if start is not None:
-            least_start = start
-        if least_start + span > stop:
+            if start + span > n_frames:
+                raise self._too_few(n_frames, start + span, start)
+            return list(range(start, start + span, self.stride))
+
+        # A draw from the starts of clips that end within [first, stop).
+        first = 0
+        stop = n_frames
+        if among is not None:
+            first, stop = among
+        if first + span > stop:
             together = " at whose times all cameras show something"
-            if (first, stop) == (0, len(timeline)):
+            if (first, stop) == (0, n_frames):
                 together = ""
-            shown_start = start or 0
-            raise DecodeFailed(
-                f"video: {stop - first} frames{together}, but {self.frames} of stride {self.stride} from frame "
-                f"{shown_start} on take {shown_start + span}. Filter by length, or ask for fewer with loader.video",
-                what="frames",
-                given=stop - first,
-                accepted=shown_start + span,
-            )
-        if start is None:
-            start = first
-            if rng is not None:
-                n_starts = stop - span - first + 1
-                start += int(rng.integers(n_starts))
+            raise self._too_few(stop - first, span, 0, together)
+        start = first
+        if rng is not None:
+            n_starts = stop - span - first + 1
+            start += int(rng.integers(n_starts))
         return list(range(start, start + span, self.stride))
+
+    def _too_few(self, n_frames: int, needed: int, start: int, together: str = "") -> DecodeFailed:
+        """Return the error of a video with fewer frames than a clip from frame `start` on needs."""
+        return DecodeFailed(
+            f"video: {n_frames} frames{together}, but {self.frames} of stride {self.stride} from frame {start} on take "
+            f"{needed}. Filter by length, or ask for fewer with loader.video",
+            what="frames",
+            given=n_frames,
+            accepted=needed,
+        )
 
     def framing(self, rng: np.random.Generator | None) -> Framing:
         """Return the crop and size of the frames, which are the same for the whole clip."""

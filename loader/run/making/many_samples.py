@@ -399,7 +399,7 @@ def _decode_payload(
             continue
         decoder, field_rng, rows = calls[field]
         try:
-            # A generator bound to a name could not be reset for the next field, so each call makes its own.
+            # No name keeps a generator: `philox_generator` resets it for the next field only if nothing else holds it.
             if rows is not None:  # decoders that fill a row keep none of the bytes
                 rows.row = row
                 sample[field] = decoder(data, None if field_rng is None else field_rng(number), rows)  # type: ignore[call-arg, arg-type, misc]

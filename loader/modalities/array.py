@@ -107,6 +107,7 @@ def clock_field(field: str, fields: Collection[str], facts: Mapping[str, Mapping
 
 
 def field_layout(field: str, data: Buffer) -> NpyLayout:
+    """Return the layout of an array field, stored as .npy or as bare values. Raises: DecodeFailed."""
     word = last_word(field)
     if word not in FLAT:
         return npy_layout(data)
@@ -117,7 +118,13 @@ def field_layout(field: str, data: Buffer) -> NpyLayout:
             what=word,
             given=len(data),
         )
-    return NpyLayout(b"", (count,), False, FLAT[word], len(data))
+    return NpyLayout(
+        head=b"",
+        shape=(count,),
+        fortran=False,
+        dtype=FLAT[word],
+        nbytes=len(data),
+    )
 
 
 def npy_layout(data: Buffer) -> NpyLayout:

@@ -105,7 +105,7 @@ class LongSizes(NamedTuple):
 
     riff: int
     """Bytes after the file's first head."""
-    samples: int
+    data: int
     """Bytes of the data chunk."""
 
 
@@ -113,8 +113,8 @@ def long_sizes(data: Buffer) -> LongSizes | None:
     """Return the sizes in a WAV's ds64 chunk, which comes first; None if there is none."""
     if bytes(data[12:16]) != b"ds64":
         return None
-    sizes = bytes(data[20:36])
+    sizes = bytes(data[20:36])  # after the head of the file (12 bytes) and of the chunk (8)
     if len(sizes) < 16:
         return None
-    riff, samples = struct.unpack("<QQ", sizes)
-    return LongSizes(riff, samples)
+    riff, data_nbytes = struct.unpack("<QQ", sizes)
+    return LongSizes(riff, data_nbytes)

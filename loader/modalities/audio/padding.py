@@ -182,6 +182,7 @@ def flac_samples(data: Buffer) -> int | None:
     at = _id3_end(data)
     if bytes(data[at : at + 4]) != b"fLaC" or len(data) < at + 26:
         return None
+    # After the magic, the block's head and 10 bytes of sizes: rate (20 bits), channels (3), depth (5), samples (36).
     word = int.from_bytes(data[at + 18 : at + 26], "big")
     n_samples = word & (2**36 - 1)  # the last 36 of 64 bits
     return n_samples or None
@@ -273,7 +274,7 @@ def check_wav(data: Buffer) -> int | None:
         if name == b"data":
             promised = end - start
             if promised == 0xFFFFFFFF and sizes is not None:
-                promised = sizes.samples
+                promised = sizes.data
             remaining = len(data) - start
             is_known = promised < _UNKNOWN_FROM or sizes is not None
             if promised > remaining and is_known:

@@ -105,7 +105,7 @@ def whole_file(data: Buffer) -> Iterator[WholeFile]:
             check_segment(data)
         else:
             check_tables(data)
-        options = {"protocol_whitelist": ""}  # nor does this demuxer
+        options = {"protocol_whitelist": ""}  # this demuxer opens no URL either
         with av.open(io.BytesIO(data), mode="r", format=name, options=options) as container:
             yield WholeFile(container, data)
     except DecodeFailed:

@@ -143,7 +143,10 @@ def read_head(data: Buffer) -> PacketPages | int | None:
 
 
 def joined(pages: Sequence[PacketPage]) -> PacketPage:
-    """Return some pages, ascending, as one. Raises: DecodeFailed if their packets do not ascend in the field."""
+    """Return some pages, ascending, as one. Raises: DecodeFailed if their packets do not ascend in the video's bytes.
+
+    Each page's own packets ascend.
+    """
     if len(pages) == 1:
         return pages[0]
     for before, later in pairwise(page.table for page in pages):

@@ -1,8 +1,7 @@
 """Row blocks of a large array, field `<field>.rows`: checksums by which single rows are read.
 
-`MAGIC`, the array's .npy header, the CRC-32C of the whole field, then a CRC-32C for each block of rows. An array of
-int64 [n] may be a clock: its row blocks end with the first value of each block and the last of all, so that a search
-reads one block.
+`MAGIC`, the .npy header, the CRC-32C of the whole field, then a CRC-32C for each block of rows. An int64 [n] may be a
+clock: its row blocks end with the first value of each block and the last of all, so that a search reads one block.
 """
 
 from collections.abc import Mapping
